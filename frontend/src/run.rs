@@ -41,11 +41,9 @@ use qdl::{
     topology::{Topology, spell_out},
 };
 
-pub(crate) use crate::exit;
-
 use self::watch::Watch;
 use crate::{
-    accuracy::{Labels, Whose},
+    accuracy::{AnswerOrigins, Labels},
     backend::{Backend, local, network::Network},
     compliance,
     compliance::{guard::Guard, left},
@@ -54,13 +52,13 @@ use crate::{
     live::{LiveRun, LiveView},
     loadgen::{
         completer::Completers,
+        meter::Meter,
         qsl::Qsl,
         sut::Sut,
         tokens::{self, Tokens},
         verify::Verifier,
     },
     outcome::{
-        meter::Meter,
         report::{self, FinishedRun},
         timeline::TimelineGatherer,
     },
@@ -120,7 +118,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
-    let whose = labels.is_some().then(|| Whose::new(dataset.count()));
+    let whose = labels
+        .is_some()
+        .then(|| AnswerOrigins::new(dataset.count()));
     let whose = whose.map(Arc::new);
     let verdict = Verdict::default();
     let tokens = tokens::sizes(&config.model);

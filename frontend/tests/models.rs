@@ -20,7 +20,7 @@ const PATIENT: &str =
     "deadlines: {connect_ms: 60000, echo_timeout_ms: 40000, heartbeat_timeout_ms: 40000, ";
 
 /// A pair of configurations, with fewer samples than the round has: folder, suffix of the files'
-/// names, number of samples, seed of their sizes, and minimum total bytes of samples and of answers.
+/// names, number of samples, seed of their sizes, and minimum total bytes of samples and answers.
 /// Each sample is sent once.
 type Case = (&'static str, &'static str, usize, &'static str, u64, u64);
 

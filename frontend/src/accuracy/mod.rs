@@ -1,13 +1,13 @@
 //! Accuracy: compares LoadGen's accuracy log with the labels.
 //!
 //! * `labels` - the right class of each sample, from a file
-//! * `whose` - the accelerator that answered each sample
+//! * `origins` - the accelerator that answered each sample
 //!
 //! An answer's class is the value of an output with one element (the accelerator computes the
 //! argmax), or the index of the largest of several scores, the lowest index of equal ones.
 
 mod labels;
-mod whose;
+mod origins;
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -20,7 +20,7 @@ use qdl::{
 use record::Accuracy;
 
 pub use self::labels::LabelsError;
-pub use self::whose::{Whose, by_accelerator, odd_one};
+pub use self::origins::{AnswerOrigins, by_accelerator, odd_one};
 use crate::dataset::numpy::Element;
 
 /// Returns the line of a submission's `accuracy.txt`, in percent, in the format of MLCommons'
@@ -111,7 +111,7 @@ impl Labels {
     }
 
     /// Compares the answers in a log with the labels.
-    pub fn score(&self, log: &Path, whose: &Whose) -> Result<Scores> {
+    pub fn score(&self, log: &Path, whose: &AnswerOrigins) -> Result<Scores> {
         let mut scores = Scores::default();
         for record in AccuracyLog::open(log)? {
             let record = record?;
@@ -212,7 +212,7 @@ mod tests {
               { \"seq_id\" : 1, \"qsl_idx\" : 0, \"data\" : \"0500000000000000\" },\n\
               { \"seq_id\" : 2, \"qsl_idx\" : 1, \"data\" : \"05\" }\n]\n",
         );
-        let whose = Whose::new(3);
+        let whose = AnswerOrigins::new(3);
         whose.answered(2, 1);
         whose.answered(0, 0);
         let scores = labels.score(log.path(), &whose).expect("a log");
@@ -229,7 +229,10 @@ mod tests {
 
     #[test]
     fn an_answer_to_no_sample_and_an_empty_log_are_errors() {
-        let (labels, whose) = (labels(&[7], &[output(DType::U8, &[1])]), Whose::new(1));
+        let (labels, whose) = (
+            labels(&[7], &[output(DType::U8, &[1])]),
+            AnswerOrigins::new(1),
+        );
         let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
         let error = |log: tempfile::NamedTempFile| {
             let scored = labels.score(log.path(), &whose);

@@ -34,25 +34,12 @@ use tokio::sync::watch;
 pub use access::FILE as KEY_FILE;
 pub use gather::{LiveRun, RunMoment};
 
-/// Default address of `--live`.
-pub const DEFAULT: &str = "127.0.0.1:9417";
 /// Interval between updates.
 const EVERY: Duration = Duration::from_secs(1);
 /// Maximum wait for viewers at the end of a run.
 const LINGER: Duration = Duration::from_secs(1);
 /// Nice value of the drawing thread.
 const NICE: libc::c_int = 10;
-
-/// Parses the value of `--live`.
-pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
-    text.parse().map_err(|_| match text {
-        "tui" => format!(
-            "there is no terminal screen: --live serves the page at {DEFAULT}, --live ADDRESS:PORT \
-             elsewhere"
-        ),
-        _ => format!("expected ADDRESS:PORT, as in {DEFAULT}, not {text:?}"),
-    })
-}
 
 #[derive(Debug, Default)]
 struct Viewers {
@@ -152,20 +139,5 @@ fn be_nice() {
     let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     if set != 0 {
         tracing::debug!("the priority of the live view's thread could not be lowered");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_is_shown_at_an_address_alone() {
-        assert!(address(DEFAULT).is_ok_and(|a| a.ip().is_loopback()));
-        assert!(address("[::1]:0").is_ok());
-        let wrong = address("9417").expect_err("no address");
-        assert!(wrong.contains("ADDRESS:PORT"), "{wrong}");
-        let gone = address("tui").expect_err("no terminal screen");
-        assert!(gone.contains("--live serves the page"), "{gone}");
     }
 }

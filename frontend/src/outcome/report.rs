@@ -27,9 +27,13 @@ use submission::{layout::Name, left};
 use crate::{
     accuracy,
     exit::{ExitCode, Failure},
-    loadgen::{sut::NameAnswer, tokens::TokenFindings, verify::Findings},
-    outcome::{
+    loadgen::{
         phases::{self, PhaseShare},
+        sut::NameAnswer,
+        tokens::TokenFindings,
+        verify::Findings,
+    },
+    outcome::{
         reasons::{self, JudgedRun},
         result::{self, OwnRecords},
     },

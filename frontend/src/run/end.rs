@@ -10,9 +10,11 @@ use super::{readings::Readings, watch::Watch};
 use crate::{
     accuracy,
     exit::ExitCode,
-    loadgen::verify::Verifier,
-    outcome::{
+    loadgen::{
         phases::{self, Share},
+        verify::Verifier,
+    },
+    outcome::{
         report::{FinishedRun, TokenCounts},
         timeline,
     },

@@ -29,8 +29,7 @@ use qdl::{
 use crate::{
     backend::Backend,
     exit::{ExitCode, Verdict},
-    loadgen::qsl::Qsl,
-    outcome::phases::Phases,
+    loadgen::{phases::Phases, qsl::Qsl},
 };
 
 /// A query sample library that warms the connections up after each load.

@@ -17,12 +17,12 @@ use record::{Figures, LossRecord};
 
 use super::{Result, readings::Readings};
 use crate::{
-    accuracy::{Labels, Whose},
+    accuracy::{AnswerOrigins, Labels},
     backend::Backend,
     exit::{ExitCode, Verdict},
     live::{LiveRun, LiveView, RunMoment},
-    loadgen::{completer::Completers, sut::Sut, tokens::Tokens},
-    outcome::{meter::Meter, timeline::TimelineGatherer},
+    loadgen::{completer::Completers, meter::Meter, sut::Sut, tokens::Tokens},
+    outcome::timeline::TimelineGatherer,
     run::{
         interrupt,
         progress::Progress,
@@ -45,7 +45,7 @@ pub(super) struct Watch {
     /// Set if answers are tokens.
     pub(super) tokens: Option<Arc<Tokens>>,
     /// Labels and the answering connections, if answers are scored.
-    pub(super) labels: Option<(Labels, Arc<Whose>)>,
+    pub(super) labels: Option<(Labels, Arc<AnswerOrigins>)>,
     pub(super) connections: Vec<String>,
     /// True if every engine counts tokens.
     pub(super) counted: bool,

@@ -31,7 +31,7 @@ qdl/src/serve: end responses
 qdl/src/counters: histograms tokens
 fabric/verbs/src/safe: chain context entries library mr
 fabric/verbs/src/stub: fabric objects queues table
-frontend/src/: backend compliance loadgen outcome run settings
+frontend/src/: backend loadgen
 record/src/: ledger summary";
 
 /// A module's path within its crate.

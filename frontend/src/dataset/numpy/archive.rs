@@ -13,7 +13,7 @@ use super::{Array, Arrays, ElementBytes, Selector, header::Header};
 /// Suffix that NumPy adds to each array's name.
 const END: &str = ".npy";
 
-/// Returns the arrays of an archive that `select` selects; other arrays are not read. Returns `None`
+/// Returns the arrays of an archive that `select` chooses; others are not read. Returns `None`
 /// if no file in it is an array, so that it is no `.npz`.
 pub(super) fn arrays(file: &File, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let again = || file.try_clone().map_err(|e| e.to_string());

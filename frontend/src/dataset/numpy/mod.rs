@@ -117,7 +117,7 @@ pub struct Arrays {
 pub type Selector<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
 
 /// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `select`
-/// returns true for. With `any`, files of other formats are accepted as raw bytes, because samples may be
+/// chooses. With `any`, files of other formats are accepted as raw bytes, because samples may be
 /// files, such as images.
 pub fn open(path: &Path, any: bool, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;

@@ -14,11 +14,11 @@ use super::Score;
 
 /// The connection of each sample's first answer.
 #[derive(Debug)]
-pub struct Whose(Box<[AtomicU32]>);
+pub struct AnswerOrigins(Box<[AtomicU32]>);
 
-impl Whose {
+impl AnswerOrigins {
     pub fn new(samples: usize) -> Self {
-        Whose((0..samples).map(|_| AtomicU32::new(0)).collect())
+        AnswerOrigins((0..samples).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// Records an answer's connection. Only the first answer counts: LoadGen does not log later
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_first_answer_counts() {
-        let whose = Whose::new(2);
+        let whose = AnswerOrigins::new(2);
         assert_eq!(whose.of(0), None);
         whose.answered(0, 3);
         whose.answered(0, 1);

@@ -30,14 +30,14 @@ use record::{PhaseKind, PhaseRecord};
 
 /// Time spent in calls to LoadGen, over the timed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct CallTime {
     /// Sum over samples of the nanoseconds of their call.
     pub ns: u64,
     /// Number of samples in timed calls.
     pub samples: u64,
 }
 
-impl Told {
+impl CallTime {
     /// Adds a call of `ns` nanoseconds that completed `samples` samples.
     pub fn call(&mut self, ns: u64, samples: usize) {
         let samples = samples as u64;
@@ -50,7 +50,7 @@ impl Told {
         self.ns as f64 / self.samples.max(1) as f64 / 1000.0
     }
 
-    fn add(&mut self, other: Told) {
+    fn add(&mut self, other: CallTime) {
         self.ns = self.ns.saturating_add(other.ns);
         self.samples += other.samples;
     }
@@ -66,7 +66,7 @@ pub struct Share {
     pub first_ns: u64,
     pub last_ns: u64,
     /// Time spent in calls to LoadGen for its samples.
-    pub told: Told,
+    pub told: CallTime,
 }
 
 /// Merged records of all NIC threads in one phase.
@@ -334,7 +334,7 @@ mod tests {
             histograms,
             first_ns: series_ns + 5,
             last_ns: series_ns + 1_000_000_005,
-            told: Told::default(),
+            told: CallTime::default(),
         }
     }
 
