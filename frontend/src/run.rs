@@ -52,7 +52,7 @@ use crate::{
     live::{LiveRun, LiveView},
     loadgen::{
         completer::Completers,
-        meter::Meter,
+        meter::{Meter, RateWindow},
         qsl::Qsl,
         sut::Sut,
         tokens::{self, Tokens},
@@ -248,6 +248,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         progress,
         throughput: None,
         meter: Meter::default(),
+        rates: RateWindow::default(),
         gather: TimelineGatherer::default(),
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
@@ -297,13 +298,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Writes the run's page. The results are saved already, so a failure is only a warning.
 fn write_page(folder: &Path) -> Option<PathBuf> {
-    match ::report::write(folder) {
-        Ok(path) => Some(path),
-        Err(error) => {
-            tracing::warn!("no page of this run: {error}");
-            None
-        }
-    }
+    let written = ::report::write(folder);
+    let warn = |error: &_| tracing::warn!("no page of this run: {error}");
+    written.inspect_err(warn).ok()
 }
 
 /// Opens the live page of `--live`, before there are results to show.

@@ -68,20 +68,6 @@ fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
 }
 
 #[test]
-fn an_interrupt_ends_a_run_in_good_order() {
-    let place = TestFolder::new();
-    let config = place.digest_frontend(&[], "");
-    let running = serving(&place, &config, "50");
-    running.signal(libc::SIGINT);
-    // `timeout` sends the signal twice: to its child and to the process group.
-    running.signal(libc::SIGINT);
-    let ended = running.end().with_code(130);
-    assert_has(&ended.stderr, &["interrupted by SIGINT"]);
-    assert_eq!(place.summary("out")["exit"]["code"], 130);
-    assert!(place.path("out").join("INVALID").is_file());
-}
-
-#[test]
 fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
     let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");

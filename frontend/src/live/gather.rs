@@ -1,11 +1,9 @@
 //! Assembles the state of a running run for the live page.
 
-use std::collections::VecDeque;
-
 use loadgen_bridge::{Scenario, TestMode, TestSettings};
 use qdl::counters::Live;
 use record::{
-    Figures, LimitRecord, LimitUnit,
+    LimitRecord, LimitUnit,
     timeline::{ConnectionTick, Timeline},
 };
 use report::{SoFar, State};
@@ -16,18 +14,13 @@ use crate::outcome::result::{at_least, at_most, percent};
 const MOST_WORDS: usize = 240;
 /// Maximum number of shown connections, and of shown NIC threads.
 const MOST: usize = 64;
-/// Window of rates, in nanoseconds.
-const RATE_NS: u64 = 1_000_000_000;
-
-/// Constant data of a run, and counters for its rates.
+/// Constant data of a run.
 #[derive(Debug)]
 pub struct LiveRun {
     test: TestSettings,
     target_qps: Option<f64>,
     first: SoFar,
     nics: Vec<String>,
-    /// Time, completed samples and tokens, over about the last second.
-    before: VecDeque<(u64, u64, u64)>,
 }
 
 /// Readings of a run at one moment.
@@ -36,6 +29,8 @@ pub struct RunMoment<'a> {
     pub at: [u64; 2],
     /// Number of issued and of completed samples.
     pub counts: [u64; 2],
+    /// Samples and tokens per second.
+    pub rates: [f64; 2],
     /// Names and readings of the connections.
     pub connections: (&'a [String], Vec<ConnectionTick>),
     pub timeline: Timeline,
@@ -64,7 +59,6 @@ impl LiveRun {
             nics,
             test: test.clone(),
             target_qps: target_qps.filter(|_| test.mode == TestMode::PerformanceOnly),
-            before: VecDeque::new(),
         }
     }
 
@@ -76,18 +70,6 @@ impl LiveRun {
     /// Returns the state before the run begins.
     pub fn nothing(&self) -> SoFar {
         self.first.clone()
-    }
-
-    /// Adds counters for the rates. Call it at every look.
-    pub fn count(&mut self, now_ns: u64, figures: &Figures, completed: u64) {
-        self.before.push_back((now_ns, completed, figures.tokens));
-        while self
-            .before
-            .get(1)
-            .is_some_and(|(at, ..)| now_ns.saturating_sub(*at) >= RATE_NS)
-        {
-            self.before.pop_front();
-        }
     }
 
     /// Returns the full state at a moment.
@@ -103,7 +85,7 @@ impl LiveRun {
                 event.text.truncate(at);
             }
         }
-        let [rate, token_rate] = self.rates();
+        let [rate, token_rate] = moment.rates;
         let tokens = figures.tokens > 0;
         let mut so_far = SoFar {
             state: State::Running,
@@ -121,16 +103,6 @@ impl LiveRun {
         };
         so_far.limits = self.limits(&so_far);
         so_far
-    }
-
-    /// Samples and tokens per second.
-    fn rates(&self) -> [f64; 2] {
-        let ends = self.before.front().zip(self.before.back());
-        ends.map_or([0.0; 2], |(from, to)| {
-            let seconds = (to.0 - from.0) as f64 / 1e9;
-            let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds.max(1e-3);
-            [rate(from.1, to.1), rate(from.2, to.2)]
-        })
     }
 
     /// LoadGen's limits for a valid run, with the current values.
@@ -213,6 +185,7 @@ mod tests {
         RunMoment {
             at: [5_000_000_000, 7_000_000_000],
             counts: [2_010, 2_000],
+            rates: [0.0; 2],
             connections: (&[], Vec::new()),
             timeline: Timeline {
                 tick_ms: 100,
@@ -254,22 +227,5 @@ mod tests {
         let known = LiveRun::new("fe", &server(), None, Vec::new());
         let so_far = known.so_far(moment(1), &Live::new(1));
         assert_eq!(so_far.timeline.events[0].text.chars().count(), MOST_WORDS);
-    }
-
-    #[test]
-    fn the_rate_is_that_of_about_a_second() {
-        let mut known = LiveRun::new("fe", &server(), None, Vec::new());
-        let tokens = |tokens| Figures {
-            tokens,
-            ..Figures::default()
-        };
-        for tenth in 0..100u64 {
-            let done = if tenth < 80 { 0 } else { 10 * (tenth - 80) };
-            known.count(tenth * 100_000_000, &tokens(2 * done), done);
-        }
-        let [samples, tokens] = known.rates();
-        assert!((samples - 100.0).abs() < 1.0, "{samples}");
-        assert!((tokens - 200.0).abs() < 2.0, "{tokens}");
-        assert!(known.before.len() < 15);
     }
 }

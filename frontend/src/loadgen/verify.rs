@@ -380,13 +380,7 @@ mod tests {
             v.issued(id);
             assert!(v.answered(id, 1, &digest(b"one")));
         }
-        assert_eq!(
-            v.findings(),
-            Findings {
-                compared: 3,
-                ..Findings::default()
-            }
-        );
+        assert_eq!(v.findings().compared, 3);
         assert_eq!(v.findings().complaint(), None);
     }
 
@@ -401,11 +395,9 @@ mod tests {
         assert!(v.answered(6, 1, b"short"));
         let found = v.findings();
         assert_eq!((found.mismatches, found.duplicates, found.lost), (2, 0, 0));
-        assert!(
-            found
-                .complaint()
-                .expect("a fault")
-                .contains("sample 1 has digest")
+        assert_has(
+            &found.complaint().expect("a fault"),
+            &["sample 1 has digest"],
         );
     }
 

@@ -13,7 +13,7 @@ use ::report::SoFar;
 use fabric::{clock::now_ns, os::thread_times, wire::Stream};
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
 use qdl::run::usage_of;
-use record::{Figures, LossRecord};
+use record::LossRecord;
 
 use super::{Result, readings::Readings};
 use crate::{
@@ -21,7 +21,12 @@ use crate::{
     backend::Backend,
     exit::{ExitCode, Verdict},
     live::{LiveRun, LiveView, RunMoment},
-    loadgen::{completer::Completers, meter::Meter, sut::Sut, tokens::Tokens},
+    loadgen::{
+        completer::Completers,
+        meter::{Meter, RateWindow},
+        sut::Sut,
+        tokens::Tokens,
+    },
     outcome::timeline::TimelineGatherer,
     run::{
         interrupt,
@@ -56,6 +61,7 @@ pub(super) struct Watch {
     pub(super) progress: Progress,
     pub(super) throughput: Option<Readings>,
     pub(super) meter: Meter,
+    pub(super) rates: RateWindow,
     pub(super) gather: TimelineGatherer,
     /// The live page and its data, if requested.
     pub(super) live: Option<(LiveView, LiveRun)>,
@@ -154,6 +160,7 @@ impl Watch {
         let (now, completed) = (now_ns(), self.backend.completed());
         let outstanding = self.backend.outstanding();
         let figures = self.completers.live().figures();
+        self.rates.add(now, [completed, figures.tokens]);
         if let Some(first) = self.sut.first_query_ns() {
             let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
             throughput.read(now, completed, outstanding);
@@ -169,8 +176,8 @@ impl Watch {
                 usage_of(&threads, &issue, self.backend.nic_use())
             };
             self.meter.look(outstanding > 0, read);
-            self.progress
-                .show(now, &figures, &throughput.now, outstanding);
+            let rates = self.rates.rates();
+            self.progress.show(now, &figures, rates, outstanding);
         } else {
             let before = self.backend.readings();
             // Samples of a run that began meanwhile are in these readings.
@@ -178,7 +185,7 @@ impl Watch {
                 self.gather.before(&before);
             }
         }
-        self.show(now, &figures, [completed + outstanding, completed]);
+        self.show(now, [completed + outstanding, completed]);
         // A long answer with arriving tokens is no stall.
         let moved = completed.saturating_add(figures.parts);
         let answered_all = outstanding == 0 && self.completers.phases().are_waited_for();
@@ -227,6 +234,7 @@ impl Watch {
         let moment = RunMoment {
             at,
             counts,
+            rates: self.rates.rates(),
             connections: (&self.connections, self.gather.connections()),
             timeline: self.gather.so_far(node, at, self.backend.happened()),
         };
@@ -234,11 +242,10 @@ impl Watch {
     }
 
     /// Updates the live page, once per second.
-    fn show(&mut self, now: u64, figures: &Figures, counts: [u64; 2]) {
-        let Some((view, known)) = &mut self.live else {
+    fn show(&mut self, now: u64, counts: [u64; 2]) {
+        let Some((view, _)) = &mut self.live else {
             return;
         };
-        known.count(now, figures, counts[1]);
         if let Some(first) = self.sut.first_query_ns() {
             self.gather.latencies([first, now], self.completers.live());
         }

@@ -307,6 +307,14 @@ impl ProgramEnd {
         self
     }
 
+    /// Checks that LoadGen judged the run, VALID or INVALID.
+    #[track_caller]
+    pub fn judged(self) -> Self {
+        let is_judged = matches!(self.code, Some(0 | 1));
+        assert!(is_judged, "{:?}: {}{}", self.code, self.stdout, self.stderr);
+        self
+    }
+
     /// Returns the only error line of standard error; panics unless there is exactly one.
     #[track_caller]
     pub fn error(&self) -> &str {

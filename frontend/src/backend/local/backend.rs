@@ -86,21 +86,27 @@ pub struct LocalBackend {
     tracker: Tracker,
     part_times: PartTimes,
     backlog: SegQueue<Sample>,
-    backlog_max: AtomicU64,
-    backlogged: AtomicU64,
-    handed_over: AtomicU64,
     /// The thread that holds this token hands arrivals to the pipeline.
     pump: SendToken<Vec<Arrival>>,
     /// One cell for each thread that can answer. Empty after the run.
     cells: ArrayQueue<Box<CompleterCell>>,
     aborted: AtomicBool,
+    counts: LocalCounts,
+    refusals: Mutex<Refusals>,
+}
+
+/// The counts of a [`SystemRecord`].
+#[derive(Default)]
+struct LocalCounts {
     issued: CachePadded<AtomicU64>,
     completed: CachePadded<AtomicU64>,
     emptied: AtomicU64,
     late: AtomicU64,
     posted: AtomicU64,
-    refusals: Mutex<Refusals>,
-    /// Number of first, second and third refusals of samples.
+    backlog_max: AtomicU64,
+    backlogged: AtomicU64,
+    handed_over: AtomicU64,
+    /// First, second and third refusals of samples.
     refused: [AtomicU64; 3],
 }
 
@@ -126,19 +132,11 @@ impl LocalBackend {
             tracker: Tracker::new(grants.clone()),
             grants,
             backlog: SegQueue::new(),
-            backlog_max: AtomicU64::new(0),
-            backlogged: AtomicU64::new(0),
-            handed_over: AtomicU64::new(0),
             pump: SendToken::new(Vec::with_capacity(BURST)),
             cells,
             aborted: AtomicBool::new(false),
-            issued: CachePadded::default(),
-            completed: CachePadded::default(),
-            emptied: AtomicU64::new(0),
-            late: AtomicU64::new(0),
-            posted: AtomicU64::new(0),
+            counts: LocalCounts::default(),
             refusals: Mutex::default(),
-            refused: Default::default(),
         }))
     }
 
@@ -186,7 +184,8 @@ impl LocalBackend {
                 if arrivals.is_empty() {
                     return;
                 }
-                self.posted
+                self.counts
+                    .posted
                     .fetch_add(arrivals.len() as u64, Ordering::Relaxed);
                 self.parts.pipelines.arrived(arrivals);
             }
@@ -229,7 +228,7 @@ impl LocalBackend {
                 Some(in_flight) => seen.push((in_flight, *f)),
                 // Swept after an abort.
                 None => {
-                    self.late.fetch_add(1, Ordering::Relaxed);
+                    self.counts.late.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -258,7 +257,8 @@ impl LocalBackend {
         }
         completer.complete(&mut seen.iter().map(response));
         let done = now_ns();
-        self.completed
+        self.counts
+            .completed
             .fetch_add(seen.len() as u64, Ordering::Release);
         for (in_flight, f) in seen.drain(..) {
             // Read the times before the slot is free and its next answer begins.
@@ -321,7 +321,8 @@ impl LocalBackend {
 
     fn complete_empty(&self, samples: &[Sample]) {
         self.parts.completers.complete_empty(samples);
-        self.emptied
+        self.counts
+            .emptied
             .fetch_add(samples.len() as u64, Ordering::Release);
     }
 
@@ -334,7 +335,8 @@ impl LocalBackend {
 
 impl Backend for LocalBackend {
     fn issue(&self, samples: &[Sample]) {
-        self.issued
+        self.counts
+            .issued
             .fetch_add(samples.len() as u64, Ordering::Relaxed);
         if self.aborted() {
             return self.complete_empty(samples);
@@ -351,10 +353,12 @@ impl Backend for LocalBackend {
             let handed_over = free.saturating_sub(before).min(n);
             left.for_each(|s| self.backlog.push(s));
             let add = |to: &AtomicU64, n: usize| to.fetch_add(n as u64, Ordering::Relaxed);
-            add(&self.handed_over, handed_over);
-            add(&self.backlogged, n - handed_over);
+            add(&self.counts.handed_over, handed_over);
+            add(&self.counts.backlogged, n - handed_over);
             let waiting = (before + n).saturating_sub(free) as u64;
-            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
+            self.counts
+                .backlog_max
+                .fetch_max(waiting, Ordering::Relaxed);
             self.pump(|| None);
         }
         if self.aborted() {
@@ -378,13 +382,16 @@ impl Backend for LocalBackend {
     }
 
     fn outstanding(&self) -> u64 {
-        let done = self.completed() + self.emptied.load(Ordering::Acquire);
+        let done = self.completed() + self.counts.emptied.load(Ordering::Acquire);
         // Read `issued` last: completed samples were issued before.
-        self.issued.load(Ordering::Acquire).saturating_sub(done)
+        self.counts
+            .issued
+            .load(Ordering::Acquire)
+            .saturating_sub(done)
     }
 
     fn completed(&self) -> u64 {
-        self.completed.load(Ordering::Acquire)
+        self.counts.completed.load(Ordering::Acquire)
     }
 
     /// Stops the supply of the engine; answers of samples in the engine count as late.
@@ -410,13 +417,13 @@ impl Backend for LocalBackend {
         let counters = pipelines.counters();
         SystemRecord {
             ledger: Ledger {
-                issued: self.issued.load(Ordering::Acquire),
+                issued: self.counts.issued.load(Ordering::Acquire),
                 answered: self.completed(),
-                emptied: self.emptied.load(Ordering::Acquire),
-                posted: self.posted.load(Ordering::Relaxed),
+                emptied: self.counts.emptied.load(Ordering::Acquire),
+                posted: self.counts.posted.load(Ordering::Relaxed),
                 responses: self.completed(),
-                refused: [0, 1, 2].map(|i| self.refused[i].load(Ordering::Relaxed)),
-                late_dropped: self.late.load(Ordering::Relaxed),
+                refused: [0, 1, 2].map(|i| self.counts.refused[i].load(Ordering::Relaxed)),
+                late_dropped: self.counts.late.load(Ordering::Relaxed),
                 ..Ledger::default()
             },
             accelerators: vec![AcceleratorRecord {
@@ -433,9 +440,9 @@ impl Backend for LocalBackend {
                 ..AcceleratorRecord::default()
             }],
             refusals: self.refusals().records().to_vec(),
-            backlog_max: self.backlog_max.load(Ordering::Relaxed),
-            backlogged: self.backlogged.load(Ordering::Relaxed),
-            handed_over: self.handed_over.load(Ordering::Relaxed),
+            backlog_max: self.counts.backlog_max.load(Ordering::Relaxed),
+            backlogged: self.counts.backlogged.load(Ordering::Relaxed),
+            handed_over: self.counts.handed_over.load(Ordering::Relaxed),
             facts: Some(node_facts(&[])),
             notes: stopped.err().iter().map(ToString::to_string).collect(),
             ..SystemRecord::default()
@@ -469,13 +476,13 @@ impl Origin for LocalBackend {
         let slot = imm.slot();
         let taken = self.grants.take(imm).is_ok();
         let Some(in_flight) = self.tracker.arrived(slot).filter(|_| taken) else {
-            self.late.fetch_add(1, Ordering::Relaxed);
+            self.counts.late.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let mut sample = in_flight.sample;
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
         let before = sample.tries.refused(after_ns);
-        self.refused[before].fetch_add(1, Ordering::Relaxed);
+        self.counts.refused[before].fetch_add(1, Ordering::Relaxed);
         self.tracker.release(slot);
         let refused = RefusedSample {
             connection: 0,

@@ -250,13 +250,7 @@ fn faults_of_tokens_have_their_codes_and_words() {
 
     let (code, summary) = end(&|t| t.first_tokens = Some(4));
     assert_eq!(code, ExitCode::Mismatch);
-    assert!(
-        summary
-            .run
-            .exit
-            .reason
-            .contains("first tokens reported is 4")
-    );
+    assert_has(&summary.run.exit.reason, &["first tokens reported is 4"]);
 }
 
 #[test]
