@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     )?);
     let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())
-        .map_err(|error| settings.whose(error))?;
+        .map_err(|error| settings.with_origin(error))?;
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
     estimate
@@ -206,7 +206,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let counted = engines.iter().all(|(_, e)| e.tokens);
     if let Some(tokens) = &tokens {
-        tokens.come_from(backend.connections());
+        tokens.set_connections(backend.connections());
     }
     let connections = backend.connections();
     let sut = Sut::new(
@@ -219,7 +219,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let sut = Arc::new(sut.beginning(completers.live().clone()));
 
     let begun = guard
-        .hear(&config.node, backend.as_ref())
+        .check_nodes(&config.node, backend.as_ref())
         .and_then(|()| left::begin(args, &config, &settings, backend.as_ref()));
     let left = match begun {
         Ok(left) => left,
@@ -230,7 +230,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let phases = completers.phases().clone();
     if let Some((_, known)) = &mut live_view {
-        known.over(backend.fabric().0);
+        known.set_fabric(backend.fabric().0);
     }
     let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
     let limit_ns = config.deadlines.watchdog_s.saturating_mul(1_000_000_000);
@@ -271,17 +271,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut page = None;
     match left.end(settings.folder(), code.code(), &over.reason) {
         Ok(()) => page = write_page(settings.folder()),
-        Err(error) => {
-            progress::say(&format!("error: {error}"));
-            code = code.max(ExitCode::Setup);
-        }
+        Err(error) => code = failed(code, &error),
     }
     match place.settle(code) {
         Ok(folder) => page = page.map(|_| folder.join(::report::FILE)),
-        Err(error) => {
-            progress::say(&format!("error: {error}"));
-            code = code.max(ExitCode::Setup);
-        }
+        Err(error) => code = failed(code, &error),
     }
     if let Some(page) = page {
         if !args.screen.quiet && !args.json {
@@ -294,6 +288,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         view.end(over);
     }
     Ok(code)
+}
+
+/// Prints an error at the end of a run; returns the worse exit code.
+fn failed(code: ExitCode, error: &impl std::fmt::Display) -> ExitCode {
+    progress::say(&format!("error: {error}"));
+    code.max(ExitCode::Setup)
 }
 
 /// Writes the run's page. The results are saved already, so a failure is only a warning.
@@ -320,7 +320,7 @@ fn live_view(
     };
     let target = settings.target_qps();
     let known = LiveRun::new(&config.node, &settings.test, target, nics);
-    let view = LiveView::open(address, settings.folder(), known.nothing())?;
+    let view = LiveView::open(address, settings.folder(), known.initial())?;
     Ok(Some((view, known)))
 }
 
@@ -366,8 +366,7 @@ fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, Over) {
         report::print(&summary, args.screen.colors(&std::io::stdout()));
     }
     if let Err(error) = ended.write(&summary, code) {
-        progress::say(&format!("error: {error}"));
-        code = code.max(ExitCode::Setup);
+        code = failed(code, &error);
     }
     if code > ExitCode::Good {
         progress::say(&format!("error: {}", summary.run.exit.reason));

@@ -161,7 +161,7 @@ impl Settings {
             .chain(args.set.iter().map(|(key, _)| key));
         settings.own_folder = args.output.is_some() || set.into_iter().any(|key| key == "outdir");
         if settings.test.mode == TestMode::SubmissionRun && user_conf.is_none() {
-            settings.provenance.say(
+            settings.provenance.add_note(
                 "a submission run without a user.conf: LoadGen's own durations and bounds apply, and \
                  not the rules': give --user-conf FILE (or loadgen.user_conf)",
             );
@@ -177,7 +177,7 @@ impl Settings {
             return Ok(());
         };
         for note in passed_over(path) {
-            self.provenance.say(note);
+            self.provenance.add_note(note);
         }
         let (scenario, fields) = (self.runs.scenario, fields(&self.runs));
         let lines = self.provenance.conf(path, "*", scenario, &fields)?;
@@ -186,7 +186,7 @@ impl Settings {
     }
 
     /// Adds the origin of the value to LoadGen's error about a setting.
-    pub fn whose(&self, error: LoadgenError) -> anyhow::Error {
+    pub fn with_origin(&self, error: LoadgenError) -> anyhow::Error {
         let field = match &error {
             LoadgenError::Settings { field, .. } => self.provenance.of(field),
             _ => None,

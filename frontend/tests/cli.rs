@@ -197,7 +197,7 @@ fn programs() -> [&'static Path; 2] {
 }
 
 #[test]
-fn the_short_help_lists_the_commands_and_a_slip_is_told_the_nearest() {
+fn the_short_help_lists_the_commands_and_a_typo_is_answered_with_the_nearest() {
     for program in programs() {
         let (code, help, _) = said(program, &["-h"]);
         assert_eq!(code, Some(0));

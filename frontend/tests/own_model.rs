@@ -274,7 +274,7 @@ fn a_check_of_a_frontend_asks_nobody_and_finds_what_a_run_would() {
 }
 
 #[test]
-fn a_check_of_an_accelerator_opens_all_of_it_and_serves_nobody() {
+fn a_check_of_an_accelerator_opens_all_of_it_and_serves_no_frontend() {
     let place = TestFolder::new();
     let [control] = free_ports();
     let config = place.digest_accelerator("acc", control, "");

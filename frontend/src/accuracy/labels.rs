@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gave_flags_reads_of_flags() {
+    fn errors_of_labels_given_by_flags_name_the_flags() {
         let error = |why: &str, remedy| LabelsError {
             path: "/l.i32".into(),
             why: why.to_owned(),

@@ -70,7 +70,7 @@ impl Guard {
             submission: asked.is_some(),
             round,
         };
-        guard.stand()?;
+        guard.refuse()?;
         Ok(guard)
     }
 
@@ -78,7 +78,7 @@ impl Guard {
     ///
     /// # Errors
     /// With `--submission`, the run is refused; one line per refusal.
-    pub fn hear(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
+    pub fn check_nodes(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
         let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();
         let engines = backend.engines();
@@ -93,10 +93,10 @@ impl Guard {
         };
         let more = guard::nodes(&self.round, &self.model, &heard);
         self.refusals.extend(more);
-        self.stand()
+        self.refuse()
     }
 
-    fn stand(&self) -> anyhow::Result<()> {
+    fn refuse(&self) -> anyhow::Result<()> {
         if !self.submission || self.refusals.is_empty() {
             return Ok(());
         }

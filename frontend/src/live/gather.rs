@@ -63,12 +63,12 @@ impl LiveRun {
     }
 
     /// Sets the fabric, which is known once the backend exists.
-    pub fn over(&mut self, fabric: &str) {
+    pub fn set_fabric(&mut self, fabric: &str) {
         self.first.fabric = fabric.to_owned();
     }
 
     /// Returns the state before the run begins.
-    pub fn nothing(&self) -> SoFar {
+    pub fn initial(&self) -> SoFar {
         self.first.clone()
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let late = known.so_far(moment(20_000_000), &Live::new(2));
         assert_eq!(late.verdict().0, Some(false));
         assert!(late.verdict().2.contains("p99 latency"));
-        assert_eq!(known.nothing().verdict().1, "NOT BEGUN");
+        assert_eq!(known.initial().verdict().1, "NOT BEGUN");
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Tokens {
         }
     }
 
-    pub fn come_from(&self, connections: Vec<String>) {
+    pub fn set_connections(&self, connections: Vec<String>) {
         let _ = self.connections.set(connections);
     }
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_nobody_counts_are_refused_in_one_line() {
+    fn tokens_that_no_engine_counts_are_refused_in_one_line() {
         let model = of_tokens();
         let good = ("acc-a".to_owned(), engine("tokens", true));
         let bad = ("acc-b".to_owned(), engine("null", false));
@@ -281,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_less_than_two_tokens_is_the_engines_error_and_says_whose() {
+    fn an_answer_of_less_than_two_tokens_is_the_engines_error_and_names_the_connection() {
         let tokens = Tokens::new(
             sizes(&of_tokens()).expect("tokens"),
             &test(Scenario::Offline, true),
         );
-        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
+        tokens.set_connections(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
         tokens.answered(0, 1, &[0; 8]);
         assert_eq!(tokens.findings(), TokenFindings::default());
         tokens.answered(1, 7, &[]);
@@ -317,7 +317,7 @@ mod tests {
         ] {
             let sizes = sizes(&of_tokens()).expect("tokens");
             let tokens = Tokens::new(sizes, &test(scenario, measured));
-            tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
+            tokens.set_connections(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
             for _ in 0..2 * KEPT {
                 tokens.contradicted(Contradiction {
                     index: 5,

@@ -120,12 +120,12 @@ fn clear(folder: &Path, logs: &[PathBuf]) -> Result<()> {
             _ => {}
         }
     }
-    leave(folder);
+    remove_key(folder);
     Ok(())
 }
 
 /// Removes the live page's key, and the folder of copies if it is empty.
-fn leave(folder: &Path) {
+fn remove_key(folder: &Path) {
     let _ = fs::remove_file(folder.join(live::KEY_FILE));
     let _ = fs::remove_dir(folder.join(left::FOLDER));
 }
@@ -138,7 +138,7 @@ fn discard(folder: &Path, logs: &[PathBuf]) -> Result<()> {
 }
 
 /// Whether the run in `folder` finished, so that it may replace another.
-fn ended(folder: &Path) -> bool {
+fn is_finished(folder: &Path) -> bool {
     let text = fs::read(folder.join(SUMMARY)).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     let code = json["exit"]["code"].as_u64();
@@ -216,18 +216,18 @@ impl RunFolder {
     /// restores it and moves this run away. Returns the folder in which this run now lies.
     pub fn settle(mut self, code: ExitCode) -> Result<PathBuf> {
         self.settled = true;
-        leave(&self.folder);
+        remove_key(&self.folder);
         if !self.replaces {
             return Ok(self.folder.clone());
         }
         if !UNENDED.contains(&code) {
-            self.forget()?;
+            self.remove_replaced()?;
             return Ok(self.folder.clone());
         }
         let unfinished = self.folder.join(UNFINISHED);
         discard(&unfinished, &self.logs)?;
-        self.to(UNFINISHED)?;
-        self.back()?;
+        self.move_to(UNFINISHED)?;
+        self.restore()?;
         Ok(unfinished)
     }
 
@@ -245,12 +245,12 @@ impl RunFolder {
         if !holds(ASIDE) {
             return Ok(());
         }
-        if ended(&self.folder) {
-            return self.forget();
+        if is_finished(&self.folder) {
+            return self.remove_replaced();
         }
         discard(&self.folder.join(UNFINISHED), &self.logs)?;
-        self.to(UNFINISHED)?;
-        self.back()
+        self.move_to(UNFINISHED)?;
+        self.restore()
     }
 
     /// Moves the finished run aside, entirely or not at all.
@@ -259,7 +259,7 @@ impl RunFolder {
         let aside = self.folder.join(ASIDE);
         let moved = fs::create_dir_all(&moving)
             .map_err(unusable(&moving))
-            .and_then(|()| self.to(MOVING))
+            .and_then(|()| self.move_to(MOVING))
             .and_then(|()| fs::rename(&moving, &aside).map_err(unusable(&aside)));
         if moved.is_err() {
             let _ = self.unpack();
@@ -269,7 +269,7 @@ impl RunFolder {
 
     /// Removes the run put aside. Renames its folder first, so that a half-removed run is not
     /// mistaken for a run.
-    fn forget(&self) -> Result<()> {
+    fn remove_replaced(&self) -> Result<()> {
         let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
         match fs::rename(&aside, &old) {
             Ok(()) => discard(&old, &self.logs),
@@ -279,14 +279,14 @@ impl RunFolder {
     }
 
     /// Moves all files of the run into the subfolder `name`.
-    fn to(&self, name: &str) -> Result<()> {
+    fn move_to(&self, name: &str) -> Result<()> {
         move_all(&self.folder, &self.folder.join(name), &self.logs)?;
-        leave(&self.folder);
+        remove_key(&self.folder);
         Ok(())
     }
 
     /// Moves the run put aside back into the folder, which is empty.
-    fn back(&self) -> Result<()> {
+    fn restore(&self) -> Result<()> {
         let aside = self.folder.join(ASIDE);
         fs::rename(&aside, self.folder.join(MOVING)).map_err(unusable(&aside))?;
         self.unpack()
@@ -309,7 +309,7 @@ impl Drop for RunFolder {
             let _ = clear(&self.folder, &self.logs);
         }
         if self.replaces {
-            let _ = self.back();
+            let _ = self.restore();
         }
         if self.new {
             let _ = fs::remove_dir(&self.folder);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_run_and_a_page_of_somebody_elses_stay_without_force() {
+    fn a_finished_run_and_a_page_of_other_origin_stay_without_force() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(&folder.path().join("r"));
         drop(RunFolder::take(&mut s, false).expect("free"));
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_somebody_elses_beside_a_run_that_goes_stays() {
+    fn a_file_of_other_origin_beside_a_replaced_run_stays() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(folder.path());
         run(&s, ExitCode::Good, "first");
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn each_run_has_a_new_folder_where_nobody_names_one() {
+    fn each_run_has_a_new_folder_unless_one_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(&folder.path().join("results/2026-server"));
         s.own_folder = false;

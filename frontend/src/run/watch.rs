@@ -198,7 +198,7 @@ impl Watch {
                 for_ns as f64 / 1e9
             );
             self.rested = true;
-            self.bark(now, cause);
+            self.fail_stalled(now, cause);
         }
         if let Some(for_ns) = self.watchdog.look(now, moved, outstanding) {
             let nothing = match self.stream {
@@ -213,12 +213,12 @@ impl Watch {
             );
             // The backend may add the peer to the cause.
             self.backend.abort(&cause);
-            self.bark(now, cause);
+            self.fail_stalled(now, cause);
         }
     }
 
     /// Fails the run with the watchdog's cause.
-    fn bark(&mut self, now: u64, cause: String) {
+    fn fail_stalled(&mut self, now: u64, cause: String) {
         if let Some(first) = self.sut.first_query_ns() {
             let at_s = now.saturating_sub(first) as f64 / 1e9;
             self.gather.event(at_s, "watchdog", &cause);
@@ -230,7 +230,7 @@ impl Watch {
     fn moment(&self, now: u64, counts: [u64; 2]) -> Option<SoFar> {
         let (first, (_, known)) = self.sut.first_query_ns().zip(self.live.as_ref())?;
         let at = [first, now];
-        let node = &known.nothing().node;
+        let node = &known.initial().node;
         let moment = RunMoment {
             at,
             counts,
@@ -255,7 +255,7 @@ impl Watch {
             self.gather.threads(now, &thread_times(), &issue);
             let so_far = self.moment(now, counts);
             if let Some((view, known)) = &self.live {
-                view.show(so_far.unwrap_or_else(|| known.nothing()));
+                view.show(so_far.unwrap_or_else(|| known.initial()));
             }
         }
     }

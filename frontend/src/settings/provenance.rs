@@ -37,7 +37,7 @@ impl Provenance {
     }
 
     /// Adds a note, shown before and after the run.
-    pub fn say(&mut self, note: impl Into<String>) {
+    pub fn add_note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_says_who_set_it_and_what_it_went_before() {
+    fn a_field_has_its_origin_and_the_values_that_it_overrides() {
         let mut p = conf("m.Server.target_qps = 800\n");
         let qps = find(&p, "server_target_qps");
         assert_eq!(qps.given.value, "800");

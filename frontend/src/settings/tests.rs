@@ -151,7 +151,7 @@ fn a_rate_of_a_stream_is_whole_nanoseconds() {
 }
 
 #[test]
-fn a_submission_run_without_a_user_conf_says_whose_durations_apply() {
+fn a_submission_run_without_a_user_conf_names_the_durations_that_apply() {
     let notes = |mode| {
         let flags = ["--scenario", "server", "--mode", mode];
         let s = build(&flags, &LoadgenConfig::default()).expect("sound");
@@ -176,11 +176,11 @@ fn a_new_folder_has_the_time_and_the_scenario_in_its_name() {
 }
 
 #[test]
-fn a_value_that_loadgen_cannot_run_with_is_refused_with_who_gave_it() {
+fn a_value_that_loadgen_cannot_run_with_is_refused_with_its_origin() {
     let flags = ["--scenario", "server", "--target-qps", "0"];
     let s = build(&flags, &LoadgenConfig::default()).expect("read");
     let error = s
-        .whose(s.runs.check(5, 5).expect_err("no rate"))
+        .with_origin(s.runs.check(5, 5).expect_err("no rate"))
         .to_string();
     assert!(
         error.ends_with("0 is not above 0 (--target-qps)"),

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_asked_for_on_loopback_where_somebody_wants_one() {
+    fn a_token_is_required_on_loopback_by_request() {
         let mut addresses = InitAddresses::of(&[]).expect("loopback");
         assert!(!addresses.need_token());
         addresses.token = true;

@@ -296,7 +296,7 @@ fn first(lines: &[(&str, &str)], given: &Provenance) -> String {
 }
 
 #[test]
-fn the_maximum_that_ended_the_run_is_named_with_who_set_it_and_no_other_setting() {
+fn the_maximum_that_ended_the_run_is_named_with_its_origin_and_no_other_setting() {
     let ended = |words: &'static str, effective: (&'static str, &'static str)| {
         but(&[
             ("result_min_duration_met", "false"),
