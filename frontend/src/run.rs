@@ -202,7 +202,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         && let Err(refused) = tokens::check(&config.model, &engines)
     {
         backend.finish();
-        return Err(refused.into());
+        return Err(refused);
     }
     let counted = engines.iter().all(|(_, e)| e.tokens);
     if let Some(tokens) = &tokens {

@@ -124,7 +124,7 @@ fn an_audit_config_goes_before_everything_and_says_so() {
     assert_eq!(s.test.min_duration_ms, 10_000);
     assert_eq!(s.runs.mode, TestMode::PerformanceOnly);
     assert_eq!(s.runs.min_duration_ms, 700);
-    assert_eq!(s.own_length, true);
+    assert!(s.own_length);
     let note = "--mode: mode = AccuracyOnly has no effect: audit.config:1 sets it to \
                 PerformanceOnly";
     assert_eq!(s.provenance.notes(), [note]);

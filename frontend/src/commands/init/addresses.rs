@@ -128,7 +128,7 @@ mod tests {
         };
         assert_eq!((only.control.as_str(), only.data.port()), (DEFAULT, 0));
         assert_eq!(only.file.as_str(), "accelerator.yaml");
-        assert_eq!(only.is_here, true);
+        assert!(only.is_here);
         assert!(addresses.address.is_loopback() && !addresses.need_token());
     }
 

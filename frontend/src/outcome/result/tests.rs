@@ -103,7 +103,7 @@ fn a_rate_above_the_machine_is_named_with_what_to_turn() {
     let p99 = &l.limits[0];
     assert_eq!(p99.name.as_str(), "p99 latency");
     assert_eq!(p99.limit, 100_000.0);
-    assert_eq!(p99.met, false);
+    assert!(!p99.met);
     assert_eq!(p99.was, Some(402_702.148));
     assert_eq!(p99.setting.as_str(), "server_target_latency_ns");
     assert!(p99.margin().is_some_and(|m| (m + 3.027).abs() < 0.001));
