@@ -150,7 +150,7 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
     let ended = place.run(&config, "impatient", &arguments).with_code(3);
     let error = ended.error();
     assert_has(
-        &error,
+        error,
         &[
             "connection acc-a/0 (nics[0], accelerator at 127.0.0.1:",
             "failed its warm-up: no answer within 100ms, nor from any other connection (warm_up.deadline_ms)",
@@ -186,7 +186,7 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
         panic!("{}", ended.stderr)
     };
     assert_has(
-        &loss,
+        loss,
         &[
             "acc-a lost 0.",
             " s into the run: its program ended or was killed; see its log; ",
@@ -386,7 +386,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     let ended = place.run(&config, "differ", &arguments).with_code(2);
     let error = ended.error();
     assert_has(
-        &error,
+        error,
         &[
             "acc-a",
             "acc-b",

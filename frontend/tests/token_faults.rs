@@ -257,7 +257,7 @@ fn a_first_token_other_than_the_one_reported_is_named() {
     );
     let reason = s["exit"]["reason"].as_str().expect("words");
     assert_has(
-        &reason,
+        reason,
         &["was sent again, and began with token", "was reported"],
     );
     assert!(place.path("out").join("INVALID").is_file(), "{said}");
