@@ -159,8 +159,8 @@ fn a_run_leaves_its_page_and_the_page_is_its_record() {
     let place = TestFolder::new();
     for (out, rate) in [("one", "1200"), ("two", "2400")] {
         let config = place.digest_frontend(&[], "");
-        let server = "--scenario server --set target_latency=1000 --target-qps";
-        let arguments = [&local(&words(server))[..], &[rate]].concat();
+        let server = "--local --scenario server --duration-s 0.5 --set target_latency=1000";
+        let arguments = [&words(server)[..], &["--target-qps", rate]].concat();
         let ended = place.run(&config, out, &arguments).with_code(0);
         assert!(!ended.stderr.contains("no page"), "{}", ended.stderr);
     }
