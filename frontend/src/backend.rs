@@ -1,7 +1,9 @@
-//! Backends behind LoadGen's SUT: the accelerators of a network, or an engine in this process.
+//! LoadGen's SUT, and the backends behind it: the accelerators of a network, or an engine in this
+//! process.
 
 pub mod local;
 pub mod network;
+pub mod sut;
 
 use std::time::Duration;
 

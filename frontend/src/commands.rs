@@ -1,14 +1,14 @@
 //! The commands of `qdl` besides a run. `frontend` forwards to them for one more version.
 
-pub mod init;
-pub mod tune;
+mod init;
+mod tune;
 
 use accelerator::cli::{self, Screen, TopologyArgs};
 use clap::{ArgMatches, Command};
 use qdl::topology::NodeProgram;
 use submission::command::{DescribeArgs, Outcome, SubmitArgs};
 
-use crate::{compliance::describe, run::exit::ExitCode};
+use crate::{compliance::describe, exit::ExitCode};
 
 /// Returns the definitions of all commands.
 pub fn all() -> Vec<Command> {
@@ -33,20 +33,20 @@ pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
         "init" => init::command(&cli::arguments(matches), screen.quiet),
         "topology" => cli::topology(&cli::arguments(matches), NodeProgram::Frontend)
             .map_or_else(failed, |()| ExitCode::Good),
-        "describe" => of(describe::command(&cli::arguments(matches))),
+        "describe" => exit_code(describe::command(&cli::arguments(matches))),
         "tune" => tune::command(&cli::arguments(matches), screen.quiet),
         "report" => match report::command(&cli::arguments(matches), screen.quiet) {
             report::Outcome::Good => ExitCode::Good,
             report::Outcome::Setup => ExitCode::Setup,
         },
-        _ => of(submission::command::submit(
+        _ => exit_code(submission::command::submit(
             &cli::arguments(matches),
             screen.quiet,
         )),
     }
 }
 
-fn of(outcome: Outcome) -> ExitCode {
+fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Outcome::Good => ExitCode::Good,
         Outcome::Findings => ExitCode::Invalid,

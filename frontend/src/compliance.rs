@@ -7,54 +7,12 @@ pub mod left;
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Result, bail};
+
 use crate::settings::cli::Args;
 
 /// Name of a test's file; a test has one for all models, or one for each model.
 const FILE: &str = "audit.config";
-
-/// Error: a compliance test has no usable `audit.config`.
-#[derive(Debug, thiserror::Error)]
-pub enum ComplianceError {
-    /// The command line names no checkout.
-    #[error(
-        "--compliance {test} needs the official {FILE}, which is not part of this project: name a checkout of \
-         mlcommons/inference with --checker DIR (or QDL_MLPERF_CHECKOUT), or the file with --audit-config"
-    )]
-    NoCheckout {
-        /// The requested test.
-        test: String,
-    },
-    /// The checkout has no such test.
-    #[error(
-        "--compliance {test}: {} has no such test{}; is it a checkout of mlcommons/inference of the round?",
-        folder.display(),
-        list(has)
-    )]
-    NoTest {
-        /// The requested test.
-        test: String,
-        /// The searched folder.
-        folder: PathBuf,
-        /// The tests in that folder.
-        has: Vec<String>,
-    },
-    /// The test has one file per model, and none for this model.
-    #[error(
-        "--compliance {test}: {} has no {FILE} for the model {model}{}; name the right one with --audit-config",
-        folder.display(),
-        list(has)
-    )]
-    NoModel {
-        /// The requested test.
-        test: String,
-        /// The test's folder.
-        folder: PathBuf,
-        /// The model's name in the configuration.
-        model: String,
-        /// The models that have a file.
-        has: Vec<String>,
-    },
-}
 
 fn list(names: &[String]) -> String {
     match names {
@@ -65,30 +23,31 @@ fn list(names: &[String]) -> String {
 
 /// Returns the `audit.config` that `--compliance` selects; `None` without the flag. `models` are
 /// the names of the configured model.
-///
-/// # Errors
-/// [`ComplianceError`].
-pub fn audit_config(args: &Args, models: &[&str]) -> Result<Option<PathBuf>, ComplianceError> {
+pub fn audit_config(args: &Args, models: &[&str]) -> Result<Option<PathBuf>> {
     let Some(test) = args.compliance.as_deref() else {
         return Ok(None);
     };
     let Some(checker) = args.checker.as_deref() else {
-        return Err(ComplianceError::NoCheckout {
-            test: test.to_owned(),
-        });
+        bail!(
+            "--compliance {test} needs the official {FILE}, which is not part of this project: \
+             name a checkout of mlcommons/inference with --checker DIR (or QDL_MLPERF_CHECKOUT), \
+             or the file with --audit-config"
+        );
     };
     find(checker, &test.to_uppercase(), models).map(Some)
 }
 
-fn find(checker: &Path, test: &str, models: &[&str]) -> Result<PathBuf, ComplianceError> {
+fn find(checker: &Path, test: &str, models: &[&str]) -> Result<PathBuf> {
     let tests = checker.join("compliance");
     let folder = tests.join(test);
     if !folder.is_dir() {
-        return Err(ComplianceError::NoTest {
-            test: test.to_owned(),
-            has: below(&tests, |f| f.join("run_verification.py").is_file()),
-            folder: tests,
-        });
+        let has = below(&tests, |f| f.join("run_verification.py").is_file());
+        bail!(
+            "--compliance {test}: {} has no such test{}; is it a checkout of mlcommons/inference \
+             of the round?",
+            tests.display(),
+            list(&has)
+        );
     }
     let for_all = folder.join(FILE);
     if for_all.is_file() {
@@ -101,12 +60,13 @@ fn find(checker: &Path, test: &str, models: &[&str]) -> Result<PathBuf, Complian
         .find(|model| has.contains(model));
     match own {
         Some(model) => Ok(folder.join(model).join(FILE)),
-        None => Err(ComplianceError::NoModel {
-            test: test.to_owned(),
-            folder,
-            model: models.first().copied().unwrap_or_default().to_owned(),
-            has,
-        }),
+        None => bail!(
+            "--compliance {test}: {} has no {FILE} for the model {}{}; name the right one with \
+             --audit-config",
+            folder.display(),
+            models.first().copied().unwrap_or_default(),
+            list(&has)
+        ),
     }
 }
 

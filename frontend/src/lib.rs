@@ -1,27 +1,32 @@
 //! `frontend --config F.yaml`: connects LoadGen to accelerators over the network or, with
-//! `--local`, to an engine in this process. The library lets measurement programs run LoadGen on
-//! the same code.
+//! `--local`, to an engine in this process. `qdl` has the same commands.
 //!
 //! | room | contents |
 //! | --- | --- |
 //! | `commands` | the commands around a run, which `qdl` and this program share |
 //! | `settings` | the command line, what LoadGen is told, and where each setting came from |
 //! | `dataset` | samples and labels: files, arrays of NumPy, random ones |
-//! | `loadgen` | the system under test, the library of samples, and completion |
-//! | `backend` | behind it: a cluster of accelerators, or an engine in this process |
+//! | `loadgen` | the library of samples, and completion |
+//! | `backend` | the system under test, over accelerators or an engine in this process |
+//! | `exit` | exit codes, and the first failure of a run |
 //! | `run` | a run from beginning to end, its folder, and what watches it |
 //! | `live` | `--live`: a run looked at while it goes on |
 //! | `accuracy` | the figure of an accuracy run |
 //! | `outcome` | LoadGen's result, the reasons, the record and the time line |
 //! | `compliance` | whether a run counts: official tests, rules, provenance, descriptions |
 
-pub mod accuracy;
-pub mod backend;
+mod accuracy;
+mod backend;
 pub mod commands;
-pub mod compliance;
-pub mod dataset;
-pub mod live;
-pub mod loadgen;
-pub mod outcome;
-pub mod run;
-pub mod settings;
+mod compliance;
+mod dataset;
+mod exit;
+mod live;
+mod loadgen;
+mod outcome;
+mod run;
+mod settings;
+
+pub use exit::ExitCode;
+pub use run::{progress::say, run};
+pub use settings::cli;

@@ -3,7 +3,7 @@
 use accelerator::cli::{Screen, arguments, parse, version};
 use clap::{Command, CommandFactory};
 
-use frontend::{commands, run, run::exit::ExitCode, settings::cli};
+use frontend::{ExitCode, cli, commands};
 
 /// LoadGen allocates for every sample on the completing thread, and frees on its log thread.
 /// LoadGen's C++ uses this allocator too: a feature of the crate replaces the C library's
@@ -49,8 +49,8 @@ fn main() {
     }
     let args: cli::Args = arguments(&matches);
     args.screen.log(tracing::Level::WARN);
-    let code = run::run(&args).unwrap_or_else(|error| {
-        run::progress::say(&format!("error: {error}"));
+    let code = frontend::run(&args).unwrap_or_else(|error| {
+        frontend::say(&format!("error: {error}"));
         ExitCode::Setup
     });
     // Skip LoadGen's destructors: an aborted test leaves threads that still use its memory.

@@ -6,15 +6,14 @@
 
 pub mod check;
 mod end;
-pub mod exit;
 pub mod folder;
 pub mod interrupt;
-pub mod memory;
+mod memory;
 pub mod progress;
 mod readings;
-pub mod warm_up;
+mod warm_up;
 mod watch;
-pub mod watchdog;
+mod watchdog;
 
 use std::{
     io::Write,
@@ -44,27 +43,26 @@ use qdl::{
 
 use self::watch::Watch;
 use crate::{
-    accuracy::{Labels, Whose},
-    backend::{Backend, local, network::Network},
+    accuracy::{AnswerOrigins, Labels},
+    backend::{Backend, local, network::Network, sut::Sut},
     compliance,
     compliance::{guard::Guard, left},
     dataset::Dataset,
-    live::{Known, LiveView},
+    exit::{ExitCode, Verdict},
+    live::{LiveRun, LiveView},
     loadgen::{
         completer::Completers,
+        meter::{Meter, RateWindow},
         qsl::Qsl,
-        sut::Sut,
         tokens::{self, Tokens},
         verify::Verifier,
     },
     outcome::{
-        meter::Meter,
-        report::{self, Ended},
-        timeline::Gather,
+        report::{self, FinishedRun},
+        timeline::TimelineGatherer,
     },
     run::{
-        exit::{ExitCode, Verdict},
-        folder::Place,
+        folder::RunFolder,
         interrupt::Early,
         memory::Estimate,
         progress::Progress,
@@ -84,9 +82,6 @@ const CHECKOUT: &str = "QDL_MLPERF_CHECKOUT";
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
 /// Runs the test, reports, and returns the exit code. After an error nothing was measured.
-///
-/// # Errors
-/// The setup fails before the run begins.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = match &args.relative_to {
         Some(base) => config::load_frontend_from(&args.config, base)?,
@@ -122,7 +117,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
-    let whose = labels.is_some().then(|| Whose::new(dataset.count()));
+    let whose = labels
+        .is_some()
+        .then(|| AnswerOrigins::new(dataset.count()));
     let whose = whose.map(Arc::new);
     let verdict = Verdict::default();
     let tokens = tokens::sizes(&config.model);
@@ -138,7 +135,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     )?);
     let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())
-        .map_err(|error| settings.whose(error))?;
+        .map_err(|error| settings.with_origin(error))?;
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
     estimate
@@ -152,7 +149,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
         return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
-    let place = Place::take(&mut settings, args.force)?;
+    let place = RunFolder::take(&mut settings, args.force)?;
     let mut live_view = live_view(args, &config, &settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.screen.quiet);
     if let Some((view, _)) = &live_view {
@@ -204,11 +201,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         && let Err(refused) = tokens::check(&config.model, &engines)
     {
         backend.finish();
-        return Err(refused.into());
+        return Err(refused);
     }
     let counted = engines.iter().all(|(_, e)| e.tokens);
     if let Some(tokens) = &tokens {
-        tokens.come_from(backend.connections());
+        tokens.set_connections(backend.connections());
     }
     let connections = backend.connections();
     let sut = Sut::new(
@@ -221,7 +218,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let sut = Arc::new(sut.beginning(completers.live().clone()));
 
     let begun = guard
-        .hear(&config.node, backend.as_ref())
+        .check_nodes(&config.node, backend.as_ref())
         .and_then(|()| left::begin(args, &config, &settings, backend.as_ref()));
     let left = match begun {
         Ok(left) => left,
@@ -232,7 +229,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let phases = completers.phases().clone();
     if let Some((_, known)) = &mut live_view {
-        known.over(backend.fabric().0);
+        known.set_fabric(backend.fabric().0);
     }
     let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
     let limit_ns = config.deadlines.watchdog_s.saturating_mul(1_000_000_000);
@@ -250,7 +247,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         progress,
         throughput: None,
         meter: Meter::default(),
-        gather: Gather::default(),
+        rates: RateWindow::default(),
+        gather: TimelineGatherer::default(),
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
@@ -272,17 +270,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut page = None;
     match left.end(settings.folder(), code.code(), &over.reason) {
         Ok(()) => page = write_page(settings.folder()),
-        Err(error) => {
-            progress::say(&format!("error: {error}"));
-            code = code.max(ExitCode::Setup);
-        }
+        Err(error) => code = failed(code, &error),
     }
     match place.settle(code) {
         Ok(folder) => page = page.map(|_| folder.join(::report::FILE)),
-        Err(error) => {
-            progress::say(&format!("error: {error}"));
-            code = code.max(ExitCode::Setup);
-        }
+        Err(error) => code = failed(code, &error),
     }
     if let Some(page) = page {
         if !args.screen.quiet && !args.json {
@@ -297,15 +289,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(code)
 }
 
+/// Prints an error at the end of a run; returns the worse exit code.
+fn failed(code: ExitCode, error: &impl std::fmt::Display) -> ExitCode {
+    progress::say(&format!("error: {error}"));
+    code.max(ExitCode::Setup)
+}
+
 /// Writes the run's page. The results are saved already, so a failure is only a warning.
 fn write_page(folder: &Path) -> Option<PathBuf> {
-    match ::report::write(folder) {
-        Ok(path) => Some(path),
-        Err(error) => {
-            tracing::warn!("no page of this run: {error}");
-            None
-        }
-    }
+    let written = ::report::write(folder);
+    let warn = |error: &_| tracing::warn!("no page of this run: {error}");
+    written.inspect_err(warn).ok()
 }
 
 /// Opens the live page of `--live`, before there are results to show.
@@ -313,7 +307,7 @@ fn live_view(
     args: &Args,
     config: &FrontendConfig,
     settings: &Settings,
-) -> Result<Option<(LiveView, Known)>> {
+) -> Result<Option<(LiveView, LiveRun)>> {
     let Some(address) = args.live else {
         return Ok(None);
     };
@@ -324,8 +318,8 @@ fn live_view(
         config.nics.iter().map(NicConfig::label).collect()
     };
     let target = settings.target_qps();
-    let known = Known::new(&config.node, &settings.test, target, nics);
-    let view = LiveView::open(address, settings.folder(), known.nothing())?;
+    let known = LiveRun::new(&config.node, &settings.test, target, nics);
+    let view = LiveView::open(address, settings.folder(), known.initial())?;
     Ok(Some((view, known)))
 }
 
@@ -363,7 +357,7 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
 }
 
 /// Prints and writes the report; returns the exit code and the end for the live page.
-fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
+fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, Over) {
     let (summary, mut code) = ended.summary();
     if args.json {
         report::print_json(&summary);
@@ -371,8 +365,7 @@ fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
         report::print(&summary, args.screen.colors(&std::io::stdout()));
     }
     if let Err(error) = ended.write(&summary, code) {
-        progress::say(&format!("error: {error}"));
-        code = code.max(ExitCode::Setup);
+        code = failed(code, &error);
     }
     if code > ExitCode::Good {
         progress::say(&format!("error: {}", summary.run.exit.reason));

@@ -19,8 +19,9 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use anyhow::{Context, Result, anyhow, bail};
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, ignored_lines};
-use qdl::config::{self, LoadgenConfig, Problem, Written};
+use qdl::config::{self, LoadgenConfig, Written};
 use record::DEFAULT;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -31,60 +32,15 @@ use crate::settings::{
     provenance::{MLPERF_CONF, Provenance},
 };
 
-/// Error in a setting.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// No source names a scenario.
-    #[error(
-        "no scenario: give --scenario server, offline, single-stream or multi-stream, or set loadgen.scenario in the \
-         configuration"
-    )]
-    NoScenario,
-    /// LoadGen has no setting of this name.
-    #[error("{whence}: LoadGen has no setting `{key}`; {hint}")]
-    Unknown {
-        /// Source of the name.
-        whence: &'static str,
-        /// The unknown name.
-        key: String,
-        /// Suggested names.
-        hint: String,
-    },
-    /// One of these errors in the configuration file, with its line.
-    #[error("{0}")]
-    InFile(Problem),
-    /// A value has the wrong type.
-    #[error("{whence}: {key} = {value}: {why}")]
-    Value {
-        /// Source of the value.
-        whence: &'static str,
-        /// Name of the setting.
-        key: String,
-        /// The value.
-        value: String,
-        /// The reason.
-        why: String,
-    },
-    /// `user.conf` is invalid.
-    #[error("{source}{}", model_hint(source, *scenario))]
-    Conf {
-        /// The error of LoadGen or of the bridge.
-        source: LoadgenError,
-        /// The scenario of the run.
-        scenario: Scenario,
-    },
-}
-
-fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
-    match error {
-        LoadgenError::ConfModel { model, .. } => {
-            let line = provenance::example(model, scenario);
-            format!(
-                "\n   = add {line} to it; or set loadgen.model in the configuration to the model's \
-                 name in it; or leave --user-conf (loadgen.user_conf) out"
-            )
-        }
-        _ => String::new(),
+/// Adds to an error of a `user.conf` what to write in it for the configured model.
+fn with_model_hint(error: LoadgenError, scenario: Scenario) -> anyhow::Error {
+    match &error {
+        LoadgenError::ConfModel { model, .. } => anyhow!(
+            "{error}\n   = add {} to it; or set loadgen.model in the configuration to the model's \
+             name in it; or leave --user-conf (loadgen.user_conf) out",
+            provenance::example(model, scenario)
+        ),
+        _ => error.into(),
     }
 }
 
@@ -99,14 +55,12 @@ fn round_models() -> Vec<&'static str> {
     names.map(String::as_str).collect()
 }
 
-/// LoadGen's settings with their origins.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// LoadGen's test settings without the `audit.config`.
     pub test: TestSettings,
     /// LoadGen's test settings in force, with the `audit.config`.
     pub runs: TestSettings,
-    /// LoadGen's log settings.
     pub log: LogSettings,
     /// Path of the `audit.config`, if any.
     pub audit: Option<PathBuf>,
@@ -115,22 +69,18 @@ pub struct Settings {
     pub own_length: bool,
     /// True if the user named the run's folder.
     pub own_folder: bool,
-    /// Origins of the values.
     pub provenance: Provenance,
 }
 
 impl Settings {
     /// Merges the settings of a command line and a configuration. `written` locates the
     /// configuration's keys in its file; `model` is the model's name in `user.conf`.
-    ///
-    /// # Errors
-    /// [`SettingsError`].
     pub fn build(
         args: &Args,
         config: &LoadgenConfig,
         written: &Written,
         model: &str,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self> {
         let mut test = TestSettings::default();
         let log = LogSettings {
             enable_trace: false,
@@ -141,12 +91,12 @@ impl Settings {
             .scenario
             .map(Scenario::from)
             .or(config.scenario.map(scenario))
-            .ok_or(SettingsError::NoScenario)?;
+            .context(
+                "no scenario: give --scenario server, offline, single-stream or multi-stream, or \
+                 set loadgen.scenario in the configuration",
+            )?;
         let runs = test.scenario;
-        let conf = move |source| SettingsError::Conf {
-            source,
-            scenario: runs,
-        };
+        let conf = move |error| with_model_hint(error, runs);
         let user_conf = args.user_conf.as_ref().or(config.user_conf.as_ref());
         if let Some(path) = user_conf {
             let before = fields(&test);
@@ -192,17 +142,18 @@ impl Settings {
         }
         for (key, value) in &config.settings {
             let path = format!("settings.{key}");
-            let set = settings.set("loadgen.settings", &at(&path), key, value);
-            set.map_err(|error| {
-                let said = error.to_string();
-                let what = said.trim_start_matches("loadgen.settings: ").to_owned();
-                let problem = written.problem(&format!("loadgen.{path}"), what);
-                problem.map_or(error, SettingsError::InFile)
-            })?;
+            let set = settings.set(&at(&path), key, value);
+            set.map_err(
+                |why| match written.problem(&format!("loadgen.{path}"), why.clone()) {
+                    Some(problem) => anyhow!("{problem}"),
+                    None => anyhow!("loadgen.settings: {why}"),
+                },
+            )?;
         }
         settings.flags(args)?;
         for (key, value) in &args.set {
-            settings.set("--set", "--set", key, value)?;
+            let set = settings.set("--set", key, value);
+            set.map_err(|why| anyhow!("--set: {why}"))?;
         }
         let set = config
             .settings
@@ -210,7 +161,7 @@ impl Settings {
             .chain(args.set.iter().map(|(key, _)| key));
         settings.own_folder = args.output.is_some() || set.into_iter().any(|key| key == "outdir");
         if settings.test.mode == TestMode::SubmissionRun && user_conf.is_none() {
-            settings.provenance.say(
+            settings.provenance.add_note(
                 "a submission run without a user.conf: LoadGen's own durations and bounds apply, and \
                  not the rules': give --user-conf FILE (or loadgen.user_conf)",
             );
@@ -226,7 +177,7 @@ impl Settings {
             return Ok(());
         };
         for note in ignored_lines(path) {
-            self.provenance.say(note);
+            self.provenance.add_note(note);
         }
         let (scenario, fields) = (self.runs.scenario, fields(&self.runs));
         let lines = self.provenance.conf(path, "*", scenario, &fields)?;
@@ -235,7 +186,7 @@ impl Settings {
     }
 
     /// Adds the origin of the value to LoadGen's error about a setting.
-    pub fn whose(&self, error: LoadgenError) -> anyhow::Error {
+    pub fn with_origin(&self, error: LoadgenError) -> anyhow::Error {
         let field = match &error {
             LoadgenError::Settings { field, .. } => self.provenance.of(field),
             _ => None,
@@ -246,7 +197,6 @@ impl Settings {
         }
     }
 
-    /// Returns the folder of the run's files.
     pub fn folder(&self) -> &Path {
         &self.log.outdir
     }
@@ -260,7 +210,7 @@ impl Settings {
         }
     }
 
-    fn flags(&mut self, args: &Args) -> Result<(), SettingsError> {
+    fn flags(&mut self, args: &Args) -> Result<()> {
         if let Some(output) = &args.output {
             self.log.outdir = output.clone();
             self.note("outdir", "--output");
@@ -270,18 +220,13 @@ impl Settings {
             self.note("mode", "--mode");
         }
         if let Some(qps) = args.target_qps {
-            let flag = "--target-qps";
-            self.set(flag, flag, "target_qps", &qps.to_string())?;
+            let set = self.set("--target-qps", "target_qps", &qps.to_string());
+            set.map_err(|why| anyhow!("--target-qps: {why}"))?;
         }
         if let Some(s) = args.duration_s {
             let ms = (s * 1000.0).round();
             if !(0.0..1e15).contains(&ms) {
-                return Err(SettingsError::Value {
-                    whence: "--duration-s",
-                    key: "min_duration_ms".to_owned(),
-                    value: s.to_string(),
-                    why: "it is no duration".to_owned(),
-                });
+                bail!("--duration-s: min_duration_ms = {s}: it is no duration");
             }
             self.test.min_duration_ms = ms as u64;
             self.note("min_duration_ms", "--duration-s");
@@ -301,48 +246,27 @@ impl Settings {
     }
 
     /// Sets one field of `TestSettings` or `LogSettings` by its name, or by its name in
-    /// `user.conf`. Errors contain `whence`, the record contains `from`.
-    fn set(
-        &mut self,
-        whence: &'static str,
-        from: &str,
-        key: &str,
-        value: &str,
-    ) -> Result<(), SettingsError> {
-        let wrong = |why: String| SettingsError::Value {
-            whence,
-            key: key.to_owned(),
-            value: value.to_owned(),
-            why,
-        };
-        let (field, value) = self.alias(key, value).map_err(wrong)?;
-        let mut test = fields(&self.test);
-        let kind = test.get(&field).cloned();
-        let kind = kind.or_else(|| fields(&self.log).get(&field).cloned());
+    /// `user.conf`, and records its origin. The error names the setting.
+    fn set(&mut self, from: &str, key: &str, value: &str) -> Result<(), String> {
+        let wrong = |why: String| format!("{key} = {value}: {why}");
+        let (field, text) = self.alias(key, value).map_err(wrong)?;
+        let (mut test, mut log) = (fields(&self.test), fields(&self.log));
+        let old = test.get(&field).or_else(|| log.get(&field)).cloned();
         let wrong = |why: String| {
-            wrong(
-                kind.as_ref()
-                    .and_then(|k| kind_of(k, &value))
-                    .unwrap_or(why),
-            )
+            let expected = old.as_ref().and_then(|old| kind_of(old, &text));
+            wrong(expected.unwrap_or(why))
         };
-        if put(&mut test, &field, &value) {
+        if put(&mut test, &field, &text) {
             self.test = read(test).map_err(wrong)?;
-            self.note(&field, from);
-            return Ok(());
-        }
-        let mut log = fields(&self.log);
-        if put(&mut log, &field, &value) {
+        } else if put(&mut log, &field, &text) {
             self.log = read(log).map_err(wrong)?;
-            self.note(&field, from);
-            return Ok(());
+        } else {
+            let names: Vec<_> = test.keys().chain(log.keys()).map(String::as_str).collect();
+            let hint = hint(key, &names);
+            return Err(format!("LoadGen has no setting `{key}`; {hint}"));
         }
-        let names: Vec<_> = test.keys().chain(log.keys()).map(String::as_str).collect();
-        Err(SettingsError::Unknown {
-            whence,
-            key: key.to_owned(),
-            hint: hint(key, &names),
-        })
+        self.note(&field, from);
+        Ok(())
     }
 
     /// Translates a name of `user.conf` into the field of this scenario, and the value into the

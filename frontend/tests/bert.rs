@@ -8,7 +8,7 @@ use std::{
 };
 
 use common::{
-    Place, Running, accelerator, assert_has, fetched, free_ports, repository, wire_and_local,
+    Running, TestFolder, accelerator, assert_has, fetched, free_ports, repository, wire_and_local,
 };
 
 const LENGTH: usize = 48;
@@ -57,7 +57,7 @@ fn packed(text: &[[u64; 3]]) -> Vec<u8> {
 /// Writes and starts an accelerator and a frontend for BERT. `max_batch` is the limit of the
 /// accelerator's batches, then that of runs with `--local`.
 fn nodes(
-    place: &Place,
+    place: &TestFolder,
     model: &Path,
     dataset: &str,
     nic: &str,
@@ -65,33 +65,25 @@ fn nodes(
 ) -> (Running, PathBuf) {
     let [port] = free_ports();
     let [over_the_wire, local] = max_batch;
-    let acc = place.write(
-        "bert-acc.yaml",
-        format!(
-            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: bert, file: {}, {MODEL}}}\nengine: {{kind: onnx, max_batch: {over_the_wire}}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            model.display()
-        ),
+    let file = model.display();
+    let there = format!(
+        "model: {{name: bert, file: {file}, {MODEL}}}\n\
+         engine: {{kind: onnx, max_batch: {over_the_wire}}}"
     );
-    let config = place.write(
-        "bert.yaml",
-        format!(
-            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
-             dataset: {dataset}\n\
-             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
-             nics: [{{address: 127.0.0.1, {nic}}}]\n\
-             engine: {{kind: onnx, max_batch: {local}}}\nmodel_file: {}\n",
-            model.display()
-        ),
+    let acc = place.accelerator_of("acc", port, &there);
+    let here = format!(
+        "model: {{name: bert, {MODEL}}}\ndataset: {dataset}\n\
+         nics: [{{address: 127.0.0.1, {nic}}}]\n\
+         engine: {{kind: onnx, max_batch: {local}}}\nmodel_file: {file}\n"
     );
+    let config = place.frontend_of(&[port], &here);
     (accelerator(place, &acc), config)
 }
 
 #[test]
 fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
     let model = fetched("models/bert-tiny.onnx");
-    let place = Place::new();
+    let place = TestFolder::new();
     let texts = texts();
     let samples = place.write(
         "samples",
@@ -142,7 +134,7 @@ fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
 #[test]
 fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
     let model = fetched("models/bert-tiny.onnx");
-    let place = Place::new();
+    let place = TestFolder::new();
     let dataset = "{kind: tokens, count: 400, min_len: 2, vocab: 1000}";
     let (_acc, config) = nodes(
         &place,
@@ -163,18 +155,16 @@ fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
 #[test]
 fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
     let model = fetched("models/bert-tiny.onnx");
-    let place = Place::new();
+    let place = TestFolder::new();
     // Most of these words are outside the model's vocabulary.
-    let config = place.write(
-        "bert.yaml",
-        format!(
-            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
-             dataset: {{kind: tokens, count: 100, min_len: 2, vocab: 1000000}}\n\
-             accelerators: [{{control: \"127.0.0.1:1\"}}]\nnics: [{{address: 127.0.0.1}}]\n\
-             engine: {{kind: onnx, max_batch: 1}}\nmodel_file: {}\n",
-            model.display()
-        ),
+    let body = format!(
+        "model: {{name: bert, {MODEL}}}\n\
+         dataset: {{kind: tokens, count: 100, min_len: 2, vocab: 1000000}}\n\
+         nics: [{{address: 127.0.0.1}}]\n\
+         engine: {{kind: onnx, max_batch: 1}}\nmodel_file: {}\n",
+        model.display()
     );
+    let config = place.frontend_of(&[], &body);
     let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
     let ended = place.run(&config, "out", &arguments).with_code(3);
     assert_has(
@@ -182,9 +172,7 @@ fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
         &["error: sample ", "was refused three times", "engine onnx"],
     );
     let s = place.summary("out");
-    assert_eq!(
-        (&s["valid"], &s["exit"]["code"]),
-        (&false.into(), &3.into())
-    );
+    assert_eq!(s["valid"], false);
+    assert_eq!(s["exit"]["code"], 3);
     assert!(place.path("out").join("INVALID").is_file());
 }

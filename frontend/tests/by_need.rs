@@ -2,15 +2,13 @@
 
 mod common;
 
-use common::{Place, accelerator, assert_has, free_ports, offline};
+use common::{TestFolder, assert_has, offline, one_of_digests};
 use serde_json::Value;
 
 /// Runs this many samples against one accelerator; `there` and `here` are additional YAML.
 fn summary(there: &str, here: &str, samples: &str) -> (Value, String) {
-    let place = Place::new();
-    let [port] = free_ports();
-    let _acc = accelerator(&place, &place.digest_accelerator("acc-01", port, there));
-    let config = place.digest_frontend(&[port], here);
+    let place = TestFolder::new();
+    let (config, _acc) = one_of_digests(&place, there, here);
     let ended = place.run(&config, "out", &offline(samples)).with_code(0);
     (place.summary("out"), ended.stdout)
 }

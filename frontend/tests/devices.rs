@@ -5,7 +5,9 @@ mod common;
 
 use std::{path::Path, process::Command};
 
-use common::{Place, accelerator_by, accelerator_program, assert_has, free_ports, offline, run};
+use common::{
+    TestFolder, accelerator_by, accelerator_program, assert_has, free_ports, offline, run,
+};
 
 /// The variable that names a fabric's library, a NIC that needs it, and the error without it.
 const LIBRARIES: [(&str, &str, &str); 2] = [
@@ -26,7 +28,7 @@ const NOWHERE: &str = "/nowhere/library.so.1";
 
 /// Runs both programs with this NIC; returns the error of each, which ends with code 2.
 fn refused(nic: &str, prepare: impl Fn(&mut Command)) -> [String; 2] {
-    let place = Place::new();
+    let place = TestFolder::new();
     let nics = format!("nics: [{nic}]\n");
     let front = place.digest_frontend(&[1], &nics);
     let text = std::fs::read_to_string(place.digest_accelerator("acc", 0, "")).expect("written");
@@ -72,7 +74,7 @@ fn a_device_that_is_not_there_gives_one_line_that_says_what_is() {
 
 #[test]
 fn without_these_libraries_tcp_runs_as_ever() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let [port] = free_ports();
     let without = |mut command: Command| {
         command.envs(LIBRARIES.map(|(variable, ..)| (variable, NOWHERE)));
@@ -80,7 +82,7 @@ fn without_these_libraries_tcp_runs_as_ever() {
     };
     let acc = place.digest_accelerator("acc", port, "");
     let program = without(Command::new(accelerator_program()));
-    let _running = accelerator_by(&place, &acc, &[], program);
+    let _running = accelerator_by(&place, &acc, program);
     let config = place.digest_frontend(&[port], "");
     run(
         &place,

@@ -6,9 +6,9 @@
 mod common;
 
 use common::{
-    Ended, Place,
-    chance::number,
+    ProgramEnd, TestFolder,
     faults::{Fault, Trial, Workload, must_say_who},
+    number_of_environment,
 };
 
 fn digests() -> Workload {
@@ -24,18 +24,13 @@ fn digests() -> Workload {
         offline: "60000",
         always: &[],
         // LoadGen has opened its log; connections may still be warming up.
-        begun: |place, frontend| {
-            let log = place.path("out").join("mlperf_log_detail.txt");
-            frontend.wait_until("test", || {
-                std::fs::metadata(&log).is_ok_and(|m| m.len() > 0)
-            });
-        },
+        begun: |place, frontend| frontend.wait_until_loadgen_runs(place, "out"),
     }
 }
 
 /// Checks that the run ended with one answer for every sample. If the fault came during the
 /// warm-up, the run must name the connection that failed.
-fn must_be_whole(place: &Place, ended: Ended, trial: &Trial) -> bool {
+fn must_be_whole(place: &TestFolder, ended: ProgramEnd, trial: &Trial) -> bool {
     let s = place.summary("out");
     let ledger = &s["ledger"];
     if ended.stderr.contains("failed its warm-up") {
@@ -89,7 +84,10 @@ fn cuts_at_random_moments() {
 
 /// Runs trials: kinds of fault take turns, and all else is random.
 fn trials(kinds: &[Fault], default: u64) {
-    let (count, seed) = (number("QDL_FAULTS", default), number("QDL_FAULT_SEED", 1));
+    let (count, seed) = (
+        number_of_environment("QDL_FAULTS", default),
+        number_of_environment("QDL_FAULT_SEED", 1),
+    );
     let mut struck = 0;
     for i in 0..count {
         let trial = Trial::nth(i, seed, kinds);
@@ -104,14 +102,7 @@ fn trials(kinds: &[Fault], default: u64) {
                 true
             }
         };
-        println!(
-            "{}",
-            if hit {
-                "struck"
-            } else {
-                "the run was over already"
-            }
-        );
+        println!("in mid-run: {hit}");
         struck += u64::from(hit);
     }
     println!("{count} faults, {struck} of them in mid-run");

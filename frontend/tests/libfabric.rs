@@ -7,8 +7,8 @@ mod common;
 use std::{path::Path, process::Command};
 
 use common::{
-    Ended, Place, Running, accelerator, accelerator_in, accelerator_program, free_ports,
-    netns::Namespace, offline, run,
+    ProgramEnd, Running, TestFolder, accelerator_in, accelerator_program, free_ports,
+    netns::Namespace, offline, run, two_of_digests, words,
 };
 use serde_json::Value;
 
@@ -23,8 +23,8 @@ fn provider() -> String {
 
 /// Returns a folder for runs over the provider; prints the reason and returns `None` if the machine
 /// lacks it.
-fn place() -> Option<Place> {
-    let place = Place::over(&provider());
+fn place() -> Option<TestFolder> {
+    let place = TestFolder::over(&provider());
     let [port] = free_ports();
     let config = place.digest_accelerator("probe", port, "");
     let mut probe = Command::new(accelerator_program());
@@ -40,12 +40,8 @@ fn place() -> Option<Place> {
     Some(place)
 }
 
-fn ended(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Ended {
-    place.run(config, out, arguments)
-}
-
 /// Checks that every sample has one answer with its own digest, whether the run is VALID or not.
-fn once(place: &Place, out: &str, ended: &Ended) -> Value {
+fn once(place: &TestFolder, out: &str, ended: &ProgramEnd) -> Value {
     let done = matches!(ended.code, Some(0 | 1));
     assert!(done, "{out}: {}{}", ended.stdout, ended.stderr);
     let s = place.summary(out);
@@ -59,10 +55,7 @@ fn once(place: &Place, out: &str, ended: &Ended) -> Value {
 #[test]
 fn every_scenario_and_ragged_digests_over_two_accelerators() {
     let Some(place) = place() else { return };
-    let [a, b] = free_ports();
-    let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, PATIENT));
-    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, PATIENT));
-    let config = place.digest_frontend(&[a, b], PATIENT_TOO);
+    let (config, _running) = two_of_digests(&place, PATIENT, PATIENT_TOO);
     let many = offline("5000");
     let short = ["--duration-s", "0.3", "--set", "target_latency=10000"];
     let of = |scenario, qps| [&["--scenario", scenario, "--target-qps", qps][..], &short].concat();
@@ -72,7 +65,7 @@ fn every_scenario_and_ragged_digests_over_two_accelerators() {
         ("single-stream", of("single-stream", "20000")),
         ("multi-stream", of("multi-stream", "5000")),
     ] {
-        let s = once(&place, out, &ended(&place, &config, out, &arguments));
+        let s = once(&place, out, &place.run(&config, out, &arguments));
         assert_eq!(s["connections"].as_array().map(Vec::len), Some(6), "{out}");
         let fabric = s["fabric"].as_str();
         assert!(fabric.is_none_or(|f| f.contains("ofi")), "{fabric:?}");
@@ -83,13 +76,9 @@ fn every_scenario_and_ragged_digests_over_two_accelerators() {
 #[test]
 fn one_of_two_accelerators_is_killed_over_libfabric() {
     let Some(place) = place() else { return };
-    let [a, b] = free_ports();
-    let victim = accelerator(&place, &place.digest_accelerator("acc-a", a, ""));
-    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
-    let config = place.digest_frontend(&[a, b], "");
+    let (config, [victim, _other]) = two_of_digests(&place, "", "");
     let server = "--scenario server --target-qps 1000 --duration-s 2 --set target_latency=30000";
-    let server: Vec<_> = server.split(' ').collect();
-    let command = place.frontend(&config, "out", &server);
+    let command = place.frontend(&config, "out", &words(server));
     let mut frontend = Running::start(&place, "frontend", command);
     frontend.wait_until_it_says(" warmed ");
     std::thread::sleep(std::time::Duration::from_millis(300));

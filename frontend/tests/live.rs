@@ -12,23 +12,14 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Running, accelerator, free_ports};
+use common::{Running, TestFolder, assert_has, one_of_digests, words};
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.
-const SERVER: [&str; 8] = [
-    "--scenario",
-    "server",
-    "--target-qps",
-    "300",
-    "--duration-s",
-    "4",
-    "--set",
-    "target_latency=30000",
-];
+const SERVER: &str = "--scenario server --target-qps 300 --duration-s 4 --set target_latency=30000";
 
 /// Returns the address of the live page from standard error.
-fn shown(running: &mut Running, place: &Place) -> SocketAddr {
+fn shown(running: &mut Running, place: &TestFolder) -> SocketAddr {
     running.wait_until_it_says("live: http://");
     let said = fs::read_to_string(place.path("frontend.stderr")).expect("what it said");
     let (_, rest) = said.split_once("live: http://").expect("an address");
@@ -68,18 +59,16 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 /// Starts a run with `--local`.
-fn local(place: &Place, config: &Path, arguments: &[&str]) -> Running {
-    let all = [&SERVER[..], &["--local"], arguments].concat();
+fn local(place: &TestFolder, config: &Path, arguments: &[&str]) -> Running {
+    let all = [&words(SERVER)[..], &["--local"], arguments].concat();
     Running::start(place, "frontend", place.frontend(config, "out", &all))
 }
 
 #[test]
 fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
-    let place = Place::new();
-    let [port] = free_ports();
-    let _there = accelerator(&place, &place.digest_accelerator("acc-a", port, ""));
-    let config = place.digest_frontend(&[port], "");
-    let all = [&SERVER[..], &["--live", "127.0.0.1:0"]].concat();
+    let place = TestFolder::new();
+    let (config, _there) = one_of_digests(&place, "", "");
+    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
     let mut running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
     let at = shown(&mut running, &place);
     let stream = ask(at, "/events", "");
@@ -98,25 +87,25 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
     assert!(status == 403 && words.contains("localhost"), "{words}");
     // The stream ends with the run.
     let (status, text) = read(stream);
-    let ended = running.end();
-    assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
+    running.end().judged();
     assert_eq!(status, 200);
     let events = events(&text);
     assert!(events.len() >= 3, "{} events", events.len());
     let html = |e: &Value| e["html"].as_str().expect("HTML").to_owned();
     let going = events.iter().map(&html).rfind(|h| h.contains("GOING ON"));
     let going = going.expect("a picture of the run");
-    for words in [
-        "id=\"course\"",
-        "data-chart=",
-        "acc-a/0",
-        "id=\"threads\"",
-        "nic",
-        "p99 latency",
-        "p99 so far",
-    ] {
-        assert!(going.contains(words), "{words} is not in {going}");
-    }
+    assert_has(
+        &going,
+        &[
+            "id=\"course\"",
+            "data-chart=",
+            "acc-a/0",
+            "id=\"threads\"",
+            "nic",
+            "p99 latency",
+            "p99 so far",
+        ],
+    );
     let (last, before) = events.split_last().expect("events");
     assert!(before.iter().all(|e| e["over"] == false) && last["over"] == true);
     let page = place.path("out").join("report.html");
@@ -127,7 +116,7 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
 
 #[test]
 fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let token = "a-token-of-16-bytes-or-more";
     let file = place.write("token", token);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
@@ -162,8 +151,7 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     assert!(status == 200 && !page.contains(key), "{page}");
     let (status, text) = get(at, "/events", &cookie);
     assert!(status == 200 && !events(&text).is_empty());
-    let ended = running.end();
-    assert!(ended.code.is_some_and(|c| c <= 1));
+    let ended = running.end().judged();
     assert!(!place.path("out").join("live.url").exists());
     for secret in [key, token] {
         assert!(!ended.stderr.contains(secret) && !ended.stdout.contains(secret));
@@ -177,7 +165,7 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
 
 #[test]
 fn who_never_reads_holds_nothing_up() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let mut running = local(&place, &config, &["--live", "127.0.0.1:0"]);
     let at = shown(&mut running, &place);
@@ -185,8 +173,7 @@ fn who_never_reads_holds_nothing_up() {
     // A viewer that sends no request at all.
     let _mute = TcpStream::connect(at).expect("it listens");
     let (_, text) = get(at, "/events", "");
-    let ended = running.end();
-    assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
+    running.end().judged();
     let last = events(&text).pop().expect("an event");
     assert_eq!(last["over"], true, "who reads hears of the end");
     drop(deaf);
@@ -208,11 +195,11 @@ fn deaf(at: SocketAddr) -> TcpStream {
 
 #[test]
 fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
-    let all = [&SERVER[..], &["--local", "--live", &address]].concat();
+    let all = [&words(SERVER)[..], &["--local", "--live", &address]].concat();
     let ended = place.run(&config, "out", &all).with_code(2);
     let lines: Vec<_> = ended.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{lines:?}");

@@ -1,14 +1,13 @@
-//! `--local`: real LoadGen runs in one process.
+//! `--local`: real LoadGen runs in one process, and the page that every run writes.
 
 mod common;
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
-use common::{Place, Running, assert_has, offline, run, words};
+use common::{Running, TestFolder, assert_has, frontend, offline, run, words};
 
 /// A duration that keeps the tests short.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -18,26 +17,17 @@ fn local<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Starts a Server run of this many seconds in one process, and waits until LoadGen runs.
-fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
-    let arguments = [
-        "--local",
-        "--scenario",
-        "server",
-        "--target-qps",
-        "1000",
-        "--duration-s",
-        seconds,
-    ];
-    let command = place.frontend(config, "out", &arguments);
+fn serving(place: &TestFolder, config: &Path, seconds: &str) -> Running {
+    let server = words("--local --scenario server --target-qps 1000 --duration-s");
+    let command = place.frontend(config, "out", &[&server[..], &[seconds]].concat());
     let mut running = Running::start(place, "frontend", command);
-    let log = place.path("out").join("mlperf_log_detail.txt");
-    running.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
+    running.wait_until_loadgen_runs(place, "out");
     running
 }
 
 #[test]
 fn every_scenario_is_valid_and_every_answer_its_own_samples() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let cases: [&[&str]; 5] = [
         &words("--scenario server --target-qps 5000 --set target_latency=1000"),
@@ -53,10 +43,8 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
         let ended = place.run(&config, "out", &local(case)).with_code(0);
         let s = place.summary("out");
         assert_eq!(s["valid"], true, "{case:?}");
-        assert_eq!(
-            (&s["fabric"], &s["name_round_trip_us"]),
-            (&"local".into(), &serde_json::Value::Null)
-        );
+        assert_eq!(s["fabric"], "local");
+        assert_eq!(s["name_round_trip_us"], serde_json::Value::Null);
         assert_eq!(s["ledger"]["issued"], s["samples"]);
         assert_has(&ended.stdout, &["VALID"]);
         assert!(place.path("out").join("latency.hlog").is_file());
@@ -64,25 +52,8 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
 }
 
 #[test]
-fn a_response_that_is_not_its_samples_is_found() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "engine: {kind: \"null\"}\n");
-    let arguments = local(&["--scenario", "offline"]);
-    let ended = place.run(&config, "out", &arguments).with_code(4);
-    assert_has(&ended.stderr, &["error: verification: of "]);
-    assert!(place.path("out").join("INVALID").is_file());
-    assert_eq!(place.summary("out")["valid"], false);
-    // Without verification, no response is compared; the INVALID mark of the last run is gone.
-    let arguments = local(&words(
-        "--scenario offline --set min_duration=0 --verify none",
-    ));
-    place.run(&config, "out", &arguments).with_code(0);
-    assert!(!place.path("out").join("INVALID").exists());
-}
-
-#[test]
 fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = "engine: {kind: digest, delay_us: 60000000}\n\
         deadlines: {watchdog_s: 1, lost_ms: 900, echo_interval_ms: 100, echo_timeout_ms: 300, \
         heartbeat_interval_ms: 100, heartbeat_timeout_ms: 300}\n";
@@ -97,32 +68,17 @@ fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
 }
 
 #[test]
-fn an_interrupt_ends_a_run_in_good_order() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "");
-    let running = serving(&place, &config, "50");
-    running.signal(libc::SIGINT);
-    // `timeout` sends the signal twice: to its child and to the process group.
-    running.signal(libc::SIGINT);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    assert_has(&ended.stderr, &["interrupted by SIGINT"]);
-    assert_eq!(place.summary("out")["exit"]["code"], 130);
-    assert!(place.path("out").join("INVALID").is_file());
-}
-
-#[test]
 fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let command = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+        let mut command = frontend();
         command.arg("--config").arg(&config);
         command.args(local(&offline("500"))).args(more);
         command.current_dir(place.path(""));
         command
     };
-    let page = |ended: &common::Ended| {
+    let page = |ended: &common::ProgramEnd| {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         PathBuf::from(ended.stdout.lines().last().expect("a line"))
     };
@@ -133,8 +89,7 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
     let folder = first.parent().and_then(Path::to_str).expect("a folder");
     let before = fs::read(place.path("").join(&first)).expect("a page");
     for more in [&["--output", folder][..], &["--check", "--output", folder]] {
-        let ended = run(&place, command(more));
-        assert_eq!(ended.code, Some(2), "{}", ended.stdout);
+        let ended = run(&place, command(more)).with_code(2);
         assert_has(&ended.stderr, &["summary.json is there", "--force"]);
     }
     assert_eq!(fs::read(place.path("").join(&first)).ok(), Some(before));
@@ -143,7 +98,7 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
 
 #[test]
 fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     place
         .run(&config, "out", &local(&offline("500")))
@@ -156,8 +111,7 @@ fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
         log("out/replaced-run").is_file() && fs::metadata(log("out")).is_ok_and(|m| m.len() > 0)
     });
     running.signal(libc::SIGTERM);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let ended = running.end().with_code(130);
     assert_eq!(place.summary("out")["valid"], true);
     assert_eq!(place.summary("out/unfinished-run")["exit"]["code"], 130);
     assert!(!place.path("out").join("INVALID").exists());
@@ -167,20 +121,17 @@ fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
 
 #[test]
 fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let log = |name: &str| place.path("out").join(format!("mlperf_log_{name}.txt"));
     let running = serving(&place, &config, "1");
     // LoadGen continues to write into a deleted file.
     fs::remove_file(log("summary")).expect("a log");
-    let ended = running.end();
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let ended = running.end().with_code(3);
     assert_has(&ended.stderr, &["log_summary.txt"]);
     let s = place.summary("out");
-    assert_eq!(
-        (&s["valid"], &s["exit"]["code"]),
-        (&false.into(), &3.into())
-    );
+    assert_eq!(s["valid"], false);
+    assert_eq!(s["exit"]["code"], 3);
     assert!(s["ledger"]["answered"].as_u64() > Some(0), "{s}");
     assert!(place.path("out").join("INVALID").is_file());
 
@@ -192,16 +143,48 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     assert!(!place.path("out/replaced-run").exists());
 }
 
+fn report(place: &TestFolder, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let out = frontend()
+        .current_dir(place.path("."))
+        .arg("report")
+        .args(arguments)
+        .output()
+        .expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.code(), text(&out.stdout), text(&out.stderr))
+}
+
 #[test]
-fn a_flag_that_is_gone_names_its_replacement_in_one_line() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "");
-    let arguments = local(&["--scenario", "server", "--record", "4"]);
-    let ended = place.run(&config, "out", &arguments).with_code(2);
-    let lines: Vec<_> = ended.stderr.lines().collect();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(
-        lines[0].starts_with("error: `--record` is gone: -v"),
-        "{lines:?}"
+fn a_run_leaves_its_page_and_the_page_is_its_record() {
+    let place = TestFolder::new();
+    for (out, rate) in [("one", "1200"), ("two", "2400")] {
+        let config = place.digest_frontend(&[], "");
+        let server = "--local --scenario server --duration-s 0.5 --set target_latency=1000";
+        let arguments = [&words(server)[..], &["--target-qps", rate]].concat();
+        let ended = place.run(&config, out, &arguments).with_code(0);
+        assert!(!ended.stderr.contains("no page"), "{}", ended.stderr);
+    }
+    let left = place.path("one").join("report.html");
+    let page = fs::read_to_string(&left).expect("the page");
+    assert!(page.contains("<b>VALID</b>") && page.contains("id=\"percentiles\""));
+
+    // The run folder and the page alone both give the same page again.
+    for from in ["one", "one/report.html"] {
+        let (code, said, error) = report(&place, &[from, "--out", "again.html"]);
+        assert_eq!((code, said.trim()), (Some(0), "again.html"), "{error}");
+        let again = fs::read_to_string(place.path("again.html")).expect("the page");
+        assert!(again == page, "made of {from} it is another page");
+    }
+
+    let (code, said, error) = report(&place, &["one", "two"]);
+    assert_eq!((code, said.trim()), (Some(0), "compare.html"), "{error}");
+    let page = fs::read_to_string(place.path("compare.html")).expect("the page");
+    assert_has(
+        &page,
+        &[
+            "server_target_qps",
+            "<td>1200</td><td>2400</td>",
+            "different loads",
+        ],
     );
 }

@@ -3,9 +3,13 @@
 
 mod common;
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use common::{Place, Running, accelerator, free_ports, repository};
+use common::{Running, TestFolder, accelerator, free_ports, repository, words};
 use serde_json::Value;
 
 /// Limit for a run with hundreds of megabytes on a busy machine.
@@ -15,64 +19,33 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const PATIENT: &str =
     "deadlines: {connect_ms: 60000, echo_timeout_ms: 40000, heartbeat_timeout_ms: 40000, ";
 
-/// A pair of configurations, with fewer samples than the round has. `suffix` follows `frontend` and
-/// `accelerator` in the file names.
-struct Case {
-    folder: &'static str,
-    suffix: &'static str,
-    /// Number of samples in the data set; each is sent once.
-    count: usize,
-    /// Seed of the samples' sizes.
-    seed: &'static str,
-    /// Bounds for the total bytes of samples and of answers.
-    sizes: (u64, u64),
-}
+/// A pair of configurations, with fewer samples than the round has: folder, suffix of the files'
+/// names, number of samples, seed of their sizes, and minimum total bytes of samples and answers.
+/// Each sample is sent once.
+type Case = (&'static str, &'static str, usize, &'static str, u64, u64);
 
+#[rustfmt::skip]
 const CASES: [Case; 12] = [
     // Two small volumes and the largest: 100,139,008 voxels of four bytes.
-    case("vision/3d-unet", "", 3, "661", 400_556_032, 100_139_008),
-    case("speech/whisper", "", 6, "1", 6 * 896_000, 6 * 478),
-    case("graph/rgat", "", 4000, "1", 32_000, 32_000),
-    case(
-        "recommendation/dlrm-v3",
-        "",
-        12,
-        "1",
-        12 * 338_432,
-        12 * 8200,
-    ),
-    case("video/wan-2.2", "", 2, "1", 6, 447_897_600),
-    case("multimodal/qwen3-vl", "", 300, "1", 300 * 4096, 300 * 16),
-    case("rag/e2e-rag-qna", "", 500, "1", 500 * 64, 500 * 256),
-    case("rag/e2e-rag-db", "", 12, "1", 12 * 16_384, 96),
-    case("llm/llama3.1-8b", "-digest", 400, "1", 1600, 3200),
-    case("llm/llama2-70b", "-digest", 400, "1", 1600, 3200),
-    case("llm/gpt-oss-120b", "-digest", 200, "1", 800, 1600),
-    case("llm/deepseek-r1", "-digest", 200, "1", 800, 1600),
+    ("vision/3d-unet", "", 3, "661", 400_556_032, 100_139_008),
+    ("speech/whisper", "", 6, "1", 6 * 896_000, 6 * 478),
+    ("graph/rgat", "", 4000, "1", 32_000, 32_000),
+    ("recommendation/dlrm-v3", "", 12, "1", 12 * 338_432, 12 * 8200),
+    ("video/wan-2.2", "", 2, "1", 6, 447_897_600),
+    ("multimodal/qwen3-vl", "", 300, "1", 300 * 4096, 300 * 16),
+    ("rag/e2e-rag-qna", "", 500, "1", 500 * 64, 500 * 256),
+    ("rag/e2e-rag-db", "", 12, "1", 12 * 16_384, 96),
+    ("llm/llama3.1-8b", "-digest", 400, "1", 1600, 3200),
+    ("llm/llama2-70b", "-digest", 400, "1", 1600, 3200),
+    ("llm/gpt-oss-120b", "-digest", 200, "1", 800, 1600),
+    ("llm/deepseek-r1", "-digest", 200, "1", 800, 1600),
 ];
 
-/// `sent` and `answered` are the minimum total bytes of samples and of answers.
-const fn case(
-    folder: &'static str,
-    suffix: &'static str,
-    count: usize,
-    seed: &'static str,
-    sent: u64,
-    answered: u64,
-) -> Case {
-    Case {
-        folder,
-        suffix,
-        count,
-        seed,
-        sizes: (sent, answered),
-    }
-}
-
 /// Writes the configuration with ports of this test.
-fn rewritten(place: &Place, case: &Case, side: &str, control: u16) -> PathBuf {
-    let name = format!("{side}{}.yaml", case.suffix);
-    let file = repository().join("configs").join(case.folder).join(&name);
+fn rewritten(place: &TestFolder, case: &Case, side: &str, control: u16) -> PathBuf {
+    let (folder, suffix, count, ..) = case;
+    let name = format!("{side}{suffix}.yaml");
+    let file = repository().join("configs").join(folder).join(&name);
     let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -81,8 +54,8 @@ fn rewritten(place: &Place, case: &Case, side: &str, control: u16) -> PathBuf {
             "control" => format!("control: {{listen: \"127.0.0.1:{control}\"}}"),
             "- control" => format!("{indent}- control: 127.0.0.1:{control}"),
             "- listen" => format!("{indent}- listen: 127.0.0.1:0"),
-            "count" => format!("{indent}count: {}", case.count),
-            "dataset" => fewer(line, case.count),
+            "count" => format!("{indent}count: {count}"),
+            "dataset" => fewer(line, *count),
             "performance_sample_count" | "deadlines" => String::new(),
             _ => line.to_owned(),
         });
@@ -108,32 +81,21 @@ fn fewer(line: &str, count: usize) -> String {
 }
 
 fn carried(case: &Case) {
-    let folder = case.folder;
-    let place = Place::new();
+    let (folder, _, count, seed, sent, answered) = *case;
+    let place = TestFolder::new();
     let [control] = free_ports();
     let _accelerator = accelerator(&place, &rewritten(&place, case, "accelerator", control));
     let config = rewritten(&place, case, "frontend", control);
-    let count = case.count.to_string();
-    let arguments = [
-        "--scenario",
-        "offline",
-        "--mode",
-        "performance",
-        "--samples",
-        &count,
-        "--seed",
-        case.seed,
-        "--set",
-        "min_duration=0",
-        // Each sample once.
-        "--set",
-        "sample_concatenate_permutation=1",
-    ];
-    let command = place.frontend(&config, "out", &arguments);
-    let ended = Running::start(&place, "frontend", command).end_within(PATIENCE);
-    assert_eq!(ended.code, Some(0), "{folder}: {}", ended.stderr);
+    let arguments = format!(
+        "--scenario offline --mode performance --samples {count} --seed {seed} \
+         --set min_duration=0 --set sample_concatenate_permutation=1"
+    );
+    let command = place.frontend(&config, "out", &words(&arguments));
+    Running::start(&place, "frontend", command)
+        .end_within(PATIENCE)
+        .with_code(0);
     let s = place.summary("out");
-    let count = Value::from(case.count);
+    let count = Value::from(count);
     assert_eq!((&s["valid"], &s["samples"]), (&Value::from(true), &count));
     assert_eq!(s["verified"]["compared"], count, "{folder}");
     for fault in ["mismatches", "duplicates", "lost"] {
@@ -144,7 +106,6 @@ fn carried(case: &Case) {
         each.map(|c| c[key]["bytes"].as_u64().expect("bytes"))
             .sum::<u64>()
     };
-    let (sent, answered) = case.sizes;
     assert!(moved("tx") >= sent, "{folder}: {}", moved("tx"));
     let received = moved("rx");
     assert!(received >= answered, "{folder}: {received}");
@@ -154,7 +115,7 @@ macro_rules! each {
     ($($name:ident: $folder:literal,)*) => {$(
         #[test]
         fn $name() {
-            carried(CASES.iter().find(|c| c.folder == $folder).expect("a case"));
+            carried(CASES.iter().find(|c| c.0 == $folder).expect("a case"));
         }
     )*};
 }
@@ -179,20 +140,17 @@ each! {
 fn no_model_is_left_out() {
     let configs = repository().join("configs");
     let mut found = Vec::new();
-    let below = |folder: &std::path::Path| {
+    let below = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).expect("a folder");
-        entries
-            .map(|e| e.expect("an entry").path())
-            .collect::<Vec<_>>()
+        entries.map(|e| e.expect("an entry").path()).collect()
     };
     for family in below(&configs).iter().filter(|p| p.is_dir()) {
         for folder in below(family).iter().filter(|p| p.is_dir()) {
             let verified = |file: &PathBuf| {
-                let frontend = file.file_name().is_some_and(|n| {
-                    let name = n.to_string_lossy();
-                    name.starts_with("frontend") && name.ends_with(".yaml")
-                });
-                frontend && fs::read_to_string(file).is_ok_and(|t| t.contains("\nverify: digest"))
+                let name = file.file_name().unwrap_or_default().to_string_lossy();
+                name.starts_with("frontend")
+                    && name.ends_with(".yaml")
+                    && fs::read_to_string(file).is_ok_and(|t| t.contains("\nverify: digest"))
             };
             if below(folder).iter().any(verified) {
                 let name = folder.strip_prefix(&configs).expect("below it");
@@ -201,7 +159,7 @@ fn no_model_is_left_out() {
         }
     }
     found.sort();
-    let mut cases: Vec<_> = CASES.iter().map(|c| c.folder).collect();
+    let mut cases: Vec<_> = CASES.iter().map(|c| c.0).collect();
     cases.sort_unstable();
     assert_eq!(found, cases);
 }

@@ -2,15 +2,12 @@
 
 mod common;
 
-use std::{path::Path, thread::sleep, time::Duration};
+use std::{path::Path, process::Command, thread::sleep, time::Duration};
 
 use common::{
-    Place, Running, accelerator, accelerator_with, assert_has, fetched, free_ports, offline,
+    Running, TestFolder, accelerator, accelerator_by, accelerator_program, assert_has,
+    faults::QUICK, fetched, free_ports, offline, one_of_digests, two_of_digests,
 };
-
-/// Short deadlines, so that tests detect a loss within seconds.
-const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2500, echo_interval_ms: 100, echo_timeout_ms: 900, \
-    heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1500}\n";
 
 /// Arguments of a Server run of this many seconds, with a latency bound that no run exceeds.
 fn server(seconds: &str) -> [&str; 8] {
@@ -27,7 +24,7 @@ fn server(seconds: &str) -> [&str; 8] {
 }
 
 /// Starts a frontend, and waits until its connections are warm and samples are in flight.
-fn start(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Running {
+fn start(place: &TestFolder, config: &Path, out: &str, arguments: &[&str]) -> Running {
     let mut running = Running::start(place, "frontend", place.frontend(config, out, arguments));
     running.wait_until_it_says(" warmed ");
     sleep(Duration::from_millis(300));
@@ -41,21 +38,16 @@ fn unbroken(page: &str) -> String {
 
 #[test]
 fn a_hundred_thousand_digests_over_six_connections() {
-    let place = Place::new();
-    let [a, b] = free_ports();
-    let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, ""));
-    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
+    let place = TestFolder::new();
     for (out, qsl) in [("registered", ""), ("staged", "qsl: staged\n")] {
         // On a busy machine the warm-up may take longer than a second.
         let more = format!("{qsl}warm_up: {{budget_ms: 20000}}\n");
-        let config = place.digest_frontend(&[a, b], &more);
+        let (config, _running) = two_of_digests(&place, "", &more);
         let arguments = offline("100000");
         place.run(&config, out, &arguments).with_code(0);
         let s = place.summary(out);
-        assert_eq!(
-            (&s["samples"], &s["valid"]),
-            (&100_000.into(), &true.into())
-        );
+        assert_eq!(s["samples"], 100_000);
+        assert_eq!(s["valid"], true);
         assert_eq!(s["connections"].as_array().map(Vec::len), Some(6));
         assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0));
         let notes = s["fabric_notes"].as_array().expect("a list");
@@ -112,7 +104,7 @@ fn by_gpu(summary: &serde_json::Value) -> Vec<(u64, u64)> {
 
 #[test]
 fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let [port] = free_ports();
     let engine = "engine: {kind: digest, max_batch: 8, threads: 2, delay_us: 20, gpus: [1, 4]}\n";
     let acc = place.write(
@@ -150,49 +142,40 @@ fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
 
 #[test]
 fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
-    let place = Place::new();
-    let [a] = free_ports();
+    let place = TestFolder::new();
     let slow = "engine: {kind: digest, delay_us: 900000}\n";
-    let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, slow));
+    let hasty = "warm_up: {deadline_ms: 100}\n";
+    let (config, _running) = one_of_digests(&place, slow, hasty);
     let arguments = offline("10");
-    let config = place.digest_frontend(&[a], "warm_up: {deadline_ms: 100}\n");
     let ended = place.run(&config, "impatient", &arguments).with_code(3);
     let error = ended.error();
-    for part in [
-        "connection acc-a/0 (nics[0], accelerator at 127.0.0.1:",
-        "failed its warm-up: no answer within 100ms, nor from any other connection (warm_up.deadline_ms)",
-    ] {
-        assert!(error.contains(part), "{error}");
-    }
-    assert_eq!(
-        place.summary("impatient")["mismatches"]
-            .as_array()
-            .map(Vec::len),
-        Some(0)
+    assert_has(
+        error,
+        &[
+            "connection acc-a/0 (nics[0], accelerator at 127.0.0.1:",
+            "failed its warm-up: no answer within 100ms, nor from any other connection (warm_up.deadline_ms)",
+        ],
     );
+    let s = place.summary("impatient");
+    assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0));
     // The next run has no warm-up.
-    let config = place.digest_frontend(&[a], "warm_up: {budget_ms: 0}\n");
+    let text = std::fs::read_to_string(&config).expect("written");
+    std::fs::write(&config, text.replace(hasty, "warm_up: {budget_ms: 0}\n")).expect("written");
     place.run(&config, "cold", &arguments).with_code(0);
     let s = place.summary("cold");
-    assert_eq!(
-        (&s["samples"], &s["warm_up"]),
-        (&10.into(), &serde_json::Value::Null)
-    );
+    assert_eq!(s["samples"], 10);
+    assert_eq!(s["warm_up"], serde_json::Value::Null);
 }
 
 #[test]
 fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
-    let place = Place::new();
-    let [a, b] = free_ports();
-    // This accelerator reports its progress every 20 ms.
+    let place = TestFolder::new();
+    // The accelerators report their progress every 20 ms.
     let often = "deadlines: {heartbeat_interval_ms: 20}\n";
-    let victim = accelerator(&place, &place.digest_accelerator("acc-a", a, often));
-    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
-    let config = place.digest_frontend(&[a, b], QUICK);
+    let (config, [victim, _other]) = two_of_digests(&place, often, QUICK);
     let frontend = start(&place, &config, "out", &server("2"));
     victim.signal(libc::SIGKILL);
-    let ended = frontend.end();
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let ended = frontend.end().with_code(0);
     // One line names the accelerator, the time, the cause and the number of samples.
     let said: Vec<_> = ended
         .stderr
@@ -202,13 +185,14 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
     let [loss] = said[..] else {
         panic!("{}", ended.stderr)
     };
-    for part in [
-        "acc-a lost 0.",
-        " s into the run: its program ended or was killed; see its log; ",
-        " in flight",
-    ] {
-        assert!(loss.contains(part), "no `{part}` in {loss}");
-    }
+    assert_has(
+        loss,
+        &[
+            "acc-a lost 0.",
+            " s into the run: its program ended or was killed; see its log; ",
+            " in flight",
+        ],
+    );
     let s = place.summary("out");
     let at = s["losses"][0]["at_s"].as_f64().expect("a time");
     let with = format!("with one accelerator lost at {at:.1} s");
@@ -233,45 +217,42 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
     let row = ended.stdout.lines().find(|l| l.starts_with("acc-a "));
     let row = row.expect("a row");
     assert!(row.ends_with(&as_of), "{row}");
-    assert_eq!(
-        (&s["valid"], &s["ledger"]["emptied"]),
-        (&true.into(), &0.into())
-    );
+    assert_eq!(s["valid"], true);
+    assert_eq!(s["ledger"]["emptied"], 0);
     assert_eq!(s["ledger"]["lost_connections"], 3);
+    // The timeline has the loss with its time, and no side of the lost accelerator.
+    let t = place.timeline("out");
+    let names: Vec<_> = t.nodes.iter().map(|n| n.node.as_str()).collect();
+    assert_eq!(names, ["front", "acc-b"]);
+    let lost = t.events.iter().find(|e| e.kind == "lost").expect("a loss");
+    assert!(
+        lost.text.starts_with("acc-a") && lost.at_s > 0.0,
+        "{lost:?}"
+    );
+    assert!(t.events.iter().all(|e| e.kind != "back"));
 }
 
 #[test]
 fn the_last_accelerator_is_killed_or_stopped_and_the_frontend_says_which() {
     for signal in [libc::SIGKILL, libc::SIGSTOP] {
-        let place = Place::new();
-        let [port] = free_ports();
-        let victim = accelerator(&place, &place.digest_accelerator("acc-01", port, ""));
-        let config = place.digest_frontend(&[port], QUICK);
+        let place = TestFolder::new();
+        let (config, victim) = one_of_digests(&place, "", QUICK);
         let frontend = start(&place, &config, "out", &server("50"));
         victim.signal(signal);
-        let ended = frontend.end();
-        assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+        let ended = frontend.end().with_code(3);
         let error = ended.error();
-        assert!(
-            error.contains("acc-01") && error.contains("into the run"),
-            "{}",
-            error
-        );
+        assert_has(error, &["acc-a", "into the run"]);
         let s = place.summary("out");
-        assert_eq!(
-            (&s["valid"], &s["exit"]["code"]),
-            (&false.into(), &3.into())
-        );
+        assert_eq!(s["valid"], false);
+        assert_eq!(s["exit"]["code"], 3);
         assert!(place.path("out").join("INVALID").is_file());
     }
 }
 
 #[test]
 fn a_frontend_is_killed_and_the_next_is_served_right() {
-    let place = Place::new();
-    let [port] = free_ports();
-    let _acc = accelerator(&place, &place.digest_accelerator("acc-01", port, ""));
-    let config = place.digest_frontend(&[port], QUICK);
+    let place = TestFolder::new();
+    let (config, _acc) = one_of_digests(&place, "", QUICK);
     for _ in 0..2 {
         let frontend = start(&place, &config, "killed", &server("50"));
         frontend.signal(libc::SIGKILL);
@@ -284,12 +265,10 @@ fn a_frontend_is_killed_and_the_next_is_served_right() {
 
 /// A signal makes a run interrupted, without any loss in the summary.
 #[test]
-fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() {
-    let place = Place::new();
-    let [port] = free_ports();
-    let config = place.digest_accelerator("acc-01", port, "engine: {kind: digest, delay_us: 9000}");
-    let acc = accelerator(&place, &config);
-    let config = place.digest_frontend(&[port], QUICK);
+fn an_interrupted_frontend_leaves_the_accelerator_ready_and_reports_no_loss() {
+    let place = TestFolder::new();
+    let slow = "engine: {kind: digest, delay_us: 9000}";
+    let (config, acc) = one_of_digests(&place, slow, QUICK);
     let signals = [
         (libc::SIGINT, "SIGINT"),
         (libc::SIGTERM, "SIGTERM"),
@@ -298,15 +277,14 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() 
     for (signal, name) in signals {
         let frontend = start(&place, &config, name, &server("50"));
         frontend.signal(signal);
-        let ended = frontend.end();
-        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+        let ended = frontend.end().with_code(130);
         assert!(place.path(name).join("INVALID").is_file());
         let s = place.summary(name);
         assert_eq!(s["losses"].as_array().map(Vec::len), Some(0), "{s}");
         assert!(s["accelerators"][0]["lost"].is_null(), "{s}");
         // If samples were in flight, "before the interruption" follows.
         assert_has(&ended.stdout, &["losses       none"]);
-        for words in ["accelerator lost", "lost when", "acc-01 lost"] {
+        for words in ["accelerator lost", "lost when", "acc-a lost"] {
             assert!(!ended.stdout.contains(words), "{}", ended.stdout);
         }
     }
@@ -315,29 +293,8 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() 
 }
 
 #[test]
-fn an_interrupt_while_an_accelerator_does_not_answer_ends_at_once_and_leaves_nothing() {
-    let place = Place::new();
-    // This peer accepts the connection and sends nothing.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = silent.local_addr().expect("bound").port();
-    let slow = "deadlines: {connect_ms: 60000}\n";
-    let config = place.digest_frontend(&[port], slow);
-    let command = place.frontend(&config, "out", &server("50"));
-    let frontend = Running::start(&place, "frontend", command);
-    let _connection = silent.accept().expect("it connects");
-    frontend.signal(libc::SIGINT);
-    let ended = frontend.end_within(Duration::from_secs(30));
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    assert_has(
-        &ended.stderr,
-        &["interrupted by SIGINT: nothing was measured"],
-    );
-    assert!(!place.path("out").exists());
-}
-
-#[test]
 fn nodes_of_one_name_and_another_model_are_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let [a, b] = free_ports();
     let first = place.digest_accelerator("twin", a, "");
     let _a = accelerator(&place, &first);
@@ -354,11 +311,8 @@ fn nodes_of_one_name_and_another_model_are_refused() {
 
 #[test]
 fn wrong_answers_over_the_wire_are_found() {
-    let place = Place::new();
-    let [port] = free_ports();
-    let acc = place.digest_accelerator("acc-01", port, "engine: {kind: \"null\"}\n");
-    let _acc = accelerator(&place, &acc);
-    let config = place.digest_frontend(&[port], "");
+    let place = TestFolder::new();
+    let (config, _acc) = one_of_digests(&place, "engine: {kind: \"null\"}\n", "");
     let ended = place.run(&config, "out", &server("0.3")).with_code(4);
     assert_has(
         &ended.stderr,
@@ -368,64 +322,56 @@ fn wrong_answers_over_the_wire_are_found() {
 
 #[test]
 fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let [port] = free_ports();
-    let config = place.digest_accelerator("acc-01", port, "");
-    let acc = accelerator_with(&place, &config, &["--once"]);
+    let config = place.digest_accelerator("acc-a", port, "");
+    let mut once = Command::new(accelerator_program());
+    once.arg("--once");
+    let acc = accelerator_by(&place, &config, once);
     let config = place.digest_frontend(&[port], "");
     place.run(&config, "out", &offline("20000")).with_code(0);
-    let told = acc.told();
+    let lines = acc.remaining_lines();
     let said = acc.end();
     assert_eq!(said.code, Some(0), "{}", said.stderr);
-    let served = told.join("\n");
+    let served = lines.join("\n");
     assert_has(&served, &["reconciled   received = arrived"]);
     assert!(!served.contains("lost"), "{served}");
 }
 
 /// Writes an accelerator that runs this file as the model `digits`.
-fn of_digits(place: &Place, node: &str, port: u16, file: &Path) -> std::path::PathBuf {
-    place.write(
-        &format!("{node}.yaml"),
-        format!(
-            "node: {node}\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: digits, file: {}}}\nengine: {{kind: onnx}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            file.display()
-        ),
-    )
+fn of_digits(place: &TestFolder, node: &str, port: u16, file: &Path) -> Running {
+    let file = file.display();
+    let body = format!("model: {{name: digits, file: {file}}}\nengine: {{kind: onnx}}");
+    accelerator(place, &place.accelerator_of(node, port, &body))
 }
 
 #[test]
 fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     let digits = fetched("models/digits.onnx");
-    let place = Place::new();
+    let place = TestFolder::new();
     let original = std::fs::read(&digits).expect("a model");
     let copy = place.write("copy.onnx", &original);
     // The same graph with an additional `doc_string`, so the file's hash differs.
     let other = place.write("other.onnx", [&original[..], &[0x32, 1, b'x']].concat());
     let [a, b, c] = free_ports();
-    let _a = accelerator(&place, &of_digits(&place, "acc-a", a, &digits));
-    let _b = accelerator(&place, &of_digits(&place, "acc-b", b, &copy));
-    let _c = accelerator(&place, &of_digits(&place, "acc-c", c, &other));
-    let front = |name: &str, ports: &[u16], more: &str| {
-        let mut yaml = format!(
-            "node: front\n\
-             model: {{name: digits, inputs: [{{name: pixels, dtype: u8, shape: [64]}}], \
+    let _a = of_digits(&place, "acc-a", a, &digits);
+    let _b = of_digits(&place, "acc-b", b, &copy);
+    let _c = of_digits(&place, "acc-c", c, &other);
+    let front = |ports: &[u16], more: &str| {
+        let yaml = format!(
+            "model: {{name: digits, inputs: [{{name: pixels, dtype: u8, shape: [64]}}], \
              output: {{name: class, dtype: i64, shape: [1]}}}}\n\
              dataset: {{kind: raw, samples: {}}}\n\
              nics: [{{address: 127.0.0.1}}]\nengine: {{kind: onnx}}\nmodel_file: {}\n\
-             {more}accelerators:\n",
+             {more}",
             fetched("models/digits.samples.u8").display(),
             other.display()
         );
-        for port in ports {
-            yaml += &format!("  - control: 127.0.0.1:{port}\n");
-        }
-        place.write(name, yaml)
+        place.frontend_of(ports, &yaml)
     };
     let arguments = offline("200");
     // File names do not matter.
-    let config = front("same.yaml", &[a, b], "");
+    let config = front(&[a, b], "");
     let ended = place.run(&config, "same", &arguments).with_code(0);
     let hash = |out: &str, i: usize| {
         let content = &place.summary(out)["accelerators"][i]["content"];
@@ -436,22 +382,23 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     let line = format!("model        digits.onnx, SHA-256 {own}");
     assert!(ended.stdout.lines().any(|l| l == line), "{}", ended.stdout);
 
-    let config = front("differ.yaml", &[a, b, c], "");
+    let config = front(&[a, b, c], "");
     let ended = place.run(&config, "differ", &arguments).with_code(2);
     let error = ended.error();
-    for part in [
-        "acc-a",
-        "acc-b",
-        "acc-c",
-        &own,
-        "other.onnx",
-        "model_files: any",
-    ] {
-        assert!(error.contains(part), "no `{part}` in {error}");
-    }
+    assert_has(
+        error,
+        &[
+            "acc-a",
+            "acc-b",
+            "acc-c",
+            &own,
+            "other.onnx",
+            "model_files: any",
+        ],
+    );
     assert!(!place.path("differ").join("summary.json").exists());
 
-    let config = front("any.yaml", &[a, c], "model_files: any\n");
+    let config = front(&[a, c], "model_files: any\n");
     let ended = place.run(&config, "any", &arguments).with_code(0);
     let theirs = hash("any", 1);
     assert_ne!(theirs, own);

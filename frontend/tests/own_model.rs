@@ -1,5 +1,5 @@
 //! From a model file and samples to a VALID run: `qdl init`, `--check` of both programs, and the
-//! commands that `init` prints.
+//! commands that `init` prints. Models with several inputs and outputs, and their accuracy.
 
 mod common;
 
@@ -12,13 +12,10 @@ use std::{
 
 use assert_cmd::assert::OutputAssertExt;
 use common::{
-    Place, accelerator_in, accelerator_program, assert_has, fetched, free_ports, netns::Star,
-    repository, run,
+    Running, TestFolder, accelerator, accelerator_in, accelerator_program, assert_has, fetched,
+    free_ports, frontend, netns::Star, repository, run,
 };
-
-fn frontend() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_frontend"))
-}
+use serde_json::Value;
 
 /// Checks for exit code 0; returns standard output.
 fn said(mut command: Command) -> String {
@@ -40,7 +37,7 @@ fn refused(mut command: Command) -> String {
 }
 
 /// Makes the model and data as `docs/own-model.md` describes.
-fn made(place: &Place, arguments: &[&str]) -> PathBuf {
+fn made(place: &TestFolder, arguments: &[&str]) -> PathBuf {
     let folder = place.path("data");
     let mut script = Command::new(fetched("venv/bin/python"));
     script
@@ -53,15 +50,20 @@ fn made(place: &Place, arguments: &[&str]) -> PathBuf {
     folder
 }
 
-fn init(folder: &Path, control: u16) -> Command {
+/// `init` with this address of an accelerator, and the files in `folder`.
+fn init(folder: &Path, control: &str) -> Command {
     let mut command = frontend();
-    command.args(["init", "--accelerator", &format!("127.0.0.1:{control}")]);
+    in_folder(&mut command, folder, control);
+    command
+}
+
+fn in_folder(command: &mut Command, folder: &Path, control: &str) {
+    command.args(["init", "--accelerator", control]);
     command.arg("--model").arg(folder.join("points.onnx"));
     command
         .arg("--samples")
         .arg(folder.join("points.samples.f32"));
     command.arg("--output").arg(folder);
-    command
 }
 
 /// Returns the commands in the output of `init`: the lines that begin with two blanks.
@@ -76,10 +78,10 @@ fn commands(printed: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let folder = made(&place, &[]);
     let [control] = free_ports();
-    let mut command = init(&folder, control);
+    let mut command = init(&folder, &format!("127.0.0.1:{control}"));
     command
         .arg("--labels")
         .arg(folder.join("points.labels.i64"));
@@ -98,35 +100,26 @@ fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
         command
     };
     let page = said(command(check));
-    assert_has(
-        &page,
-        &[
-            "SingleStream",
-            "1000 samples of 64 bytes",
-            "one for each sample",
-            "2048 slots",
-        ],
-    );
+    assert_has(&page, &["SingleStream", "1000 samples of 64 bytes"]);
+    assert_has(&page, &["one for each sample", "2048 slots"]);
     assert!(
         !place.path("results").exists(),
         "--check leaves nothing behind"
     );
 
-    let _accelerator = common::accelerator(&place, &config);
-    let ended = run(&place, command(measure));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let _accelerator = accelerator(&place, &config);
+    let ended = run(&place, command(measure)).with_code(0);
     assert!(ended.stdout.starts_with("VALID"), "{}", ended.stdout);
     let mut accuracy = command(measure);
     accuracy.args(["--mode", "accuracy"]);
-    let ended = run(&place, accuracy);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let ended = run(&place, accuracy).with_code(0);
     assert_has(&ended.stdout, &["accuracy     90.000 %"]);
 }
 
 /// Several inputs and outputs, a fixed batch, and NumPy arrays.
 #[test]
 fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let arrays = "import numpy, sys\n\
         d = sys.argv[1]\n\
         x = numpy.fromfile(d + '/points.samples.f32', '<f4').reshape(1000, 17)\n\
@@ -148,11 +141,12 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
         let [control] = free_ports();
         let mut command = frontend();
         command.args(["init", "--force", "--class", "scores", "--accelerator"]);
+        command.arg(format!("127.0.0.1:{control}"));
         command
-            .arg(format!("127.0.0.1:{control}"))
             .arg("--dir")
-            .arg(&folder);
-        command.arg("--model").arg(folder.join("points.onnx"));
+            .arg(&folder)
+            .arg("--model")
+            .arg(folder.join("points.onnx"));
         command.arg("--samples").arg(folder.join(data));
         command.arg("--labels").arg(folder.join(labels));
         let printed = said(command);
@@ -161,7 +155,7 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
             &["scores: f32[4], class: i64[1]\n\
                  class    largest of scores (4 values), as --class says\nsamples  1000"],
         );
-        let _accelerator = common::accelerator(&place, &folder.join("accelerator.yaml"));
+        let _accelerator = accelerator(&place, &folder.join("accelerator.yaml"));
         for (mode, word) in [
             ("performance", "VALID"),
             ("accuracy", "accuracy     90.000 %"),
@@ -176,7 +170,7 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
 
 #[test]
 fn init_writes_nothing_that_would_not_run_and_overwrites_nothing() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let folder = made(&place, &[]);
     let left = || {
         let names = fs::read_dir(&folder).expect("a folder");
@@ -199,42 +193,38 @@ fn init_writes_nothing_that_would_not_run_and_overwrites_nothing() {
         refused(command)
     };
     let short = place.write("short.f32", [0; 100]);
+    let none = place.path("none");
     for (flag, value, parts) in [
-        ("--samples", short.clone(), ["short.f32", "64 bytes"]),
+        ("--samples", &*short, ["short.f32", "64 bytes"]),
+        ("--samples", &none, ["--samples", "No such file"]),
         (
             "--samples",
-            place.path("none"),
-            ["--samples", "No such file"],
-        ),
-        (
-            "--samples",
-            folder.clone(),
+            &folder,
             ["it is a folder", "own_model.py pack"],
         ),
-        ("--model", short.clone(), ["short.f32", "not a model"]),
-        ("--labels", short, ["short.f32", "labels"]),
+        ("--model", &short, ["short.f32", "not a model"]),
+        ("--labels", &short, ["short.f32", "labels"]),
         (
             "--class",
-            "boxes".into(),
+            Path::new("boxes"),
             ["--class boxes", "outputs are class"],
         ),
         (
             "--accelerator",
-            "localhost".into(),
+            Path::new("localhost"),
             ["--accelerator localhost", "HOST:PORT"],
         ),
     ] {
-        let text = with(flag, &value);
-        assert!(parts.iter().all(|p| text.contains(p)), "{flag}: {text}");
+        assert_has(&with(flag, value), &parts);
         assert_eq!(left(), before, "{flag}");
     }
-    said(init(&folder, 7400));
+    said(init(&folder, "127.0.0.1:7400"));
     let ours = folder.join("frontend.yaml");
     fs::write(&ours, "mine").expect("written");
-    let text = refused(init(&folder, 7400));
+    let text = refused(init(&folder, "127.0.0.1:7400"));
     assert!(text.contains("frontend.yaml is there: --force"), "{text}");
     assert_eq!(fs::read_to_string(&ours).expect("kept"), "mine");
-    let mut by_force = init(&folder, 7400);
+    let mut by_force = init(&folder, "127.0.0.1:7400");
     by_force.arg("--force");
     said(by_force);
     assert_ne!(fs::read_to_string(&ours).expect("new"), "mine");
@@ -242,7 +232,7 @@ fn init_writes_nothing_that_would_not_run_and_overwrites_nothing() {
 
 #[test]
 fn a_check_of_a_frontend_asks_nobody_and_finds_what_a_run_would() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("bound").port();
@@ -285,8 +275,8 @@ fn a_check_of_a_frontend_asks_nobody_and_finds_what_a_run_would() {
 }
 
 #[test]
-fn a_check_of_an_accelerator_opens_all_of_it_and_serves_nobody() {
-    let place = Place::new();
+fn a_check_of_an_accelerator_opens_all_of_it_and_serves_no_frontend() {
+    let place = TestFolder::new();
     let [control] = free_ports();
     let config = place.digest_accelerator("acc", control, "");
     let check = || {
@@ -295,14 +285,13 @@ fn a_check_of_an_accelerator_opens_all_of_it_and_serves_nobody() {
         command
     };
     let page = said(check());
-    for part in [
+    let parts = [
         "input: u8[20000] ragged -> output: u8[8]",
         &format!("127.0.0.1:{control}"),
         "up to 4.0 GiB for slots (memory_mib)",
         "none of the engine, which answers on them",
-    ] {
-        assert!(page.contains(part), "no `{part}`:\n{page}");
-    }
+    ];
+    assert_has(&page, &parts);
     assert!(
         !page.contains("ready:") && page.lines().all(|l| l.len() <= 100),
         "{page}"
@@ -315,19 +304,12 @@ fn a_check_of_an_accelerator_opens_all_of_it_and_serves_nobody() {
 #[test]
 #[ignore = "takes network namespaces, and root to make them: a step of `cargo xtask test`"]
 fn over_a_cable_init_makes_a_token_and_the_run_is_valid() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let folder = made(&place, &[]);
     let star = Star::new();
     let program = Path::new(env!("CARGO_BIN_EXE_frontend"));
     let mut command = star.hub.command(program);
-    command.args(["init", "--accelerator", "10.97.0.2:7400", "--dir"]);
-    command
-        .arg(&folder)
-        .arg("--model")
-        .arg(folder.join("points.onnx"));
-    command
-        .arg("--samples")
-        .arg(folder.join("points.samples.f32"));
+    in_folder(&mut command, &folder, "10.97.0.2:7400");
     let printed = said(command);
     assert_has(
         &printed,
@@ -348,7 +330,97 @@ fn over_a_cable_init_makes_a_token_and_the_run_is_valid() {
     let mut command = star.hub.command(program);
     command.arg("--config").arg(folder.join("frontend.yaml"));
     command.arg("--output").arg(place.path("out"));
-    let ended = run(&place, command);
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    run(&place, command).with_code(0);
     assert_eq!(place.summary("out")["valid"], true);
+}
+
+const ACCURACY: [&str; 4] = ["--scenario", "offline", "--mode", "accuracy"];
+const SAMPLES: usize = 60;
+/// Tensors of the detector, with the class as first output.
+const TENSORS: &str = "\
+    inputs: [{name: bias, dtype: f32, shape: []}, {name: pixels, dtype: u8, shape: [4]}], \
+    output: {name: class, dtype: i64, shape: []}, \
+    other_outputs: [{name: boxes, dtype: f32, shape: [2, 4]}, \
+    {name: scores, dtype: f32, shape: [4]}]";
+
+fn model(name: &str) -> PathBuf {
+    let _ = fetched("models/digits.onnx");
+    repository().join("accelerator/tests/data").join(name)
+}
+
+/// Returns the pixels of sample `i` and the class that the model computes from them.
+fn sample(i: usize) -> ([u8; 4], i32) {
+    let pixels = [7, 13, 29, 5].map(|p| (i * p % 200) as u8);
+    let most = pixels.iter().max();
+    let class = pixels.iter().position(|p| Some(p) == most).expect("one");
+    (pixels, class as i32)
+}
+
+/// The detector's samples, each its bias and its pixels.
+fn samples() -> Vec<u8> {
+    let bias = |i: usize| (i as f32 * 0.5).to_le_bytes();
+    (0..SAMPLES)
+        .flat_map(|i| [bias(i), sample(i).0].concat())
+        .collect()
+}
+
+/// Returns i32 labels; `wrong` of them differ from the model's class.
+fn labels(wrong: usize) -> Vec<u8> {
+    let label = |i: usize| (sample(i).1 + i32::from(i < wrong)) % 4;
+    (0..SAMPLES).flat_map(|i| label(i).to_le_bytes()).collect()
+}
+
+fn detector(place: &TestFolder, node: &str, file: &str, port: u16) -> Running {
+    let file = model(file);
+    let file = file.display();
+    let body = format!(
+        "model: {{name: detect, file: {file}, {TENSORS}}}\nengine: {{kind: onnx, max_batch: 16}}"
+    );
+    accelerator(place, &place.accelerator_of(node, port, &body))
+}
+
+#[test]
+fn several_outputs_of_two_accelerators_are_scored_for_each() {
+    let place = TestFolder::new();
+    let [a, b] = free_ports();
+    place.write("samples", samples());
+    place.write("labels", labels(6));
+    let _a = detector(&place, "acc-a", "detect.onnx", a);
+    let _b = detector(&place, "acc-b", "detect_of_4.onnx", b);
+    let body = format!(
+        "model: {{name: detect, {TENSORS}}}\n\
+         dataset: {{kind: raw, samples: samples, labels: {{file: labels, dtype: i32}}}}\n\
+         model_files: any\nnics: [{{address: 127.0.0.1, connections: 2}}]\n\
+         engine: {{kind: onnx}}\nmodel_file: {}\n",
+        model("detect.onnx").display()
+    );
+    let config = place.frontend_of(&[a, b], &body);
+    let ended = place.run(&config, "wire", &ACCURACY).with_code(0);
+    let s = place.summary("wire");
+    assert_eq!(s["accuracy"], 0.9);
+    assert_eq!(s["labelled"]["right"], 54);
+    assert_eq!(s["labelled"]["answers"], 60);
+    let count = |of: &str| -> u64 {
+        let all = s["accelerators"].as_array().expect("a list");
+        let own = |a: &Value| a["accuracy"][of].as_u64().unwrap_or(0);
+        all.iter().map(own).sum()
+    };
+    assert_eq!((count("right"), count("answers")), (54, 60));
+    assert_has(&ended.stdout, &["accuracy     90.000 %: 54 of 60"]);
+    assert!(
+        ["acc-a", "acc-b"].iter().any(|acc| {
+            let line = format!("             {acc} ");
+            ended
+                .stdout
+                .lines()
+                .any(|l| l.starts_with(&line) && l.contains(" %: "))
+        }),
+        "{}",
+        ended.stdout
+    );
+    // A run with `--local` gives the same answers, since its engine packs outputs the same way.
+    let local = [&ACCURACY[..], &["--local"]].concat();
+    place.run(&config, "out", &local).with_code(0);
+    assert_eq!(place.answers("wire"), place.answers("out"));
+    assert_eq!(place.answers("wire")[0].1.len(), 2 * (8 + 32 + 16));
 }

@@ -6,7 +6,7 @@ mod common;
 use std::{fs, path::Path};
 
 use common::{
-    Place, accelerator_in, assert_has,
+    TestFolder, accelerator_in, assert_has,
     netns::Star,
     run,
     submission::{LLAMA, NODES, Rig, checkout, rules},
@@ -18,20 +18,14 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     let rig = Rig::new(&LLAMA);
     rig.runs();
     // The printed form is not filled in.
-    let asked = rig.program(&["describe", "--ask"]);
-    rig.place.write(
-        "form.yaml",
-        asked
-            .stdout
-            .replace("submitter: \"\"", "submitter: org")
-            .replace("\nsystem: \"\"", "\nsystem: sys"),
-    );
-    let ended = rig.submit("none", &[]);
-    assert_eq!(ended.code, Some(2), "{}", ended.stdout);
+    let form = rig.program(&["describe", "--ask"]).stdout;
+    let form = form.replace("submitter: \"\"", "submitter: org");
+    let form = form.replace("\nsystem: \"\"", "\nsystem: sys");
+    rig.place.write("form.yaml", form);
+    let ended = rig.submit("none", &[]).with_code(2);
     assert_has(&ended.stderr, &["fields.cooling: air, liquid"]);
     rig.form();
-    let ended = rig.submit("tree", &[]);
-    assert_eq!(ended.code, Some(1), "{}{}", ended.stdout, ended.stderr);
+    let ended = rig.submit("tree", &[]).with_code(1);
     let found = rules(&ended.stdout);
     for rule in words("run.duration record.override record.network record.machines record.build") {
         assert!(found.contains(rule), "{rule}: {}", ended.stdout);
@@ -73,8 +67,8 @@ fn one_command_on_the_frontend_describes_every_node() {
     let rig = Rig::new(&LLAMA);
     let config = rig.config("llama3_1-8b", "");
     let config = config.to_string_lossy().into_owned();
-    let ended = rig.program(&["describe", "--config", &config, "--output", "nodes"]);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    rig.program(&["describe", "--config", &config, "--output", "nodes"])
+        .with_code(0);
     for (node, role) in [("lg", "frontend"), ("acc-a", "accelerator")] {
         let path = rig.place.path(&format!("nodes/node-{node}.json"));
         let text = fs::read_to_string(&path).expect("a description");
@@ -87,8 +81,8 @@ fn one_command_on_the_frontend_describes_every_node() {
     // The accelerator still serves; an incomplete configuration is refused.
     let wrong = rig.place.write("wrong.yaml", "node: lg\n");
     let wrong = wrong.to_string_lossy().into_owned();
-    let ended = rig.program(&["describe", "--config", &wrong, "--output", "more"]);
-    assert_eq!(ended.code, Some(2), "{}", ended.stdout);
+    rig.program(&["describe", "--config", &wrong, "--output", "more"])
+        .with_code(2);
 }
 
 #[test]
@@ -120,8 +114,7 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
     let refused = |more: &str, flags: &[&str]| {
         let all = [&["--scenario", "server"][..], flags].concat();
         let command = rig.place.frontend(&rig.config(model, more), "out", &all);
-        let ended = run(&rig.place, command);
-        assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
+        let ended = run(&rig.place, command).with_code(2);
         assert_has(&ended.stderr, &["nothing was measured"]);
         let log = rig.place.path("out/mlperf_log_detail.txt");
         assert!(!log.exists(), "it was measured");
@@ -153,18 +146,13 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
         refused("submission: v6.1\n", &["--set", "server_target_qps=60"]),
         said
     );
+    // submission::guard's tests try every rule.
     let said = with(&["--set", "min_duration_ms=1000"]);
     assert_has(&said, &["guard.override: min_duration_ms is set by --set"]);
-    assert_has(
-        &said,
-        &["guard.duration: min_duration_ms is 1000 (--set), the round's 600000"],
-    );
-    let said = with(&["--local"]);
-    assert!(said.contains("guard.local"), "{said}");
-    let said = with(&["--set", "qsl_rng_seed=7"]);
-    assert!(said.contains("guard.seeds"), "{said}");
-    let said = refused("submission: v6.1\nqsl: staged\n", &[]);
-    assert!(said.contains("guard.staged"), "{said}");
+    let duration = "guard.duration: min_duration_ms is 1000 (--set), the round's 600000";
+    assert_has(&said, &[duration]);
+    let said = refused("submission: v6.1\nqsl: staged\n", &["--local"]);
+    assert_has(&said, &["guard.local", "guard.staged"]);
     let flags = ["--scenario", "server", "--submission", "v0.0"];
     let ended = rig.run("llama3_1-8b", "out", &flags);
     assert!(
@@ -189,7 +177,7 @@ fn a_run_that_would_not_count_says_so_in_its_summary() {
 #[test]
 #[ignore = "takes network namespaces, and root to make them: a step of `cargo xtask test`"]
 fn two_namespaces_of_one_host_are_one_host() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let star = Star::new();
     place.write(
         "user.conf",
@@ -207,8 +195,7 @@ fn two_namespaces_of_one_host_are_one_host() {
         .arg("--output")
         .arg(place.path("out"));
     command.args(["--scenario", "server", "--submission", "v6.1"]);
-    let ended = run(&place, command);
-    assert_eq!(ended.code, Some(2), "{}", ended.stdout);
+    let ended = run(&place, command).with_code(2);
     assert_has(
         &ended.stderr,
         &["guard.machines: acc-a runs on this machine"],

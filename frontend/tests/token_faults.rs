@@ -10,10 +10,9 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Ended, Place, Running, accelerator,
-    chance::number,
+    ProgramEnd, Running, TestFolder, accelerator, assert_has,
     faults::{Address, Fault, QUICK, Trial, Workload, must_say_who},
-    free_ports, words,
+    free_ports, number_of_environment, words,
 };
 use serde_json::Value;
 
@@ -67,7 +66,7 @@ struct Struck {
     begun: u64,
 }
 
-fn judge(trial: &Trial, stream: &str, place: &Place, ended: Ended) -> Struck {
+fn judge(trial: &Trial, stream: &str, place: &TestFolder, ended: ProgramEnd) -> Struck {
     let s = place.summary("out");
     if trial.takes_all() && ended.code != Some(0) {
         return must_count_what_it_was_not_told(place, ended, &s);
@@ -104,7 +103,7 @@ fn must_be_whole(s: &Value, offline: bool, said: &str) {
 
 /// Checks that a run without its last accelerator names it, that all received answers were right,
 /// and that missing answers are counted.
-fn must_count_what_it_was_not_told(place: &Place, ended: Ended, s: &Value) -> Struck {
+fn must_count_what_it_was_not_told(place: &TestFolder, ended: ProgramEnd, s: &Value) -> Struck {
     let ended = must_say_who(place, ended);
     let ledger = &s["ledger"];
     let (answered, emptied) = (of(ledger, "answered"), of(ledger, "emptied"));
@@ -138,7 +137,10 @@ fn answers_in_parts_outlast_cuts_at_random_moments() {
 
 /// Runs trials: kinds of fault and of stream take turns, and all else is random.
 fn trials(kinds: &[Fault], default: u64) {
-    let (count, seed) = (number("QDL_FAULTS", default), number("QDL_FAULT_SEED", 1));
+    let (count, seed) = (
+        number_of_environment("QDL_FAULTS", default),
+        number_of_environment("QDL_FAULT_SEED", 1),
+    );
     let (mut struck, mut again, mut begun) = (0, 0, 0);
     for i in 0..count {
         let mut trial = Trial::nth(i, seed, kinds);
@@ -172,9 +174,9 @@ fn trials(kinds: &[Fault], default: u64) {
 /// Two accelerators with three connections each; LoadGen times the first token of each sample.
 #[test]
 fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
-    let samples = number("QDL_SAMPLES", 4_000);
+    let samples = number_of_environment("QDL_SAMPLES", 4_000);
     for stream in ["first", "all"] {
-        let place = Place::new();
+        let place = TestFolder::new();
         let [a, b] = free_ports().map(|p| format!("127.0.0.1:{p}"));
         let _accelerators = [("acc-a", &a), ("acc-b", &b)].map(|(node, control)| {
             let at = Address {
@@ -213,7 +215,7 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
 /// restarts an answer of the first, the run names the differing first token and fails.
 #[test]
 fn a_first_token_other_than_the_one_reported_is_named() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let [a, b] = free_ports().map(|p| format!("127.0.0.1:{p}"));
     let other = SLOW.replace("vocab: 1000", "vocab: 900");
     let start = |node: &str, control: &str, engine: &str| {
@@ -254,8 +256,9 @@ fn a_first_token_other_than_the_one_reported_is_named() {
         "{said}"
     );
     let reason = s["exit"]["reason"].as_str().expect("words");
-    for words in ["was sent again, and began with token", "was reported"] {
-        assert!(reason.contains(words), "{reason}");
-    }
+    assert_has(
+        reason,
+        &["was sent again, and began with token", "was reported"],
+    );
     assert!(place.path("out").join("INVALID").is_file(), "{said}");
 }

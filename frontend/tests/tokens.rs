@@ -5,7 +5,10 @@ mod common;
 
 use std::{fs, path::PathBuf, thread::sleep, time::Duration};
 
-use common::{Ended, Place, Running, accelerator, assert_has, free_ports, offline};
+use common::{
+    ProgramEnd, Running, TestFolder, accelerator, assert_has, faults::QUICK, free_ports, offline,
+    two_of_digests,
+};
 use serde_json::Value;
 
 /// LoadGen measures tokens, with bounds that no run exceeds. Early stopping accepts the 90th
@@ -34,31 +37,17 @@ const SERVER: [&str; 6] = [
     "0.6",
 ];
 
-/// Checks that the run was refused before any measurement, with one error line with these words.
-fn refused(place: &Place, ended: &Ended, words: &[&str]) {
-    assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
-    let error = ended.error();
-    for word in words {
-        assert!(error.contains(word), "{} lacks {word:?}", error);
-    }
-    let log = place.path("out").join("mlperf_log_detail.txt");
-    assert!(!log.exists(), "LoadGen has begun");
-}
-
 #[test]
 fn tokens_that_an_accelerator_does_not_count_are_refused() {
-    let place = Place::new();
-    let [a, b] = free_ports();
+    let place = TestFolder::new();
     let null = "engine: {kind: \"null\"}\n";
-    let _accelerators = [
-        accelerator(&place, &place.digest_accelerator("acc-a", a, null)),
-        accelerator(&place, &place.digest_accelerator("acc-b", b, null)),
-    ];
-    let config = place.digest_frontend(&[a, b], "verify: none\n");
+    let (config, _running) = two_of_digests(&place, null, "verify: none\n");
     for scenario in [&SERVER[..], &offline("300")] {
-        let ended = place.run(&config, "out", &measured(scenario));
+        let ended = place.run(&config, "out", &measured(scenario)).with_code(2);
         let words = ["`null`", "acc-a", "`digest`", "use_token_latencies"];
-        refused(&place, &ended, &words);
+        assert_has(ended.error(), &words);
+        let log = place.path("out").join("mlperf_log_detail.txt");
+        assert!(!log.exists(), "LoadGen has begun");
     }
     // The same accelerators serve a run without tokens.
     place.run(&config, "out", &offline("300")).with_code(0);
@@ -67,36 +56,12 @@ fn tokens_that_an_accelerator_does_not_count_are_refused() {
     assert!(summary.get("tokens").is_none());
 }
 
-#[test]
-fn tokens_that_the_engine_of_this_process_does_not_count_are_refused() {
-    let place = Place::new();
-    let more = "verify: none\nengine: {kind: digest}\n";
-    let config = place.digest_frontend(&[], more);
-    let mut arguments = measured(&SERVER);
-    arguments.push("--local");
-    let ended = place.run(&config, "out", &arguments);
-    let words = ["`digest`", "front", "use_token_latencies"];
-    refused(&place, &ended, &words);
-    // A model with tokens does not make an engine count them.
-    let yaml = fs::read_to_string(&config).expect("there");
-    let yaml = yaml
-        .replace(
-            "dtype: u8, shape: [8]",
-            "dtype: i32, shape: [2], ragged: true",
-        )
-        .replace("kind: digest,", "kind: \"null\",")
-        .replace("kind: digest}", "kind: \"null\"}");
-    let config = place.write("tokens.yaml", yaml);
-    let ended = place.run(&config, "out", &arguments);
-    refused(&place, &ended, &["`null`", "front", "use_token_latencies"]);
-}
-
 /// Settings of the engine `tokens`, which simulates a language model.
 const ENGINE: &str = "{kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}";
 
 /// Two accelerators with the engine `tokens`, and a frontend that knows their answers.
 struct Rig {
-    place: Place,
+    place: TestFolder,
     config: PathBuf,
     accelerators: [Running; 2],
 }
@@ -104,26 +69,20 @@ struct Rig {
 impl Rig {
     /// Starts accelerators with this engine; `more` is additional YAML of the frontend.
     fn new(engine: &str, more: &str) -> Self {
-        let place = Place::new();
+        let place = TestFolder::new();
         let [a, b] = free_ports();
         let model = "model: {name: llm, \
                      inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
                      output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n";
-        let accelerators = [("acc-a", a), ("acc-b", b)].map(|(node, port)| {
-            let yaml = format!(
-                "node: {node}\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n{model}\
-                 nics: [{{listen: \"127.0.0.1:0\"}}]\nengine: {engine}\n"
-            );
-            accelerator(&place, &place.write(&format!("{node}.yaml"), yaml))
-        });
+        let there = format!("{model}engine: {engine}");
+        let start = |(node, port)| accelerator(&place, &place.accelerator_of(node, port, &there));
+        let accelerators = [("acc-a", a), ("acc-b", b)].map(start);
         let yaml = format!(
-            "node: front\n{model}\
-             dataset: {{kind: random, count: 200, min_bytes: 64, max_bytes: 64, distribution: fixed}}\n\
-             accelerators: [{{control: 127.0.0.1:{a}}}, {{control: 127.0.0.1:{b}}}]\n\
-             nics: [{{address: 127.0.0.1, connections: 3}}]\n\
-             verify: tokens\nengine: {engine}\n{more}"
+            "{there}\nverify: tokens\nnics: [{{address: 127.0.0.1, connections: 3}}]\n\
+             dataset: {{kind: random, count: 200, min_bytes: 64, max_bytes: 64, \
+             distribution: fixed}}\n{more}"
         );
-        let config = place.write("frontend.yaml", yaml);
+        let config = place.frontend_of(&[a, b], &yaml);
         Rig {
             place,
             config,
@@ -131,7 +90,7 @@ impl Rig {
         }
     }
 
-    fn run(&self, out: &str, arguments: &[&str]) -> Ended {
+    fn run(&self, out: &str, arguments: &[&str]) -> ProgramEnd {
         self.place.run(&self.config, out, arguments)
     }
 
@@ -144,15 +103,6 @@ impl Rig {
         assert_eq!(summary["mismatches"].as_array().map(Vec::len), Some(0));
         summary
     }
-
-    /// Returns the number that LoadGen's summary gives for `key`.
-    fn said(&self, out: &str, key: &str) -> f64 {
-        let path = self.place.path(out).join("mlperf_log_summary.txt");
-        let text = fs::read_to_string(path).expect("a summary");
-        let line = text.lines().find(|l| l.starts_with(key));
-        let number = line.and_then(|l| l.rsplit(':').next()?.trim().parse().ok());
-        number.unwrap_or_else(|| panic!("no number for {key} in {text}"))
-    }
 }
 
 #[test]
@@ -164,19 +114,33 @@ fn server_counts_the_true_tokens_and_times_each_first_one() {
         ("stream: all\n", 3, 32),
     ] {
         let rig = Rig::new(ENGINE, more);
-        let s = rig.good("out", &measured(&SERVER));
+        for local in [&["--local"][..], &[]] {
+            let s = rig.good("out", &[&measured(&SERVER)[..], local].concat());
+            // Each answer had its own parts: one, two, or one for each token.
+            let t = &s["tokens"];
+            assert_eq!(t["parts_taken"], t["parts_before_last"], "{t:#}");
+            assert_eq!(t["first_tokens"], s["samples"]);
+            let parts = t["parts"]["max"].as_u64().expect("parts");
+            assert!((least..=most).contains(&parts), "{t:#}");
+        }
+        let s = rig.place.summary("out");
         let t = &s["tokens"];
-        assert_eq!(t["first_tokens"], s["samples"]);
         let tokens = t["tokens"].as_f64().expect("tokens");
         let samples = s["samples"].as_f64().expect("samples");
         assert!(tokens >= 2.0 * samples && tokens <= 32.0 * samples);
-        let parts = t["parts"]["max"].as_u64().expect("parts");
-        assert!((least..=most).contains(&parts), "{t:#}");
-        let per_s = rig.said("out", "Completed tokens per second");
+        let per_s = rig
+            .place
+            .logged_number("out", "Completed tokens per second");
         assert_eq!(t["per_s"].as_f64(), Some(per_s));
-        let each = rig.said("out", "Completed samples per second");
+        let each = rig
+            .place
+            .logged_number("out", "Completed samples per second");
         assert!((per_s / each - tokens / samples).abs() < 0.01 * tokens / samples);
-        assert!(rig.said("out", "Mean First Token latency (ns)") > 0.0);
+        assert!(
+            rig.place
+                .logged_number("out", "Mean First Token latency (ns)")
+                > 0.0
+        );
         assert_eq!(t["ttft_limit_us"], 20_000_000.0);
         assert_eq!(t["input"]["max"], 16);
         assert!(rig.place.path("out").join("latency-ttft.us.hgrm").is_file());
@@ -190,7 +154,7 @@ fn offline_counts_tokens_and_reports_no_first_ones() {
         let arguments = [&measured(&offline("500"))[..], local].concat();
         let s = rig.good("out", &arguments);
         assert_eq!(s["tokens"]["first_tokens"], Value::Null);
-        assert!(rig.said("out", "Tokens per second") > 0.0);
+        assert!(rig.place.logged_number("out", "Tokens per second") > 0.0);
     }
 }
 
@@ -230,18 +194,13 @@ fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
 fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
     let engine = "{kind: tokens, tokens: {min_tokens: 1, max_tokens: 1}}";
     let rig = Rig::new(engine, "");
-    let ended = rig.run("out", &measured(&SERVER));
-    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    rig.run("out", &measured(&SERVER)).with_code(1);
     let s = rig.place.summary("out");
     assert_eq!(s["valid"], false);
     assert_eq!(s["tokens"]["too_short"], s["samples"]);
     let reason = s["exit"]["reason"].as_str().expect("words");
     assert_has(reason, &["was answered with 1 token by acc-"]);
 }
-
-/// Short deadlines, so that the run ends soon after the last loss.
-const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, \
-    echo_timeout_ms: 600, heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
 
 /// A slow engine: a first token takes about 16 times `prefill_us`, an answer at least 29 s.
 fn slow(prefill_us: u32) -> String {
@@ -257,8 +216,7 @@ fn midway(rig: &Rig, arguments: &[&str]) -> Running {
     let arguments = [&measured(&accuracy)[..], arguments].concat();
     let command = rig.place.frontend(&rig.config, "out", &arguments);
     let mut running = Running::start(&rig.place, "frontend", command);
-    let log = rig.place.path("out").join("mlperf_log_detail.txt");
-    running.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
+    running.wait_until_loadgen_runs(&rig.place, "out");
     sleep(Duration::from_millis(700));
     running
 }
@@ -271,8 +229,7 @@ fn samples_without_a_first_token_do_not_end_loadgen_when_the_last_accelerator_di
         for a in &rig.accelerators {
             a.signal(libc::SIGKILL);
         }
-        let ended = running.end();
-        assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+        let ended = running.end().with_code(3);
         assert!(rig.place.path("out").join("INVALID").is_file());
         let s = rig.place.summary("out");
         assert_eq!(s["ledger"]["issued"], 200, "{}", ended.stderr);
@@ -292,8 +249,7 @@ fn samples_without_a_first_token_do_not_end_loadgen_when_a_run_is_interrupted() 
         let arguments = [&["--target-qps", "20000"][..], how].concat();
         let running = midway(&rig, &arguments);
         running.signal(libc::SIGINT);
-        let ended = running.end();
-        assert_eq!(ended.code, Some(130), "{}{}", ended.stdout, ended.stderr);
+        running.end().with_code(130);
         assert!(rig.place.path("out").join("INVALID").is_file());
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use qdl::testkit::eventually;
 use std::{path::Path, process::Command};
 
-use common::{Place, Running, accelerator_in, accelerator_program, netns::Star};
+use common::{Running, TestFolder, accelerator_in, accelerator_program, netns::Star};
 
 fn printed(mut command: Command) -> String {
     let out = command
@@ -20,7 +20,7 @@ fn printed(mut command: Command) -> String {
 #[test]
 #[ignore = "takes network namespaces, and root to make them: a step of `cargo xtask test`"]
 fn what_topology_prints_is_a_valid_run_unchanged() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // A namespace with one interface stands for the machine that runs both programs.
     let star = Star::new();
     let machine = &star.leaves[0];
@@ -50,13 +50,12 @@ fn what_topology_prints_is_a_valid_run_unchanged() {
         .arg(near)
         .arg("--output")
         .arg(place.path("out"));
-    let ended = Running::start(&place, "frontend", command).end();
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    Running::start(&place, "frontend", command)
+        .end()
+        .with_code(0);
     let s = place.summary("out");
-    assert_eq!(
-        (&s["valid"], &s["scenario"]),
-        (&true.into(), &"SingleStream".into())
-    );
+    assert_eq!(s["valid"], true);
+    assert_eq!(s["scenario"], "SingleStream");
     // The address is the interface's, not loopback, but the notes say that there is one machine.
     let notes = s["fabric_notes"].as_array().expect("a list");
     let said = |words: &str| {

@@ -4,17 +4,16 @@ mod common;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use common::{Place, Running, accelerator, assert_has, free_ports};
+use common::{Running, TestFolder, assert_has, frontend, one_of_digests, words};
 
 /// A session on a system of about 400 samples/s, with a bound that a busy machine keeps.
 fn tune(config: &Path, session: &Path, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+    let mut command = frontend();
     command.arg("tune").arg("--config").arg(config);
     command.arg("--session").arg(session);
-    command.args(["--scenario", "server", "--from", "200", "--seconds", "0.3"]);
-    command.args(["--within", "30", "--full-s", "0.5"]);
-    command.args(["--warm-up-ms", "20", "--knobs", "none"]);
-    command.args(["--set", "target_latency=500"]);
+    let flags = "--scenario server --from 200 --seconds 0.3 --within 30 --full-s 0.5 \
+        --warm-up-ms 20 --knobs none --set target_latency=500";
+    command.args(words(flags));
     command.args(more);
     command
 }
@@ -26,12 +25,9 @@ fn lines(path: &Path) -> Vec<String> {
 
 #[test]
 fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configuration() {
-    let place = Place::new();
-    let [control] = free_ports();
+    let place = TestFolder::new();
     let engine = "engine: {kind: digest, max_batch: 8, delay_us: 20000, threads: 1}";
-    let config = place.digest_accelerator("acc", control, engine);
-    let accelerator = accelerator(&place, &config);
-    let config = place.digest_frontend(&[control], "");
+    let (config, accelerator) = one_of_digests(&place, engine, "");
     let session = place.path("session");
     let journal = session.join("journal.jsonl");
 
@@ -39,8 +35,7 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     let mut running = Running::start(&place, "tune", command);
     running.wait_until("three trials", || lines(&journal).len() >= 4);
     running.signal(libc::SIGTERM);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let ended = running.end().with_code(130);
     let before = lines(&journal);
     let trials = before.len() - 1;
     assert!(trials >= 3, "{}", ended.stderr);
@@ -49,8 +44,9 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
 
     // A short budget ends the session within two minutes on any machine.
     let command = tune(&config, &session, &["--budget-min", "0.6"]);
-    let ended = Running::start(&place, "tune", command).end_within(Duration::from_secs(120));
-    assert!(matches!(ended.code, Some(0 | 1)), "{:?}", ended.code);
+    let ended = Running::start(&place, "tune", command)
+        .end_within(Duration::from_secs(120))
+        .judged();
     assert_has(
         &ended.stderr,
         &[&format!("going on behind {trials} trials")],
@@ -70,13 +66,11 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     assert_eq!(session.join("tuned.yaml").is_file(), certified, "{page}");
 
     let command = tune(&config, &session, &["--seed", "2"]);
-    let ended = Running::start(&place, "tune", command).end();
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = Running::start(&place, "tune", command).end().with_code(2);
     assert_has(&ended.stderr, &["another session"]);
 
     drop(accelerator);
     let command = tune(&config, &place.path("other"), &[]);
-    let ended = Running::start(&place, "tune", command).end();
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = Running::start(&place, "tune", command).end().with_code(2);
     assert_has(&ended.stdout, &["did not measure: exit code 2"]);
 }

@@ -16,8 +16,8 @@ use std::{
 };
 
 use clap::{CommandFactory, FromArgMatches};
-use common::{TwoOfDigests, repository, words};
-use frontend::{run, settings::cli::Args};
+use common::{TestFolder, repository, two_of_digests, words};
+use frontend::{cli::Args, run};
 
 /// Functions from the outermost to the innermost, each with its file.
 type Way = Vec<(String, String)>;
@@ -158,9 +158,10 @@ fn lists() -> Vec<(String, Way)> {
 
 #[test]
 fn samples_go_the_ways_that_the_page_lists() {
-    let rig = TwoOfDigests::start();
-    let out = rig.place.path("out");
-    let mut arguments = vec!["frontend", "--config", rig.config.to_str().expect("a path")];
+    let place = TestFolder::new();
+    let (config, _accelerators) = two_of_digests(&place, "", "");
+    let out = place.path("out");
+    let mut arguments = vec!["frontend", "--config", config.to_str().expect("a path")];
     arguments.extend(["--output", out.to_str().expect("a path")]);
     arguments.extend(words(
         "--scenario server --target-qps 300 --samples 600 --set min_duration=0 \
@@ -169,7 +170,7 @@ fn samples_go_the_ways_that_the_page_lists() {
     let matches = Args::command().get_matches_from(arguments);
     let args = Args::from_arg_matches(&matches).expect("arguments");
     LEFT.store(500, Ordering::Relaxed);
-    run::run(&args).expect("a run");
+    run(&args).expect("a run");
     LEFT.store(0, Ordering::Relaxed);
     let ways = WAYS.lock().expect("alive");
     let lists = lists();

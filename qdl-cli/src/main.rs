@@ -4,7 +4,7 @@ use std::{env, os::unix::process::CommandExt, path::Path, process};
 
 use accelerator::cli::{Screen, arguments, command, parse, version};
 use clap::{Command, Parser};
-use frontend::{commands, run::exit::ExitCode};
+use frontend::{ExitCode, commands};
 
 /// Commands around runs of `frontend` and `accelerator`: write configurations, find the highest
 /// rate, draw pages, build a submission.

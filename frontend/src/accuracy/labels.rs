@@ -4,14 +4,13 @@
 //! states it, and the default is `i64`. A number that is no class of the model is an error, so that
 //! a file of another type or data set yields no accuracy.
 
-use std::{fs, path::Path};
+use std::{fs, path::PathBuf};
 
 use qdl::{
     config::LabelsConfig,
     model::{DType, TensorSpec},
 };
 
-use super::AccuracyError;
 use crate::dataset::{
     LABELS,
     numpy::{self, Array, Element},
@@ -30,7 +29,7 @@ const TYPES: [DType; 7] = [
 
 /// Advice after an error in labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remedy {
+enum Remedy {
     /// The error is not about the type.
     None,
     /// State this type.
@@ -39,12 +38,20 @@ pub enum Remedy {
     SayNothing,
 }
 
-impl Remedy {
-    /// Returns the advice in terms of the configuration.
-    pub fn of_yaml(self, path: &Path) -> String {
+/// Error: the labels are unusable. The text is in terms of the configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("labels {}: {why}{}", path.display(), self.of_yaml())]
+pub struct LabelsError {
+    path: PathBuf,
+    why: String,
+    remedy: Remedy,
+}
+
+impl LabelsError {
+    fn of_yaml(&self) -> String {
         // Shows the file's name as in the configuration, without its folder.
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        match self {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        match self.remedy {
             Remedy::None => String::new(),
             Remedy::Say(dtype) => {
                 format!(": say which, as in `labels: {{file: {name}, dtype: {dtype}}}`")
@@ -53,30 +60,27 @@ impl Remedy {
         }
     }
 
-    /// Returns the advice in terms of the flags of `init`.
-    pub fn of_flags(self) -> String {
-        match self {
+    /// Returns the text in terms of the flags of `init`, which has no configuration file yet.
+    pub fn of_flags(&self) -> String {
+        let remedy = match self.remedy {
             Remedy::None => String::new(),
             Remedy::Say(dtype) => format!(": say which, as in `--labels-dtype {dtype}`"),
             Remedy::SayNothing => ": leave --labels-dtype out, the file says it".to_owned(),
-        }
+        };
+        format!("--labels {}: {}{remedy}", self.path.display(), self.why)
     }
 }
 
-/// The error of a file, with advice.
 type Wrong = (String, Remedy);
 
 /// Reads one class for each of `samples` samples, of a model with this output.
-///
-/// # Errors
-/// [`AccuracyError::Labels`].
 pub fn read(
     labels: &LabelsConfig,
     samples: usize,
     output: &TensorSpec,
-) -> Result<Vec<i64>, AccuracyError> {
+) -> Result<Vec<i64>, LabelsError> {
     let path = &*labels.file;
-    let refused = |(why, remedy): Wrong| AccuracyError::Labels {
+    let refused = |(why, remedy): Wrong| LabelsError {
         path: path.to_owned(),
         why,
         remedy,
@@ -85,7 +89,7 @@ pub fn read(
     let classes = match numpy::open(path, false, &|name, all| all.len() == 1 || name == LABELS)
         .map_err(wrong)?
     {
-        Some(arrays) => of_array(&arrays, labels.dtype).map_err(refused)?,
+        Some(arrays) => of_array(&arrays.opened, labels.dtype).map_err(refused)?,
         None => {
             let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
             raw(&bytes, labels.dtype, samples).map_err(refused)?
@@ -112,7 +116,6 @@ pub fn read(
     }
 }
 
-/// The labels of a NumPy file.
 fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
     let plain = |why: String| (why, Remedy::None);
     let Some(array) = arrays.first() else {
@@ -174,11 +177,12 @@ fn is_class(class: i64, output: &TensorSpec) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use qdl::testkit::assert_has;
 
     use super::{super::tests::output, *};
 
-    /// Reads labels of a data set from a file with this content and extension.
     fn labels(
         content: &[u8],
         end: &str,
@@ -232,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gave_flags_reads_of_flags() {
-        let error = |why: &str, remedy| AccuracyError::Labels {
+    fn errors_of_labels_given_by_flags_name_the_flags() {
+        let error = |why: &str, remedy| LabelsError {
             path: "/l.i32".into(),
             why: why.to_owned(),
             remedy,

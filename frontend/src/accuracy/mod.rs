@@ -1,28 +1,26 @@
 //! Accuracy: compares LoadGen's accuracy log with the labels.
 //!
 //! * `labels` - the right class of each sample, from a file
-//! * `whose` - the accelerator that answered each sample
+//! * `origins` - the accelerator that answered each sample
 //!
 //! An answer's class is the value of an output with one element (the accelerator computes the
 //! argmax), or the index of the largest of several scores, the lowest index of equal ones.
 
 mod labels;
-mod whose;
+mod origins;
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
-use loadgen_bridge::{AccuracyLog, LogError};
+use anyhow::{Result, bail};
+use loadgen_bridge::AccuracyLog;
 use qdl::{
     config::{DatasetKind, LabelsConfig},
     model::{ModelSpec, TensorSpec},
 };
 use record::Accuracy;
 
-pub use self::labels::Remedy;
-pub use self::whose::{Whose, by_accelerator, odd_one};
+pub use self::labels::LabelsError;
+pub use self::origins::{AnswerOrigins, by_accelerator, odd_one};
 use crate::dataset::numpy::Element;
 
 /// Returns the line of a submission's `accuracy.txt`, in percent, in the format of MLCommons'
@@ -41,52 +39,6 @@ pub fn line(accuracy: &Accuracy) -> String {
     )
 }
 
-/// Error: the accuracy cannot be computed.
-#[derive(Debug, thiserror::Error)]
-pub enum AccuracyError {
-    /// The labels are unusable.
-    #[error("labels {}: {why}{}", path.display(), remedy.of_yaml(path))]
-    Labels {
-        /// Path of the labels.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-        /// Advice, if the type is wrong.
-        remedy: Remedy,
-    },
-    /// LoadGen's log is unreadable.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The log names a sample beyond the data set.
-    #[error("{}: it answers sample {index}, and the data set has {samples}", path.display())]
-    Index {
-        /// Path of the log.
-        path: PathBuf,
-        /// Index of the sample.
-        index: u64,
-        /// Number of samples of the data set.
-        samples: usize,
-    },
-    /// The log has no answer.
-    #[error("{}: no sample was answered", path.display())]
-    Nothing {
-        /// Path of the log.
-        path: PathBuf,
-    },
-}
-
-impl AccuracyError {
-    /// Returns the text in terms of the flags of `init`, which has no configuration file yet.
-    pub fn of_flags(&self) -> String {
-        match self {
-            AccuracyError::Labels { path, why, remedy } => {
-                format!("--labels {}: {why}{}", path.display(), remedy.of_flags())
-            }
-            other => other.to_string(),
-        }
-    }
-}
-
 /// Describes how an answer names its class by this output.
 pub fn names_the_class(output: &TensorSpec) -> String {
     match output.shape.iter().product::<usize>() {
@@ -95,24 +47,20 @@ pub fn names_the_class(output: &TensorSpec) -> String {
     }
 }
 
-/// Counts of right answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
     /// Number of answers equal to their sample's label.
     pub right: u64,
-    /// Number of answers.
     pub answers: u64,
     /// Number of answers that are no value of the model's output type.
     pub unreadable: u64,
 }
 
 impl Score {
-    /// Returns the counts for the summary.
     pub fn accuracy(&self) -> Accuracy {
         Accuracy::new(self.right, self.answers, self.unreadable)
     }
 
-    /// Adds the counts of `o`.
     pub fn add(&mut self, o: &Score) {
         self.right += o.right;
         self.answers += o.answers;
@@ -120,10 +68,8 @@ impl Score {
     }
 }
 
-/// Scores of all answers, and by connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scores {
-    /// Score of all answers.
     pub all: Score,
     /// Score by connection, for answers of known origin.
     pub by_connection: BTreeMap<usize, Score>,
@@ -150,15 +96,11 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Reads the labels of `samples` samples of a model.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn read(
         labels: &LabelsConfig,
         samples: usize,
         model: &ModelSpec,
-    ) -> Result<Self, AccuracyError> {
+    ) -> Result<Self, LabelsError> {
         let output = &model.output;
         Ok(Labels {
             classes: labels::read(labels, samples, output)?,
@@ -169,21 +111,19 @@ impl Labels {
     }
 
     /// Compares the answers in a log with the labels.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
-    pub fn score(&self, log: &Path, whose: &Whose) -> Result<Scores, AccuracyError> {
+    pub fn score(&self, log: &Path, whose: &AnswerOrigins) -> Result<Scores> {
         let mut scores = Scores::default();
         for record in AccuracyLog::open(log)? {
             let record = record?;
             let index = usize::try_from(record.qsl_idx).ok();
             let label = index.and_then(|i| Some((i, *self.classes.get(i)?)));
             let Some((index, label)) = label else {
-                return Err(AccuracyError::Index {
-                    path: log.to_owned(),
-                    index: record.qsl_idx,
-                    samples: self.classes.len(),
-                });
+                bail!(
+                    "{}: it answers sample {}, and the data set has {}",
+                    log.display(),
+                    record.qsl_idx,
+                    self.classes.len()
+                );
             };
             let class = self.class(&record.data);
             let one = Score {
@@ -198,9 +138,7 @@ impl Labels {
             }
         }
         if scores.all.answers == 0 {
-            return Err(AccuracyError::Nothing {
-                path: log.to_owned(),
-            });
+            bail!("{}: no sample was answered", log.display());
         }
         Ok(scores)
     }
@@ -274,7 +212,7 @@ mod tests {
               { \"seq_id\" : 1, \"qsl_idx\" : 0, \"data\" : \"0500000000000000\" },\n\
               { \"seq_id\" : 2, \"qsl_idx\" : 1, \"data\" : \"05\" }\n]\n",
         );
-        let whose = Whose::new(3);
+        let whose = AnswerOrigins::new(3);
         whose.answered(2, 1);
         whose.answered(0, 0);
         let scores = labels.score(log.path(), &whose).expect("a log");
@@ -291,16 +229,17 @@ mod tests {
 
     #[test]
     fn an_answer_to_no_sample_and_an_empty_log_are_errors() {
-        let (labels, whose) = (labels(&[7], &[output(DType::U8, &[1])]), Whose::new(1));
+        let (labels, whose) = (
+            labels(&[7], &[output(DType::U8, &[1])]),
+            AnswerOrigins::new(1),
+        );
         let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
-        assert!(matches!(
-            labels.score(log.path(), &whose),
-            Err(AccuracyError::Index { index: 1, .. })
-        ));
-        assert!(matches!(
-            labels.score(file(b"[\n]\n").path(), &whose),
-            Err(AccuracyError::Nothing { .. })
-        ));
+        let error = |log: tempfile::NamedTempFile| {
+            let scored = labels.score(log.path(), &whose);
+            scored.expect_err("refused").to_string()
+        };
+        assert!(error(log).contains("answers sample 1, and the data set has 1"));
+        assert!(error(file(b"[\n]\n")).contains("no sample was answered"));
     }
 
     fn class(outputs: &[TensorSpec], response: &[u8]) -> Option<i64> {

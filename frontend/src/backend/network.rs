@@ -17,8 +17,8 @@ use record::{
 
 use crate::{
     backend::Backend,
+    exit::{ExitCode, Verdict},
     loadgen::{completer::Completers, qsl::Qsl},
-    run::exit::{ExitCode, Verdict},
 };
 
 /// Maximum time to wait for a query in issue before the cluster is taken down.

@@ -20,9 +20,6 @@ pub fn command(args: &DescribeArgs) -> Outcome {
 }
 
 /// Returns the description of this machine, as JSON.
-///
-/// # Errors
-/// A required Linux interface is missing.
 pub fn own(config: &FrontendConfig) -> Result<String, String> {
     Node::told(Role::Frontend, VERSION, &config.node)
 }

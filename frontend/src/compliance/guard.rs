@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use loadgen_bridge::TestMode;
 use qdl::config::{FrontendConfig, QslMode};
 use record::{EngineInfo, PrefixCache, SettingRecord};
 use serde_json::{Map, Value};
@@ -54,7 +53,7 @@ impl Guard {
         let told = Told {
             model: config.loadgen_model(),
             scenario: scenario.name(),
-            mode: mode(settings.test.mode),
+            mode: settings.test.mode.name(),
             user_conf: user_conf.is_some(),
             fields: &fields,
             from: &origins(&records, settings),
@@ -71,7 +70,7 @@ impl Guard {
             submission: asked.is_some(),
             round,
         };
-        guard.stand()?;
+        guard.refuse()?;
         Ok(guard)
     }
 
@@ -79,7 +78,7 @@ impl Guard {
     ///
     /// # Errors
     /// With `--submission`, the run is refused; one line per refusal.
-    pub fn hear(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
+    pub fn check_nodes(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
         let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();
         let engines = backend.engines();
@@ -94,10 +93,10 @@ impl Guard {
         };
         let more = guard::nodes(&self.round, &self.model, &heard);
         self.refusals.extend(more);
-        self.stand()
+        self.refuse()
     }
 
-    fn stand(&self) -> anyhow::Result<()> {
+    fn refuse(&self) -> anyhow::Result<()> {
         if !self.submission || self.refusals.is_empty() {
             return Ok(());
         }
@@ -108,7 +107,6 @@ impl Guard {
         )
     }
 
-    /// Returns the refusals, one line each.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.refusals
             .iter()
@@ -147,14 +145,4 @@ fn origins(records: &[SettingRecord], settings: &Settings) -> BTreeMap<String, S
         (record.name.clone(), from.to_owned())
     };
     records.iter().map(origin).collect()
-}
-
-/// Names of the modes in LoadGen's logs.
-fn mode(mode: TestMode) -> &'static str {
-    match mode {
-        TestMode::PerformanceOnly => "PerformanceOnly",
-        TestMode::AccuracyOnly => "AccuracyOnly",
-        TestMode::SubmissionRun => "SubmissionRun",
-        TestMode::FindPeakPerformance => "FindPeakPerformance",
-    }
 }

@@ -17,9 +17,6 @@ use crate::{
 
 /// Writes the facts known before the measurement. Copies the input files after the run has read
 /// them, so a file changed in between is copied as changed.
-///
-/// # Errors
-/// A file cannot be copied or written. The error occurs before the measurement.
 pub fn begin(
     args: &Args,
     config: &FrontendConfig,
@@ -29,7 +26,7 @@ pub fn begin(
     let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
     let mut left = Left {
-        command: std::env::args_os().map(|word| said(&word)).collect(),
+        command: std::env::args_os().map(|word| shell_word(&word)).collect(),
         model: config.loadgen_model().to_owned(),
         scenario: settings.test.scenario.name().to_owned(),
         local: args.local,
@@ -57,12 +54,12 @@ pub fn begin(
             .as_ref()
             .map(|path| (AUDIT_CONFIG, path.as_path())),
     );
-    let told = told(config, backend, &mut left);
-    Ok(left.begin(settings.folder(), &files, &told)?)
+    let descriptions = descriptions(config, backend, &mut left);
+    Ok(left.begin(settings.folder(), &files, &descriptions)?)
 }
 
 /// One word of the command line; a word that is not UTF-8 is quoted as for a shell, `$'caf\xe9'`.
-fn said(word: &OsStr) -> String {
+fn shell_word(word: &OsStr) -> String {
     match word.to_str() {
         Some(text) => text.to_owned(),
         None => format!("$'{}'", word.as_bytes().escape_ascii()),
@@ -70,22 +67,26 @@ fn said(word: &OsStr) -> String {
 }
 
 /// Descriptions of all nodes, as files; records why a node has none.
-fn told(config: &FrontendConfig, backend: &dyn Backend, left: &mut Left) -> Vec<(String, String)> {
-    let mut told = Vec::new();
+fn descriptions(
+    config: &FrontendConfig,
+    backend: &dyn Backend,
+    left: &mut Left,
+) -> Vec<(String, String)> {
+    let mut files = Vec::new();
     match Name::new(&config.node).and_then(|name| Ok((name, describe::own(config)?))) {
-        Ok((name, machine)) => told.push((node_json(&name), machine)),
+        Ok((name, machine)) => files.push((node_json(&name), machine)),
         Err(why) => drop(left.undescribed.insert(config.node.clone(), why)),
     }
     for Described { node, description } in backend.describe() {
         match Name::new(&node).and_then(|name| Ok((name, description?))) {
-            Ok((name, said)) => {
-                told.push((node_json(&name), said.machine));
-                told.push((accelerator_yaml(&name), said.config));
+            Ok((name, own)) => {
+                files.push((node_json(&name), own.machine));
+                files.push((accelerator_yaml(&name), own.config));
             }
             Err(why) => drop(left.undescribed.insert(node, why)),
         }
     }
-    told
+    files
 }
 
 /// Settings that override user.conf: those of the configuration and of the command line.
@@ -118,8 +119,11 @@ mod tests {
 
     #[test]
     fn a_word_that_is_not_utf_8_is_said_as_a_shell_takes_it() {
-        assert_eq!(said(OsStr::from_bytes(b"caf\xe9's")), r"$'caf\xe9\'s'");
-        assert_eq!(said(OsStr::new("--config")), "--config");
+        assert_eq!(
+            shell_word(OsStr::from_bytes(b"caf\xe9's")),
+            r"$'caf\xe9\'s'"
+        );
+        assert_eq!(shell_word(OsStr::new("--config")), "--config");
     }
 
     #[test]

@@ -9,14 +9,17 @@
 
 use std::path::Path;
 
+use anyhow::Result;
 use qdl::model::{ModelSpec, TensorSpec};
 
-use super::{Dataset, DatasetError, Lengths, Source, length};
-use crate::dataset::numpy::{self, Array};
+use super::{
+    Dataset, Lengths, Source, empty, length,
+    numpy::{self, Array, Arrays},
+    wrong,
+};
 
-/// The array of one input.
 #[derive(Debug)]
-pub(super) struct Column {
+struct InputArray {
     array: Array,
     /// Bytes from one sample to the next.
     stride: usize,
@@ -26,14 +29,14 @@ pub(super) struct Column {
 
 /// The arrays of all inputs, from which samples are assembled.
 #[derive(Debug)]
-pub(super) struct Columns {
-    all: Box<[Column]>,
+pub(super) struct InputArrays {
+    all: Box<[InputArray]>,
     /// Total bytes of the fixed inputs; then bytes of one row of all ragged inputs.
     fixed: usize,
     row: usize,
 }
 
-impl Columns {
+impl InputArrays {
     /// Fills `to` with the first bytes of sample `index`.
     pub fn read(&self, index: usize, to: &mut [u8]) -> std::io::Result<()> {
         let rows = to.len().saturating_sub(self.fixed) / self.row.max(1);
@@ -51,29 +54,24 @@ impl Columns {
     fn rows(&self, len: usize) -> Option<usize> {
         let rest = len.checked_sub(self.fixed)?;
         let rows = rest.checked_div(self.row)?;
-        let most = |c: &Column| c.row.map(|row| c.stride / row);
+        let most = |c: &InputArray| c.row.map(|row| c.stride / row);
         let fits = self.all.iter().filter_map(most).all(|most| rows <= most);
         (rest.is_multiple_of(self.row) && rows > 0 && fits).then_some(rows)
     }
 }
 
 impl Dataset {
-    /// Opens samples in `arrays`, from the file at `path` with arrays of the names `there`.
     pub(super) fn arrays(
         path: &Path,
-        arrays: Vec<Array>,
-        there: &[String],
+        arrays: Arrays,
         model: &ModelSpec,
         lengths: Option<&Path>,
-    ) -> Result<Self, DatasetError> {
-        let wrong = |why: String| DatasetError::Format {
-            path: path.to_owned(),
-            why,
-        };
+    ) -> Result<Self> {
+        let wrong = |why: String| wrong(path.display(), why);
+        let Arrays { mut opened, names } = arrays;
         let mut chosen = Vec::new();
-        let mut left = arrays;
         for input in &model.inputs {
-            let array = choose(&mut left, input, there, model).map_err(wrong)?;
+            let array = choose(&mut opened, input, &names, model).map_err(wrong)?;
             check(&array, input).map_err(|why| match &*array.name {
                 "" => wrong(why),
                 name => wrong(format!("array `{name}`: {why}")),
@@ -90,51 +88,35 @@ impl Dataset {
             )));
         }
         if count == 0 {
-            return Err(DatasetError::Empty {
-                what: path.display().to_string(),
-            });
+            return Err(empty(path.display()));
         }
-        let column = |(array, input): (Array, &TensorSpec)| {
+        let of_input = |(array, input): (Array, &TensorSpec)| {
             let stride = input.bytes().unwrap_or_default();
             let rows = input.shape.first().filter(|_| input.ragged);
-            Column {
-                array,
-                stride,
-                row: rows.map(|rows| stride / rows.max(&1)),
-            }
+            let row = rows.map(|rows| stride / rows.max(&1));
+            InputArray { array, stride, row }
         };
-        let all: Box<[Column]> = chosen.into_iter().map(column).collect();
-        let fixed = all.iter().filter(|c| c.row.is_none());
-        let columns = Columns {
-            fixed: fixed.map(|c| c.stride).sum(),
-            row: all.iter().filter_map(|c| c.row).sum(),
+        let all: Box<[InputArray]> = chosen.into_iter().map(of_input).collect();
+        let fixed = all.iter().filter(|a| a.row.is_none());
+        let arrays = InputArrays {
+            fixed: fixed.map(|a| a.stride).sum(),
+            row: all.iter().filter_map(|a| a.row).sum(),
             all,
         };
         let lengths = match lengths {
             None => Lengths::Equal {
-                len: length(columns.all.iter().map(|c| c.stride).sum())?,
+                len: length(arrays.all.iter().map(|a| a.stride).sum())?,
                 count,
             },
-            Some(file) => Lengths::Each(each_length(file, count, &columns)?),
+            Some(file) => Lengths::Each(each_length(file, count, &arrays)?),
         };
-        Ok(Dataset {
-            name: path
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
-            lengths,
-            source: Source::Arrays {
-                path: path.to_owned(),
-                columns,
-            },
-        })
+        Ok(Dataset::in_file(path, lengths, Source::Arrays(arrays)))
     }
 }
 
 /// Whether an archive's array belongs to an input: by its name, or as the only array besides labels
 /// if the model has one input.
-pub(super) fn is_asked(name: &str, all: &[&str], model: &ModelSpec) -> bool {
+pub(super) fn is_input(name: &str, all: &[&str], model: &ModelSpec) -> bool {
     let named = |name: &str| model.inputs.iter().any(|t| t.name == name);
     let others = all.iter().filter(|own| **own != super::LABELS);
     let only = || model.inputs.len() == 1 && others.count() == 1 && name != super::LABELS;
@@ -148,7 +130,7 @@ const SHOWN: usize = 8;
 fn choose(
     arrays: &mut Vec<Array>,
     input: &TensorSpec,
-    there: &[String],
+    names: &[String],
     model: &ModelSpec,
 ) -> Result<Array, String> {
     if let Some(at) = arrays.iter().position(|a| a.name == input.name) {
@@ -157,28 +139,25 @@ fn choose(
     match arrays.len() {
         1 if model.inputs.len() == 1 => Ok(arrays.swap_remove(0)),
         _ => {
-            let names: Vec<_> = model
-                .inputs
-                .iter()
-                .map(|t| format!("{}=...", t.name))
-                .collect();
-            let own = there.iter().take(SHOWN);
+            let wanted = model.inputs.iter().map(|t| format!("{}=...", t.name));
+            let wanted = wanted.collect::<Vec<_>>().join(", ");
+            let own = names.iter().take(SHOWN);
             let mut own: Vec<_> = own.map(|a| format!("`{}`", a.escape_debug())).collect();
-            if there.len() > SHOWN {
-                own.push(format!("{} more", there.len() - SHOWN));
+            if names.len() > SHOWN {
+                own.push(format!("{} more", names.len() - SHOWN));
             }
-            let there = match there.is_empty() {
+            let there = match names.is_empty() {
                 true => String::new(),
                 false => format!(", but {}", own.join(", ")),
             };
+            let inputs = match model.inputs.len() {
+                1 => "1 input".to_owned(),
+                n => format!("{n} inputs"),
+            };
             Err(format!(
-                "it has no array `{}`{there}; a model of {} needs one for each input: np.savez(FILE, {})",
-                input.name,
-                match model.inputs.len() {
-                    1 => "1 input".to_owned(),
-                    n => format!("{n} inputs"),
-                },
-                names.join(", ")
+                "it has no array `{}`{there}; a model of {inputs} needs one for each input: \
+                 np.savez(FILE, {wanted})",
+                input.name
             ))
         }
     }
@@ -207,29 +186,22 @@ fn check(array: &Array, input: &TensorSpec) -> Result<(), String> {
 }
 
 /// Bytes of each sample from a file of lengths; checks that a sample can have each length.
-fn each_length(file: &Path, count: usize, columns: &Columns) -> Result<Box<[u32]>, DatasetError> {
-    let wrong = |why: String| DatasetError::Lengths {
-        path: file.to_owned(),
-        why,
-    };
+fn each_length(file: &Path, count: usize, arrays: &InputArrays) -> Result<Box<[u32]>> {
     let each = super::files::lengths(file)?;
-    if each.len() != count {
-        return Err(wrong(format!(
-            "it has {} lengths, and there are {count} samples",
-            each.len()
-        )));
-    }
-    let odd = each
-        .iter()
-        .position(|len| columns.rows(*len as usize).is_none());
-    match odd {
-        None => Ok(each),
-        Some(index) => Err(wrong(format!(
+    let odd = |len: &u32| arrays.rows(*len as usize).is_none();
+    let why = if each.len() != count {
+        let own = each.len();
+        format!("it has {own} lengths, and there are {count} samples")
+    } else if let Some(index) = each.iter().position(odd) {
+        format!(
             "sample {index} has {} bytes, and the model's samples are {} and whole rows of {} \
              bytes, as many as the arrays have at most",
-            each[index], columns.fixed, columns.row
-        ))),
-    }
+            each[index], arrays.fixed, arrays.row
+        )
+    } else {
+        return Ok(each);
+    };
+    Err(wrong(file.display(), why))
 }
 
 #[cfg(test)]
@@ -237,6 +209,8 @@ mod tests {
     use std::path::PathBuf;
 
     use qdl::model::DType;
+
+    use qdl::testkit::assert_has;
 
     use super::{super::bytes, *};
 
@@ -270,21 +244,8 @@ mod tests {
         tensor("bias", DType::F32, &[], false)
     }
 
-    fn open(
-        name: &str,
-        inputs: Vec<TensorSpec>,
-        lengths: Option<&Path>,
-    ) -> Result<Dataset, DatasetError> {
-        let path = fixture(name);
-        let model = model(inputs);
-        let there = std::cell::RefCell::<Vec<String>>::default();
-        let arrays = numpy::open(&path, false, &|name, all| {
-            there.replace(all.iter().map(|name| (*name).to_owned()).collect());
-            is_asked(name, all, &model)
-        });
-        let arrays = arrays.unwrap_or_else(|e| panic!("{name}: {e}"));
-        let arrays = arrays.expect("NumPy's");
-        Dataset::arrays(&path, arrays, &there.take(), &model, lengths)
+    fn open(name: &str, inputs: Vec<TensorSpec>, lengths: Option<&Path>) -> Result<Dataset> {
+        Dataset::of_file(&fixture(name), lengths, &model(inputs))
     }
 
     fn complaint(name: &str, inputs: Vec<TensorSpec>) -> String {
@@ -299,7 +260,7 @@ mod tests {
     #[test]
     fn an_array_is_samples_without_its_header() {
         let d = open("pixels.npy", vec![pixels()], None).expect("five samples");
-        assert_eq!((d.count(), d.equal_len(), d.name()), (5, Some(4), "pixels"));
+        assert_eq!((d.count(), d.equal_len(), &*d.name), (5, Some(4), "pixels"));
         assert_eq!(bytes(&d, 0), [0, 1, 2, 3]);
         assert_eq!(bytes(&d, 4), [16, 17, 18, 19]);
     }
@@ -331,10 +292,7 @@ mod tests {
             "{text}"
         );
         let text = complaint("detect.npz", vec![tensor("x", DType::U8, &[4], false)]);
-        assert!(
-            text.contains("it has no array `x`, but `") && text.contains("`pixels`"),
-            "{text}"
-        );
+        assert_has(&text, &["it has no array `x`, but `", "`pixels`"]);
         let text = complaint("fortran.npy", vec![pixels()]);
         assert!(text.contains("Fortran"), "{text}");
         let text = complaint("big_endian.npy", vec![tensor("x", DType::I32, &[4], false)]);

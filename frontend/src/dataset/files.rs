@@ -1,112 +1,66 @@
 //! Samples back to back in a file.
 
-use std::{fs::File, path::Path};
+use std::path::Path;
 
-use super::{Dataset, DatasetError, Lengths, Source, length};
-use crate::dataset::numpy;
+use anyhow::Result;
+
+use super::{Dataset, Lengths, Source, empty, failed, length, numpy, opened, wrong};
 
 impl Dataset {
     /// Opens a file of samples of `sample` bytes each.
-    pub(super) fn raw(path: &Path, sample: usize) -> Result<Self, DatasetError> {
+    pub(super) fn raw(path: &Path, sample: usize) -> Result<Self> {
         let len = length(sample)?;
-        let failed = |verb| {
-            move |source| DatasetError::Io {
-                path: path.to_owned(),
-                verb,
-                source,
-            }
-        };
-        let file = File::open(path).map_err(failed("cannot open it"))?;
-        let bytes = file
-            .metadata()
-            .map_err(failed("cannot ask for its size"))?
-            .len();
-        let empty = || DatasetError::Empty {
-            what: path.display().to_string(),
-        };
-        if bytes == 0 {
-            return Err(empty());
-        }
-        let whole = bytes.checked_div(u64::from(len)).ok_or_else(empty)?;
+        let (file, bytes) = opened(path)?;
+        let whole = bytes.checked_div(u64::from(len)).filter(|_| bytes > 0);
+        let whole = whole.ok_or_else(|| empty(path.display()))?;
         let rest = bytes % u64::from(len);
         if rest != 0 {
-            return Err(DatasetError::Uneven {
-                path: path.to_owned(),
-                bytes,
-                sample,
-                whole,
-                rest,
-            });
+            return Err(wrong(
+                path.display(),
+                format_args!(
+                    "{bytes} bytes are {whole} samples of {sample} bytes (the model's input) and \
+                     {rest} bytes more; is it another model's?"
+                ),
+            ));
         }
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Ok(Dataset {
-            name: name.into_owned(),
-            lengths: Lengths::Equal {
-                len,
-                count: whole as usize,
-            },
-            source: Source::File {
-                file,
-                path: path.to_owned(),
-            },
-        })
+        let count = whole as usize;
+        let source = Source::File { file, starts: None };
+        Ok(Dataset::in_file(
+            path,
+            Lengths::Equal { len, count },
+            source,
+        ))
     }
 
     /// Opens samples back to back in one file, with their lengths in another ([`lengths`]).
-    pub(super) fn ragged(path: &Path, lengths: &Path) -> Result<Self, DatasetError> {
-        let failed = |path: &Path, verb| {
-            let path = path.to_owned();
-            move |source| DatasetError::Io { path, verb, source }
-        };
-        let wrong = |why: String| DatasetError::Lengths {
-            path: lengths.to_owned(),
-            why,
-        };
+    pub(super) fn ragged(path: &Path, lengths: &Path) -> Result<Self> {
         let each = self::lengths(lengths)?;
-        let file = File::open(path).map_err(failed(path, "cannot open it"))?;
-        let size = file
-            .metadata()
-            .map_err(failed(path, "cannot ask for its size"))?
-            .len();
+        let (file, size) = opened(path)?;
         // Each length is below 2^32, and fewer than 2^62 fit in memory: the sum does not overflow.
         let sum: u64 = each.iter().map(|len| u64::from(*len)).sum();
         if sum != size {
-            return Err(wrong(format!(
-                "its lengths add up to {sum} bytes, and {} has {size}",
-                path.display()
-            )));
+            let other = path.display();
+            return Err(wrong(
+                lengths.display(),
+                format_args!("its lengths add up to {sum} bytes, and {other} has {size}"),
+            ));
         }
         let starts = each.iter().scan(0, |at, len| {
             let start = *at;
             *at += u64::from(*len);
             Some(start)
         });
-        Ok(Dataset {
-            name: path
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
-            source: Source::Ragged {
-                file,
-                path: path.to_owned(),
-                starts: starts.collect(),
-            },
-            lengths: Lengths::Each(each),
-        })
+        let starts = Some(starts.collect());
+        let source = Source::File { file, starts };
+        Ok(Dataset::in_file(path, Lengths::Each(each), source))
     }
 }
 
 /// Reads the length of each sample, none 0, from little-endian `u32` or a NumPy array.
-pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>, DatasetError> {
-    let wrong = |why: String| DatasetError::Lengths {
-        path: path.to_owned(),
-        why,
-    };
-    let each: Box<[u32]> = match numpy::open(path, false, &|_, all| all.len() == 1)
-        .map_err(wrong)?
-        .as_deref()
-    {
+pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>> {
+    let wrong = |why: String| wrong(path.display(), why);
+    let arrays = numpy::open(path, false, &|_, all| all.len() == 1).map_err(wrong)?;
+    let each: Box<[u32]> = match arrays.as_ref().map(|arrays| &arrays.opened[..]) {
         Some([array]) => {
             let all = array.integers().map_err(wrong)?;
             let each: Result<_, _> = all.into_iter().map(u32::try_from).collect();
@@ -114,25 +68,17 @@ pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>, DatasetError> {
         }
         Some(_) => return Err(wrong("lengths are one array, in a .npy".to_owned())),
         None => {
-            let bytes = std::fs::read(path).map_err(|source| DatasetError::Io {
-                path: path.to_owned(),
-                verb: "cannot read it",
-                source,
-            })?;
+            let bytes = std::fs::read(path).map_err(|e| failed(path, "cannot read it", &e))?;
             let (each, rest) = bytes.as_chunks::<4>();
             if !rest.is_empty() {
-                return Err(wrong(format!(
-                    "{} bytes are no whole number of u32",
-                    bytes.len()
-                )));
+                let len = bytes.len();
+                return Err(wrong(format!("{len} bytes are no whole number of u32")));
             }
             each.iter().map(|b| u32::from_le_bytes(*b)).collect()
         }
     };
     if each.is_empty() {
-        return Err(DatasetError::Empty {
-            what: path.display().to_string(),
-        });
+        return Err(empty(path.display()));
     }
     match each.iter().position(|len| *len == 0) {
         Some(index) => Err(wrong(format!("sample {index} has no bytes"))),
@@ -177,10 +123,7 @@ mod tests {
         let f = file(b"aaaabbbb");
         let d = Dataset::raw(f.path(), 4).expect("two samples");
         f.as_file().set_len(6).expect("cut");
-        assert!(matches!(
-            d.read(1, &mut [0; 4]),
-            Err(DatasetError::Io { .. })
-        ));
+        assert!(d.read(1, &mut [0; 4]).is_err());
     }
 
     #[test]

@@ -5,10 +5,9 @@
 //! * `random` - bytes from a seed
 //! * `tokens` - texts from a seed: rows of words, mask and segments
 //! * `token_file` - token ids from a file
-//! * `error` - errors of a data set
+//! * `numpy` - reads NumPy files
 
 mod arrays;
-mod error;
 mod files;
 pub mod numpy;
 mod random;
@@ -16,61 +15,54 @@ mod token_file;
 mod tokens;
 
 use std::{
-    cell::RefCell,
+    fmt::Display,
     fs::File,
+    io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
+use anyhow::{Error, Result, anyhow};
 use qdl::{
     config::{DatasetConfig, DatasetKind},
     model::{DType, ModelSpec},
 };
 
-pub use self::error::DatasetError;
 use self::{
-    arrays::Columns,
-    tokens::{Column, Tokens},
+    arrays::InputArrays,
+    tokens::{InputRole, SyntheticTexts},
 };
 
 /// Name of the array of labels in a `.npz`.
 pub const LABELS: &str = "labels";
 
-/// Lengths of the samples.
 #[derive(Debug)]
 enum Lengths {
     Equal { len: u32, count: usize },
     Each(Box<[u32]>),
 }
 
-/// Source of the samples' bytes.
 #[derive(Debug)]
 enum Source {
+    /// Samples back to back; of different lengths with the offset of each.
     File {
         file: File,
-        path: PathBuf,
+        starts: Option<Box<[u64]>>,
     },
-    /// Samples of different lengths, with the offset of each.
-    Ragged {
-        file: File,
-        path: PathBuf,
-        starts: Box<[u64]>,
-    },
-    /// NumPy arrays.
-    Arrays {
-        path: PathBuf,
-        columns: Columns,
-    },
+    Arrays(InputArrays),
     Random {
         seed: u64,
     },
-    Tokens(Tokens),
+    Texts(SyntheticTexts),
 }
 
 /// Samples by index. Keeps only unequal lengths in memory.
 #[derive(Debug)]
 pub struct Dataset {
-    name: String,
+    /// Name for LoadGen's logs.
+    pub name: String,
+    /// The file, if there is one.
+    path: PathBuf,
     lengths: Lengths,
     source: Source,
 }
@@ -78,36 +70,29 @@ pub struct Dataset {
 impl Dataset {
     /// Opens the configured data set for `model`; `seed` overrides the configured seed of random
     /// data.
-    ///
-    /// # Errors
-    /// [`DatasetError`].
-    pub fn open(
-        config: &DatasetConfig,
-        model: &ModelSpec,
-        seed: Option<u64>,
-    ) -> Result<Self, DatasetError> {
+    pub fn open(config: &DatasetConfig, model: &ModelSpec, seed: Option<u64>) -> Result<Self> {
         let seed = seed.unwrap_or(config.seed);
-        match config.kind {
-            DatasetKind::Raw => match &config.samples {
-                Some(samples) => Self::of_file(samples, config.lengths.as_deref(), model),
-                // Unreachable: the configuration requires `samples`.
-                None => Err(DatasetError::Empty {
-                    what: "of kind raw without `samples`".to_owned(),
-                }),
-            },
-            DatasetKind::Tokens => {
-                if let Some(path) = &config.samples {
-                    return Self::token_file(path);
-                }
-                let tokens = Tokens {
+        match (config.kind, &config.samples) {
+            (DatasetKind::Raw, Some(samples)) => {
+                Self::of_file(samples, config.lengths.as_deref(), model)
+            }
+            // Unreachable: the configuration requires `samples`.
+            (DatasetKind::Raw, None) => Err(empty("of kind raw without `samples`")),
+            (DatasetKind::Tokens, Some(path)) => Self::token_file(path),
+            (DatasetKind::Tokens, None) => {
+                let texts = SyntheticTexts {
                     width: model.inputs.first().map_or(8, |t| t.dtype.bytes()),
-                    columns: model.inputs.iter().map(|t| Column::of(&t.name)).collect(),
+                    inputs: model
+                        .inputs
+                        .iter()
+                        .map(|t| InputRole::of(&t.name))
+                        .collect(),
                     vocab: u64::from(config.vocab.max(1)),
                     seed,
                 };
-                Self::tokens(config.count, config.min_len, config.max_len(model), tokens)
+                Self::texts(config.count, config.min_len, config.max_len(model), texts)
             }
-            DatasetKind::Random => {
+            (DatasetKind::Random, _) => {
                 if let Some(shape) = &config.shape {
                     let element = model.inputs.first().map_or(1, |t| t.dtype.bytes());
                     return Self::shaped(config.count, shape, element, seed);
@@ -119,35 +104,40 @@ impl Dataset {
     }
 
     /// Opens a file of samples: NumPy arrays or raw bytes.
-    fn of_file(
-        samples: &Path,
-        lengths: Option<&Path>,
-        model: &ModelSpec,
-    ) -> Result<Self, DatasetError> {
+    fn of_file(samples: &Path, lengths: Option<&Path>, model: &ModelSpec) -> Result<Self> {
         // Samples of ragged bytes may be files themselves, such as images.
         let any = matches!(&model.inputs[..], [t] if t.ragged && t.dtype == DType::U8);
-        let there = RefCell::<Vec<String>>::default();
         let arrays = numpy::open(samples, any, &|name, all| {
-            there.replace(all.iter().map(|name| (*name).to_owned()).collect());
-            arrays::is_asked(name, all, model)
-        })
-        .map_err(|why| DatasetError::Format {
-            path: samples.to_owned(),
-            why,
-        })?;
+            arrays::is_input(name, all, model)
+        });
+        let arrays = arrays.map_err(|why| wrong(samples.display(), why))?;
         match (arrays, lengths) {
-            (Some(arrays), lengths) => Self::arrays(samples, arrays, &there.take(), model, lengths),
+            (Some(arrays), lengths) => Self::arrays(samples, arrays, model, lengths),
             (None, Some(lengths)) => Self::ragged(samples, lengths),
             (None, None) => Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX)),
         }
     }
 
-    /// Returns the name for LoadGen's logs.
-    pub fn name(&self) -> &str {
-        &self.name
+    fn in_file(path: &Path, lengths: Lengths, source: Source) -> Self {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Dataset {
+            name: name.into_owned(),
+            path: path.to_owned(),
+            lengths,
+            source,
+        }
     }
 
-    /// Returns the number of samples, at least one.
+    fn generated(name: String, lengths: Lengths, source: Source) -> Self {
+        let path = PathBuf::new();
+        Dataset {
+            name,
+            path,
+            lengths,
+            source,
+        }
+    }
+
     pub fn count(&self) -> usize {
         match &self.lengths {
             Lengths::Equal { count, .. } => *count,
@@ -172,49 +162,57 @@ impl Dataset {
     }
 
     /// Reads a sample into `to`, which must be [`Dataset::len`] bytes long.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn read(&self, index: usize, to: &mut [u8]) -> Result<(), DatasetError> {
-        let read = |file: &File, path: &Path, to: &mut [u8], at| {
-            file.read_exact_at(to, at)
-                .map_err(|source| DatasetError::Io {
-                    path: path.to_owned(),
-                    verb: "cannot read it",
-                    source,
-                })
-        };
-        match &self.source {
-            Source::File { file, path } => {
-                let at = index as u64 * to.len() as u64;
-                read(file, path, to, at)
+    pub fn read(&self, index: usize, to: &mut [u8]) -> Result<()> {
+        let read = match &self.source {
+            Source::File { file, starts } => {
+                let at = match starts {
+                    None => index as u64 * to.len() as u64,
+                    // An index with a length has an offset.
+                    Some(starts) => starts.get(index).copied().unwrap_or(u64::MAX >> 1),
+                };
+                file.read_exact_at(to, at)
             }
-            Source::Ragged { file, path, starts } => {
-                // An index with a length has an offset.
-                let at = starts.get(index).copied().unwrap_or(u64::MAX >> 1);
-                read(file, path, to, at)
-            }
-            Source::Arrays { path, columns } => {
-                columns.read(index, to).map_err(|source| DatasetError::Io {
-                    path: path.clone(),
-                    verb: "cannot read it",
-                    source,
-                })
-            }
+            Source::Arrays(arrays) => arrays.read(index, to),
             Source::Random { seed } => {
                 random::fill(*seed, index, to);
                 Ok(())
             }
-            Source::Tokens(tokens) => {
-                tokens.read(index, to);
+            Source::Texts(texts) => {
+                texts.read(index, to);
                 Ok(())
             }
-        }
+        };
+        read.map_err(|e| failed(&self.path, "cannot read it", &e))
     }
 }
 
-fn length(bytes: usize) -> Result<u32, DatasetError> {
-    u32::try_from(bytes).map_err(|_| DatasetError::TooLong { bytes })
+fn length(bytes: usize) -> Result<u32> {
+    u32::try_from(bytes).map_err(|_| {
+        anyhow!(
+            "data set: a sample of {bytes} bytes is longer than a request may be (4 GiB less one \
+             byte)"
+        )
+    })
+}
+
+fn wrong(what: impl Display, why: impl Display) -> Error {
+    anyhow!("data set {what}: {why}")
+}
+
+fn empty(what: impl Display) -> Error {
+    wrong(what, "it has no samples; LoadGen needs at least one")
+}
+
+fn failed(path: &Path, verb: &str, error: &io::Error) -> Error {
+    wrong(path.display(), format_args!("{verb}: {error}"))
+}
+
+/// Opens a file of samples; returns it with its size.
+fn opened(path: &Path) -> Result<(File, u64)> {
+    let file = File::open(path).map_err(|e| failed(path, "cannot open it", &e))?;
+    let size = file.metadata();
+    let size = size.map_err(|e| failed(path, "cannot ask for its size", &e))?;
+    Ok((file, size.len()))
 }
 
 /// Returns the bytes of a sample, for tests.

@@ -1,9 +1,10 @@
 //! Random samples from a seed, with fixed or log-uniform lengths.
 
+use anyhow::Result;
 use fastrand::Rng;
 use qdl::config::{Dimension, SizeDistribution};
 
-use super::{Dataset, DatasetError, Lengths, Source, length};
+use super::{Dataset, Lengths, Source, empty, length};
 
 impl Dataset {
     /// Creates `count` random samples of `min` to `max` bytes.
@@ -13,11 +14,11 @@ impl Dataset {
         max: usize,
         seed: u64,
         distribution: SizeDistribution,
-    ) -> Result<Self, DatasetError> {
+    ) -> Result<Self> {
         let name = format!("random, seed {seed}");
         let (shortest, longest) = (length(min)?, length(max)?);
         if count == 0 || longest == 0 {
-            return Err(DatasetError::Empty { what: name });
+            return Err(empty(name));
         }
         let lengths = match distribution {
             SizeDistribution::Fixed => Lengths::Equal {
@@ -30,11 +31,7 @@ impl Dataset {
                 Lengths::Each((0..count).map(|_| draw()).collect())
             }
         };
-        Ok(Dataset {
-            name,
-            lengths,
-            source: Source::Random { seed },
-        })
+        Ok(Dataset::generated(name, lengths, Source::Random { seed }))
     }
 
     /// Creates `count` random samples of this shape, with elements of `element` bytes.
@@ -43,7 +40,7 @@ impl Dataset {
         shape: &[Dimension],
         element: usize,
         seed: u64,
-    ) -> Result<Self, DatasetError> {
+    ) -> Result<Self> {
         let name = format!("random shapes, seed {seed}");
         let mut rng = stream(seed, u64::MAX);
         let mut draw = |d: &Dimension| {
@@ -55,7 +52,7 @@ impl Dataset {
             length(each.fold(element, usize::saturating_mul))
         };
         if count == 0 || shape.iter().any(|d| d.least == 0) {
-            return Err(DatasetError::Empty { what: name });
+            return Err(empty(name));
         }
         let lengths = match shape.iter().all(|d| d.least == d.most) {
             true => Lengths::Equal {
@@ -64,11 +61,7 @@ impl Dataset {
             },
             false => Lengths::Each((0..count).map(|_| sample()).collect::<Result<_, _>>()?),
         };
-        Ok(Dataset {
-            name,
-            lengths,
-            source: Source::Random { seed },
-        })
+        Ok(Dataset::generated(name, lengths, Source::Random { seed }))
     }
 }
 
@@ -159,9 +152,6 @@ mod tests {
 
     #[test]
     fn no_samples_at_all_are_refused() {
-        assert!(matches!(
-            Dataset::random(0, 1, 8, 1, SizeDistribution::Fixed),
-            Err(DatasetError::Empty { .. })
-        ));
+        assert!(Dataset::random(0, 1, 8, 1, SizeDistribution::Fixed).is_err());
     }
 }

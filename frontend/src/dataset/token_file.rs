@@ -1,8 +1,10 @@
 //! A file of token ids, one row per sample (`docs/datasets.md`).
 
-use std::{fs::File, os::unix::fs::FileExt, path::Path};
+use std::{os::unix::fs::FileExt, path::Path};
 
-use super::{Dataset, DatasetError, Lengths, Source};
+use anyhow::Result;
+
+use super::{Dataset, Lengths, Source, empty, failed, opened, wrong};
 
 const MAGIC: &[u8; 8] = b"QDLTOKEN";
 const VERSION: u32 = 1;
@@ -14,65 +16,38 @@ const ID: u64 = 4;
 
 impl Dataset {
     /// Opens a file of token ids. Checks all offsets; the engine checks the ids.
-    pub(super) fn token_file(path: &Path) -> Result<Self, DatasetError> {
-        let failed = |verb| {
-            move |source| DatasetError::Io {
-                path: path.to_owned(),
-                verb,
-                source,
-            }
-        };
-        let wrong = |why: String| DatasetError::Tokens {
-            path: path.to_owned(),
-            why,
-        };
-        let file = File::open(path).map_err(failed("cannot open it"))?;
-        let size = file
-            .metadata()
-            .map_err(failed("cannot ask for its size"))?
-            .len();
+    pub(super) fn token_file(path: &Path) -> Result<Self> {
+        let unreadable = |e| failed(path, "cannot read it", &e);
+        let wrong = |why: String| wrong(path.display(), why);
+        let (file, size) = opened(path)?;
         if size < HEADER as u64 {
             return Err(wrong(format!("{size} bytes are too few for a header")));
         }
         let mut header = [0; HEADER];
-        file.read_exact_at(&mut header, 0)
-            .map_err(failed("cannot read it"))?;
+        file.read_exact_at(&mut header, 0).map_err(unreadable)?;
         let count = count(&header).map_err(wrong)?;
         if count == 0 {
-            return Err(DatasetError::Empty {
-                what: path.display().to_string(),
-            });
+            return Err(empty(path.display()));
         }
         // The file's size bounds the count, so sums do not overflow and the allocation is bounded.
-        let room = (size - HEADER as u64) / OFFSET;
-        if count >= room {
+        if count >= (size - HEADER as u64) / OFFSET {
             return Err(wrong(format!(
                 "it says that it has {count} samples, and {size} bytes have no room for them"
             )));
         }
         let mut offsets = vec![0; (count + 1) as usize * OFFSET as usize];
         file.read_exact_at(&mut offsets, HEADER as u64)
-            .map_err(failed("cannot read it"))?;
+            .map_err(unreadable)?;
         let (offsets, _) = offsets.as_chunks::<{ OFFSET as usize }>();
         let ids_at = HEADER as u64 + (count + 1) * OFFSET;
-        let ids = (size - ids_at) / ID;
+        let (ids, rest) = ((size - ids_at) / ID, (size - ids_at) % ID);
         let (starts, lengths) = rows(offsets, ids_at, ids).map_err(wrong)?;
-        if ids_at + ids * ID != size {
-            return Err(wrong(format!(
-                "{} bytes behind its last id",
-                size - ids_at - ids * ID
-            )));
+        if rest != 0 {
+            return Err(wrong(format!("{rest} bytes behind its last id")));
         }
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Ok(Dataset {
-            name: name.into_owned(),
-            lengths: Lengths::Each(lengths),
-            source: Source::Ragged {
-                file,
-                path: path.to_owned(),
-                starts,
-            },
-        })
+        let starts = Some(starts);
+        let source = Source::File { file, starts };
+        Ok(Dataset::in_file(path, Lengths::Each(lengths), source))
     }
 }
 
@@ -92,10 +67,10 @@ fn count(header: &[u8; HEADER]) -> Result<u64, String> {
 }
 
 /// Offset of each row in the file, and its length in bytes.
-type Rows = (Box<[u64]>, Box<[u32]>);
+type RowTable = (Box<[u64]>, Box<[u32]>);
 
 /// Computes the rows of `ids` ids in total; the first id is at offset `ids_at`.
-fn rows(offsets: &[[u8; OFFSET as usize]], ids_at: u64, ids: u64) -> Result<Rows, String> {
+fn rows(offsets: &[[u8; OFFSET as usize]], ids_at: u64, ids: u64) -> Result<RowTable, String> {
     let mut ends = offsets.iter().map(|b| u64::from_le_bytes(*b));
     let mut from = ends.next().unwrap_or_default();
     if from != 0 {
@@ -148,7 +123,7 @@ mod tests {
         out
     }
 
-    fn open(content: &[u8]) -> Result<Dataset, DatasetError> {
+    fn open(content: &[u8]) -> Result<Dataset> {
         let mut f = tempfile::NamedTempFile::new().expect("a file");
         f.write_all(content).expect("written");
         Dataset::token_file(f.path())

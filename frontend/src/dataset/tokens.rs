@@ -1,10 +1,12 @@
 //! Synthetic texts from a seed.
 
-use super::{Dataset, DatasetError, Lengths, Source, length, random::stream};
+use anyhow::Result;
+
+use super::{Dataset, Lengths, Source, empty, length, random::stream};
 
 /// Content of one input of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
+pub(super) enum InputRole {
     /// Random words.
     Words,
     /// Ones: all tokens are valid.
@@ -13,39 +15,39 @@ pub(super) enum Column {
     Segments,
 }
 
-impl Column {
+impl InputRole {
     pub(super) fn of(name: &str) -> Self {
         if name.contains("mask") {
-            Column::Mask
+            InputRole::Mask
         } else if name.contains("segment") || name.contains("type") {
-            Column::Segments
+            InputRole::Segments
         } else {
-            Column::Words
+            InputRole::Words
         }
     }
 }
 
 /// Synthetic texts: the model's inputs back to back, each a row of `i64` or `i32`.
 #[derive(Debug)]
-pub(super) struct Tokens {
+pub(super) struct SyntheticTexts {
     /// Bytes of a token: 8 or 4.
     pub width: usize,
-    pub columns: Box<[Column]>,
+    pub inputs: Box<[InputRole]>,
     pub vocab: u64,
     pub seed: u64,
 }
 
-impl Tokens {
+impl SyntheticTexts {
     pub(super) fn read(&self, index: usize, to: &mut [u8]) {
         let mut rng = stream(self.seed, index as u64);
         let width = self.width;
-        let rows = to.len() / (width * self.columns.len());
-        for (column, row) in self.columns.iter().zip(to.chunks_exact_mut(rows * width)) {
+        let rows = to.len() / (width * self.inputs.len());
+        for (input, row) in self.inputs.iter().zip(to.chunks_exact_mut(rows * width)) {
             for (i, token) in row.chunks_exact_mut(width).enumerate() {
-                let value = match column {
-                    Column::Words => rng.u64(..self.vocab),
-                    Column::Mask => 1,
-                    Column::Segments => u64::from(i >= rows.div_ceil(2)),
+                let value = match input {
+                    InputRole::Words => rng.u64(..self.vocab),
+                    InputRole::Mask => 1,
+                    InputRole::Segments => u64::from(i >= rows.div_ceil(2)),
                 };
                 // Words are below 2^32, so the lower half is the whole `i32`.
                 token.copy_from_slice(&value.to_le_bytes()[..width]);
@@ -55,28 +57,24 @@ impl Tokens {
 }
 
 impl Dataset {
-    /// Creates `count` texts of `min` to `max` tokens.
-    pub(super) fn tokens(
+    pub(super) fn texts(
         count: usize,
         min: usize,
         max: usize,
-        tokens: Tokens,
-    ) -> Result<Self, DatasetError> {
-        let name = format!("tokens, seed {}", tokens.seed);
-        let row = tokens.columns.len() * tokens.width;
+        texts: SyntheticTexts,
+    ) -> Result<Self> {
+        let name = format!("tokens, seed {}", texts.seed);
+        let row = texts.inputs.len() * texts.width;
         length(max.saturating_mul(row))?;
         if count == 0 || row == 0 || max == 0 {
-            return Err(DatasetError::Empty { what: name });
+            return Err(empty(name));
         }
-        let mut rng = stream(tokens.seed, u64::MAX);
+        let mut rng = stream(texts.seed, u64::MAX);
         let (min, span) = (min.clamp(1, max), (max - min.clamp(1, max)) as u64 + 1);
         // `max` rows fit in 32 bits, and no text is longer.
         let mut draw = || ((min + rng.u64(..span) as usize) * row) as u32;
-        Ok(Dataset {
-            name,
-            lengths: Lengths::Each((0..count).map(|_| draw()).collect()),
-            source: Source::Tokens(tokens),
-        })
+        let lengths = Lengths::Each((0..count).map(|_| draw()).collect());
+        Ok(Dataset::generated(name, lengths, Source::Texts(texts)))
     }
 }
 
@@ -88,15 +86,15 @@ mod tests {
 
     #[test]
     fn texts_are_rows_of_words_mask_and_segments() {
-        let columns = ["input_ids", "input_mask", "segment_ids"].map(Column::of);
-        let tokens = || Tokens {
+        let inputs = ["input_ids", "input_mask", "segment_ids"].map(InputRole::of);
+        let tokens = || SyntheticTexts {
             width: 8,
-            columns: columns.into(),
+            inputs: inputs.into(),
             vocab: 50,
             seed: 4,
         };
-        let d = Dataset::tokens(400, 2, 48, tokens()).expect("sound");
-        let again = Dataset::tokens(400, 2, 48, tokens()).expect("sound");
+        let d = Dataset::texts(400, 2, 48, tokens()).expect("sound");
+        let again = Dataset::texts(400, 2, 48, tokens()).expect("sound");
         let mut lengths = HashSet::new();
         for i in 0..d.count() {
             let sample = bytes(&d, i);
@@ -117,13 +115,13 @@ mod tests {
 
     #[test]
     fn prompts_are_rows_of_32_bits() {
-        let tokens = Tokens {
+        let tokens = SyntheticTexts {
             width: 4,
-            columns: [Column::of("prompt")].into(),
+            inputs: [InputRole::of("prompt")].into(),
             vocab: 500,
             seed: 4,
         };
-        let d = Dataset::tokens(400, 1, 20, tokens).expect("sound");
+        let d = Dataset::texts(400, 1, 20, tokens).expect("sound");
         let mut seen = HashSet::new();
         for i in 0..d.count() {
             let sample = bytes(&d, i);

@@ -1,48 +1,42 @@
 //! Assembles the state of a running run for the live page.
 
-use std::collections::VecDeque;
-
 use loadgen_bridge::{Scenario, TestMode, TestSettings};
 use qdl::counters::Live;
 use record::{
-    Figures, LimitRecord, LimitUnit,
+    LimitRecord, LimitUnit,
     timeline::{ConnectionTick, Timeline},
 };
 use report::{SoFar, State};
+
+use crate::outcome::result::{at_least, at_most, percent};
 
 /// Maximum length of an event's text, in characters.
 const MOST_WORDS: usize = 240;
 /// Maximum number of shown connections, and of shown NIC threads.
 const MOST: usize = 64;
-/// Window of rates, in nanoseconds.
-const RATE_NS: u64 = 1_000_000_000;
-
-/// Constant data of a run, and counters for its rates.
+/// Constant data of a run.
 #[derive(Debug)]
-pub struct Known {
+pub struct LiveRun {
     test: TestSettings,
     target_qps: Option<f64>,
     first: SoFar,
-    /// Names of the completing threads.
     nics: Vec<String>,
-    /// Time, completed samples and tokens, over about the last second.
-    before: VecDeque<(u64, u64, u64)>,
 }
 
 /// Readings of a run at one moment.
-pub struct Moment<'a> {
+pub struct RunMoment<'a> {
     /// Time of the first query, and now, on [`fabric::clock`].
     pub at: [u64; 2],
     /// Number of issued and of completed samples.
     pub counts: [u64; 2],
+    /// Samples and tokens per second.
+    pub rates: [f64; 2],
     /// Names and readings of the connections.
     pub connections: (&'a [String], Vec<ConnectionTick>),
-    /// The run's timeline.
     pub timeline: Timeline,
 }
 
-impl Known {
-    /// Creates the data of a run with these settings.
+impl LiveRun {
     pub fn new(
         node: &str,
         test: &TestSettings,
@@ -55,7 +49,7 @@ impl Known {
             TestMode::SubmissionRun => ", accuracy and performance",
             TestMode::FindPeakPerformance => ", find-peak",
         };
-        Known {
+        LiveRun {
             first: SoFar {
                 node: node.to_owned(),
                 title: format!("{}{mode}", test.scenario.name()),
@@ -65,34 +59,21 @@ impl Known {
             nics,
             test: test.clone(),
             target_qps: target_qps.filter(|_| test.mode == TestMode::PerformanceOnly),
-            before: VecDeque::new(),
         }
     }
 
     /// Sets the fabric, which is known once the backend exists.
-    pub fn over(&mut self, fabric: &str) {
+    pub fn set_fabric(&mut self, fabric: &str) {
         self.first.fabric = fabric.to_owned();
     }
 
     /// Returns the state before the run begins.
-    pub fn nothing(&self) -> SoFar {
+    pub fn initial(&self) -> SoFar {
         self.first.clone()
     }
 
-    /// Adds counters for the rates. Call it at every look.
-    pub fn count(&mut self, now_ns: u64, figures: &Figures, completed: u64) {
-        self.before.push_back((now_ns, completed, figures.tokens));
-        while self
-            .before
-            .get(1)
-            .is_some_and(|(at, ..)| now_ns.saturating_sub(*at) >= RATE_NS)
-        {
-            self.before.pop_front();
-        }
-    }
-
     /// Returns the full state at a moment.
-    pub fn so_far(&self, moment: Moment<'_>, live: &Live) -> SoFar {
+    pub fn so_far(&self, moment: RunMoment<'_>, live: &Live) -> SoFar {
         let [first_ns, now_ns] = moment.at;
         let figures = live.figures();
         let (names, readings) = moment.connections;
@@ -104,7 +85,7 @@ impl Known {
                 event.text.truncate(at);
             }
         }
-        let [rate, token_rate] = self.rates();
+        let [rate, token_rate] = moment.rates;
         let tokens = figures.tokens > 0;
         let mut so_far = SoFar {
             state: State::Running,
@@ -124,16 +105,6 @@ impl Known {
         so_far
     }
 
-    /// Samples and tokens per second.
-    fn rates(&self) -> [f64; 2] {
-        let ends = self.before.front().zip(self.before.back());
-        ends.map_or([0.0; 2], |(from, to)| {
-            let seconds = (to.0 - from.0) as f64 / 1e9;
-            let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds.max(1e-3);
-            [rate(from.1, to.1), rate(from.2, to.2)]
-        })
-    }
-
     /// LoadGen's limits for a valid run, with the current values.
     fn limits(&self, of: &SoFar) -> Vec<LimitRecord> {
         let test = &self.test;
@@ -144,19 +115,12 @@ impl Known {
         if test.scenario == Scenario::Server {
             limits.push(self.bound(of));
         }
-        let limit = |name: &str, setting: &str, unit, limit: f64, was: f64| LimitRecord {
-            name: name.to_owned(),
-            setting: setting.to_owned(),
-            unit,
-            limit,
-            was: Some(was),
-            at_most: false,
-            met: was >= limit,
-        };
+        let limit =
+            |name, unit, limit: f64, was: f64| at_least(name, unit, limit, Some(was), was >= limit);
         if test.min_duration_ms > 0 {
             let (least, was) = (test.min_duration_ms as f64 * 1000.0, of.elapsed_s * 1e6);
-            let setting = "min_duration_ms";
-            limits.push(limit("duration", setting, LimitUnit::Us, least, was));
+            let name = ("duration", "min_duration_ms");
+            limits.push(limit(name, LimitUnit::Us, least, was));
         }
         let (name, unit, each) = match test.scenario {
             Scenario::Offline => ("samples", LimitUnit::Samples, 1),
@@ -170,7 +134,7 @@ impl Known {
         if test.min_query_count > 0 {
             let was = (of.completed / each) as f64;
             let least = test.min_query_count as f64;
-            limits.push(limit(name, "min_query_count", unit, least, was));
+            limits.push(limit((name, "min_query_count"), unit, least, was));
         }
         limits
     }
@@ -179,30 +143,19 @@ impl Known {
     fn bound(&self, of: &SoFar) -> LimitRecord {
         let test = &self.test;
         let quantile = test.server_target_latency_percentile;
-        // Round 99.00000000000001 to 99.
-        let percent = (quantile * 1e7).round() / 1e5;
         let (what, setting, limit_ns, was) = if test.use_token_latencies {
-            let ttft = of.ttft_us;
-            (
-                "TTFT",
-                "server_ttft_latency",
-                test.server_ttft_latency,
-                ttft,
-            )
+            let limit = test.server_ttft_latency;
+            ("TTFT", "server_ttft_latency", limit, of.ttft_us)
         } else {
             let [was] = of.quantiles_us([quantile]);
             let limit = test.server_target_latency_ns;
             ("latency", "server_target_latency_ns", limit, was)
         };
-        let limit = limit_ns as f64 / 1000.0;
+        let limit = at_most(percent(quantile), what, setting, limit_ns as f64);
         LimitRecord {
-            name: format!("p{percent} {what}"),
-            setting: setting.to_owned(),
-            unit: LimitUnit::Us,
-            limit,
             was,
-            at_most: true,
-            met: was.is_none_or(|was| was <= limit),
+            met: was.is_none_or(|was| was <= limit.limit),
+            ..limit
         }
     }
 }
@@ -224,14 +177,15 @@ mod tests {
         test
     }
 
-    fn moment(latency_ns: u64) -> Moment<'static> {
+    fn moment(latency_ns: u64) -> RunMoment<'static> {
         let tick = Tick {
             latency: vec![(latency_bucket(latency_ns), 1_000)],
             ..Tick::default()
         };
-        Moment {
+        RunMoment {
             at: [5_000_000_000, 7_000_000_000],
             counts: [2_010, 2_000],
+            rates: [0.0; 2],
             connections: (&[], Vec::new()),
             timeline: Timeline {
                 tick_ms: 100,
@@ -247,7 +201,7 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_loadgen_so_far() {
-        let known = Known::new("fe", &server(), Some(1_000.0), Vec::new());
+        let known = LiveRun::new("fe", &server(), Some(1_000.0), Vec::new());
         let so_far = known.so_far(moment(2_000_000), &Live::new(2));
         let met: Vec<_> = so_far
             .limits
@@ -265,30 +219,13 @@ mod tests {
         let late = known.so_far(moment(20_000_000), &Live::new(2));
         assert_eq!(late.verdict().0, Some(false));
         assert!(late.verdict().2.contains("p99 latency"));
-        assert_eq!(known.nothing().verdict().1, "NOT BEGUN");
+        assert_eq!(known.initial().verdict().1, "NOT BEGUN");
     }
 
     #[test]
     fn long_words_are_cut() {
-        let known = Known::new("fe", &server(), None, Vec::new());
+        let known = LiveRun::new("fe", &server(), None, Vec::new());
         let so_far = known.so_far(moment(1), &Live::new(1));
         assert_eq!(so_far.timeline.events[0].text.chars().count(), MOST_WORDS);
-    }
-
-    #[test]
-    fn the_rate_is_that_of_about_a_second() {
-        let mut known = Known::new("fe", &server(), None, Vec::new());
-        let tokens = |tokens| Figures {
-            tokens,
-            ..Figures::default()
-        };
-        for tenth in 0..100u64 {
-            let done = if tenth < 80 { 0 } else { 10 * (tenth - 80) };
-            known.count(tenth * 100_000_000, &tokens(2 * done), done);
-        }
-        let [samples, tokens] = known.rates();
-        assert!((samples - 100.0).abs() < 1.0, "{samples}");
-        assert!((tokens - 200.0).abs() < 2.0, "{tokens}");
-        assert!(known.before.len() < 15);
     }
 }

@@ -51,25 +51,23 @@ mod tests {
 
     use super::*;
 
-    /// A state of maximum size, with all values different.
+    /// A state of maximum size, with different values.
     fn most() -> SoFar {
         let connection = |k: u64, c: u64| ConnectionTick {
             samples: (k * 7_919 + c) % 10_007,
-            bytes_out: 1 << 40,
-            bytes_in: 1 << 40,
             in_flight: (k * 31 + c) % 997,
             score: Some(((k + c) % 100) as f64 / 100.0),
             retransmits: (k * 17 + c) % 89,
             window_limited_us: (k * 13 + c) % 99_991,
             rtt_us: Some((k * 11 + c) % 9_973),
+            ..ConnectionTick::default()
         };
+        let latency = |k: u64, b: u16| (b, 1 + (k * 37 + u64::from(b) * 101) % 9_973);
         let tick = |k: u64| Tick {
             issued: 1_000_000 + k * 7 % 13,
             completed: 1_000_000 + k * 5 % 17,
             in_flight: k % 1_000,
-            latency: (64..320)
-                .map(|b: u16| (b, 1 + (k * 37 + u64::from(b) * 101) % 9_973))
-                .collect(),
+            latency: (64..320).map(|b| latency(k, b)).collect(),
             connections: (0..64).map(|c| connection(k, c)).collect(),
         };
         let thread = |t: u16| ThreadSide {
@@ -82,22 +80,22 @@ mod tests {
             kind: "lost".to_owned(),
             text: "x".repeat(240),
         };
+        let node = NodeSide {
+            threads: (0..32).map(thread).collect(),
+            ..NodeSide::default()
+        };
+        let timeline = Timeline {
+            tick_ms: 1_000,
+            ticks: (0..1_200).map(tick).collect(),
+            events: (0..1_000).map(event).collect(),
+            slowest: Vec::new(),
+            nodes: vec![node],
+        };
+        let named = |n| (format!("an-accelerator/{n}"), ConnectionTick::default());
         SoFar {
-            title: "Server".to_owned(),
             state: State::Running,
-            timeline: Timeline {
-                tick_ms: 1_000,
-                ticks: (0..1_200).map(tick).collect(),
-                events: (0..1_000).map(event).collect(),
-                slowest: Vec::new(),
-                nodes: vec![NodeSide {
-                    threads: (0..32).map(thread).collect(),
-                    ..NodeSide::default()
-                }],
-            },
-            connections: (0..64)
-                .map(|c| (format!("an-accelerator/{c}"), ConnectionTick::default()))
-                .collect(),
+            timeline,
+            connections: (0..64).map(named).collect(),
             nics: (0..64)
                 .map(|n| (format!("nic {n}"), Figures::default()))
                 .collect(),

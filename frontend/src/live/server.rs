@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::{
@@ -36,15 +37,14 @@ use tokio::{
 };
 
 use super::{
-    Latest, LiveError, Onlooker, Onlookers,
-    access::{Access, Admitted, Refused},
+    Latest, Viewer, Viewers,
+    access::{Access, AccessRefused, Admitted},
     be_nice, page,
 };
 
 /// Maximum number of connections; further connections are closed at once.
 const MOST_CONNECTIONS: usize = 64;
-/// Maximum number of viewers.
-const MOST_ONLOOKERS: usize = 16;
+const MOST_VIEWERS: usize = 16;
 /// Time limit for a request's head.
 const HEAD: Duration = Duration::from_secs(5);
 /// Maximum bytes buffered per connection, besides one tick.
@@ -55,18 +55,14 @@ const KEPT: usize = 64 << 10;
 /// Time limit for sending the last event.
 const LAST: Duration = Duration::from_millis(800);
 
-/// A bound listening socket.
-pub struct Bound {
+pub struct LiveListener {
     listener: std::net::TcpListener,
     address: SocketAddr,
     access: Access,
 }
 
 /// Binds the address, so that address errors occur before the run.
-///
-/// # Errors
-/// [`LiveError`].
-pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound, LiveError> {
+pub fn bind(address: SocketAddr, folder: &Path) -> Result<LiveListener> {
     let bound = || -> io::Result<(std::net::TcpListener, SocketAddr)> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -75,19 +71,21 @@ pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound, LiveError> {
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
-    let (listener, address) = bound().map_err(|source| LiveError::Bind { address, source })?;
-    let access = Access::of(address, folder).map_err(|source| LiveError::Key {
-        folder: folder.to_owned(),
-        source,
+    let (listener, address) = bound().map_err(|e| {
+        anyhow!("--live {address}: {e}; name another one, or port 0 for any that is free")
     })?;
-    Ok(Bound {
+    let access = Access::of(address, folder).map_err(|e| {
+        let folder = folder.display();
+        anyhow!("--live: cannot write the page's key into {folder}: {e}")
+    })?;
+    Ok(LiveListener {
         listener,
         address,
         access,
     })
 }
 
-impl Bound {
+impl LiveListener {
     /// Returns the note for the user, with the page's address.
     pub fn note(&self) -> String {
         let address = self.address;
@@ -102,49 +100,43 @@ impl Bound {
 }
 
 /// A viewer's place, held until dropped.
-type LooksOn = Arc<Mutex<Option<(OwnedSemaphorePermit, Onlooker)>>>;
+type ViewerSlot = Arc<Mutex<Option<(OwnedSemaphorePermit, Viewer)>>>;
 
-/// State of a connection, which carries one request.
 #[derive(Clone)]
-struct Shared {
+struct ConnectionContext {
     access: Access,
-    onlookers: Arc<Onlookers>,
+    viewers: Arc<Viewers>,
     places: Arc<Semaphore>,
     /// The latest tick as an event; empty before the first.
-    events: watch::Receiver<Event>,
+    events: watch::Receiver<DrawnEvent>,
     /// This connection's viewer place, held until the last byte is sent.
-    looks_on: LooksOn,
+    viewer_slot: ViewerSlot,
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An encoded tick.
 #[derive(Clone, Debug, Default)]
-struct Event {
+struct DrawnEvent {
     bytes: Bytes,
-    /// True for the final event.
     last: bool,
 }
 
 /// Serves on its own thread until the run ends, and then signals `done`.
-///
-/// # Errors
-/// The thread cannot be started.
 pub fn begin(
-    bound: Bound,
+    bound: LiveListener,
     latest: Latest,
-    onlookers: Arc<Onlookers>,
+    viewers: Arc<Viewers>,
     done: Sender<()>,
-) -> Result<(), LiveError> {
+) -> Result<()> {
     let serve = move || {
         be_nice();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         let served = runtime.and_then(|r| {
-            let served = r.block_on(serve(bound, latest, onlookers));
+            let served = r.block_on(serve(bound, latest, viewers));
             // Slow connections are not awaited.
             r.shutdown_background();
             served
@@ -155,19 +147,20 @@ pub fn begin(
         let _ = done.send(());
     };
     let thread = thread::Builder::new().name("live".to_owned());
-    thread.spawn(serve).map_err(LiveError::Thread)?;
+    let started = thread.spawn(serve);
+    started.map_err(|e| anyhow!("--live: cannot start a thread: {e}"))?;
     Ok(())
 }
 
-async fn serve(bound: Bound, latest: Latest, onlookers: Arc<Onlookers>) -> io::Result<()> {
+async fn serve(bound: LiveListener, latest: Latest, viewers: Arc<Viewers>) -> io::Result<()> {
     let listener = TcpListener::from_std(bound.listener)?;
-    let (draw, events) = watch::channel(Event::default());
-    let shared = Shared {
+    let (draw, events) = watch::channel(DrawnEvent::default());
+    let shared = ConnectionContext {
         access: bound.access,
-        onlookers,
-        places: Arc::new(Semaphore::new(MOST_ONLOOKERS)),
+        viewers,
+        places: Arc::new(Semaphore::new(MOST_VIEWERS)),
         events,
-        looks_on: LooksOn::default(),
+        viewer_slot: ViewerSlot::default(),
     };
     let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let drawing = drawing(latest, draw);
@@ -178,8 +171,8 @@ async fn serve(bound: Bound, latest: Latest, onlookers: Arc<Onlookers>) -> io::R
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     if let Ok(place) = connections.clone().try_acquire_owned() {
-                        let shared = Shared {
-                            looks_on: LooksOn::default(),
+                        let shared = ConnectionContext {
+                            viewer_slot: ViewerSlot::default(),
                             ..shared.clone()
                         };
                         tokio::spawn(async move {
@@ -194,19 +187,19 @@ async fn serve(bound: Bound, latest: Latest, onlookers: Arc<Onlookers>) -> io::R
         }
     }
     // A viewer's place is free once the viewer has the last event.
-    let all = MOST_ONLOOKERS as u32;
+    let all = MOST_VIEWERS as u32;
     let _ = timeout_at(Instant::now() + LAST, shared.places.acquire_many(all)).await;
     Ok(())
 }
 
 /// Draws each tick once, until the last.
-async fn drawing(mut latest: Latest, draw: watch::Sender<Event>) {
+async fn drawing(mut latest: Latest, draw: watch::Sender<DrawnEvent>) {
     let mut number = 0u64;
     while latest.changed().await.is_ok() {
         let so_far = latest.borrow_and_update().clone();
         let last = matches!(so_far.state, State::Over(_));
         number += 1;
-        draw.send_replace(Event {
+        draw.send_replace(DrawnEvent {
             bytes: page::event(number, &so_far),
             last,
         });
@@ -218,8 +211,8 @@ async fn drawing(mut latest: Latest, draw: watch::Sender<Event>) {
     }
 }
 
-async fn connection(stream: TcpStream, shared: Shared) {
-    let looks_on = shared.looks_on.clone();
+async fn connection(stream: TcpStream, shared: ConnectionContext) {
+    let viewer_slot = shared.viewer_slot.clone();
     let service = service_fn(move |request| {
         let answer = answer(&request, &shared);
         async move { Ok::<_, Infallible>(answer) }
@@ -232,16 +225,16 @@ async fn connection(stream: TcpStream, shared: Shared) {
         .max_buf_size(WAITING)
         .serve_connection(TokioIo::new(stream), service)
         .await;
-    lock(&looks_on).take();
+    lock(&viewer_slot).take();
 }
 
-type Answer = Response<Either<Full<Bytes>, Events>>;
+type PageResponse = Response<Either<Full<Bytes>, EventStream>>;
 
-fn answer(request: &Request<Incoming>, shared: &Shared) -> Answer {
+fn answer(request: &Request<Incoming>, shared: &ConnectionContext) -> PageResponse {
     let cookie = match shared.access.check(request.uri(), request.headers()) {
         Ok(Admitted::Open) => None,
         Ok(Admitted::Cookie(cookie)) => HeaderValue::try_from(cookie).ok(),
-        Err(Refused::Key) => {
+        Err(AccessRefused::Key) => {
             let mut answer = words(
                 StatusCode::UNAUTHORIZED,
                 "This run is shown to those who have its page's key: open the address in live.url, in \
@@ -252,7 +245,7 @@ fn answer(request: &Request<Incoming>, shared: &Shared) -> Answer {
             headers.insert(header::WWW_AUTHENTICATE, scheme);
             return answer;
         }
-        Err(Refused::Host) => {
+        Err(AccessRefused::Host) => {
             return words(
                 StatusCode::FORBIDDEN,
                 "This run is shown on this machine alone: ask for localhost or 127.0.0.1.\n",
@@ -282,16 +275,20 @@ fn answer(request: &Request<Incoming>, shared: &Shared) -> Answer {
     }
 }
 
-fn words(status: StatusCode, words: &'static str) -> Answer {
+fn words(status: StatusCode, words: &'static str) -> PageResponse {
     let bytes = Bytes::from_static(words.as_bytes());
     of(status, "text/plain; charset=utf-8", bytes)
 }
 
-fn of(status: StatusCode, kind: &'static str, bytes: Bytes) -> Answer {
+fn of(status: StatusCode, kind: &'static str, bytes: Bytes) -> PageResponse {
     headed(status, kind, Either::Left(Full::new(bytes)))
 }
 
-fn headed(status: StatusCode, kind: &'static str, body: Either<Full<Bytes>, Events>) -> Answer {
+fn headed(
+    status: StatusCode,
+    kind: &'static str,
+    body: Either<Full<Bytes>, EventStream>,
+) -> PageResponse {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     for (name, value) in [
@@ -308,7 +305,7 @@ fn headed(status: StatusCode, kind: &'static str, body: Either<Full<Bytes>, Even
     answer
 }
 
-fn events(shared: &Shared) -> Answer {
+fn events(shared: &ConnectionContext) -> PageResponse {
     let Ok(place) = shared.places.clone().try_acquire_owned() else {
         return words(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -318,36 +315,39 @@ fn events(shared: &Shared) -> Answer {
     let mut seen = shared.events.clone();
     // Skip the old event: the next one comes at once.
     seen.borrow_and_update();
-    *lock(&shared.looks_on) = Some((place, shared.onlookers.one()));
-    let body = Events {
+    *lock(&shared.viewer_slot) = Some((place, shared.viewers.one()));
+    let body = EventStream {
         next: Some(Box::pin(next(seen))),
     };
     headed(StatusCode::OK, "text/event-stream", Either::Right(body))
 }
 
 /// Waits for the next event; returns it with the receiver.
-async fn next(mut seen: watch::Receiver<Event>) -> Option<(Event, watch::Receiver<Event>)> {
+async fn next(
+    mut seen: watch::Receiver<DrawnEvent>,
+) -> Option<(DrawnEvent, watch::Receiver<DrawnEvent>)> {
     seen.changed().await.ok()?;
     let event = seen.borrow_and_update().clone();
     Some((event, seen))
 }
 
-type Next = Pin<Box<dyn Future<Output = Option<(Event, watch::Receiver<Event>)>> + Send>>;
+type NextEvent =
+    Pin<Box<dyn Future<Output = Option<(DrawnEvent, watch::Receiver<DrawnEvent>)>> + Send>>;
 
 /// A viewer's stream of events: polls the next event only when there is room, and gets the latest.
-struct Events {
+struct EventStream {
     /// `None` after the last event.
-    next: Option<Next>,
+    next: Option<NextEvent>,
 }
 
-impl Body for Events {
+impl Body for EventStream {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
         let Some(waits) = &mut self.next else {
             return Poll::Ready(None);
         };
@@ -358,7 +358,7 @@ impl Body for Events {
             self.next = None;
             return Poll::Ready(None);
         };
-        self.next = (!event.last).then(|| Box::pin(next(seen)) as Next);
+        self.next = (!event.last).then(|| Box::pin(next(seen)) as NextEvent);
         Poll::Ready(Some(Ok(Frame::data(event.bytes))))
     }
 }

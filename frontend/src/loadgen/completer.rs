@@ -17,12 +17,12 @@ use qdl::{
 };
 
 use crate::{
-    accuracy::Whose,
+    accuracy::AnswerOrigins,
     loadgen::{
+        phases::{CallTime, Phases, Share},
         tokens::{self, Tokens},
         verify::Verifier,
     },
-    outcome::phases::{Phases, Share, Told},
 };
 
 /// Maximum number of restarts of a sample whose parts still feed the watchdog. A long answer that
@@ -47,7 +47,7 @@ pub struct Left {
     /// Number of reported first tokens.
     pub first_tokens: u64,
     /// Time spent in calls to LoadGen in that series.
-    pub told: Told,
+    pub told: CallTime,
 }
 
 impl From<Left> for Share {
@@ -79,7 +79,7 @@ pub struct Completers {
     tokens: Option<Arc<Tokens>>,
     phases: Arc<Phases>,
     /// Set if answers are scored.
-    whose: Option<Arc<Whose>>,
+    whose: Option<Arc<AnswerOrigins>>,
     /// True if the sample rate is high enough to outgrow LoadGen's log.
     quick: bool,
     loadgen: LoadGen,
@@ -110,7 +110,7 @@ impl Completers {
 
     /// Also records in `whose` the connection that answered each sample.
     #[must_use]
-    pub fn noting(mut self, whose: Option<Arc<Whose>>) -> Self {
+    pub fn noting(mut self, whose: Option<Arc<AnswerOrigins>>) -> Self {
         self.whose = whose;
         self
     }
@@ -135,7 +135,7 @@ impl Completers {
             latest_ns: 0,
             first_tokens: 0,
             calls: 0,
-            told: Told::default(),
+            told: CallTime::default(),
             shared: self.clone(),
         }
     }
@@ -162,7 +162,7 @@ impl Completers {
     /// first token of each completed sample, beyond the end of its memory if there is none
     /// (`AsyncLog::LogAccuracy` and `RecordSampleCompletion`). An invented first token is no
     /// remedy: LoadGen reads the records of several threads in no order. LoadGen does not wait for
-    /// these samples: an abort stops its test ([`Verdict::fail`](crate::run::exit::Verdict::fail)).
+    /// these samples: an abort stops its test ([`Verdict::fail`](crate::exit::Verdict::fail)).
     pub fn complete_empty(&self, samples: &[Sample]) {
         let unanswered = self.unanswered(samples);
         if !self.tokens.as_ref().is_some_and(|t| t.first) {
@@ -260,7 +260,7 @@ pub struct LoadgenCompleter {
     /// Number of calls to LoadGen.
     calls: u32,
     /// Total of the timed calls in this series.
-    told: Told,
+    told: CallTime,
     shared: Completers,
 }
 

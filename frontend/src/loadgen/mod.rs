@@ -1,7 +1,8 @@
 //! LoadGen's side: what it calls, what it is told, and how answers are counted for it.
 
 pub mod completer;
+pub mod meter;
+pub mod phases;
 pub mod qsl;
-pub mod sut;
 pub mod tokens;
 pub mod verify;

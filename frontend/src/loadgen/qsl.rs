@@ -15,7 +15,8 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use fabric::{Region, RegionError, os::Near};
+use anyhow::{Result, anyhow, bail};
+use fabric::{Region, os::Near};
 use loadgen_bridge::QuerySampleLibrary;
 use qdl::{
     compression,
@@ -23,64 +24,24 @@ use qdl::{
 };
 
 use crate::{
-    dataset::{Dataset, DatasetError},
+    dataset::Dataset,
+    exit::{ExitCode, Verdict},
     loadgen::verify::Verifier,
-    run::exit::{ExitCode, Verdict},
 };
 
 /// Alignment of samples of different lengths: a cache line, which suits every element type. Samples
 /// of equal length lie back to back, so that an engine can run neighbours in place.
 const ALIGN: usize = 64;
 
-/// Error: the library cannot be made, or a sample cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum QslError {
-    /// The data set's file is invalid or unreadable.
-    #[error(transparent)]
-    Dataset(#[from] DatasetError),
-    /// The memory for the samples cannot be allocated.
-    #[error(
-        "memory for {samples} loaded samples: {source}; set performance_sample_count to a smaller number"
-    )]
-    Memory {
-        /// Number of samples.
-        samples: usize,
-        /// The underlying error.
-        source: RegionError,
-    },
-    /// LoadGen requested a sample that does not exist, or more samples than fit.
-    #[error("cannot load sample {index}: {why}")]
-    Load {
-        /// Index of the sample.
-        index: usize,
-        /// The reason.
-        why: String,
-    },
-    /// A sample is longer than the model's input.
-    #[error(
-        "sample {index} of the data set has {bytes} bytes and fits no slot, the model's input has {largest} at most: \
-         set its `shape` on every node to what the longest sample needs"
-    )]
-    TooLong {
-        /// Index of the sample.
-        index: usize,
-        /// Length of the sample in bytes.
-        bytes: u32,
-        /// Length of the model's input in bytes.
-        largest: usize,
-    },
-}
-
 /// Position of a sample in the region; `len` is 0 while the sample is not loaded.
 #[derive(Debug, Default)]
-struct Place {
+struct SamplePosition {
     offset: AtomicU64,
     len: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct Loaded {
-    /// Used bytes of the region.
     used: usize,
     /// Load count of each sample: LoadGen may load one several times.
     times: Vec<u32>,
@@ -102,7 +63,7 @@ struct Packing {
 pub struct Qsl {
     dataset: Dataset,
     region: Arc<Region>,
-    places: Box<[Place]>,
+    positions: Box<[SamplePosition]>,
     near: Near,
     performance_count: usize,
     compression: Option<Compression>,
@@ -114,9 +75,6 @@ pub struct Qsl {
 impl Qsl {
     /// Creates the library over a data set. At most `performance_count` samples are loaded at a
     /// time (`None`: all); their memory is near the NICs.
-    ///
-    /// # Errors
-    /// [`QslError`].
     pub fn new(
         dataset: Dataset,
         model: &ModelSpec,
@@ -124,17 +82,17 @@ impl Qsl {
         near: Near,
         verifier: Option<Arc<Verifier>>,
         verdict: Verdict,
-    ) -> Result<Self, QslError> {
+    ) -> Result<Self> {
         let total = dataset.count();
         let largest = model.max_input_bytes().unwrap_or(usize::MAX);
         for index in 0..total {
             let bytes = dataset.len(index).unwrap_or(0);
             if bytes as usize > largest {
-                return Err(QslError::TooLong {
-                    index,
-                    bytes,
-                    largest,
-                });
+                bail!(
+                    "sample {index} of the data set has {bytes} bytes and fits no slot, the \
+                     model's input has {largest} at most: set its `shape` on every node to what \
+                     the longest sample needs"
+                );
             }
             if dataset.equal_len().is_some() {
                 break;
@@ -144,14 +102,16 @@ impl Qsl {
         let compression = model.compression;
         let bytes = capacity(&dataset, performance_count, compression);
         let region = Region::on_nodes(bytes, &near.nodes);
-        let region = region.map_err(|source| QslError::Memory {
-            samples: performance_count,
-            source,
+        let region = region.map_err(|error| {
+            anyhow!(
+                "memory for {performance_count} loaded samples: {error}; set \
+                 performance_sample_count to a smaller number"
+            )
         })?;
         Ok(Qsl {
             near,
             region: Arc::new(region),
-            places: (0..total).map(|_| Place::default()).collect(),
+            positions: (0..total).map(|_| SamplePosition::default()).collect(),
             performance_count,
             compression,
             loaded: Mutex::new(Loaded {
@@ -164,39 +124,37 @@ impl Qsl {
         })
     }
 
-    /// Returns the memory of the samples.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
     /// Returns the position of a loaded sample in the region: offset and length in bytes.
     pub fn place(&self, index: usize) -> Option<(usize, u32)> {
-        let place = self.places.get(index)?;
-        match place.len.load(Ordering::Acquire) {
+        let position = self.positions.get(index)?;
+        match position.len.load(Ordering::Acquire) {
             0 => None,
-            len => Some((place.offset.load(Ordering::Relaxed) as usize, len)),
+            len => Some((position.offset.load(Ordering::Relaxed) as usize, len)),
         }
     }
 
-    /// Returns the number of samples loaded at a time.
     pub fn performance_count(&self) -> usize {
         self.performance_count
     }
 
-    /// Returns the number of samples of the data set.
     pub fn total(&self) -> usize {
         self.dataset.count()
     }
 
-    fn load(&self, indices: &[usize]) -> Result<(), QslError> {
+    fn load(&self, indices: &[usize]) -> Result<()> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let align = stride_of(&self.dataset, self.compression);
         for &index in indices {
-            let fail = |why: String| QslError::Load { index, why };
-            let len = self
-                .dataset
-                .len(index)
-                .ok_or_else(|| fail(format!("the data set has {}", self.total())))?;
+            let Some(len) = self.dataset.len(index) else {
+                bail!(
+                    "cannot load sample {index}: the data set has {}",
+                    self.total()
+                );
+            };
             loaded.total += 1;
             loaded.times[index] += 1;
             if loaded.times[index] > 1 {
@@ -225,10 +183,11 @@ impl Qsl {
                 }
             };
             loaded.used += bytes.next_multiple_of(align);
-            let place = &self.places[index];
-            place.offset.store(offset as u64, Ordering::Relaxed);
-            let carried = u32::try_from(bytes).map_err(|e| fail(e.to_string()))?;
-            place.len.store(carried, Ordering::Release);
+            let position = &self.positions[index];
+            position.offset.store(offset as u64, Ordering::Relaxed);
+            let carried =
+                u32::try_from(bytes).map_err(|e| anyhow!("cannot load sample {index}: {e}"))?;
+            position.len.store(carried, Ordering::Release);
         }
         // Free the scratch memory, possibly hundreds of megabytes: the next set is loaded after
         // this one is measured.
@@ -237,7 +196,7 @@ impl Qsl {
     }
 
     /// Reads a sample from the data set, uncompressed.
-    fn read(&self, index: usize, to: &mut [u8]) -> Result<(), QslError> {
+    fn read(&self, index: usize, to: &mut [u8]) -> Result<()> {
         self.dataset.read(index, to)?;
         if let Some(verifier) = &self.verifier {
             verifier.loaded(index, to);
@@ -247,13 +206,15 @@ impl Qsl {
 
     /// Returns the memory for a sample during its load, behind all loaded samples.
     #[expect(clippy::mut_from_ref, reason = "whoever loads holds the lock")]
-    fn room(&self, index: usize, offset: usize, bytes: usize) -> Result<&mut [u8], QslError> {
+    fn room(&self, index: usize, offset: usize, bytes: usize) -> Result<&mut [u8]> {
         // SAFETY: bytes from `used` on belong to no loaded sample, so no thread reads them: the
-        // holder of the lock on `loaded` writes them before it publishes the sample in `places`.
+        // holder of the lock on `loaded` writes them before it publishes the sample in `positions`.
         let to = unsafe { self.region.bytes_mut(offset, bytes) };
-        to.map_err(|e| QslError::Load {
-            index,
-            why: format!("{e}; set performance_sample_count to as many as LoadGen loads"),
+        to.map_err(|e| {
+            anyhow!(
+                "cannot load sample {index}: {e}; set performance_sample_count to as many as \
+                 LoadGen loads"
+            )
         })
     }
 
@@ -265,7 +226,7 @@ impl Qsl {
             };
             *times -= 1;
             if *times == 0 {
-                self.places[index].len.store(0, Ordering::Release);
+                self.positions[index].len.store(0, Ordering::Release);
             }
             loaded.total -= 1;
         }
@@ -301,7 +262,7 @@ fn capacity(dataset: &Dataset, count: usize, compression: Option<Compression>) -
 
 impl QuerySampleLibrary for Qsl {
     fn name(&self) -> String {
-        self.dataset.name().to_owned()
+        self.dataset.name.clone()
     }
 
     fn total_sample_count(&self) -> usize {
@@ -462,6 +423,7 @@ mod tests {
             None,
             Verdict::default(),
         );
-        assert!(matches!(made, Err(QslError::TooLong { .. })));
+        let error = made.expect_err("too long").to_string();
+        assert!(error.contains("fits no slot"), "{error}");
     }
 }

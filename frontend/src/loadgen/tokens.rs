@@ -3,11 +3,9 @@
 //! The engine determines the number of tokens of an answer: it is the answer's length. If an engine
 //! does not count tokens, the run is refused.
 
-use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use anyhow::{Result, bail};
 use fabric::wire::Stream;
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{
@@ -21,50 +19,6 @@ use record::EngineInfo;
 pub const TOKEN_BYTES: usize = 4;
 /// Number of faults kept as text; all others are only counted.
 const KEPT: usize = 10;
-
-/// Error: LoadGen is set to measure tokens, but they are not counted.
-#[derive(Debug, thiserror::Error)]
-pub enum TokensError {
-    /// The engine does not count tokens.
-    #[error(
-        "LoadGen is to measure tokens (use_token_latencies), and engine `{engine}` of {node} does not count those of \
-         model `{model}`: let {node} run an engine that answers with token ids (`kind: tokens`, `http` or `llm`), or \
-         set use_token_latencies to 0"
-    )]
-    Engine {
-        /// Name of the engine.
-        engine: String,
-        /// The engine's node.
-        node: String,
-        /// The model.
-        model: String,
-    },
-    /// The model's output is not a row of tokens.
-    #[error(
-        "LoadGen is to measure tokens (use_token_latencies), and the output of model `{model}`, {output}, which \
-         engine `{engine}` of {node} answers with, is no row of tokens: give it `dtype: i32` and `ragged: true` on \
-         every node, or set use_token_latencies to 0"
-    )]
-    Output {
-        /// The model.
-        model: String,
-        /// Its output.
-        output: String,
-        /// Name of the first engine.
-        engine: String,
-        /// The engine's node.
-        node: String,
-    },
-    /// No engine is known.
-    #[error(
-        "LoadGen is to measure tokens (use_token_latencies) of model `{model}`, and no engine was named: is an \
-         accelerator still there?"
-    )]
-    Nobody {
-        /// The model.
-        model: String,
-    },
-}
 
 /// Whether a tensor is a row of token ids of variable length.
 fn is_tokens(t: &TensorSpec) -> bool {
@@ -96,32 +50,32 @@ pub fn default_stream(model: &ModelSpec, test: &TestSettings) -> Stream {
 }
 
 /// Checks that every engine counts tokens and that the model's output is a row of tokens.
-///
-/// # Errors
-/// [`TokensError`] if an engine does not count tokens; it names the engine, its node and the model.
-pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<(), TokensError> {
-    let name = model.name.clone();
-    let (node, engine) = match engines.iter().find(|(_, e)| !e.tokens) {
-        Some((node, e)) => {
-            return Err(TokensError::Engine {
-                engine: e.name.clone(),
-                node: node.clone(),
-                model: name,
-            });
-        }
-        None => engines.first().ok_or(TokensError::Nobody {
-            model: name.clone(),
-        })?,
-    };
-    match is_tokens(&model.output) {
-        true => Ok(()),
-        false => Err(TokensError::Output {
-            model: name,
-            output: model.output.to_string(),
-            engine: engine.name.clone(),
-            node: node.clone(),
-        }),
+pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<()> {
+    let (name, output) = (&model.name, &model.output);
+    if let Some((node, engine)) = engines.iter().find(|(_, e)| !e.tokens) {
+        bail!(
+            "LoadGen is to measure tokens (use_token_latencies), and engine `{}` of {node} does \
+             not count those of model `{name}`: let {node} run an engine that answers with token \
+             ids (`kind: tokens`, `http` or `llm`), or set use_token_latencies to 0",
+            engine.name
+        );
     }
+    let Some((node, engine)) = engines.first() else {
+        bail!(
+            "LoadGen is to measure tokens (use_token_latencies) of model `{name}`, and no engine \
+             was named: is an accelerator still there?"
+        );
+    };
+    if !is_tokens(output) {
+        bail!(
+            "LoadGen is to measure tokens (use_token_latencies), and the output of model \
+             `{name}`, {output}, which engine `{}` of {node} answers with, is no row of tokens: \
+             give it `dtype: i32` and `ragged: true` on every node, or set use_token_latencies to \
+             0",
+            engine.name
+        );
+    }
+    Ok(())
 }
 
 /// Returns the number of tokens of an answer, which is its length.
@@ -134,7 +88,6 @@ pub fn first(payload: &[u8]) -> &[u8] {
     payload.get(..TOKEN_BYTES).unwrap_or(payload)
 }
 
-/// Collects faults of token answers from all NIC threads.
 #[derive(Debug)]
 pub struct Tokens {
     /// Bytes per token of prompts and answers.
@@ -144,48 +97,42 @@ pub struct Tokens {
     /// True if LoadGen gets each sample's first token: not in Offline.
     pub first: bool,
     connections: OnceLock<Vec<String>>,
-    too_short: AtomicU64,
-    contradicted: AtomicU64,
-    faults: Mutex<Vec<String>>,
-    notes: Mutex<Vec<String>>,
+    found: Mutex<TokenFindings>,
 }
 
-/// Faults of token answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenFindings {
     /// Number of answers with fewer than two whole tokens.
     pub too_short: u64,
     /// Number of repeated samples whose first token differs from the reported one.
     pub contradicted: u64,
-    /// Text of the first faults.
     pub faults: Vec<String>,
     /// Text of the first differing answers without a reported first token: not faults.
     pub notes: Vec<String>,
 }
 
 impl Tokens {
-    /// Creates the collector for a run with these settings.
     pub fn new(sizes: TokenSizes, test: &TestSettings) -> Self {
         Tokens {
             sizes,
             measured: test.use_token_latencies,
             first: test.use_token_latencies && test.scenario != Scenario::Offline,
             connections: OnceLock::new(),
-            too_short: AtomicU64::new(0),
-            contradicted: AtomicU64::new(0),
-            faults: Mutex::default(),
-            notes: Mutex::default(),
+            found: Mutex::default(),
         }
     }
 
-    /// Sets the names of the connections, for fault texts.
-    pub fn come_from(&self, connections: Vec<String>) {
+    pub fn set_connections(&self, connections: Vec<String>) {
         let _ = self.connections.set(connections);
     }
 
-    fn whence(&self, connection: usize) -> String {
+    fn name_of(&self, connection: usize) -> String {
         let name = self.connections.get().and_then(|c| c.get(connection));
         name.map_or_else(|| format!("connection {connection}"), String::clone)
+    }
+
+    fn found(&self) -> MutexGuard<'_, TokenFindings> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks an answer from `connection`. LoadGen treats fewer than two whole tokens as an error;
@@ -194,16 +141,18 @@ impl Tokens {
         if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
             return;
         }
-        self.too_short.fetch_add(1, Relaxed);
+        let mut found = self.found();
+        found.too_short += 1;
         let n = count(payload);
         let what = match payload.len() % TOKEN_BYTES {
             0 => format!("{n} token{}", if n == 1 { "" } else { "s" }),
             _ => format!("{} bytes, which are no tokens", payload.len()),
         };
-        self.fault(|| {
+        keep(&mut found.faults, || {
             format!(
-                "engine: sample {index} was answered with {what} by {}; LoadGen measures answers of 2 and more",
-                self.whence(connection)
+                "engine: sample {index} was answered with {what} by {}; LoadGen measures answers \
+                 of 2 and more",
+                self.name_of(connection)
             )
         });
     }
@@ -212,55 +161,37 @@ impl Tokens {
     /// first tokens are reported; otherwise LoadGen gets only the second answer.
     pub fn contradicted(&self, what: Contradiction) {
         let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
-        let (index, whence) = (what.index, || self.whence(what.connection));
+        let (index, by) = (what.index, || self.name_of(what.connection));
+        let again = format!("sample {index} was sent again, and began with token {again}");
+        let mut found = self.found();
         if self.first {
-            self.contradicted.fetch_add(1, Relaxed);
-            self.fault(|| {
-                let whence = whence();
-                format!(
-                    "sample {index} was sent again, and began with token {again} where {before} was reported, by \
-                     {whence}"
-                )
+            found.contradicted += 1;
+            keep(&mut found.faults, || {
+                format!("{again} where {before} was reported, by {}", by())
             });
         } else {
-            keep(&self.notes, || {
-                let whence = whence();
-                format!(
-                    "sample {index} was sent again, and began with token {again} by {whence}, with {before} before; \
-                     its second answer counts"
-                )
+            keep(&mut found.notes, || {
+                let by = by();
+                format!("{again} by {by}, with {before} before; its second answer counts")
             });
         }
     }
 
-    fn fault(&self, text: impl FnOnce() -> String) {
-        keep(&self.faults, text);
-    }
-
-    /// Returns the faults so far.
     pub fn findings(&self) -> TokenFindings {
-        TokenFindings {
-            too_short: self.too_short.load(Relaxed),
-            contradicted: self.contradicted.load(Relaxed),
-            faults: kept(&self.faults).clone(),
-            notes: kept(&self.notes).clone(),
-        }
+        self.found().clone()
     }
 }
 
-fn kept(words: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
-    words.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn keep(words: &Mutex<Vec<String>>, text: impl FnOnce() -> String) {
-    let mut words = kept(words);
-    if words.len() < KEPT {
-        words.push(text());
+fn keep(texts: &mut Vec<String>, text: impl FnOnce() -> String) {
+    if texts.len() < KEPT {
+        texts.push(text());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     fn engine(name: &str, tokens: bool) -> EngineInfo {
@@ -293,22 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_nobody_counts_are_refused_in_one_line() {
+    fn tokens_that_no_engine_counts_are_refused_in_one_line() {
         let model = of_tokens();
         let good = ("acc-a".to_owned(), engine("tokens", true));
         let bad = ("acc-b".to_owned(), engine("null", false));
         check(&model, std::slice::from_ref(&good)).expect("counted");
         let e = check(&model, &[good.clone(), bad]).expect_err("not counted");
         let text = e.to_string();
-        for word in [
-            "`null`",
-            "acc-b",
-            "`llama`",
-            "kind: tokens",
-            "use_token_latencies",
-        ] {
-            assert!(text.contains(word), "{text:?} lacks {word:?}");
-        }
+        assert_has(
+            &text,
+            &[
+                "`null`",
+                "acc-b",
+                "`llama`",
+                "kind: tokens",
+                "use_token_latencies",
+            ],
+        );
         assert_eq!(text.lines().count(), 1);
         for spoil in [
             (|m: &mut ModelSpec| m.output.ragged = false) as fn(&mut ModelSpec),
@@ -323,10 +255,8 @@ mod tests {
             assert!(words.iter().all(|w| text.contains(w)), "{text}");
             assert_eq!(sizes(&model), None);
         }
-        assert!(matches!(
-            check(&model, &[]),
-            Err(TokensError::Nobody { .. })
-        ));
+        let text = check(&model, &[]).expect_err("no engine").to_string();
+        assert!(text.contains("no engine was named"), "{text}");
     }
 
     #[test]
@@ -351,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_less_than_two_tokens_is_the_engines_error_and_says_whose() {
+    fn an_answer_of_less_than_two_tokens_is_the_engines_error_and_names_the_connection() {
         let tokens = Tokens::new(
             sizes(&of_tokens()).expect("tokens"),
             &test(Scenario::Offline, true),
         );
-        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
+        tokens.set_connections(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
         tokens.answered(0, 1, &[0; 8]);
         assert_eq!(tokens.findings(), TokenFindings::default());
         tokens.answered(1, 7, &[]);
@@ -370,48 +300,39 @@ mod tests {
     }
 
     #[test]
-    fn a_contradiction_says_which_sample_and_which_tokens() {
-        let tokens = Tokens::new(
-            sizes(&of_tokens()).expect("tokens"),
-            &test(Scenario::Server, true),
-        );
-        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
-        for _ in 0..2 * KEPT {
-            let what = Contradiction {
-                index: 5,
-                reported: 17,
-                again: u64::from(-3i32 as u32),
-                connection: 1,
-            };
-            tokens.contradicted(what);
-        }
-        let found = tokens.findings();
-        assert_eq!(found.contradicted, 2 * KEPT as u64);
-        assert_eq!(found.faults.len(), KEPT);
-        let text =
-            "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-b/0";
-        assert_eq!((found.faults[0].as_str(), found.notes.len()), (text, 0));
-    }
-
-    #[test]
-    fn another_first_token_is_a_note_where_loadgen_was_told_of_none() {
-        for (scenario, measured) in [(Scenario::Offline, true), (Scenario::Server, false)] {
+    fn a_contradiction_is_a_fault_where_loadgen_has_the_first_token_and_else_a_note() {
+        let again = "sample 5 was sent again, and began with token -3";
+        for (scenario, measured, text) in [
+            (Scenario::Server, true, "where 17 was reported, by acc-b/0"),
+            (
+                Scenario::Offline,
+                true,
+                "by acc-b/0, with 17 before; its second answer counts",
+            ),
+            (
+                Scenario::Server,
+                false,
+                "by acc-b/0, with 17 before; its second answer counts",
+            ),
+        ] {
             let sizes = sizes(&of_tokens()).expect("tokens");
             let tokens = Tokens::new(sizes, &test(scenario, measured));
+            tokens.set_connections(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
             for _ in 0..2 * KEPT {
                 tokens.contradicted(Contradiction {
                     index: 5,
                     reported: 17,
-                    again: 3,
+                    again: u64::from(-3i32 as u32),
                     connection: 1,
                 });
             }
             let found = tokens.findings();
-            assert_eq!((found.contradicted, found.faults.len()), (0, 0));
-            assert_eq!(found.notes.len(), KEPT);
-            let text =
-                "sample 5 was sent again, and began with token 3 by connection 1, with 17 before";
-            assert!(found.notes[0].starts_with(text), "{}", found.notes[0]);
+            let (kept, others, counted) = match tokens.first {
+                true => (found.faults, found.notes, 2 * KEPT as u64),
+                false => (found.notes, found.faults, 0),
+            };
+            assert_eq!((found.contradicted, others.len()), (counted, 0));
+            assert_eq!((kept.len(), &kept[0]), (KEPT, &format!("{again} {text}")));
         }
     }
 }

@@ -24,10 +24,8 @@ use crate::loadgen::tokens::{TOKEN_BYTES, count};
 
 const SHARDS: usize = 64;
 
-/// Results of the verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Number of compared responses.
     pub compared: u64,
     /// Number of responses and first tokens that do not match their sample.
     pub mismatches: u64,
@@ -35,7 +33,6 @@ pub struct Findings {
     pub duplicates: u64,
     /// Number of samples issued and never answered.
     pub lost: u64,
-    /// Text of the first fault.
     pub first: Option<String>,
 }
 
@@ -45,7 +42,6 @@ impl Findings {
         self.mismatches == 0 && self.duplicates == 0 && self.lost == 0
     }
 
-    /// Returns the counts for the summary.
     pub fn record(&self) -> Verified {
         Verified {
             compared: self.compared,
@@ -69,7 +65,6 @@ impl Findings {
     }
 }
 
-/// Computes the answer to a prompt.
 type AnswerTo = dyn Fn(&[i32]) -> Vec<i32> + Send + Sync;
 
 struct Answer(Box<AnswerTo>);
@@ -80,7 +75,6 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Expected responses, by sample index.
 #[derive(Debug)]
 enum Expected {
     Digests {
@@ -97,7 +91,6 @@ enum Expected {
     },
 }
 
-/// Compares responses with their samples.
 #[derive(Debug)]
 pub struct Verifier {
     expected: Expected,
@@ -145,7 +138,6 @@ impl Verifier {
         }
     }
 
-    /// Records a loaded sample.
     pub fn loaded(&self, index: usize, bytes: &[u8]) {
         match &self.expected {
             Expected::Digests { samples, .. } => {
@@ -171,7 +163,6 @@ impl Verifier {
         }
     }
 
-    /// Records a sample before its issue.
     pub fn issued(&self, id: u64) {
         self.shard(id).insert(id, false);
     }
@@ -389,13 +380,7 @@ mod tests {
             v.issued(id);
             assert!(v.answered(id, 1, &digest(b"one")));
         }
-        assert_eq!(
-            v.findings(),
-            Findings {
-                compared: 3,
-                ..Findings::default()
-            }
-        );
+        assert_eq!(v.findings().compared, 3);
         assert_eq!(v.findings().complaint(), None);
     }
 
@@ -410,11 +395,9 @@ mod tests {
         assert!(v.answered(6, 1, b"short"));
         let found = v.findings();
         assert_eq!((found.mismatches, found.duplicates, found.lost), (2, 0, 0));
-        assert!(
-            found
-                .complaint()
-                .expect("a fault")
-                .contains("sample 1 has digest")
+        assert_has(
+            &found.complaint().expect("a fault"),
+            &["sample 1 has digest"],
         );
     }
 

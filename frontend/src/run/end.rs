@@ -9,13 +9,15 @@ use record::{Accuracy, LossRecord, SystemRecord};
 use super::{readings::Readings, watch::Watch};
 use crate::{
     accuracy,
-    loadgen::verify::Verifier,
-    outcome::{
+    exit::ExitCode,
+    loadgen::{
         phases::{self, Share},
-        report::{Ended, TokenEnd},
+        verify::Verifier,
+    },
+    outcome::{
+        report::{FinishedRun, TokenCounts},
         timeline,
     },
-    run::exit::ExitCode,
     settings::Settings,
 };
 
@@ -41,7 +43,7 @@ impl Watch {
         outcome: Option<TestOutcome>,
         started: SystemTime,
         verifier: Option<&Verifier>,
-    ) -> Ended<'a> {
+    ) -> FinishedRun<'a> {
         let mut system = self.backend.finish();
         if let Some(before) = self.lost_before.take() {
             own_end(&mut system, before);
@@ -71,7 +73,7 @@ impl Watch {
         }
         // Hide token counts unless the engines count tokens.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
-        let tokens = counts.map(|t| TokenEnd {
+        let tokens = counts.map(|t| TokenCounts {
             stream: self.stream,
             measured: t.measured,
             first_tokens: t.first.then(|| left.iter().map(|l| l.first_tokens).sum()),
@@ -85,16 +87,16 @@ impl Watch {
         let ran = outcome.as_ref();
         let said = ran.map_or(&[][..], |o| &o.detail.phases);
         let mode = ran.and_then(|o| o.detail.mode());
-        let timeline = self.gather.end(&timeline::End {
+        let timeline = self.gather.end(&timeline::TimelineEnd {
             node: &config.node,
             answered: system.ledger.answered,
             system: &system,
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,
             last_ns,
-            phases: phases::begun(&gathered, said, mode.unwrap_or(settings.runs.mode)),
+            phases: phases::starts(&gathered, said, mode.unwrap_or(settings.runs.mode)),
         });
-        Ended {
+        FinishedRun {
             node: &config.node,
             settings,
             outcome,

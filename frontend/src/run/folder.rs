@@ -6,13 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Error, Result, anyhow, bail};
 use record::{HISTOGRAMS, SUMMARY, TIMELINE};
 use submission::left;
 
 use crate::{
+    exit::ExitCode,
     live,
-    outcome::report::{ACCURACY_FILE, INVALID_FILE, ReportError},
-    run::exit::ExitCode,
+    outcome::report::{ACCURACY_FILE, INVALID_FILE},
     settings::Settings,
 };
 
@@ -29,55 +30,30 @@ const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode:
 /// Maximum number of runs that may begin in the same second.
 const TRIED: u32 = 1000;
 
-/// Error: the folder is unusable.
-#[derive(Debug, thiserror::Error)]
-pub enum FolderError {
-    /// The folder holds a finished run.
-    #[error(
-        "--output {}: {} is there, of a run that has ended; name another folder, leave --output out, or give \
-         --force to replace it", folder.display(), found.display()
-    )]
-    Taken {
-        /// The folder.
-        folder: PathBuf,
-        /// A file of the finished run.
-        found: PathBuf,
-    },
-    /// The folder cannot be made, or a file in it cannot be moved.
-    #[error("--output {}: {source}", path.display())]
-    Unusable {
-        /// The folder, or the file in it.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
 /// Checks that a run may write into its folder: the folder is writable and holds no finished run,
 /// unless `force` is set.
-///
-/// # Errors
-/// [`FolderError::Taken`] for a finished run; [`FolderError::Unusable`] if writing is impossible.
-pub fn check(settings: &Settings, force: bool) -> Result<(), FolderError> {
+pub fn check(settings: &Settings, force: bool) -> Result<()> {
     let folder = settings.folder();
-    let unusable = |error| FolderError::Unusable {
-        path: folder.to_owned(),
-        source: error,
-    };
     let there = folder.ancestors().find(|a| a.exists());
     let there = there.filter(|a| !a.as_os_str().is_empty());
     let there = there.unwrap_or(Path::new("."));
     if !there.is_dir() {
-        return Err(unusable(io::ErrorKind::NotADirectory.into()));
+        return Err(unusable(folder)(io::ErrorKind::NotADirectory.into()));
     }
-    writable(there).map_err(unusable)?;
+    writable(there).map_err(unusable(folder))?;
     match finished(settings).filter(|_| settings.own_folder) {
-        Some(found) if !force => Err(FolderError::Taken {
-            folder: folder.to_owned(),
-            found,
-        }),
+        Some(found) if !force => bail!(
+            "--output {}: {} is there, of a run that has ended; name another folder, leave \
+             --output out, or give --force to replace it",
+            folder.display(),
+            found.display()
+        ),
         _ => Ok(()),
     }
+}
+
+fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |e| anyhow!("--output {}: {e}", path.display())
 }
 
 /// Checks that `folder` is writable: makes an entry and removes it.
@@ -137,45 +113,44 @@ fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// Removes the files of a run; the folder stays.
-fn clear(folder: &Path, logs: &[PathBuf]) -> Result<(), FolderError> {
+fn clear(folder: &Path, logs: &[PathBuf]) -> Result<()> {
     for path in files(folder, logs) {
-        gone(fs::remove_file(&path)).map_err(|source| FolderError::Unusable { path, source })?;
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(&path)(e)),
+            _ => {}
+        }
     }
-    leave(folder);
+    remove_key(folder);
     Ok(())
 }
 
 /// Removes the live page's key, and the folder of copies if it is empty.
-fn leave(folder: &Path) {
+fn remove_key(folder: &Path) {
     let _ = fs::remove_file(folder.join(live::KEY_FILE));
     let _ = fs::remove_dir(folder.join(left::FOLDER));
 }
 
 /// Removes a run and its folder; a folder with files of other origin stays.
-fn discard(folder: &Path, logs: &[PathBuf]) -> io::Result<()> {
-    clear(folder, logs).map_err(|error| match error {
-        FolderError::Unusable { source, .. } => source,
-        taken @ FolderError::Taken { .. } => io::Error::other(taken),
-    })?;
+fn discard(folder: &Path, logs: &[PathBuf]) -> Result<()> {
+    clear(folder, logs)?;
     let _ = fs::remove_dir(folder);
     Ok(())
 }
 
 /// Whether the run in `folder` finished, so that it may replace another.
-fn ended(folder: &Path) -> bool {
+fn is_finished(folder: &Path) -> bool {
     let text = fs::read(folder.join(SUMMARY)).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     let code = json["exit"]["code"].as_u64();
     code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
 }
 
-/// The folder of this run. Dropping an unsettled place, or a clone, undoes [`Place::take`].
+/// The folder of this run. Dropping an unsettled place, or a clone, undoes [`RunFolder::take`].
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct RunFolder {
     folder: PathBuf,
-    /// Names of LoadGen's logs.
     logs: Vec<PathBuf>,
-    /// True if [`Place::take`] made the folder for this run.
+    /// True if [`RunFolder::take`] made the folder for this run.
     new: bool,
     /// True if the files in the folder are this run's.
     taken: bool,
@@ -184,14 +159,11 @@ pub struct Place {
     settled: bool,
 }
 
-impl Place {
+impl RunFolder {
     /// Makes the folder of `settings`, or makes room in it. Appends a number to a default folder
     /// name if another run began in the same second.
-    ///
-    /// # Errors
-    /// [`FolderError`].
-    pub fn take(settings: &mut Settings, force: bool) -> Result<Place, FolderError> {
-        let mut place = Place {
+    pub fn take(settings: &mut Settings, force: bool) -> Result<RunFolder> {
+        let mut place = RunFolder {
             folder: settings.folder().to_owned(),
             logs: Vec::new(),
             new: false,
@@ -199,14 +171,10 @@ impl Place {
             replaces: false,
             settled: false,
         };
-        let unusable = |path: &Path, source| FolderError::Unusable {
-            path: path.to_owned(),
-            source,
-        };
         if !settings.own_folder {
             let first = place.folder.clone();
             let parent = first.parent().unwrap_or(Path::new("."));
-            fs::create_dir_all(parent).map_err(|e| unusable(parent, e))?;
+            fs::create_dir_all(parent).map_err(unusable(parent))?;
             for n in 2..TRIED {
                 match fs::create_dir(&place.folder) {
                     Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -214,28 +182,28 @@ impl Place {
                         place.folder = first.with_file_name(format!("{name}-{n}"));
                     }
                     made => {
-                        made.map_err(|e| unusable(&place.folder, e))?;
+                        made.map_err(unusable(&place.folder))?;
                         place.new = true;
                         break;
                     }
                 }
             }
             if !place.new {
-                return Err(unusable(&first, io::ErrorKind::AlreadyExists.into()));
+                return Err(unusable(&first)(io::ErrorKind::AlreadyExists.into()));
             }
             settings.log.outdir.clone_from(&place.folder);
         } else {
             check(settings, force)?;
             place.new = !place.folder.exists();
-            fs::create_dir_all(&place.folder).map_err(|e| unusable(&place.folder, e))?;
+            fs::create_dir_all(&place.folder).map_err(unusable(&place.folder))?;
         }
         place.logs = logs(settings);
-        place.recover().map_err(|e| unusable(&place.folder, e))?;
+        place.recover()?;
         if settings.own_folder {
             check(settings, force)?;
         }
         if finished(settings).is_some() {
-            place.put_aside().map_err(|e| unusable(&place.folder, e))?;
+            place.put_aside()?;
             place.replaces = true;
         } else {
             clear(&place.folder, &place.logs)?;
@@ -246,30 +214,26 @@ impl Place {
 
     /// Ends the run with `code`, after its files are written. Removes the run put aside, or
     /// restores it and moves this run away. Returns the folder in which this run now lies.
-    pub fn settle(mut self, code: ExitCode) -> Result<PathBuf, ReportError> {
+    pub fn settle(mut self, code: ExitCode) -> Result<PathBuf> {
         self.settled = true;
-        let failed = |source| ReportError::Write {
-            path: self.folder.clone(),
-            source,
-        };
-        leave(&self.folder);
+        remove_key(&self.folder);
         if !self.replaces {
             return Ok(self.folder.clone());
         }
         if !UNENDED.contains(&code) {
-            self.forget().map_err(failed)?;
+            self.remove_replaced()?;
             return Ok(self.folder.clone());
         }
         let unfinished = self.folder.join(UNFINISHED);
-        discard(&unfinished, &self.logs).map_err(failed)?;
-        self.to(UNFINISHED).map_err(failed)?;
-        self.back().map_err(failed)?;
+        discard(&unfinished, &self.logs)?;
+        self.move_to(UNFINISHED)?;
+        self.restore()?;
         Ok(unfinished)
     }
 
     /// Completes the work of a killed run: restores the finished run that is put aside, or removes
     /// it if the replacing run has finished too.
-    fn recover(&self) -> io::Result<()> {
+    fn recover(&self) -> Result<()> {
         let holds = |name: &str| {
             let files = files(&self.folder.join(name), &self.logs);
             files.iter().any(|path| path.is_file())
@@ -281,20 +245,22 @@ impl Place {
         if !holds(ASIDE) {
             return Ok(());
         }
-        if ended(&self.folder) {
-            return self.forget();
+        if is_finished(&self.folder) {
+            return self.remove_replaced();
         }
         discard(&self.folder.join(UNFINISHED), &self.logs)?;
-        self.to(UNFINISHED)?;
-        self.back()
+        self.move_to(UNFINISHED)?;
+        self.restore()
     }
 
     /// Moves the finished run aside, entirely or not at all.
-    fn put_aside(&self) -> io::Result<()> {
+    fn put_aside(&self) -> Result<()> {
         let moving = self.folder.join(MOVING);
+        let aside = self.folder.join(ASIDE);
         let moved = fs::create_dir_all(&moving)
-            .and_then(|()| self.to(MOVING))
-            .and_then(|()| fs::rename(&moving, self.folder.join(ASIDE)));
+            .map_err(unusable(&moving))
+            .and_then(|()| self.move_to(MOVING))
+            .and_then(|()| fs::rename(&moving, &aside).map_err(unusable(&aside)));
         if moved.is_err() {
             let _ = self.unpack();
         }
@@ -303,7 +269,7 @@ impl Place {
 
     /// Removes the run put aside. Renames its folder first, so that a half-removed run is not
     /// mistaken for a run.
-    fn forget(&self) -> io::Result<()> {
+    fn remove_replaced(&self) -> Result<()> {
         let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
         match fs::rename(&aside, &old) {
             Ok(()) => discard(&old, &self.logs),
@@ -313,28 +279,28 @@ impl Place {
     }
 
     /// Moves all files of the run into the subfolder `name`.
-    fn to(&self, name: &str) -> io::Result<()> {
+    fn move_to(&self, name: &str) -> Result<()> {
         move_all(&self.folder, &self.folder.join(name), &self.logs)?;
-        leave(&self.folder);
+        remove_key(&self.folder);
         Ok(())
     }
 
     /// Moves the run put aside back into the folder, which is empty.
-    fn back(&self) -> io::Result<()> {
-        fs::rename(self.folder.join(ASIDE), self.folder.join(MOVING))?;
+    fn restore(&self) -> Result<()> {
+        let aside = self.folder.join(ASIDE);
+        fs::rename(&aside, self.folder.join(MOVING)).map_err(unusable(&aside))?;
         self.unpack()
     }
 
     /// Moves the files in [`MOVING`] back into the folder.
-    fn unpack(&self) -> io::Result<()> {
+    fn unpack(&self) -> Result<()> {
         let moving = self.folder.join(MOVING);
         move_all(&moving, &self.folder, &self.logs)?;
         discard(&moving, &self.logs)
     }
 }
 
-/// Restores the folder if the run did not settle.
-impl Drop for Place {
+impl Drop for RunFolder {
     fn drop(&mut self) {
         if self.settled {
             return;
@@ -343,7 +309,7 @@ impl Drop for Place {
             let _ = clear(&self.folder, &self.logs);
         }
         if self.replaces {
-            let _ = self.back();
+            let _ = self.restore();
         }
         if self.new {
             let _ = fs::remove_dir(&self.folder);
@@ -352,31 +318,24 @@ impl Drop for Place {
 }
 
 /// Moves a run's files with their subfolders.
-fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> io::Result<()> {
+fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
     for path in files(from, logs).iter().filter(|path| path.is_file()) {
         let Ok(name) = path.strip_prefix(from) else {
             continue;
         };
         let to = to.join(name);
-        fs::create_dir_all(to.parent().unwrap_or(Path::new(".")))?;
-        fs::rename(path, to)?;
+        fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(unusable(&to))?;
+        fs::rename(path, &to).map_err(unusable(&to))?;
     }
     Ok(())
 }
 
-/// Turns "not found" of a removal into success.
-fn gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
-    /// Settings of a run with `--output folder`.
     fn settings(folder: &Path) -> Settings {
         let mut s = crate::outcome::report::tests::settings(folder);
         s.own_folder = true;
@@ -399,25 +358,26 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_run_and_a_page_of_somebody_elses_stay_without_force() {
+    fn a_finished_run_and_a_page_of_other_origin_stay_without_force() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(&folder.path().join("r"));
-        drop(Place::take(&mut s, false).expect("free"));
+        drop(RunFolder::take(&mut s, false).expect("free"));
         assert!(
             !s.folder().exists(),
             "a run that did not begin leaves nothing"
         );
-        let place = Place::take(&mut s, false).expect("free");
+        let place = RunFolder::take(&mut s, false).expect("free");
         run(&s, ExitCode::Invalid, "first");
         place.settle(ExitCode::Invalid).expect("settled");
-        let error = Place::take(&mut s, false).expect_err("taken").to_string();
-        assert!(
-            error.contains("summary.json") && error.contains("--force"),
-            "{error}"
-        );
+        let error = RunFolder::take(&mut s, false)
+            .expect_err("taken")
+            .to_string();
+        assert_has(&error, &["summary.json", "--force"]);
         assert_eq!(says(s.folder()), "first");
         fs::remove_file(s.folder().join(SUMMARY)).expect("removed");
-        let error = Place::take(&mut s, false).expect_err("a page").to_string();
+        let error = RunFolder::take(&mut s, false)
+            .expect_err("a page")
+            .to_string();
         assert!(error.contains("report.html"), "{error}");
     }
 
@@ -427,7 +387,7 @@ mod tests {
         let mut s = settings(folder.path());
         run(&s, ExitCode::Good, "first");
         for code in [ExitCode::Interrupted, ExitCode::Lost] {
-            let place = Place::take(&mut s, true).expect("forced");
+            let place = RunFolder::take(&mut s, true).expect("forced");
             assert_eq!(says(s.folder()), "", "it is put aside");
             run(&s, code, "second");
             let at = place.settle(code).expect("settled");
@@ -437,10 +397,10 @@ mod tests {
             );
         }
         // A killed run does not replace the finished run.
-        std::mem::forget(Place::take(&mut s, true).expect("forced"));
-        drop(Place::take(&mut s, true).expect("forced"));
+        std::mem::forget(RunFolder::take(&mut s, true).expect("forced"));
+        drop(RunFolder::take(&mut s, true).expect("forced"));
         assert_eq!(says(s.folder()), "first");
-        let place = Place::take(&mut s, true).expect("forced");
+        let place = RunFolder::take(&mut s, true).expect("forced");
         run(&s, ExitCode::Invalid, "third");
         place.settle(ExitCode::Invalid).expect("settled");
         assert_eq!(says(s.folder()), "third");
@@ -455,12 +415,12 @@ mod tests {
         // The folder for the finished run is occupied.
         fs::create_dir(s.folder().join(ASIDE)).expect("made");
         fs::write(s.folder().join(ASIDE).join("note"), "mine").expect("written");
-        Place::take(&mut s, true).expect_err("no room");
+        RunFolder::take(&mut s, true).expect_err("no room");
         assert_eq!(says(s.folder()), "first");
         assert!(s.folder().join(SUMMARY).is_file() && s.log.files().summary.is_file());
         fs::remove_dir_all(s.folder().join(ASIDE)).expect("removed");
         fs::write(s.folder().join(MOVING), "a file").expect("written");
-        Place::take(&mut s, true).expect_err("no room");
+        RunFolder::take(&mut s, true).expect_err("no room");
         assert_eq!(says(s.folder()), "first");
     }
 
@@ -481,27 +441,27 @@ mod tests {
             for file in there.take(moved).collect::<Vec<_>>() {
                 fs::rename(&file, moving.join(file.file_name().expect("a name"))).expect("moved");
             }
-            drop(Place::take(&mut s, true).expect("forced"));
+            drop(RunFolder::take(&mut s, true).expect("forced"));
             whole(&s);
         }
         // Killed during the removal of the replaced run.
-        let place = Place::take(&mut s, true).expect("forced");
+        let place = RunFolder::take(&mut s, true).expect("forced");
         run(&s, ExitCode::Good, "second");
         std::mem::forget(place);
-        Place::take(&mut s, false).expect_err("finished");
+        RunFolder::take(&mut s, false).expect_err("finished");
         assert_eq!(says(s.folder()), "second");
-        drop(Place::take(&mut s, true).expect("forced"));
+        drop(RunFolder::take(&mut s, true).expect("forced"));
         assert_eq!(says(s.folder()), "second");
         assert!(!s.folder().join(ASIDE).exists() && !s.folder().join(OLD).exists());
     }
 
     #[test]
-    fn a_file_of_somebody_elses_beside_a_run_that_goes_stays() {
+    fn a_file_of_other_origin_beside_a_replaced_run_stays() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(folder.path());
         run(&s, ExitCode::Good, "first");
         for code in [ExitCode::Lost, ExitCode::Lost, ExitCode::Good] {
-            let place = Place::take(&mut s, true).expect("forced");
+            let place = RunFolder::take(&mut s, true).expect("forced");
             run(&s, code, "second");
             fs::write(s.folder().join(live::KEY_FILE), "").expect("written");
             place.settle(code).expect("settled");
@@ -516,16 +476,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(folder.path());
         run(&s, ExitCode::Interrupted, "first");
-        Place::take(&mut s, false).expect("free");
+        RunFolder::take(&mut s, false).expect("free");
     }
 
     #[test]
-    fn each_run_has_a_new_folder_where_nobody_names_one() {
+    fn each_run_has_a_new_folder_unless_one_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(&folder.path().join("results/2026-server"));
         s.own_folder = false;
         let mut other = s.clone();
-        let places = [&mut s, &mut other].map(|s| Place::take(s, false).expect("free"));
+        let places = [&mut s, &mut other].map(|s| RunFolder::take(s, false).expect("free"));
         assert!(s.folder().ends_with("results/2026-server"));
         assert!(other.folder().ends_with("results/2026-server-2"));
         drop(places);

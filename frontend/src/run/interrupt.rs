@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{live, outcome::report::INVALID_FILE, run::exit::ExitCode};
+use crate::{exit::ExitCode, live, outcome::report::INVALID_FILE};
 
 /// Poll interval for signals.
 const TICK: Duration = Duration::from_millis(20);
@@ -26,22 +26,22 @@ const SAME: Duration = Duration::from_secs(1);
 const WORDS: &[u8] = b"interrupted by a signal: the run did not come to its end\n";
 
 /// Number of the first signal; 0 before it.
-static CAME: AtomicI32 = AtomicI32::new(0);
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Time of the first signal, in nanoseconds of the monotonic clock.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 /// Files for the signal handler; null without a run.
-static RUN: AtomicPtr<Run> = AtomicPtr::new(null_mut());
+static RUN: AtomicPtr<RunPaths> = AtomicPtr::new(null_mut());
 
 /// Paths of two files in a run's folder.
-struct Run {
+struct RunPaths {
     invalid: CString,
     key: CString,
 }
 
-extern "C" fn came(signal: libc::c_int) {
+extern "C" fn handle_signal(signal: libc::c_int) {
     // SAFETY: __errno_location is valid for the life of the thread.
     let errno = unsafe { *libc::__errno_location() };
-    let first = CAME.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
+    let first = SIGNAL.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
     // SAFETY: `mark` stores a leaked allocation in RUN, which is never freed.
     let run = unsafe { RUN.load(Ordering::Acquire).as_ref() };
     if first.is_ok() {
@@ -66,7 +66,7 @@ extern "C" fn came(signal: libc::c_int) {
 }
 
 /// Writes the mark, with async-signal-safe calls only.
-fn put(run: &Run) {
+fn put(run: &RunPaths) {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
     // SAFETY: the path ends with 0, the buffer is static, this function owns the descriptor.
     unsafe {
@@ -93,9 +93,9 @@ fn now_ns() -> u64 {
 
 /// While this value lives, the first signal marks its run INVALID.
 #[must_use]
-pub struct Mark(());
+pub struct FolderMark(());
 
-impl Drop for Mark {
+impl Drop for FolderMark {
     fn drop(&mut self) {
         RUN.store(null_mut(), Ordering::Release);
     }
@@ -103,11 +103,11 @@ impl Drop for Mark {
 
 /// Makes the first signal mark the run in `folder` INVALID until the returned mark is dropped. Drop
 /// the mark when the run's end is known, before the folder is released.
-pub fn mark(folder: &Path) -> Mark {
+pub fn mark(folder: &Path) -> FolderMark {
     let path = |name| CString::new(folder.join(name).as_os_str().as_bytes());
     // An existing folder's name contains no 0.
     if let (Ok(invalid), Ok(key)) = (path(INVALID_FILE), path(live::KEY_FILE)) {
-        let run = Box::new(Run { invalid, key });
+        let run = Box::new(RunPaths { invalid, key });
         RUN.store(Box::into_raw(run), Ordering::Release);
         if requested().is_some() {
             // SAFETY: the allocation in RUN is never freed.
@@ -116,7 +116,7 @@ pub fn mark(folder: &Path) -> Mark {
             }
         }
     }
-    Mark(())
+    FolderMark(())
 }
 
 /// Installs the handlers. A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
@@ -131,7 +131,7 @@ pub fn listen() {
                 continue;
             }
             action = std::mem::zeroed();
-            action.sa_sigaction = came as *const () as usize;
+            action.sa_sigaction = handle_signal as *const () as usize;
             action.sa_flags = libc::SA_RESTART;
             libc::sigaction(signal, &action, null_mut());
         }
@@ -144,9 +144,6 @@ pub struct Early(Arc<AtomicBool>);
 
 impl Early {
     /// Starts the watching thread.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn look(end: impl FnOnce(&str) + Send + 'static) -> io::Result<Early> {
         let over = Arc::new(AtomicBool::new(false));
         let seen = over.clone();
@@ -172,7 +169,7 @@ impl Drop for Early {
 
 /// Returns the name of the received signal, if any.
 pub fn requested() -> Option<&'static str> {
-    match CAME.load(Ordering::Relaxed) {
+    match SIGNAL.load(Ordering::Relaxed) {
         0 => None,
         libc::SIGTERM => Some("SIGTERM"),
         libc::SIGHUP => Some("SIGHUP"),

@@ -7,13 +7,10 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use qdl::counters::Throughput;
 use record::Figures;
 
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
-/// Nanoseconds over which the rate is averaged.
-const RATE_OVER_NS: u64 = 1_000_000_000;
 
 enum Screen {
     Bar(ProgressBar),
@@ -21,15 +18,9 @@ enum Screen {
     Quiet,
 }
 
-/// Shows the progress of a run.
 pub struct Progress {
     screen: Screen,
     what: String,
-    /// Time, throughput and tokens about a second ago, for the rate.
-    before: Option<(u64, Throughput, u64)>,
-    rate: f64,
-    /// Tokens per second.
-    token_rate: f64,
 }
 
 impl Progress {
@@ -47,26 +38,12 @@ impl Progress {
         } else {
             Screen::Plain { next_ns: 0 }
         };
-        Progress {
-            screen,
-            what,
-            before: None,
-            rate: 0.0,
-            token_rate: 0.0,
-        }
+        Progress { screen, what }
     }
 
-    /// Updates the line with the current figures.
-    pub fn show(&mut self, now_ns: u64, figures: &Figures, done: &Throughput, outstanding: u64) {
-        let now = || (now_ns, done.clone(), figures.tokens);
-        let (since, earlier, tokens) = self.before.get_or_insert_with(now);
-        let ns = now_ns.saturating_sub(*since);
-        if ns >= RATE_OVER_NS {
-            self.rate = done.rate_since(earlier);
-            self.token_rate = figures.tokens.saturating_sub(*tokens) as f64 / ns as f64 * 1e9;
-            self.before = Some(now());
-        }
-        let text = || line(&self.what, figures, self.rate, self.token_rate, outstanding);
+    /// Updates the line with the current figures; `rates` are of samples and of tokens.
+    pub fn show(&mut self, now_ns: u64, figures: &Figures, rates: [f64; 2], outstanding: u64) {
+        let text = || line(&self.what, figures, rates, outstanding);
         match &mut self.screen {
             Screen::Bar(bar) => bar.set_message(text()),
             Screen::Plain { next_ns } if *next_ns == 0 => {
@@ -115,7 +92,7 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn line(what: &str, figures: &Figures, rate: f64, token_rate: f64, outstanding: u64) -> String {
+fn line(what: &str, figures: &Figures, [rate, token_rate]: [f64; 2], outstanding: u64) -> String {
     let mut line = format!(
         "{what}: {} samples done, {}/s, {} outstanding",
         count(figures.completed),
@@ -164,11 +141,11 @@ mod tests {
             ..Figures::default()
         };
         assert_eq!(
-            line("Server", &figures, 99_999.6, 0.0, 12),
+            line("Server", &figures, [99_999.6, 0.0], 12),
             "Server: 1234.6k samples done, 100.0k/s, 12 outstanding, round trip p99 42 us"
         );
         assert_eq!(
-            line("Offline", &Figures::default(), 0.0, 0.0, 0),
+            line("Offline", &Figures::default(), [0.0; 2], 0),
             "Offline: 0 samples done, 0/s, 0 outstanding"
         );
         let figures = Figures {
@@ -177,37 +154,11 @@ mod tests {
             ..figures
         };
         assert_eq!(
-            line("Server", &figures, 50.0, 12_345.4, 3),
+            line("Server", &figures, [50.0, 12_345.4], 3),
             "Server: 1234.6k samples done, 50/s, 3 outstanding, round trip p99 42 us, \
              12345 tokens/s, TTFT p99 41.7 ms"
         );
         assert_eq!(time(12_340.0), "12.3 ms");
         assert_eq!(count(12_345_678), "12.35M");
-    }
-
-    #[test]
-    fn the_rate_is_that_of_the_last_second() {
-        let second = 1_000_000_000;
-        let mut p = Progress::new("x".to_owned(), true);
-        let mut done = Throughput::new(0);
-        for (s, total) in [(0, 0), (1, 500), (2, 2500)] {
-            done.sample(s * second, total);
-            p.show(s * second, &Figures::default(), &done, 0);
-        }
-        assert_eq!(p.rate, 2000.0);
-    }
-
-    #[test]
-    fn tokens_have_a_rate_of_their_own() {
-        let second = 1_000_000_000;
-        let mut p = Progress::new("x".to_owned(), true);
-        for (s, tokens) in [(0, 7), (2, 1007)] {
-            let figures = Figures {
-                tokens,
-                ..Figures::default()
-            };
-            p.show(s * second, &figures, &Throughput::new(0), 0);
-        }
-        assert_eq!(p.token_rate, 500.0);
     }
 }

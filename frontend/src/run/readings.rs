@@ -6,7 +6,6 @@ use qdl::counters::Throughput;
 pub(super) struct Readings {
     /// Throughput up to the last reading.
     pub(super) now: Throughput,
-    /// Time of the last reading.
     pub(super) now_ns: u64,
     completed: u64,
     /// Throughput up to the reading before.

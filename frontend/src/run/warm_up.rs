@@ -28,9 +28,8 @@ use qdl::{
 
 use crate::{
     backend::Backend,
-    loadgen::qsl::Qsl,
-    outcome::phases::Phases,
-    run::exit::{ExitCode, Verdict},
+    exit::{ExitCode, Verdict},
+    loadgen::{phases::Phases, qsl::Qsl},
 };
 
 /// A query sample library that warms the connections up after each load.
@@ -44,7 +43,6 @@ pub struct WarmLibrary {
 }
 
 impl WarmLibrary {
-    /// Creates the library over the samples of `qsl`.
     pub fn new(
         qsl: Arc<Qsl>,
         backend: Arc<dyn Backend>,
@@ -144,9 +142,9 @@ mod tests {
 
     /// Records for each warm-up whether it was the first, and its samples.
     #[derive(Default)]
-    struct Book(Mutex<Vec<(bool, Vec<u64>)>>);
+    struct RecordingBackend(Mutex<Vec<(bool, Vec<u64>)>>);
 
-    impl Book {
+    impl RecordingBackend {
         fn enter(&self, first: bool, samples: &[Sample]) {
             assert!(samples.iter().all(|s| s.id == WARM_UP_ID));
             let indices = samples.iter().map(|s| s.index).collect();
@@ -154,7 +152,7 @@ mod tests {
         }
     }
 
-    impl Backend for Book {
+    impl Backend for RecordingBackend {
         fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
             self.enter(true, samples);
             Ok(None)
@@ -196,7 +194,7 @@ mod tests {
             verdict.clone(),
         )
         .expect("memory");
-        let (book, (notes, _)) = (Arc::new(Book::default()), mpsc::channel());
+        let (book, (notes, _)) = (Arc::new(RecordingBackend::default()), mpsc::channel());
         let library = WarmLibrary::new(
             Arc::new(qsl),
             book.clone(),

@@ -13,17 +13,21 @@ use ::report::SoFar;
 use fabric::{clock::now_ns, os::thread_times, wire::Stream};
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
 use qdl::run::usage_of;
-use record::{Figures, LossRecord};
+use record::LossRecord;
 
 use super::{Result, readings::Readings};
 use crate::{
-    accuracy::{Labels, Whose},
-    backend::Backend,
-    live::{Known, LiveView, Moment},
-    loadgen::{completer::Completers, sut::Sut, tokens::Tokens},
-    outcome::{meter::Meter, timeline::Gather},
+    accuracy::{AnswerOrigins, Labels},
+    backend::{Backend, sut::Sut},
+    exit::{ExitCode, Verdict},
+    live::{LiveRun, LiveView, RunMoment},
+    loadgen::{
+        completer::Completers,
+        meter::{Meter, RateWindow},
+        tokens::Tokens,
+    },
+    outcome::timeline::TimelineGatherer,
     run::{
-        exit::{ExitCode, Verdict},
         interrupt,
         progress::Progress,
         warm_up::WarmLibrary,
@@ -45,8 +49,7 @@ pub(super) struct Watch {
     /// Set if answers are tokens.
     pub(super) tokens: Option<Arc<Tokens>>,
     /// Labels and the answering connections, if answers are scored.
-    pub(super) labels: Option<(Labels, Arc<Whose>)>,
-    /// Names of the connections.
+    pub(super) labels: Option<(Labels, Arc<AnswerOrigins>)>,
     pub(super) connections: Vec<String>,
     /// True if every engine counts tokens.
     pub(super) counted: bool,
@@ -57,9 +60,10 @@ pub(super) struct Watch {
     pub(super) progress: Progress,
     pub(super) throughput: Option<Readings>,
     pub(super) meter: Meter,
-    pub(super) gather: Gather,
+    pub(super) rates: RateWindow,
+    pub(super) gather: TimelineGatherer,
     /// The live page and its data, if requested.
-    pub(super) live: Option<(LiveView, Known)>,
+    pub(super) live: Option<(LiveView, LiveRun)>,
     pub(super) watchdog: Watchdog,
     pub(super) after_the_last: AfterTheLast,
     /// Losses at the time when this node aborted the run.
@@ -155,6 +159,7 @@ impl Watch {
         let (now, completed) = (now_ns(), self.backend.completed());
         let outstanding = self.backend.outstanding();
         let figures = self.completers.live().figures();
+        self.rates.add(now, [completed, figures.tokens]);
         if let Some(first) = self.sut.first_query_ns() {
             let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
             throughput.read(now, completed, outstanding);
@@ -170,8 +175,8 @@ impl Watch {
                 usage_of(&threads, &issue, self.backend.nic_use())
             };
             self.meter.look(outstanding > 0, read);
-            self.progress
-                .show(now, &figures, &throughput.now, outstanding);
+            let rates = self.rates.rates();
+            self.progress.show(now, &figures, rates, outstanding);
         } else {
             let before = self.backend.readings();
             // Samples of a run that began meanwhile are in these readings.
@@ -179,7 +184,7 @@ impl Watch {
                 self.gather.before(&before);
             }
         }
-        self.show(now, &figures, [completed + outstanding, completed]);
+        self.show(now, [completed + outstanding, completed]);
         // A long answer with arriving tokens is no stall.
         let moved = completed.saturating_add(figures.parts);
         let answered_all = outstanding == 0 && self.completers.phases().are_waited_for();
@@ -192,28 +197,27 @@ impl Watch {
                 for_ns as f64 / 1e9
             );
             self.rested = true;
-            self.bark(now, cause);
+            self.fail_stalled(now, cause);
         }
-        if let Some(stalled) = self.watchdog.look(now, moved, outstanding) {
+        if let Some(for_ns) = self.watchdog.look(now, moved, outstanding) {
             let nothing = match self.stream {
                 Stream::None => "no sample",
                 Stream::First | Stream::All => "no sample, and no token of one,",
             };
             let cause = format!(
-                "{nothing} came back for {:.0} s, with {} outstanding ({:.1} s into the run); gave up \
-                 (deadlines.watchdog_s)",
-                stalled.for_ns as f64 / 1e9,
-                stalled.outstanding,
+                "{nothing} came back for {:.0} s, with {outstanding} outstanding ({:.1} s into the \
+                 run); gave up (deadlines.watchdog_s)",
+                for_ns as f64 / 1e9,
                 self.began.elapsed().as_secs_f64()
             );
             // The backend may add the peer to the cause.
             self.backend.abort(&cause);
-            self.bark(now, cause);
+            self.fail_stalled(now, cause);
         }
     }
 
     /// Fails the run with the watchdog's cause.
-    fn bark(&mut self, now: u64, cause: String) {
+    fn fail_stalled(&mut self, now: u64, cause: String) {
         if let Some(first) = self.sut.first_query_ns() {
             let at_s = now.saturating_sub(first) as f64 / 1e9;
             self.gather.event(at_s, "watchdog", &cause);
@@ -225,10 +229,11 @@ impl Watch {
     fn moment(&self, now: u64, counts: [u64; 2]) -> Option<SoFar> {
         let (first, (_, known)) = self.sut.first_query_ns().zip(self.live.as_ref())?;
         let at = [first, now];
-        let node = &known.nothing().node;
-        let moment = Moment {
+        let node = &known.initial().node;
+        let moment = RunMoment {
             at,
             counts,
+            rates: self.rates.rates(),
             connections: (&self.connections, self.gather.connections()),
             timeline: self.gather.so_far(node, at, self.backend.happened()),
         };
@@ -236,11 +241,10 @@ impl Watch {
     }
 
     /// Updates the live page, once per second.
-    fn show(&mut self, now: u64, figures: &Figures, counts: [u64; 2]) {
-        let Some((view, known)) = &mut self.live else {
+    fn show(&mut self, now: u64, counts: [u64; 2]) {
+        let Some((view, _)) = &mut self.live else {
             return;
         };
-        known.count(now, figures, counts[1]);
         if let Some(first) = self.sut.first_query_ns() {
             self.gather.latencies([first, now], self.completers.live());
         }
@@ -250,7 +254,7 @@ impl Watch {
             self.gather.threads(now, &thread_times(), &issue);
             let so_far = self.moment(now, counts);
             if let Some((view, known)) = &self.live {
-                view.show(so_far.unwrap_or_else(|| known.nothing()));
+                view.show(so_far.unwrap_or_else(|| known.initial()));
             }
         }
     }

@@ -6,7 +6,10 @@ use accelerator::cli::Screen;
 use clap::{Parser, ValueEnum};
 use loadgen_bridge::TestMode;
 
-use crate::{live, run::exit::HELP};
+use crate::exit::HELP;
+
+/// Default address of `--live`.
+const LIVE_ADDRESS: &str = "127.0.0.1:9417";
 
 /// Runs LoadGen on this node, the frontend, and sends its samples to accelerators over the network.
 ///
@@ -135,7 +138,7 @@ pub struct Args {
     /// loopback address is open to browsers on this machine. Any other address needs a key: open
     /// the URL that the file live.url in the run folder contains
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1,
-          default_missing_value = live::DEFAULT, value_parser = live::address)]
+          default_missing_value = LIVE_ADDRESS, value_parser = address)]
     pub live: Option<SocketAddr>,
 
     /// Print only the summary, as JSON, on standard output; with --check, the planned run
@@ -206,6 +209,17 @@ pub enum Verify {
     Tokens,
 }
 
+/// Parses the value of `--live`.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| match text {
+        "tui" => format!(
+            "there is no terminal screen: --live serves the page at {LIVE_ADDRESS}, --live ADDRESS:PORT \
+             elsewhere"
+        ),
+        _ => format!("expected ADDRESS:PORT, as in {LIVE_ADDRESS}, not {text:?}"),
+    })
+}
+
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => {
@@ -218,6 +232,7 @@ pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use qdl::testkit::assert_has;
 
     use super::*;
 
@@ -237,51 +252,21 @@ mod tests {
             let arg = command.get_arguments().find(|a| a.get_id() == flag);
             let help = arg.and_then(|a| a.get_help()).map(ToString::to_string);
             let help = help.expect("a flag with help");
-            for scenario in ["Server", "Offline", "SingleStream", "MultiStream"] {
-                assert!(help.contains(scenario), "--{flag}, {scenario}: {help}");
-            }
+            assert_has(&help, &["Server", "Offline", "SingleStream", "MultiStream"]);
         }
     }
 
     #[test]
     fn everything_at_once() {
-        let args = Args::try_parse_from([
-            "frontend",
-            "--config",
-            "f.yaml",
-            "--scenario",
-            "single-stream",
-            "--mode",
-            "find-peak",
-            "--local",
-            "--output",
-            "out",
-            "--target-qps",
-            "2e3",
-            "--duration-s",
-            "1.5",
-            "--samples",
-            "100",
-            "--user-conf",
-            "u",
-            "--audit-config",
-            "a",
-            "--set",
-            "a=1",
-            "--set",
-            "b = x=y",
-            "--verify",
-            "digest",
-            "--seed",
-            "7",
-            "--live",
-            "-vv",
-        ])
-        .expect("all of these exist");
+        let words = "frontend --config f.yaml --scenario single-stream --mode find-peak --local \
+            --output out --target-qps 2e3 --duration-s 1.5 --samples 100 --user-conf u \
+            --audit-config a --set a=1 --verify digest --seed 7 --live -vv --set";
+        let words = words.split_whitespace().chain(["b = x=y"]);
+        let args = Args::try_parse_from(words).expect("all of these exist");
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
         assert_eq!(args.mode, Some(Mode::FindPeak));
         assert_eq!((args.target_qps, args.screen.verbose), (Some(2000.0), 2));
-        assert_eq!(args.live, live::address(live::DEFAULT).ok());
+        assert_eq!(args.live, address(LIVE_ADDRESS).ok());
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);
     }
@@ -298,5 +283,15 @@ mod tests {
     fn a_setting_without_a_value_is_refused() {
         assert!(key_value("min_duration_ms").is_err());
         assert!(key_value("=3").is_err());
+    }
+
+    #[test]
+    fn a_live_page_has_an_address_and_a_port() {
+        assert!(address(LIVE_ADDRESS).is_ok_and(|a| a.ip().is_loopback()));
+        assert!(address("[::1]:0").is_ok());
+        let wrong = address("9417").expect_err("no address");
+        assert!(wrong.contains("ADDRESS:PORT"), "{wrong}");
+        let gone = address("tui").expect_err("no terminal screen");
+        assert!(gone.contains("--live serves the page"), "{gone}");
     }
 }

@@ -58,7 +58,6 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
     }
 }
 
-/// Name and value of a setting.
 type Own = (String, String);
 
 fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> Vec<Own> {
@@ -68,10 +67,7 @@ fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> 
     if c.dataset.samples.is_none() {
         put("dataset.seed", seed.unwrap_or(c.dataset.seed).to_string());
     }
-    let stream = c
-        .stream
-        .map_or_else(|| "none".to_owned(), |s| s.to_string());
-    put("stream", stream);
+    put("stream", text_or(c.stream, "none"));
     let verify = match c.verify {
         Verify::None => "none",
         Verify::Digest => "digest",
@@ -147,28 +143,27 @@ fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)
     } = nic.completion;
     put("completion.mode", format!("{mode:?}").to_lowercase());
     put("completion.spin_us", spin_us.to_string());
-    let never = || "never".to_owned();
     put(
         "completion.yield_after_us",
-        yield_after_us.map_or_else(never, |us| us.to_string()),
+        text_or(yield_after_us, "never"),
     );
     if let NicFabric::Tcp(tcp) = &nic.fabric {
         put("congestion", congestion(&tcp.congestion));
-        let buffer = tcp.send_buffer_bytes;
         put(
             "send_buffer_bytes",
-            buffer.map_or_else(|| "system".to_owned(), |bytes| bytes.to_string()),
+            text_or(tcp.send_buffer_bytes, "system"),
         );
         put("post_from_issue_thread_up_to", nic.post_up_to().to_string());
     }
-    let cores = |cpus: &Vec<usize>| {
+    let cores = nic.cpus.as_ref().map(|cpus| {
         let each: Vec<String> = cpus.iter().map(usize::to_string).collect();
         each.join(",")
-    };
-    put(
-        "cpus",
-        nic.cpus.as_ref().map_or_else(|| "any".to_owned(), cores),
-    );
+    });
+    put("cpus", text_or(cores, "any"));
+}
+
+fn text_or(value: Option<impl ToString>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
 /// The configured congestion control, and for `auto` the chosen one.

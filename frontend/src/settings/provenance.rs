@@ -37,7 +37,7 @@ impl Provenance {
     }
 
     /// Adds a note, shown before and after the run.
-    pub fn say(&mut self, note: impl Into<String>) {
+    pub fn add_note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
@@ -60,9 +60,6 @@ impl Provenance {
     }
 
     /// Records the lines of a `user.conf` for `model`, with the resulting fields.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn user_conf(
         &mut self,
         path: &Path,
@@ -83,9 +80,6 @@ impl Provenance {
 
     /// Records the lines of a `user.conf` or an `audit.config` for `model`, with LoadGen's
     /// resulting fields. Returns the fields that the lines set.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn conf(
         &mut self,
         path: &Path,
@@ -284,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_says_who_set_it_and_what_it_went_before() {
+    fn a_field_has_its_origin_and_the_values_that_it_overrides() {
         let mut p = conf("m.Server.target_qps = 800\n");
         let qps = find(&p, "server_target_qps");
         assert_eq!(qps.given.value, "800");

@@ -1,10 +1,11 @@
 //! Tests of the precedence of settings, and of unknown settings.
 
 use clap::Parser;
+use qdl::testkit::assert_has;
 
 use super::*;
 
-fn build(args: &[&str], config: &LoadgenConfig) -> Result<Settings, SettingsError> {
+fn build(args: &[&str], config: &LoadgenConfig) -> Result<Settings> {
     let all = ["frontend", "--config", "f.yaml"].iter().chain(args);
     let args = Args::try_parse_from(all).expect("sound");
     Settings::build(&args, config, &Written::default(), "digits")
@@ -38,20 +39,9 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!(s.folder().parent(), Some(Path::new("results")));
     assert!(s.folder().to_string_lossy().ends_with("-offline") && !s.own_folder);
 
-    let flags = [
-        "--scenario",
-        "server",
-        "--target-qps",
-        "300",
-        "--duration-s",
-        "1.5",
-        "--samples",
-        "7",
-        "--mode",
-        "accuracy",
-        "--output",
-        "out",
-    ];
+    let flags = "--scenario server --target-qps 300 --duration-s 1.5 --samples 7 --mode accuracy \
+                 --output out";
+    let flags: Vec<&str> = flags.split_whitespace().collect();
     let s = build(&flags, &config).expect("sound");
     assert_eq!(s.test.scenario, Scenario::Server);
     assert_eq!(s.test.mode, TestMode::AccuracyOnly);
@@ -59,29 +49,18 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!((s.test.min_duration_ms, s.test.min_query_count), (1500, 7));
     assert_eq!((s.folder(), s.own_folder), (Path::new("out"), true));
 
-    let set = [
-        "--set",
-        "server_target_qps=5",
-        "--set",
-        "min_query_count=1e3",
-    ];
-    let all: Vec<&str> = flags.into_iter().chain(set).collect();
-    let s = build(&all, &config).expect("sound");
-    assert_eq!(
-        (s.test.server_target_qps, s.test.min_query_count),
-        (5.0, 1000)
-    );
+    let set = ["--set", "server_target_qps=5", "--set=min_query_count=1e3"];
+    let s = build(&[&flags[..], &set].concat(), &config).expect("sound");
+    assert_eq!(s.test.server_target_qps, 5.0);
+    assert_eq!(s.test.min_query_count, 1000);
 }
 
 #[test]
 fn every_kind_of_field_can_be_set() {
     let set = |pairs: &[&str]| {
         let flags = pairs.iter().flat_map(|p| ["--set", p]);
-        let all: Vec<&str> = ["--scenario", "multi-stream"]
-            .into_iter()
-            .chain(flags)
-            .collect();
-        build(&all, &LoadgenConfig::default()).expect("sound")
+        let all = ["--scenario", "multi-stream"].into_iter().chain(flags);
+        build(&Vec::from_iter(all), &LoadgenConfig::default()).expect("sound")
     };
     let s = set(&[
         "enable_trace=1",
@@ -109,21 +88,24 @@ fn every_kind_of_field_can_be_set() {
 #[test]
 fn what_is_wrong_is_named() {
     assert!(error(&[]).contains("--scenario"));
-    let e = error(&["--scenario", "server", "--set", "target_pqs=1"]);
-    assert!(
-        e.contains("`target_pqs`") && e.contains("server_target_qps"),
-        "{e}"
-    );
-    let e = error(&["--scenario", "server", "--set", "zz=1"]);
-    assert!(e.contains("min_query_count"), "{e}");
-    let e = error(&["--scenario", "server", "--set", "min_query_count=many"]);
-    assert!(e.contains("--set: min_query_count = many: "), "{e}");
-    let e = error(&["--scenario", "server", "--set", "min_query_count=1.5"]);
-    assert!(e.contains("1.5"), "{e}");
-    let e = error(&["--scenario", "server", "--set", "server_target_qps=inf"]);
-    assert!(e.contains("inf"), "{e}");
-    let e = error(&["--scenario", "server", "--duration-s", "nan"]);
-    assert!(e.contains("--duration-s"), "{e}");
+    for (flag, value, words) in [
+        (
+            "--set",
+            "target_pqs=1",
+            &["`target_pqs`", "server_target_qps"][..],
+        ),
+        ("--set", "zz=1", &["min_query_count"]),
+        (
+            "--set",
+            "min_query_count=many",
+            &["--set: min_query_count = many: "],
+        ),
+        ("--set", "min_query_count=1.5", &["1.5"]),
+        ("--set", "server_target_qps=inf", &["inf"]),
+        ("--duration-s", "nan", &["--duration-s"]),
+    ] {
+        assert_has(&error(&["--scenario", "server", flag, value]), words);
+    }
 }
 
 #[test]
@@ -134,24 +116,15 @@ fn an_audit_config_goes_before_everything_and_says_so() {
                 *.Server.target_latency = 15\n";
     std::fs::write(&path, text).expect("written");
     let path = path.to_str().expect("text");
-    let flags = [
-        "--scenario",
-        "server",
-        "--mode",
-        "accuracy",
-        "--audit-config",
-        path,
-    ];
+    let flags = ["--scenario", "server", "--mode", "accuracy"];
+    let flags = [&flags[..], &["--audit-config", path]].concat();
     let s = build(&flags, &LoadgenConfig::default()).expect("sound");
     // LoadGen reads the value from the file itself.
-    assert_eq!(
-        (s.test.mode, s.test.min_duration_ms),
-        (TestMode::AccuracyOnly, 10_000)
-    );
-    assert_eq!(
-        (s.runs.mode, s.runs.min_duration_ms, s.own_length),
-        (TestMode::PerformanceOnly, 700, true)
-    );
+    assert_eq!(s.test.mode, TestMode::AccuracyOnly);
+    assert_eq!(s.test.min_duration_ms, 10_000);
+    assert_eq!(s.runs.mode, TestMode::PerformanceOnly);
+    assert_eq!(s.runs.min_duration_ms, 700);
+    assert!(s.own_length);
     let note = "--mode: mode = AccuracyOnly has no effect: audit.config:1 sets it to \
                 PerformanceOnly";
     assert_eq!(s.provenance.notes(), [note]);
@@ -178,7 +151,7 @@ fn a_rate_of_a_stream_is_whole_nanoseconds() {
 }
 
 #[test]
-fn a_submission_run_without_a_user_conf_says_whose_durations_apply() {
+fn a_submission_run_without_a_user_conf_names_the_durations_that_apply() {
     let notes = |mode| {
         let flags = ["--scenario", "server", "--mode", mode];
         let s = build(&flags, &LoadgenConfig::default()).expect("sound");
@@ -203,24 +176,28 @@ fn a_new_folder_has_the_time_and_the_scenario_in_its_name() {
 }
 
 #[test]
-fn a_value_that_loadgen_cannot_run_with_is_refused_with_who_gave_it() {
+fn a_value_that_loadgen_cannot_run_with_is_refused_with_its_origin() {
     let flags = ["--scenario", "server", "--target-qps", "0"];
     let s = build(&flags, &LoadgenConfig::default()).expect("read");
     let error = s
-        .whose(s.runs.check(5, 5).expect_err("no rate"))
+        .with_origin(s.runs.check(5, 5).expect_err("no rate"))
         .to_string();
     assert!(
         error.ends_with("0 is not above 0 (--target-qps)"),
         "{error}"
     );
-    let flags = [
-        "--scenario",
-        "offline",
-        "--target-qps",
-        "0",
-        "--samples",
-        "9",
-    ];
+    let flags = ["--scenario", "offline", "--target-qps", "0", "--samples=9"];
     let s = build(&flags, &LoadgenConfig::default()).expect("read");
     s.runs.check(5, 5).expect("a count is enough for Offline");
+}
+
+#[test]
+fn a_user_conf_of_another_model_is_refused_with_the_line_to_add() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("user.conf");
+    std::fs::write(&path, "bert.Server.target_qps = 10\n").expect("written");
+    let path = path.to_str().expect("text");
+    let text = error(&["--scenario", "server", "--user-conf", path]);
+    let advice = "add `digits.Server.target_qps = RATE` or `*.Server.target_qps = RATE`";
+    assert!(text.contains("bert") && text.contains(advice), "{text}");
 }

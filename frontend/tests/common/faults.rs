@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    Ended, Place, Running, accelerator, accelerator_in, free_ports, netns::Star, offline, sockets,
-    words,
+    ProgramEnd, Running, TestFolder, accelerator, accelerator_in, free_ports, netns::Star, offline,
+    sockets, words,
 };
 
 /// Short deadlines: the frontend detects each loss within 2 s, so 200 losses take minutes.
@@ -49,7 +49,7 @@ pub struct Workload {
     /// Arguments of Server and Offline runs.
     pub always: &'static [&'static str],
     /// Waits until a fault may strike.
-    pub begun: fn(&Place, &mut Running),
+    pub begun: fn(&TestFolder, &mut Running),
 }
 
 /// Addresses of an accelerator, and the YAML of its token.
@@ -60,7 +60,7 @@ pub struct Address<'a> {
 }
 
 impl Workload {
-    pub fn accelerator(&self, place: &Place, node: &str, at: &Address<'_>) -> PathBuf {
+    pub fn accelerator(&self, place: &TestFolder, node: &str, at: &Address<'_>) -> PathBuf {
         let (control, data, token) = (at.control, at.data, at.token);
         let yaml = format!(
             "node: {node}\ncontrol: {{listen: \"{control}\"}}\n{token}{}\
@@ -71,7 +71,7 @@ impl Workload {
     }
 
     /// Writes the frontend's configuration; `more` is additional YAML.
-    pub fn frontend(&self, place: &Place, controls: &[&str], more: &str) -> PathBuf {
+    pub fn frontend(&self, place: &TestFolder, controls: &[&str], more: &str) -> PathBuf {
         let accelerators = controls.iter().map(|c| format!("  - control: \"{c}\"\n"));
         let accelerators = accelerators.collect::<String>();
         let yaml = format!(
@@ -116,7 +116,7 @@ impl Trial {
     }
 
     /// Runs the trial to its end: over a cable for `Fault::Cut`, otherwise over loopback.
-    pub fn run(&self, of: &Workload) -> (Place, Ended) {
+    pub fn run(&self, of: &Workload) -> (TestFolder, ProgramEnd) {
         match self.fault {
             Fault::Cut => self.over_a_cable(of),
             _ => self.on_loopback(of),
@@ -127,7 +127,7 @@ impl Trial {
     pub fn start(
         &self,
         of: &Workload,
-        place: &Place,
+        place: &TestFolder,
         mut command: std::process::Command,
     ) -> Running {
         command.args(match self.offline {
@@ -146,8 +146,8 @@ impl Trial {
         format!("nics: [{{address: {address}, connections: {n}}}]\n{more}")
     }
 
-    fn on_loopback(&self, of: &Workload) -> (Place, Ended) {
-        let place = Place::new();
+    fn on_loopback(&self, of: &Workload) -> (TestFolder, ProgramEnd) {
+        let place = TestFolder::new();
         let [a, b, port, other] = free_ports();
         let controls = [a, b].map(|p| format!("127.0.0.1:{p}"));
         let data = [port, other].map(|p| format!("127.0.0.1:{p}"));
@@ -182,8 +182,8 @@ impl Trial {
         (place, ended)
     }
 
-    fn over_a_cable(&self, of: &Workload) -> (Place, Ended) {
-        let place = Place::new();
+    fn over_a_cable(&self, of: &Workload) -> (TestFolder, ProgramEnd) {
+        let place = TestFolder::new();
         let star = Star::new();
         let token = place.write("token", "a token for this test alone");
         let token = format!("token_file: {}\n", token.display());
@@ -211,7 +211,7 @@ impl Trial {
 }
 
 /// Checks that a run without its last accelerator names it and marks the run folder INVALID.
-pub fn must_say_who(place: &Place, ended: Ended) -> Ended {
+pub fn must_say_who(place: &TestFolder, ended: ProgramEnd) -> ProgramEnd {
     let ended = ended.with_code(3);
     assert!(ended.error().contains("acc-a"), "{}", ended.stderr);
     assert!(

@@ -3,7 +3,6 @@
 // Each test binary uses only some of these items.
 #![allow(dead_code, unused_imports)]
 
-pub mod chance;
 pub mod faults;
 pub mod netns;
 pub mod sockets;
@@ -19,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use record::timeline::Timeline;
 use serde_json::Value;
 
 pub use qdl::testkit::assert_has;
@@ -83,6 +83,17 @@ pub fn offline(samples: &str) -> [&str; 6] {
     ]
 }
 
+/// The command of the frontend program.
+pub fn frontend() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_frontend"))
+}
+
+/// Returns the number in an environment variable, or the default.
+pub fn number_of_environment(key: &str, default: u64) -> u64 {
+    let value = std::env::var(key).ok().and_then(|v| v.parse().ok());
+    value.unwrap_or(default)
+}
+
 /// Returns ports that are free at this moment.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
@@ -90,7 +101,7 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 }
 
 /// Temporary folder for configurations and run folders.
-pub struct Place {
+pub struct TestFolder {
     folder: tempfile::TempDir,
     /// libfabric provider for all runs instead of sockets.
     provider: Option<String>,
@@ -103,10 +114,10 @@ fn over_libfabric(yaml: &str, provider: &str) -> String {
         .replace("{listen: \"127.0.0.1:0\"", &nic)
 }
 
-impl Place {
+impl TestFolder {
     /// New folder. The variable `QDL_TEST_OFI` may name a libfabric provider for its runs.
     pub fn new() -> Self {
-        Place {
+        TestFolder {
             folder: tempfile::tempdir().expect("a folder"),
             provider: std::env::var("QDL_TEST_OFI").ok(),
         }
@@ -114,9 +125,9 @@ impl Place {
 
     /// New folder whose runs use this libfabric provider.
     pub fn over(provider: &str) -> Self {
-        Place {
+        TestFolder {
             provider: Some(provider.to_owned()),
-            ..Place::new()
+            ..TestFolder::new()
         }
     }
 
@@ -136,21 +147,34 @@ impl Place {
         path
     }
 
+    /// Writes the configuration `frontend.yaml`; `body` has at least model and data set.
+    pub fn frontend_of(&self, controls: &[u16], body: &str) -> PathBuf {
+        let nobody = controls.is_empty().then_some(&1);
+        let controls = controls.iter().chain(nobody);
+        let controls: String = controls
+            .map(|port| format!("  - control: 127.0.0.1:{port}\n"))
+            .collect();
+        let yaml = format!("node: front\naccelerators:\n{controls}{body}");
+        self.write("frontend.yaml", yaml)
+    }
+
+    /// Writes the configuration of an accelerator; `body` has at least model and engine.
+    pub fn accelerator_of(&self, node: &str, control: u16, body: &str) -> PathBuf {
+        let yaml = format!(
+            "node: {node}\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\n\
+             nics: [{{listen: \"127.0.0.1:0\"}}]\n{body}\n"
+        );
+        self.write(&format!("{node}.yaml"), yaml)
+    }
+
     /// Writes a frontend with ragged random samples and the engine `digest`; `more` is additional
     /// YAML.
     pub fn digest_frontend(&self, controls: &[u16], more: &str) -> PathBuf {
-        let mut yaml = "node: front\n\
-             model: {name: digest, inputs: [{name: input, dtype: u8, shape: [20000], ragged: true}], \
+        let mut yaml = "model: {name: digest, \
+             inputs: [{name: input, dtype: u8, shape: [20000], ragged: true}], \
              output: {name: output, dtype: u8, shape: [8]}}\n\
-             dataset: {kind: random, count: 500, seed: 3}\n\
-             accelerators:\n"
+             dataset: {kind: random, count: 500, seed: 3}\n"
             .to_owned();
-        for port in controls {
-            yaml += &format!("  - control: 127.0.0.1:{port}\n");
-        }
-        if controls.is_empty() {
-            yaml += "  - control: 127.0.0.1:1\n";
-        }
         for (key, default) in [
             ("nics:", "nics: [{address: 127.0.0.1, connections: 3}]"),
             ("verify:", "verify: digest"),
@@ -161,29 +185,22 @@ impl Place {
                 yaml += "\n";
             }
         }
-        self.write("frontend.yaml", yaml + more)
+        self.frontend_of(controls, &(yaml + more))
     }
 
     /// Writes an accelerator named `node` with the engine `digest`; `more` is additional YAML.
     pub fn digest_accelerator(&self, node: &str, control: u16, more: &str) -> PathBuf {
-        let engine = if more.contains("engine:") {
-            ""
-        } else {
-            "engine: {kind: digest}\n"
+        let engine = match more.contains("engine:") {
+            true => "",
+            false => "engine: {kind: digest}\n",
         };
-        let yaml = format!(
-            "node: {node}\n\
-             control: {{listen: \"127.0.0.1:{control}\"}}\n\
-             model: {{name: digest, max_input_bytes: 20000}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n\
-             {engine}{more}\n"
-        );
-        self.write(&format!("{node}.yaml"), yaml)
+        let model = "model: {name: digest, max_input_bytes: 20000}\n";
+        self.accelerator_of(node, control, &format!("{model}{engine}{more}"))
     }
 
     /// Returns the frontend's command with `out` as run folder.
     pub fn frontend(&self, config: &Path, out: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+        let mut command = frontend();
         command.arg("--config").arg(config).args(arguments);
         command.arg("--force").arg("--output").arg(self.path(out));
         self.sparing(&mut command);
@@ -191,7 +208,7 @@ impl Place {
     }
 
     /// Runs the frontend to its end.
-    pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> Ended {
+    pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> ProgramEnd {
         run(self, self.frontend(config, out, arguments))
     }
 
@@ -208,6 +225,27 @@ impl Place {
         let path = self.path(out).join("summary.json");
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Reads the timeline of a run.
+    pub fn timeline(&self, out: &str) -> Timeline {
+        let path = self.path(out).join("timeline.json");
+        let text = fs::read_to_string(path).expect("a timeline");
+        serde_json::from_str(&text).expect("a timeline's JSON")
+    }
+
+    /// Reads a text log of LoadGen: `summary` or `detail`.
+    pub fn log(&self, out: &str, name: &str) -> String {
+        let path = self.path(out).join(format!("mlperf_log_{name}.txt"));
+        fs::read_to_string(path).expect("a log")
+    }
+
+    /// Returns the number that LoadGen's summary gives for `key`.
+    pub fn logged_number(&self, out: &str, key: &str) -> f64 {
+        let text = self.log(out, "summary");
+        let line = text.lines().find(|l| l.starts_with(key));
+        let number = line.and_then(|l| l.rsplit(':').next()?.trim().parse().ok());
+        number.unwrap_or_else(|| panic!("no number for {key} in {text}"))
     }
 
     /// Reads LoadGen's accuracy log: sample index and response, sorted.
@@ -227,24 +265,21 @@ impl Place {
     }
 }
 
-/// Two accelerators of digests, `acc-a` and `acc-b`, and the frontend's configuration.
-pub struct TwoOfDigests {
-    pub place: Place,
-    pub config: PathBuf,
-    pub accelerators: Vec<Running>,
+/// Starts the accelerator `acc-a` of digests and writes a frontend for it; `there` and `here` are
+/// additional YAML.
+pub fn one_of_digests(place: &TestFolder, there: &str, here: &str) -> (PathBuf, Running) {
+    let [port] = free_ports();
+    let running = accelerator(place, &place.digest_accelerator("acc-a", port, there));
+    (place.digest_frontend(&[port], here), running)
 }
 
-impl TwoOfDigests {
-    pub fn start() -> Self {
-        let place = Place::new();
-        let [a, b] = free_ports();
-        let start = |(node, port)| accelerator(&place, &place.digest_accelerator(node, port, ""));
-        TwoOfDigests {
-            accelerators: [("acc-a", a), ("acc-b", b)].map(start).into(),
-            config: place.digest_frontend(&[a, b], ""),
-            place,
-        }
-    }
+/// Starts the accelerators `acc-a` and `acc-b` of digests and writes a frontend for them; `there`
+/// and `here` are additional YAML.
+pub fn two_of_digests(place: &TestFolder, there: &str, here: &str) -> (PathBuf, [Running; 2]) {
+    let [a, b] = free_ports();
+    let start = |(node, port)| accelerator(place, &place.digest_accelerator(node, port, there));
+    let running = [("acc-a", a), ("acc-b", b)].map(start);
+    (place.digest_frontend(&[a, b], here), running)
 }
 
 /// A process that ends with the test.
@@ -258,17 +293,25 @@ pub struct Running {
 
 /// Exit code and output of a process.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProgramEnd {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Ended {
+impl ProgramEnd {
     /// Checks the exit code; panics with the output if the code differs.
     #[track_caller]
     pub fn with_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Checks that LoadGen judged the run, VALID or INVALID.
+    #[track_caller]
+    pub fn judged(self) -> Self {
+        let is_judged = matches!(self.code, Some(0 | 1));
+        assert!(is_judged, "{:?}: {}{}", self.code, self.stdout, self.stderr);
         self
     }
 
@@ -284,7 +327,7 @@ impl Ended {
 }
 
 impl Running {
-    pub fn start(place: &Place, name: &str, mut command: Command) -> Self {
+    pub fn start(place: &TestFolder, name: &str, mut command: Command) -> Self {
         let (stdout, stderr) = (
             place.path(&format!("{name}.stdout")),
             place.path(&format!("{name}.stderr")),
@@ -304,7 +347,7 @@ impl Running {
     }
 
     /// Returns all lines that an accelerator prints after its first line, until it ends.
-    pub fn told(&self) -> Vec<String> {
+    pub fn remaining_lines(&self) -> Vec<String> {
         let lines = self.lines.iter();
         let next = |lines: &mpsc::Receiver<String>| lines.recv_timeout(PATIENCE).ok();
         lines
@@ -327,12 +370,12 @@ impl Running {
     }
 
     /// Waits until the process ends.
-    pub fn end(self) -> Ended {
+    pub fn end(self) -> ProgramEnd {
         self.end_within(PATIENCE)
     }
 
     /// Waits until the process ends, for at most `patience`.
-    pub fn end_within(mut self, patience: Duration) -> Ended {
+    pub fn end_within(mut self, patience: Duration) -> ProgramEnd {
         let began = Instant::now();
         let status = loop {
             if let Some(status) = self.ended() {
@@ -345,7 +388,7 @@ impl Running {
             );
             std::thread::sleep(Duration::from_millis(5));
         };
-        Ended {
+        ProgramEnd {
             code: status.code(),
             stdout: fs::read_to_string(&self.stdout).expect("its output"),
             stderr: fs::read_to_string(&self.stderr).expect("its errors"),
@@ -358,6 +401,12 @@ impl Running {
         self.wait_until(words, || {
             fs::read_to_string(&stderr).is_ok_and(|said| said.contains(words))
         });
+    }
+
+    /// Waits until LoadGen has opened its log in the run folder `out`.
+    pub fn wait_until_loadgen_runs(&mut self, place: &TestFolder, out: &str) {
+        let log = place.path(out).join("mlperf_log_detail.txt");
+        self.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
     }
 
     /// Waits until `ready` is true; panics if the process ends first. `what` names the condition.
@@ -385,13 +434,13 @@ impl Drop for Running {
 }
 
 /// Runs the frontend command to its end.
-pub fn run(place: &Place, command: Command) -> Ended {
+pub fn run(place: &TestFolder, command: Command) -> ProgramEnd {
     Running::start(place, "frontend", command).end()
 }
 
 /// Makes an accuracy run over the network into `wire` and one with `--local` into `local`. Checks
 /// that both succeed with equal answers, and returns the answers.
-pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
+pub fn wire_and_local(place: &TestFolder, config: &Path) -> Vec<(u64, String)> {
     let accuracy = ["--scenario", "offline", "--mode", "accuracy"];
     let local = [&accuracy[..], &["--local"]].concat();
     for (out, arguments) in [("wire", &accuracy[..]), ("local", &local)] {
@@ -403,39 +452,23 @@ pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
 }
 
 /// Starts an accelerator and waits for its ready line.
-pub fn accelerator(place: &Place, config: &Path) -> Running {
-    accelerator_with(place, config, &[])
-}
-
-/// Starts an accelerator with these arguments.
-pub fn accelerator_with(place: &Place, config: &Path, arguments: &[&str]) -> Running {
-    accelerator_by(
-        place,
-        config,
-        arguments,
-        Command::new(accelerator_program()),
-    )
+pub fn accelerator(place: &TestFolder, config: &Path) -> Running {
+    accelerator_by(place, config, Command::new(accelerator_program()))
 }
 
 /// Starts an accelerator in a network namespace.
-pub fn accelerator_in(namespace: &netns::Namespace, place: &Place, config: &Path) -> Running {
-    accelerator_by(place, config, &[], namespace.command(accelerator_program()))
+pub fn accelerator_in(namespace: &netns::Namespace, place: &TestFolder, config: &Path) -> Running {
+    accelerator_by(place, config, namespace.command(accelerator_program()))
 }
 
-/// Starts an accelerator with this command.
-pub fn accelerator_by(
-    place: &Place,
-    config: &Path,
-    arguments: &[&str],
-    mut program: Command,
-) -> Running {
+/// Starts an accelerator with this command, whose arguments precede the configuration.
+pub fn accelerator_by(place: &TestFolder, config: &Path, mut program: Command) -> Running {
     place.sparing(&mut program);
     let name = config.file_stem().expect("a name").to_string_lossy();
     let stderr = place.path(&format!("{name}.stderr"));
     let mut child = program
         .arg("--config")
         .arg(config)
-        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(File::create(&stderr).expect("a file"))

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Ended, Place, Running, accelerator, free_ports, run};
+use super::{ProgramEnd, Running, TestFolder, accelerator, free_ports, run};
 
 /// A model of the round, with its names and counts but tiny samples.
 pub struct Case {
@@ -55,7 +55,7 @@ pub const TEST06: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243
 
 /// An accelerator with a simulated model, and the files that a frontend needs.
 pub struct Rig {
-    pub place: Place,
+    pub place: TestFolder,
     pub case: &'static Case,
     port: u16,
     /// The same accelerator with the length of answers in `Case::long`, and its port.
@@ -110,7 +110,7 @@ impl Case {
 
 impl Rig {
     pub fn new(case: &'static Case) -> Self {
-        let place = Place::new();
+        let place = TestFolder::new();
         let [port] = free_ports();
         let yaml = case.accelerator_yaml(&format!("127.0.0.1:{port}"), "127.0.0.1:0");
         let long = case.long.map(|(_, tokens)| {
@@ -143,13 +143,13 @@ impl Rig {
         self.place.write(&format!("{model}.yaml"), yaml + more)
     }
 
-    pub fn run(&self, model: &str, out: &str, arguments: &[&str]) -> Ended {
+    pub fn run(&self, model: &str, out: &str, arguments: &[&str]) -> ProgramEnd {
         let config = self.config(model, "");
         self.place.run(&config, out, arguments)
     }
 
     /// Runs `frontend` with these arguments in the folder.
-    pub fn program(&self, words: &[&str]) -> Ended {
+    pub fn program(&self, words: &[&str]) -> ProgramEnd {
         let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
         command.args(words).current_dir(self.place.path("."));
         Running::start(&self.place, "program", command).end_within(LONG)
@@ -213,8 +213,8 @@ impl Rig {
 
     /// Writes the filled-in form.
     pub fn form(&self) {
-        let ended = self.program(&["describe", "--ask", "--output", "form.yaml"]);
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        self.program(&["describe", "--ask", "--output", "form.yaml"])
+            .with_code(0);
         let path = self.place.path("form.yaml");
         let mut text = fs::read_to_string(&path).expect("a form");
         for (key, value) in [
@@ -262,7 +262,7 @@ impl Rig {
     }
 
     /// Runs `qdl submit` on all runs; with a checkout of mlcommons/inference, its scripts run too.
-    pub fn submit(&self, out: &str, more: &[&str]) -> Ended {
+    pub fn submit(&self, out: &str, more: &[&str]) -> ProgramEnd {
         let (checker, python) = (checkout(), std::env::var("QDL_MLPERF_PYTHON").ok());
         let mut all = vec!["submit", "--runs", "runs", "--out", out];
         all.extend(["--form", "form.yaml", "--src", "source"]);

@@ -20,7 +20,6 @@ xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 
 /// Permitted circles that remain: by folder, the files in them.
 const LEFT: &str = "
-frontend/src/: backend compliance loadgen outcome run settings
 record/src/: ledger summary";
 
 /// A module's path within its crate.

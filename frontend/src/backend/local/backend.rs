@@ -27,11 +27,11 @@ use qdl::{
 };
 use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemRecord};
 
-use super::begun::Begun;
+use super::part_times::PartTimes;
 use crate::{
     backend::Backend,
-    loadgen::completer::Completers,
-    run::exit::{ExitCode, Verdict},
+    exit::{ExitCode, Verdict},
+    loadgen::completer::{Completers, LoadgenCompleter},
 };
 
 /// Maximum number of arrivals per call to the pipeline.
@@ -55,32 +55,22 @@ fn token(answer: &[u8]) -> Option<u64> {
 }
 
 /// Per-thread state for completing samples.
-struct Cell {
-    completer: Box<dyn Completer>,
+struct CompleterCell {
+    completer: LoadgenCompleter,
     seen: Vec<(InFlight, Finished)>,
 }
 
-/// Creates the completer of one thread.
-pub(super) type Make = Box<dyn Fn(usize) -> Box<dyn Completer> + Send + Sync>;
-
-/// Components of a local run.
-pub(super) struct Parts {
+pub(super) struct LocalParts {
     pub node: String,
     pub model: String,
-    /// Description of the engine.
     pub info: EngineInfo,
     pub pipelines: Pipelines,
     pub inputs: Arc<Region>,
     pub slots: usize,
-    /// Bytes of an output.
     pub output: usize,
     /// When tokens are delivered before an answer's end.
     pub stream: Stream,
-    /// Completes unanswered samples.
     pub completers: Completers,
-    /// Creates the completers of answered samples.
-    pub make: Make,
-    /// Number of threads that complete samples.
     pub threads: usize,
     pub verdict: Verdict,
 }
@@ -88,67 +78,65 @@ pub(super) struct Parts {
 /// Passes LoadGen's samples directly to the pipelines of this process.
 pub struct LocalBackend {
     me: Weak<LocalBackend>,
-    parts: Parts,
+    parts: LocalParts,
     outputs: Region,
     stride: usize,
     capacity: u32,
     grants: Arc<Grants>,
     tracker: Tracker,
-    begun: Begun,
+    part_times: PartTimes,
     backlog: SegQueue<Sample>,
-    backlog_max: AtomicU64,
-    backlogged: AtomicU64,
-    handed_over: AtomicU64,
     /// The thread that holds this token hands arrivals to the pipeline.
     pump: SendToken<Vec<Arrival>>,
     /// One cell for each thread that can answer. Empty after the run.
-    cells: ArrayQueue<Box<Cell>>,
+    cells: ArrayQueue<Box<CompleterCell>>,
     aborted: AtomicBool,
+    counts: LocalCounts,
+    refusals: Mutex<Refusals>,
+}
+
+/// The counts of a [`SystemRecord`].
+#[derive(Default)]
+struct LocalCounts {
     issued: CachePadded<AtomicU64>,
     completed: CachePadded<AtomicU64>,
     emptied: AtomicU64,
     late: AtomicU64,
     posted: AtomicU64,
-    refusals: Mutex<Refusals>,
-    /// Number of first, second and third refusals of samples.
+    backlog_max: AtomicU64,
+    backlogged: AtomicU64,
+    handed_over: AtomicU64,
+    /// First, second and third refusals of samples.
     refused: [AtomicU64; 3],
 }
 
 impl LocalBackend {
-    pub(super) fn new(parts: Parts) -> Result<Arc<Self>, RegionError> {
+    pub(super) fn new(parts: LocalParts) -> Result<Arc<Self>, RegionError> {
         let stride = stride(parts.output);
         let outputs = Region::new(parts.slots * stride)?;
         outputs.prefault();
         let grants = Arc::new(Grants::new(parts.slots));
         let cells = ArrayQueue::new(parts.threads.max(1));
         for i in 0..parts.threads {
-            let completer = (parts.make)(i);
+            let completer = parts.completers.make(i);
             let seen = Vec::with_capacity(BURST);
-            let _ = cells.push(Box::new(Cell { completer, seen }));
+            let _ = cells.push(Box::new(CompleterCell { completer, seen }));
         }
         Ok(Arc::new_cyclic(|me| LocalBackend {
             me: me.clone(),
             capacity: u32::try_from(parts.output).unwrap_or(u32::MAX),
-            begun: Begun::new(parts.slots),
+            part_times: PartTimes::new(parts.slots),
             parts,
             outputs,
             stride,
             tracker: Tracker::new(grants.clone()),
             grants,
             backlog: SegQueue::new(),
-            backlog_max: AtomicU64::new(0),
-            backlogged: AtomicU64::new(0),
-            handed_over: AtomicU64::new(0),
             pump: SendToken::new(Vec::with_capacity(BURST)),
             cells,
             aborted: AtomicBool::new(false),
-            issued: CachePadded::default(),
-            completed: CachePadded::default(),
-            emptied: AtomicU64::new(0),
-            late: AtomicU64::new(0),
-            posted: AtomicU64::new(0),
+            counts: LocalCounts::default(),
             refusals: Mutex::default(),
-            refused: Default::default(),
         }))
     }
 
@@ -197,7 +185,8 @@ impl LocalBackend {
                 if arrivals.is_empty() {
                     break;
                 }
-                self.posted
+                self.counts
+                    .posted
                     .fetch_add(arrivals.len() as u64, Ordering::Relaxed);
                 self.parts.pipelines.arrived(&mut arrivals);
             }
@@ -218,7 +207,7 @@ impl LocalBackend {
     }
 
     /// Takes an unused cell; `None` after the run.
-    fn cell(&self) -> Option<Box<Cell>> {
+    fn cell(&self) -> Option<Box<CompleterCell>> {
         loop {
             let cell = self.cells.pop();
             if cell.is_some() || self.aborted() {
@@ -230,8 +219,8 @@ impl LocalBackend {
     }
 
     /// Closes the grants of finished samples and completes them.
-    fn answer(&self, cell: &mut Cell, finished: &[Finished]) {
-        let Cell { completer, seen } = cell;
+    fn answer(&self, cell: &mut CompleterCell, finished: &[Finished]) {
+        let CompleterCell { completer, seen } = cell;
         let now = now_ns();
         for f in finished {
             let imm = Imm::from_bits(f.ticket as u32);
@@ -240,7 +229,7 @@ impl LocalBackend {
                 Some(in_flight) => seen.push((in_flight, *f)),
                 // Swept after an abort.
                 None => {
-                    self.late.fetch_add(1, Ordering::Relaxed);
+                    self.counts.late.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -269,11 +258,12 @@ impl LocalBackend {
         }
         completer.complete(&mut seen.iter().map(response));
         let done = now_ns();
-        self.completed
+        self.counts
+            .completed
             .fetch_add(seen.len() as u64, Ordering::Release);
         for (in_flight, f) in seen.drain(..) {
             // Read the times before the slot is free and its next answer begins.
-            let times = self.begun.times(slot(&f), &in_flight, &f, [now, done]);
+            let times = self.part_times.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
             if let Some(recorder) = completer.recorder(times.issued_ns) {
                 recorder.record(&times);
@@ -284,7 +274,7 @@ impl LocalBackend {
 
     /// Hands a part over. The held cell keeps its sample in flight: the sweep waits for the last
     /// cell.
-    fn hand_over(&self, cell: &mut Cell, part: &Part) {
+    fn hand_over(&self, cell: &mut CompleterCell, part: &Part) {
         let slot = Imm::from_bits(part.ticket as u32).slot();
         let Some(in_flight) = self.tracker.arrived(slot) else {
             return;
@@ -293,7 +283,7 @@ impl LocalBackend {
         let at = usize::from(slot) * self.stride + from;
         // SAFETY: the engine has written these bytes and writes only behind them.
         let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
-        let begins = self.begun.part(slot, &in_flight, part, now_ns());
+        let begins = self.part_times.record(slot, &in_flight, part, now_ns());
         let payload = payload.unwrap_or_default();
         let first = begins && in_flight.sample.first.is_none();
         let begun_with = token(payload).filter(|_| begins);
@@ -320,7 +310,7 @@ impl LocalBackend {
     /// cell within [`COMPLETING`].
     // The queue holds boxes.
     #[allow(clippy::vec_box)]
-    fn take_cells(&self) -> Vec<Box<Cell>> {
+    fn take_cells(&self) -> Vec<Box<CompleterCell>> {
         let began = Instant::now();
         let mut cells = Vec::new();
         while cells.len() < self.parts.threads && began.elapsed() < COMPLETING {
@@ -334,7 +324,8 @@ impl LocalBackend {
 
     fn complete_empty(&self, samples: &[Sample]) {
         self.parts.completers.complete_empty(samples);
-        self.emptied
+        self.counts
+            .emptied
             .fetch_add(samples.len() as u64, Ordering::Release);
     }
 
@@ -347,7 +338,8 @@ impl LocalBackend {
 
 impl Backend for LocalBackend {
     fn issue(&self, samples: &[Sample]) {
-        self.issued
+        self.counts
+            .issued
             .fetch_add(samples.len() as u64, Ordering::Relaxed);
         if self.aborted() {
             return self.complete_empty(samples);
@@ -364,10 +356,12 @@ impl Backend for LocalBackend {
             let handed_over = free.saturating_sub(before).min(n);
             left.for_each(|s| self.backlog.push(s));
             let add = |to: &AtomicU64, n: usize| to.fetch_add(n as u64, Ordering::Relaxed);
-            add(&self.handed_over, handed_over);
-            add(&self.backlogged, n - handed_over);
+            add(&self.counts.handed_over, handed_over);
+            add(&self.counts.backlogged, n - handed_over);
             let waiting = (before + n).saturating_sub(free) as u64;
-            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
+            self.counts
+                .backlog_max
+                .fetch_max(waiting, Ordering::Relaxed);
             self.pump(|| None);
         }
         if self.aborted() {
@@ -376,7 +370,7 @@ impl Backend for LocalBackend {
     }
 
     fn name(&self) -> (String, Option<Duration>) {
-        let Parts { node, model, .. } = &self.parts;
+        let LocalParts { node, model, .. } = &self.parts;
         let engine = self.parts.pipelines.engine().name();
         let name = format!("Local SUT (no network): {node}, model {model}, engine {engine}");
         (name, None)
@@ -391,13 +385,16 @@ impl Backend for LocalBackend {
     }
 
     fn outstanding(&self) -> u64 {
-        let done = self.completed() + self.emptied.load(Ordering::Acquire);
+        let done = self.completed() + self.counts.emptied.load(Ordering::Acquire);
         // Read `issued` last: completed samples were issued before.
-        self.issued.load(Ordering::Acquire).saturating_sub(done)
+        self.counts
+            .issued
+            .load(Ordering::Acquire)
+            .saturating_sub(done)
     }
 
     fn completed(&self) -> u64 {
-        self.completed.load(Ordering::Acquire)
+        self.counts.completed.load(Ordering::Acquire)
     }
 
     /// Stops the supply of the engine; answers of samples in the engine count as late.
@@ -423,13 +420,13 @@ impl Backend for LocalBackend {
         let counters = pipelines.counters();
         SystemRecord {
             ledger: Ledger {
-                issued: self.issued.load(Ordering::Acquire),
+                issued: self.counts.issued.load(Ordering::Acquire),
                 answered: self.completed(),
-                emptied: self.emptied.load(Ordering::Acquire),
-                posted: self.posted.load(Ordering::Relaxed),
+                emptied: self.counts.emptied.load(Ordering::Acquire),
+                posted: self.counts.posted.load(Ordering::Relaxed),
                 responses: self.completed(),
-                refused: [0, 1, 2].map(|i| self.refused[i].load(Ordering::Relaxed)),
-                late_dropped: self.late.load(Ordering::Relaxed),
+                refused: [0, 1, 2].map(|i| self.counts.refused[i].load(Ordering::Relaxed)),
+                late_dropped: self.counts.late.load(Ordering::Relaxed),
                 ..Ledger::default()
             },
             accelerators: vec![AcceleratorRecord {
@@ -446,9 +443,9 @@ impl Backend for LocalBackend {
                 ..AcceleratorRecord::default()
             }],
             refusals: self.refusals().records().to_vec(),
-            backlog_max: self.backlog_max.load(Ordering::Relaxed),
-            backlogged: self.backlogged.load(Ordering::Relaxed),
-            handed_over: self.handed_over.load(Ordering::Relaxed),
+            backlog_max: self.counts.backlog_max.load(Ordering::Relaxed),
+            backlogged: self.counts.backlogged.load(Ordering::Relaxed),
+            handed_over: self.counts.handed_over.load(Ordering::Relaxed),
             facts: Some(node_facts(&[])),
             notes: stopped.err().iter().map(ToString::to_string).collect(),
             ..SystemRecord::default()
@@ -482,15 +479,15 @@ impl Origin for LocalBackend {
         let slot = imm.slot();
         let taken = self.grants.take(imm).is_ok();
         let Some(in_flight) = self.tracker.arrived(slot).filter(|_| taken) else {
-            self.late.fetch_add(1, Ordering::Relaxed);
+            self.counts.late.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let mut sample = in_flight.sample;
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
         let before = sample.tries.refused(after_ns);
-        self.refused[before].fetch_add(1, Ordering::Relaxed);
+        self.counts.refused[before].fetch_add(1, Ordering::Relaxed);
         self.tracker.release(slot);
-        let told = RefusedSample {
+        let refused = RefusedSample {
             connection: 0,
             epoch: 0,
             imm,
@@ -499,7 +496,7 @@ impl Origin for LocalBackend {
             reason: why.to_owned(),
             is_cut: false,
         };
-        let todo = self.refusals().add(&self.parts.node, 0, &told);
+        let todo = self.refusals().add(&self.parts.node, 0, &refused);
         match todo {
             OnRefusal::Count => {}
             OnRefusal::Note(line) => tracing::warn!("{line}"),
@@ -514,52 +511,5 @@ impl Origin for LocalBackend {
         if self.aborted() {
             self.empty_backlog();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use accelerator::{
-        engine::{Digest, EngineKind, EngineParams},
-        pipeline::Options,
-    };
-    use fabric::SourceId;
-    use qdl::counters::Live;
-
-    use super::*;
-
-    #[test]
-    fn a_place_outside_the_memory_becomes_no_arrival() {
-        let params = EngineParams::new(EngineKind::Digest);
-        let engine = Arc::new(Digest::new(&params));
-        let options = Options::from(&params);
-        let local = LocalBackend::new(Parts {
-            node: "n".to_owned(),
-            model: "m".to_owned(),
-            info: EngineInfo::default(),
-            pipelines: Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}"))
-                .expect("starts"),
-            inputs: Arc::new(Region::new(4096).expect("memory")),
-            slots: 4,
-            output: 8,
-            stream: Stream::None,
-            completers: Completers::new(Arc::new(Live::new(1)), None, None),
-            make: Box::new(|_| panic!("nobody completes anything")),
-            threads: 0,
-            verdict: Verdict::default(),
-        })
-        .expect("memory");
-        let sample = |offset| Sample {
-            id: 8,
-            index: 0,
-            source: SourceId(0),
-            offset,
-            len: 64,
-            issued_ns: 0,
-            first: None,
-            tries: Default::default(),
-        };
-        assert!(local.arrival(0, &sample(4090), 0).is_none());
-        assert!(local.arrival(0, &sample(4032), 0).is_some());
     }
 }

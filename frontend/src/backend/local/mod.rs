@@ -11,69 +11,34 @@
 //! QSL's memory, its output in a slot of this backend.
 
 mod backend;
-mod begun;
-#[cfg(test)]
-mod in_parts;
+mod part_times;
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use accelerator::{
-    engine::{self, EngineError, Hashing},
+    engine::{self, Hashing},
     node::{engine_info, engine_params},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-use fabric::wire::Stream;
-use fabric::{MAX_SLOTS, Region, RegionError};
+use anyhow::{Context, Result, anyhow};
+use fabric::{MAX_SLOTS, Region, wire::Stream};
 use qdl::{
     config::{EngineConfig, FrontendConfig},
-    model::ModelMismatch,
     serve::Service,
 };
 
 use crate::{
+    exit::{ExitCode, Verdict},
     loadgen::completer::Completers,
-    run::exit::{ExitCode, Verdict},
 };
 
 pub use backend::LocalBackend;
 
-use backend::{Parts, stride};
+use backend::{LocalParts, stride};
 
 /// Memory for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
-
-/// Error: `--local` cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum LocalError {
-    /// The configuration has no engine.
-    #[error(
-        "--local runs the engine in this process, and the configuration has none: add `engine: {{kind: digest}}`, or \
-         `engine: {{kind: onnx}}` and `model_file: PATH`"
-    )]
-    NoEngine,
-    /// The engine failed.
-    #[error("--local: {0}")]
-    Engine(#[from] EngineError),
-    /// The model file differs from the configuration.
-    #[error("--local: {0} (`this node` is the configuration, `the peer` the model file)")]
-    Model(#[from] ModelMismatch),
-    /// The engine's answer differs in size from the configured output.
-    #[error(
-        "--local: engine `{engine}` answers with {engine_bytes} bytes, the model's output in the configuration has {model_bytes}"
-    )]
-    Output {
-        /// Name of the engine.
-        engine: &'static str,
-        /// Bytes of the engine's answers.
-        engine_bytes: usize,
-        /// Bytes of the configured output.
-        model_bytes: usize,
-    },
-    /// The memory for outputs cannot be allocated.
-    #[error("--local, outputs: {0}")]
-    Memory(#[from] RegionError),
-}
 
 /// Number of completers, and of live counters, of a local run: one per engine thread, and one for
 /// the issuing thread.
@@ -81,38 +46,43 @@ pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
 
+fn engine_of(config: &FrontendConfig) -> Result<&EngineConfig> {
+    config.engine.as_ref().context(
+        "--local runs the engine in this process, and the configuration has none: add `engine: \
+         {kind: digest}`, or `engine: {kind: onnx}` and `model_file: PATH`",
+    )
+}
+
+fn failed(error: impl Display) -> anyhow::Error {
+    anyhow!("--local: {error}")
+}
+
 /// Creates the engine and loads the model without running it. Returns a description.
-///
-/// # Errors
-/// [`LocalError`], as in [`start`].
-pub fn check(config: &FrontendConfig) -> Result<String, LocalError> {
-    let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
+pub fn check(config: &FrontendConfig) -> Result<String> {
+    let cfg = engine_of(config)?;
     let file = config.model_file.as_deref();
     let params = engine_params(cfg, &config.model.name, file, Some(&config.model));
-    let engines = pipelines::create(&params, &cfg.all_gpus())?;
+    let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     check_model(config, cfg, engines[0].1.as_ref())?;
     Ok(params.says())
 }
 
 /// Creates the engine, loads the model and warms it up. `stream` selects the parts of an answer
 /// delivered before its end, for an engine with single tokens.
-///
-/// # Errors
-/// [`LocalError`].
 pub fn start(
     config: &FrontendConfig,
     inputs: Arc<Region>,
     completers: &Completers,
     verdict: &Verdict,
     stream: Stream,
-) -> Result<Arc<LocalBackend>, LocalError> {
-    let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
+) -> Result<Arc<LocalBackend>> {
+    let cfg = engine_of(config)?;
     let model = &config.model;
     let file = config.model_file.as_deref();
     let params = engine_params(cfg, &model.name, file, Some(model));
     let hashing = Hashing::begin(&params);
-    let engines = pipelines::create(&params, &cfg.all_gpus())?;
-    let hashed = hashing.end()?;
+    let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
+    let hashed = hashing.end().map_err(failed)?;
     let engine = engines[0].1.clone();
     if let Some(line) = hashed.line() {
         tracing::info!("{line}");
@@ -126,11 +96,12 @@ pub fn start(
     let slots = slots(batch, workers, output);
     let mut options = Options::from(&params);
     options.queue = slots;
-    let failed = verdict.clone();
+    let lost = verdict.clone();
     let pipelines = Pipelines::start(engines, &options, move |error| {
         // Errors during creation and warm-up are returned, not reported here.
-        failed.fail(ExitCode::Lost, format!("engine: {error}"));
-    })?;
+        lost.fail(ExitCode::Lost, format!("engine: {error}"));
+    })
+    .map_err(failed)?;
     // After the start: the engine learns some of this information as it starts.
     let info = engine_info(engine.as_ref(), &hashed);
     if let Some(w) = pipelines.warm_up() {
@@ -141,7 +112,7 @@ pub fn start(
         tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
     }
     pipelines.memory(&inputs);
-    Ok(LocalBackend::new(Parts {
+    let backend = LocalBackend::new(LocalParts {
         node: config.node.clone(),
         model: model.name.clone(),
         info,
@@ -151,13 +122,10 @@ pub fn start(
         output,
         stream,
         completers: completers.clone(),
-        make: {
-            let completers = completers.clone();
-            Box::new(move |i| Box::new(completers.make(i)))
-        },
         threads: self::completers(config),
         verdict: verdict.clone(),
-    })?)
+    });
+    backend.map_err(|e| anyhow!("--local, outputs: {e}"))
 }
 
 /// Returns the bytes of an output, if the engine runs the configured model.
@@ -165,26 +133,29 @@ fn check_model(
     config: &FrontendConfig,
     cfg: &EngineConfig,
     engine: &dyn engine::Engine,
-) -> Result<usize, LocalError> {
+) -> Result<usize> {
     let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
     if !cfg.kind.takes_any_bytes() {
         let theirs = engine
             .model()
             .clone()
             .with_compression(config.model.compression);
-        config.model.check_against(&theirs)?;
+        config.model.check_against(&theirs).map_err(|e| {
+            failed(format!(
+                "{e} (`this node` is the configuration, `the peer` the model file)"
+            ))
+        })?;
         return Ok(engine_bytes);
     }
     let model_bytes = config.model.max_output_bytes().unwrap_or(0);
-    if engine_bytes == model_bytes {
-        Ok(engine_bytes)
-    } else {
-        Err(LocalError::Output {
-            engine: cfg.kind.as_str(),
-            engine_bytes,
-            model_bytes,
-        })
+    if engine_bytes != model_bytes {
+        return Err(failed(format!(
+            "engine `{}` answers with {engine_bytes} bytes, the model's output in the \
+             configuration has {model_bytes}",
+            cfg.kind.as_str()
+        )));
     }
+    Ok(engine_bytes)
 }
 
 /// Number of output slots: four batches for each of the engine's `threads`, or fewer, at least two,

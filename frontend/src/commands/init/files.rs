@@ -33,8 +33,6 @@ impl Staged {
         }
     }
 
-    /// # Errors
-    /// The file exists and overwriting is not allowed.
     pub fn may_write(&self, name: &str) -> Result<()> {
         let path = self.folder.join(name);
         if !self.force && path.symlink_metadata().is_ok() {
@@ -57,7 +55,6 @@ impl Staged {
         fs::write(&path, text).with_context(|| path.display().to_string())
     }
 
-    /// Renames all files to their final names.
     pub fn keep(mut self) -> Result<()> {
         for name in std::mem::take(&mut self.names) {
             let (from, to) = (self.path(&name), self.folder.join(&name));

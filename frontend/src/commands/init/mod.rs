@@ -1,6 +1,6 @@
 //! `qdl init`: writes both configurations for a user's model, from the model file and the data.
 //!
-//! * `places` - addresses of accelerators, and this machine's address towards them
+//! * `addresses` - addresses of accelerators, and this machine's address towards them
 //! * `yaml` - the text of the files
 //! * `files` - paths in the files, and writing all or none
 //!
@@ -8,8 +8,8 @@
 //! verifies the data with the written files. So `init` cannot disagree with a run, and leaves no
 //! files behind that would not run.
 
+mod addresses;
 mod files;
-mod places;
 mod yaml;
 
 use std::{
@@ -28,18 +28,17 @@ use qdl::{
 };
 
 use crate::{
-    accuracy::{AccuracyError, names_the_class},
+    accuracy::{LabelsError, names_the_class},
     dataset::Dataset,
-    run,
-    run::exit::ExitCode,
+    exit::ExitCode,
+    run::run,
     settings::cli,
 };
 
+use addresses::InitAddresses;
 use files::{Staged, shown};
-use places::Places;
-use yaml::Plan;
+use yaml::InitValues;
 
-/// Name of the frontend's configuration.
 const FRONTEND: &str = "frontend.yaml";
 /// Name of the file with the shared secret, for accelerators on other machines.
 const TOKEN: &str = "token";
@@ -165,12 +164,12 @@ fn write(args: &InitArgs) -> Result<String> {
     {
         bail!("--name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
-    let mut places = Places::of(&args.accelerators)?;
-    places.token = args.token;
+    let mut addresses = InitAddresses::of(&args.accelerators)?;
+    addresses.token = args.token;
     fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
     let mut staged = Staged::new(&args.output, args.force);
     staged.may_write(FRONTEND)?;
-    for at in &places.accelerators {
+    for at in &addresses.accelerators {
         staged.may_write(&at.file)?;
     }
 
@@ -188,7 +187,7 @@ fn write(args: &InitArgs) -> Result<String> {
     };
     params.engine.library.clone_from(&args.library);
     let engine = engine::create(&params)?;
-    let plan = Plan {
+    let plan = InitValues {
         model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
         model_file: args.model.clone(),
         library: args.library.clone(),
@@ -202,17 +201,17 @@ fn write(args: &InitArgs) -> Result<String> {
         data: engine::onnx_data_files(&args.model),
         intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
     };
-    if places.need_token() {
+    if addresses.need_token() {
         files::token(&args.output.join(TOKEN))?;
     }
-    staged.add(FRONTEND, &yaml::frontend(&plan, &places, &args.output))?;
-    for at in &places.accelerators {
+    staged.add(FRONTEND, &yaml::frontend(&plan, &addresses, &args.output))?;
+    for at in &addresses.accelerators {
         staged.add(
             &at.file,
-            &yaml::accelerator(&plan, at, &places, &args.output),
+            &yaml::accelerator(&plan, at, &addresses, &args.output),
         )?;
     }
-    let samples = check(&staged, &places)?;
+    let samples = check(&staged, &addresses)?;
     staged.keep()?;
 
     let inputs: Vec<_> = plan
@@ -230,7 +229,7 @@ fn write(args: &InitArgs) -> Result<String> {
         class(engine.model(), args.class.as_deref()),
         shown(&args.output.join(FRONTEND)),
     );
-    for at in &places.accelerators {
+    for at in &addresses.accelerators {
         text += &format!("         {}\n", shown(&args.output.join(&at.file)));
     }
     if let Some(fixed) = plan.fixed_batch {
@@ -239,14 +238,14 @@ fn write(args: &InitArgs) -> Result<String> {
              once\n"
         );
     }
-    text += &next(args, &places, &plan.data);
+    text += &next(args, &addresses, &plan.data);
     Ok(text)
 }
 
 /// Checks the files: the frontend's with `--check`, the accelerators' as far as possible here.
 /// Their model is the one just opened. Returns the number of samples.
-fn check(staged: &Staged, places: &Places) -> Result<usize> {
-    for at in &places.accelerators {
+fn check(staged: &Staged, addresses: &InitAddresses) -> Result<usize> {
+    for at in &addresses.accelerators {
         let path = staged.path(&at.file);
         match at.is_here {
             true => drop(config::load_accelerator(&path)?),
@@ -261,7 +260,7 @@ fn check(staged: &Staged, places: &Places) -> Result<usize> {
     let words = ["frontend", "--check", "--quiet", "--config"];
     let words = words.iter().map(std::ffi::OsStr::new);
     let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
-    run::run(&args).map_err(|error| match error.downcast_ref::<AccuracyError>() {
+    run(&args).map_err(|error| match error.downcast_ref::<LabelsError>() {
         Some(labels) => anyhow::Error::msg(labels.of_flags()),
         None => error,
     })?;
@@ -318,21 +317,21 @@ fn copies(model: &Path, data: &[PathBuf]) -> String {
 }
 
 /// Returns the next commands for the user.
-fn next(args: &InitArgs, places: &Places, data: &[PathBuf]) -> String {
+fn next(args: &InitArgs, addresses: &InitAddresses, data: &[PathBuf]) -> String {
     let program = PathBuf::from(std::env::args_os().next().unwrap_or_default());
     let frontend = program.with_file_name("frontend");
     let accelerator = program.with_file_name("accelerator");
     let (frontend, accelerator) = (shown(&frontend), shown(&accelerator));
     let at = |file: &str| shown(&args.output.join(file));
     let mut text = "\nRun these, each accelerator in a terminal of its own:\n\n".to_owned();
-    for place in &places.accelerators {
-        if place.is_here {
-            text += &format!("  {accelerator} --config {}\n", at(&place.file));
+    for planned in &addresses.accelerators {
+        if planned.is_here {
+            text += &format!("  {accelerator} --config {}\n", at(&planned.file));
         } else {
             text += &format!(
                 "  accelerator --config {}    # on {}, beside copies of {} and {TOKEN}\n",
-                place.file,
-                place.listen.ip(),
+                planned.file,
+                planned.listen.ip(),
                 copies(&args.model, data)
             );
         }
@@ -349,6 +348,8 @@ fn next(args: &InitArgs, places: &Places, data: &[PathBuf]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     #[test]
@@ -387,17 +388,14 @@ mod tests {
     fn a_type_that_labels_cannot_have_is_refused_with_those_they_can() {
         assert_eq!(dtype("i32"), Ok(DType::I32));
         let text = dtype("u32").expect_err("no such type");
-        assert!(
-            text.contains("labels of u32 or u64 are those of i32"),
-            "{text}"
-        );
+        assert_has(&text, &["labels of u32 or u64 are those of i32"]);
     }
 
     #[test]
-    fn a_token_is_asked_for_on_loopback_where_somebody_wants_one() {
-        let mut places = Places::of(&[]).expect("loopback");
-        assert!(!places.need_token());
-        places.token = true;
-        assert!(places.need_token());
+    fn a_token_is_required_on_loopback_by_request() {
+        let mut addresses = InitAddresses::of(&[]).expect("loopback");
+        assert!(!addresses.need_token());
+        addresses.token = true;
+        assert!(addresses.need_token());
     }
 }

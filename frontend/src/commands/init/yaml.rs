@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::{
     Result, TOKEN,
+    addresses::{InitAddresses, PlannedAccelerator},
     files::named_from,
-    places::{Place, Places},
 };
 
 /// Accelerator budget without `memory_mib`, in bytes; smaller slots need no key.
@@ -24,9 +24,8 @@ const BATCH: usize = 64;
 /// Column of the comments.
 const COMMENT: usize = 32;
 
-/// Inputs of the generated files.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct InitValues {
     /// The output that names the class comes first.
     pub model: ModelSpec,
     pub model_file: PathBuf,
@@ -39,16 +38,11 @@ pub(super) struct Plan {
     /// Slots of the only connection, if the usual number does not fit.
     pub slots: Option<usize>,
     pub intra_threads: usize,
-    /// The model's fixed batch, if any.
     pub fixed_batch: Option<usize>,
-    /// Weight files of the model.
     pub data: Vec<PathBuf>,
 }
 
 /// The model with the output first that names the class, which is `class`.
-///
-/// # Errors
-/// There is no such output.
 pub(super) fn with_class_first(model: &ModelSpec, class: Option<&str>) -> Result<ModelSpec> {
     let mut outputs: Vec<_> = model.outputs().cloned().collect();
     if let Some(class) = class {
@@ -100,25 +94,24 @@ pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
     too_much.then(|| (BUDGET / slot.max(1)).clamp(1, usual))
 }
 
-/// Returns the frontend's file, for `folder`.
-pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
+pub(super) fn frontend(plan: &InitValues, addresses: &InitAddresses, folder: &Path) -> String {
     let path = |file: &Path| quoted(&named_from(folder, file));
     let labels = plan.labels.as_deref().map(path);
     let labels = labels.map(|labels| match &plan.labels_dtype {
         Some(dtype) => format!("{{file: {labels}, dtype: {}}}", quoted(dtype)),
         None => labels,
     });
-    let accelerators = places.accelerators.iter();
+    let accelerators = addresses.accelerators.iter();
     let accelerators = accelerators.map(|at| format!("  - control: {}\n", quoted(&at.control)));
     let connections = if plan.slots.is_some() { "1" } else { "auto" };
     let mut values = of_model(&plan.model);
     values.extend([
-        ("token", token(places)),
+        ("token", token(addresses)),
         ("samples", path(&plan.samples)),
         ("labels", labels.unwrap_or_default()),
         ("loaded", optional(plan.loaded)),
         ("accelerators", accelerators.collect()),
-        ("address", quoted(&places.address.to_string())),
+        ("address", quoted(&addresses.address.to_string())),
         ("connections", connections.to_owned()),
         ("slots", optional(plan.slots)),
         ("first_run", FIRST_RUN.to_owned()),
@@ -133,7 +126,12 @@ pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
 }
 
 /// Returns an accelerator's file, for `folder` or an equivalent folder on its machine.
-pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Path) -> String {
+pub(super) fn accelerator(
+    plan: &InitValues,
+    at: &PlannedAccelerator,
+    addresses: &InitAddresses,
+    folder: &Path,
+) -> String {
     let model_file = match at.is_here {
         true => named_from(folder, &plan.model_file),
         // The model file is copied beside the configuration.
@@ -149,7 +147,7 @@ pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Pat
     values.extend([
         ("node", at.node()),
         ("control", at.listen.to_string()),
-        ("token", token(places)),
+        ("token", token(addresses)),
         ("file", quoted(&model_file)),
         ("max_batch", plan.fixed_batch.unwrap_or(BATCH).to_string()),
         ("intra_threads", intra_threads.to_string()),
@@ -159,8 +157,8 @@ pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Pat
     fill_template(include_str!("templates/accelerator.yaml"), COMMENT, &values)
 }
 
-fn token(places: &Places) -> String {
-    if places.need_token() {
+fn token(addresses: &InitAddresses) -> String {
+    if addresses.need_token() {
         TOKEN.to_owned()
     } else {
         String::new()
@@ -202,8 +200,8 @@ mod tests {
         }
     }
 
-    fn plan(spec: &ModelSpec) -> Plan {
-        Plan {
+    fn plan(spec: &ModelSpec) -> InitValues {
+        InitValues {
             model: with_class_first(spec, None).expect("a model"),
             model_file: "/data/a model.onnx".into(),
             library: Some("/lib/libonnxruntime.so".into()),
@@ -223,9 +221,9 @@ mod tests {
         let model = spec(&[3, 8]);
         let plan = plan(&model);
         let controls = ["127.0.0.1:7400".to_owned(), "[::1]:7401".to_owned()];
-        let places = Places::of(&controls).expect("loopback");
+        let addresses = InitAddresses::of(&controls).expect("loopback");
         let folder = Path::new("/nowhere");
-        let text = frontend(&plan, &places, folder);
+        let text = frontend(&plan, &addresses, folder);
         let f = parse_frontend(&text, "frontend.yaml", folder)
             .unwrap_or_else(|e| panic!("{e}\n{text}"));
         assert_eq!(f.model, model);
@@ -233,12 +231,10 @@ mod tests {
             f.dataset.samples.as_deref(),
             Some(Path::new("/data/#1: samples"))
         );
-        assert_eq!(
-            (f.accelerators.len(), f.performance_sample_count),
-            (2, Some(7))
-        );
-        for at in &places.accelerators {
-            let text = accelerator(&plan, at, &places, folder);
+        assert_eq!(f.accelerators.len(), 2);
+        assert_eq!(f.performance_sample_count, Some(7));
+        for at in &addresses.accelerators {
+            let text = accelerator(&plan, at, &addresses, folder);
             let a = parse_accelerator(&text, &at.file, folder)
                 .unwrap_or_else(|e| panic!("{e}\n{text}"));
             assert_eq!(a.model.spec(), Some(model.clone()));
@@ -264,7 +260,7 @@ mod tests {
         assert_eq!(slots(&large), Some(2));
         let text = frontend(
             &plan(&large),
-            &Places::of(&[]).expect("loopback"),
+            &InitAddresses::of(&[]).expect("loopback"),
             Path::new("/"),
         );
         let f = parse_frontend(&text, "frontend.yaml", Path::new("/")).expect("sound");

@@ -23,7 +23,8 @@ use tune::{Halt, Kind, Knob, Plan, Session, page};
 pub use self::args::TuneArgs;
 use self::{args::Knobs, child::Runner, journal::Journal, yaml::Yaml};
 use crate::{
-    run::{check::SERVER_QUERIES, exit::ExitCode, interrupt},
+    exit::ExitCode,
+    run::{check::SERVER_QUERIES, interrupt},
     settings,
 };
 

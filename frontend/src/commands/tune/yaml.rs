@@ -43,7 +43,6 @@ impl Yaml {
             .try_for_each(|entry| put(entry, rest, value.clone()))
     }
 
-    /// Writes the configuration as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(&self.0)? + "\n";
         fs::write(path, text).with_context(|| path.display().to_string())

@@ -8,17 +8,14 @@ use std::{
 
 use zip::{CompressionMethod, ZipArchive};
 
-use super::{Array, Asked, Bytes, header::Header};
+use super::{Array, Arrays, ElementBytes, Selector, header::Header};
 
 /// Suffix that NumPy adds to each array's name.
 const END: &str = ".npy";
 
-/// Returns the arrays of an archive that `asked` selects; other arrays are not read. Returns `None`
+/// Returns the arrays of an archive that `select` chooses; others are not read. Returns `None`
 /// if no file in it is an array, so that it is no `.npz`.
-///
-/// # Errors
-/// The archive is broken, or a selected array is invalid; the text names the array.
-pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
+pub(super) fn arrays(file: &File, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let again = || file.try_clone().map_err(|e| e.to_string());
     let odd = |e: zip::result::ZipError| format!("it is a broken zip archive ({e})");
     let mut archive = ZipArchive::new(BufReader::new(again()?)).map_err(odd)?;
@@ -32,34 +29,33 @@ pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>
         return Ok(None);
     }
     let all: Vec<&str> = names.iter().map(|(_, name)| &**name).collect();
-    let wanted = all.iter().map(|name| asked(name, &all));
-    let wanted: Vec<bool> = wanted.collect();
-    let mut found = Vec::new();
-    for ((i, name), _) in names.into_iter().zip(wanted).filter(|(_, wanted)| *wanted) {
+    let mut opened = Vec::new();
+    for (i, name) in names.iter().filter(|(_, name)| select(name, &all)) {
         let refuse = |why: String| format!("array `{}`: {why}", name.escape_debug());
         if name.contains(char::is_control) {
             // The name appears in one-line messages and in configurations.
             return Err(refuse("its name has control characters".to_owned()));
         }
-        let mut entry = archive.by_index(i).map_err(|e| refuse(e.to_string()))?;
+        let mut entry = archive.by_index(*i).map_err(|e| refuse(e.to_string()))?;
         let size = entry.size();
         let (header, own) = Header::read(&mut entry, size).map_err(refuse)?;
         let bytes = match (entry.compression(), entry.data_start()) {
-            (CompressionMethod::Stored, Some(at)) => Bytes::File(again()?, at + own),
+            (CompressionMethod::Stored, Some(at)) => ElementBytes::File(again()?, at + own),
             _ => {
                 // Grows with the data: the size in the archive may be wrong.
                 let mut bytes = Vec::new();
                 let read = entry.take(size).read_to_end(&mut bytes);
                 read.map_err(|e| refuse(format!("it cannot be unpacked: {e}")))?;
                 header.check_size(bytes.len() as u64).map_err(refuse)?;
-                Bytes::Memory(bytes.into())
+                ElementBytes::Memory(bytes.into())
             }
         };
-        found.push(Array {
-            name,
+        opened.push(Array {
+            name: name.clone(),
             header,
             bytes,
         });
     }
-    Ok(Some(found))
+    let names = names.into_iter().map(|(_, name)| name).collect();
+    Ok(Some(Arrays { opened, names }))
 }

@@ -2,20 +2,11 @@
 
 use qdl::model::DType;
 
-/// Interpretation of an element's bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Bool,
-    Int,
-    Uint,
-    Float,
-    Bfloat,
-}
-
 /// Type of the elements of an array or of a raw file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
-    kind: Kind,
+    /// NumPy's letter (`b` bool, `i`, `u`, `f`), or `B` for bfloat16, which NumPy lacks.
+    letter: char,
     bytes: usize,
     big_endian: bool,
 }
@@ -26,14 +17,14 @@ pub struct NotWhole(pub f64);
 
 impl From<DType> for Element {
     fn from(dtype: DType) -> Self {
-        let kind = match dtype {
-            DType::U8 => Kind::Uint,
-            DType::I8 | DType::I32 | DType::I64 => Kind::Int,
-            DType::F16 | DType::F32 => Kind::Float,
-            DType::Bf16 => Kind::Bfloat,
+        let letter = match dtype {
+            DType::U8 => 'u',
+            DType::I8 | DType::I32 | DType::I64 => 'i',
+            DType::F16 | DType::F32 => 'f',
+            DType::Bf16 => 'B',
         };
         Element {
-            kind,
+            letter,
             bytes: dtype.bytes(),
             big_endian: false,
         }
@@ -42,75 +33,53 @@ impl From<DType> for Element {
 
 impl Element {
     /// Parses NumPy's code, such as `<f4`.
-    ///
-    /// # Errors
-    /// The code is not of a supported number.
     pub(super) fn of_code(code: &str) -> Result<Self, String> {
-        let none = || {
-            format!(
+        let mut letters = code.chars();
+        let (order, letter) = (letters.next(), letters.next().unwrap_or(' '));
+        let bytes: usize = letters.as_str().parse().unwrap_or(0);
+        let is_number = matches!(
+            (letter, bytes),
+            ('b', 1) | ('i' | 'u', 1 | 2 | 4 | 8) | ('f', 2 | 4 | 8)
+        );
+        match order.filter(|_| is_number) {
+            Some(order @ ('<' | '=' | '>')) => Ok(Element {
+                letter,
+                bytes,
+                big_endian: order == '>' && bytes > 1,
+            }),
+            Some('|') if bytes == 1 => Ok(Element {
+                letter,
+                bytes,
+                big_endian: false,
+            }),
+            _ => Err(format!(
                 "its elements are '{code}' and no numbers that are read here, as pickled Python \
                  objects, texts, times, complex numbers and bfloat16 are not"
-            )
-        };
-        let mut letters = code.chars();
-        let (Some(order), Some(letter)) = (letters.next(), letters.next()) else {
-            return Err(none());
-        };
-        let kinds = [
-            ('b', Kind::Bool),
-            ('i', Kind::Int),
-            ('u', Kind::Uint),
-            ('f', Kind::Float),
-        ];
-        let kind = kinds.into_iter().find(|(own, _)| *own == letter);
-        let (kind, bytes) = match (kind, letters.as_str().parse()) {
-            (Some((_, kind @ Kind::Bool)), Ok(1)) => (kind, 1),
-            (Some((_, kind @ (Kind::Int | Kind::Uint))), Ok(n @ (1 | 2 | 4 | 8))) => (kind, n),
-            (Some((_, kind @ Kind::Float)), Ok(n @ (2 | 4 | 8))) => (kind, n),
-            _ => return Err(none()),
-        };
-        let big_endian = match order {
-            '<' | '=' => false,
-            '>' => bytes > 1,
-            '|' if bytes == 1 => false,
-            _ => return Err(none()),
-        };
-        Ok(Element {
-            kind,
-            bytes,
-            big_endian,
-        })
+            )),
+        }
     }
 
     /// Returns NumPy's code without the byte order, such as `f4`.
     pub fn code(self) -> String {
-        let letter = match self.kind {
-            Kind::Bool => 'b',
-            Kind::Int => 'i',
-            Kind::Uint => 'u',
-            Kind::Float | Kind::Bfloat => 'f',
-        };
-        format!("{letter}{}", self.bytes)
+        format!("{}{}", self.letter.to_ascii_lowercase(), self.bytes)
     }
 
     /// Returns NumPy's name, such as `float32`.
     pub fn name(self) -> String {
-        let name = match self.kind {
-            Kind::Bool => return "bool".to_owned(),
-            Kind::Int => "int",
-            Kind::Uint => "uint",
-            Kind::Float => "float",
-            Kind::Bfloat => "bfloat",
+        let name = match self.letter {
+            'b' => return "bool".to_owned(),
+            'i' => "int",
+            'u' => "uint",
+            'f' => "float",
+            _ => "bfloat",
         };
         format!("{name}{}", 8 * self.bytes)
     }
 
-    /// Returns the bytes of an element.
     pub fn bytes(self) -> usize {
         self.bytes
     }
 
-    /// Whether the most significant byte comes first.
     pub fn big_endian(self) -> bool {
         self.big_endian
     }
@@ -118,19 +87,18 @@ impl Element {
     /// Whether the type equals a tensor's type, in either byte order.
     pub fn is(self, dtype: DType) -> bool {
         let other = Element::from(dtype);
-        (self.kind, self.bytes) == (other.kind, other.bytes)
+        (self.letter, self.bytes) == (other.letter, other.bytes)
     }
 
     /// Returns NumPy's name of `dtype` if `astype` converts these numbers to it without change,
     /// except for rounding.
     pub fn cast(self, dtype: DType) -> Option<String> {
         let other = Element::from(dtype);
-        let whole = matches!(self.kind, Kind::Bool | Kind::Int | Kind::Uint);
-        let keeps = match other.kind {
-            Kind::Float => true,
-            Kind::Int => whole,
-            Kind::Uint => whole && self.kind != Kind::Int,
-            Kind::Bool | Kind::Bfloat => false,
+        let keeps = match other.letter {
+            'f' => true,
+            'i' => "biu".contains(self.letter),
+            'u' => "bu".contains(self.letter),
+            _ => false,
         };
         keeps.then(|| other.name())
     }
@@ -138,12 +106,10 @@ impl Element {
     /// Returns the bits as a little-endian number.
     fn bits(self, bytes: &[u8]) -> u64 {
         let mut wide = [0u8; 8];
-        for (i, to) in wide.iter_mut().take(self.bytes).enumerate() {
-            let at = match self.big_endian {
-                true => self.bytes - 1 - i,
-                false => i,
-            };
-            *to = bytes.get(at).copied().unwrap_or_default();
+        let own = bytes.get(..self.bytes).unwrap_or_default();
+        wide[..own.len()].copy_from_slice(own);
+        if self.big_endian {
+            wide[..own.len()].reverse();
         }
         u64::from_le_bytes(wide)
     }
@@ -151,13 +117,13 @@ impl Element {
     /// Returns the number of these bytes. Integers beyond 2^53 lose their last bits.
     pub fn value(self, bytes: &[u8]) -> f64 {
         let bits = self.bits(bytes);
-        match (self.kind, self.bytes) {
-            (Kind::Bool | Kind::Uint, _) => bits as f64,
-            (Kind::Int, _) => self.signed(bits) as f64,
-            (Kind::Bfloat, _) => f64::from(f32::from_bits((bits as u32) << 16)),
-            (Kind::Float, 2) => half(bits as u16),
-            (Kind::Float, 4) => f64::from(f32::from_bits(bits as u32)),
-            (Kind::Float, _) => f64::from_bits(bits),
+        match (self.letter, self.bytes) {
+            ('b' | 'u', _) => bits as f64,
+            ('i', _) => self.signed(bits) as f64,
+            ('f', 2) => half(bits as u16),
+            ('f', 4) => f64::from(f32::from_bits(bits as u32)),
+            ('f', _) => f64::from_bits(bits),
+            _ => f64::from(f32::from_bits((bits as u32) << 16)),
         }
     }
 
@@ -167,15 +133,12 @@ impl Element {
     }
 
     /// Returns the whole number of these bytes.
-    ///
-    /// # Errors
-    /// [`NotWhole`] if the number is not whole or does not fit.
     pub fn whole(self, bytes: &[u8]) -> Result<i64, NotWhole> {
         let bits = self.bits(bytes);
-        match self.kind {
-            Kind::Int => Ok(self.signed(bits)),
-            Kind::Bool | Kind::Uint => i64::try_from(bits).map_err(|_| NotWhole(bits as f64)),
-            Kind::Float | Kind::Bfloat => {
+        match self.letter {
+            'i' => Ok(self.signed(bits)),
+            'b' | 'u' => i64::try_from(bits).map_err(|_| NotWhole(bits as f64)),
+            _ => {
                 let value = self.value(bytes);
                 let whole = value.fract() == 0.0 && value.abs() < 9e15;
                 whole.then_some(value as i64).ok_or(NotWhole(value))
@@ -184,9 +147,6 @@ impl Element {
     }
 
     /// Returns the whole numbers of a file with such elements.
-    ///
-    /// # Errors
-    /// A number is not whole; the text names the first one and its index.
     pub fn whole_numbers(self, bytes: &[u8]) -> Result<Vec<i64>, String> {
         let each = bytes.chunks_exact(self.bytes).enumerate();
         each.map(|(i, b)| {

@@ -17,7 +17,6 @@ pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 /// Maximum length of the dictionary; NumPy itself refuses more than 10,000 bytes.
 const LONGEST: usize = 65_536;
 
-/// Type, shape and order of one array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub element: Element,
@@ -58,7 +57,6 @@ impl Header {
         Ok((header, own))
     }
 
-    /// Returns type and shape as text.
     pub fn text(&self) -> String {
         let shape = self.shape.iter().map(ToString::to_string);
         let shape = shape.collect::<Vec<_>>().join(", ");

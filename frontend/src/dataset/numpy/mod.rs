@@ -16,12 +16,10 @@ use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 pub use self::element::Element;
 use self::header::Header;
 
-/// Storage of an array's elements.
 #[derive(Debug)]
-enum Bytes {
+enum ElementBytes {
     /// In a file, from this offset.
     File(File, u64),
-    /// In memory, decompressed.
     Memory(Box<[u8]>),
 }
 
@@ -32,27 +30,24 @@ pub struct Array {
     /// Name in a `.npz`; empty for a `.npy`.
     pub name: String,
     header: Header,
-    bytes: Bytes,
+    bytes: ElementBytes,
 }
 
 impl Array {
-    /// Opens the array of a `.npy` file.
     fn of_file(file: File) -> Result<Self, String> {
         let size = file.metadata().map_err(|e| e.to_string())?.len();
         let (header, at) = Header::read(&mut io::BufReader::new(&file), size)?;
         Ok(Array {
             name: String::new(),
             header,
-            bytes: Bytes::File(file, at),
+            bytes: ElementBytes::File(file, at),
         })
     }
 
-    /// Returns the length of each dimension.
     pub fn shape(&self) -> &[usize] {
         &self.header.shape
     }
 
-    /// Returns the type of the elements.
     pub fn element(&self) -> Element {
         self.header.element
     }
@@ -63,9 +58,6 @@ impl Array {
     }
 
     /// Checks that the array's bytes can be sent as samples: C order, little-endian.
-    ///
-    /// # Errors
-    /// The layout differs; the text names the NumPy call that corrects it.
     pub fn check_layout(&self) -> Result<(), String> {
         if self.header.fortran_matters() {
             return Err("it is in Fortran's order: save np.ascontiguousarray(a)".to_owned());
@@ -80,9 +72,6 @@ impl Array {
     }
 
     /// Reads elements into `to`, from byte `at` of the elements.
-    ///
-    /// # Errors
-    /// The file cannot be read, or the range is beyond the array.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         // Another array may follow in the same file.
         let end = at.checked_add(to.len() as u64);
@@ -90,8 +79,8 @@ impl Array {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         match &self.bytes {
-            Bytes::File(file, begin) => file.read_exact_at(to, begin.saturating_add(at)),
-            Bytes::Memory(bytes) => {
+            ElementBytes::File(file, begin) => file.read_exact_at(to, begin.saturating_add(at)),
+            ElementBytes::Memory(bytes) => {
                 let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
                 let from = from.and_then(|rest| rest.get(..to.len()));
                 to.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -101,9 +90,6 @@ impl Array {
     }
 
     /// Returns one whole number per index of the first dimension; all other dimensions must be 1.
-    ///
-    /// # Errors
-    /// The shape has other dimensions, a number is not whole, or the file cannot be read.
     pub fn integers(&self) -> Result<Vec<i64>, String> {
         let shape = self.shape();
         let (Some(count), true) = (shape.first(), shape.iter().skip(1).all(|d| *d == 1)) else {
@@ -119,29 +105,35 @@ impl Array {
     }
 }
 
-/// Selects an array of an archive, by its name among the names of all arrays.
-pub type Asked<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
+/// The selected arrays of a file, and the names of all arrays in it.
+#[derive(Debug)]
+pub struct Arrays {
+    pub opened: Vec<Array>,
+    /// Empty for a `.npy`.
+    pub names: Vec<String>,
+}
 
-/// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `asked`
-/// selects. With `any`, files of other formats are accepted as raw bytes, because samples may be
+/// Selects an array of an archive, by its name among the names of all arrays.
+pub type Selector<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
+
+/// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `select`
+/// chooses. With `any`, files of other formats are accepted as raw bytes, because samples may be
 /// files, such as images.
-///
-/// # Errors
-/// The file has another known format, or is an invalid NumPy file; the text says what to do.
-pub fn open(path: &Path, any: bool, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
+pub fn open(path: &Path, any: bool, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut begin = [0; 8];
     let len = file.read_at(&mut begin, 0);
     let begin = &begin[..len.map_err(|e| format!("cannot read it: {e}"))?];
-    let named = |end: &str| {
-        path.extension()
-            .is_some_and(|e| e.eq_ignore_ascii_case(end))
-    };
+    let extension = path.extension().unwrap_or_default();
+    let named = |end: &str| extension.eq_ignore_ascii_case(end);
     if begin.starts_with(header::MAGIC) {
-        return Ok(Some(vec![Array::of_file(file)?]));
+        return Ok(Some(Arrays {
+            opened: vec![Array::of_file(file)?],
+            names: Vec::new(),
+        }));
     }
     if begin.starts_with(b"PK\x03\x04") || begin.starts_with(b"PK\x05\x06") {
-        return match archive::arrays(&file, asked)? {
+        return match archive::arrays(&file, select)? {
             Some(arrays) => Ok(Some(arrays)),
             None if any && !named("npz") => Ok(None),
             None => Err("it is a zip archive, and no .npz: none of its files is a .npy".to_owned()),

@@ -9,40 +9,33 @@ use anyhow::{Context, bail};
 
 use super::Result;
 
-/// Default address of an accelerator.
 const DEFAULT: &str = "127.0.0.1:7400";
 /// Offset of the data port from the control port.
 const DATA: u16 = 10;
 
 /// A planned accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PlannedAccelerator {
     /// Address as the user wrote it.
     pub control: String,
-    /// Resolved control address.
     pub listen: SocketAddr,
     /// Data address. Port 0 (chosen by the system) on loopback, where no firewall is involved.
     pub data: SocketAddr,
-    /// True if the accelerator is this machine.
     pub is_here: bool,
-    /// Name of its configuration file.
     pub file: String,
 }
 
 /// All accelerators, and this machine's address for data connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Places {
-    pub accelerators: Vec<Place>,
+pub(super) struct InitAddresses {
+    pub accelerators: Vec<PlannedAccelerator>,
     pub address: IpAddr,
     /// True if the token is required on loopback too.
     pub token: bool,
 }
 
-impl Places {
+impl InitAddresses {
     /// Resolves the addresses of `--accelerator`.
-    ///
-    /// # Errors
-    /// A host has no address, or no route leads to it.
     pub fn of(controls: &[String]) -> Result<Self> {
         let default = [DEFAULT.to_owned()];
         let controls = if controls.is_empty() {
@@ -50,7 +43,7 @@ impl Places {
         } else {
             controls
         };
-        let mut accelerators: Vec<Place> = Vec::with_capacity(controls.len());
+        let mut accelerators: Vec<PlannedAccelerator> = Vec::with_capacity(controls.len());
         let mut from = None;
         for (i, control) in controls.iter().enumerate() {
             let said = || format!("--accelerator {control}");
@@ -72,7 +65,7 @@ impl Places {
                 true => 0,
                 false => listen.port().checked_add(DATA).unwrap_or(0),
             };
-            accelerators.push(Place {
+            accelerators.push(PlannedAccelerator {
                 control: control.clone(),
                 listen,
                 data: SocketAddr::new(listen.ip(), port),
@@ -83,7 +76,7 @@ impl Places {
                 },
             });
         }
-        Ok(Places {
+        Ok(InitAddresses {
             accelerators,
             address: from.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             token: false,
@@ -92,12 +85,12 @@ impl Places {
 
     /// Whether the token is required: off loopback, or by request.
     pub fn need_token(&self) -> bool {
-        let far = |a: &Place| !a.listen.ip().is_loopback();
+        let far = |a: &PlannedAccelerator| !a.listen.ip().is_loopback();
         self.token || self.accelerators.iter().any(far)
     }
 }
 
-impl Place {
+impl PlannedAccelerator {
     /// Returns the accelerator's unique node name.
     pub fn node(&self) -> String {
         let stem = Path::new(&self.file).file_stem().unwrap_or_default();
@@ -119,46 +112,43 @@ fn route(to: SocketAddr) -> std::io::Result<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
-    fn of(controls: &[&str]) -> Result<Places> {
-        Places::of(&controls.iter().map(ToString::to_string).collect::<Vec<_>>())
+    fn of(controls: &[&str]) -> Result<InitAddresses> {
+        InitAddresses::of(&controls.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     #[test]
     fn without_a_word_it_is_this_machine() {
-        let places = of(&[]).expect("loopback");
-        let [only] = &places.accelerators[..] else {
-            panic!("{places:?}");
+        let addresses = of(&[]).expect("loopback");
+        let [only] = &addresses.accelerators[..] else {
+            panic!("{addresses:?}");
         };
         assert_eq!((only.control.as_str(), only.data.port()), (DEFAULT, 0));
-        assert_eq!(
-            (only.file.as_str(), only.is_here),
-            ("accelerator.yaml", true)
-        );
-        assert!(places.address.is_loopback() && !places.need_token());
+        assert_eq!(only.file.as_str(), "accelerator.yaml");
+        assert!(only.is_here);
+        assert!(addresses.address.is_loopback() && !addresses.need_token());
     }
 
     #[test]
     fn several_have_files_and_names_of_their_own() {
-        let places = of(&["127.0.0.1:7400", "[::1]:7401"]).expect("loopback");
-        let files: Vec<_> = places
+        let addresses = of(&["127.0.0.1:7400", "[::1]:7401"]).expect("loopback");
+        let files: Vec<_> = addresses
             .accelerators
             .iter()
             .map(|a| a.file.as_str())
             .collect();
         assert_eq!(files, ["accelerator-1.yaml", "accelerator-2.yaml"]);
-        assert_eq!(places.accelerators[1].node(), "accelerator-2");
+        assert_eq!(addresses.accelerators[1].node(), "accelerator-2");
     }
 
     #[test]
     fn what_is_no_place_is_named() {
         for control in ["127.0.0.1", "127.0.0.1:0", "no such host:7400"] {
             let error = of(&[control]).expect_err("no place").to_string();
-            assert!(
-                error.contains(&format!("--accelerator {control}")),
-                "{error}"
-            );
+            assert_has(&error, &[&format!("--accelerator {control}")]);
         }
         let twice = of(&["127.0.0.1:7400", "127.0.0.1:7400"]).expect_err("one port");
         assert!(twice.to_string().contains("a port of its own"), "{twice}");

@@ -15,9 +15,8 @@ use qdl::{counters::Live, dispatch::Sample};
 
 use crate::{
     backend::Backend,
-    loadgen::{qsl::Qsl, verify::Verifier},
-    outcome::{meter::IssueThreads, phases::Phases},
-    run::exit::{ExitCode, Verdict},
+    exit::{ExitCode, Verdict},
+    loadgen::{meter::IssueThreads, phases::Phases, qsl::Qsl, verify::Verifier},
 };
 
 /// Samples per call to the backend. Limits the extra memory of an Offline query of millions of

@@ -11,36 +11,36 @@ use qdl::{
 
 /// One record per slot. Parts and end of an answer arrive one after the other, so the accesses do
 /// not race and are relaxed.
-pub(super) struct Begun(Box<[CachePadded<Mark>]>);
+pub(super) struct PartTimes(Box<[CachePadded<PartTime>]>);
 
 #[derive(Default)]
-struct Mark {
+struct PartTime {
     first_ns: AtomicU64,
     first_residence_us: AtomicU32,
     /// Sum over parts of the microseconds since the arrival was made.
     after_us: AtomicU64,
 }
 
-impl Begun {
+impl PartTimes {
     pub fn new(slots: usize) -> Self {
-        Begun((0..slots).map(|_| CachePadded::default()).collect())
+        PartTimes((0..slots).map(|_| CachePadded::default()).collect())
     }
 
     /// Records a part. Returns true for an answer's first part.
-    pub fn part(&self, slot: u16, in_flight: &InFlight, part: &Part, now_ns: u64) -> bool {
-        let Some(mark) = self.0.get(usize::from(slot)) else {
+    pub fn record(&self, slot: u16, in_flight: &InFlight, part: &Part, now_ns: u64) -> bool {
+        let Some(time) = self.0.get(usize::from(slot)) else {
             return false;
         };
         let first = part.from == 0;
         if first {
             let residence = part.queue_us.saturating_add(part.compute_us);
-            mark.first_ns.store(now_ns, Relaxed);
-            mark.first_residence_us.store(residence, Relaxed);
-            mark.after_us.store(0, Relaxed);
+            time.first_ns.store(now_ns, Relaxed);
+            time.first_residence_us.store(residence, Relaxed);
+            time.after_us.store(0, Relaxed);
         }
         let after = now_ns.saturating_sub(in_flight.posted_ns) / 1_000;
-        mark.after_us
-            .store(mark.after_us.load(Relaxed).saturating_add(after), Relaxed);
+        time.after_us
+            .store(time.after_us.load(Relaxed).saturating_add(after), Relaxed);
         first
     }
 
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn times_of_parts_are_averages_and_the_first_is_kept() {
-        let begun = Begun::new(2);
+        let all = PartTimes::new(2);
         let in_flight = InFlight {
             sample: Sample {
                 id: 1,
@@ -128,20 +128,20 @@ mod tests {
             sent,
         };
         for _ in 0..2 {
-            assert!(begun.part(1, &in_flight, &part(0, 4, 9), 21_000));
-            assert!(!begun.part(1, &in_flight, &part(4, 8, 29), 41_000));
+            assert!(all.record(1, &in_flight, &part(0, 4, 9), 21_000));
+            assert!(!all.record(1, &in_flight, &part(4, 8, 29), 41_000));
         }
         let sent = Sent {
             bytes: 8,
             parts: 2,
             sum_us: 40,
         };
-        let t = begun.times(1, &in_flight, &finished(sent), [91_000, 92_000]);
+        let t = all.times(1, &in_flight, &finished(sent), [91_000, 92_000]);
         assert_eq!((t.first_ns, t.first_residence_us, t.parts), (21_000, 10, 3));
         assert_eq!((t.parts_after_us, t.parts_residence_us), (50, 33));
         assert_eq!((t.bytes_out, t.bytes_in, t.completed_ns), (12, 20, 92_000));
         // The next answer in the slot arrives in one piece.
-        let t = begun.times(1, &in_flight, &finished(Sent::default()), [91_000, 92_000]);
+        let t = all.times(1, &in_flight, &finished(Sent::default()), [91_000, 92_000]);
         assert_eq!((t.first_ns, t.first_residence_us, t.parts), (91_000, 60, 1));
         assert_eq!((t.parts_after_us, t.parts_residence_us), (90, 60));
     }

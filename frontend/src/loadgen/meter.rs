@@ -1,7 +1,8 @@
 //! Measures the program's resource usage while LoadGen's clock runs: reads threads and NICs from
-//! the first query until about the last answer.
+//! the first query until about the last answer. Rates of samples and tokens.
 
 use std::{
+    collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -20,20 +21,17 @@ const OF_ITS_AGE: u32 = 16;
 pub struct IssueThreads(Arc<Mutex<Vec<u64>>>);
 
 impl IssueThreads {
-    /// Adds the calling thread.
     pub fn add_this(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(thread_id());
     }
 
-    /// Returns the thread numbers.
     pub fn all(&self) -> Vec<u64> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.clone()
     }
 }
 
-/// First and last reading of a run.
 #[derive(Debug, Default)]
 pub struct Meter {
     first: Option<(Instant, NodeUse)>,
@@ -63,6 +61,33 @@ impl Meter {
             (Some((_, first)), Some((_, last))) => last.since(first),
             _ => NodeUse::default(),
         }
+    }
+}
+
+/// Window of rates, in nanoseconds.
+const RATE_NS: u64 = 1_000_000_000;
+
+/// Rates of samples and tokens over about the last second.
+#[derive(Debug, Default)]
+pub struct RateWindow(VecDeque<(u64, [u64; 2])>);
+
+impl RateWindow {
+    /// Adds the numbers of completed samples and tokens. Call it at every look.
+    pub fn add(&mut self, now_ns: u64, counts: [u64; 2]) {
+        self.0.push_back((now_ns, counts));
+        let is_old = |(at, _): &(u64, _)| now_ns.saturating_sub(*at) >= RATE_NS;
+        while self.0.get(1).is_some_and(is_old) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Returns samples and tokens per second.
+    pub fn rates(&self) -> [f64; 2] {
+        let (Some((began, from)), Some((ended, to))) = (self.0.front(), self.0.back()) else {
+            return [0.0; 2];
+        };
+        let seconds = (ended.saturating_sub(*began) as f64 / 1e9).max(1e-3);
+        [0, 1].map(|i| to[i].saturating_sub(from[i]) as f64 / seconds)
     }
 }
 
@@ -104,7 +129,20 @@ mod tests {
     }
 
     #[test]
-    fn issue_threads_are_told_from_others() {
+    fn rates_are_those_of_about_the_last_second() {
+        let mut window = RateWindow::default();
+        for tenth in 0..100u64 {
+            let done = 10 * tenth.saturating_sub(80);
+            window.add(tenth * 100_000_000, [done, 2 * done]);
+        }
+        let [samples, tokens] = window.rates();
+        assert!((samples - 100.0).abs() < 1.0, "{samples}");
+        assert!((tokens - 200.0).abs() < 2.0, "{tokens}");
+        assert!(window.0.len() < 15);
+    }
+
+    #[test]
+    fn issue_threads_are_distinguished() {
         let issue = IssueThreads::default();
         issue.add_this();
         let used = usage(&issue.all(), NicUse::default());

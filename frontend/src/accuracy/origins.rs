@@ -14,12 +14,11 @@ use super::Score;
 
 /// The connection of each sample's first answer.
 #[derive(Debug)]
-pub struct Whose(Box<[AtomicU32]>);
+pub struct AnswerOrigins(Box<[AtomicU32]>);
 
-impl Whose {
-    /// Creates the record for a data set of `samples` samples.
+impl AnswerOrigins {
     pub fn new(samples: usize) -> Self {
-        Whose((0..samples).map(|_| AtomicU32::new(0)).collect())
+        AnswerOrigins((0..samples).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// Records an answer's connection. Only the first answer counts: LoadGen does not log later
@@ -33,7 +32,6 @@ impl Whose {
         }
     }
 
-    /// Returns the connection that answered the sample.
     pub fn of(&self, index: usize) -> Option<usize> {
         let connection = self.0.get(index)?.load(Relaxed);
         (connection as usize).checked_sub(1)
@@ -95,15 +93,14 @@ mod tests {
 
     #[test]
     fn the_first_answer_counts() {
-        let whose = Whose::new(2);
+        let whose = AnswerOrigins::new(2);
         assert_eq!(whose.of(0), None);
         whose.answered(0, 3);
         whose.answered(0, 1);
         whose.answered(7, 1);
-        assert_eq!(
-            (whose.of(0), whose.of(1), whose.of(7)),
-            (Some(3), None, None)
-        );
+        assert_eq!(whose.of(0), Some(3));
+        assert_eq!(whose.of(1), None);
+        assert_eq!(whose.of(7), None);
     }
 
     #[test]

@@ -24,20 +24,20 @@ use std::{
     },
 };
 
-use loadgen_bridge::{Phase, PhaseKind as Said, TestMode};
+use loadgen_bridge::{Phase, PhaseKind as Logged, TestMode};
 use qdl::counters::{Histograms, TokenSizes};
 use record::{PhaseKind, PhaseRecord};
 
 /// Time spent in calls to LoadGen, over the timed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct CallTime {
     /// Sum over samples of the nanoseconds of their call.
     pub ns: u64,
     /// Number of samples in timed calls.
     pub samples: u64,
 }
 
-impl Told {
+impl CallTime {
     /// Adds a call of `ns` nanoseconds that completed `samples` samples.
     pub fn call(&mut self, ns: u64, samples: usize) {
         let samples = samples as u64;
@@ -50,7 +50,7 @@ impl Told {
         self.ns as f64 / self.samples.max(1) as f64 / 1000.0
     }
 
-    fn add(&mut self, other: Told) {
+    fn add(&mut self, other: CallTime) {
         self.ns = self.ns.saturating_add(other.ns);
         self.samples += other.samples;
     }
@@ -61,32 +61,24 @@ impl Told {
 pub struct Share {
     /// Time of the border before the series; 0 for the first series.
     pub series_ns: u64,
-    /// Latencies of the series' samples.
     pub histograms: Histograms,
     /// Time at which its first sample was issued, on [`fabric::clock`].
     pub first_ns: u64,
-    /// Time of completion of its last sample.
     pub last_ns: u64,
     /// Time spent in calls to LoadGen for its samples.
-    pub told: Told,
+    pub told: CallTime,
 }
 
 /// Merged records of all NIC threads in one phase.
 #[derive(Debug)]
-pub struct Gathered {
-    /// Kind of the phase.
-    kind: Kind,
-    /// Latencies of the phase's samples.
-    pub histograms: Histograms,
-    first_ns: u64,
-    last_ns: u64,
-    /// Time spent in calls to LoadGen for its samples.
-    pub told: Told,
+pub struct PhaseShare {
+    kind: SeriesKind,
+    pub share: Share,
 }
 
 /// Kind of a series, derived from LoadGen's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SeriesKind {
     /// One set of an accuracy run.
     Accuracy,
     /// A performance run, or a step of find-peak.
@@ -97,13 +89,11 @@ enum Kind {
 
 /// The series so far, and their records.
 #[derive(Debug)]
-struct Book {
+struct SeriesBook {
     /// Time of the border before each series, and its phase once known.
     series: Vec<(u64, Option<usize>)>,
-    /// The kind of each phase.
-    kinds: Vec<Kind>,
-    /// Merged records, by phase.
-    gathered: Vec<Option<Gathered>>,
+    /// The kind of each phase, and its merged records.
+    phases: Vec<(SeriesKind, Option<Share>)>,
 }
 
 /// Histograms in transit from and to NIC threads.
@@ -116,11 +106,10 @@ struct Exchange {
 /// Detects the phases and collects the records of all NIC threads.
 #[derive(Debug)]
 pub struct Phases {
-    /// Time of the latest border.
     latest_ns: AtomicU64,
     /// True while LoadGen waits for the samples of a series.
     waits: AtomicBool,
-    book: Mutex<Book>,
+    book: Mutex<SeriesBook>,
     exchange: Mutex<Exchange>,
     threads: usize,
     tokens: Option<TokenSizes>,
@@ -136,10 +125,9 @@ impl Phases {
         Phases {
             latest_ns: AtomicU64::new(0),
             waits: AtomicBool::new(false),
-            book: Mutex::new(Book {
+            book: Mutex::new(SeriesBook {
                 series: vec![(0, None)],
-                kinds: Vec::new(),
-                gathered: Vec::new(),
+                phases: Vec::new(),
             }),
             exchange: Mutex::default(),
             threads,
@@ -169,9 +157,9 @@ impl Phases {
     pub fn named(&self) {
         self.waits.store(false, Relaxed);
         let mut book = lock(&self.book);
-        book.judge(Kind::Measured);
+        book.judge(SeriesKind::Measured);
         // Find-peak continues without loading. A performance run ends here.
-        let goes_on = book.kinds.len() > 1;
+        let goes_on = book.phases.len() > 1;
         drop(book);
         if goes_on {
             self.prepare();
@@ -182,7 +170,7 @@ impl Phases {
     /// accuracy run.
     pub fn unloaded(&self) {
         self.waits.store(false, Relaxed);
-        lock(&self.book).judge(Kind::Accuracy);
+        lock(&self.book).judge(SeriesKind::Accuracy);
     }
 
     /// Makes the empty histograms for the next border. Call it between two series, where no time is
@@ -207,9 +195,10 @@ impl Phases {
     }
 
     /// Returns the merged histograms of all phases.
-    pub fn total(&self, gathered: &[Gathered]) -> Histograms {
+    pub fn total(&self, phases: &[PhaseShare]) -> Histograms {
         let mut total = self.empty();
-        gathered.iter().for_each(|g| total.merge(&g.histograms));
+        let each = phases.iter().map(|phase| &phase.share.histograms);
+        each.for_each(|histograms| total.merge(histograms));
         total
     }
 
@@ -228,20 +217,20 @@ impl Phases {
     }
 
     /// Returns all phases with at least one sample, with the records in `left`. Call it once, last.
-    pub fn end(&self, left: impl IntoIterator<Item = Share>) -> Vec<Gathered> {
+    pub fn end(&self, left: impl IntoIterator<Item = Share>) -> Vec<PhaseShare> {
         self.gather();
         let mut book = lock(&self.book);
         left.into_iter().for_each(|share| book.add(share));
-        mem::take(&mut book.gathered)
-            .into_iter()
-            .flatten()
-            .collect()
+        let phases = mem::take(&mut book.phases).into_iter();
+        let some =
+            |(kind, share): (_, Option<Share>)| share.map(|share| PhaseShare { kind, share });
+        phases.filter_map(some).collect()
     }
 }
 
-impl Book {
+impl SeriesBook {
     /// Sets the kind of the series flushed last, unless it is known.
-    fn judge(&mut self, kind: Kind) {
+    fn judge(&mut self, kind: SeriesKind) {
         let Some(last) = self.series.len().checked_sub(2) else {
             return;
         };
@@ -251,13 +240,12 @@ impl Book {
     }
 
     /// Returns the phase of the next series, of kind `kind`.
-    fn phase(&mut self, kind: Kind) -> usize {
-        let goes_on = kind == Kind::Accuracy && self.kinds.last() == Some(&kind);
-        if !goes_on {
-            self.kinds.push(kind);
-            self.gathered.push(None);
+    fn phase(&mut self, kind: SeriesKind) -> usize {
+        let last = self.phases.last().map(|(kind, _)| *kind);
+        if kind != SeriesKind::Accuracy || last != Some(kind) {
+            self.phases.push((kind, None));
         }
-        self.kinds.len() - 1
+        self.phases.len() - 1
     }
 
     fn add(&mut self, share: Share) {
@@ -273,68 +261,62 @@ impl Book {
             Some(phase) => phase,
             // An aborted series: it was not flushed, or LoadGen did not wait for it.
             None => {
-                let phase = self.phase(Kind::Open);
+                let phase = self.phase(SeriesKind::Open);
                 self.series[at].1 = Some(phase);
                 phase
             }
         };
-        match &mut self.gathered[phase] {
-            Some(g) => {
-                g.histograms.merge(&share.histograms);
-                g.first_ns = g.first_ns.min(share.first_ns);
-                g.last_ns = g.last_ns.max(share.last_ns);
-                g.told.add(share.told);
+        match &mut self.phases[phase].1 {
+            Some(all) => {
+                all.histograms.merge(&share.histograms);
+                all.first_ns = all.first_ns.min(share.first_ns);
+                all.last_ns = all.last_ns.max(share.last_ns);
+                all.told.add(share.told);
             }
-            none => {
-                *none = Some(Gathered {
-                    kind: self.kinds[phase],
-                    histograms: share.histograms,
-                    first_ns: share.first_ns,
-                    last_ns: share.last_ns,
-                    told: share.told,
-                });
-            }
+            none => *none = Some(share),
         }
     }
 }
 
 /// Returns name and start time of each phase; the start is the issue of its first sample.
-pub fn begun(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<(String, u64)> {
-    let names = records(gathered, said, mode).into_iter().map(|r| r.name);
-    names.zip(gathered.iter().map(|g| g.first_ns)).collect()
+pub fn starts(phases: &[PhaseShare], logged: &[Phase], mode: TestMode) -> Vec<(String, u64)> {
+    let names = records(phases, logged, mode).into_iter().map(|r| r.name);
+    names.zip(phases.iter().map(|p| p.share.first_ns)).collect()
 }
 
-/// Returns the records of the phases under LoadGen's names; `said` are the phases of LoadGen's log,
+/// Returns the records of the phases under LoadGen's names; `logged` are the phases of LoadGen's
+/// log,
 /// `mode` is the test's mode.
-pub fn records(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<PhaseRecord> {
+pub fn records(phases: &[PhaseShare], logged: &[Phase], mode: TestMode) -> Vec<PhaseRecord> {
     // LoadGen may have begun a phase without a completed sample if the run was cut short.
-    let said = |i: usize| said.get(i).map(|p| &p.kind);
-    let record = |(i, g): (usize, &Gathered)| {
-        let seconds = g.last_ns.saturating_sub(g.first_ns) as f64 / 1e9;
-        let (name, kind) = match (said(i), g.kind, mode) {
-            (Some(Said::Accuracy), ..)
-            | (None, Kind::Accuracy, _)
-            | (None, Kind::Open, TestMode::AccuracyOnly) => {
+    let logged = |i: usize| logged.get(i).map(|p| &p.kind);
+    let record = |(i, phase): (usize, &PhaseShare)| {
+        let share = &phase.share;
+        let seconds = share.last_ns.saturating_sub(share.first_ns) as f64 / 1e9;
+        let (name, kind) = match (logged(i), phase.kind, mode) {
+            (Some(Logged::Accuracy), ..)
+            | (None, SeriesKind::Accuracy, _)
+            | (None, SeriesKind::Open, TestMode::AccuracyOnly) => {
                 ("accuracy".to_owned(), PhaseKind::Accuracy)
             }
             // A submission begins with accuracy; the kind of a later open series is unknown.
-            (None, Kind::Open, TestMode::SubmissionRun) => match i {
+            (None, SeriesKind::Open, TestMode::SubmissionRun) => match i {
                 0 => ("accuracy".to_owned(), PhaseKind::Accuracy),
                 _ => ("unfinished".to_owned(), PhaseKind::Performance),
             },
-            (Some(Said::Step { .. }), ..) | (None, _, TestMode::FindPeakPerformance) => {
+            (Some(Logged::Step { .. }), ..) | (None, _, TestMode::FindPeakPerformance) => {
                 (format!("step {}", i + 1), PhaseKind::Step)
             }
             _ => ("performance".to_owned(), PhaseKind::Performance),
         };
-        let mut record = PhaseRecord::new(name, kind, g.histograms.table(), seconds);
-        if let Some(Said::Step { qps, met }) = said(i) {
+        let mut record = PhaseRecord::new(name, kind, share.histograms.table(), seconds);
+        if let Some(Logged::Step { qps, met }) = logged(i) {
             record.asked_per_s = Some(*qps);
             record.kept = *met;
         }
         record
     };
-    gathered.iter().enumerate().map(record).collect()
+    phases.iter().enumerate().map(record).collect()
 }
 
 #[cfg(test)]
@@ -352,13 +334,13 @@ mod tests {
             histograms,
             first_ns: series_ns + 5,
             last_ns: series_ns + 1_000_000_005,
-            told: Told::default(),
+            told: CallTime::default(),
         }
     }
 
-    fn kinds(gathered: &[Gathered]) -> Vec<(Kind, u64)> {
-        let each = gathered.iter();
-        each.map(|g| (g.kind, g.histograms.count())).collect()
+    fn kinds(phases: &[PhaseShare]) -> Vec<(SeriesKind, u64)> {
+        let each = phases.iter();
+        each.map(|p| (p.kind, p.share.histograms.count())).collect()
     }
 
     #[test]
@@ -378,7 +360,7 @@ mod tests {
         let gathered = phases.end([share(300, 7), share(300, 1)]);
         assert_eq!(
             kinds(&gathered),
-            [(Kind::Accuracy, 15), (Kind::Measured, 8)]
+            [(SeriesKind::Accuracy, 15), (SeriesKind::Measured, 8)]
         );
         let records = records(&gathered, &[], TestMode::SubmissionRun);
         let names: Vec<_> = records.iter().map(|r| r.name.as_str()).collect();
@@ -402,10 +384,10 @@ mod tests {
         phases.exchange(|_| share(0, 1));
         phases.exchange(|_| share(200, 3));
         let gathered = phases.end([share(300, 4), share(100, 2)]);
-        let expected = [1, 2, 3, 4].map(|n| (Kind::Measured, n));
+        let expected = [1, 2, 3, 4].map(|n| (SeriesKind::Measured, n));
         assert_eq!(kinds(&gathered), expected);
         let step = |qps, met| Phase {
-            kind: Said::Step { qps, met },
+            kind: Logged::Step { qps, met },
             series: 1,
             queries: 1,
             samples: 1,
@@ -434,7 +416,7 @@ mod tests {
     fn a_run_that_is_given_up_keeps_what_it_had() {
         let phases = Phases::new(1, None);
         let gathered = phases.end([share(0, 3), share(0, 0)]);
-        assert_eq!(kinds(&gathered), [(Kind::Open, 3)]);
+        assert_eq!(kinds(&gathered), [(SeriesKind::Open, 3)]);
         let name = |mode| records(&gathered, &[], mode)[0].name.clone();
         assert_eq!(name(TestMode::AccuracyOnly), "accuracy");
         assert_eq!(name(TestMode::SubmissionRun), "accuracy");

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 /// Exit codes in `--help`, in the words of the README's table (a test compares them).
@@ -47,7 +47,6 @@ impl ExitCode {
 /// Cause of an aborted run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The resulting exit code.
     pub code: ExitCode,
     /// One line with the peer, the time and the reason.
     pub cause: String,
@@ -61,34 +60,24 @@ impl fmt::Display for Failure {
 
 /// Shared record of the first failure of a run; later failures do not replace it.
 #[derive(Clone, Debug, Default)]
-pub struct Verdict(Arc<Mutex<Option<Failure>>>);
+pub struct Verdict(Arc<OnceLock<Failure>>);
 
 impl Verdict {
     /// Records the failure and, if it is the first, aborts LoadGen's test with its cause.
     pub fn fail(&self, code: ExitCode, cause: impl Into<String>) {
-        if self.note(code, cause) {
-            let cause = self.failure().map(|f| f.cause).unwrap_or_default();
+        let cause = cause.into();
+        if self.note(code, cause.clone()) {
             loadgen_bridge::abort_test(&cause);
         }
     }
 
     /// Records the failure without a call to LoadGen; returns true if it is the first.
-    fn note(&self, code: ExitCode, cause: impl Into<String>) -> bool {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = kept.is_none();
-        kept.get_or_insert_with(|| Failure {
-            code,
-            cause: cause.into(),
-        });
-        first
+    fn note(&self, code: ExitCode, cause: String) -> bool {
+        self.0.set(Failure { code, cause }).is_ok()
     }
 
-    /// Returns the recorded failure, if any.
     pub fn failure(&self) -> Option<Failure> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.get().cloned()
     }
 }
 
@@ -100,18 +89,16 @@ mod tests {
     fn the_first_cause_stays() {
         let verdict = Verdict::default();
         assert_eq!(verdict.failure(), None);
-        assert!(verdict.note(ExitCode::Lost, "dgx-01 is gone"));
-        assert!(!verdict.note(ExitCode::Mismatch, "later"));
+        assert!(verdict.note(ExitCode::Lost, "dgx-01 is gone".to_owned()));
+        assert!(!verdict.note(ExitCode::Mismatch, "later".to_owned()));
         let failure = verdict.failure().expect("noted");
-        assert_eq!(
-            (failure.code, failure.to_string().as_str()),
-            (ExitCode::Lost, "dgx-01 is gone")
-        );
+        assert_eq!(failure.code, ExitCode::Lost);
+        assert_eq!(failure.cause.as_str(), "dgx-01 is gone");
     }
 
     /// The exit codes of this program in the README's table, as `code words`.
     fn readme() -> Vec<String> {
-        let text = include_str!("../../../README.md").replace('`', "");
+        let text = include_str!("../../README.md").replace('`', "");
         let (_, table) = text.split_once("| frontend | meaning |").expect("a table");
         let rows = table.lines().skip(2).map_while(|l| l.strip_prefix("| "));
         rows.map(|row| row.trim_end_matches(" |").replacen(" |", "", 1))
