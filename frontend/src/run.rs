@@ -270,7 +270,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);
     let mut page = None;
-    match left.end(settings.folder(), code.code(), &over.reason) {
+    match submission::manifest::end(left, settings.folder(), code.code(), &over.reason) {
         Ok(()) => page = write_page(settings.folder()),
         Err(error) => {
             progress::say(&format!("error: {error}"));

@@ -1,7 +1,7 @@
 //! What limited the run, and what to turn: the judge's findings, the same as in the summary's
 //! last line and in `docs/tuning.md`.
 
-use record::{Cause, Finding, Run};
+use record::{Cause, Finding, RunFolder};
 
 use crate::{
     causes,
@@ -31,7 +31,7 @@ fn of_finding(f: &Finding, first: bool) -> String {
 }
 
 /// The findings, strongest first, and what the slowest samples have in common.
-pub fn html(run: &Run) -> String {
+pub fn html(run: &RunFolder) -> String {
     let limits = &run.summary.run.limits;
     // A cause that only older versions name has no text except its line.
     let findings = limits.findings.iter().enumerate();

@@ -3,10 +3,10 @@
 mod common;
 
 use common::{Made, run};
-use record::Run;
+use record::RunFolder;
 use report::{html, read_all};
 
-fn made(name: &'static str, network_us: f64, seed: u64) -> Run {
+fn made(name: &'static str, network_us: f64, seed: u64) -> RunFolder {
     run(&Made {
         name,
         network_us,
@@ -17,7 +17,7 @@ fn made(name: &'static str, network_us: f64, seed: u64) -> Run {
 }
 
 /// Another value of a setting, which makes it another group.
-fn with(mut run: Run, slots: &str) -> Run {
+fn with(mut run: RunFolder, slots: &str) -> RunFolder {
     run.summary.run.settings[0].given.value = slots.to_owned();
     run
 }
@@ -74,7 +74,7 @@ fn repetitions_of_one_setting_are_one_group() {
 
 #[test]
 fn without_timelines_nothing_is_said_of_noise() {
-    let strip = |mut r: Run| {
+    let strip = |mut r: RunFolder| {
         r.timeline = None;
         r
     };
@@ -119,7 +119,7 @@ fn runs_whose_accelerators_had_another_configuration_are_two_settings() {
         ticks: 20,
         ..Made::default()
     };
-    let read = |place: &tempfile::TempDir| Run::read(place.path()).expect("a run");
+    let read = |place: &tempfile::TempDir| RunFolder::read(place.path()).expect("a run");
     let one = folder(&made(1), "engine: {kind: onnx, threads: 1}\n# as it was\n");
     let same = folder(&made(2), "engine:\n  threads: 1\n  kind: onnx\n");
     let other = folder(&made(3), "engine: {kind: onnx, threads: 2}\n");
@@ -148,7 +148,7 @@ fn runs_whose_accelerators_had_another_configuration_are_two_settings() {
 
 #[test]
 fn loadgens_own_figure_is_the_headline() {
-    let theirs = |mut run: Run, p99_us: f64| {
+    let theirs = |mut run: RunFolder, p99_us: f64| {
         let loadgen = run.summary.run.loadgen.as_mut().expect("LoadGen's");
         loadgen.latency.as_mut().expect("latencies").p99_us = p99_us;
         run

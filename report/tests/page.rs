@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Made, folder, run};
-use record::Run;
+use record::RunFolder;
 use report::{html, read_all};
 
 /// What there is of a page for whoever lets no script run; the records are scripts too.
@@ -186,7 +186,7 @@ fn ten_minutes_of_sixteen_connections_are_less_than_two_megabytes() {
 #[test]
 fn a_page_is_the_record_of_its_run() {
     let place = folder(&Made::default());
-    let first = Run::read(place.path()).expect("a run");
+    let first = RunFolder::read(place.path()).expect("a run");
     let page = html(std::slice::from_ref(&first));
     let path = place.path().join("page.html");
     std::fs::write(&path, &page).expect("written");
@@ -209,7 +209,7 @@ fn what_an_older_run_lacks_is_said() {
     let place = folder(&Made::default());
     std::fs::remove_file(place.path().join("timeline.json")).expect("removed");
     std::fs::remove_file(place.path().join("latency.hlog")).expect("removed");
-    let page = html(&[Run::read(place.path()).expect("a run")]);
+    let page = html(&[RunFolder::read(place.path()).expect("a run")]);
     let page = without_scripts(&page);
     well_formed(&page).expect("well formed");
     for said in [
@@ -221,7 +221,7 @@ fn what_an_older_run_lacks_is_said() {
     }
     // A folder with nothing but an empty summary is a page too.
     std::fs::write(place.path().join("summary.json"), "{}").expect("written");
-    let page = html(&[Run::read(place.path()).expect("a run")]);
+    let page = html(&[RunFolder::read(place.path()).expect("a run")]);
     well_formed(&without_scripts(&page)).expect("well formed");
 }
 

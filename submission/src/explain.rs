@@ -6,7 +6,7 @@ use crate::{round::Round, rules::Finding};
 
 /// How a line of the checker relates to the findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Match {
     /// Findings of these rules report the same defect.
     Found(Vec<String>),
     /// The line is a consequence of other lines.
@@ -18,15 +18,19 @@ pub enum Word {
 /// Matches the checker's lines with the findings, in order. Lines between "contains errors:" and
 /// their number are LoadGen's. Lines after a traceback follow from it; if it is unexpected, so are
 /// they.
-pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Vec<(&'a str, Word)> {
-    let (mut errors, mut crash): (bool, Option<Word>) = (false, None);
+pub fn lines<'a>(
+    round: &Round,
+    findings: &[Finding],
+    lines: &'a [String],
+) -> Vec<(&'a str, Match)> {
+    let (mut errors, mut crash): (bool, Option<Match>) = (false, None);
     let mut out = Vec::new();
     for line in lines {
         let own = errors && !line.contains("has loadgen errors") && !line.contains("/results/");
         errors = own || line.contains("contains errors:");
         let word = match (&crash, own) {
-            (Some(Word::Unexpected), _) => Word::Unexpected,
-            (Some(_), _) | (None, true) => Word::Follows,
+            (Some(Match::Unexpected), _) => Match::Unexpected,
+            (Some(_), _) | (None, true) => Match::Follows,
             (None, false) => self::line(round, findings, line),
         };
         if line.contains("Traceback") {
@@ -39,14 +43,14 @@ pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Ve
 
 /// Matches one line of the checker with the findings. If the line names a result, only findings of
 /// that result count.
-fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
+fn line(round: &Round, findings: &[Finding], line: &str) -> Match {
     let known: Vec<_> = round
         .complaints
         .iter()
         .filter(|c| line.contains(&c.says))
         .collect();
     if known.iter().any(|c| c.rules.is_empty()) {
-        return Word::Follows;
+        return Match::Follows;
     }
     let rules: BTreeSet<&str> = known
         .iter()
@@ -70,8 +74,8 @@ fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
         .map(|f| f.rule.id.to_owned())
         .collect();
     match found.is_empty() {
-        true => Word::Unexpected,
-        false => Word::Found(found.into_iter().collect()),
+        true => Match::Unexpected,
+        false => Match::Found(found.into_iter().collect()),
     }
 }
 
@@ -100,14 +104,14 @@ mod tests {
         let short = "Test duration less than 600s in user config";
         assert_eq!(
             of("Offline", short),
-            Word::Found(vec!["run.duration".to_owned()])
+            Match::Found(vec!["run.duration".to_owned()])
         );
-        assert_eq!(of("Interactive", short), Word::Unexpected);
-        assert_eq!(of("Offline", "qsl_rng_seed is wrong"), Word::Unexpected);
-        assert_eq!(of("Offline", "something of its own"), Word::Unexpected);
+        assert_eq!(of("Interactive", short), Match::Unexpected);
+        assert_eq!(of("Offline", "qsl_rng_seed is wrong"), Match::Unexpected);
+        assert_eq!(of("Offline", "something of its own"), Match::Unexpected);
         assert_eq!(
             of("Offline", "SUMMARY: submission has errors"),
-            Word::Follows
+            Match::Follows
         );
     }
 

@@ -3,16 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use record::{CacheState, PrefixCache};
+use record::{CacheState, NodeRecord, PrefixCache};
 use serde_json::{Map, Value};
 
 use crate::{
-    left::NodeNote,
-    round::{Limits, Model, Round},
+    round::{LatencyLimits, Model, NS_PER_MS, Round},
     rules::{Rule, rules},
 };
-
-const NS_PER_MS: u64 = 1_000_000;
 
 rules! {
     USER_CONF "guard.user-conf" "a user.conf is given";
@@ -108,9 +105,9 @@ pub struct Told<'a> {
 /// What the nodes reported when they connected.
 pub struct Nodes<'a> {
     /// The frontend.
-    pub frontend: &'a NodeNote,
+    pub frontend: &'a NodeRecord,
     /// The accelerators.
-    pub accelerators: &'a [NodeNote],
+    pub accelerators: &'a [NodeRecord],
     /// Reasons why the fabric is not permitted, one a line.
     pub fabric: &'a [String],
     /// Accelerators whose engine does not count its tokens.
@@ -221,7 +218,7 @@ pub fn nodes(round: &Round, model: &str, nodes: &Nodes<'_>) -> Vec<Refusal> {
             ),
         }
     }
-    let all: Vec<&NodeNote> = std::iter::once(nodes.frontend)
+    let all: Vec<&NodeRecord> = std::iter::once(nodes.frontend)
         .chain(nodes.accelerators)
         .collect();
     for node in &all {
@@ -244,15 +241,16 @@ pub fn nodes(round: &Round, model: &str, nodes: &Nodes<'_>) -> Vec<Refusal> {
             ),
         }
     }
-    let mut differ = |what: &str, of: &dyn Fn(&NodeNote) -> Option<String>, all: &[&NodeNote]| {
-        let with = all.iter().filter_map(|n| Some((n.node.as_str(), of(n)?)));
-        let with: Vec<_> = with.collect();
-        let first = with.first().map(|(_, value)| value.clone());
-        if let Some((node, value)) = with.iter().find(|(_, v)| Some(v) != first.as_ref()) {
-            let (other, first) = with.first().map_or(("", ""), |(n, v)| (*n, v.as_str()));
-            found.say(BUILD, format!("{what}: {other} {first}, {node} {value}"));
-        }
-    };
+    let mut differ =
+        |what: &str, of: &dyn Fn(&NodeRecord) -> Option<String>, all: &[&NodeRecord]| {
+            let with = all.iter().filter_map(|n| Some((n.node.as_str(), of(n)?)));
+            let with: Vec<_> = with.collect();
+            let first = with.first().map(|(_, value)| value.clone());
+            if let Some((node, value)) = with.iter().find(|(_, v)| Some(v) != first.as_ref()) {
+                let (other, first) = with.first().map_or(("", ""), |(n, v)| (*n, v.as_str()));
+                found.say(BUILD, format!("{what}: {other} {first}, {node} {value}"));
+            }
+        };
     differ("commits differ", &|n| n.commit.clone(), &all);
     // The frontend is a different program, so only the accelerators' programs are compared.
     differ("programs differ", &|n| n.program.clone(), &all[1..]);
@@ -377,7 +375,7 @@ fn limits(round: &Round, model: &Model, scenario: &str, told: &Told<'_>, found: 
             );
         }
     }
-    let Limits {
+    let LatencyLimits {
         ttft_ms,
         tpot_ms,
         latency_ms,

@@ -8,11 +8,11 @@ use std::{
 };
 
 use crate::{
-    build::Built,
+    build::BuiltTree,
     error::{self, Error},
-    layout::{self, Kind, Name, Place},
-    left::{AUDIT_CONFIG, FOLDER},
-    round::{Round, Test, loadgen_scenario},
+    layout::{self, Name, ResultId, RunKind},
+    manifest::AUDIT_CONFIG,
+    round::{ComplianceTest, Round, loadgen_scenario},
 };
 
 /// A checkout of mlcommons/inference and the Python that runs its scripts.
@@ -23,12 +23,10 @@ pub struct Official {
     note: Option<String>,
 }
 
-/// The result of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct ScriptResult {
     /// The script and what it ran on, in words.
     pub what: String,
-    /// Whether the script succeeded.
     pub good: bool,
     /// Errors and warnings in the script's output, and its last line.
     pub lines: Vec<String>,
@@ -38,10 +36,6 @@ pub struct Ran {
 
 impl Official {
     /// Opens a checkout of mlcommons/inference.
-    ///
-    /// # Errors
-    /// The checkout has no submission checker, its checker does not know the round, or
-    /// Python lacks numpy or PyYAML.
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
         let folder = checker.canonicalize().map_err(|source| Error::Read {
             path: checker.to_owned(),
@@ -93,31 +87,28 @@ impl Official {
         self.note.as_deref()
     }
 
-    /// The folder of the checkout.
     pub fn folder(&self) -> &Path {
         &self.checker
     }
 
     /// Runs the verifier of each compliance run of a newly built tree. Call this before
     /// [`Official::truncate`]. `scripts` holds TEST07's accuracy command of each model.
-    ///
-    /// # Errors
-    /// Python cannot be started, or a folder or file cannot be written.
     pub fn verify(
         &self,
         round: &Round,
-        built: &Built,
+        built: &BuiltTree,
         scripts: &BTreeMap<String, String>,
-    ) -> Result<Vec<Ran>, Error> {
+    ) -> Result<Vec<ScriptResult>, Error> {
         let mut ran = Vec::new();
         for (place, kinds) in &built.from {
             let Some(model) = round.models.get(&place.model) else {
                 continue;
             };
             for name in &model.tests {
-                let (Some(run), Some(test)) =
-                    (kinds.get(&Kind::Test(name.clone())), round.tests.get(name))
-                else {
+                let (Some(run), Some(test)) = (
+                    kinds.get(&RunKind::Test(name.clone())),
+                    round.tests.get(name),
+                ) else {
                     continue;
                 };
                 let scenario = absolute(&built.tree.scenario(place))?;
@@ -134,7 +125,12 @@ impl Official {
         Ok(ran)
     }
 
-    fn verify_one(&self, name: &Name, test: &Test, with: &Values<'_>) -> Result<Ran, Error> {
+    fn verify_one(
+        &self,
+        name: &Name,
+        test: &ComplianceTest,
+        with: &Values<'_>,
+    ) -> Result<ScriptResult, Error> {
         let script = self
             .checker
             .join("compliance")
@@ -160,7 +156,7 @@ impl Official {
             error::write(&folder.join(file), &text)?;
         }
         let what = format!("{name} of {} {}", with.place.model, with.place.scenario);
-        Ok(Ran {
+        Ok(ScriptResult {
             what,
             good,
             lines: telling(&text),
@@ -169,7 +165,7 @@ impl Official {
     }
 
     fn fill(&self, arg: &str, with: &Values<'_>) -> String {
-        let audit = with.run.join(FOLDER).join(AUDIT_CONFIG);
+        let audit = with.run.join(record::COPIES).join(AUDIT_CONFIG);
         let log = with.run.join(loadgen_log::ACCURACY);
         let values = [
             ("{run}", with.run.display().to_string()),
@@ -194,13 +190,10 @@ impl Official {
 
     /// Cuts the accuracy logs of the tree and writes their hashes. The runs' folders keep whole
     /// logs.
-    ///
-    /// # Errors
-    /// Python cannot be started, or an `accuracy.txt` cannot be written.
-    pub fn truncate(&self, built: &Built) -> Result<Ran, Error> {
+    pub fn truncate(&self, built: &BuiltTree) -> Result<ScriptResult, Error> {
         // The script writes a log's hash into accuracy.txt and skips a log without that file.
         for (place, kinds) in &built.from {
-            for kind in kinds.keys().filter(|kind| matches!(kind, Kind::Test(_))) {
+            for kind in kinds.keys().filter(|kind| matches!(kind, RunKind::Test(_))) {
                 let folder = built
                     .tree
                     .scenario(place)
@@ -228,7 +221,7 @@ impl Official {
         let _ = std::fs::remove_dir_all(&backup);
         // The script returns 0 on errors too.
         let good = good && !text.contains("ERROR");
-        Ok(Ran {
+        Ok(ScriptResult {
             what: "truncation of accuracy logs".to_owned(),
             good,
             lines: telling(&text),
@@ -237,10 +230,7 @@ impl Official {
     }
 
     /// Runs the submission checker on a tree.
-    ///
-    /// # Errors
-    /// Python cannot be started.
-    pub fn check(&self, round: &Round, tree: &layout::Tree) -> Result<Ran, Error> {
+    pub fn check(&self, round: &Round, tree: &layout::Tree) -> Result<ScriptResult, Error> {
         let csv = std::env::temp_dir().join(format!("qdl-checker-{}.csv", std::process::id()));
         let mut command = self.script(&self.checker.join("tools/submission"));
         command
@@ -255,15 +245,15 @@ impl Official {
             .arg("--csv")
             .arg(&csv);
         let (good, text) = self.output(command)?;
-        for left in [csv.clone(), csv.with_extension("json")] {
-            let _ = std::fs::remove_file(left);
+        for file in [csv.clone(), csv.with_extension("json")] {
+            let _ = std::fs::remove_file(file);
         }
         let root = format!("{}/", absolute(tree.root())?.display());
         let lines = telling(&text)
             .into_iter()
             .map(|l| l.replace(&root, ""))
             .collect();
-        Ok(Ran {
+        Ok(ScriptResult {
             what: format!(
                 "the submission checker, --version {}",
                 round.checker_version
@@ -297,7 +287,7 @@ impl Official {
 struct Values<'a> {
     run: PathBuf,
     scenario: PathBuf,
-    place: &'a Place,
+    place: &'a ResultId,
     dtype: &'a str,
     script: &'a str,
 }
@@ -446,7 +436,7 @@ mod tests {
             note: None,
         };
         let org = Name::new("org").expect("a name");
-        let built = Built {
+        let built = BuiltTree {
             tree: layout::Tree::new(place.path(), layout::Division::Network, &org),
             from: BTreeMap::new(),
         };

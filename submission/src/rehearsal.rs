@@ -9,7 +9,6 @@ use crate::{
     rules::{self, Finding},
 };
 
-/// The content of a rehearsal's file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rehearsal {
@@ -25,10 +24,6 @@ pub struct Rehearsal {
 
 impl Rehearsal {
     /// Reads a rehearsal's file.
-    ///
-    /// # Errors
-    /// [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is invalid or
-    /// names no known rule.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let rehearsal: Rehearsal = error::read_yaml(path)?;
         let is_rule = |id: &String| rules::ALL.iter().any(|rule| rule.id == id);

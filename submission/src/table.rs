@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    explain::{self, Word},
-    official::Ran,
+    explain::{self, Match},
+    official::ScriptResult,
     round::Round,
     rules::Finding,
 };
 
 /// Prints the scripts' results. Each complaint of the checker names the matching findings.
-pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
+pub fn scripts(round: &Round, findings: &[Finding], scripts: &[ScriptResult]) -> String {
     let mut out = String::new();
     for ran in scripts {
         let word = if ran.good { "passed" } else { "FAILED" };
@@ -22,9 +22,9 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
             out += &format!("    {line}\n");
             match word {
                 _ if !ran.is_checker => {}
-                Word::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
-                Word::Follows => {}
-                Word::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
+                Match::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
+                Match::Follows => {}
+                Match::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
             }
         }
     }
@@ -35,16 +35,15 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
 }
 
 /// Number of the checker's complaints without a matching finding.
-pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[Ran]) -> usize {
+pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[ScriptResult]) -> usize {
     let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
     let words = bad.flat_map(|ran| explain::lines(round, findings, &ran.lines));
-    words.filter(|(_, word)| *word == Word::Unexpected).count()
+    words.filter(|(_, word)| *word == Match::Unexpected).count()
 }
 
 /// The title above findings that concern several results.
 const SEVERAL: &str = "several results";
 
-/// Prints the findings of `submit`.
 pub fn page(findings: &[Finding]) -> String {
     let mut out = String::new();
     if findings.is_empty() {

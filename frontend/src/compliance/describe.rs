@@ -24,7 +24,7 @@ pub fn command(args: &DescribeArgs) -> Outcome {
 /// # Errors
 /// A required Linux interface is missing.
 pub fn own(config: &FrontendConfig) -> Result<String, String> {
-    Node::told(Role::Frontend, VERSION, &config.node)
+    Node::describe_as_json(Role::Frontend, VERSION, &config.node)
 }
 
 fn all(path: &Path) -> Result<Vec<Told>, String> {

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 
 use loadgen_bridge::TestMode;
 use qdl::config::{FrontendConfig, QslMode};
-use record::{EngineInfo, PrefixCache, SettingRecord};
+use record::{EngineInfo, NodeRecord, PrefixCache, SettingRecord};
 use serde_json::{Map, Value};
 use submission::{
     guard::{self, Nodes, Refusal, Told},
-    left::NodeNote,
     round::Round,
 };
 
@@ -81,12 +80,12 @@ impl Guard {
     /// With `--submission`, the run is refused; one line per refusal.
     pub fn hear(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
-        let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();
+        let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeRecord::of(n, f)).collect();
         let engines = backend.engines();
         let caches = prefix_caches(&engines);
         let uncounted = engines.into_iter().filter(|(_, e)| !e.tokens);
         let heard = Nodes {
-            frontend: &NodeNote::of(node, &own),
+            frontend: &NodeRecord::of(node, &own),
             accelerators: &accelerators,
             fabric: &backend.link_notes(),
             uncounted: &uncounted.map(|(node, _)| node).collect::<Vec<_>>(),

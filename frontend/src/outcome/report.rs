@@ -22,7 +22,7 @@ use report::{
     causes::judge,
     text::{self, with_losses, with_refusals},
 };
-use submission::{layout::Name, left};
+use submission::{Name, manifest};
 
 use crate::{
     accuracy,
@@ -217,12 +217,12 @@ impl Ended<'_> {
     /// configuration.
     fn system(&self) -> SystemRecord {
         let mut system = self.system.clone();
-        let copies = self.settings.folder().join(left::FOLDER);
+        let copies = self.settings.folder().join(record::COPIES);
         for a in &mut system.accelerators {
             let Ok(node) = Name::new(&a.node) else {
                 continue;
             };
-            let copy = copies.join(left::accelerator_yaml(&node));
+            let copy = copies.join(manifest::accelerator_yaml(&node));
             let text = fs::read_to_string(&copy).unwrap_or_default();
             let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
             let batching = config.and_then(|mut c| {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use record::{HISTOGRAMS, SUMMARY, TIMELINE};
-use submission::left;
+use submission::manifest;
 
 use crate::{
     live,
@@ -131,7 +131,7 @@ fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
     ];
     let own = logs.iter().map(|name| folder.join(name));
     let own = own.chain(histograms.map(|name| folder.join(name)));
-    own.chain(left::files(folder))
+    own.chain(manifest::files(folder))
         .chain(named.map(|name| folder.join(name)))
         .collect()
 }
@@ -148,7 +148,7 @@ fn clear(folder: &Path, logs: &[PathBuf]) -> Result<(), FolderError> {
 /// Removes the live page's key, and the folder of copies if it is empty.
 fn leave(folder: &Path) {
     let _ = fs::remove_file(folder.join(live::KEY_FILE));
-    let _ = fs::remove_dir(folder.join(left::FOLDER));
+    let _ = fs::remove_dir(folder.join(record::COPIES));
 }
 
 /// Removes a run and its folder; a folder with files of other origin stays.

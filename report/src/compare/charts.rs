@@ -1,6 +1,6 @@
 //! Tables and charts of groups side by side.
 
-use record::Run;
+use record::RunFolder;
 
 use super::{
     differences::{Difference, Found, change},
@@ -176,7 +176,7 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
     )
 }
 
-fn run_name(group: &Group<'_>, run: &Run) -> String {
+fn run_name(group: &Group<'_>, run: &RunFolder) -> String {
     let letter = group.name.split(' ').next().unwrap_or_default();
     format!("{letter} {}", run.name)
 }

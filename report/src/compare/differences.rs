@@ -1,6 +1,6 @@
 //! Compares a group's figures with the first group's: does the difference exceed noise?
 
-use record::{LoadgenRecord, Run, RunRecord, Stage};
+use record::{LoadgenRecord, RunFolder, RunRecord, Stage};
 
 use super::{
     bootstrap::{Draw, draws, interval, means, why_none},
@@ -67,7 +67,7 @@ impl Figure {
     }
 
     /// The figure of a run.
-    fn of(self, run: &Run) -> Option<f64> {
+    fn of(self, run: &RunFolder) -> Option<f64> {
         let r = &run.summary.run;
         let value = match self.source {
             Source::Rate => r.per_s,

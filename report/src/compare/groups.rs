@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
-use record::{Run, Stage};
+use record::{RunFolder, Stage};
 
 /// Settings that may differ between repetitions: seeds, and output paths.
 const PER_RUN: &[&str] = &[
@@ -32,12 +32,12 @@ pub struct Group<'a> {
     /// The group's colour, a variable of the style sheet.
     pub colour: &'static str,
     /// The runs.
-    pub runs: Vec<&'a Run>,
+    pub runs: Vec<&'a RunFolder>,
     settings: BTreeMap<String, String>,
 }
 
 /// The settings of a run, by name.
-fn settings(run: &Run) -> BTreeMap<String, String> {
+fn settings(run: &RunFolder) -> BTreeMap<String, String> {
     let r = &run.summary.run;
     let mut all = BTreeMap::new();
     // Effective settings override the configuration, so add them later.
@@ -89,7 +89,7 @@ fn settings(run: &Run) -> BTreeMap<String, String> {
 }
 
 /// Groups the runs by their settings, in the order of first appearance.
-pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
+pub fn of(runs: &[RunFolder]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for run in runs {
         let settings = settings(run);
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    fn run(name: &str, settings: &[(&str, &str)]) -> Run {
+    fn run(name: &str, settings: &[(&str, &str)]) -> RunFolder {
         let mut summary = Summary::default();
         summary.run.settings = settings
             .iter()
@@ -178,7 +178,7 @@ mod tests {
                 ..SettingRecord::default()
             })
             .collect();
-        Run::of(name, &summary, None)
+        RunFolder::of(name, &summary, None)
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod charts;
 mod differences;
 mod groups;
 
-use record::{Run, Stage};
+use record::{RunFolder, Stage};
 
 use self::groups::Group;
 use crate::{
@@ -95,7 +95,7 @@ fn settings_table(groups: &[Group<'_>]) -> String {
 }
 
 /// Reasons why these runs are not comparable as they are.
-fn warnings(runs: &[Run]) -> Vec<String> {
+fn warnings(runs: &[RunFolder]) -> Vec<String> {
     let mut said = Vec::new();
     let first = &runs[0].summary.run;
     let other = runs
@@ -107,10 +107,10 @@ fn warnings(runs: &[Run]) -> Vec<String> {
             runs[0].name, first.scenario, other.name, other.summary.run.scenario
         ));
     }
-    let rate = |r: &Run| r.summary.run.target_qps;
+    let rate = |r: &RunFolder| r.summary.run.target_qps;
     let other = runs.iter().find(|r| rate(r) != rate(&runs[0]));
     if let (Some(other), "Server") = (other, first.scenario.as_str()) {
-        let said_rate = |r: &Run| rate(r).map_or_else(|| "?".to_owned(), text::rate);
+        let said_rate = |r: &RunFolder| rate(r).map_or_else(|| "?".to_owned(), text::rate);
         said.push(format!(
             "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of \
              different loads.",
@@ -133,7 +133,7 @@ fn warnings(runs: &[Run]) -> Vec<String> {
 }
 
 /// The page that compares several runs.
-pub fn page(runs: &[Run]) -> String {
+pub fn page(runs: &[RunFolder]) -> String {
     if runs.is_empty() {
         return page::document("No runs", "<h1>No runs</h1>", "");
     }

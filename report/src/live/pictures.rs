@@ -1,7 +1,7 @@
 //! The pictures of a run in progress, as HTML.
 
 use record::{
-    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, Run, RunRecord,
+    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, RunFolder, RunRecord,
     Summary, TrafficRecord, timeline::ConnectionTick,
 };
 
@@ -149,7 +149,7 @@ fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionTick) -> Co
 }
 
 /// The run so far, as a finished run.
-fn as_run(of: &SoFar) -> Run {
+fn as_run(of: &SoFar) -> RunFolder {
     let mut summary = Summary {
         node: of.node.clone(),
         run: RunRecord {
@@ -174,7 +174,7 @@ fn as_run(of: &SoFar) -> Run {
     summary.run.system.connections = readings
         .map(|(i, (name, reading))| connection(of, i, name, reading))
         .collect();
-    Run::of("", &summary, Some(of.timeline.clone()))
+    RunFolder::of("", &summary, Some(of.timeline.clone()))
 }
 
 /// The whole state of the run as HTML, for a page with [`style`](crate::style) and

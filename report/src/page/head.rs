@@ -1,13 +1,13 @@
 //! The head of a page: scenario, verdict, and main figures.
 
-use record::{Mode, Run, RunRecord, Stage};
+use record::{Mode, RunFolder, RunRecord, Stage};
 
 use crate::text;
 
 use crate::{html::escape, pictures::percent};
 
 /// The run's scenario and mode.
-pub fn title(run: &Run) -> String {
+pub fn title(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let mode = match r.mode {
         Mode::Performance => "",
@@ -106,7 +106,7 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
 }
 
 /// The head of a run's page.
-pub fn html(run: &Run) -> String {
+pub fn html(run: &RunFolder) -> String {
     let (s, r) = (&run.summary, &run.summary.run);
     let (class, word) = verdict(r);
     let accelerators: Vec<&str> = r

@@ -5,7 +5,7 @@
 
 pub mod head;
 
-use record::{DEFAULT, Run};
+use record::{DEFAULT, RunFolder};
 
 use crate::{
     advice,
@@ -65,7 +65,7 @@ pub fn two(left: &str, right: &str) -> String {
 }
 
 /// Why LoadGen does not call the run valid, and whether the run would count in a submission.
-fn counts(run: &Run) -> String {
+fn counts(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let mut html = String::new();
     if !r.reasons.is_empty() {
@@ -105,7 +105,7 @@ fn counts(run: &Run) -> String {
 }
 
 /// The settings: changed ones first, then those left at their default.
-fn settings(run: &Run) -> String {
+fn settings(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let row = |s: &record::SettingRecord| {
         vec![
@@ -135,7 +135,7 @@ fn settings(run: &Run) -> String {
     format!("<div class=\"box\"><h3>Settings</h3>{html}</div>")
 }
 
-fn programs(run: &Run) -> String {
+fn programs(run: &RunFolder) -> String {
     let rows: Vec<_> = run
         .nodes()
         .into_iter()
@@ -162,29 +162,25 @@ fn programs(run: &Run) -> String {
     if !places.is_empty() {
         html.push_str(&format!("<h3>NUMA nodes</h3>{}", list(&places)));
     }
-    let command = run.said(&["command"]).and_then(|c| c.as_array());
-    if let Some(words) = command {
-        let words: Vec<&str> = words.iter().filter_map(|w| w.as_str()).collect();
-        html.push_str(&format!(
-            "<h3>Command</h3><p><code>{}</code></p>",
-            escape(&words.join(" "))
-        ));
+    if let Some(manifest) = &run.manifest {
+        let command = escape(&manifest.command.join(" "));
+        html.push_str(&format!("<h3>Command</h3><p><code>{command}</code></p>"));
     }
     format!("<div class=\"box\">{html}</div>")
 }
 
 /// The pictures of latencies.
-fn where_time_goes(run: &Run) -> String {
+fn where_time_goes(run: &RunFolder) -> String {
     let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
     let above = two(&left, &stages::picture(run));
     format!("{above}{}", slowest::picture(run))
 }
 
-fn network(run: &Run) -> String {
+fn network(run: &RunFolder) -> String {
     format!("{}{}", nodes::picture(run), connections::picture(run))
 }
 
-fn missing(run: &Run) -> String {
+fn missing(run: &RunFolder) -> String {
     if run.missing.is_empty() {
         return String::new();
     }
@@ -195,7 +191,7 @@ fn missing(run: &Run) -> String {
 }
 
 /// The page of a run.
-pub fn of(run: &Run) -> String {
+pub fn of(run: &RunFolder) -> String {
     let main = [
         section(
             "The verdict",

@@ -1,7 +1,7 @@
 //! The picture of connections and rails: their traffic, and what delayed it.
 
 use record::{
-    ConnectionRecord, RailRecord, Run,
+    ConnectionRecord, RailRecord, RunFolder,
     timeline::{ConnectionTick, Timeline},
 };
 
@@ -47,7 +47,7 @@ fn chart(
 }
 
 /// Charts over time with a line for each connection, if there is a timeline.
-fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
+fn over_time(run: &RunFolder, connections: &[ConnectionRecord]) -> String {
     let Some(timeline) = &run.timeline else {
         return String::new();
     };
@@ -71,7 +71,7 @@ fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
 }
 
 /// Figures of each connection over the whole run.
-fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
+fn in_total(run: &RunFolder, connections: &[ConnectionRecord]) -> String {
     let seconds = run.summary.run.duration_s.max(1e-9);
     let heading = [
         "in total",
@@ -165,7 +165,7 @@ fn rails(rails: &[RailRecord]) -> String {
 }
 
 /// The picture of connections and rails.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let system = &run.summary.run.system;
     if system.connections.is_empty() {
         return paragraph("This run had no network: LoadGen and the engine were in one process.");

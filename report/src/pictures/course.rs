@@ -1,7 +1,7 @@
 //! The picture of a run over time: latency, throughput and samples in flight, with events.
 
 use record::{
-    Run,
+    RunFolder,
     timeline::{Event, NodeSide, Timeline},
 };
 
@@ -132,7 +132,7 @@ fn listed(events: &[Event]) -> String {
     format!("{}{more}", table(&["", "when", "what", "in words"], &rows))
 }
 
-fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
+fn charts(run: &RunFolder, timeline: &Timeline) -> [Chart; 3] {
     let axis = Axis::of(timeline);
     let columns = columns(timeline, axis.each_s);
     let chart = |title, style, unit| {
@@ -172,7 +172,7 @@ fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
 }
 
 /// The picture of the run over time.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let Some(timeline) = run.timeline.as_ref().filter(|t| !t.ticks.is_empty()) else {
         return absent("The run kept nothing over time.");
     };

@@ -1,7 +1,7 @@
 //! The pictures of each accelerator: batches, computing and copying.
 
 use record::{
-    AcceleratorRecord, BatchSizes, GpuRecord, Run,
+    AcceleratorRecord, BatchSizes, GpuRecord, RunFolder,
     timeline::{EngineTick, NodeSide, Timeline},
 };
 
@@ -123,7 +123,7 @@ fn words(a: &AcceleratorRecord) -> String {
     )
 }
 
-fn one(run: &Run, a: &AcceleratorRecord) -> String {
+fn one(run: &RunFolder, a: &AcceleratorRecord) -> String {
     let mut html = format!(
         "<h4>{}</h4>{}",
         escape(&a.node),
@@ -141,7 +141,7 @@ fn one(run: &Run, a: &AcceleratorRecord) -> String {
 }
 
 /// The pictures of all accelerators.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let accelerators = &run.summary.run.system.accelerators;
     if accelerators.is_empty() {
         return absent("No accelerator told of itself.");

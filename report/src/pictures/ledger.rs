@@ -1,6 +1,6 @@
 //! The picture of the reconciliation: samples issued, posted, arrived, answered, completed.
 
-use record::{Run, RunRecord};
+use record::{RunFolder, RunRecord};
 
 use crate::{
     html::{Cell, bar, figure, list, table},
@@ -84,7 +84,7 @@ fn row(step: &Step, most: u64) -> Vec<Cell> {
 }
 
 /// The picture, with the counts that do not agree.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let steps = steps(r);
     let partial = steps.iter().any(|s| s.partial);

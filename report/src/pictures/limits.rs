@@ -1,6 +1,6 @@
 //! The picture of the distance to each of LoadGen's limits.
 
-use record::{LimitRecord, LimitUnit, Run};
+use record::{LimitRecord, LimitUnit, RunFolder};
 
 use super::percent;
 use crate::{
@@ -52,7 +52,7 @@ fn row(limit: &LimitRecord) -> Vec<Cell> {
 }
 
 /// The picture of the limits.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let limits = run.summary.run.loadgen.iter().flat_map(|l| &l.limits);
     let rows: Vec<_> = limits.map(row).collect();
     if rows.is_empty() {

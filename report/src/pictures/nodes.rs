@@ -1,6 +1,6 @@
 //! The picture of the run's nodes: the frontend, the accelerators, and the traffic with each.
 
-use record::{AcceleratorRecord, NodeFacts, Run};
+use record::{AcceleratorRecord, NodeFacts, RunFolder};
 
 use crate::{
     html::{Cell, figure, table},
@@ -23,7 +23,7 @@ fn host(facts: Option<&NodeFacts>) -> Cell {
     Cell::words(facts.map_or("", |f| f.host.as_str()))
 }
 
-fn frontend(run: &Run) -> Vec<Cell> {
+fn frontend(run: &RunFolder) -> Vec<Cell> {
     let system = &run.summary.run.system;
     let facts = system.facts.as_ref();
     let mut nics = links(facts);
@@ -42,7 +42,7 @@ fn frontend(run: &Run) -> Vec<Cell> {
     .collect()
 }
 
-fn accelerator(run: &Run, a: &AcceleratorRecord) -> Vec<Cell> {
+fn accelerator(run: &RunFolder, a: &AcceleratorRecord) -> Vec<Cell> {
     let connections = run.summary.run.system.connections.iter();
     let (mut n, mut bytes, mut losses) = (0, 0u64, 0);
     for c in connections {
@@ -75,7 +75,7 @@ fn accelerator(run: &Run, a: &AcceleratorRecord) -> Vec<Cell> {
 }
 
 /// The picture; empty for a run without a network.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let system = &run.summary.run.system;
     if system.connections.is_empty() {
         return String::new();

@@ -1,7 +1,7 @@
 //! The picture of each stage at each percentile, on HdrHistogram's axis.
 
 use hdrhistogram::Histogram;
-use record::{Run, Stage, TokenTime};
+use record::{RunFolder, Stage, TokenTime};
 
 use super::{colour, percent};
 use crate::{
@@ -84,7 +84,7 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
 }
 
 /// The picture of the stages.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let stages = [Stage::Total].into_iter().chain(Stage::PARTS);
     let curves: Vec<Curve<'_>> = stages
         .filter_map(|s| Some(Curve::of(colour(s), s.label(), run.histogram(s)?)))
@@ -102,7 +102,7 @@ pub fn picture(run: &Run) -> String {
 }
 
 /// The picture of token times; empty if answers are not tokens.
-pub fn tokens(run: &Run) -> String {
+pub fn tokens(run: &RunFolder) -> String {
     let colours = ["net", "inf", "wait", "post", "comp"];
     let curves: Vec<Curve<'_>> = TokenTime::ALL
         .into_iter()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use record::{Run, Stage, timeline::SlowSample};
+use record::{RunFolder, Stage, timeline::SlowSample};
 
 use super::{
     colour, percent,
@@ -50,7 +50,7 @@ fn chart(samples: &[SlowSample]) -> Chart {
 }
 
 /// What most of the slowest samples have in common, in sentences; empty for fewer than 5.
-pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
+pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     let mut said = Vec::new();
     let n = samples.len();
     if n < 5 {
@@ -113,7 +113,7 @@ pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
 }
 
 /// The picture of the slowest samples.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let slow = run.timeline.as_ref().map(|t| &t.slowest[..]);
     let Some(slow) = slow.filter(|s| !s.is_empty()) else {
         return absent(

@@ -1,6 +1,6 @@
 //! The picture of the stages' means, and of their sum beside LoadGen's mean.
 
-use record::{Run, Stage};
+use record::{RunFolder, Stage};
 
 use super::{SCHEDULED, colour, percent};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 pub type StageMean = (&'static str, &'static str, f64);
 
 /// Mean of each stage, in microseconds.
-pub fn parts(run: &Run) -> [f64; 6] {
+pub fn parts(run: &RunFolder) -> [f64; 6] {
     Stage::PARTS.map(|s| run.summary.run.stages.get(s).map_or(0.0, |row| row.mean_us))
 }
 
@@ -31,7 +31,7 @@ pub struct Means {
 
 impl Means {
     /// The means of a run.
-    pub fn of(run: &Run) -> Means {
+    pub fn of(run: &RunFolder) -> Means {
         let loadgen = run.summary.run.loadgen.as_ref();
         let measured = run.figure("/loadgen/scheduled_to_issue/mean_us");
         // Older runs have only LoadGen's mean less ours.
@@ -81,7 +81,7 @@ pub fn sum(stages: &[StageMean]) -> f64 {
 }
 
 /// The picture, with its table.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     if run.summary.run.stages.count() == 0 {
         return absent("No sample was answered: there are no stages.");
     }

@@ -1,7 +1,7 @@
 //! The picture of each node's threads: time on a core, and time waiting for one.
 
 use record::{
-    Run,
+    RunFolder,
     timeline::{NodeSide, ThreadSide, Timeline},
 };
 
@@ -56,7 +56,7 @@ fn one(node: &NodeSide, timeline: &Timeline) -> String {
 }
 
 /// The picture of all nodes' threads.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let timelines = run.timeline.iter();
     let nodes = timelines.flat_map(|t| t.nodes.iter().map(move |n| (n, t)));
     let nodes = nodes.filter(|(n, _)| !n.threads.is_empty());

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use fastrand::Rng;
 use qdl::counters::{Histograms, SampleTimes};
 use record::{
-    Run, Summary,
+    RunFolder, Summary,
     timeline::{
         ConnectionTick, EngineTick, Event, NodeSide, SlowSample, ThreadSide, Tick, Timeline,
         latency_bucket,
@@ -300,8 +300,8 @@ pub fn folder(made: &Made) -> tempfile::TempDir {
 }
 
 /// The run.
-pub fn run(made: &Made) -> Run {
-    let mut run = Run::read(folder(made).path()).expect("a run");
+pub fn run(made: &Made) -> RunFolder {
+    let mut run = RunFolder::read(folder(made).path()).expect("a run");
     run.name = made.name.to_owned();
     run
 }

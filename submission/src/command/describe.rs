@@ -12,7 +12,7 @@ use crate::{
     describe::{Node, Role, form},
     error::{self, Error},
     layout::Name,
-    left,
+    manifest,
     round::Round,
 };
 
@@ -91,14 +91,14 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Out
             }
         };
         let name = Name::new(&told.node).map_err(Error::Usage)?;
-        let path = folder.join(left::node_json(&name));
+        let path = folder.join(manifest::node_json(&name));
         let node: Node = serde_json::from_str(&machine)
             .map_err(|e| Error::Usage(format!("{}'s description is not one: {e}", told.node)))?;
         error::write_json(&path, &node)?;
         // Ignore a closed pipe.
         let _ = writeln!(std::io::stdout(), "{}", path.display());
         if let Some(yaml) = yaml {
-            let path = folder.join(left::accelerator_yaml(&name));
+            let path = folder.join(manifest::accelerator_yaml(&name));
             error::write(&path, yaml)?;
             let _ = writeln!(std::io::stdout(), "{}", path.display());
         }

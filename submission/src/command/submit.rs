@@ -10,7 +10,7 @@ use crate::{
     describe::{Node, form::Form},
     error::{self, Error},
     layout::{Division, Tree},
-    official::{Official, Ran},
+    official::{Official, ScriptResult},
     rehearsal::Rehearsal,
     round::Round,
     rules, table,
@@ -156,7 +156,7 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     let mut text = table::scripts(&round, &findings, &scripts);
     let unexpected = table::unexpected(&round, &findings, &scripts);
     // In a rehearsal the checker may fail on findings that the rehearsal expects.
-    let expected = |ran: &Ran| ran.good || (ran.is_checker && rehearsal.is_some());
+    let expected = |ran: &ScriptResult| ran.good || (ran.is_checker && rehearsal.is_some());
     let scripts_good = scripts.iter().all(expected) && unexpected == 0;
     let others = match &rehearsal {
         None => findings,

@@ -15,11 +15,9 @@ use crate::{
     round::Round,
 };
 
-/// A filled-in form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Form {
-    /// The submitter, which names the folder of the submission.
     pub submitter: Name,
     /// The default system, which names its folder and JSON.
     pub system: Name,
@@ -59,9 +57,7 @@ pub struct Form {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Other {
-    /// Names of all its accelerators.
     pub accelerators: BTreeSet<String>,
-    /// Fields of its JSON that override the form's.
     pub fields: BTreeMap<String, String>,
 }
 
@@ -69,21 +65,15 @@ pub struct Other {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Switch {
-    /// Name in the diagram.
     pub name: String,
-    /// Maker and model.
     pub model: String,
-    /// Version of its software.
     pub software: String,
     /// The NICs with a cable to it, as `NODE:NIC`; if empty, every NIC that carries samples.
     pub connects: Vec<String>,
 }
 
-/// A field of the form's `fields`.
 pub struct Field {
-    /// The field's name in the system's JSON.
     pub name: &'static str,
-    /// The field's meaning, with an example.
     pub meaning: &'static str,
     /// Source of the value if the form leaves the field empty.
     pub or: Or,
@@ -96,7 +86,6 @@ pub enum Or {
     Nobody,
     /// No source is needed: the field may be empty.
     Empty,
-    /// The nodes' descriptions.
     Machine,
 }
 
@@ -139,10 +128,6 @@ fields! {
 
 impl Form {
     /// Reads and checks a filled-in form.
-    ///
-    /// # Errors
-    /// [`Error::Read`]: the file cannot be read. [`Error::Content`]: a field is unknown or
-    /// invalid.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let form: Form = error::read_yaml(path)?;
         form.check().map_err(|what| Error::Content {
@@ -173,9 +158,6 @@ impl Form {
     }
 
     /// Checks the form's models and their fields against a round.
-    ///
-    /// # Errors
-    /// The round lacks a name; the error suggests a similar one if there is one.
     pub fn of_round(&self, round: &Round) -> Result<(), String> {
         for (model, fields) in &self.models {
             known("models", model, round.models.keys().map(|m| &**m))?;
@@ -242,7 +224,6 @@ fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Resul
     ))
 }
 
-/// Writes a blank form for the models of a round.
 pub fn blank(models: &[(&str, &[String])]) -> String {
     let field = |f: &Field| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
     let mut asked = String::new();

@@ -8,7 +8,7 @@ use super::{
     system::{System, network_type, protocol, speed, used},
 };
 use crate::{
-    layout::{Name, Place},
+    layout::{Name, ResultId},
     round::Model,
 };
 
@@ -113,13 +113,9 @@ fn distinct(system: &System<'_>, of: impl Fn(&Nic) -> String) -> String {
 
 /// A result's rate and element sizes, for the page on bandwidths.
 pub struct Rate<'a> {
-    /// The result.
-    pub place: &'a Place,
-    /// The result's model.
+    pub id: &'a ResultId,
     pub model: &'a Model,
-    /// Samples per second.
     pub per_second: f64,
-    /// Bytes of an element of a sample.
     pub input_bytes: u64,
     /// Bytes of an element of an answer.
     pub output_bytes: u64,
@@ -170,9 +166,9 @@ pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
         let _ = writeln!(
             out,
             "| {} | {} | {} | {:.3} | {} | {} | {} | {} | {nics:.0} | {enough} |",
-            rate.place.system,
-            rate.place.model,
-            rate.place.scenario,
+            rate.id.system,
+            rate.id.model,
+            rate.id.scenario,
             rate.per_second,
             size(rate.model.ingress, rate.input_bytes),
             shown(ingress),

@@ -9,7 +9,6 @@ use crate::{layout::Division, round::Round};
 
 /// The nodes of a system, and what a run of it used.
 pub struct System<'a> {
-    /// LoadGen's node.
     pub frontend: &'a Node,
     /// Names of its NICs that carried samples; if empty, all NICs whose link is up.
     pub frontend_nics: BTreeSet<String>,
@@ -17,7 +16,6 @@ pub struct System<'a> {
     pub accelerators: Vec<(&'a Node, BTreeSet<String>)>,
     /// `tcp` or `ib`.
     pub fabric: String,
-    /// Number of connections that carried samples.
     pub connections: u64,
 }
 

@@ -384,15 +384,15 @@ fn layers_one_to_four_are_stated_for_both_fabrics() {
 fn bandwidths_are_the_rules_formula() {
     let round = Round::find("v6.1").expect("built in");
     let ((front, _a), (back, _b)) = (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
-    let place = |model: &str| crate::layout::Place {
+    let place = |model: &str| crate::layout::ResultId {
         system: Name::new("sys").expect("a name"),
         model: Name::new(model).expect("a name"),
         scenario: Name::new("Offline").expect("a name"),
     };
     let (unet, rgat) = (place("3d-unet-99"), place("rgat"));
-    let rate = |place, per_second| pages::Rate {
-        place,
-        model: &round.models[&place.model],
+    let rate = |id, per_second| pages::Rate {
+        id,
+        model: &round.models[&id.model],
         per_second,
         input_bytes: 4,
         output_bytes: 1,

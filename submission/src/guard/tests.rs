@@ -19,22 +19,22 @@ struct Rig {
     local: bool,
     staged: bool,
     compressed: bool,
-    frontend: NodeNote,
-    accelerators: Vec<NodeNote>,
+    frontend: NodeRecord,
+    accelerators: Vec<NodeRecord>,
     fabric: Vec<String>,
     uncounted: Vec<String>,
     caches: BTreeMap<String, PrefixCache>,
 }
 
-fn node(name: &str, boot: &str) -> NodeNote {
-    NodeNote {
+fn node(name: &str, boot: &str) -> NodeRecord {
+    NodeRecord {
         node: name.to_owned(),
         host: name.to_owned(),
         boot: Some(boot.to_owned()),
         commit: Some("4".repeat(40)),
         dirty: Some(false),
         program: Some("ab".repeat(32)),
-        ..NodeNote::default()
+        ..NodeRecord::default()
     }
 }
 

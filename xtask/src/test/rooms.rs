@@ -31,8 +31,7 @@ qdl/src/serve: end responses
 qdl/src/counters: histograms tokens
 fabric/verbs/src/safe: chain context entries library mr
 fabric/verbs/src/stub: fabric objects queues table
-frontend/src/: backend compliance loadgen outcome run settings
-record/src/: ledger summary";
+frontend/src/: backend compliance loadgen outcome run settings";
 
 /// A module's path within its crate.
 type Name = Vec<String>;

@@ -2,11 +2,12 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use record::FileRecord;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sound::Sound;
-use crate::{layout::Division, left::FileNote, round::Round};
+use crate::{layout::Division, round::Round};
 
 /// How to plant a fault. Paths are those of [`Sound::at`].
 #[derive(Deserialize)]
@@ -28,7 +29,6 @@ enum Plant {
     Answers(String, Vec<String>),
     /// Removes a key from a run's detailed log.
     Drop(String, String),
-    /// Changes nothing.
     None(()),
     #[serde(skip)]
     Code(fn(&mut Sound)),
@@ -39,7 +39,6 @@ pub struct Fault {
     #[serde(rename = "fault")]
     pub name: String,
     pub breaks: Vec<String>,
-    /// Division of the tree.
     #[serde(default)]
     pub division: Division,
     #[serde(flatten)]
@@ -216,8 +215,8 @@ pub fn all() -> Vec<Fault> {
                 s.log(&run, "effective_scenario", &json!("MultiStream"));
             }
             for run in ["performance", "accuracy", "TEST06"] {
-                s.record(&format!("MultiStream/{run}"), |left| {
-                    left.scenario = "MultiStream".to_owned();
+                s.record(&format!("MultiStream/{run}"), |manifest| {
+                    manifest.scenario = "MultiStream".to_owned();
                 });
             }
             // Keep the model complete without this scenario, so that this is the only fault.
@@ -245,16 +244,20 @@ pub fn all() -> Vec<Fault> {
             |s| {
                 let yaml = "node: acc-a\n";
                 s.write("RUNS/Offline/accuracy/accelerator-acc-a.yaml", yaml);
-                s.record("Offline/accuracy", |left| {
-                    let note = left.files.get_mut("accelerator-acc-a.yaml").expect("it");
+                s.record("Offline/accuracy", |manifest| {
+                    let note = manifest
+                        .files
+                        .get_mut("accelerator-acc-a.yaml")
+                        .expect("it");
                     note.sha256 = fabric::os::sha256_of(yaml.as_bytes());
                 });
             },
         ),
         code("a copy whose name leads out", "record.files", |s| {
-            s.record("Offline/accuracy", |left| {
-                left.files
-                    .insert("../../../user.conf".to_owned(), FileNote::default());
+            s.record("Offline/accuracy", |manifest| {
+                manifest
+                    .files
+                    .insert("../../../user.conf".to_owned(), FileRecord::default());
             });
         }),
         code("a link", "tree.upload", |s| {
@@ -273,13 +276,15 @@ pub fn all() -> Vec<Fault> {
         }),
         // Correct trees.
         code("a record without a reason", "", |s| {
-            s.record("Offline/accuracy", |left| left.reason = String::new());
+            s.record("Offline/accuracy", |manifest| {
+                manifest.reason = String::new()
+            });
         }),
         code("a command of another name and path", "", |s| {
             for run in ["Offline", "Interactive"] {
                 for kind in ["performance", "accuracy", "TEST06"] {
-                    s.record(&format!("{run}/{kind}"), |left| {
-                        left.command[0] = "/opt/venv/bin/qdl-run".to_owned();
+                    s.record(&format!("{run}/{kind}"), |manifest| {
+                        manifest.command[0] = "/opt/venv/bin/qdl-run".to_owned();
                     });
                 }
                 let readme = format!("RESULTS/{run}/README.md");
@@ -310,9 +315,9 @@ fn answers(s: &Sound, scenario: &str, lines: &[String]) {
         loadgen_log::ACCURACY
     );
     s.write(&path, &format!("[\n{lines}\n]\n").replace("[\n\n]", "[\n]"));
-    let hash = crate::left::sha256_of_file(&s.at(&path)).expect("a hash");
-    s.record(&format!("{scenario}/TEST06"), |left| {
-        left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
+    let hash = crate::manifest::sha256_of_file(&s.at(&path)).expect("a hash");
+    s.record(&format!("{scenario}/TEST06"), |manifest| {
+        manifest.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
     });
 }
 
@@ -322,10 +327,10 @@ fn user_conf(s: &Sound, text: &str) {
     for run in ["performance", "accuracy", "TEST06"] {
         s.write(&format!("RUNS/Offline/{run}/user.conf"), text);
     }
-    let hash = crate::left::sha256_of_file(&s.at("RESULTS/Offline/user.conf")).expect("a hash");
+    let hash = crate::manifest::sha256_of_file(&s.at("RESULTS/Offline/user.conf")).expect("a hash");
     for run in ["performance", "accuracy", "TEST06"] {
-        s.record(&format!("Offline/{run}"), |left| {
-            left.files.get_mut("user.conf").expect("it").sha256 = hash.clone();
+        s.record(&format!("Offline/{run}"), |manifest| {
+            manifest.files.get_mut("user.conf").expect("it").sha256 = hash.clone();
         });
     }
 }

@@ -10,13 +10,13 @@ use std::{
 
 use super::ALL;
 use crate::{
-    build::{self, Material, Run},
+    build::{self, FoundRun, Material},
     describe::form::Form,
     explain, guard,
     layout::{Division, Tree},
-    left::sha256_of_file,
-    official::{Official, Ran},
-    round::{Accuracy, Answers, Round},
+    manifest::sha256_of_file,
+    official::{Official, ScriptResult},
+    round::{AccuracyFigure, Answers, Round},
 };
 use faults::Fault;
 use sound::Sound;
@@ -55,7 +55,7 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
 }
 
 /// Runs for the Network division, without descriptions of nodes.
-fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [Run]) -> Material<'a> {
+fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [FoundRun]) -> Material<'a> {
     static NONE: BTreeMap<String, std::path::PathBuf> = BTreeMap::new();
     Material {
         round,
@@ -68,7 +68,6 @@ fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [Run]) -> Material<'
     }
 }
 
-/// Answers are checked before the tree's logs are cut.
 #[test]
 fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut() {
     let place = tempfile::tempdir().expect("a folder");
@@ -94,7 +93,9 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
         let mut runs = runs.clone();
         for run in &mut runs {
             let hash = sha256_of_file(&run.folder.join(loadgen_log::ACCURACY)).expect("a hash");
-            run.left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
+            run.manifest
+                .logs
+                .insert(loadgen_log::ACCURACY.to_owned(), hash);
         }
         let material = material(&round, &form, &runs);
         let found = super::check_runs(&material, &tree);
@@ -179,7 +180,7 @@ fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
     for (reference, long) in [(1.9, false), (1.8, true)] {
         let model = round.models.get_mut("llama3.1-8b").expect("it");
         // Answers have two tokens: the limit 1.1 x 1.8 is below.
-        model.accuracy = vec![Accuracy {
+        model.accuracy = vec![AccuracyFigure {
             reference,
             ..limit.clone()
         }];
@@ -227,14 +228,14 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
     );
     for system in &systems {
         assert!(tree.system_json(system).is_file() && tree.page(system, "network.svg").is_file());
-        assert_eq!(tree.places(system).len(), 1);
+        assert_eq!(tree.results(system).len(), 1);
     }
     let json = std::fs::read_to_string(tree.system_json(&systems[1])).expect("its JSON");
     assert!(json.contains("Three nodes"), "{json}");
 }
 
 /// Runs the official checker on a tree; `None` without a checkout.
-fn official(sound: &Sound) -> Option<Ran> {
+fn official(sound: &Sound) -> Option<ScriptResult> {
     let checkout = std::env::var_os("QDL_MLPERF_CHECKOUT")?;
     let python = std::env::var_os("QDL_MLPERF_PYTHON").unwrap_or("python3".into());
     let official = Official::new(Path::new(&checkout), Path::new(&python), &sound.round);
@@ -257,7 +258,6 @@ fn the_official_checker_accepts_a_sound_tree_of_each_division() {
     }
 }
 
-/// Every complaint of the official checker matches a finding.
 #[test]
 fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
     if std::env::var_os("QDL_MLPERF_CHECKOUT").is_none() {
@@ -268,7 +268,7 @@ fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
         fault.plant(&mut sound);
         let (found, ran) = (sound.findings(), official(&sound)?);
         let lines = explain::lines(&sound.round, &found, &ran.lines).into_iter();
-        let odd = lines.filter(|(_, word)| !ran.good && *word == explain::Word::Unexpected);
+        let odd = lines.filter(|(_, word)| !ran.good && *word == explain::Match::Unexpected);
         let odd: Vec<_> = odd.map(|(line, _)| line).collect();
         (!odd.is_empty()).then(|| {
             format!(
@@ -296,7 +296,6 @@ fn in_parts(faults: &[Fault], check: impl Fn(&Fault) -> Option<String> + Sync) -
     })
 }
 
-/// Each rule has a fault that breaks it.
 #[test]
 fn every_rule_is_broken_by_a_fault() {
     let faults = faults::all();
@@ -309,7 +308,6 @@ fn every_rule_is_broken_by_a_fault() {
     assert!(idle.is_empty(), "{idle:?}");
 }
 
-/// `docs/rules.md` and the code name the same rules.
 #[test]
 fn the_page_and_the_code_name_the_same_rules() {
     let page = include_str!("../../../../docs/rules.md");

@@ -8,13 +8,14 @@ use std::{
     sync::OnceLock,
 };
 
+use record::{Manifest, NodeRecord};
 use serde_json::Value;
 
 use crate::{
-    build::{self, Built, Material, Run},
+    build::{self, BuiltTree, FoundRun, Material},
     describe::{Node, form::Form},
-    layout::{self, Division, Kind, Name, Tree},
-    left::{self, Left, NodeNote, sha256_of_file},
+    layout::{self, Division, Name, RunKind, Tree},
+    manifest::{self, sha256_of_file},
     round::Round,
 };
 
@@ -44,7 +45,6 @@ impl Sound {
         }
     }
 
-    /// The findings of the tree.
     pub fn findings(&self) -> Vec<crate::rules::Finding> {
         crate::rules::check(&self.tree, &self.round, Some(&self.checker()))
     }
@@ -123,17 +123,16 @@ impl Sound {
             .expect("a hash");
         let scenario = run.split('/').next().expect("a scenario");
         let kind = run.split('/').nth(1).expect("a run");
-        self.record(&format!("{scenario}/{kind}"), |left| {
-            left.logs.insert(loadgen_log::DETAIL.to_owned(), hash);
+        self.record(&format!("{scenario}/{kind}"), |manifest| {
+            manifest.logs.insert(loadgen_log::DETAIL.to_owned(), hash);
         });
     }
 
-    /// Changes a run's record.
-    pub fn record(&self, run: &str, change: impl FnOnce(&mut Left)) {
+    pub fn record(&self, run: &str, change: impl FnOnce(&mut Manifest)) {
         let folder = self.at(&format!("RUNS/{run}"));
-        let mut left = Left::read(&folder).expect("read").expect("a record");
-        change(&mut left);
-        put_json(&folder.join(left::FILE), &left);
+        let mut manifest = manifest::read(&folder).expect("read").expect("a record");
+        change(&mut manifest);
+        put_json(&folder.join(::record::MANIFEST), &manifest);
     }
 
     /// Sets the field at a path in a JSON file; `None` removes it.
@@ -191,7 +190,7 @@ fn make(division: Division) -> (tempfile::TempDir, Round) {
 }
 
 /// Writes the runs, and a replacement for a checkout of mlcommons/inference, below a folder.
-pub fn measured(folder: &Path, round: &Round) -> Vec<Run> {
+pub fn measured(folder: &Path, round: &Round) -> Vec<FoundRun> {
     let audit = folder.join("checker/compliance/TEST06/audit.config");
     put(&audit, AUDIT);
     let mut runs = Vec::new();
@@ -331,7 +330,7 @@ result_tokens_per_second 241.0
     );
     let yaml = folder.with_file_name("frontend.yaml");
     put(&yaml, "node: lg\nnics: [{address: 10.0.0.1}]\n");
-    let node = |node: &str, boot: &str| NodeNote {
+    let node = |node: &str, boot: &str| NodeRecord {
         node: node.to_owned(),
         host: node.to_owned(),
         boot: Some(boot.to_owned()),
@@ -339,9 +338,9 @@ result_tokens_per_second 241.0
         commit: Some("4f".repeat(20)),
         dirty: Some(false),
         program: Some("ab".repeat(32)),
-        ..NodeNote::default()
+        ..NodeRecord::default()
     };
-    let record = Left {
+    let record = Manifest {
         command: ["frontend", "--config", "frontend.yaml"]
             .map(str::to_owned)
             .to_vec(),
@@ -356,33 +355,36 @@ result_tokens_per_second 241.0
         connections: 8,
         frontend: node("lg", "b1"),
         accelerators: vec![node("acc-a", "b2")],
-        ..Left::default()
+        ..Manifest::default()
     };
     let mut files = vec![
-        (left::USER_CONF, conf.as_path()),
-        (left::FRONTEND_YAML, yaml.as_path()),
+        (manifest::USER_CONF, conf.as_path()),
+        (manifest::FRONTEND_YAML, yaml.as_path()),
     ];
     if test {
-        files.push((left::AUDIT_CONFIG, audit));
+        files.push((manifest::AUDIT_CONFIG, audit));
     }
     let theirs = "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n";
-    let mut told = vec![(left::accelerator_yaml(&name("acc-a")), theirs.to_owned())];
+    let mut told = vec![(
+        manifest::accelerator_yaml(&name("acc-a")),
+        theirs.to_owned(),
+    )];
     for (role, node) in [("frontend", "lg"), ("accelerator", "acc-a")] {
         let said = serde_json::to_string(&describe_node(role, node)).expect("JSON");
-        told.push((left::node_json(&name(node)), said));
+        told.push((manifest::node_json(&name(node)), said));
     }
-    let record = record.begin(folder, &files, &told).expect("begun");
-    record.end(folder, 0, "valid").expect("ended");
+    let begun = manifest::begin(record, folder, &files, &told).expect("begun");
+    manifest::end(begun, folder, 0, "valid").expect("ended");
 }
 
 /// Writes the output of truncation and of TEST06's verifier.
-fn as_the_scripts_do(built: &Built) {
+fn as_the_scripts_do(built: &BuiltTree) {
     for place in built.from.keys() {
         let scenario = built.tree.scenario(place);
-        let accuracy = layout::run_folder(&scenario, &Kind::Accuracy);
+        let accuracy = layout::run_folder(&scenario, &RunKind::Accuracy);
         let log = accuracy.join(loadgen_log::ACCURACY);
         let hash = sha256_of_file(&log).expect("a hash");
-        fs::write(&log, left::cut(&log).expect("cut")).expect("written");
+        fs::write(&log, manifest::cut(&log).expect("cut")).expect("written");
         let text = accuracy.join("accuracy.txt");
         let scores = fs::read_to_string(&text).expect("scores");
         put(&text, &format!("{scores}\nhash={hash}\n"));
@@ -397,7 +399,7 @@ fn as_the_scripts_do(built: &Built) {
              TEST06 verification complete\n"
         );
         put(&test.join("verify_accuracy.txt"), &words);
-        let from = built.from[place][&Kind::Test(name("TEST06"))].join(loadgen_log::ACCURACY);
+        let from = built.from[place][&RunKind::Test(name("TEST06"))].join(loadgen_log::ACCURACY);
         crate::error::copy(&from, &test.join("accuracy").join(loadgen_log::ACCURACY))
             .expect("kept");
     }
