@@ -21,25 +21,18 @@ const ENDS: &str = "</script>";
 /// Maximum size of a record's JSON in bytes, many times that of any run.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The content of the element.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Record {
-    /// The run's name.
     name: String,
-    /// The content of `summary.json`.
     summary: Value,
-    /// The content of `timeline.json`.
     timeline: Option<Timeline>,
     /// The unchanged text of `latency.hlog`.
     hlog: Option<String>,
-    /// The content of `run.json`.
     run: Option<Manifest>,
-    /// The nodes' configurations.
     configurations: BTreeMap<String, Value>,
 }
 
-/// The element that embeds a run.
 pub fn record(run: &RunFolder) -> String {
     let record = Record {
         name: run.name.clone(),
@@ -77,7 +70,6 @@ pub fn read_all(path: &Path) -> Result<Vec<RunFolder>, ReadError> {
     })
 }
 
-/// The runs of a page: one, or those that it compares.
 pub fn read(page: &str) -> Result<Vec<RunFolder>, String> {
     let records: Vec<&str> = page.split(BEGINS).skip(1).collect();
     if records.is_empty() {

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Made, folder, run};
+use qdl::testkit::assert_has;
 use record::RunFolder;
 use report::{html, read_all};
 
@@ -198,10 +199,7 @@ fn a_page_is_the_record_of_its_run() {
     assert_eq!(html(&again), page);
     std::fs::write(&path, "<p>another page</p>").expect("written");
     let error = read_all(&path).expect_err("no record").to_string();
-    assert!(
-        error.contains("page.html") && error.contains("no record"),
-        "{error}"
-    );
+    assert_has(&error, &["page.html", "no record"]);
 }
 
 #[test]

@@ -215,10 +215,8 @@ mod tests {
             sha256_of_file(&folder.join(COPIES).join(USER_CONF)).expect("a hash")
         );
         assert_ne!(note.sha256, sha256_of_file(&source).expect("a hash"));
-        assert_eq!(
-            manifest.logs[loadgen_log::DETAIL],
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(manifest.logs[loadgen_log::DETAIL], expected);
         assert_eq!(manifest.logs.len(), 1);
     }
 }

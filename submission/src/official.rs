@@ -347,6 +347,8 @@ fn telling(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     #[test]
@@ -365,18 +367,12 @@ mod tests {
         let round = Round::find("v6.1").expect("built in");
         let new = || Official::new(folder.path(), Path::new("python3"), &round);
         let error = new().expect_err("none").to_string();
-        assert!(
-            error.contains("is it a checkout of mlcommons/inference"),
-            "{error}"
-        );
+        assert_has(&error, &["is it a checkout of mlcommons/inference"]);
         let tools = folder.path().join("tools/submission/submission_checker");
         error::write(&tools.join("main.py"), "").expect("written");
         error::write(&tools.join("constants.py"), "{\"v6.1\": {}}").expect("written");
         let error = new().expect_err("older").to_string();
-        assert!(
-            error.contains("older than the one of round v6.1"),
-            "{error}"
-        );
+        assert_has(&error, &["older than the one of round v6.1"]);
     }
 
     #[test]
@@ -415,10 +411,8 @@ mod tests {
         assert!(git("init -q", "2026-01-01") && git(commit, "2026-08-19"));
         let source = "a checker, commit b66003e of 2026-08-20";
         let note = older(place.path(), source).expect("a note");
-        assert!(
-            note.contains("of 2026-08-19, and the round was read from a checker"),
-            "{note}"
-        );
+        let wanted = "of 2026-08-19, and the round was read from a checker";
+        assert_has(&note, &[wanted]);
         assert!(git(commit, "2026-08-20"));
         assert_eq!(older(place.path(), source), None);
     }

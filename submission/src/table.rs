@@ -140,10 +140,8 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "sys m Offline");
         assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
-        assert_eq!(
-            lines[3],
-            "  makes 2 of these right:  frontend --mode accuracy"
-        );
+        let expected = "  makes 2 of these right:  frontend --mode accuracy";
+        assert_eq!(lines[3], expected);
         assert!(page(&[]).contains("nothing is missing"));
         let mut several = vec![finding("results/sys/m/Offline/accuracy/a", "no commit"); 9];
         several[8].result = "sys m Server".to_owned();

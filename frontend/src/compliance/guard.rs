@@ -8,7 +8,7 @@ use qdl::config::{FrontendConfig, QslMode};
 use record::{EngineInfo, NodeRecord, PrefixCache, SettingRecord};
 use serde_json::{Map, Value};
 use submission::{
-    guard::{self, Nodes, Refusal, Told},
+    guard::{self, Refusal, RunNodes, RunSettings},
     round::Round,
 };
 
@@ -50,14 +50,13 @@ impl Guard {
             .as_ref()
             .or(config.loadgen.user_conf.as_ref());
         let name = user_conf.and_then(|path| path.file_name());
-        let told = Told {
-            model: config.loadgen_model(),
+        let told = RunSettings {
+            model: config.loadgen_model().to_owned(),
             scenario: scenario.name(),
             mode: mode(settings.test.mode),
-            user_conf: user_conf.is_some(),
-            fields: &fields,
-            from: &origins(&records, settings),
-            user_conf_name: &name.map(|n| n.to_string_lossy()).unwrap_or_default(),
+            fields,
+            from: origins(&records, settings),
+            user_conf: user_conf.map(|_| name.unwrap_or_default().to_string_lossy().into_owned()),
             loaded: qsl.performance_count() as u64,
             total: qsl.total() as u64,
             local: args.local,
@@ -65,8 +64,8 @@ impl Guard {
             compressed: config.model.compression.is_some(),
         };
         let guard = Guard {
-            refusals: guard::settings(&round, &told),
-            model: told.model.to_owned(),
+            refusals: guard::check_settings(&round, &told),
+            model: told.model,
             submission: asked.is_some(),
             round,
         };
@@ -84,14 +83,14 @@ impl Guard {
         let engines = backend.engines();
         let caches = prefix_caches(&engines);
         let uncounted = engines.into_iter().filter(|(_, e)| !e.tokens);
-        let heard = Nodes {
-            frontend: &NodeRecord::of(node, &own),
-            accelerators: &accelerators,
-            fabric: &backend.link_notes(),
-            uncounted: &uncounted.map(|(node, _)| node).collect::<Vec<_>>(),
-            caches: &caches,
+        let heard = RunNodes {
+            frontend: NodeRecord::of(node, &own),
+            accelerators,
+            fabric: backend.link_notes(),
+            uncounted: uncounted.map(|(node, _)| node).collect(),
+            caches,
         };
-        let more = guard::nodes(&self.round, &self.model, &heard);
+        let more = guard::check_nodes(&self.round, &self.model, &heard);
         self.refusals.extend(more);
         self.stand()
     }

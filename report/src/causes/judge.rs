@@ -395,7 +395,6 @@ impl<'a> View<'a> {
         self.found(Cause::WakeUps, figure)
     }
 
-    /// A finding with the remedy of its cause.
     fn found(&self, cause: Cause, figure: String) -> Option<Finding> {
         let advice = match cause {
             Cause::Engine if self.run.fabric == "local" => "a faster engine",

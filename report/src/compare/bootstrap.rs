@@ -9,16 +9,12 @@ use record::{RunFolder, timeline::Timeline};
 
 use crate::latency::Latencies;
 
-/// Number of bootstrap draws.
 pub const DRAWS: usize = 800;
 const SEED: u64 = 0x5161_6c6c_7964_6e6f;
 
-/// The result of one draw from a group.
 #[derive(Clone, Debug, Default)]
 pub struct Draw {
-    /// The drawn latencies.
     pub latency: Latencies,
-    /// Samples per second.
     pub per_s: f64,
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     chart::{Chart, Style, Unit},
-    html::{Cell, absent, figure, key, table},
+    html::{Cell, absent, figure, key, row, table},
     page::two,
     pictures::{
         course::{Axis, Column, columns, tick_s},
@@ -102,12 +102,9 @@ fn stages_table(groups: &[Group<'_>]) -> String {
         .map(|(colour, name, _)| {
             let of = |m: &Vec<StageMean>| {
                 let stage = m.iter().find(|s| s.1 == *name);
-                Cell::figure(stage.map_or_else(|| "-".to_owned(), |s| text::time_us(s.2)))
+                stage.map_or_else(|| "-".to_owned(), |s| text::time_us(s.2))
             };
-            [key(colour, name)]
-                .into_iter()
-                .chain(means.iter().map(of))
-                .collect()
+            row(key(colour, name), means.iter().map(of))
         })
         .collect();
     let names = groups.iter().map(|g| g.name.as_str());
@@ -153,7 +150,8 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
     };
     let columns: Vec<Vec<Column>> = kept.iter().map(|k| columns(k.2, axis.each_s)).collect();
     let most = columns.iter().map(Vec::len).max().unwrap_or(0);
-    let chart = |id, title, style, unit, of: &dyn Fn(&Column, f64) -> f64| {
+    let (lines, log) = ((Style::Lines, Unit::Count), (Style::Log, Unit::Us));
+    let chart = |id, title, (style, unit), of: &dyn Fn(&Column, f64) -> f64| {
         let x = (0..most).map(|i| (i as f64 + 0.5) * axis.each_s).collect();
         let mut chart = Chart::new("", style, (Unit::Seconds, unit), x);
         for ((group, run, timeline), columns) in kept.iter().zip(&columns) {
@@ -165,14 +163,8 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
     let rate = |c: &Column, tick_s: f64| c.completed() / tick_s;
     let p99 = |c: &Column, _: f64| c.quantile_us(0.99);
     two(
-        &chart(
-            "rate",
-            "Samples per second",
-            Style::Lines,
-            Unit::Count,
-            &rate,
-        ),
-        &chart("p99", "p99 over time", Style::Log, Unit::Us, &p99),
+        &chart("rate", "Samples per second", lines, &rate),
+        &chart("p99", "p99 over time", log, &p99),
     )
 }
 

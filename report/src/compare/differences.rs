@@ -11,7 +11,6 @@ use crate::text;
 /// A compared figure, in samples per second or microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// The name of the figure.
     pub name: &'static str,
     source: Source,
 }
@@ -30,7 +29,6 @@ const fn figure(name: &'static str, source: Source) -> Figure {
     Figure { name, source }
 }
 
-/// All figures, in the order of the table.
 const FIGURES: [Figure; 9] = [
     figure("samples/s", Source::Rate),
     figure(
@@ -66,7 +64,6 @@ impl Figure {
         matches!(self.source, Source::Rate)
     }
 
-    /// The figure of a run.
     fn of(self, run: &RunFolder) -> Option<f64> {
         let r = &run.summary.run;
         let value = match self.source {
@@ -108,7 +105,6 @@ impl Figure {
         }
     }
 
-    /// A value in words.
     pub fn said(self, value: f64) -> String {
         match self.is_rate() {
             true => format!("{} samples/s", text::rate(value)),
@@ -120,7 +116,6 @@ impl Figure {
 /// One figure of a group beside the first group's.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// The figure.
     pub figure: Figure,
     /// The values of the first group and of this group.
     pub values: (f64, f64),
@@ -143,9 +138,7 @@ impl Difference {
 pub struct Found {
     /// Names of the first group and of this group.
     pub names: (String, String),
-    /// This group's colour.
     pub colour: &'static str,
-    /// The compared figures.
     pub all: Vec<Difference>,
     /// Why there are no intervals, if there are none.
     pub without: &'static str,

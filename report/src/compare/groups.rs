@@ -22,21 +22,17 @@ const PER_RUN: &[&str] = &[
 /// The target rate of Server; unused in other scenarios.
 const RATE: &str = "server_target_qps";
 
-/// Colours of groups.
 const COLOURS: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
 
-/// The runs of one setting.
 pub struct Group<'a> {
     /// The group's letter, and the name of its first run: `A server`.
     pub name: String,
     /// The group's colour, a variable of the style sheet.
     pub colour: &'static str,
-    /// The runs.
     pub runs: Vec<&'a RunFolder>,
     settings: BTreeMap<String, String>,
 }
 
-/// The settings of a run, by name.
 fn settings(run: &RunFolder) -> BTreeMap<String, String> {
     let r = &run.summary.run;
     let mut all = BTreeMap::new();
@@ -112,7 +108,6 @@ pub fn of(runs: &[RunFolder]) -> Vec<Group<'_>> {
     groups
 }
 
-/// The settings that differ, with each group's value.
 pub fn differing(groups: &[Group<'_>]) -> Vec<(String, Vec<String>)> {
     let names: BTreeSet<&String> = groups.iter().flat_map(|g| g.settings.keys()).collect();
     names

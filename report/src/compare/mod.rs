@@ -19,7 +19,7 @@ use self::groups::Group;
 use crate::{
     causes,
     embedded::record,
-    html::{Cell, absent, escape, key, list, table},
+    html::{Cell, absent, columns, escape, key, list, table},
     page::{self, section},
     text,
 };
@@ -37,11 +37,8 @@ fn runs_table(groups: &[Group<'_>]) -> String {
                 Some(false) => "INVALID",
                 None => "-",
             };
-            let limit = r
-                .limits
-                .findings
-                .first()
-                .map_or("-", |f| causes::name(f.cause));
+            let limit = r.limits.findings.first();
+            let limit = limit.map_or("-", |f| causes::name(f.cause));
             rows.push(vec![
                 key(group.colour, &group.name),
                 Cell::words(&run.name),
@@ -55,20 +52,10 @@ fn runs_table(groups: &[Group<'_>]) -> String {
             ]);
         }
     }
-    let heading = [
-        "",
-        "run",
-        "LoadGen",
-        "samples/s",
-        "p50",
-        "p99",
-        "LoadGen's p99",
-        "samples",
-        "limited by",
-    ];
+    let heading = "|run|LoadGen|samples/s|p50|p99|LoadGen's p99|samples|limited by";
     format!(
         "<div class=\"box\"><h3>The runs</h3>{}</div>",
-        table(&heading, &rows)
+        table(&columns(heading), &rows)
     )
 }
 
@@ -83,10 +70,8 @@ fn settings_table(groups: &[Group<'_>]) -> String {
             .into_iter()
             .map(|(name, values)| {
                 let values = values.into_iter().map(Cell::Words);
-                [Cell::words(format!("`{name}`"))]
-                    .into_iter()
-                    .chain(values)
-                    .collect()
+                let name = Cell::words(format!("`{name}`"));
+                std::iter::once(name).chain(values).collect()
             })
             .collect();
         table(&heading, &rows)
@@ -98,13 +83,14 @@ fn settings_table(groups: &[Group<'_>]) -> String {
 fn warnings(runs: &[RunFolder]) -> Vec<String> {
     let mut said = Vec::new();
     let first = &runs[0].summary.run;
-    let other = runs
-        .iter()
-        .find(|r| r.summary.run.scenario != first.scenario);
-    if let Some(other) = other {
+    let scenario = |r: &RunFolder| r.summary.run.scenario.clone();
+    if let Some(other) = runs.iter().find(|r| scenario(r) != first.scenario) {
         said.push(format!(
             "`{}` is {} and `{}` is {}: their figures mean different things.",
-            runs[0].name, first.scenario, other.name, other.summary.run.scenario
+            runs[0].name,
+            first.scenario,
+            other.name,
+            scenario(other)
         ));
     }
     let rate = |r: &RunFolder| r.summary.run.target_qps;
@@ -121,18 +107,17 @@ fn warnings(runs: &[RunFolder]) -> Vec<String> {
         ));
     }
     for run in runs {
-        let r = &run.summary.run;
-        if r.exit.code > 1 {
+        let (name, exit) = (&run.name, &run.summary.run.exit);
+        if exit.code > 1 {
             said.push(format!(
-                "`{}` did not come to its end: {}.",
-                run.name, r.exit.reason
+                "`{name}` did not come to its end: {}.",
+                exit.reason
             ));
         }
     }
     said
 }
 
-/// The page that compares several runs.
 pub fn page(runs: &[RunFolder]) -> String {
     if runs.is_empty() {
         return page::document("No runs", "<h1>No runs</h1>", "");
@@ -159,10 +144,8 @@ pub fn page(runs: &[RunFolder]) -> String {
         text::counted(runs.len() as u64, "run"),
         text::counted(groups.len() as u64, "setting")
     );
-    let differ = format!(
-        "<div class=\"box\">{says}</div>{}",
-        charts::differences(&found)
-    );
+    let table = charts::differences(&found);
+    let differ = format!("<div class=\"box\">{says}</div>{table}");
     let made = settings_table(&groups) + &runs_table(&groups);
     let main = [
         warnings,

@@ -6,7 +6,6 @@ use crate::text;
 
 use crate::{html::escape, pictures::percent};
 
-/// The run's scenario and mode.
 pub fn title(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let mode = match r.mode {
@@ -56,7 +55,6 @@ pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile
     )
 }
 
-/// The fabric in words.
 pub fn over(fabric: &str) -> String {
     match fabric {
         "" => String::new(),
@@ -105,7 +103,6 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
     tiles
 }
 
-/// The head of a run's page.
 pub fn html(run: &RunFolder) -> String {
     let (s, r) = (&run.summary, &run.summary.run);
     let (class, word) = verdict(r);

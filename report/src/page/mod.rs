@@ -36,7 +36,6 @@ pub fn script() -> String {
     format!("<script>/*\n{UPLOT_LICENCE}\n*/\n{UPLOT}</script><script>{SCRIPT}</script>")
 }
 
-/// A page with this title, header and main part.
 pub fn document(title: &str, header: &str, main: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -169,7 +168,6 @@ fn programs(run: &RunFolder) -> String {
     format!("<div class=\"box\">{html}</div>")
 }
 
-/// The pictures of latencies.
 fn where_time_goes(run: &RunFolder) -> String {
     let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
     let above = two(&left, &stages::picture(run));
@@ -190,7 +188,6 @@ fn missing(run: &RunFolder) -> String {
     )
 }
 
-/// The page of a run.
 pub fn of(run: &RunFolder) -> String {
     let main = [
         section(

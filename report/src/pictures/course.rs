@@ -41,7 +41,6 @@ impl Column {
 
 /// The columns of an x axis over time.
 pub struct Axis {
-    /// Number of ticks in a column.
     pub each: usize,
     /// Duration of a column, in seconds.
     pub each_s: f64,
@@ -62,7 +61,6 @@ impl Axis {
         }
     }
 
-    /// The columns of a timeline.
     pub fn of(timeline: &Timeline) -> Axis {
         Axis::new(timeline.ticks.len(), timeline.tick_ms, 0.0)
     }
@@ -77,7 +75,6 @@ impl Axis {
     }
 }
 
-/// Duration of a tick, in seconds.
 pub fn tick_s(timeline: &Timeline) -> f64 {
     timeline.tick_ms.max(1) as f64 / 1000.0
 }
@@ -98,7 +95,6 @@ pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<Column> {
     columns
 }
 
-/// The colour of a kind of event.
 fn colour(kind: &str) -> &'static str {
     match kind {
         "lost" | "watchdog" => "bad",
@@ -171,7 +167,6 @@ fn charts(run: &RunFolder, timeline: &Timeline) -> [Chart; 3] {
     [latency, rate, in_flight]
 }
 
-/// The picture of the run over time.
 pub fn picture(run: &RunFolder) -> String {
     let Some(timeline) = run.timeline.as_ref().filter(|t| !t.ticks.is_empty()) else {
         return absent("The run kept nothing over time.");

@@ -51,7 +51,6 @@ fn row(limit: &LimitRecord) -> Vec<Cell> {
     ]
 }
 
-/// The picture of the limits.
 pub fn picture(run: &RunFolder) -> String {
     let limits = run.summary.run.loadgen.iter().flat_map(|l| &l.limits);
     let rows: Vec<_> = limits.map(row).collect();

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     chart::{Chart, Style, Unit},
-    html::{Cell, absent, figure, key, table},
+    html::{Cell, absent, figure, key, row, table},
     text,
 };
 
@@ -58,22 +58,18 @@ pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     }
     let slow = means(samples);
     let whole: f64 = slow.iter().sum();
-    if let Some((stage, us)) = Stage::PARTS
-        .iter()
-        .zip(slow)
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-    {
-        let share = percent(us / whole.max(1e-9));
-        let name = stage.label();
+    let parts = Stage::PARTS.iter().zip(slow);
+    if let Some((stage, us)) = parts.max_by(|a, b| a.1.total_cmp(&b.1)) {
+        let (share, name) = (percent(us / whole.max(1e-9)), stage.label());
         said.push(format!(
             "{share} of the time of the slowest {n} is `{name}`."
         ));
     }
     let connections = &run.summary.run.system.connections;
     let mut by: BTreeMap<u32, usize> = BTreeMap::new();
-    samples
-        .iter()
-        .for_each(|s| *by.entry(s.connection).or_default() += 1);
+    for s in samples {
+        *by.entry(s.connection).or_default() += 1;
+    }
     if let Some((at, count)) = by.into_iter().max_by_key(|(_, count)| *count)
         && connections.len() > 1
         && let Some(c) = connections.get(at as usize)
@@ -112,7 +108,6 @@ pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     said
 }
 
-/// The picture of the slowest samples.
 pub fn picture(run: &RunFolder) -> String {
     let slow = run.timeline.as_ref().map(|t| &t.slowest[..]);
     let Some(slow) = slow.filter(|s| !s.is_empty()) else {
@@ -123,8 +118,7 @@ pub fn picture(run: &RunFolder) -> String {
     let rows: Vec<Vec<Cell>> = named(means(slow))
         .zip(named(stages::parts(run)))
         .map(|((colour, name, slow), (.., all))| {
-            let figures = [slow, all].map(|us| Cell::figure(text::time_us(us)));
-            [key(colour, name)].into_iter().chain(figures).collect()
+            row(key(colour, name), [slow, all].map(text::time_us))
         })
         .collect();
     let heading = ["on average", "the slowest", "all samples"];

@@ -102,10 +102,8 @@ mod tests {
     fn the_headline_names_how_many_and_when() {
         let said = |losses: &[LossRecord]| with_losses(losses).unwrap_or_default();
         let a = loss("a", Some(12.3));
-        assert_eq!(
-            said(std::slice::from_ref(&a)),
-            "with one accelerator lost at 12.3 s"
-        );
+        let expected = "with one accelerator lost at 12.3 s";
+        assert_eq!(said(std::slice::from_ref(&a)), expected);
         let (back, back_s) = (true, Some(14.0));
         let back = LossRecord {
             back,
@@ -115,10 +113,8 @@ mod tests {
         let both = "with one accelerator lost at 12.3 s and back at 14.0 s";
         assert_eq!(said(std::slice::from_ref(&back)), both);
         let twice = [back, loss("a", Some(20.0))];
-        assert_eq!(
-            said(&twice),
-            "with one accelerator lost 2 times, first at 12.3 s"
-        );
+        let expected = "with one accelerator lost 2 times, first at 12.3 s";
+        assert_eq!(said(&twice), expected);
         let two = [a.clone(), loss("b", Some(3.0))];
         assert_eq!(said(&two), "with 2 accelerators lost, the first at 3.0 s");
         let part = LossRecord { whole: false, ..a };

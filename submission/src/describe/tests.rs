@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use qdl::testkit::machine;
+use qdl::testkit::{assert_has, machine};
 use serde_json::Value;
 
 use super::{
@@ -145,10 +145,7 @@ fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
     ];
     for (text, part) in cases {
         let error = error(text);
-        assert!(
-            error.contains(part) && error.contains("form.yaml"),
-            "{error}"
-        );
+        assert_has(&error, &[part, "form.yaml"]);
     }
 }
 
@@ -174,10 +171,7 @@ fn a_form_that_is_not_utf_8_is_refused_with_its_line() {
     let path = folder.path().join("form.yaml");
     fs::write(&path, b"submitter: org\nsystem: caf\xe9\n").expect("written");
     let error = Form::read(&path).expect_err("Latin-1").to_string();
-    assert!(
-        error.contains("form.yaml: line 2") && error.contains("UTF-8"),
-        "{error}"
-    );
+    assert_has(&error, &["form.yaml: line 2", "UTF-8"]);
 }
 
 #[test]

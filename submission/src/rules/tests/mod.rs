@@ -8,6 +8,8 @@ use std::{
     path::Path,
 };
 
+use qdl::testkit::assert_has;
+
 use super::ALL;
 use crate::{
     build::{self, FoundRun, Material},
@@ -213,10 +215,8 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
         build::build(&material, &place.path().join(out)).map(|built| built.tree)
     };
     let refused = build(&form, "one").expect_err("two sets").to_string();
-    assert!(
-        refused.contains("systems: {NAME: {accelerators: [acc-a, acc-b]}}"),
-        "{refused}"
-    );
+    let wanted = "systems: {NAME: {accelerators: [acc-a, acc-b]}}";
+    assert_has(&refused, &[wanted]);
     let other = "accelerators: [acc-a, acc-b]\nfields: {system_name: Three nodes}\n";
     let other = crate::error::yaml(other).expect("a system");
     form.systems.insert(sound::name("three"), other);
