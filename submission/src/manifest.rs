@@ -7,7 +7,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read, Seek, SeekFrom},
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -141,21 +141,17 @@ pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
 /// Cuts a log as MLCommons' truncate_accuracy_log.py does: its first and last 4096 bytes remain.
 pub(crate) fn cut(path: &Path) -> Result<Vec<u8>, Error> {
     const SHOWN: u64 = 4096;
-    let failed = |source: io::Error| Error::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let mut file = File::open(path).map_err(failed)?;
-    let size = file.metadata().map_err(failed)?.len();
+    let mut file = File::open(path).map_err(Error::read(path))?;
+    let size = file.metadata().map_err(Error::read(path))?.len();
     let mut text = Vec::new();
     let mut read = |from: u64, text: &mut Vec<u8>| {
         file.seek(SeekFrom::Start(from))?;
         (&mut file).take(SHOWN).read_to_end(text)
     };
-    read(0, &mut text).map_err(failed)?;
+    read(0, &mut text).map_err(Error::read(path))?;
     if size >= SHOWN {
         text.extend(b"\n\n...\n\n");
-        read(size - SHOWN, &mut text).map_err(failed)?;
+        read(size - SHOWN, &mut text).map_err(Error::read(path))?;
     }
     Ok(text)
 }
@@ -166,10 +162,7 @@ pub(crate) fn cut(path: &Path) -> Result<Vec<u8>, Error> {
 /// [`Error::Read`]: the file cannot be read.
 pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
     let hashed = os::sha256_of_file(path);
-    hashed.map(|(hash, _)| hash).map_err(|source| Error::Read {
-        path: path.to_owned(),
-        source,
-    })
+    hashed.map(|(hash, _)| hash).map_err(Error::read(path))
 }
 
 /// Paths of a test's official audit.config files: the test's own, and those for single models.

@@ -37,17 +37,13 @@ pub struct ScriptResult {
 impl Official {
     /// Opens a checkout of mlcommons/inference.
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
-        let folder = checker.canonicalize().map_err(|source| Error::Read {
-            path: checker.to_owned(),
-            source,
-        })?;
+        let folder = checker.canonicalize().map_err(Error::read(checker))?;
         let tools = folder.join("tools/submission/submission_checker");
         let usage = |what: String| Error::Usage(format!("--checker {}: {what}", checker.display()));
         if !tools.join("main.py").is_file() {
-            return Err(usage(
-                "it has no tools/submission/submission_checker/main.py; is it a checkout of mlcommons/inference?"
-                    .to_owned(),
-            ));
+            let what = "it has no tools/submission/submission_checker/main.py; is it a checkout \
+                        of mlcommons/inference?";
+            return Err(usage(what.to_owned()));
         }
         let known = error::read(&tools.join("constants.py"))?;
         let models = round.models.keys().map(|m| &**m);
@@ -74,11 +70,14 @@ impl Official {
         command.args(["-c", "import numpy, yaml"]);
         match official.output(command)? {
             (true, _) => Ok(official),
-            (false, text) => Err(Error::Usage(format!(
-                "--python {}: MLCommons' scripts want numpy and PyYAML: {}; name a Python that has them",
-                official.python.display(),
-                text.lines().last().unwrap_or_default()
-            ))),
+            (false, text) => {
+                let python = official.python.display();
+                let last = text.lines().last().unwrap_or_default();
+                Err(Error::Usage(format!(
+                    "--python {python}: MLCommons' scripts want numpy and PyYAML: {last}; name a \
+                     Python that has them"
+                )))
+            }
         }
     }
 
@@ -131,22 +130,13 @@ impl Official {
         test: &ComplianceTest,
         with: &Values<'_>,
     ) -> Result<ScriptResult, Error> {
-        let script = self
-            .checker
-            .join("compliance")
-            .join(name)
-            .join("run_verification.py");
+        let script = self.checker.join("compliance").join(name);
+        let script = script.join("run_verification.py");
         // Verifiers write into their working directory.
         let folder = with.scenario.join(name);
-        std::fs::create_dir_all(&folder).map_err(|source| Error::Write {
-            path: folder.clone(),
-            source,
-        })?;
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let work = std::env::temp_dir().join(format!("qdl-verify-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&work).map_err(|source| Error::Write {
-            path: work.clone(),
-            source,
-        })?;
+        std::fs::create_dir_all(&work).map_err(Error::write(&work))?;
         let args: Vec<String> = test.args.iter().map(|arg| self.fill(arg, with)).collect();
         let mut command = self.script(&work);
         command.arg(&script).args(args);
@@ -167,6 +157,7 @@ impl Official {
     fn fill(&self, arg: &str, with: &Values<'_>) -> String {
         let audit = with.run.join(record::COPIES).join(AUDIT_CONFIG);
         let log = with.run.join(loadgen_log::ACCURACY);
+        let loadgen = loadgen_scenario(&with.place.scenario);
         let values = [
             ("{run}", with.run.display().to_string()),
             ("{scenario}", with.scenario.display().to_string()),
@@ -174,10 +165,7 @@ impl Official {
             ("{python}", self.python.display().to_string()),
             // Verifiers accept LoadGen's scenario names and Interactive.
             ("{name}", with.place.scenario.to_string()),
-            (
-                "{loadgen}",
-                loadgen_scenario(&with.place.scenario).to_owned(),
-            ),
+            ("{loadgen}", loadgen.to_owned()),
             ("{log}", log.display().to_string()),
             ("{audit}", audit.display().to_string()),
             ("{dtype}", with.dtype.to_owned()),
@@ -194,11 +182,8 @@ impl Official {
         // The script writes a log's hash into accuracy.txt and skips a log without that file.
         for (place, kinds) in &built.from {
             for kind in kinds.keys().filter(|kind| matches!(kind, RunKind::Test(_))) {
-                let folder = built
-                    .tree
-                    .scenario(place)
-                    .join(kind.name())
-                    .join("accuracy");
+                let folder = built.tree.scenario(place).join(kind.name());
+                let folder = folder.join("accuracy");
                 let text = folder.join("accuracy.txt");
                 if folder.join(loadgen_log::ACCURACY).is_file() && !text.exists() {
                     error::write(&text, "The answers of this run: ../verify_*.txt\n")?;
@@ -206,12 +191,12 @@ impl Official {
             }
         }
         let backup = std::env::temp_dir().join(format!("qdl-whole-logs-{}", std::process::id()));
+        let script = self
+            .checker
+            .join("tools/submission/truncate_accuracy_log.py");
         let mut command = self.script(&self.checker);
         command
-            .arg(
-                self.checker
-                    .join("tools/submission/truncate_accuracy_log.py"),
-            )
+            .arg(script)
             .arg("--input")
             .arg(absolute(built.tree.root())?)
             .args(["--submitter", built.tree.submitter()])
@@ -231,17 +216,13 @@ impl Official {
 
     /// Runs the submission checker on a tree.
     pub fn check(&self, round: &Round, tree: &layout::Tree) -> Result<ScriptResult, Error> {
+        let version = round.checker_version.as_str();
         let csv = std::env::temp_dir().join(format!("qdl-checker-{}.csv", std::process::id()));
         let mut command = self.script(&self.checker.join("tools/submission"));
         command
             .args(["-m", "submission_checker.main", "--input"])
             .arg(absolute(tree.root())?)
-            .args([
-                "--version",
-                &round.checker_version,
-                "--submitter",
-                tree.submitter(),
-            ])
+            .args(["--version", version, "--submitter", tree.submitter()])
             .arg("--csv")
             .arg(&csv);
         let (good, text) = self.output(command)?;
@@ -249,17 +230,11 @@ impl Official {
             let _ = std::fs::remove_file(file);
         }
         let root = format!("{}/", absolute(tree.root())?.display());
-        let lines = telling(&text)
-            .into_iter()
-            .map(|l| l.replace(&root, ""))
-            .collect();
+        let lines = telling(&text).into_iter();
         Ok(ScriptResult {
-            what: format!(
-                "the submission checker, --version {}",
-                round.checker_version
-            ),
+            what: format!("the submission checker, --version {version}"),
             good,
-            lines,
+            lines: lines.map(|l| l.replace(&root, "")).collect(),
             is_checker: true,
         })
     }
@@ -274,10 +249,7 @@ impl Official {
     }
 
     fn output(&self, mut command: Command) -> Result<(bool, String), Error> {
-        let output = command.output().map_err(|source| Error::Read {
-            path: self.python.clone(),
-            source,
-        })?;
+        let output = command.output().map_err(Error::read(&self.python))?;
         let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
         text += &String::from_utf8_lossy(&output.stderr);
         Ok((output.status.success(), text))
@@ -293,18 +265,14 @@ struct Values<'a> {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|source| Error::Read {
-        path: path.to_owned(),
-        source,
-    })
+    std::path::absolute(path).map_err(Error::read(path))
 }
 
 /// A warning if git dates the checkout before the day at the end of `source`.
 fn older(checkout: &Path, source: &str) -> Option<String> {
     let (_, day) = source.rsplit_once(' ')?;
     let mut git = Command::new("git");
-    git.arg("-C")
-        .arg(checkout)
+    git.current_dir(checkout)
         .args(["log", "-1", "--format=%h %cs"]);
     let output = git.stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -322,12 +290,9 @@ fn older(checkout: &Path, source: &str) -> Option<String> {
 /// appears once, without the prefix of Python's logging.
 fn telling(text: &str) -> Vec<String> {
     let loud = |line: &&str| {
-        ["ERROR", "WARNING", "Traceback", "TEST FAIL", "Error"]
-            .iter()
-            .any(|w| line.contains(w))
-            && !["multiple messages with key", " skipped for "]
-                .iter()
-                .any(|w| line.contains(w))
+        let loud = ["ERROR", "WARNING", "Traceback", "TEST FAIL", "Error"];
+        let known = ["multiple messages with key", " skipped for "];
+        loud.iter().any(|w| line.contains(w)) && !known.iter().any(|w| line.contains(w))
     };
     let bare = |line: &str| {
         let message = line

@@ -31,10 +31,7 @@ impl Rehearsal {
         let mut all = own.chain(rehearsal.without_checker.keys());
         match all.find(|id| !is_rule(id)) {
             None => Ok(rehearsal),
-            Some(odd) => Err(Error::Content {
-                path: path.to_owned(),
-                what: format!("there is no rule {odd}"),
-            }),
+            Some(odd) => Err(Error::content(path)(format!("there is no rule {odd}"))),
         }
     }
 

@@ -12,12 +12,12 @@ const BARS: usize = 60;
 
 /// Formats an accuracy: `97.778 %: 528 of 540`.
 pub fn accuracy(a: &Accuracy) -> String {
-    format!(
-        "{:.3} %: {} of {}",
+    let (share, right, all) = (
         a.share * 100.0,
         text::grouped(a.right),
-        text::grouped(a.answers)
-    )
+        text::grouped(a.answers),
+    );
+    format!("{share:.3} %: {right} of {all}")
 }
 
 /// Formats the comparison of responses in one line.
@@ -162,11 +162,9 @@ pub(super) fn throughput(t: &ThroughputReport) -> String {
         figures.push(format!("first second {ratio:.2} of steady"));
     }
     let group = t.per_second.len().div_ceil(BARS).max(1);
-    let bars = text::bars(
-        t.per_second
-            .chunks(group)
-            .map(|c| c.iter().sum::<u64>() as f64 / c.len() as f64),
-    );
+    let means = t.per_second.chunks(group);
+    let means = means.map(|c| c.iter().sum::<u64>() as f64 / c.len() as f64);
+    let bars = text::bars(means);
     let unit = match group {
         1 => "one bar per second".to_owned(),
         n => format!("one bar per {n} seconds"),

@@ -35,10 +35,9 @@ pub fn served(report: &ServedReport) -> String {
     };
     for c in &report.connections {
         let lost = if c.lost { ", lost" } else { "" };
-        let again = if c.epoch > 1 {
-            format!(" ({})", c.epoch)
-        } else {
-            String::new()
+        let again = match c.epoch {
+            n @ 2.. => format!(" ({n})"),
+            _ => String::new(),
         };
         row(format!("{}{again}{lost}", c.connection), c);
     }

@@ -3,6 +3,7 @@
 use record::{CountRow, ScheduledToIssue, Stage, StageRow, StageTable, TokenRecord, TokenTime};
 
 use super::numbers::{self as text, Table};
+use crate::html::columns;
 
 /// Explains the table of stages below it.
 const NOTE: &str = "Means add up: stages up to completion make the total. Percentiles do not. \
@@ -21,19 +22,15 @@ fn before(s: &ScheduledToIssue) -> String {
 /// Formats the table of stages with its explanation. `scheduled` adds the row from LoadGen's
 /// scheduled time to the issue.
 pub(super) fn stages(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) -> String {
-    let mut table = Table::new(&[
-        "stage", "p50", "p90", "p99", "p99.9", "max", "mean", "samples",
-    ]);
+    let heading = "stage|p50|p90|p99|p99.9|max|mean|samples";
+    let mut table = Table::new(&columns(heading));
     if let Some(s) = scheduled {
         let mut row = vec!["scheduled -> issue".to_owned()];
-        let bounds = [
-            s.p50_at_most_us,
-            s.p90_at_most_us,
-            s.p99_at_most_us,
-            s.p999_at_most_us,
-            s.max_at_most_us,
-        ];
-        row.extend(bounds.iter().map(|&us| match us > 0.0 {
+        let bounds = [s.p50_at_most_us, s.p90_at_most_us, s.p99_at_most_us];
+        let bounds = bounds
+            .into_iter()
+            .chain([s.p999_at_most_us, s.max_at_most_us]);
+        row.extend(bounds.map(|us| match us > 0.0 {
             true => format!("<{}", text::time_us(us)),
             // A bound of 0 means that none is known.
             false => "-".to_owned(),
@@ -68,9 +65,8 @@ pub(super) fn tokens(tokens: &TokenRecord) -> Option<String> {
     }
     let limit = tokens.limit_percentile.map(|p| format!("p{p} limit"));
     let limit = limit.unwrap_or_default();
-    let mut table = Table::new(&[
-        "tokens", "p50", "p90", "p99", "p99.9", "max", "mean", &limit,
-    ]);
+    let heading = format!("tokens|p50|p90|p99|p99.9|max|mean|{limit}");
+    let mut table = Table::new(&columns(&heading));
     for (time, r) in &tokens.times {
         let mut row = vec![time.label().to_owned()];
         row.extend(times(r));
@@ -87,13 +83,9 @@ pub(super) fn tokens(tokens: &TokenRecord) -> Option<String> {
 
 /// Labelled facts on tokens, prompts and answers.
 pub(super) fn token_facts(tokens: &TokenRecord) -> Vec<(&'static str, String)> {
-    let rate = format!(
-        "{} answered: {}/s; stream {}, {} parts an answer",
-        text::grouped(tokens.tokens),
-        text::rate(tokens.per_s),
-        tokens.stream,
-        text::three(tokens.parts.mean)
-    );
+    let (n, per_s) = (text::grouped(tokens.tokens), text::rate(tokens.per_s));
+    let (stream, parts) = (&tokens.stream, text::three(tokens.parts.mean));
+    let rate = format!("{n} answered: {per_s}/s; stream {stream}, {parts} parts an answer");
     let mut facts = vec![
         ("tokens", rate),
         ("prompts", count(&tokens.input)),
@@ -111,14 +103,9 @@ pub(super) fn token_facts(tokens: &TokenRecord) -> Vec<(&'static str, String)> {
 }
 
 fn count(row: &CountRow) -> String {
-    format!(
-        "{} to {}, mean {}, p50 {}, p99 {}",
-        text::grouped(row.min),
-        text::grouped(row.max),
-        text::three(row.mean),
-        text::grouped(row.p50),
-        text::grouped(row.p99)
-    )
+    let [min, max, p50, p99] = [row.min, row.max, row.p50, row.p99].map(text::grouped);
+    let mean = text::three(row.mean);
+    format!("{min} to {max}, mean {mean}, p50 {p50}, p99 {p99}")
 }
 
 #[cfg(test)]

@@ -130,10 +130,7 @@ impl Form {
     /// Reads and checks a filled-in form.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let form: Form = error::read_yaml(path)?;
-        form.check().map_err(|what| Error::Content {
-            path: path.to_owned(),
-            what,
-        })?;
+        form.check().map_err(Error::content(path))?;
         Ok(form)
     }
 
@@ -176,11 +173,8 @@ impl Form {
     pub fn system_of(&self, accelerators: &BTreeSet<&Name>) -> &Name {
         let all = self.systems.iter();
         let mut all = all.filter(|(_, other)| {
-            other
-                .accelerators
-                .iter()
-                .map(String::as_str)
-                .eq(accelerators.iter().map(|n| &***n))
+            let names = other.accelerators.iter().map(String::as_str);
+            names.eq(accelerators.iter().map(|n| &***n))
         });
         all.next().map_or(&self.system, |(name, _)| name)
     }
@@ -233,12 +227,9 @@ pub fn blank(models: &[(&str, &[String])]) -> String {
             asked += &format!("    {field}: \"\"    # {}\n", measurement(field));
         }
     }
-    include_str!("form.yaml")
-        .replace(
-            "  # FIELDS\n",
-            &FIELDS.iter().map(field).collect::<String>(),
-        )
-        .replace("  # MODELS\n", &asked)
+    let fields: String = FIELDS.iter().map(field).collect();
+    let form = include_str!("form.yaml").replace("  # FIELDS\n", &fields);
+    form.replace("  # MODELS\n", &asked)
 }
 
 fn measurement(field: &str) -> &'static str {

@@ -65,8 +65,7 @@ pub fn json(
     let network = round.system.network_of(division);
     let fields = round.system.fields.iter().chain(network);
     let fields = fields.map(|name| {
-        let from_form = form.field(name);
-        let value = match from_form {
+        let value = match form.field(name) {
             "" => known(round, division, form, system, name),
             text => Value::String(text.to_owned()),
         };
@@ -115,11 +114,10 @@ fn known(
         "other_software_stack" => each(&|n| n.gpu_driver.clone()),
         "is_network" => text("True".to_owned()),
         "network_type" => text(network_type(form, system)),
-        "network_media" => text(distinct(
-            nics(system)
-                .iter()
-                .map(|n| n.media.clone().unwrap_or_default()),
-        )),
+        "network_media" => {
+            let media = nics(system).into_iter().map(|n| n.media.clone());
+            text(distinct(media.map(Option::unwrap_or_default)))
+        }
         "network_rate" => text(distinct(nics(system).iter().map(|n| speed(n)))),
         "nic_loadgen" => text(distinct(system.loadgen_nics().iter().map(|n| what(n)))),
         "number_nic_loadgen" => Value::from(system.loadgen_nics().len()),
@@ -130,9 +128,7 @@ fn known(
         "number_connections" => Value::from(system.connections),
         "nic_sut" => text(distinct(system.sut_nics().iter().map(|n| what(n)))),
         "number_nic_sut" => Value::from(system.sut_nics().len()),
-        "net_software_stack_sut" => text(distinct(
-            nodes().map(|n| stack(system, n, &system.sut_nics())),
-        )),
+        "net_software_stack_sut" => each(&|n| stack(system, n, &system.sut_nics())),
         "network_topology" => text(topology(form, system)),
         _ => text(String::new()),
     }
@@ -175,10 +171,9 @@ fn joined(all: impl Iterator<Item = String>) -> String {
 
 /// `N/A` for empty text: a node without accelerators may not leave these fields empty.
 fn none_or(text: String) -> String {
-    if text.is_empty() {
-        "N/A".to_owned()
-    } else {
-        text
+    match text.is_empty() {
+        true => "N/A".to_owned(),
+        false => text,
     }
 }
 
@@ -219,9 +214,8 @@ fn kind(disk: &Disk) -> String {
 }
 
 fn rate(nic: &Nic) -> String {
-    format!("{} {}", nic.link_layer, speed(nic))
-        .trim()
-        .to_owned()
+    let text = format!("{} {}", nic.link_layer, speed(nic));
+    text.trim().to_owned()
 }
 
 fn card(nic: &Nic) -> String {
@@ -229,11 +223,12 @@ fn card(nic: &Nic) -> String {
 }
 
 fn what(nic: &Nic) -> String {
-    if nic.model.is_empty() {
-        nic.driver.clone()
+    let name = if nic.model.is_empty() {
+        &nic.driver
     } else {
-        nic.model.clone()
-    }
+        &nic.model
+    };
+    name.clone()
 }
 
 /// Link speed as `200G` or `10M`.
@@ -271,17 +266,14 @@ pub(super) fn protocol(form: &Form, system: &System<'_>) -> String {
 }
 
 fn stack(system: &System<'_>, node: &Node, nics: &[&Nic]) -> String {
-    let drivers = distinct(
-        nics.iter()
-            .map(|n| format!("{} {}", n.driver, n.firmware).trim().to_owned()),
-    );
+    let driver = |n: &&Nic| format!("{} {}", n.driver, n.firmware).trim().to_owned();
+    let drivers = distinct(nics.iter().map(driver));
     let transport = match system.fabric.as_str() {
         "ib" => "libibverbs",
         _ => "kernel TCP",
     };
-    format!("Linux {} {transport}, {drivers}", node.kernel)
-        .trim_end_matches(", ")
-        .to_owned()
+    let text = format!("Linux {} {transport}, {drivers}", node.kernel);
+    text.trim_end_matches(", ").to_owned()
 }
 
 fn topology(form: &Form, system: &System<'_>) -> String {
@@ -290,13 +282,8 @@ fn topology(form: &Form, system: &System<'_>) -> String {
     if form.switches.is_empty() {
         return format!("LoadGen system connected point to point to {nodes}");
     }
-    let switches: Vec<_> = form
-        .switches
-        .iter()
-        .map(|s| format!("{} ({})", s.name, s.model))
-        .collect();
-    format!(
-        "LoadGen system connected to {nodes} through {}",
-        switches.join(", ")
-    )
+    let switches = form.switches.iter();
+    let switches = switches.map(|s| format!("{} ({})", s.name, s.model));
+    let switches = switches.collect::<Vec<_>>().join(", ");
+    format!("LoadGen system connected to {nodes} through {switches}")
 }

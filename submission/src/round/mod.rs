@@ -245,10 +245,7 @@ impl Round {
     pub fn find(name: &str) -> Result<Self, Error> {
         if name.ends_with(".yaml") {
             let path = Path::new(name);
-            return Self::parse(&error::read(path)?).map_err(|what| Error::Content {
-                path: path.to_owned(),
-                what,
-            });
+            return Self::parse(&error::read(path)?).map_err(Error::content(path));
         }
         let known = BUILT_IN.iter().find(|(n, _)| *n == name);
         let Some((_, text)) = known else {
@@ -258,10 +255,8 @@ impl Round {
                 all.join(", ")
             )));
         };
-        Self::parse(text).map_err(|what| Error::Content {
-            path: format!("configs/rounds/{name}.yaml").into(),
-            what,
-        })
+        let path = format!("configs/rounds/{name}.yaml");
+        Self::parse(text).map_err(Error::content(Path::new(&path)))
     }
 
     /// Parses a round.

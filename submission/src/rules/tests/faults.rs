@@ -54,10 +54,12 @@ impl Fault {
             Plant::Set(path, field, value) => s.json(path, field, Some(value.clone())),
             Plant::Unset(path, field) => s.json(path, field, None),
             Plant::Add(run, line) => s.add(run, line),
-            Plant::Log(values) => values.iter().for_each(|(run, key, v)| s.log(run, key, v)),
+            Plant::Log(values) => values
+                .iter()
+                .for_each(|(run, key, v)| s.log(run, key, Some(v))),
             Plant::UserConf(text) => user_conf(s, text),
             Plant::Answers(scenario, lines) => answers(s, scenario, lines),
-            Plant::Drop(run, key) => s.drop_key(run, key),
+            Plant::Drop(run, key) => s.log(run, key, None),
             Plant::None(()) => {}
             Plant::Code(plant) => plant(s),
         }
@@ -83,7 +85,8 @@ fn families() -> Vec<Fault> {
             plant,
         });
     };
-    let own_rule = |field: &str| match field {
+    let system = &round.system;
+    let own_rule = |field: &String| match field.as_str() {
         "division" => Some("system.division"),
         "submitter" => Some("system.submitter"),
         "system_type" => Some("system.type"),
@@ -92,21 +95,14 @@ fn families() -> Vec<Fault> {
         _ => None,
     };
     let json = || "systems/sys.json".to_owned();
-    for field in round.system.fields.iter().chain(&round.system.network) {
+    for field in system.fields.iter().chain(&system.network) {
         let own = own_rule(field);
         let breaks: Vec<_> = std::iter::once("system.field").chain(own).collect();
-        add(
-            format!("no {field}"),
-            &breaks,
-            Plant::Unset(json(), field.clone()),
-        );
+        let unset = Plant::Unset(json(), field.clone());
+        add(format!("no {field}"), &breaks, unset);
     }
-    for field in round.system.filled.iter().chain(&round.system.network) {
-        let number = round
-            .system
-            .numbers
-            .contains(field)
-            .then_some("system.number");
+    for field in system.filled.iter().chain(&system.network) {
+        let number = system.numbers.contains(field).then_some("system.number");
         let own = own_rule(field).or(number);
         let breaks: Vec<_> = std::iter::once("system.empty").chain(own).collect();
         let empty = Plant::Set(json(), field.clone(), json!(" "));
@@ -145,11 +141,8 @@ fn families() -> Vec<Fault> {
             let plant = Plant::Unset(record.clone(), format!("logs/{log}"));
             add(format!("no hash of {log} of {run}"), &["record.log"], plant);
         }
-        add(
-            format!("no record of {run}"),
-            &["record.missing"],
-            Plant::Remove(record.clone()),
-        );
+        let plant = Plant::Remove(record.clone());
+        add(format!("no record of {run}"), &["record.missing"], plant);
         for file in [
             "user.conf",
             "frontend.yaml",
@@ -180,16 +173,9 @@ fn families() -> Vec<Fault> {
         }
         if kind != "accuracy" {
             for (key, _) in round.seeds.named() {
-                let values = vec![(
-                    format!("{scenario}/{logs}"),
-                    format!("effective_{key}"),
-                    json!(1),
-                )];
-                add(
-                    format!("another {key} in {run}"),
-                    &["run.seeds"],
-                    Plant::Log(values),
-                );
+                let (log, key) = (format!("{scenario}/{logs}"), format!("effective_{key}"));
+                let name = format!("another {key} in {run}");
+                add(name, &["run.seeds"], Plant::Log(vec![(log, key, json!(1))]));
             }
         }
     }
@@ -212,7 +198,7 @@ pub fn all() -> Vec<Fault> {
             s.replace("PAGES/bandwidth.md", server, "| MultiStream |");
             for run in ["performance/run_1", "accuracy", "TEST06/performance/run_1"] {
                 let run = format!("MultiStream/{run}");
-                s.log(&run, "effective_scenario", &json!("MultiStream"));
+                s.log(&run, "effective_scenario", Some(&json!("MultiStream")));
             }
             for run in ["performance", "accuracy", "TEST06"] {
                 s.record(&format!("MultiStream/{run}"), |manifest| {
@@ -310,10 +296,8 @@ pub fn all() -> Vec<Fault> {
 /// Replaces a test's log of answers, and updates the record.
 fn answers(s: &Sound, scenario: &str, lines: &[String]) {
     let lines = lines.join(",\n");
-    let path = format!(
-        "RESULTS/{scenario}/TEST06/accuracy/{}",
-        loadgen_log::ACCURACY
-    );
+    let log = loadgen_log::ACCURACY;
+    let path = format!("RESULTS/{scenario}/TEST06/accuracy/{log}");
     s.write(&path, &format!("[\n{lines}\n]\n").replace("[\n\n]", "[\n]"));
     let hash = crate::manifest::sha256_of_file(&s.at(&path)).expect("a hash");
     s.record(&format!("{scenario}/TEST06"), |manifest| {

@@ -79,16 +79,11 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
         test.answers = Some(Answers::Same);
     }
     let form = sound::form();
-    let tree = Tree::new(
-        &place.path().join("tree"),
-        Division::Network,
-        &form.submitter,
-    );
+    let root = place.path().join("tree");
+    let tree = Tree::new(&root, Division::Network, &form.submitter);
     let check = |from: &str, to: &str, kind: &str| {
-        let log = place
-            .path()
-            .join(format!("runs/Offline/{kind}"))
-            .join(loadgen_log::ACCURACY);
+        let run = place.path().join(format!("runs/Offline/{kind}"));
+        let log = run.join(loadgen_log::ACCURACY);
         let text = std::fs::read_to_string(&log).expect("a log");
         assert!(text.contains(from), "{kind}: {from}");
         std::fs::write(&log, text.replacen(from, to, 1)).expect("written");
@@ -102,63 +97,33 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
         let material = material(&round, &form, &runs);
         let found = super::check_runs(&material, &tree);
         std::fs::write(&log, text).expect("written");
-        found
-            .iter()
-            .map(|f| (f.rule.id, f.what.clone()))
-            .collect::<Vec<_>>()
+        let found = found.into_iter().map(|f| (f.rule.id, f.what));
+        found.collect::<Vec<_>>()
     };
     let sample = |n: usize, data: &str| format!("\"qsl_idx\" : {n}, \"data\" : \"{data}");
     let whole = "0700000008000000";
     assert_eq!(check("a", "a", "accuracy"), []);
-    for (from, to, kind, rule, what) in [
+    let (seven, end) = (sample(7, whole), "\n]\n".to_owned());
+    let (none, twice) = (sample(7, ""), sample(8, whole));
+    let (beyond, other) = (sample(13_368, whole), sample(7, "08"));
+    let (samples, answers) = ("accuracy: accuracy.samples", "TEST06: test.answers");
+    for (from, to, rule, what) in [
+        (&seven, &none, samples, "sample 7 is empty"),
+        (&seven, &twice, samples, "sample 8 has two answers"),
+        (&seven, &beyond, samples, "the data set ends before it"),
         (
-            sample(7, whole),
-            sample(7, ""),
-            "accuracy",
-            "accuracy.samples",
-            "sample 7 is empty",
-        ),
-        (
-            sample(7, whole),
-            sample(8, whole),
-            "accuracy",
-            "accuracy.samples",
-            "sample 8 has two answers",
-        ),
-        (
-            sample(7, whole),
-            sample(13_368, whole),
-            "accuracy",
-            "accuracy.samples",
-            "the data set ends before it",
-        ),
-        (
-            "\n]\n".to_owned(),
-            String::new(),
-            "accuracy",
-            "accuracy.log",
+            &end,
+            &String::new(),
+            "accuracy: accuracy.log",
             "it ends before its ]",
         ),
-        (
-            sample(7, whole),
-            sample(7, "08"),
-            "TEST06",
-            "test.answers",
-            "sample 7 has another answer",
-        ),
-        (
-            "\n]\n".to_owned(),
-            String::new(),
-            "TEST06",
-            "test.answers",
-            "it ends before its ]",
-        ),
+        (&seven, &other, answers, "sample 7 has another answer"),
+        (&end, &String::new(), answers, "it ends before its ]"),
     ] {
-        let found = check(&from, &to, kind);
-        assert!(
-            found.iter().any(|(r, w)| *r == rule && w.contains(what)),
-            "{what}: {found:?}"
-        );
+        let (kind, rule) = rule.split_once(": ").expect("a run and its rule");
+        let found = check(from, to, kind);
+        let is_found = found.iter().any(|(r, w)| *r == rule && w.contains(what));
+        assert!(is_found, "{what}: {found:?}");
     }
 }
 
@@ -174,11 +139,8 @@ fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
         ("TOKENS_PER_SAMPLE", Some(9999.0 * 1.1))
     );
     let form = sound::form();
-    let tree = Tree::new(
-        &place.path().join("tree"),
-        Division::Network,
-        &form.submitter,
-    );
+    let root = place.path().join("tree");
+    let tree = Tree::new(&root, Division::Network, &form.submitter);
     for (reference, long) in [(1.9, false), (1.8, true)] {
         let model = round.models.get_mut("llama3.1-8b").expect("it");
         // Answers have two tokens: the limit 1.1 x 1.8 is below.
@@ -270,14 +232,8 @@ fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
         let lines = explain::lines(&sound.round, &found, &ran.lines).into_iter();
         let odd = lines.filter(|(_, word)| !ran.good && *word == explain::Match::Unexpected);
         let odd: Vec<_> = odd.map(|(line, _)| line).collect();
-        (!odd.is_empty()).then(|| {
-            format!(
-                "{} ({:?}):\n  {}",
-                fault.name,
-                fault.breaks,
-                odd.join("\n  ")
-            )
-        })
+        let (name, breaks) = (&fault.name, &fault.breaks);
+        (!odd.is_empty()).then(|| format!("{name} ({breaks:?}):\n  {}", odd.join("\n  ")))
     });
     assert!(odd.is_empty(), "{}", odd.join("\n"));
 }
@@ -300,10 +256,9 @@ fn in_parts(faults: &[Fault], check: impl Fn(&Fault) -> Option<String> + Sync) -
 fn every_rule_is_broken_by_a_fault() {
     let faults = faults::all();
     let broken: BTreeSet<_> = faults.iter().flat_map(|f| &f.breaks).collect();
-    let idle: Vec<_> = ALL
-        .iter()
-        .filter(|r| !broken.contains(&r.id.to_owned()))
-        .map(|r| r.id)
+    let idle = ALL.iter().map(|rule| rule.id);
+    let idle: Vec<_> = idle
+        .filter(|id| !broken.contains(&(*id).to_owned()))
         .collect();
     assert!(idle.is_empty(), "{idle:?}");
 }
@@ -320,22 +275,15 @@ fn the_page_and_the_code_name_the_same_rules() {
     );
     let groups: BTreeSet<&str> = all.iter().filter_map(|id| id.split('.').next()).collect();
     let odd = |word: &&str| {
-        let mut parts = word.split('.');
-        let (group, rest) = (
-            parts.next().unwrap_or_default(),
-            parts.next().unwrap_or_default(),
-        );
+        let (group, rest) = word.split_once('.').unwrap_or_default();
         let plain = |c: char| c.is_ascii_lowercase() || c == '-';
         groups.contains(group)
             && !rest.is_empty()
             && rest.chars().all(plain)
             && !["json", "txt", "md", "conf", "yaml"].contains(&rest)
     };
-    let odd: Vec<_> = page
-        .split('`')
-        .filter(odd)
-        .filter(|w| !named.contains(w))
-        .collect();
+    let odd = page.split('`').filter(odd).filter(|w| !named.contains(w));
+    let odd: Vec<_> = odd.collect();
     assert!(
         odd.is_empty(),
         "docs/rules.md names {odd:?}, which the code does not have"

@@ -81,49 +81,31 @@ impl Sound {
         self.write(path, &text.replace(from, to));
     }
 
-    /// Sets a value in a detailed log, and updates the record's hash to keep this the only fault.
-    pub fn log(&self, run: &str, key: &str, value: &Value) {
-        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
-        let text = fs::read_to_string(&path).expect(run);
-        let mut found = false;
-        let lines = text.lines().map(|l| {
-            if !l.contains(&format!("\"key\": \"{key}\"")) {
-                return l.to_owned();
-            }
-            found = true;
-            line(key, value)
-        });
-        let text: Vec<String> = lines.collect();
-        assert!(found, "{run} has no {key}");
-        put(&path, &(text.join("\n") + "\n"));
-        self.follow(run);
-    }
-
-    /// Removes a key from a detailed log, and updates the record's hash.
-    pub fn drop_key(&self, run: &str, key: &str) {
-        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
-        let text = fs::read_to_string(&path).expect(run);
+    /// Sets a value in a detailed log, or removes its key.
+    pub fn log(&self, run: &str, key: &str, value: Option<&Value>) {
+        let new = value.map_or(String::new(), |value| line(key, value) + "\n");
         let key = format!("\"key\": \"{key}\"");
-        assert!(text.contains(&key), "{run} has no {key}");
-        let lines = text.lines().filter(|line| !line.contains(&key));
-        put(&path, &(lines.collect::<Vec<_>>().join("\n") + "\n"));
-        self.follow(run);
+        self.edit_log(run, |text| {
+            let (lines, others) = text.split_once(&key).expect(&key);
+            let before = lines.rfind('\n').map_or(0, |at| at + 1);
+            let (_, after) = others.split_once('\n').expect("a line");
+            lines[..before].to_owned() + &new + after
+        });
     }
 
-    /// Adds a line to a detailed log, and updates the record's hash.
+    /// Adds a line to a detailed log.
     pub fn add(&self, run: &str, line: &str) {
-        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
-        let text = fs::read_to_string(&path).expect(run);
-        put(&path, &(text + line + "\n"));
-        self.follow(run);
+        self.edit_log(run, |text| text + line + "\n");
     }
 
-    fn follow(&self, run: &str) {
-        let hash = sha256_of_file(&self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL)))
-            .expect("a hash");
-        let scenario = run.split('/').next().expect("a scenario");
-        let kind = run.split('/').nth(1).expect("a run");
-        self.record(&format!("{scenario}/{kind}"), |manifest| {
+    /// Edits a detailed log, and updates the manifest's hash to keep this the only fault.
+    fn edit_log(&self, run: &str, edit: impl FnOnce(String) -> String) {
+        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
+        let text = edit(fs::read_to_string(&path).expect(run));
+        put(&path, &text);
+        let hash = sha256_of_file(&path).expect("a hash");
+        let parts: Vec<&str> = run.split('/').take(2).collect();
+        self.record(&parts.join("/"), |manifest| {
             manifest.logs.insert(loadgen_log::DETAIL.to_owned(), hash);
         });
     }
@@ -139,16 +121,10 @@ impl Sound {
     pub fn json(&self, path: &str, field: &str, value: Option<Value>) {
         let path = self.at(path);
         let mut all: Value = crate::error::read_json(&path).expect("JSON");
-        let (above, name) = field.rsplit_once('/').unwrap_or(("", field));
-        let above = if above.is_empty() {
-            String::new()
-        } else {
-            format!("/{above}")
-        };
-        let fields = all
-            .pointer_mut(&above)
-            .and_then(Value::as_object_mut)
-            .expect(field);
+        let field = format!("/{field}");
+        let (above, name) = field.rsplit_once('/').expect("a slash");
+        let fields = all.pointer_mut(above).and_then(Value::as_object_mut);
+        let fields = fields.expect(name);
         match value {
             Some(value) => fields.insert(name.to_owned(), value),
             None => fields.remove(name),
@@ -252,10 +228,9 @@ pub fn name(text: &str) -> Name {
 fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     let interactive = scenario == "Interactive";
     let loadgen = if interactive { "Server" } else { scenario };
-    let mode = if kind == "accuracy" {
-        "AccuracyOnly"
-    } else {
-        "PerformanceOnly"
+    let mode = match kind {
+        "accuracy" => "AccuracyOnly",
+        _ => "PerformanceOnly",
     };
     let test = kind == "TEST06";
     let (samples, percentile) = if interactive { (1, 0.99) } else { (13368, 0.9) };
@@ -305,29 +280,24 @@ result_tokens_per_second 241.0
     let lines = log.lines().filter_map(|l| l.split_once(' '));
     let text: Vec<_> = lines.map(|(key, value)| line(key, value)).collect();
     put(&folder.join(loadgen_log::DETAIL), &(text.join("\n") + "\n"));
-    put(
-        &folder.join(loadgen_log::SUMMARY),
-        "MLPerf Results Summary\n",
-    );
+    let summary = folder.join(loadgen_log::SUMMARY);
+    put(&summary, "MLPerf Results Summary\n");
     let answers: Vec<_> = match kind {
         "performance" => Vec::new(),
         "accuracy" => (0..13368).map(|n| answer(n, "")).collect(),
         _ => (0..100).map(|n| answer(n, TOKENS)).collect(),
     };
     let answers = format!("[\n{}\n]\n", answers.join(",\n"));
-    put(
-        &folder.join(loadgen_log::ACCURACY),
-        &answers.replace("[\n\n]", "[\n]"),
-    );
+    let answers = answers.replace("[\n\n]", "[\n]");
+    put(&folder.join(loadgen_log::ACCURACY), &answers);
     if kind == "accuracy" {
         let scores = "{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', 'rougeLsum': '36.0', 'gen_len': 8167644}\n";
         put(&folder.join("accuracy.txt"), scores);
     }
     let conf = folder.with_file_name("user.conf");
-    put(
-        &conf,
-        "llama3_1-8b.Offline.target_qps = 120\nllama3_1-8b-interactive.Server.target_qps = 20\n",
-    );
+    let targets = "llama3_1-8b.Offline.target_qps = 120\n\
+                   llama3_1-8b-interactive.Server.target_qps = 20\n";
+    put(&conf, targets);
     let yaml = folder.with_file_name("frontend.yaml");
     put(&yaml, "node: lg\nnics: [{address: 10.0.0.1}]\n");
     let node = |node: &str, boot: &str| NodeRecord {
@@ -340,16 +310,11 @@ result_tokens_per_second 241.0
         program: Some("ab".repeat(32)),
         ..NodeRecord::default()
     };
+    let command = ["frontend", "--config", "frontend.yaml"];
+    let model = if interactive { "-interactive" } else { "" };
     let record = Manifest {
-        command: ["frontend", "--config", "frontend.yaml"]
-            .map(str::to_owned)
-            .to_vec(),
-        model: if interactive {
-            "llama3_1-8b-interactive"
-        } else {
-            "llama3_1-8b"
-        }
-        .to_owned(),
+        command: command.map(str::to_owned).to_vec(),
+        model: format!("llama3_1-8b{model}"),
         scenario: loadgen.to_owned(),
         fabric: "tcp".to_owned(),
         connections: 8,
@@ -389,11 +354,8 @@ fn as_the_scripts_do(built: &BuiltTree) {
         let scores = fs::read_to_string(&text).expect("scores");
         put(&text, &format!("{scores}\nhash={hash}\n"));
         let test = scenario.join("TEST06");
-        let first = if place.scenario == "Offline" {
-            "Skipped"
-        } else {
-            "True"
-        };
+        let is_offline = place.scenario == "Offline";
+        let first = if is_offline { "Skipped" } else { "True" };
         let words = format!(
             "First token check pass: {first}\nEOS check pass: True\nSample length check pass: True\n\
              TEST06 verification complete\n"
@@ -425,24 +387,14 @@ pub fn form() -> Form {
                   starting_weights_filename: model.safetensors, weight_data_types: fp8, weight_transformations: quantized}\n";
     text = text.replace("models:\n", models);
     let form: Form = crate::error::yaml(&text).expect("a form");
-    assert!(
-        form.empty().is_empty(),
-        "{:?}",
-        form.empty().iter().map(|f| f.0).collect::<Vec<_>>()
-    );
+    assert_eq!(form.empty(), []);
     form
 }
 
 fn describe_node(role: &str, name: &str) -> Node {
-    let address = if role == "frontend" {
-        "10.0.0.1"
-    } else {
-        "10.0.0.2"
-    };
-    let text = include_str!("node.json");
-    let text = text
-        .replace("NAME", name)
-        .replace("ROLE", role)
-        .replace("ADDRESS", address);
+    let is_frontend = role == "frontend";
+    let address = if is_frontend { "10.0.0.1" } else { "10.0.0.2" };
+    let text = include_str!("node.json").replace("NAME", name);
+    let text = text.replace("ROLE", role).replace("ADDRESS", address);
     serde_json::from_str(&text).expect("a node")
 }
