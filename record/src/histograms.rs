@@ -226,38 +226,6 @@ mod tests {
             let cut = log.replace("HISTFAA", "HISTFA!");
             prop_assert!(read_log(&cut).expect_err("no base 64").contains("base 64"));
         }
-
-        #[test]
-        fn a_plot_table_holds_every_sample_in_order(
-            ns in prop::collection::vec(0u64..1 << 36, 1..300),
-        ) {
-            let text = hgrm(&of(ns.iter().copied()));
-            let mut lines = text.lines();
-            prop_assert_eq!(lines.next(), Some("       Value     Percentile TotalCount 1/(1-Percentile)"));
-            prop_assert_eq!(lines.next(), Some(""));
-            let rows: Vec<Vec<f64>> = lines
-                .take_while(|l| !l.starts_with('#'))
-                .map(|l| l.split_whitespace().map(|c| c.parse().expect("a number")).collect())
-                .collect();
-            let mut sorted = ns.clone();
-            sorted.sort_unstable();
-            for pair in rows.windows(2) {
-                prop_assert!((0..3).all(|column| pair[0][column] <= pair[1][column]));
-                let inverse = 1.0 / (1.0 - pair[0][1]);
-                prop_assert!((pair[0][3] - inverse).abs() <= 0.006 + pair[0][3] * 1e-9);
-            }
-            for row in &rows {
-                // As many samples as the row counts are at most its value, up to the bucket's
-                // width.
-                let value_ns = row[0] * 1000.0 + 1.0;
-                let below = sorted.iter().filter(|&&t| t as f64 <= value_ns).count();
-                prop_assert!(below as f64 >= row[2], "{row:?}: {below}");
-                prop_assert!(row[2] / ns.len() as f64 >= row[1] - 1e-9, "{row:?}");
-            }
-            let last = rows.last().expect("a row");
-            prop_assert_eq!(last.len(), 3);
-            prop_assert_eq!((last[1], last[2]), (1.0, ns.len() as f64));
-        }
     }
 
     #[test]

@@ -194,7 +194,6 @@ mod tests {
         let connection = |connection, n| {
             let mut c = ServedConnection {
                 connection,
-                epoch: 1,
                 arrived: n,
                 answered: n,
                 ..ServedConnection::default()
@@ -202,14 +201,10 @@ mod tests {
             (c.rx.writes, c.tx.writes) = (n, n);
             c
         };
-        let mut batches = BatchSizes::new(4);
-        (0..6).for_each(|_| batches.record(2));
         ServedReport {
-            frontend: "frontend-01".to_owned(),
             clean: true,
             connections: vec![connection(0, 5), connection(1, 7)],
-            batches,
-            sleeps: 3,
+            batches: BatchSizes::from_counts(&[0, 0, 6, 0, 0]),
             ..ServedReport::default()
         }
     }

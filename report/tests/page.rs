@@ -88,38 +88,19 @@ fn every_picture_has_a_table_that_needs_no_script() {
     keep("report.html", &page);
     let page = without_scripts(&page);
     well_formed(&page).expect("well formed");
-    for id in [
-        "limits",
-        "percentiles",
-        "stages",
-        "slowest",
-        "course",
-        "network",
-        "connections",
-        "engines",
-        "threads",
-        "ledger",
-    ] {
+    let latency = ["limits", "percentiles", "stages", "slowest", "course"];
+    let nodes = ["network", "connections", "engines", "threads", "ledger"];
+    for id in latency.into_iter().chain(nodes) {
         let (_, rest) = page.split_once(&format!("<figure id=\"{id}\">")).expect(id);
         let figure = rest.split("</figure>").next().unwrap_or("");
         let is_whole = figure.contains("<table") && figure.contains("<figcaption>");
         assert!(is_whole, "{id}: {figure:.300}");
     }
-    for said in [
-        "VALID",
-        "wake-ups",
-        "raise <code>completion.spin_us</code>",
-        "Run successful.",
-    ] {
-        assert!(page.contains(said), "{said}");
-    }
+    let turn = "raise <code>completion.spin_us</code>";
+    assert_has(&page, &["VALID", "wake-ups", turn, "Run successful."]);
     // The strongest finding is named first.
     let cards: Vec<&str> = page.split("<li class=\"card").skip(1).collect();
-    assert!(
-        cards[0].starts_with(" first\"><h3>wake-ups</h3>"),
-        "{}",
-        cards[0]
-    );
+    assert_has(cards[0], &[" first\"><h3>wake-ups</h3>"]);
     // Names from a run are text, whatever is in them.
     assert!(page.contains("&lt;lost&gt; &amp; gone") && !page.contains("<lost>"));
 }
@@ -210,13 +191,11 @@ fn what_an_older_run_lacks_is_said() {
     let page = html(&[RunFolder::read(place.path()).expect("a run")]);
     let page = without_scripts(&page);
     well_formed(&page).expect("well formed");
-    for said in [
-        "What is not there",
-        "slowest samples were not kept",
-        "no percentile curves",
-    ] {
-        assert!(page.contains(said), "{said}");
-    }
+    let slowest = "slowest samples were not kept";
+    assert_has(
+        &page,
+        &["What is not there", slowest, "no percentile curves"],
+    );
     // A folder with nothing but an empty summary is a page too.
     std::fs::write(place.path().join("summary.json"), "{}").expect("written");
     let page = html(&[RunFolder::read(place.path()).expect("a run")]);
