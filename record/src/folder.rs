@@ -209,10 +209,8 @@ impl RunFolder {
     /// Returns the facts that the frontend's node and each accelerator report.
     pub fn nodes(&self) -> Vec<(String, &NodeFacts)> {
         let system = &self.summary.run.system;
-        let own = system
-            .facts
-            .as_ref()
-            .map(|f| (self.summary.node.clone(), f));
+        let own = system.facts.as_ref();
+        let own = own.map(|f| (self.summary.node.clone(), f));
         let others = system.accelerators.iter();
         let others = others.filter_map(|a| Some((a.node.clone(), a.facts.as_ref()?)));
         own.into_iter().chain(others).collect()

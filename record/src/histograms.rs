@@ -74,10 +74,8 @@ fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) -> io:
     let mut total = 0u64;
     for step in histogram.iter_quantiles(TICKS) {
         total += step.count_since_last_iteration();
-        let (value, quantile) = (
-            step.value_iterated_to() as f64 / unit,
-            step.quantile_iterated_to(),
-        );
+        let value = step.value_iterated_to() as f64 / unit;
+        let quantile = step.quantile_iterated_to();
         write!(to, "{value:12.3} {quantile:.12} {total:10}")?;
         if quantile < 1.0 {
             write!(to, " {:14.2}", 1.0 / (1.0 - quantile))?;

@@ -124,9 +124,8 @@ pub fn kind_of(reason: &str) -> String {
         Some((end, _)) => {
             let begin = &kind[..end];
             // Cuts at a blank; a single long word is cut anywhere.
-            let whole = begin
-                .rsplit_once(' ')
-                .filter(|_| !kind[end..].starts_with(' '));
+            let whole = begin.rsplit_once(' ');
+            let whole = whole.filter(|_| !kind[end..].starts_with(' '));
             format!("{}…", whole.map_or(begin, |(whole, _)| whole).trim_end())
         }
         None if kind.is_empty() => "no reason given".to_owned(),

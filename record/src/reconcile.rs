@@ -172,9 +172,8 @@ fn compare_connections(run: &RunRecord, all: &mut Comparison) {
             posted,
         );
     }
-    let reported = accelerators
-        .iter()
-        .map(|a| Some(sum([a.samples?, a.refused])));
+    let reported = accelerators.iter();
+    let reported = reported.map(|a| Some(sum([a.samples?, a.refused])));
     if let Some(reported) = reported.collect::<Option<Vec<_>>>() {
         all.same(
             ("samples answered by the accelerators", sum(reported)),

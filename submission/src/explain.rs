@@ -44,18 +44,14 @@ pub fn lines<'a>(
 /// Matches one line of the checker with the findings. If the line names a result, only findings of
 /// that result count.
 fn line(round: &Round, findings: &[Finding], line: &str) -> Match {
-    let known: Vec<_> = round
-        .complaints
-        .iter()
-        .filter(|c| line.contains(&c.says))
-        .collect();
+    let known = round.complaints.iter().filter(|c| line.contains(&c.says));
+    let known: Vec<_> = known.collect();
     if known.iter().any(|c| c.rules.is_empty()) {
         return Match::Follows;
     }
-    let rules: BTreeSet<&str> = known
-        .iter()
-        .flat_map(|c| c.rules.iter().map(String::as_str))
-        .collect();
+    let rules = known.iter();
+    let rules = rules.flat_map(|c| c.rules.iter().map(String::as_str));
+    let rules: BTreeSet<&str> = rules.collect();
     let of_it = |finding: &&Finding| {
         let mut parts: Vec<_> = finding.result.split(' ').collect();
         // The checker reports a missing scenario on the model's other scenarios.
@@ -67,12 +63,9 @@ fn line(round: &Round, findings: &[Finding], line: &str) -> Match {
         let of_it = of_it.is_some_and(|rest| rest.starts_with(['/', ' ', ',']));
         finding.result.is_empty() || !line.contains("results/") || of_it
     };
-    let found: BTreeSet<String> = findings
-        .iter()
-        .filter(of_it)
-        .filter(|f| rules.contains(f.rule.id))
-        .map(|f| f.rule.id.to_owned())
-        .collect();
+    let found = findings.iter().filter(of_it);
+    let found = found.filter(|f| rules.contains(f.rule.id));
+    let found: BTreeSet<String> = found.map(|f| f.rule.id.to_owned()).collect();
     match found.is_empty() {
         true => Match::Unexpected,
         false => Match::Found(found.into_iter().collect()),
@@ -102,17 +95,13 @@ mod tests {
             )
         };
         let short = "Test duration less than 600s in user config";
-        assert_eq!(
-            of("Offline", short),
-            Match::Found(vec!["run.duration".to_owned()])
-        );
+        let expected = Match::Found(vec!["run.duration".to_owned()]);
+        assert_eq!(of("Offline", short), expected);
         assert_eq!(of("Interactive", short), Match::Unexpected);
         assert_eq!(of("Offline", "qsl_rng_seed is wrong"), Match::Unexpected);
         assert_eq!(of("Offline", "something of its own"), Match::Unexpected);
-        assert_eq!(
-            of("Offline", "SUMMARY: submission has errors"),
-            Match::Follows
-        );
+        let expected = Match::Follows;
+        assert_eq!(of("Offline", "SUMMARY: submission has errors"), expected);
     }
 
     #[test]

@@ -303,9 +303,8 @@ fn named(of: &Path) -> Vec<Name> {
 fn names(of: &Path, keep: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = fs::read_dir(of).into_iter().flatten().flatten();
     let kept = entries.filter(|e| keep(&e.path()));
-    let mut names: Vec<_> = kept
-        .filter_map(|e| e.file_name().into_string().ok())
-        .collect();
+    let names = kept.filter_map(|e| e.file_name().into_string().ok());
+    let mut names: Vec<_> = names.collect();
     names.sort();
     names
 }

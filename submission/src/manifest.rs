@@ -203,10 +203,8 @@ mod tests {
         let manifest = read(&folder).expect("read").expect("there");
         assert_eq!((manifest.exit, manifest.format), (Some(1), FORMAT));
         let note = &manifest.files[USER_CONF];
-        assert_eq!(
-            note.sha256,
-            sha256_of_file(&folder.join(COPIES).join(USER_CONF)).expect("a hash")
-        );
+        let expected = sha256_of_file(&folder.join(COPIES).join(USER_CONF)).expect("a hash");
+        assert_eq!(note.sha256, expected);
         assert_ne!(note.sha256, sha256_of_file(&source).expect("a hash"));
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(manifest.logs[loadgen_log::DETAIL], expected);

@@ -191,9 +191,8 @@ impl Official {
             }
         }
         let backup = std::env::temp_dir().join(format!("qdl-whole-logs-{}", std::process::id()));
-        let script = self
-            .checker
-            .join("tools/submission/truncate_accuracy_log.py");
+        let script = "tools/submission/truncate_accuracy_log.py";
+        let script = self.checker.join(script);
         let mut command = self.script(&self.checker);
         command
             .arg(script)
@@ -295,9 +294,8 @@ fn telling(text: &str) -> Vec<String> {
         loud.iter().any(|w| line.contains(w)) && !known.iter().any(|w| line.contains(w))
     };
     let bare = |line: &str| {
-        let message = line
-            .strip_prefix('[')
-            .and_then(|rest| rest.split_once("] "));
+        let message = line.strip_prefix('[');
+        let message = message.and_then(|rest| rest.split_once("] "));
         message.map_or(line, |(_, message)| message).to_owned()
     };
     let last = text.lines().rfind(|l| !l.trim().is_empty());
@@ -319,10 +317,8 @@ mod tests {
     #[test]
     fn what_is_loud_and_the_last_line_are_shown() {
         let text = "INFO:main:fine\nERROR:main:seed is wrong\nINFO:x\nSUMMARY: errors\n\n";
-        assert_eq!(
-            telling(text),
-            ["ERROR:main:seed is wrong", "SUMMARY: errors"]
-        );
+        let expected = ["ERROR:main:seed is wrong", "SUMMARY: errors"];
+        assert_eq!(telling(text), expected);
         assert!(telling("").is_empty());
     }
 
@@ -385,9 +381,8 @@ mod tests {
     #[test]
     fn a_truncation_that_logs_an_error_has_not_passed() {
         let place = tempfile::tempdir().expect("a folder");
-        let script = place
-            .path()
-            .join("tools/submission/truncate_accuracy_log.py");
+        let script = place.path();
+        let script = script.join("tools/submission/truncate_accuracy_log.py");
         error::write(&script, "print('ERROR:main:accuracy.txt missing')\n").expect("written");
         let official = Official {
             checker: place.path().to_owned(),

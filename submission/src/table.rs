@@ -54,9 +54,8 @@ pub fn page(findings: &[Finding]) -> String {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for finding in findings {
-        let group = known
-            .entry((finding.rule.id, &finding.what))
-            .or_insert(groups.len());
+        let group = known.entry((finding.rule.id, &finding.what));
+        let group = group.or_insert(groups.len());
         match groups.get_mut(*group) {
             Some(group) => group.push(finding),
             None => groups.push(vec![finding]),
@@ -112,9 +111,8 @@ fn short<'a>(place: &'a str, result: &str) -> &'a str {
         return place;
     }
     let folder = result.replace(' ', "/");
-    let rest = place
-        .strip_prefix("results/")
-        .and_then(|p| p.strip_prefix(&folder));
+    let rest = place.strip_prefix("results/");
+    let rest = rest.and_then(|p| p.strip_prefix(&folder));
     rest.map_or(place, |rest| rest.trim_start_matches('/'))
 }
 

@@ -180,10 +180,8 @@ impl Session {
             true => self.expected(system, at),
             false => self.highest(system, at),
         };
-        let (new, best) = (
-            &self.searches[at],
-            self.best.map(|best| &self.searches[best]),
-        );
+        let new = &self.searches[at];
+        let best = self.best.map(|best| &self.searches[best]);
         // Except in Offline, the search began above the best rate.
         let beats = |best: &Searched| !offline || new.achieved > best.achieved * self.plan.near;
         if new.found.is_some() && best.is_none_or(beats) {

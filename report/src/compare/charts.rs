@@ -40,9 +40,8 @@ pub fn differences(found: &[Found]) -> String {
             Cell::words(noise),
         ]
     };
-    let rows = found
-        .iter()
-        .flat_map(|f| f.all.iter().map(move |d| row(f, d)));
+    let rows = found.iter();
+    let rows = rows.flat_map(|f| f.all.iter().map(move |d| row(f, d)));
     let rows: Vec<_> = rows.collect();
     if rows.is_empty() {
         return String::new();
@@ -115,11 +114,9 @@ fn stages_table(groups: &[Group<'_>]) -> String {
 /// The pictures of percentiles and stages.
 pub fn latency(groups: &[Group<'_>]) -> String {
     let totals: Vec<_> = groups.iter().map(Group::total).collect();
-    let curves: Vec<Curve<'_>> = groups
-        .iter()
-        .zip(&totals)
-        .filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)))
-        .collect();
+    let curves = groups.iter().zip(&totals);
+    let curves = curves.filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)));
+    let curves: Vec<Curve<'_>> = curves.collect();
     let left = match curves.is_empty() {
         true => absent("There are no histograms: `latency.hlog` is in none of the folders."),
         false => figure(
@@ -138,9 +135,8 @@ pub fn latency(groups: &[Group<'_>]) -> String {
 
 /// Throughput and p99 over time, with a line for each run.
 pub fn over_time(groups: &[Group<'_>]) -> String {
-    let runs = groups
-        .iter()
-        .flat_map(|g| g.runs.iter().map(move |r| (g, *r)));
+    let runs = groups.iter();
+    let runs = runs.flat_map(|g| g.runs.iter().map(move |r| (g, *r)));
     let kept = runs.filter_map(|(g, r)| Some((g, r, r.timeline.as_ref()?)));
     let kept: Vec<_> = kept.collect();
     let axes = kept.iter().map(|(.., t)| Axis::of(t));

@@ -116,9 +116,8 @@ pub fn differing(groups: &[Group<'_>]) -> Vec<(String, Vec<String>)> {
             let value = |g: &Group<'_>| g.settings.get(name).cloned();
             let values: Vec<Option<String>> = groups.iter().map(value).collect();
             let same = values.windows(2).all(|w| w[0] == w[1]);
-            let values = values
-                .into_iter()
-                .map(|v| v.unwrap_or_else(|| "-".to_owned()));
+            let values = values.into_iter();
+            let values = values.map(|v| v.unwrap_or_else(|| "-".to_owned()));
             (!same).then(|| (name.clone(), values.collect()))
         })
         .collect()

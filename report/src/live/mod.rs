@@ -139,11 +139,8 @@ impl SoFar {
             ),
             State::Running => {
                 let bounds = self.limits.iter().filter(|l| l.at_most);
-                let over: Vec<&str> = bounds
-                    .clone()
-                    .filter(|l| !l.met)
-                    .map(|l| l.name.as_str())
-                    .collect();
+                let over = bounds.clone().filter(|l| !l.met).map(|l| l.name.as_str());
+                let over: Vec<&str> = over.collect();
                 let good = match (over.is_empty(), bounds.count()) {
                     (true, 0) => None,
                     (met, _) => Some(met),

@@ -106,12 +106,8 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
 pub fn html(run: &RunFolder) -> String {
     let (s, r) = (&run.summary, &run.summary.run);
     let (class, word) = verdict(r);
-    let accelerators: Vec<&str> = r
-        .system
-        .accelerators
-        .iter()
-        .map(|a| a.node.as_str())
-        .collect();
+    let accelerators = r.system.accelerators.iter().map(|a| a.node.as_str());
+    let accelerators: Vec<&str> = accelerators.collect();
     let to = match &accelerators[..] {
         [] => String::new(),
         few if few.len() <= 3 => format!(" to {}", few.join(", ")),

@@ -60,9 +60,7 @@ pub fn picture(run: &RunFolder) -> String {
         );
     }
     let heading = ["limit", "came to", "asked", "", "distance"];
-    let (title, note) = (
-        "Distance to each of LoadGen's limits",
-        "A full bar is the limit.",
-    );
+    let title = "Distance to each of LoadGen's limits";
+    let note = "A full bar is the limit.";
     figure("limits", title, &table(&heading, &rows), note)
 }

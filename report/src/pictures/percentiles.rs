@@ -50,9 +50,8 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
     let most = curves.iter().map(|c| c.samples).max().unwrap_or(0).max(20);
     let last = (most as f64).log10();
     let steps = (last * f64::from(PER_NINE)).ceil() as u32;
-    let x: Vec<f64> = (0..=steps)
-        .map(|i| f64::from(i) / f64::from(PER_NINE))
-        .collect();
+    let x = (0..=steps).map(|i| f64::from(i) / f64::from(PER_NINE));
+    let x: Vec<f64> = x.collect();
     let mut chart = Chart::new("", Style::Log, (Unit::Nines, Unit::Us), x.clone());
     let quantiles = [0.5, 0.9, 0.99, 0.999];
     let mut rows = Vec::new();

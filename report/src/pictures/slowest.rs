@@ -75,10 +75,8 @@ pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
         && let Some(c) = connections.get(at as usize)
     {
         let all: u64 = connections.iter().map(|c| c.samples).sum();
-        let (slow, fair) = (
-            count as f64 / n as f64,
-            c.samples as f64 / all.max(1) as f64,
-        );
+        let slow = count as f64 / n as f64;
+        let fair = c.samples as f64 / all.max(1) as f64;
         if slow > 0.5 && slow > 1.5 * fair {
             let part = match count == n {
                 true => "All".to_owned(),
@@ -95,9 +93,8 @@ pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     at.sort_by(f64::total_cmp);
     let duration = run.summary.run.duration_s;
     let half = n.div_ceil(2);
-    let tightest = (0..=n - half)
-        .map(|i| (at[i], at[i + half - 1]))
-        .min_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
+    let tightest = (0..=n - half).map(|i| (at[i], at[i + half - 1]));
+    let tightest = tightest.min_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
     if let Some((from, to)) = tightest
         && to - from < 0.1 * duration
     {

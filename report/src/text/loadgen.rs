@@ -329,9 +329,8 @@ fn asked_rates(all: impl Iterator<Item = f64>) -> impl Fn(f64) -> String {
         _ => format!("{rate:.decimals$}"),
     };
     let apart = |decimals: &usize| {
-        let each = all
-            .iter()
-            .map(|rate| written(*rate as f64 / 1e6, *decimals));
+        let each = all.iter();
+        let each = each.map(|rate| written(*rate as f64 / 1e6, *decimals));
         let looks: std::collections::BTreeSet<String> = each.collect();
         looks.len() == all.len()
     };

@@ -207,10 +207,8 @@ pub fn cut(name: &str, width: usize) -> String {
         return name.to_owned();
     }
     let tail = width / 3;
-    let (head, tail) = (
-        &letters[..width - tail - 1],
-        &letters[letters.len() - tail..],
-    );
+    let head = &letters[..width - tail - 1];
+    let tail = &letters[letters.len() - tail..];
     head.iter().chain(&['…']).chain(tail).collect()
 }
 

@@ -13,10 +13,9 @@ const FROM: usize = 26;
 
 /// Formats the settings that take effect and are not defaults; `None` if there are none.
 pub(super) fn settings(settings: &[SettingRecord]) -> Option<String> {
-    let set: Vec<&SettingRecord> = settings
-        .iter()
-        .filter(|s| !s.idle && (s.given.from != DEFAULT || !s.overrode.is_empty()))
-        .collect();
+    let set = settings.iter();
+    let set = set.filter(|s| !s.idle && (s.given.from != DEFAULT || !s.overrode.is_empty()));
+    let set: Vec<&SettingRecord> = set.collect();
     if set.is_empty() {
         return None;
     }

@@ -27,9 +27,8 @@ pub(super) fn stages(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) 
     if let Some(s) = scheduled {
         let mut row = vec!["scheduled -> issue".to_owned()];
         let bounds = [s.p50_at_most_us, s.p90_at_most_us, s.p99_at_most_us];
-        let bounds = bounds
-            .into_iter()
-            .chain([s.p999_at_most_us, s.max_at_most_us]);
+        let bounds = bounds.into_iter();
+        let bounds = bounds.chain([s.p999_at_most_us, s.max_at_most_us]);
         row.extend(bounds.map(|us| match us > 0.0 {
             true => format!("<{}", text::time_us(us)),
             // A bound of 0 means that none is known.
@@ -164,9 +163,8 @@ mod tests {
                 whole,
                 ..TokenRecord::default()
             });
-            let said = facts
-                .iter()
-                .any(|(_, text)| text.contains("TPOT means nothing"));
+            let mut said = facts.iter();
+            let said = said.any(|(_, text)| text.contains("TPOT means nothing"));
             assert_eq!(said, whole > 0, "{facts:?}");
         }
     }

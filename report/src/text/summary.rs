@@ -210,10 +210,8 @@ impl Screen {
         }
         self.contents(&run.system.accelerators);
         self.ran(run);
-        let (samples, took) = (
-            text::grouped(run.samples),
-            text::time_us(run.duration_s * 1e6),
-        );
+        let samples = text::grouped(run.samples);
+        let took = text::time_us(run.duration_s * 1e6);
         let target = run.target_qps.filter(|_| !rate_by_default(run));
         let target = target.map(|qps| format!(" (target {}/s)", text::rate(qps)));
         let rate = match run.phases.len() {
@@ -252,9 +250,8 @@ impl Screen {
         if said.len() == all.len() && said.iter().all(|(_, c)| c.agrees(first)) {
             return self.fact("model", &first.to_string(), None);
         }
-        let lines = said
-            .iter()
-            .map(|(a, content)| format!("{}: {content}", a.node));
+        let lines = said.iter();
+        let lines = lines.map(|(a, content)| format!("{}: {content}", a.node));
         self.list("model", lines, Some(YELLOW));
     }
 
@@ -313,10 +310,8 @@ impl Screen {
     /// Adds the warm-up: network time of each connection's first sample, and once warm.
     fn warm_up(&mut self, run: &RunRecord) {
         let Some(w) = &run.system.warm_up else { return };
-        let (samples, took) = (
-            text::counted(w.samples, "sample"),
-            text::time_us(w.took_ms * 1e3),
-        );
+        let samples = text::counted(w.samples, "sample");
+        let took = text::time_us(w.took_ms * 1e3);
         self.fact(
             "warm-up",
             &format!("{samples} in {took} before the clock"),
@@ -582,9 +577,8 @@ fn connections(run: &RunRecord) -> String {
     let mut table = Table::new(&[&own[..], &TRAFFIC].concat());
     let mut row = |c: &ConnectionRecord, sum: bool| {
         // Connections peak at different times, so a sum of their maxima means nothing.
-        let in_flight = (!sum)
-            .then(|| text::short(c.in_flight_max))
-            .unwrap_or_default();
+        let in_flight = (!sum).then(|| text::short(c.in_flight_max));
+        let in_flight = in_flight.unwrap_or_default();
         let mut row = vec![cut(&c.name, CONNECTION), text::short(c.samples), in_flight];
         row.extend(traffic(&c.tx, &c.rx, c.wakeups, c.blocked));
         table.row(row);

@@ -95,10 +95,8 @@ fn of_system<'a>(
     };
     let json = system::json(material.round, material.division, form, &system);
     error::write_json(&tree.system_json(name), &json)?;
-    let rates: Vec<_> = places
-        .filter(|place| place.system == *name)
-        .filter_map(|place| rate(material, place))
-        .collect();
+    let rates = places.filter(|place| place.system == *name);
+    let rates: Vec<_> = rates.filter_map(|place| rate(material, place)).collect();
     for (page, text) in [
         (layout::DIAGRAM, diagram::svg(form, &system)),
         (layout::NETWORK_PAGE, pages::network(form, &system)),
@@ -157,9 +155,8 @@ fn rate<'a>(material: &'a Material<'_>, id: &'a ResultId) -> Option<Rate<'a>> {
     ];
     let per_second = run.and_then(|r| figures.iter().find_map(|key| r.detail.number(key)));
     // A stream's rate is the inverse of its mean latency.
-    let stream = run
-        .and_then(|r| r.detail.number("result_mean_latency_ns"))
-        .map(|ns| 1e9 / ns.max(1.0));
+    let stream = run.and_then(|r| r.detail.number("result_mean_latency_ns"));
+    let stream = stream.map(|ns| 1e9 / ns.max(1.0));
     let types = material.form.models.get(&*id.model);
     let types = types.and_then(|m| m.get("input_data_types"));
     let model = material.round.models.get(&id.model)?;

@@ -137,9 +137,8 @@ fn put(
 ) -> Result<(), Error> {
     let scenario = tree.scenario(place);
     let logs = layout::run_folder(&scenario, kind);
-    let mut names = [loadgen_log::SUMMARY, loadgen_log::DETAIL]
-        .map(Path::new)
-        .to_vec();
+    let names = [loadgen_log::SUMMARY, loadgen_log::DETAIL].map(Path::new);
+    let mut names = names.to_vec();
     if *kind == RunKind::Accuracy {
         names.extend([loadgen_log::ACCURACY, "accuracy.txt"].map(Path::new));
         let model = material.round.models.get(&run.model);

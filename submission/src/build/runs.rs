@@ -122,13 +122,10 @@ fn one(
     let ran = detail.text("effective_scenario");
     let of_round = &round.models[*model];
     // If a model has no name for Interactive, LoadGen's latency limit tells the scenario.
-    let limit = of_round
-        .limits
-        .get("Interactive")
-        .and_then(|l| l.latency_ms);
-    let limit = limit
-        .filter(|_| of_round.interactive.is_none())
-        .unwrap_or(0);
+    let limit = of_round.limits.get("Interactive");
+    let limit = limit.and_then(|l| l.latency_ms);
+    let limit = limit.filter(|_| of_round.interactive.is_none());
+    let limit = limit.unwrap_or(0);
     let judged = detail.whole("effective_target_latency_ns").unwrap_or(0);
     let is_tight = judged > 0 && judged <= limit.saturating_mul(NS_PER_MS);
     let scenario = match ran.as_str() {

@@ -36,9 +36,8 @@ pub(super) fn processors(root: &Path, topology: &Topology) -> Processors {
         let found = fields.find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim().to_owned())
     };
-    let blocks = info
-        .split("\n\n")
-        .filter(|b| field(b, "processor").is_some());
+    let blocks = info.split("\n\n");
+    let blocks = blocks.filter(|b| field(b, "processor").is_some());
     let blocks: Vec<_> = blocks.collect();
     let first = blocks.first().copied().unwrap_or_default();
     // ARM's cpuinfo has no "physical id": assume one socket.

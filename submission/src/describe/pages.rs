@@ -99,12 +99,8 @@ fn rows(out: &mut String, side: &str, node: &Node, nics: &[&Nic]) {
 }
 
 fn distinct(system: &System<'_>, of: impl Fn(&Nic) -> String) -> String {
-    let mut all: Vec<_> = system
-        .loadgen_nics()
-        .into_iter()
-        .chain(system.sut_nics())
-        .map(of)
-        .collect();
+    let all = system.loadgen_nics().into_iter().chain(system.sut_nics());
+    let mut all: Vec<_> = all.map(of).collect();
     all.retain(|text| !text.is_empty());
     all.sort();
     all.dedup();
@@ -229,10 +225,8 @@ pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String
 /// MB/s of a PCIe link, from sysfs (`16.0 GT/s PCIe x16`) or NVML (`PCIe Gen5 x16`).
 fn pcie_rate(link: &str) -> Option<f64> {
     let mut words = link.split_whitespace();
-    let lanes: f64 = words
-        .clone()
-        .rev()
-        .find_map(|w| w.strip_prefix('x')?.parse().ok())?;
+    let mut lanes = words.clone().rev();
+    let lanes: f64 = lanes.find_map(|w| w.strip_prefix('x')?.parse().ok())?;
     let of_generation = words.clone().find_map(|w| match w.strip_prefix("Gen")? {
         "1" => Some(2.5),
         "2" => Some(5.0),

@@ -187,9 +187,8 @@ fn a_bond_and_a_vlan_over_ethernet_are_ethernet_and_a_pair_is_not() {
     let (_node, root) = node(Role::Accelerator, "acc-a");
     let class = root.path().join("sys/class/net");
     let hardware = crate::layout::folders(&class);
-    let hardware = hardware
-        .iter()
-        .find(|n| class.join(n).join("device").exists());
+    let mut hardware = hardware.iter();
+    let hardware = hardware.find(|n| class.join(n).join("device").exists());
     let hardware = hardware.expect("a NIC");
     let mut addresses = fs::read_to_string(root.path().join("addresses")).expect("a list");
     fs::write(class.join(hardware).join("type"), "1\n").expect("written");
@@ -226,10 +225,8 @@ fn each_set_of_accelerators_is_a_system_of_its_own() {
     let two = form.system_of(&BTreeSet::from([&a, &b]));
     assert_eq!(two, "two");
     let two = form.of_system(two);
-    assert_eq!(
-        (two.field("system_name"), two.field("cooling")),
-        ("Two", "air")
-    );
+    let expected = ("Two", "air");
+    assert_eq!((two.field("system_name"), two.field("cooling")), expected);
 }
 
 #[test]
@@ -289,10 +286,8 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     local.accelerators.clear();
     let said = system::json(&round, Division::Network, &said, &local);
     assert_eq!(said["network_type"], Value::from("InfiniBand"));
-    assert_eq!(
-        said["network_protocol"],
-        Value::from("TCP/IPv4 over InfiniBand")
-    );
+    let expected = Value::from("TCP/IPv4 over InfiniBand");
+    assert_eq!(said["network_protocol"], expected);
     let topology = "LoadGen system connected point to point to 1 SUT node";
     assert_eq!(said["network_topology"], Value::from(topology));
     let text = |field: &str| json[field].as_str().unwrap_or_default().to_owned();

@@ -250,11 +250,8 @@ fn every_fault_is_refused_and_named() {
 #[test]
 fn every_guard_is_tripped_by_a_fault() {
     let tripped: BTreeSet<_> = FAULTS.iter().flat_map(|(_, rules, _)| *rules).collect();
-    let idle: Vec<_> = ALL
-        .iter()
-        .filter(|r| !tripped.contains(&r.id))
-        .map(|r| r.id)
-        .collect();
+    let idle = ALL.iter().filter(|r| !tripped.contains(&r.id));
+    let idle: Vec<_> = idle.map(|r| r.id).collect();
     assert!(idle.is_empty(), "{idle:?}");
 }
 

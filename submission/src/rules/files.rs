@@ -187,9 +187,8 @@ fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checked
     if text.trim().is_empty() {
         return check.say(MEASURED_README, &path, "it is empty");
     }
-    let with_manifest = runs
-        .iter()
-        .filter_map(|r| Some((&r.kind, r.manifest.as_ref()?)));
+    let with_manifest = runs.iter();
+    let with_manifest = with_manifest.filter_map(|r| Some((&r.kind, r.manifest.as_ref()?)));
     for (kind, manifest) in with_manifest {
         let mut words = manifest.command.iter().skip(1);
         let missing =

@@ -70,11 +70,8 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
         let at = check.tree.kept(result.id, &RunKind::Performance);
         let all = builds.iter().map(|(commit, of)| format!("{commit} ({of})"));
         let all: Vec<_> = all.collect();
-        check.say(
-            RECORD_BUILD,
-            &at,
-            format!("several builds: {}", all.join(", ")),
-        );
+        let what = format!("several builds: {}", all.join(", "));
+        check.say(RECORD_BUILD, &at, what);
     }
     compare(check, result, runs);
 }
@@ -88,11 +85,8 @@ fn compare(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checke
         for (role, node) in manifest::nodes(manifest) {
             let name = node.node.as_str();
             let Some(program) = node.program.as_deref() else {
-                check.say(
-                    RECORD_BUILD,
-                    &kept,
-                    format!("{name}'s program has no SHA-256"),
-                );
+                let what = format!("{name}'s program has no SHA-256");
+                check.say(RECORD_BUILD, &kept, what);
                 continue;
             };
             let entry = first.entry((role, name));
@@ -148,10 +142,8 @@ impl ManifestCheck<'_, '_> {
             let key = key.strip_prefix("--set ").unwrap_or(key);
             let key = key.split([' ', '=']).next().unwrap_or_default();
             if !TARGETS.contains(&key) {
-                self.say(
-                    RECORD_OVERRIDE,
-                    format!("`{setting}` goes before user.conf"),
-                );
+                let what = format!("`{setting}` goes before user.conf");
+                self.say(RECORD_OVERRIDE, what);
             }
         }
         for (node, cache) in &manifest.prefix_caches {
@@ -197,10 +189,8 @@ impl ManifestCheck<'_, '_> {
             (_, own) => *model == result.model.conf || own.as_ref() == Some(model),
         };
         if !is_model || scenario != loadgen_scenario(&result.id.scenario) {
-            self.say(
-                RECORD_LOG,
-                format!("the record is of {model} in {scenario}"),
-            );
+            let what = format!("the record is of {model} in {scenario}");
+            self.say(RECORD_LOG, what);
         }
     }
 
@@ -267,10 +257,8 @@ impl ManifestCheck<'_, '_> {
         }
         if !FABRICS.contains(&manifest.fabric.as_str()) {
             let (fabric, all) = (&manifest.fabric, FABRICS.join(", "));
-            self.say(
-                RECORD_NETWORK,
-                format!("the fabric is {fabric:?}, none of {all}"),
-            );
+            let what = format!("the fabric is {fabric:?}, none of {all}");
+            self.say(RECORD_NETWORK, what);
         }
         if manifest.connections == 0 {
             self.say(RECORD_NETWORK, "samples went over no connection");

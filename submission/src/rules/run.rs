@@ -69,10 +69,8 @@ impl LogCheck<'_> {
     fn general(&mut self) {
         let detail = self.detail;
         if let Some(line) = detail.unreadable.first() {
-            self.say(
-                RUN_LOG,
-                format!("line {line} is no JSON: the checker ends there"),
-            );
+            let what = format!("line {line} is no JSON: the checker ends there");
+            self.say(RUN_LOG, what);
         }
         if let Some(first) = detail.error_messages.first() {
             let n = detail.errors;
@@ -84,18 +82,14 @@ impl LogCheck<'_> {
             _ => "PerformanceOnly",
         };
         if mode != wanted && mode != "SubmissionRun" {
-            self.say(
-                RUN_MODE,
-                format!("LoadGen ran in mode {mode:?}, not {wanted}"),
-            );
+            let what = format!("LoadGen ran in mode {mode:?}, not {wanted}");
+            self.say(RUN_MODE, what);
         }
         let scenario = detail.text("effective_scenario");
         let wanted = loadgen_scenario(&self.result.id.scenario);
         if scenario != wanted {
-            self.say(
-                RUN_SCENARIO,
-                format!("LoadGen ran {scenario:?}, not {wanted}"),
-            );
+            let what = format!("LoadGen ran {scenario:?}, not {wanted}");
+            self.say(RUN_SCENARIO, what);
         }
     }
 
@@ -108,10 +102,8 @@ impl LogCheck<'_> {
             return self.say(RUN_NAME, what);
         }
         if name.contains("(no answer)") {
-            self.say(
-                RUN_ANSWER,
-                format!("a node did not answer Name(): {name:?}"),
-            );
+            let what = format!("a node did not answer Name(): {name:?}");
+            self.say(RUN_ANSWER, what);
         }
         let nodes = self.detail.nodes();
         if nodes.is_empty() {
@@ -145,33 +137,24 @@ impl LogCheck<'_> {
                 ("result_perf_constraints_met", "it was too slow"),
                 ("early_stopping_met", "early stopping was not met"),
             ];
-            let why = why
-                .iter()
-                .filter(|(key, _)| detail.flag(key) == Some(false));
+            let why = why.iter();
+            let why = why.filter(|(key, _)| detail.flag(key) == Some(false));
             let why: Vec<_> = why.map(|(_, words)| *words).collect();
-            self.say(
-                RUN_VALID,
-                format!("LoadGen says {verdict:?}: {}", why.join(", ")),
-            );
+            let what = format!("LoadGen says {verdict:?}: {}", why.join(", "));
+            self.say(RUN_VALID, what);
         }
         let (least, found) = (round.min_duration_ms(model), self.whole("min_duration_ms"));
         if self.is_measured && found.unwrap_or(0) < least {
             let found = shown(found);
-            self.say(
-                RUN_DURATION,
-                format!("min_duration is {found} ms, the round's {least}"),
-            );
+            let what = format!("min_duration is {found} ms, the round's {least}");
+            self.say(RUN_DURATION, what);
         }
-        let (loaded, found) = (
-            model.samples.performance,
-            self.whole("performance_sample_count"),
-        );
+        let loaded = model.samples.performance;
+        let found = self.whole("performance_sample_count");
         if self.is_measured && found.unwrap_or(0) < loaded {
             let found = shown(found);
-            self.say(
-                RUN_LOADED,
-                format!("{found} samples are loaded, the round's {loaded}"),
-            );
+            let what = format!("{found} samples are loaded, the round's {loaded}");
+            self.say(RUN_LOADED, what);
         }
         if *self.kind == RunKind::Performance {
             self.sampling();
@@ -181,10 +164,8 @@ impl LogCheck<'_> {
             let found = detail.number("effective_target_latency_percentile");
             let found = found.unwrap_or(0.0);
             if found < *least {
-                self.say(
-                    RUN_PERCENTILE,
-                    format!("LoadGen judges at {found}, the round at {least}"),
-                );
+                let what = format!("LoadGen judges at {found}, the round at {least}");
+                self.say(RUN_PERCENTILE, what);
             }
         }
         if model.tokens && detail.flag("requested_use_token_latencies") != Some(true) {
@@ -205,10 +186,8 @@ impl LogCheck<'_> {
         let least = model.samples.offline;
         if self.result.id.scenario == *"Offline" && query.unwrap_or(0) < least {
             let found = shown(query);
-            self.say(
-                RUN_QUERY,
-                format!("the query has {found} samples, the round's {least}"),
-            );
+            let what = format!("the query has {found} samples, the round's {least}");
+            self.say(RUN_QUERY, what);
         }
         let flag = |key: &str| detail.flag(&format!("effective_{key}")) == Some(true);
         for key in ["performance_issue_unique", "performance_issue_same"] {
@@ -222,10 +201,8 @@ impl LogCheck<'_> {
         }
         let sampled = self.whole("accuracy_log_sampling_target").unwrap_or(0);
         if sampled > 0 {
-            self.say(
-                RUN_SAMPLED,
-                format!("{sampled} answers are logged: it is a compliance run"),
-            );
+            let what = format!("{sampled} answers are logged: it is a compliance run");
+            self.say(RUN_SAMPLED, what);
         }
     }
 
@@ -281,10 +258,8 @@ impl LogCheck<'_> {
             if found.is_none_or(|ns| ns >= limit.saturating_mul(NS_PER_MS)) {
                 let found = found.map(|ns| format!("{} at p99", ms(ns)));
                 let found = found.unwrap_or("no time is logged".to_owned());
-                self.say(
-                    RUN_LATENCY,
-                    format!("{of}: {found}; {scenario} allows {limit} ms"),
-                );
+                let what = format!("{of}: {found}; {scenario} allows {limit} ms");
+                self.say(RUN_LATENCY, what);
             }
         }
     }

@@ -231,10 +231,8 @@ pub fn all() -> Vec<Fault> {
                 let yaml = "node: acc-a\n";
                 s.write("RUNS/Offline/accuracy/accelerator-acc-a.yaml", yaml);
                 s.record("Offline/accuracy", |manifest| {
-                    let note = manifest
-                        .files
-                        .get_mut("accelerator-acc-a.yaml")
-                        .expect("it");
+                    let note = manifest.files.get_mut("accelerator-acc-a.yaml");
+                    let note = note.expect("it");
                     note.sha256 = fabric::os::sha256_of(yaml.as_bytes());
                 });
             },

@@ -134,10 +134,8 @@ fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
     let mut round = Round::find("v6.1").expect("built in");
     let runs = sound::measured(place.path(), &round);
     let limit = round.models["gpt-oss-120b"].accuracy[1].clone();
-    assert_eq!(
-        (limit.metric.as_str(), limit.most()),
-        ("TOKENS_PER_SAMPLE", Some(9999.0 * 1.1))
-    );
+    let expected = ("TOKENS_PER_SAMPLE", Some(9999.0 * 1.1));
+    assert_eq!((limit.metric.as_str(), limit.most()), expected);
     let form = sound::form();
     let root = place.path().join("tree");
     let tree = Tree::new(&root, Division::Network, &form.submitter);
@@ -184,10 +182,8 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
     form.systems.insert(sound::name("three"), other);
     let tree = build(&form, "two").expect("a tree");
     let systems = tree.systems();
-    assert_eq!(
-        systems.iter().map(|s| &**s).collect::<Vec<_>>(),
-        ["sys", "three"]
-    );
+    let expected = ["sys", "three"];
+    assert_eq!(systems.iter().map(|s| &**s).collect::<Vec<_>>(), expected);
     for system in &systems {
         assert!(tree.system_json(system).is_file() && tree.page(system, "network.svg").is_file());
         assert_eq!(tree.results(system).len(), 1);
@@ -201,9 +197,8 @@ fn official(sound: &Sound) -> Option<ScriptResult> {
     let checkout = std::env::var_os("QDL_MLPERF_CHECKOUT")?;
     let python = std::env::var_os("QDL_MLPERF_PYTHON").unwrap_or("python3".into());
     let official = Official::new(Path::new(&checkout), Path::new(&python), &sound.round);
-    let ran = official
-        .expect("a checkout")
-        .check(&sound.round, &sound.tree);
+    let ran = official.expect("a checkout");
+    let ran = ran.check(&sound.round, &sound.tree);
     Some(ran.expect("the checker ran"))
 }
 
@@ -257,9 +252,8 @@ fn every_rule_is_broken_by_a_fault() {
     let faults = faults::all();
     let broken: BTreeSet<_> = faults.iter().flat_map(|f| &f.breaks).collect();
     let idle = ALL.iter().map(|rule| rule.id);
-    let idle: Vec<_> = idle
-        .filter(|id| !broken.contains(&(*id).to_owned()))
-        .collect();
+    let idle = idle.filter(|id| !broken.contains(&(*id).to_owned()));
+    let idle: Vec<_> = idle.collect();
     assert!(idle.is_empty(), "{idle:?}");
 }
 
