@@ -24,7 +24,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use ::report::Over;
+use ::report::RunEnd;
 use accelerator::engine::{
     streaming::TOKEN_BYTES,
     tokens::{Answers, answer as pretended},
@@ -363,7 +363,7 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
 }
 
 /// Prints and writes the report; returns the exit code and the end for the live page.
-fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
+fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, RunEnd) {
     let (summary, mut code) = ended.summary();
     if args.json {
         report::print_json(&summary);
@@ -383,7 +383,7 @@ fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
         Some(false) => "INVALID",
         None => "COMPLETE",
     };
-    let over = Over {
+    let over = RunEnd {
         code: code.code(),
         word: word.to_owned(),
         reason: summary.run.exit.reason,

@@ -59,8 +59,8 @@ pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 pub use stages::{PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport};
 pub use summary::{
-    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Ledger, LostSession, Mode,
-    PostingRule, RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
+    AcceleratorRecord, CarriedPayload, ConnectionRecord, LOOPBACK_NOTE, Ledger, LostSession, Mode,
+    PostingRule, RailChange, RailRecord, RunExit, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
 pub use timeline::Figures;
 pub use tokens::{CountRow, TokenRecord, TokenTime};

@@ -43,7 +43,7 @@ impl Mode {
 /// Payload of the answered samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Carried {
+pub struct CarriedPayload {
     /// Bytes of requests.
     pub bytes_out: u64,
     /// Bytes of responses.
@@ -54,7 +54,7 @@ pub struct Carried {
     pub gbit_in_per_s: f64,
 }
 
-impl Carried {
+impl CarriedPayload {
     /// Computes the rates from the bytes and the run's duration in seconds.
     pub fn new(bytes_out: u64, bytes_in: u64, duration_s: f64) -> Self {
         let gbit = |bytes: u64| {
@@ -64,7 +64,7 @@ impl Carried {
                 0.0
             }
         };
-        Carried {
+        CarriedPayload {
             bytes_out,
             bytes_in,
             gbit_out_per_s: gbit(bytes_out),
@@ -361,7 +361,7 @@ pub struct SystemRecord {
 /// Exit status of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Exit {
+pub struct RunExit {
     /// Exit code: 0 valid, 1 LoadGen says invalid, 2 bad usage or configuration, 3 a peer was lost,
     /// 130 interrupted.
     pub code: u8,
@@ -427,7 +427,7 @@ pub struct RunRecord {
     /// Throughput, second by second.
     pub throughput: ThroughputReport,
     /// Payload of the answered samples.
-    pub carried: Carried,
+    pub carried: CarriedPayload,
     /// Counts of the system under test.
     #[serde(flatten)]
     pub system: SystemRecord,
@@ -438,7 +438,7 @@ pub struct RunRecord {
     /// Counts that do not agree; [`RunRecord::close`] computes them.
     pub mismatches: Vec<String>,
     /// Exit status of the process.
-    pub exit: Exit,
+    pub exit: RunExit,
 }
 
 impl RunRecord {

@@ -37,7 +37,7 @@ pub enum Style {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Line {
+struct ChartLine {
     name: String,
     colour: Option<&'static str>,
     dash: bool,
@@ -46,7 +46,7 @@ struct Line {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Mark {
+struct EventMark {
     x: f64,
     text: String,
     colour: &'static str,
@@ -61,8 +61,8 @@ pub struct Chart {
     units: (Unit, Unit),
     #[serde(serialize_with = "rounded")]
     x: Vec<f64>,
-    lines: Vec<Line>,
-    marks: Vec<Mark>,
+    lines: Vec<ChartLine>,
+    marks: Vec<EventMark>,
 }
 
 /// Rounds to four digits, more than a chart shows. NaN becomes `null`, a gap.
@@ -92,7 +92,7 @@ impl Chart {
         mut values: Vec<f64>,
     ) {
         values.resize(self.x.len(), f64::NAN);
-        self.lines.push(Line {
+        self.lines.push(ChartLine {
             name,
             colour,
             dash,
@@ -122,7 +122,7 @@ impl Chart {
     /// Adds a vertical line at an event.
     pub fn mark(&mut self, x: f64, text: impl Into<String>, colour: &'static str) {
         let text = text.into();
-        self.marks.push(Mark { x, text, colour });
+        self.marks.push(EventMark { x, text, colour });
     }
 
     /// Whether all values of all lines are 0 or missing.
@@ -133,7 +133,7 @@ impl Chart {
 
     /// The chart's element with its title; empty if no line has enough values to draw.
     pub fn html(&self) -> String {
-        let drawn = |l: &Line| l.values.iter().filter(|v| v.is_finite()).count();
+        let drawn = |l: &ChartLine| l.values.iter().filter(|v| v.is_finite()).count();
         let least = if self.style == Style::Bars { 1 } else { 2 };
         if self.lines.iter().all(|l| drawn(l) < least) {
             return String::new();

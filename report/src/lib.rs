@@ -43,7 +43,7 @@ use record::{ReadError, RunFolder};
 
 pub use command::{Outcome, ReportArgs, command};
 pub use embedded::read_all;
-pub use live::{Over, SoFar, State, so_far};
+pub use live::{RunEnd, SoFar, State, so_far};
 
 /// File name of the page in a run's folder.
 pub const FILE: &str = "report.html";

@@ -2,18 +2,18 @@
 
 mod common;
 
-use common::{Made, run};
+use common::{RunShape, run};
 use qdl::testkit::assert_has;
 use record::RunFolder;
 use report::{html, read_all};
 
 fn made(name: &'static str, network_us: f64, seed: u64) -> RunFolder {
-    run(&Made {
+    run(&RunShape {
         name,
         network_us,
         seed,
         ticks: 60,
-        ..Made::default()
+        ..RunShape::default()
     })
 }
 
@@ -87,7 +87,7 @@ fn a_page_of_several_holds_them_all() {
 }
 
 /// Writes a run's folder, with an accelerator's configuration in it.
-fn folder(made: &Made, yaml: &str) -> tempfile::TempDir {
+fn folder(made: &RunShape, yaml: &str) -> tempfile::TempDir {
     let place = common::folder(made);
     let files = place.path().join("files");
     std::fs::create_dir_all(&files).expect("made");
@@ -97,10 +97,10 @@ fn folder(made: &Made, yaml: &str) -> tempfile::TempDir {
 
 #[test]
 fn runs_whose_accelerators_had_another_configuration_are_two_settings() {
-    let made = |seed| Made {
+    let made = |seed| RunShape {
         seed,
         ticks: 20,
-        ..Made::default()
+        ..RunShape::default()
     };
     let read = |place: &tempfile::TempDir| RunFolder::read(place.path()).expect("a run");
     let one = folder(&made(1), "engine: {kind: onnx, threads: 1}\n# as it was\n");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Made, folder, run};
+use common::{RunShape, folder, run};
 use qdl::testkit::assert_has;
 use record::RunFolder;
 use report::{html, read_all};
@@ -84,7 +84,7 @@ fn the_checker_itself_finds_what_is_wrong() {
 
 #[test]
 fn every_picture_has_a_table_that_needs_no_script() {
-    let page = html(&[run(&Made::default())]);
+    let page = html(&[run(&RunShape::default())]);
     keep("report.html", &page);
     let page = without_scripts(&page);
     well_formed(&page).expect("well formed");
@@ -117,7 +117,7 @@ fn charts(page: &str) -> Vec<serde_json::Value> {
 
 #[test]
 fn a_line_has_a_value_for_each_place_and_an_event_a_mark_and_a_row() {
-    let page = html(&[run(&Made::default())]);
+    let page = html(&[run(&RunShape::default())]);
     let charts = charts(&page);
     assert_eq!(charts.len(), 18);
     for chart in &charts {
@@ -136,7 +136,7 @@ fn a_line_has_a_value_for_each_place_and_an_event_a_mark_and_a_row() {
 
 #[test]
 fn a_page_loads_nothing() {
-    let made = Made::default();
+    let made = RunShape::default();
     for page in [html(&[run(&made)]), html(&[run(&made), run(&made)])] {
         let page = without_scripts(&page);
         for outside in [
@@ -150,11 +150,11 @@ fn a_page_loads_nothing() {
 
 #[test]
 fn ten_minutes_of_sixteen_connections_are_less_than_two_megabytes() {
-    let page = html(&[run(&Made {
+    let page = html(&[run(&RunShape {
         ticks: 600,
         connections: 16,
         samples: 60,
-        ..Made::default()
+        ..RunShape::default()
     })]);
     keep("report-long.html", &page);
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
@@ -167,7 +167,7 @@ fn ten_minutes_of_sixteen_connections_are_less_than_two_megabytes() {
 
 #[test]
 fn a_page_is_the_record_of_its_run() {
-    let place = folder(&Made::default());
+    let place = folder(&RunShape::default());
     let first = RunFolder::read(place.path()).expect("a run");
     let page = html(std::slice::from_ref(&first));
     let path = place.path().join("page.html");
@@ -185,7 +185,7 @@ fn a_page_is_the_record_of_its_run() {
 
 #[test]
 fn what_an_older_run_lacks_is_said() {
-    let place = folder(&Made::default());
+    let place = folder(&RunShape::default());
     std::fs::remove_file(place.path().join("timeline.json")).expect("removed");
     std::fs::remove_file(place.path().join("latency.hlog")).expect("removed");
     let page = html(&[RunFolder::read(place.path()).expect("a run")]);
@@ -204,7 +204,7 @@ fn what_an_older_run_lacks_is_said() {
 
 #[test]
 fn it_is_written_into_the_folder_of_its_run() {
-    let place = folder(&Made::default());
+    let place = folder(&RunShape::default());
     let path = report::write(place.path()).expect("written");
     assert!(path.ends_with(report::FILE) && path.is_file());
     let error = report::write(&place.path().join("nowhere")).expect_err("no folder");
@@ -213,7 +213,7 @@ fn it_is_written_into_the_folder_of_its_run() {
 
 #[test]
 fn a_run_that_goes_on_has_pictures() {
-    let (summary, timeline, _) = common::parts(&Made::default());
+    let (summary, timeline, _) = common::parts(&RunShape::default());
     let reading = record::timeline::ConnectionTick::default();
     let named = summary.run.system.connections.iter();
     let so_far = report::SoFar {

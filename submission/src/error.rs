@@ -1,4 +1,4 @@
-//! Errors that stop a command. A defect of a tree is a [`crate::rules::Finding`] instead.
+//! Errors that stop a command. A defect of a tree is a [`crate::rules::RuleFinding`] instead.
 
 use std::{
     fs, io,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{round::Round, rules::Finding};
+use crate::{round::Round, rules::RuleFinding};
 
 /// How a line of the checker relates to the findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Match {
 /// they.
 pub fn lines<'a>(
     round: &Round,
-    findings: &[Finding],
+    findings: &[RuleFinding],
     lines: &'a [String],
 ) -> Vec<(&'a str, Match)> {
     let (mut errors, mut crash): (bool, Option<Match>) = (false, None);
@@ -43,7 +43,7 @@ pub fn lines<'a>(
 
 /// Matches one line of the checker with the findings. If the line names a result, only findings of
 /// that result count.
-fn line(round: &Round, findings: &[Finding], line: &str) -> Match {
+fn line(round: &Round, findings: &[RuleFinding], line: &str) -> Match {
     let known = round.complaints.iter().filter(|c| line.contains(&c.says));
     let known: Vec<_> = known.collect();
     if known.iter().any(|c| c.rules.is_empty()) {
@@ -52,7 +52,7 @@ fn line(round: &Round, findings: &[Finding], line: &str) -> Match {
     let rules = known.iter();
     let rules = rules.flat_map(|c| c.rules.iter().map(String::as_str));
     let rules: BTreeSet<&str> = rules.collect();
-    let of_it = |finding: &&Finding| {
+    let of_it = |finding: &&RuleFinding| {
         let mut parts: Vec<_> = finding.result.split(' ').collect();
         // The checker reports a missing scenario on the model's other scenarios.
         if finding.rule.id.starts_with("scenario.") {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_complaint_is_found_of_its_own_result_or_unexpected() {
         let round = Round::find("v6.1").expect("built in");
-        let found = [Finding {
+        let found = [RuleFinding {
             rule: rules::RUN_DURATION,
             result: "sys m Offline".to_owned(),
             place: "results/sys/m/Offline/performance/run_1/log".to_owned(),

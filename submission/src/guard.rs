@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     round::{Model, NS_PER_MS, Round},
-    rules::{Rule, rules},
+    rules::{SubmissionRule, rules},
 };
 
 rules! {
@@ -69,7 +69,7 @@ const ROUNDS: [&str; 18] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The broken rule.
-    pub rule: &'static Rule,
+    pub rule: &'static SubmissionRule,
     /// What is wrong, with the setting or node.
     pub what: String,
 }
@@ -121,7 +121,7 @@ pub struct RunNodes {
 struct Refusals(Vec<Refusal>);
 
 impl Refusals {
-    fn say(&mut self, rule: &'static Rule, what: impl Into<String>) {
+    fn say(&mut self, rule: &'static SubmissionRule, what: impl Into<String>) {
         let what = what.into();
         self.0.push(Refusal { rule, what });
     }

@@ -111,7 +111,7 @@ impl Official {
                     continue;
                 };
                 let scenario = absolute(&built.tree.scenario(place))?;
-                let with = Values {
+                let with = ScriptValues {
                     run: absolute(run)?,
                     scenario,
                     place,
@@ -128,7 +128,7 @@ impl Official {
         &self,
         name: &Name,
         test: &ComplianceTest,
-        with: &Values<'_>,
+        with: &ScriptValues<'_>,
     ) -> Result<ScriptResult, Error> {
         let script = self.checker.join("compliance").join(name);
         let script = script.join("run_verification.py");
@@ -154,7 +154,7 @@ impl Official {
         })
     }
 
-    fn fill(&self, arg: &str, with: &Values<'_>) -> String {
+    fn fill(&self, arg: &str, with: &ScriptValues<'_>) -> String {
         let audit = with.run.join(record::COPIES).join(AUDIT_CONFIG);
         let log = with.run.join(loadgen_log::ACCURACY);
         let loadgen = loadgen_scenario(&with.place.scenario);
@@ -255,7 +255,7 @@ impl Official {
     }
 }
 
-struct Values<'a> {
+struct ScriptValues<'a> {
     run: PathBuf,
     scenario: PathBuf,
     place: &'a ResultId,

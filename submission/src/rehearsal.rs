@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{
     error::{self, Error},
-    rules::{self, Finding},
+    rules::{self, RuleFinding},
 };
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -42,13 +42,13 @@ impl Rehearsal {
     }
 
     /// Splits findings into expected ones (`cannot_have`) and all others.
-    pub fn apart(&self, findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
-        let known = |f: &Finding| self.cannot_have.contains_key(f.rule.id);
+    pub fn apart(&self, findings: Vec<RuleFinding>) -> (Vec<RuleFinding>, Vec<RuleFinding>) {
+        let known = |f: &RuleFinding| self.cannot_have.contains_key(f.rule.id);
         findings.into_iter().partition(known)
     }
 
     /// Prints each broken rule of `cannot_have`: its id, number of findings, and reason.
-    pub fn table(&self, known: &[Finding]) -> String {
+    pub fn table(&self, known: &[RuleFinding]) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for finding in known {
             *counts.entry(finding.rule.id).or_default() += 1;
@@ -74,7 +74,7 @@ mod tests {
             "/../configs/rounds/rehearsal.yaml"
         );
         let rehearsal = Rehearsal::read(Path::new(path)).expect("sound");
-        let finding = |rule| Finding {
+        let finding = |rule| RuleFinding {
             rule,
             result: "sys m Offline".to_owned(),
             place: "results/sys/m/Offline".to_owned(),

@@ -6,11 +6,11 @@ use crate::{
     explain::{self, Match},
     official::ScriptResult,
     round::Round,
-    rules::Finding,
+    rules::RuleFinding,
 };
 
 /// Prints the scripts' results. Each complaint of the checker names the matching findings.
-pub fn scripts(round: &Round, findings: &[Finding], scripts: &[ScriptResult]) -> String {
+pub fn scripts(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResult]) -> String {
     let mut out = String::new();
     for ran in scripts {
         let word = if ran.good { "passed" } else { "FAILED" };
@@ -35,7 +35,7 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[ScriptResult]) ->
 }
 
 /// Number of the checker's complaints without a matching finding.
-pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[ScriptResult]) -> usize {
+pub fn unexpected(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResult]) -> usize {
     let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
     let words = bad.flat_map(|ran| explain::lines(round, findings, &ran.lines));
     words.filter(|(_, word)| *word == Match::Unexpected).count()
@@ -44,14 +44,14 @@ pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[ScriptResult])
 /// The title above findings that concern several results.
 const SEVERAL: &str = "several results";
 
-pub fn page(findings: &[Finding]) -> String {
+pub fn page(findings: &[RuleFinding]) -> String {
     let mut out = String::new();
     if findings.is_empty() {
         out += "nothing is missing: the tree keeps to every rule that a program can see\n";
         return out;
     }
     // Print a finding that concerns several files once.
-    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+    let mut groups: Vec<Vec<&RuleFinding>> = Vec::new();
     let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for finding in findings {
         let group = known.entry((finding.rule.id, &finding.what));
@@ -61,7 +61,7 @@ pub fn page(findings: &[Finding]) -> String {
             None => groups.push(vec![finding]),
         }
     }
-    let mut by_result: BTreeMap<&str, Vec<Vec<&Finding>>> = BTreeMap::new();
+    let mut by_result: BTreeMap<&str, Vec<Vec<&RuleFinding>>> = BTreeMap::new();
     for group in groups {
         let result = group[0].result.as_str();
         let one = group.iter().all(|f| f.result == result);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn findings_stand_under_their_result_with_their_command_once() {
-        let finding = |place: &str, what: &str| Finding {
+        let finding = |place: &str, what: &str| RuleFinding {
             rule: rules::RUN_LOG,
             result: "sys m Offline".to_owned(),
             place: place.to_owned(),

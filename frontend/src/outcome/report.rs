@@ -14,8 +14,8 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenRecord, LoadgenView, Mode, NodeUse,
-    PhaseKind, PhaseRecord, RunRecord, SUMMARY, SaveError, SettingRecord, Stage, Summary,
+    Accuracy, CarriedPayload, Evidence, HISTOGRAMS, LoadgenRecord, LoadgenView, Mode, NodeUse,
+    PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SaveError, SettingRecord, Stage, Summary,
     SystemRecord, TIMELINE, TokenRecord, timeline::Timeline,
 };
 use report::{
@@ -136,7 +136,7 @@ impl Ended<'_> {
         if code > ExitCode::Invalid || own_word {
             run.reasons.insert(0, reason.clone());
         }
-        run.exit = Exit {
+        run.exit = RunExit {
             code: code.code(),
             reason,
         };
@@ -203,7 +203,7 @@ impl Ended<'_> {
             verified: self.verified.as_ref().map(Findings::record),
             tokens: self.tokens(seconds),
             throughput,
-            carried: Carried::new(self.carried.0, self.carried.1, seconds),
+            carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
             evidence: Evidence {
                 node: self.used.clone(),
                 loadgen: outcome.map(|o| self.loadgen_view(o)),

@@ -43,7 +43,7 @@ const SMALL_BATCH: u64 = 8;
 
 /// Finds the causes that limited the run, from its record.
 pub fn judge(run: &RunRecord) -> Limits {
-    let view = View::of(run);
+    let view = JudgedRun::of(run);
     let aim = view.aim();
     let mut findings = Vec::new();
     // An accuracy run is not timed; the line `losses` reports its losses.
@@ -51,13 +51,13 @@ pub fn judge(run: &RunRecord) -> Limits {
         findings.extend(view.accelerator(&aim));
     }
     if let Aim::Open = aim {
-        type Rule<'a> = fn(&View<'a>) -> Option<Finding>;
+        type Rule<'a> = fn(&JudgedRun<'a>) -> Option<Finding>;
         let rules: [Rule<'_>; 5] = [
-            View::cores,
-            View::link,
-            View::slots,
-            View::engine,
-            View::wake_ups,
+            JudgedRun::cores,
+            JudgedRun::link,
+            JudgedRun::slots,
+            JudgedRun::engine,
+            JudgedRun::wake_ups,
         ];
         findings.extend(rules.iter().filter_map(|rule| rule(&view)));
     }
@@ -82,7 +82,7 @@ enum Aim {
     Open,
 }
 
-struct View<'a> {
+struct JudgedRun<'a> {
     run: &'a RunRecord,
     seconds: f64,
     /// Seconds over which this node's use was measured.
@@ -140,12 +140,12 @@ fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<Str
         })
 }
 
-impl<'a> View<'a> {
+impl<'a> JudgedRun<'a> {
     fn of(run: &'a RunRecord) -> Self {
         let seconds = run.duration_s;
         let round_trip = run.stages.get(Stage::RoundTrip);
         let round_trip_s = round_trip.map_or(0.0, |r| r.mean_us / 1e6);
-        View {
+        JudgedRun {
             run,
             seconds,
             node_seconds: run.evidence.node.clock_us as f64 / 1e6,

@@ -3,15 +3,15 @@
 use record::RunFolder;
 
 use super::{
-    differences::{Difference, Found, change},
-    groups::Group,
+    differences::{Comparison, Difference, change},
+    groups::SettingGroup,
 };
 use crate::{
     chart::{Chart, Style, Unit},
     html::{Cell, absent, figure, key, row, table},
     page::two,
     pictures::{
-        course::{Axis, Column, columns, tick_s},
+        course::{Axis, TickColumn, columns, tick_s},
         percentiles::{self, Curve},
         stages::{Means, StageMean, stage_bar, sum},
     },
@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// The table of each group's figures beside the first group's.
-pub fn differences(found: &[Found]) -> String {
-    let row = |f: &Found, d: &Difference| {
+pub fn differences(found: &[Comparison]) -> String {
+    let row = |f: &Comparison, d: &Difference| {
         let said = |ratio| change(ratio, d.figure);
         let between = d.interval.map_or_else(String::new, |(low, high)| {
             format!("{} to {}", said(low), said(high))
@@ -46,7 +46,7 @@ pub fn differences(found: &[Found]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let has_interval = |f: &Found| f.all.iter().any(|d| d.interval.is_some());
+    let has_interval = |f: &Comparison| f.all.iter().any(|d| d.interval.is_some());
     let note = match found.iter().any(has_interval) {
         true => {
             "95 % intervals of a bootstrap over blocks of ticks, and over runs where a setting was \
@@ -68,7 +68,7 @@ pub fn differences(found: &[Found]) -> String {
 }
 
 /// Mean stages of a group, with `scheduled -> issue` only if every run has it.
-fn stages(group: &Group<'_>) -> Vec<StageMean> {
+fn stages(group: &SettingGroup<'_>) -> Vec<StageMean> {
     let all: Vec<Means> = group.runs.iter().map(|r| Means::of(r)).collect();
     let shortest = all.iter().min_by_key(|m| m.stages.len());
     let names = shortest.iter().flat_map(|m| &m.stages);
@@ -82,7 +82,7 @@ fn stages(group: &Group<'_>) -> Vec<StageMean> {
 }
 
 /// A bar for each group, then a table with a row for each stage and a column for each group.
-fn stages_table(groups: &[Group<'_>]) -> String {
+fn stages_table(groups: &[SettingGroup<'_>]) -> String {
     let means: Vec<Vec<StageMean>> = groups.iter().map(stages).collect();
     let top = means.iter().map(|m| sum(m)).fold(0.0, f64::max);
     let bars = groups.iter().zip(&means);
@@ -112,8 +112,8 @@ fn stages_table(groups: &[Group<'_>]) -> String {
 }
 
 /// The pictures of percentiles and stages.
-pub fn latency(groups: &[Group<'_>]) -> String {
-    let totals: Vec<_> = groups.iter().map(Group::total).collect();
+pub fn latency(groups: &[SettingGroup<'_>]) -> String {
+    let totals: Vec<_> = groups.iter().map(SettingGroup::total).collect();
     let curves = groups.iter().zip(&totals);
     let curves = curves.filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)));
     let curves: Vec<Curve<'_>> = curves.collect();
@@ -134,7 +134,7 @@ pub fn latency(groups: &[Group<'_>]) -> String {
 }
 
 /// Throughput and p99 over time, with a line for each run.
-pub fn over_time(groups: &[Group<'_>]) -> String {
+pub fn over_time(groups: &[SettingGroup<'_>]) -> String {
     let runs = groups.iter();
     let runs = runs.flat_map(|g| g.runs.iter().map(move |r| (g, *r)));
     let kept = runs.filter_map(|(g, r)| Some((g, r, r.timeline.as_ref()?)));
@@ -144,10 +144,10 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
     let Some(axis) = axes.max_by(|a, b| a.each_s.total_cmp(&b.each_s)) else {
         return absent("None of these runs kept a timeline.");
     };
-    let columns: Vec<Vec<Column>> = kept.iter().map(|k| columns(k.2, axis.each_s)).collect();
+    let columns: Vec<Vec<TickColumn>> = kept.iter().map(|k| columns(k.2, axis.each_s)).collect();
     let most = columns.iter().map(Vec::len).max().unwrap_or(0);
     let (lines, log) = ((Style::Lines, Unit::Count), (Style::Log, Unit::Us));
-    let chart = |id, title, (style, unit), of: &dyn Fn(&Column, f64) -> f64| {
+    let chart = |id, title, (style, unit), of: &dyn Fn(&TickColumn, f64) -> f64| {
         let x = (0..most).map(|i| (i as f64 + 0.5) * axis.each_s).collect();
         let mut chart = Chart::new("", style, (Unit::Seconds, unit), x);
         for ((group, run, timeline), columns) in kept.iter().zip(&columns) {
@@ -156,15 +156,15 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
         }
         figure(id, title, &chart.html(), "A line is a run.")
     };
-    let rate = |c: &Column, tick_s: f64| c.completed() / tick_s;
-    let p99 = |c: &Column, _: f64| c.quantile_us(0.99);
+    let rate = |c: &TickColumn, tick_s: f64| c.completed() / tick_s;
+    let p99 = |c: &TickColumn, _: f64| c.quantile_us(0.99);
     two(
         &chart("rate", "Samples per second", lines, &rate),
         &chart("p99", "p99 over time", log, &p99),
     )
 }
 
-fn run_name(group: &Group<'_>, run: &RunFolder) -> String {
+fn run_name(group: &SettingGroup<'_>, run: &RunFolder) -> String {
     let letter = group.name.split(' ').next().unwrap_or_default();
     format!("{letter} {}", run.name)
 }

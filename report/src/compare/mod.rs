@@ -15,7 +15,7 @@ mod groups;
 
 use record::{RunFolder, Stage};
 
-use self::groups::Group;
+use self::groups::SettingGroup;
 use crate::{
     causes,
     embedded::record,
@@ -24,7 +24,7 @@ use crate::{
     text,
 };
 
-fn runs_table(groups: &[Group<'_>]) -> String {
+fn runs_table(groups: &[SettingGroup<'_>]) -> String {
     let mut rows = Vec::new();
     for group in groups {
         for run in &group.runs {
@@ -59,7 +59,7 @@ fn runs_table(groups: &[Group<'_>]) -> String {
     )
 }
 
-fn settings_table(groups: &[Group<'_>]) -> String {
+fn settings_table(groups: &[SettingGroup<'_>]) -> String {
     let rows = groups::differing(groups);
     let html = if rows.is_empty() {
         absent("None: these are repetitions of one setting.")
@@ -124,7 +124,10 @@ pub fn page(runs: &[RunFolder]) -> String {
     }
     let groups = groups::of(runs);
     let found = differences::all(&groups);
-    let mut says: Vec<String> = found.iter().map(differences::Found::sentence).collect();
+    let mut says: Vec<String> = found
+        .iter()
+        .map(differences::Comparison::sentence)
+        .collect();
     if says.is_empty() {
         says = differences::spread(&groups[0]);
     }

@@ -27,12 +27,12 @@ pub enum State {
     /// Every sample is answered; logs and pages are being written.
     Ending,
     /// The run has ended.
-    Over(Over),
+    Over(RunEnd),
 }
 
 /// The end of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Over {
+pub struct RunEnd {
     /// The program's exit code.
     pub code: u8,
     /// The verdict: `VALID`, `INVALID`, `COMPLETE` or `FAILED`.

@@ -19,7 +19,7 @@ const LISTED: usize = 60;
 
 /// Adjacent ticks that form one value of a line.
 #[derive(Clone, Debug, Default)]
-pub struct Column {
+pub struct TickColumn {
     ticks: f64,
     issued: u64,
     completed: u64,
@@ -27,7 +27,7 @@ pub struct Column {
     latency: Latencies,
 }
 
-impl Column {
+impl TickColumn {
     /// Mean number of samples completed in a tick of this column.
     pub fn completed(&self) -> f64 {
         self.completed as f64 / self.ticks
@@ -80,11 +80,11 @@ pub fn tick_s(timeline: &Timeline) -> f64 {
 }
 
 /// A timeline in columns of `each_s` seconds; `each_s` must be at least a tick.
-pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<Column> {
-    let mut columns: Vec<Column> = Vec::new();
+pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<TickColumn> {
+    let mut columns: Vec<TickColumn> = Vec::new();
     for (i, tick) in timeline.ticks.iter().enumerate() {
         let at = ((i as f64 + 0.5) * tick_s(timeline) / each_s) as usize;
-        columns.resize_with(columns.len().max(at + 1), Column::default);
+        columns.resize_with(columns.len().max(at + 1), TickColumn::default);
         let column = &mut columns[at];
         column.ticks += 1.0;
         column.issued += tick.issued;
@@ -150,7 +150,7 @@ fn charts(run: &RunFolder, timeline: &Timeline) -> [Chart; 3] {
     }
     latency.bound(run.bound_us(), "LoadGen's bound");
     let mut rate = chart("Samples per second", Style::Lines, Unit::Count);
-    let per_s = |n: u64, c: &Column| n as f64 / c.ticks / tick_s(timeline);
+    let per_s = |n: u64, c: &TickColumn| n as f64 / c.ticks / tick_s(timeline);
     let completed = columns.iter().map(|c| per_s(c.completed, c));
     rate.line("completed", Some("net"), completed);
     rate.line(

@@ -4,8 +4,8 @@ use qdl::{
     testkit::assert_has,
 };
 use record::{
-    Accuracy, BatchSizes, Carried, Content, Exit, GivenValue, LOOPBACK_NOTE, LossRecord,
-    LostSession, Stage, Verified, WarmUpRecord,
+    Accuracy, BatchSizes, CarriedPayload, Content, GivenValue, LOOPBACK_NOTE, LossRecord,
+    LostSession, RunExit, Stage, Verified, WarmUpRecord,
 };
 use serde_json::json;
 
@@ -49,7 +49,7 @@ fn example() -> Summary {
         "scenario": "Server", "fabric": "tcp", "fabric_notes": [LOOPBACK_NOTE], "valid": true,
         "samples": 30_000, "per_s": 9_509.4, "target_qps": 10_000.0, "duration_s": 3.155,
         "stages": histograms.table(), "throughput": throughput.report(),
-        "carried": Carried::new(30_000 * 4_608, 30_000 * 16, 3.155),
+        "carried": CarriedPayload::new(30_000 * 4_608, 30_000 * 16, 3.155),
         "evidence": {"loadgen": {
             "scheduled_per_s": 9_512.0, "bounded_us": 862.0, "bound_us": 10_000.0,
         }},
@@ -252,7 +252,7 @@ fn a_run_that_went_wrong_says_where() {
     s.run.system.connections[1].warm_us = None;
     s.run.system.ledger.lost_connections = 1;
     s.run.system.ledger.issued += 7;
-    s.run.exit = Exit {
+    s.run.exit = RunExit {
         code: 3,
         reason: "acc-01 was lost".to_owned(),
     };

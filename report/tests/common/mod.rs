@@ -20,7 +20,7 @@ fn time_ns(rng: &mut Rng, us: f64) -> u64 {
 }
 
 /// What is made.
-pub struct Made {
+pub struct RunShape {
     pub name: &'static str,
     pub ticks: usize,
     pub connections: usize,
@@ -31,9 +31,9 @@ pub struct Made {
     pub seed: u64,
 }
 
-impl Default for Made {
+impl Default for RunShape {
     fn default() -> Self {
-        Made {
+        RunShape {
             name: "a run that never was",
             ticks: 120,
             connections: 4,
@@ -46,7 +46,7 @@ impl Default for Made {
 
 const TICK_MS: u64 = 100;
 
-fn sample(rng: &mut Rng, made: &Made, slow: f64) -> SampleTimes {
+fn sample(rng: &mut Rng, made: &RunShape, slow: f64) -> SampleTimes {
     let post = time_ns(rng, 1.2);
     let network = time_ns(rng, made.network_us * slow);
     let [queue_us, compute_us] = [60.0, 35.0].map(|us| (time_ns(rng, us) / 1000) as u32);
@@ -80,7 +80,7 @@ fn slow_sample(t: &SampleTimes, at_s: f64, connection: u32) -> SlowSample {
 /// One tick; the third connection is congested in the middle of the run.
 fn tick(
     rng: &mut Rng,
-    made: &Made,
+    made: &RunShape,
     at: usize,
     histograms: &mut Histograms,
     slowest: &mut Vec<SlowSample>,
@@ -119,7 +119,7 @@ fn tick(
     tick
 }
 
-fn side(node: &str, made: &Made, threads: &[(&str, u16)], engines: Value) -> Value {
+fn side(node: &str, made: &RunShape, threads: &[(&str, u16)], engines: Value) -> Value {
     let thread = |(name, on_core): &(&str, u16)| {
         let (on_core, waited) = (vec![on_core; made.ticks], vec![50; made.ticks]);
         json!({"name": name, "on_core": on_core, "waited": waited})
@@ -130,7 +130,7 @@ fn side(node: &str, made: &Made, threads: &[(&str, u16)], engines: Value) -> Val
 }
 
 /// The nodes' own ticks, and the events of the run.
-fn nodes_and_events(made: &Made) -> Timeline {
+fn nodes_and_events(made: &RunShape) -> Timeline {
     let samples = made.samples;
     let engine = json!({"arrived": samples, "answered": samples, "computed_us": 60_000,
                         "copied_us": 8_000, "batches": [[1, 9], [4, 12], [16, 2]]});
@@ -164,7 +164,7 @@ fn nodes_and_events(made: &Made) -> Timeline {
 }
 
 /// The run's summary, timeline and histograms.
-pub fn parts(made: &Made) -> (Summary, Timeline, Histograms) {
+pub fn parts(made: &RunShape) -> (Summary, Timeline, Histograms) {
     let mut rng = Rng::with_seed(made.seed);
     let mut histograms = Histograms::new();
     let mut slowest = Vec::new();
@@ -180,7 +180,7 @@ pub fn parts(made: &Made) -> (Summary, Timeline, Histograms) {
 }
 
 /// The summary as its file has it; what is not in it has its default.
-fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary {
+fn summary(made: &RunShape, timeline: &Timeline, histograms: &Histograms) -> Summary {
     let total = (made.ticks * made.samples) as u64;
     let duration_s = made.ticks as f64 * TICK_MS as f64 / 1000.0;
     let stages = histograms.table();
@@ -245,7 +245,7 @@ fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary
 }
 
 /// Writes the run's folder.
-pub fn folder(made: &Made) -> tempfile::TempDir {
+pub fn folder(made: &RunShape) -> tempfile::TempDir {
     let place = tempfile::Builder::new().prefix("run").tempdir();
     let place = place.expect("a folder");
     let (summary, timeline, histograms) = parts(made);
@@ -258,7 +258,7 @@ pub fn folder(made: &Made) -> tempfile::TempDir {
 }
 
 /// The run.
-pub fn run(made: &Made) -> RunFolder {
+pub fn run(made: &RunShape) -> RunFolder {
     let mut run = RunFolder::read(folder(made).path()).expect("a run");
     run.name = made.name.to_owned();
     run

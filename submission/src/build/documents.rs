@@ -13,7 +13,7 @@ use crate::{
         Nic, Node, Role, diagram,
         form::Form,
         pages::{self, Rate},
-        system::{self, System},
+        system::{self, DescribedSystem},
     },
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind, Tree},
@@ -80,7 +80,7 @@ fn of_system<'a>(
         let name = Name::new(&node.node).ok()?;
         run.map(|r| r.file(&manifest::accelerator_yaml(&name)))
     };
-    let system = System {
+    let system = DescribedSystem {
         frontend,
         frontend_nics: used_nics(frontend, &own),
         accelerators: accelerators

@@ -50,7 +50,7 @@ pub struct DescribeArgs {
 }
 
 /// A node's answer to `describe`.
-pub struct Told {
+pub struct NodeAnswer {
     /// The node's name in the configuration.
     pub node: String,
     /// The node's machine as JSON of [`Node`], with an accelerator's configuration; else why the
@@ -59,7 +59,7 @@ pub struct Told {
 }
 
 /// Asks all nodes of a frontend's configuration, the frontend included.
-pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<Told>, String>;
+pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<NodeAnswer>, String>;
 
 /// Runs the command. `all` implements `--config`; only the frontend has it.
 pub fn describe(

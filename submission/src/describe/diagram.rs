@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{
     Nic, Node,
     form::{Form, Switch},
-    system::{System, speed, used},
+    system::{DescribedSystem, speed, used},
 };
 
 const WIDTH: u32 = 1000;
@@ -23,7 +23,7 @@ struct Port {
 }
 
 /// Draws the diagram as SVG.
-pub fn svg(form: &Form, system: &System<'_>) -> String {
+pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
     let mut body = String::new();
     let mut ports = Vec::new();
     let mut draw = |role, node, nics: &[&Nic], (x, y)| {

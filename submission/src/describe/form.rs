@@ -23,7 +23,7 @@ pub struct Form {
     pub system: Name,
     /// Further systems, each with its own set of accelerators.
     #[serde(default)]
-    pub systems: BTreeMap<Name, Other>,
+    pub systems: BTreeMap<Name, FurtherSystem>,
     /// `available`, `preview` or `rdi`.
     #[serde(default)]
     pub status: String,
@@ -56,7 +56,7 @@ pub struct Form {
 /// A system in addition to the form's default one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Other {
+pub struct FurtherSystem {
     pub accelerators: BTreeSet<String>,
     pub fields: BTreeMap<String, String>,
 }
@@ -72,16 +72,16 @@ pub struct Switch {
     pub connects: Vec<String>,
 }
 
-pub struct Field {
+pub struct FormField {
     pub name: &'static str,
     pub meaning: &'static str,
     /// Source of the value if the form leaves the field empty.
-    pub or: Or,
+    pub or: FieldSource,
 }
 
 /// Source of a field that the form leaves empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Or {
+pub enum FieldSource {
     /// No source: an empty field is an error.
     Nobody,
     /// No source is needed: the field may be empty.
@@ -92,10 +92,10 @@ pub enum Or {
 macro_rules! fields {
     ($($name:literal $or:ident $meaning:literal;)*) => {
         /// The fields of the system's JSON that the form asks for.
-        pub const FIELDS: &[Field] = &[$(Field {
+        pub const FIELDS: &[FormField] = &[$(FormField {
             name: $name,
             meaning: $meaning,
-            or: Or::$or,
+            or: FieldSource::$or,
         }),*];
     };
 }
@@ -196,7 +196,7 @@ impl Form {
 
     /// Name and meaning of each field that only the form can set and that it leaves empty.
     pub fn empty(&self) -> Vec<(&'static str, &'static str)> {
-        let empty = FIELDS.iter().filter(|f| f.or == Or::Nobody);
+        let empty = FIELDS.iter().filter(|f| f.or == FieldSource::Nobody);
         let empty = empty.filter(|f| self.field(f.name).is_empty());
         empty.map(|f| (f.name, f.meaning)).collect()
     }
@@ -219,7 +219,7 @@ fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Resul
 }
 
 pub fn blank(models: &[(&str, &[String])]) -> String {
-    let field = |f: &Field| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
+    let field = |f: &FormField| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
     let mut asked = String::new();
     for (model, fields) in models {
         asked += &format!("  {model}:\n");

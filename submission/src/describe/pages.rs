@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{
     Nic, Node,
     form::Form,
-    system::{System, network_type, protocol, speed, used},
+    system::{DescribedSystem, network_type, protocol, speed, used},
 };
 use crate::{
     layout::{Name, ResultId},
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The page on the network: OSI layers 1 to 4, each NIC, the switches, and kernel settings.
-pub fn network(form: &Form, system: &System<'_>) -> String {
+pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
     let mut out = format!(
         "# The network of {}\n\n![the network](network.svg)\n\n",
         form.system
@@ -98,7 +98,7 @@ fn rows(out: &mut String, side: &str, node: &Node, nics: &[&Nic]) {
     }
 }
 
-fn distinct(system: &System<'_>, of: impl Fn(&Nic) -> String) -> String {
+fn distinct(system: &DescribedSystem<'_>, of: impl Fn(&Nic) -> String) -> String {
     let all = system.loadgen_nics().into_iter().chain(system.sut_nics());
     let mut all: Vec<_> = all.map(of).collect();
     all.retain(|text| !text.is_empty());
@@ -136,7 +136,7 @@ impl Rate<'_> {
 }
 
 /// The page on minimum bandwidths by the rules' appendix, beside the NICs' bandwidth.
-pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
+pub fn bandwidth(system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
     let mut out = "# Minimum bandwidths\n\n\
         The rules' appendix asks for throughput times the size of a sample into the SUT, and times the size of an \
         answer out of it. Sizes are elements times the bytes of each. Where the rules call one negligible, any \
@@ -176,7 +176,7 @@ pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
 }
 
 /// The page on a sample's path from the NICs to the accelerators, beside the required bandwidth.
-pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String {
+pub fn data_path(form: &Form, system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
     let most = rates.iter().map(Rate::most).fold(0.0, f64::max);
     let mut out = format!(
         "# From the NICs to the accelerators of {}\n\nA sample comes through a NIC into the memory of its node, \

@@ -8,7 +8,7 @@ use super::{Disk, Gpu, Nic, Node, form::Form};
 use crate::{layout::Division, round::Round};
 
 /// The nodes of a system, and what a run of it used.
-pub struct System<'a> {
+pub struct DescribedSystem<'a> {
     pub frontend: &'a Node,
     /// Names of its NICs that carried samples; if empty, all NICs whose link is up.
     pub frontend_nics: BTreeSet<String>,
@@ -19,7 +19,7 @@ pub struct System<'a> {
     pub connections: u64,
 }
 
-impl<'a> System<'a> {
+impl<'a> DescribedSystem<'a> {
     /// NICs of LoadGen's node that carried samples.
     pub fn loadgen_nics(&self) -> Vec<&'a Nic> {
         used(self.frontend, &self.frontend_nics)
@@ -60,7 +60,7 @@ pub fn json(
     round: &Round,
     division: Division,
     form: &Form,
-    system: &System<'_>,
+    system: &DescribedSystem<'_>,
 ) -> Map<String, Value> {
     let network = round.system.network_of(division);
     let fields = round.system.fields.iter().chain(network);
@@ -78,7 +78,7 @@ fn known(
     round: &Round,
     division: Division,
     form: &Form,
-    system: &System<'_>,
+    system: &DescribedSystem<'_>,
     field: &str,
 ) -> Value {
     let text = |text: String| Value::String(text);
@@ -134,7 +134,7 @@ fn known(
     }
 }
 
-fn nics<'a>(system: &System<'a>) -> Vec<&'a Nic> {
+fn nics<'a>(system: &DescribedSystem<'a>) -> Vec<&'a Nic> {
     let mut all = system.loadgen_nics();
     all.extend(system.sut_nics());
     all
@@ -241,7 +241,7 @@ pub(super) fn speed(nic: &Nic) -> String {
 }
 
 /// The form's link layer, else the link layers of all NICs that carried samples.
-pub(super) fn network_type(form: &Form, system: &System<'_>) -> String {
+pub(super) fn network_type(form: &Form, system: &DescribedSystem<'_>) -> String {
     match form.field("network_type") {
         "" => distinct(nics(system).iter().map(|n| n.link_layer.clone())),
         said => said.to_owned(),
@@ -249,7 +249,7 @@ pub(super) fn network_type(form: &Form, system: &System<'_>) -> String {
 }
 
 /// The protocol stack from layer 4 to layer 2, as `TCP/IPv4 over Ethernet`.
-pub(super) fn protocol(form: &Form, system: &System<'_>) -> String {
+pub(super) fn protocol(form: &Form, system: &DescribedSystem<'_>) -> String {
     let layer = network_type(form, system);
     let v6 = |n: &&Nic| n.addresses.first().is_some_and(|a| a.contains(':'));
     let ip = match (nics(system).iter().all(v6), nics(system).iter().any(v6)) {
@@ -265,7 +265,7 @@ pub(super) fn protocol(form: &Form, system: &System<'_>) -> String {
     }
 }
 
-fn stack(system: &System<'_>, node: &Node, nics: &[&Nic]) -> String {
+fn stack(system: &DescribedSystem<'_>, node: &Node, nics: &[&Nic]) -> String {
     let driver = |n: &&Nic| format!("{} {}", n.driver, n.firmware).trim().to_owned();
     let drivers = distinct(nics.iter().map(driver));
     let transport = match system.fabric.as_str() {
@@ -276,7 +276,7 @@ fn stack(system: &System<'_>, node: &Node, nics: &[&Nic]) -> String {
     text.trim_end_matches(", ").to_owned()
 }
 
-fn topology(form: &Form, system: &System<'_>) -> String {
+fn topology(form: &Form, system: &DescribedSystem<'_>) -> String {
     let nodes = system.sut().len();
     let nodes = format!("{nodes} SUT node{}", if nodes == 1 { "" } else { "s" });
     if form.switches.is_empty() {

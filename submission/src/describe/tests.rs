@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     form::{self, Form, Switch},
-    system::{self, System},
+    system::{self, DescribedSystem},
     *,
 };
 use crate::{layout::Division, round::Round};
@@ -239,8 +239,8 @@ fn the_way_to_the_accelerators_has_the_rate_of_each_link() {
     assert!(page.contains("| 16.0 GT/s PCIe x16 | 31508 |"), "{page}");
 }
 
-fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> System<'a> {
-    System {
+fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> DescribedSystem<'a> {
+    DescribedSystem {
         frontend,
         frontend_nics: BTreeSet::from([frontend.nics[0].name.clone()]),
         accelerators: vec![(

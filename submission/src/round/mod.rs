@@ -109,7 +109,7 @@ pub(crate) struct ComplianceTest {
     /// both alone.
     #[serde(default)]
     pub(crate) measured: bool,
-    pub(crate) answers: Option<Answers>,
+    pub(crate) answers: Option<AnswerRule>,
     /// Files that the test's folder must contain.
     pub(crate) files: Vec<Below>,
     /// Lines that a file must contain.
@@ -119,7 +119,7 @@ pub(crate) struct ComplianceTest {
 /// Requirement for the answers of a compliance test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Answers {
+pub(crate) enum AnswerRule {
     /// As many tokens as the SUT reported, beginning with the reported first token, at most one
     /// EOS.
     Tokens,
@@ -160,7 +160,7 @@ pub struct Model {
     #[serde(default)]
     pub one_of: Vec<String>,
     /// Counts of samples.
-    pub samples: Samples,
+    pub samples: SampleCounts,
     #[serde(default)]
     pub(crate) tests: Vec<Name>,
     /// Whether LoadGen measures tokens.
@@ -206,7 +206,7 @@ fn int32() -> String {
 /// Counts of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Samples {
+pub struct SampleCounts {
     /// Minimum number of samples that the QSL keeps loaded.
     pub performance: u64,
     pub(crate) accuracy: u64,

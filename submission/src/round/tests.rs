@@ -25,14 +25,6 @@ fn the_built_in_round_is_sound_and_names_its_sources() {
 }
 
 #[test]
-fn resnet_and_bert_are_no_network_models() {
-    let round = round();
-    for gone in ["resnet", "bert-99", "bert-99.9", "stable-diffusion-xl"] {
-        assert!(!round.models.contains_key(gone), "{gone}");
-    }
-}
-
-#[test]
 fn a_name_of_user_conf_leads_to_its_models() {
     let round = round();
     assert_eq!(models_of(&round, "llama3_1-8b"), [("llama3.1-8b", false)]);

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     build::{FoundRun, Material},
     manifest::sha256_of_file,
-    round::Answers,
+    round::AnswerRule,
 };
 
 /// End-of-sequence token that the official verifier assumes by default.
@@ -35,7 +35,7 @@ pub(super) fn kept(check: &mut TreeCheck<'_>, run: &CheckedRun, log: &Path) {
     }
 }
 
-/// Checks the answers of a test with [`Answers::Tokens`]; reports the first fault.
+/// Checks the answers of a test with [`AnswerRule::Tokens`]; reports the first fault.
 pub(super) fn tokens(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, log: &Path) {
     let Ok(records) = AccuracyLog::open(log) else {
         return;
@@ -81,8 +81,8 @@ fn token_fault(record: &AccuracyRecord, bytes: usize, timed: bool) -> Option<Str
 }
 
 /// Checks runs before their logs are cut for the tree. An accuracy log must be whole and have one
-/// answer for each sample; a test with [`Answers::Same`] must repeat the answers.
-pub fn check_runs(material: &Material<'_>, tree: &Tree) -> Vec<Finding> {
+/// answer for each sample; a test with [`AnswerRule::Same`] must repeat the answers.
+pub fn check_runs(material: &Material<'_>, tree: &Tree) -> Vec<RuleFinding> {
     let round = material.round;
     let mut check = TreeCheck::new(tree, round, None);
     for run in material.runs {
@@ -93,7 +93,7 @@ pub fn check_runs(material: &Material<'_>, tree: &Tree) -> Vec<Finding> {
         for kind in &run.kinds {
             match kind {
                 RunKind::Accuracy => accuracy(&mut check, &result, run),
-                RunKind::Test(test) if round.tests[test].answers == Some(Answers::Same) => {
+                RunKind::Test(test) if round.tests[test].answers == Some(AnswerRule::Same) => {
                     let mut runs = material.runs_of(id);
                     let reference = runs.find(|r| r.kinds.contains(&RunKind::Accuracy));
                     if let Some(reference) = reference {

@@ -1,7 +1,7 @@
 //! Checks the compliance tests of a model: files, verifiers' results, audit.config.
 
 use super::*;
-use crate::{error, manifest::AUDIT_CONFIG, round::Answers};
+use crate::{error, manifest::AUDIT_CONFIG, round::AnswerRule};
 
 /// Checks a result's tests, and returns their runs for the checks of every run.
 pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Vec<CheckedRun> {
@@ -41,7 +41,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Ve
         if filled(&log) {
             answers::kept(check, &run, &log);
         }
-        if test.answers == Some(Answers::Tokens) && filled(&log) {
+        if test.answers == Some(AnswerRule::Tokens) && filled(&log) {
             answers::tokens(check, result, &log);
         }
         runs.push(run);

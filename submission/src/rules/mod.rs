@@ -29,7 +29,7 @@ use crate::{
 };
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct SubmissionRule {
     pub id: &'static str,
     /// The requirement, as a statement that holds for a correct tree.
     pub says: &'static str,
@@ -40,13 +40,13 @@ pub struct Rule {
 /// Open` leaves it to the Network division alone.
 macro_rules! rules {
     ($($name:ident $id:literal $says:literal $(not $($division:ident)+)?;)*) => {
-        $(#[doc = $says] pub const $name: &$crate::rules::Rule = &$crate::rules::Rule {
+        $(#[doc = $says] pub const $name: &$crate::rules::SubmissionRule = &$crate::rules::SubmissionRule {
             id: $id,
             says: $says,
             not_in: &[$($($crate::layout::Division::$division),+)?],
         };)*
         /// All rules of this list.
-        pub const ALL: &[&$crate::rules::Rule] = &[$($name),*];
+        pub const ALL: &[&$crate::rules::SubmissionRule] = &[$($name),*];
     };
 }
 pub(crate) use rules;
@@ -130,8 +130,8 @@ rules! {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    pub rule: &'static Rule,
+pub struct RuleFinding {
+    pub rule: &'static SubmissionRule,
     /// System, model and scenario of the result; empty if it concerns the whole tree.
     pub result: String,
     /// The file or folder, relative to the submitter's folder.
@@ -147,7 +147,7 @@ struct TreeCheck<'a> {
     round: &'a Round,
     /// The checkout of mlcommons/inference.
     checker: Option<&'a Path>,
-    found: Vec<Finding>,
+    found: Vec<RuleFinding>,
 }
 
 /// A result: a scenario of a model in the round.
@@ -182,14 +182,14 @@ impl<'a> TreeCheck<'a> {
         }
     }
 
-    fn say(&mut self, rule: &'static Rule, at: &Path, what: impl Into<String>) {
+    fn say(&mut self, rule: &'static SubmissionRule, at: &Path, what: impl Into<String>) {
         self.say_make(rule, at, what, "");
     }
 
     /// Adds a finding with the command that mends it, if the division has the rule.
     fn say_make(
         &mut self,
-        rule: &'static Rule,
+        rule: &'static SubmissionRule,
         at: &Path,
         what: impl Into<String>,
         make: impl Into<String>,
@@ -202,7 +202,7 @@ impl<'a> TreeCheck<'a> {
         let below = ["results/", "documentation/runs/"];
         let result = below.iter().find_map(|folder| place.strip_prefix(folder));
         let result = result.map(|path| path.split('/').take(3).collect::<Vec<_>>());
-        self.found.push(Finding {
+        self.found.push(RuleFinding {
             rule,
             result: result.unwrap_or_default().join(" "),
             place,
@@ -227,7 +227,7 @@ fn checked_result<'a>(
 
 /// Checks a whole tree. With `checker`, a checkout of mlcommons/inference, also compares each
 /// test's audit.config with the official one.
-pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<Finding> {
+pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<RuleFinding> {
     let mut check = TreeCheck::new(tree, round, checker);
     files::check(&mut check);
     for system in tree.systems() {

@@ -120,7 +120,7 @@ struct ManifestCheck<'a, 'b> {
 }
 
 impl ManifestCheck<'_, '_> {
-    fn say(&mut self, rule: &'static Rule, what: impl Into<String>) {
+    fn say(&mut self, rule: &'static SubmissionRule, what: impl Into<String>) {
         self.check.say(rule, &self.kept, what);
     }
 

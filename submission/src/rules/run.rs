@@ -45,7 +45,7 @@ struct LogCheck<'a> {
     is_measured: bool,
     round: &'a Round,
     division: Division,
-    say: &'a mut dyn FnMut(&'static Rule, String),
+    say: &'a mut dyn FnMut(&'static SubmissionRule, String),
 }
 
 fn shown(n: Option<u64>) -> String {
@@ -57,7 +57,7 @@ fn ms(ns: u64) -> String {
 }
 
 impl LogCheck<'_> {
-    fn say(&mut self, rule: &'static Rule, what: impl Into<String>) {
+    fn say(&mut self, rule: &'static SubmissionRule, what: impl Into<String>) {
         (self.say)(rule, what.into());
     }
 

@@ -18,7 +18,7 @@ use crate::{
     layout::{Division, Tree},
     manifest::sha256_of_file,
     official::{Official, ScriptResult},
-    round::{AccuracyFigure, Answers, Round},
+    round::{AccuracyFigure, AnswerRule, Round},
 };
 use faults::Fault;
 use sound::Sound;
@@ -76,7 +76,7 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
     let mut round = Round::find("v6.1").expect("built in");
     let runs = sound::measured(place.path(), &round);
     for test in round.tests.values_mut() {
-        test.answers = Some(Answers::Same);
+        test.answers = Some(AnswerRule::Same);
     }
     let form = sound::form();
     let root = place.path().join("tree");

@@ -45,7 +45,7 @@ impl Sound {
         }
     }
 
-    pub fn findings(&self) -> Vec<crate::rules::Finding> {
+    pub fn findings(&self) -> Vec<crate::rules::RuleFinding> {
         crate::rules::check(&self.tree, &self.round, Some(&self.checker()))
     }
 
