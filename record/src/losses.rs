@@ -161,16 +161,12 @@ mod tests {
              back 14.0 s into the run"
         );
         l.connections.push(2);
-        assert!(
-            l.to_string()
-                .starts_with("2 of 3 connections to acc-a lost 12.3 s into")
-        );
+        let text = l.to_string();
+        assert!(text.starts_with("2 of 3 connections to acc-a lost 12.3 s into"));
         (l.at_s, l.again, l.back) = (None, 0, false);
-        assert!(
-            l.to_string()
-                .contains("lost before the run's first query: it was")
-        );
-        assert!(l.to_string().ends_with("; no sample was in flight"));
+        let text = l.to_string();
+        assert!(text.contains("lost before the run's first query: it was"));
+        assert!(text.ends_with("; no sample was in flight"));
     }
 
     #[test]

@@ -230,12 +230,10 @@ impl<'a> JudgedRun<'a> {
             Aim::Kept(_) => part >= 0.05,
             Aim::Unmeasured(_) => false,
         };
-        let figure = format!(
-            "{} gave no sign of life for {} of {}",
-            silent.name.rsplit_once('/').map_or("", |(node, _)| node),
-            text::time_us(silent.silent_ms as f64 * 1000.0),
-            text::time_us(self.seconds * 1e6)
-        );
+        let node = silent.name.rsplit_once('/').map_or("", |(node, _)| node);
+        let times = [silent.silent_ms as f64 * 1e3, self.seconds * 1e6];
+        let [silence, whole] = times.map(text::time_us);
+        let figure = format!("{node} gave no sign of life for {silence} of {whole}");
         (silent.silent_ms >= SILENCE_MS && counts).then(|| Finding {
             cause: Cause::Accelerator,
             figure,
@@ -270,12 +268,10 @@ impl<'a> JudgedRun<'a> {
             return None;
         }
         let c = &self.run.carried;
-        let figure = format!(
-            "{} of payload; packets took {} there and back, the fastest {}",
-            text::bit_rate(c.gbit_out_per_s.max(c.gbit_in_per_s)),
-            text::time_us(rtt),
-            text::time_us(least)
-        );
+        let rate = text::bit_rate(c.gbit_out_per_s.max(c.gbit_in_per_s));
+        let took = format!("packets took {} there and back", text::time_us(rtt));
+        let least = text::time_us(least);
+        let figure = format!("{rate} of payload; {took}, the fastest {least}");
         self.found(Cause::Link, figure)
     }
 
@@ -296,11 +292,11 @@ impl<'a> JudgedRun<'a> {
         if self.by_latency || used < EASY || nics >= EASY {
             return None;
         }
-        let mut figure = format!(
-            "{:.1} of {} in use on average",
+        let (in_use, slots) = (
             self.in_flight.min(self.slots),
-            text::grouped(self.slots as u64)
+            text::grouped(self.slots as u64),
         );
+        let mut figure = format!("{in_use:.1} of {slots} in use on average");
         // An engine that batches by itself reports no busy time: use the share of inference.
         let (mut small, mut at_work) = (false, self.of_round_trip(Stage::Compute));
         if let Some((a, busy)) = self.busiest() {
@@ -353,14 +349,10 @@ impl<'a> JudgedRun<'a> {
             1 if self.has_cores_left(a) => Cause::EngineThreads,
             _ => Cause::Engine,
         };
-        let figure = format!(
-            "{} computed {} of the time on {}, batches of {} where {} fit",
-            a.node,
-            percent(busy),
-            text::counted(u64::from(e.workers), "thread"),
-            text::three(mean),
-            e.max_batch
-        );
+        let (node, busy, most) = (&a.node, percent(busy), e.max_batch);
+        let threads = text::counted(u64::from(e.workers), "thread");
+        let batches = format!("batches of {} where {most} fit", text::three(mean));
+        let figure = format!("{node} computed {busy} of the time on {threads}, {batches}");
         self.found(cause, figure)
     }
 

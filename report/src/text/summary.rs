@@ -226,13 +226,12 @@ impl Screen {
         self.fact("samples", &format!("{samples} in {took}{rate}"), None);
         self.accuracy(run);
         let c = &run.carried;
-        let carried = format!(
-            "{} out ({}), {} back ({})",
-            text::bit_rate(c.gbit_out_per_s),
-            text::bytes(c.bytes_out),
-            text::bit_rate(c.gbit_in_per_s),
-            text::bytes(c.bytes_in)
-        );
+        let [out, back] = [
+            (c.gbit_out_per_s, c.bytes_out),
+            (c.gbit_in_per_s, c.bytes_in),
+        ]
+        .map(|(rate, bytes)| (text::bit_rate(rate), text::bytes(bytes)));
+        let carried = format!("{} out ({}), {} back ({})", out.0, out.1, back.0, back.1);
         // The local fabric carries no payload over a network.
         let local = run.fabric == "local";
         self.fact(if local { "payload" } else { "carried" }, &carried, None);
@@ -347,12 +346,10 @@ impl Screen {
             0 => n(total.slots),
             allowed => n(allowed),
         };
-        let slots = format!(
-            "{} on {}, {used} of them in use; at most {} in flight on one",
-            n(total.slots),
-            text::counted(connections, "connection"),
-            n(total.in_flight_max)
-        );
+        let (slots, most) = (n(total.slots), n(total.in_flight_max));
+        let on = text::counted(connections, "connection");
+        let slots =
+            format!("{slots} on {on}, {used} of them in use; at most {most} in flight on one");
         self.fact("slots", &slots, None);
     }
 
@@ -411,14 +408,13 @@ impl Screen {
         self.warm_up(run);
         let copies = total.tx.copies.saturating_add(total.rx.copies);
         let copied = total.tx.copied_bytes.saturating_add(total.rx.copied_bytes);
-        let copies = format!(
-            "{} staged ({}), {} by the fabric ({})",
+        let (copies, copied) = (n(copies), text::bytes(copied));
+        let (staged, bytes) = (
             n(run.system.staged_copies),
             text::bytes(run.system.staged_bytes),
-            n(copies),
-            text::bytes(copied)
         );
-        self.fact("copies", &copies, None);
+        let line = format!("{staged} staged ({bytes}), {copies} by the fabric ({copied})");
+        self.fact("copies", &line, None);
         for a in &run.system.accelerators {
             if let Some(line) = decompressed(&a.used.engine.decompressed) {
                 self.fact("compressed", &format!("{}: {line}", a.node), None);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     Nic, Node,
-    form::Form,
+    form::{Form, Switch},
     system::{DescribedSystem, network_type, protocol, speed, used},
 };
 use crate::{
@@ -26,7 +26,6 @@ pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
         "" => distinct(system, |n| n.media.clone().unwrap_or_default()),
         said => said.to_owned(),
     };
-    let protocol = protocol(form, system);
     let (transport, network) = match system.fabric.as_str() {
         "ib" => (
             "reliable connections (RC)",
@@ -34,15 +33,12 @@ pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
         ),
         _ => ("TCP", "IP"),
     };
-    let rates = distinct(system, speed);
-    let _ = writeln!(out, "| 1, physical | {media}, {rates} |");
-    let _ = writeln!(out, "| 2, data link | {} |", network_type(form, system));
-    let _ = writeln!(out, "| 3, network | {network} |");
-    let _ = writeln!(out, "| 4, transport | {transport} |");
-    let _ = writeln!(
-        out,
-        "\nIn one: {protocol}, {} connections.\n",
-        system.connections
+    let (rates, link) = (distinct(system, speed), network_type(form, system));
+    let (protocol, connections) = (protocol(form, system), system.connections);
+    out += &format!(
+        "| 1, physical | {media}, {rates} |\n| 2, data link | {link} |\n\
+         | 3, network | {network} |\n| 4, transport | {transport} |\n\n\
+         In one: {protocol}, {connections} connections.\n\n"
     );
     out += "## NICs\n\n| node | side | NIC | card | driver, firmware | link | MTU | addresses | PCIe |\n\
             | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
@@ -59,21 +55,21 @@ pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
             [] => "every NIC above".to_owned(),
             cables => cables.join(", "),
         };
-        let _ = writeln!(
-            out,
-            "* {}: {}, {}; {cables}",
-            switch.name, switch.model, switch.software
-        );
+        let Switch {
+            name,
+            model,
+            software,
+            ..
+        } = switch;
+        let _ = writeln!(out, "* {name}: {model}, {software}; {cables}");
     }
     out += "\n## Settings\n\n";
     let nodes = system.accelerators.iter().map(|(n, _)| *n);
     for node in std::iter::once(system.frontend).chain(nodes) {
+        let (name, os, kernel) = (&node.node, &node.operating_system, &node.kernel);
         let _ = writeln!(
             out,
-            "* {}: {}, Linux {}; {}",
-            node.node,
-            node.operating_system,
-            node.kernel,
+            "* {name}: {os}, Linux {kernel}; {}",
             node.tcp.join("; ")
         );
     }
@@ -194,23 +190,15 @@ pub fn data_path(form: &Form, system: &DescribedSystem<'_>, rates: &[Rate<'_>]) 
         for nic in used(node, names) {
             let name = format!("{} {}", nic.name, nic.model);
             let port = nic.speed_mbps.map(|mbps| mbps as f64 / 8.0);
-            row(
-                node,
-                &name,
-                &format!("{} {}", nic.link_layer, speed(nic)),
-                port,
-            );
+            let link = format!("{} {}", nic.link_layer, speed(nic));
+            row(node, &name, &link, port);
             let pcie = nic.pcie.as_deref().unwrap_or("PCIe not known");
             row(node, &name, pcie, pcie_rate(pcie));
         }
         for gpu in &node.gpus {
             let pcie = gpu.pcie.as_deref().unwrap_or("PCIe not known");
-            row(
-                node,
-                &format!("{} {}", gpu.name, gpu.pci),
-                pcie,
-                pcie_rate(pcie),
-            );
+            let name = format!("{} {}", gpu.name, gpu.pci);
+            row(node, &name, pcie, pcie_rate(pcie));
         }
         if node.gpus.is_empty() {
             row(node, "host memory, which the engine computes in", "", None);
@@ -249,17 +237,11 @@ pub fn quantization<'a>(form: &Form, models: impl Iterator<Item = &'a Name>) -> 
         form.quantization.trim()
     );
     for model in models {
-        let said = |field: &str| {
-            let fields = form.models.get(&**model);
-            fields.and_then(|f| f.get(field)).map_or("", String::as_str)
-        };
-        let _ = writeln!(
-            out,
-            "| {model} | {} | {} | {} |",
-            said("weight_data_types"),
-            said("weight_transformations"),
-            said("starting_weights_filename")
-        );
+        let fields = form.models.get(&**model);
+        let said = |field: &str| fields.and_then(|f| f.get(field)).map_or("", String::as_str);
+        let (types, changes) = (said("weight_data_types"), said("weight_transformations"));
+        let file = said("starting_weights_filename");
+        let _ = writeln!(out, "| {model} | {types} | {changes} | {file} |");
     }
     out
 }
