@@ -32,7 +32,7 @@ fn sentence(page: &str) -> &str {
 fn a_difference_is_found_and_its_setting_named() {
     let page = html(&[made("plain", 90.0, 1), with(made("slow", 400.0, 2), "8")]);
     let said = sentence(&page);
-    assert_has(&said, &["longer", "more than noise, and worse"]);
+    assert_has(said, &["longer", "more than noise, and worse"]);
     assert_has(said, &["one run of a setting"]);
     assert!(page.contains("<code>nics[0].slots</code></td><td>64</td><td>8</td>"));
     for id in ["differences", "percentiles", "stages", "rate", "p99"] {
@@ -59,7 +59,7 @@ fn repetitions_of_one_setting_are_one_group() {
         with(made("slow again", 200.0, 4), "8"),
     ]);
     let said = sentence(&page);
-    assert_has(&said, &["B slow x 2", "repetitions are in that"]);
+    assert_has(said, &["B slow x 2", "repetitions are in that"]);
 }
 
 #[test]
@@ -156,5 +156,5 @@ fn loadgens_own_figure_is_the_headline() {
     ]);
     let said = sentence(&page);
     let wanted = "more than noise, and better; repetitions are in that";
-    assert_has(&said, &[wanted]);
+    assert_has(said, &[wanted]);
 }

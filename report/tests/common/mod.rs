@@ -119,7 +119,7 @@ fn tick(
     tick
 }
 
-fn side(node: &str, made: &RunShape, threads: &[(&str, u16)], engines: Value) -> Value {
+fn side(node: &str, made: &RunShape, threads: &[(&str, u16)], engines: &[Value]) -> Value {
     let thread = |(name, on_core): &(&str, u16)| {
         let (on_core, waited) = (vec![on_core; made.ticks], vec![50; made.ticks]);
         json!({"name": name, "on_core": on_core, "waited": waited})
@@ -156,8 +156,8 @@ fn nodes_and_events(made: &RunShape) -> Timeline {
             event(0.68, "rail", &format!("{rail}: congested -> in service")),
         ],
         "nodes": [
-            side("front", made, &own, json!([])),
-            side("acc-01", made, &theirs, Value::Array(vec![engine; made.ticks])),
+            side("front", made, &own, &[]),
+            side("acc-01", made, &theirs, &vec![engine; made.ticks]),
         ],
     });
     serde_json::from_value(timeline).expect("a timeline")

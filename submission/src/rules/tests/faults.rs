@@ -26,7 +26,7 @@ enum Plant {
     /// Replaces user.conf and its records.
     UserConf(String),
     /// Replaces TEST06's log of answers in a scenario, and its record.
-    AnswerRule(String, Vec<String>),
+    Answers(String, Vec<String>),
     /// Removes a key from a run's detailed log.
     Drop(String, String),
     None(()),
@@ -58,7 +58,7 @@ impl Fault {
                 .iter()
                 .for_each(|(run, key, v)| s.log(run, key, Some(v))),
             Plant::UserConf(text) => user_conf(s, text),
-            Plant::AnswerRule(scenario, lines) => answers(s, scenario, lines),
+            Plant::Answers(scenario, lines) => answers(s, scenario, lines),
             Plant::Drop(run, key) => s.log(run, key, None),
             Plant::None(()) => {}
             Plant::Code(plant) => plant(s),
