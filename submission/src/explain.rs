@@ -88,11 +88,8 @@ mod tests {
             make: String::new(),
         }];
         let of = |scenario: &str, words: &str| {
-            line(
-                &round,
-                &found,
-                &format!("o/results/sys/m/{scenario}/log {words}"),
-            )
+            let text = format!("o/results/sys/m/{scenario}/log {words}");
+            line(&round, &found, &text)
         };
         let short = "Test duration less than 600s in user config";
         let expected = Match::Found(vec!["run.duration".to_owned()]);

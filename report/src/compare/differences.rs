@@ -250,11 +250,8 @@ impl Comparison {
                 self.without
             );
         };
-        let between = format!(
-            "with 95 % between {} and {}",
-            change(low, d.figure),
-            change(high, d.figure)
-        );
+        let [low, high] = [low, high].map(|ratio| change(ratio, d.figure));
+        let between = format!("with 95 % between {low} and {high}");
         let word = match (d.is_real(), self.asked_other) {
             (Some(true), Some(asked)) => &format!("That is more than noise, {asked}"),
             (Some(true), None) if (d.ratio > 1.0) == d.figure.is_rate() => {
@@ -280,22 +277,13 @@ pub fn spread(group: &SettingGroup<'_>) -> Vec<String> {
         let values: Vec<f64> = group.runs.iter().filter_map(|r| figure.of(r)).collect();
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(0.0, f64::max);
-        (values.len() > 1).then(|| {
-            format!(
-                "{}: from {} to {}, {}",
-                figure.name,
-                figure.said(low),
-                figure.said(high),
-                change(high / low, figure)
-            )
-        })
+        let (name, differ) = (figure.name, change(high / low, figure));
+        let [low, high] = [low, high].map(|value| figure.said(value));
+        (values.len() > 1).then(|| format!("{name}: from {low} to {high}, {differ}"))
     });
-    let said: Vec<String> = figures.collect();
+    let said = figures.collect::<Vec<_>>().join("; ");
     let n = group.runs.len();
-    vec![format!(
-        "These are {n} repetitions of one setting. {}.",
-        said.join("; ")
-    )]
+    vec![format!("These are {n} repetitions of one setting. {said}.")]
 }
 
 #[cfg(test)]

@@ -53,10 +53,8 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
         }
     }
     let heading = "|run|LoadGen|samples/s|p50|p99|LoadGen's p99|samples|limited by";
-    format!(
-        "<div class=\"box\"><h3>The runs</h3>{}</div>",
-        table(&columns(heading), &rows)
-    )
+    let table = table(&columns(heading), &rows);
+    format!("<div class=\"box\"><h3>The runs</h3>{table}</div>")
 }
 
 fn settings_table(groups: &[SettingGroup<'_>]) -> String {

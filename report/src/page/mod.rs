@@ -182,18 +182,15 @@ fn missing(run: &RunFolder) -> String {
     if run.missing.is_empty() {
         return String::new();
     }
-    format!(
-        "<div class=\"box\"><h3>What is not there</h3>{}</div>",
-        list(&run.missing)
-    )
+    let missing = list(&run.missing);
+    format!("<div class=\"box\"><h3>What is not there</h3>{missing}</div>")
 }
 
 pub fn of(run: &RunFolder) -> String {
+    let verdict = [limits::picture(run), counts(run), missing(run)].concat();
+    let made = two(&settings(run), &programs(run));
     let main = [
-        section(
-            "The verdict",
-            &[limits::picture(run), counts(run), missing(run)].concat(),
-        ),
+        section("The verdict", &verdict),
         section("What limited it, and what to turn", &advice::html(run)),
         section("Where the time goes", &where_time_goes(run)),
         section("Over time", &course::picture(run)),
@@ -201,10 +198,7 @@ pub fn of(run: &RunFolder) -> String {
         section("The accelerators", &engines::picture(run)),
         section("The processors", &threads::picture(run)),
         section("The reconciliation", &ledger::picture(run)),
-        section(
-            "What it was made with",
-            &two(&settings(run), &programs(run)),
-        ),
+        section("What it was made with", &made),
         record(run),
     ];
     let title = format!("{}: {}", run.name, head::title(run));

@@ -14,13 +14,12 @@ const NAME: usize = 17;
 pub fn served(report: &ServedReport) -> String {
     let total = report.total();
     let (n, short) = (text::grouped, text::short);
+    let [arrived, answered] = [total.arrived, total.answered].map(n);
+    let [refused, dropped] = [total.refused, total.dropped_late].map(n);
     let mut out = format!(
-        "served {}: {} samples arrived, {} answered, {} refused, {} without an answer\n",
-        report.frontend,
-        n(total.arrived),
-        n(total.answered),
-        n(total.refused),
-        n(total.dropped_late)
+        "served {}: {arrived} samples arrived, {answered} answered, {refused} refused, {dropped} \
+         without an answer\n",
+        report.frontend
     );
     let own = ["connection", "arrived", "answered"];
     let mut table = Table::new(&[&own[..], &TRAFFIC].concat());
@@ -47,16 +46,14 @@ pub fn served(report: &ServedReport) -> String {
     out.push_str(&table.text());
     let ran = match &report.sequences {
         Some(s) => format!("{} sequences of {} tokens", n(s.answered), n(s.tokens)),
-        None => format!(
-            "{} batches, {} inputs copied for them",
-            n(report.batches.batches()),
-            n(report.engine_copies)
-        ),
+        None => {
+            let (batches, copies) = (n(report.batches.batches()), n(report.engine_copies));
+            format!("{batches} batches, {copies} inputs copied for them")
+        }
     };
+    let (slept, woken) = (n(report.sleeps), n(report.woken));
     out.push_str(&format!(
-        "NIC threads slept {} times and were woken {} times by another thread; {ran}\n",
-        n(report.sleeps),
-        n(report.woken),
+        "NIC threads slept {slept} times and were woken {woken} times by another thread; {ran}\n"
     ));
     if let Some(line) = decompressed(&report.decompressed) {
         out.push_str(&format!("{line}\n"));
@@ -64,11 +61,13 @@ pub fn served(report: &ServedReport) -> String {
     for line in places(&report.places) {
         out.push_str(&format!("{line}\n"));
     }
+    for m in &report.mismatches {
+        out.push_str(&format!("MISMATCH     {m}\n"));
+    }
     if !report.mismatches.is_empty() {
-        for m in &report.mismatches {
-            out.push_str(&format!("MISMATCH     {m}\n"));
-        }
-    } else if !report.clean {
+        return out;
+    }
+    if !report.clean {
         out.push_str("not compared: the session ended before its drain\n");
     } else if total.lost {
         out.push_str("reconciled   arrived = answered on each connection that was not lost\n");
