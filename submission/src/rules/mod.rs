@@ -40,13 +40,14 @@ pub struct SubmissionRule {
 /// Open` leaves it to the Network division alone.
 macro_rules! rules {
     ($($name:ident $id:literal $says:literal $(not $($division:ident)+)?;)*) => {
-        $(#[doc = $says] pub const $name: &$crate::rules::SubmissionRule = &$crate::rules::SubmissionRule {
+        use $crate::rules::SubmissionRule as Declared;
+        $(#[doc = $says] pub const $name: &Declared = &Declared {
             id: $id,
             says: $says,
             not_in: &[$($($crate::layout::Division::$division),+)?],
         };)*
         /// All rules of this list.
-        pub const ALL: &[&$crate::rules::SubmissionRule] = &[$($name),*];
+        pub const ALL: &[&Declared] = &[$($name),*];
     };
 }
 pub(crate) use rules;
