@@ -71,7 +71,7 @@ pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
 fn describes(node: &str, text: &str) -> Describe {
     let (node, config) = (node.to_owned(), text.to_owned());
     Arc::new(move || {
-        let machine = submission::describe::Node::told(
+        let machine = submission::describe::Node::describe_as_json(
             submission::describe::Role::Accelerator,
             VERSION,
             &node,

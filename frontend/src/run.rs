@@ -23,7 +23,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use ::report::Over;
+use ::report::RunEnd;
 use accelerator::engine::{
     streaming::TOKEN_BYTES,
     tokens::{Answers, answer as pretended},
@@ -268,7 +268,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);
     let mut page = None;
-    match left.end(settings.folder(), code.code(), &over.reason) {
+    match submission::manifest::end(left, settings.folder(), code.code(), &over.reason) {
         Ok(()) => page = write_page(settings.folder()),
         Err(error) => code = failed(code, &error),
     }
@@ -357,7 +357,7 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
 }
 
 /// Prints and writes the report; returns the exit code and the end for the live page.
-fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, Over) {
+fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, RunEnd) {
     let (summary, mut code) = ended.summary();
     if args.json {
         report::print_json(&summary);
@@ -376,7 +376,7 @@ fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, Over) {
         Some(false) => "INVALID",
         None => "COMPLETE",
     };
-    let over = Over {
+    let over = RunEnd {
         code: code.code(),
         word: word.to_owned(),
         reason: summary.run.exit.reason,

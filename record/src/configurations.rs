@@ -4,17 +4,15 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::Value;
 
-/// Name of the folder of copies in a run's folder.
-const FOLDER: &str = "files";
 /// Maximum size of a copy in bytes; a node's configuration is never larger.
 const MOST_BYTES: u64 = 1 << 17;
 /// Keys of a node's identity and place, which may differ between repetitions.
 const PLACES: [&str; 3] = ["node", "token_file", "loadgen.output_dir"];
 
-/// Returns the documents below `folder`, by file name. Skips files that are not YAML; `run.json`
-/// has their hashes.
+/// Returns the documents in the folder of copies, by file name. Skips files that are not YAML;
+/// `run.json` has their hashes.
 pub fn read(folder: &Path) -> BTreeMap<String, Value> {
-    let files = fs::read_dir(folder.join(FOLDER)).into_iter().flatten();
+    let files = fs::read_dir(folder).into_iter().flatten();
     let one = |file: fs::DirEntry| {
         let name = file.file_name().into_string().ok()?;
         let small = file.metadata().ok()?.len() <= MOST_BYTES;
@@ -64,8 +62,7 @@ mod tests {
     #[test]
     fn every_value_has_its_key_and_no_port() {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = folder.path().join(FOLDER);
-        fs::create_dir(&files).expect("made");
+        let files = folder.path();
         let yaml = "node: a\ncontrol: {listen: '127.0.0.1:7400'}\nengine: {threads: 2}\n\
                     nics: [{address: 10.0.0.1, slots: 8}]\nloadgen: {settings: {x: 1}}\n";
         fs::write(files.join("accelerator-a.yaml"), yaml).expect("written");

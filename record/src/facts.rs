@@ -100,29 +100,24 @@ impl fmt::Display for LinkLayer {
 }
 
 /// Ids that distinguish machines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MachineIds<'a> {
-    /// Host name.
+pub(crate) struct MachineIds<'a> {
     pub host: &'a str,
-    /// Hash of the machine-id.
     pub machine: Option<&'a str>,
-    /// Hash of the boot-id.
     pub boot: Option<&'a str>,
 }
 
 impl NodeFacts {
-    /// Returns the ids of the node's machine.
-    pub fn ids(&self) -> MachineIds<'_> {
+    /// Whether both nodes are on one machine; `None` if unknown.
+    pub fn same_machine(&self, other: &NodeFacts) -> Option<bool> {
+        self.ids().same(&other.ids())
+    }
+
+    fn ids(&self) -> MachineIds<'_> {
         MachineIds {
             host: &self.host,
             machine: self.machine.as_deref(),
             boot: self.boot.as_deref(),
         }
-    }
-
-    /// Compares two nodes with [`MachineIds::same`].
-    pub fn same_machine(&self, other: &NodeFacts) -> Option<bool> {
-        self.ids().same(&other.ids())
     }
 }
 
@@ -134,7 +129,7 @@ impl MachineIds<'_> {
     /// The machine-id counts only without a boot-id: copied images share it, and containers have
     /// their own or none. So equal machine-ids mean one machine only with equal host names;
     /// different ones mean two.
-    pub fn same(&self, other: &MachineIds<'_>) -> Option<bool> {
+    pub(crate) fn same(&self, other: &MachineIds<'_>) -> Option<bool> {
         if let (Some(a), Some(b)) = (self.boot, other.boot) {
             return Some(a == b);
         }

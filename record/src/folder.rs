@@ -7,10 +7,13 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{NodeFacts, Stage, Summary, configurations, hlog, timeline::Timeline};
+use super::{
+    COPIES, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations, histograms,
+    timeline::Timeline,
+};
 
 /// Name of the summary's file, which every run's folder has.
 pub const SUMMARY: &str = "summary.json";
@@ -19,12 +22,10 @@ pub const TIMELINE: &str = "timeline.json";
 /// Prefix of the names of histogram files ([`super::save`]).
 pub const HISTOGRAMS: &str = "latency";
 const LOG: &str = "latency.hlog";
-/// Name of the file with the run's command and the hashes of its files.
-pub const LEFT: &str = "run.json";
 
 /// Writes `summary.json`.
 ///
-/// The system cannot write the file.
+/// # Errors
 /// The system cannot write the file.
 pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
     let json = serde_json::to_vec_pretty(summary)?;
@@ -33,7 +34,7 @@ pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
 
 /// Writes `timeline.json`.
 ///
-/// The system cannot write the file.
+/// # Errors
 /// The system cannot write the file.
 pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
     let json = serde_json::to_vec(timeline)?;
@@ -66,7 +67,7 @@ pub enum ReadError {
 
 /// All data of one run.
 #[derive(Clone, Debug, Default)]
-pub struct Run {
+pub struct RunFolder {
     /// The run's name: its folder's name.
     pub name: String,
     /// The content of `summary.json`.
@@ -80,7 +81,7 @@ pub struct Run {
     /// The text of the log of histograms.
     pub hlog: Option<String>,
     /// The content of `run.json`.
-    pub left: Option<Value>,
+    pub manifest: Option<Manifest>,
     /// The nodes' configurations, by the names of their copies.
     pub configurations: BTreeMap<String, Value>,
     /// The content of `summary.json`, including keys of later versions.
@@ -108,13 +109,20 @@ fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
     }
 }
 
-impl Run {
+/// Returns a file's JSON; `None` if the file does not exist.
+fn json_of<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ReadError> {
+    let text = text_of(path)?;
+    let value = text.map(|text| serde_json::from_str(&text));
+    value.transpose().map_err(|e| content(path, &e))
+}
+
+impl RunFolder {
     /// Reads a run's folder.
     ///
     /// # Errors
-    /// [`ReadError`] names the file. Missing optional files are no error: [`Run::missing`]
+    /// [`ReadError`] names the file. Missing optional files are no error: [`RunFolder::missing`]
     /// names them.
-    pub fn read(path: &Path) -> Result<Run, ReadError> {
+    pub fn read(path: &Path) -> Result<RunFolder, ReadError> {
         let file = path.join(SUMMARY);
         let text = fs::read_to_string(&file).map_err(|source| ReadError::Io {
             path: file.clone(),
@@ -122,21 +130,15 @@ impl Run {
         })?;
         let raw: Value = serde_json::from_str(&text).map_err(|e| content(&file, &e))?;
         let summary = Summary::deserialize(&raw).map_err(|e| content(&file, &e))?;
-        let mut run = Run {
+        let mut run = RunFolder {
             name: name_of(path),
             summary,
             raw,
-            ..Run::default()
+            ..RunFolder::default()
         };
-        let file = path.join(TIMELINE);
-        if let Some(text) = text_of(&file)? {
-            run.timeline = Some(serde_json::from_str(&text).map_err(|e| content(&file, &e))?);
-        }
-        let file = path.join(LEFT);
-        if let Some(text) = text_of(&file)? {
-            run.left = Some(serde_json::from_str(&text).map_err(|e| content(&file, &e))?);
-        }
-        run.configurations = configurations::read(path);
+        run.timeline = json_of(&path.join(TIMELINE))?;
+        run.manifest = json_of(&path.join(MANIFEST))?;
+        run.configurations = configurations::read(&path.join(COPIES));
         let file = path.join(LOG);
         run.hlog = text_of(&file)?;
         run.open().map_err(|why| content(&file, &why))?;
@@ -149,8 +151,8 @@ impl Run {
     /// The log of histograms is malformed.
     pub fn open(&mut self) -> Result<(), String> {
         if let Some(log) = &self.hlog {
-            self.histograms = hlog::read(log)?;
-            self.began = hlog::began(log);
+            self.histograms = histograms::read_log(log)?;
+            self.began = histograms::began(log);
         } else {
             self.missing.push(format!(
                 "`{LOG}` is not there: no percentile curves are drawn"
@@ -176,21 +178,14 @@ impl Run {
         self.summary.run.evidence.loadgen?.bound_us
     }
 
-    /// Returns a value of `run.json` by its path.
-    pub fn said(&self, path: &[&str]) -> Option<&Value> {
-        path.iter()
-            .try_fold(self.left.as_ref()?, |v, key| v.get(key))
-    }
-
     /// Returns each key of a node's configuration, by the file name of its copy; without a readable
     /// copy, the configuration's hash.
     pub fn configuration(&self, copy: &str) -> Vec<(String, String)> {
         if let Some(document) = self.configurations.get(copy) {
             return configurations::flat(document);
         }
-        let hash = self
-            .said(&["files", copy, "sha256"])
-            .and_then(Value::as_str);
+        let files = self.manifest.as_ref().map(|m| &m.files);
+        let hash = files.and_then(|files| files.get(copy)).map(|f| &f.sha256);
         let hash = hash.map(|h| ("configuration".to_owned(), h.chars().take(12).collect()));
         hash.into_iter().collect()
     }
@@ -201,23 +196,21 @@ impl Run {
     }
 
     /// Creates a run from a summary and a timeline alone: a run in progress, or one in a test.
-    pub fn of(name: &str, summary: &Summary, timeline: Option<Timeline>) -> Run {
-        Run {
+    pub fn of(name: &str, summary: &Summary, timeline: Option<Timeline>) -> RunFolder {
+        RunFolder {
             name: name.to_owned(),
             summary: summary.clone(),
             raw: serde_json::to_value(summary).unwrap_or_default(),
             timeline,
-            ..Run::default()
+            ..RunFolder::default()
         }
     }
 
     /// Returns the facts that the frontend's node and each accelerator report.
     pub fn nodes(&self) -> Vec<(String, &NodeFacts)> {
         let system = &self.summary.run.system;
-        let own = system
-            .facts
-            .as_ref()
-            .map(|f| (self.summary.node.clone(), f));
+        let own = system.facts.as_ref();
+        let own = own.map(|f| (self.summary.node.clone(), f));
         let others = system.accelerators.iter();
         let others = others.filter_map(|a| Some((a.node.clone(), a.facts.as_ref()?)));
         own.into_iter().chain(others).collect()
@@ -238,10 +231,14 @@ mod tests {
     #[test]
     fn a_folder_without_a_summary_is_named_and_what_to_do() {
         let folder = tempfile::tempdir().expect("a folder");
-        let error = Run::read(folder.path()).expect_err("empty").to_string();
+        let error = RunFolder::read(folder.path())
+            .expect_err("empty")
+            .to_string();
         assert!(error.contains("summary.json") && error.contains("name the folder"));
         fs::write(folder.path().join(SUMMARY), "{\"samples\": \"many\"}").expect("written");
-        let error = Run::read(folder.path()).expect_err("no number").to_string();
+        let error = RunFolder::read(folder.path())
+            .expect_err("no number")
+            .to_string();
         assert!(error.contains("summary.json: invalid type"), "{error}");
     }
 
@@ -249,7 +246,7 @@ mod tests {
     fn what_is_not_there_is_said_and_no_error() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join(SUMMARY), "{\"node\": \"f\"}").expect("written");
-        let run = Run::read(folder.path()).expect("a run");
+        let run = RunFolder::read(folder.path()).expect("a run");
         assert_eq!(run.missing.len(), 2);
         assert!(
             run.missing[1].contains("timeline.json"),

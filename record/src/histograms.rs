@@ -1,18 +1,22 @@
-//! Writes histograms to files that other tools read: interval logs of serialized histograms, and
-//! `.hgrm` tables for plotting.
+//! Files of histograms: interval logs of serialized histograms, written and read, and `.hgrm`
+//! tables for plotting.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     io::Write,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use hdrhistogram::{
     Histogram,
     serialization::{
-        V2DeflateSerializer,
-        interval_log::{IntervalLogWriterBuilder, IntervalLogWriterError, Tag},
+        Deserializer, V2DeflateSerializer,
+        interval_log::{
+            IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
+        },
     },
 };
 
@@ -36,10 +40,7 @@ const TICKS: u32 = 5;
 
 /// Writes an interval log: one V2 compressed histogram in nanoseconds for each key, which is its
 /// tag. The readable maximum in each line is in microseconds.
-///
-/// # Errors
-/// The errors of writing to `to`.
-pub fn write_log<'a>(
+fn write_log<'a>(
     histograms: impl IntoIterator<Item = &'a (&'static str, Histogram<u64>)>,
     started: SystemTime,
     duration: Duration,
@@ -64,10 +65,7 @@ pub fn write_log<'a>(
 
 /// Writes the table that HdrHistogram's plotter reads. Divides values by `unit`: 1000 turns
 /// nanoseconds into microseconds.
-///
-/// # Errors
-/// The errors of writing to `to`.
-pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) -> io::Result<()> {
+fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) -> io::Result<()> {
     writeln!(
         to,
         "{:>12} {:>14} {:>10} {:>14}\n",
@@ -76,10 +74,8 @@ pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) ->
     let mut total = 0u64;
     for step in histogram.iter_quantiles(TICKS) {
         total += step.count_since_last_iteration();
-        let (value, quantile) = (
-            step.value_iterated_to() as f64 / unit,
-            step.quantile_iterated_to(),
-        );
+        let value = step.value_iterated_to() as f64 / unit;
+        let quantile = step.quantile_iterated_to();
         write!(to, "{value:12.3} {quantile:.12} {total:10}")?;
         if quantile < 1.0 {
             write!(to, " {:14.2}", 1.0 / (1.0 - quantile))?;
@@ -151,12 +147,38 @@ pub fn save(
     Ok(files)
 }
 
+/// Returns all histograms of a log by tag, in nanoseconds. The error names the malformed entry.
+pub(crate) fn read_log(log: &str) -> Result<BTreeMap<String, Histogram<u64>>, String> {
+    let mut all = BTreeMap::new();
+    let mut deserializer = Deserializer::new();
+    for entry in IntervalLogIterator::new(log.as_bytes()) {
+        let entry = entry.map_err(|e| format!("not a log of histograms: {e:?}"))?;
+        let LogEntry::Interval(interval) = entry else {
+            continue;
+        };
+        let Some(tag) = interval.tag() else { continue };
+        let bytes = BASE64_STANDARD
+            .decode(interval.encoded_histogram())
+            .map_err(|e| format!("the histogram `{}` is not base 64: {e}", tag.as_str()))?;
+        let histogram = deserializer
+            .deserialize(&mut &bytes[..])
+            .map_err(|e| format!("the histogram `{}`: {e}", tag.as_str()))?;
+        all.insert(tag.as_str().to_owned(), histogram);
+    }
+    Ok(all)
+}
+
+/// Returns the log's start time, in seconds since 1970.
+pub(crate) fn began(log: &str) -> Option<f64> {
+    let line = log.lines().find_map(|l| l.strip_prefix("#[StartTime: "))?;
+    line.split(' ').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hlog;
 
     fn of(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
         let mut h = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("an hour");
@@ -193,46 +215,14 @@ mod tests {
         ) {
             let h = histograms(&ns);
             let log = log(&h);
-            let back = hlog::read(&log).expect("histograms");
+            let back = read_log(&log).expect("histograms");
             prop_assert_eq!(back.len(), h.len());
             for (key, histogram) in &h {
                 prop_assert_eq!(&back[*key], histogram);
             }
-            prop_assert_eq!(hlog::began(&log), Some(1_700_000_000.25));
+            prop_assert_eq!(began(&log), Some(1_700_000_000.25));
             let cut = log.replace("HISTFAA", "HISTFA!");
-            prop_assert!(hlog::read(&cut).expect_err("no base 64").contains("base 64"));
-        }
-
-        #[test]
-        fn a_plot_table_holds_every_sample_in_order(
-            ns in prop::collection::vec(0u64..1 << 36, 1..300),
-        ) {
-            let text = hgrm(&of(ns.iter().copied()));
-            let mut lines = text.lines();
-            prop_assert_eq!(lines.next(), Some("       Value     Percentile TotalCount 1/(1-Percentile)"));
-            prop_assert_eq!(lines.next(), Some(""));
-            let rows: Vec<Vec<f64>> = lines
-                .take_while(|l| !l.starts_with('#'))
-                .map(|l| l.split_whitespace().map(|c| c.parse().expect("a number")).collect())
-                .collect();
-            let mut sorted = ns.clone();
-            sorted.sort_unstable();
-            for pair in rows.windows(2) {
-                prop_assert!((0..3).all(|column| pair[0][column] <= pair[1][column]));
-                let inverse = 1.0 / (1.0 - pair[0][1]);
-                prop_assert!((pair[0][3] - inverse).abs() <= 0.006 + pair[0][3] * 1e-9);
-            }
-            for row in &rows {
-                // As many samples as the row counts are at most its value, up to the bucket's
-                // width.
-                let value_ns = row[0] * 1000.0 + 1.0;
-                let below = sorted.iter().filter(|&&t| t as f64 <= value_ns).count();
-                prop_assert!(below as f64 >= row[2], "{row:?}: {below}");
-                prop_assert!(row[2] / ns.len() as f64 >= row[1] - 1e-9, "{row:?}");
-            }
-            let last = rows.last().expect("a row");
-            prop_assert_eq!(last.len(), 3);
-            prop_assert_eq!((last[1], last[2]), (1.0, ns.len() as f64));
+            prop_assert!(read_log(&cut).expect_err("no base 64").contains("base 64"));
         }
     }
 

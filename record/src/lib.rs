@@ -3,77 +3,68 @@
 //!
 //! | module | file of the folder, or content of the record |
 //! | --- | --- |
-//! | `folder` | a run's whole folder ([`Run`]) |
+//! | `folder` | a run's whole folder ([`RunFolder`]) |
 //! | `summary` | `summary.json` ([`Summary`], [`RunRecord`], [`SystemRecord`]) |
+//! | `manifest` | `run.json` ([`Manifest`]) |
 //! | [`timeline`] | `timeline.json` |
-//! | `histograms`, `hlog` | `latency.hlog` and `latency-STAGE.us.hgrm` |
+//! | `histograms` | `latency.hlog` and `latency-STAGE.us.hgrm` |
 //! | `configurations` | copies of the nodes' configurations |
-//! | `stages`, `phases`, `tokens`, `throughput`, `loadgen` | times and rates |
-//! | `ledger` | the dispatcher's counts, and their comparison with all others |
-//! | `traffic`, `usage` | use of connections, threads and engines |
+//! | `stages`, `tokens`, `loadgen` | times and rates |
+//! | `reconcile` | comparison of all counts |
+//! | `usage` | use of connections, threads and engines |
 //! | `limits` | causes that limited the run, as `report` judges |
-//! | `losses`, `refusals`, `verified`, `accuracy` | losses and refusals, correctness of answers |
-//! | `engine`, `content`, `facts`, `places`, `gpu`, `batches` | nodes' reports about themselves |
+//! | `losses`, `correctness` | losses and refusals, correctness of answers |
+//! | `engine`, `facts`, `batches` | nodes' reports about themselves |
 //! | `served` | a session, seen from the accelerator |
 //! | `settings` | settings of the run |
 
-mod accuracy;
 mod batches;
 mod configurations;
-mod content;
+mod correctness;
 mod engine;
 mod facts;
 mod folder;
-mod gpu;
 mod histograms;
-mod hlog;
-mod ledger;
 mod limits;
 mod loadgen;
 mod losses;
-mod phases;
-mod places;
-mod refusals;
+mod manifest;
+mod reconcile;
 mod served;
 mod settings;
 mod stages;
 mod summary;
-mod throughput;
 pub mod timeline;
 mod tokens;
-mod traffic;
 mod usage;
-mod verified;
 
-pub use accuracy::Accuracy;
-pub use batches::BatchSizes;
-pub use content::{Content, MAX_CONTENT_NAME};
-pub use engine::{CacheState, EngineInfo, MAX_CACHE_WORDS, MAX_ENGINE_NAME, PrefixCache};
-pub use facts::{LinkFact, LinkLayer, MAX_HOST, MachineIds, NodeFacts};
-pub use folder::{
-    HISTOGRAMS, LEFT, ReadError, Run, SUMMARY, TIMELINE, write_summary, write_timeline,
+pub use batches::{BatchSizes, GpuRecord};
+pub use correctness::{Accuracy, Verified};
+pub use engine::{
+    CacheState, Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
+    PrefixCache,
 };
-pub use gpu::GpuRecord;
-pub use histograms::{SaveError, file_names, save, write_hgrm, write_log};
-pub use ledger::{Ledger, Mismatch};
+pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
+pub use folder::{
+    HISTOGRAMS, ReadError, RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline,
+};
+pub use histograms::{SaveError, file_names, save};
 pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
 pub use loadgen::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,
 };
-pub use losses::{LossRecord, SilentOn, grouped};
-pub use phases::{PhaseKind, PhaseRecord};
-pub use places::{NicPlace, Places};
-pub use refusals::{RefusalRecord, kind_of};
+pub use losses::{LossRecord, RefusalRecord, SilentOn, grouped, kind_of};
+pub use manifest::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord};
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
-pub use stages::{Stage, StageRow, StageTable};
+pub use stages::{PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport};
 pub use summary::{
-    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
-    PostingRule, RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
+    AcceleratorRecord, CarriedPayload, ConnectionRecord, LOOPBACK_NOTE, Ledger, LostSession, Mode,
+    PostingRule, RailChange, RailRecord, RunExit, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
-pub use throughput::ThroughputReport;
 pub use timeline::Figures;
 pub use tokens::{CountRow, TokenRecord, TokenTime};
-pub use traffic::TrafficRecord;
-pub use usage::{DecompressedUse, EngineUse, NicUse, NodeUse, PathUse, ThreadGroup};
-pub use verified::Verified;
+pub use usage::{
+    DecompressedUse, EngineUse, NicPlace, NicUse, NodeUse, PathUse, Places, ThreadGroup,
+    TrafficRecord,
+};

@@ -1,4 +1,4 @@
-//! Losses of accelerators and connections during a run.
+//! Losses of accelerators and connections, and refusals of samples.
 
 use std::fmt;
 
@@ -97,6 +97,42 @@ impl fmt::Display for LossRecord {
     }
 }
 
+/// Maximum number of characters of a kind.
+const KIND: usize = 48;
+
+/// Refusals of one kind by one accelerator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusalRecord {
+    /// The accelerator's node.
+    pub node: String,
+    /// Begin of the reasons, up to a colon: `HTTP 500`.
+    pub kind: String,
+    /// Number of refusals.
+    pub count: u64,
+    /// Index of the first sample refused for this kind of reason.
+    pub sample: u64,
+    /// Reason of that first refusal.
+    pub words: String,
+}
+
+/// Returns the kind of a reason: the text before the first `: `, ` (` or `;`.
+pub fn kind_of(reason: &str) -> String {
+    let ends = [": ", " (", ";"].iter().filter_map(|end| reason.find(end));
+    let kind = &reason[..ends.min().unwrap_or(reason.len())];
+    match kind.char_indices().nth(KIND) {
+        Some((end, _)) => {
+            let begin = &kind[..end];
+            // Cuts at a blank; a single long word is cut anywhere.
+            let whole = begin.rsplit_once(' ');
+            let whole = whole.filter(|_| !kind[end..].starts_with(' '));
+            format!("{}…", whole.map_or(begin, |(whole, _)| whole).trim_end())
+        }
+        None if kind.is_empty() => "no reason given".to_owned(),
+        None => kind.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,15 +161,22 @@ mod tests {
              back 14.0 s into the run"
         );
         l.connections.push(2);
-        assert!(
-            l.to_string()
-                .starts_with("2 of 3 connections to acc-a lost 12.3 s into")
-        );
+        let text = l.to_string();
+        assert!(text.starts_with("2 of 3 connections to acc-a lost 12.3 s into"));
         (l.at_s, l.again, l.back) = (None, 0, false);
-        assert!(
-            l.to_string()
-                .contains("lost before the run's first query: it was")
-        );
-        assert!(l.to_string().ends_with("; no sample was in flight"));
+        let text = l.to_string();
+        assert!(text.contains("lost before the run's first query: it was"));
+        assert!(text.ends_with("; no sample was in flight"));
+    }
+
+    #[test]
+    fn a_kind_is_what_stands_before_a_colon_and_no_longer_than_a_column() {
+        assert_eq!(kind_of("HTTP 500: a: b"), "HTTP 500");
+        assert_eq!(kind_of("cut stream (after 3): x"), "cut stream");
+        assert_eq!(kind_of(""), "no reason given");
+        assert_eq!(kind_of(&"ü".repeat(90)).chars().count(), KIND + 1);
+        let long = "the prompt of 8,192 tokens is longer than the model's context";
+        let begin = "the prompt of 8,192 tokens is longer than the…";
+        assert_eq!(kind_of(long), begin);
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{BatchSizes, DecompressedUse, Mismatch, Places, TrafficRecord, ledger::Check};
+use super::{BatchSizes, DecompressedUse, Places, TrafficRecord, reconcile::Comparison};
 
 /// One connection, seen from the accelerator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -121,55 +121,43 @@ impl ServedReport {
 
     /// Compares all counts that must be equal. Skips lost connections, and every connection if the
     /// frontend was lost.
-    pub fn reconcile(&self) -> Vec<Mismatch> {
-        let mut check = Check::default();
+    fn compare(&self) -> Vec<String> {
+        let mut all = Comparison::default();
         if !self.clean {
-            return check.0;
+            return all.0;
         }
         for c in self.connections.iter().filter(|c| !c.lost) {
             let of = |what: &str| format!("{what} of connection {}", c.connection);
-            check.same(
-                of("writes received"),
-                c.rx.writes,
-                "samples that arrived",
-                c.arrived,
-            );
+            let arrived = ("samples that arrived", c.arrived);
+            all.same((of("writes received"), c.rx.writes), arrived);
             let responses = c.answered.saturating_add(c.refused);
             let done = responses.saturating_add(c.dropped_late);
-            check.same(
-                of("samples"),
-                c.arrived,
-                "samples answered, refused or dropped",
-                done,
-            );
+            let done = ("samples answered, refused or dropped", done);
+            all.same((of("samples"), c.arrived), done);
             let ends = c.tx.writes.saturating_sub(c.tx.parts);
-            check.same(of("writes sent"), ends, "responses", responses);
+            all.same((of("writes sent"), ends), ("responses", responses));
         }
         let total = self.total();
-        if !total.lost {
-            match &self.sequences {
-                Some(s) => check.same(
-                    "sequences answered",
-                    s.answered,
-                    "samples answered",
-                    total.answered,
-                ),
-                // The engine may or may not have run the samples that were dropped.
-                None if (total.answered..=total.arrived).contains(&self.batches.samples()) => {}
-                None => check.same(
-                    "samples in batches",
-                    self.batches.samples(),
-                    "samples that arrived",
-                    total.arrived,
-                ),
+        let ran = self.batches.samples();
+        match &self.sequences {
+            _ if total.lost => {}
+            Some(s) => {
+                let answered = ("samples answered", total.answered);
+                all.same(("sequences answered", s.answered), answered);
+            }
+            // The engine may or may not have run the samples that were dropped.
+            None if (total.answered..=total.arrived).contains(&ran) => {}
+            None => {
+                let arrived = ("samples that arrived", total.arrived);
+                all.same(("samples in batches", ran), arrived);
             }
         }
-        check.0
+        all.0
     }
 
     /// Computes [`ServedReport::mismatches`]. Returns whether all counts agree.
     pub fn close(&mut self) -> bool {
-        self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
+        self.mismatches = self.compare();
         self.mismatches.is_empty()
     }
 }
@@ -206,7 +194,6 @@ mod tests {
         let connection = |connection, n| {
             let mut c = ServedConnection {
                 connection,
-                epoch: 1,
                 arrived: n,
                 answered: n,
                 ..ServedConnection::default()
@@ -214,14 +201,10 @@ mod tests {
             (c.rx.writes, c.tx.writes) = (n, n);
             c
         };
-        let mut batches = BatchSizes::new(4);
-        (0..6).for_each(|_| batches.record(2));
         ServedReport {
-            frontend: "frontend-01".to_owned(),
             clean: true,
             connections: vec![connection(0, 5), connection(1, 7)],
-            batches,
-            sleeps: 3,
+            batches: BatchSizes::from_counts(&[0, 0, 6, 0, 0]),
             ..ServedReport::default()
         }
     }

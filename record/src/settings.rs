@@ -44,29 +44,3 @@ pub struct SettingRecord {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrode: Vec<GivenValue>,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_has_value_and_origin_beside_the_name() {
-        let s = SettingRecord {
-            name: "mode".to_owned(),
-            given: GivenValue {
-                value: "AccuracyOnly".to_owned(),
-                from: "--mode".to_owned(),
-            },
-            ..SettingRecord::default()
-        };
-        let json = serde_json::to_value(&s).expect("JSON");
-        let expected = serde_json::json!({
-            "name": "mode", "of": "loadgen", "value": "AccuracyOnly", "from": "--mode"
-        });
-        assert_eq!(json, expected);
-        assert_eq!(
-            serde_json::from_value::<SettingRecord>(json).expect("reads back"),
-            s
-        );
-    }
-}

@@ -1,4 +1,5 @@
-//! Stages of a sample between LoadGen's issue and its completion, and their latencies.
+//! Times and rates of a run: stages of a sample between LoadGen's issue and its completion, phases,
+//! throughput.
 
 use std::collections::BTreeMap;
 
@@ -132,6 +133,91 @@ impl StageTable {
     pub fn count(&self) -> u64 {
         self.0.values().map(|r| r.count).max().unwrap_or(0)
     }
+}
+
+/// Purpose of a phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PhaseKind {
+    /// LoadGen issues every sample once.
+    Accuracy,
+    /// LoadGen measures the scenario's traffic.
+    #[default]
+    Performance,
+    /// LoadGen measures one rate of find-peak.
+    Step,
+}
+
+/// One phase. The run's samples are the sum over all phases.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PhaseRecord {
+    /// Name: `accuracy`, `performance`, `step 3`.
+    pub name: String,
+    /// Purpose of the phase.
+    pub kind: PhaseKind,
+    /// Target rate of a find-peak step, in queries per second.
+    pub asked_per_s: Option<f64>,
+    /// True if the latency met LoadGen's bound at that rate.
+    pub kept: Option<bool>,
+    /// Samples recorded in the phase.
+    pub samples: u64,
+    /// Seconds from the first issue to the last completion. Includes loading the sample sets of an
+    /// accuracy phase, except the first.
+    pub duration_s: f64,
+    /// Samples per second over `duration_s`.
+    pub per_s: f64,
+    /// Latencies of the phase's samples by stage.
+    pub stages: StageTable,
+}
+
+impl PhaseRecord {
+    /// Creates a phase's record from its recorded stages.
+    pub fn new(name: String, kind: PhaseKind, stages: StageTable, duration_s: f64) -> Self {
+        let samples = stages.count();
+        let per_s = if duration_s > 0.0 {
+            (samples as f64 / duration_s * 1000.0).round() / 1000.0
+        } else {
+            0.0
+        };
+        PhaseRecord {
+            name,
+            kind,
+            samples,
+            duration_s,
+            per_s,
+            stages,
+            ..PhaseRecord::default()
+        }
+    }
+
+    /// Returns the row of the stage `total`.
+    pub fn total(&self) -> StageRow {
+        self.stages.get(Stage::Total).copied().unwrap_or_default()
+    }
+}
+
+/// Throughput of a run. `None` if the run was too short for the figure.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThroughputReport {
+    /// Samples completed.
+    pub completed: u64,
+    /// Seconds from the start to the last reading.
+    pub duration_s: f64,
+    /// Samples per second over `duration_s`.
+    pub mean_per_s: f64,
+    /// Samples of the slowest full second.
+    pub min_per_s: Option<u64>,
+    /// Median of the full seconds after the first.
+    pub steady_per_s: Option<f64>,
+    /// Samples of the first second.
+    pub first_per_s: Option<u64>,
+    /// Ratio of the first second to the steady state; below 1 after a cold start.
+    pub first_over_steady: Option<f64>,
+    /// Samples of each full second.
+    pub per_second: Vec<u64>,
+    /// Samples after the last full second.
+    pub rest: u64,
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Accuracy, BatchSizes, Content, Evidence, GpuRecord, Ledger, Limits, LoadgenRecord, LossRecord,
-    Mismatch, NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord,
-    StageTable, ThroughputReport, TokenRecord, TrafficRecord, Verified, ledger,
+    Accuracy, BatchSizes, Content, Evidence, GpuRecord, Limits, LoadgenRecord, LossRecord,
+    NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord, StageTable,
+    ThroughputReport, TokenRecord, TrafficRecord, Verified,
     timeline::{ConnectionTick, Event, NodeSide},
 };
 
@@ -43,7 +43,7 @@ impl Mode {
 /// Payload of the answered samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Carried {
+pub struct CarriedPayload {
     /// Bytes of requests.
     pub bytes_out: u64,
     /// Bytes of responses.
@@ -54,7 +54,7 @@ pub struct Carried {
     pub gbit_in_per_s: f64,
 }
 
-impl Carried {
+impl CarriedPayload {
     /// Computes the rates from the bytes and the run's duration in seconds.
     pub fn new(bytes_out: u64, bytes_in: u64, duration_s: f64) -> Self {
         let gbit = |bytes: u64| {
@@ -64,7 +64,7 @@ impl Carried {
                 0.0
             }
         };
-        Carried {
+        CarriedPayload {
             bytes_out,
             bytes_in,
             gbit_out_per_s: gbit(bytes_out),
@@ -271,6 +271,32 @@ pub struct PostingRule {
     pub one_by_one: bool,
 }
 
+/// The dispatcher's counts of samples. Only `warmed` counts warm-up samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    /// Samples that LoadGen issued.
+    pub issued: u64,
+    /// Samples completed with the accelerator's response.
+    pub answered: u64,
+    /// Samples completed empty, because the run was given up.
+    pub emptied: u64,
+    /// Writes of samples posted, including repeated dispatches.
+    pub posted: u64,
+    /// Responses read from their slots.
+    pub responses: u64,
+    /// Samples dispatched again because their connection was lost.
+    pub redispatched: u64,
+    /// Refusals by accelerators: first, second and third refusals of a sample.
+    pub refused: [u64; 3],
+    /// Responses dropped, because their sample had been dispatched on another connection.
+    pub late_dropped: u64,
+    /// Connections lost.
+    pub lost_connections: u64,
+    /// Warm-up samples posted, received and answered; no other field includes them.
+    pub warmed: u64,
+}
+
 /// Counts of the system under test: a cluster's nodes, or an engine in this process. In JSON its
 /// keys are keys of the [`RunRecord`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -335,7 +361,7 @@ pub struct SystemRecord {
 /// Exit status of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Exit {
+pub struct RunExit {
     /// Exit code: 0 valid, 1 LoadGen says invalid, 2 bad usage or configuration, 3 a peer was lost,
     /// 130 interrupted.
     pub code: u8,
@@ -401,7 +427,7 @@ pub struct RunRecord {
     /// Throughput, second by second.
     pub throughput: ThroughputReport,
     /// Payload of the answered samples.
-    pub carried: Carried,
+    pub carried: CarriedPayload,
     /// Counts of the system under test.
     #[serde(flatten)]
     pub system: SystemRecord,
@@ -412,7 +438,7 @@ pub struct RunRecord {
     /// Counts that do not agree; [`RunRecord::close`] computes them.
     pub mismatches: Vec<String>,
     /// Exit status of the process.
-    pub exit: Exit,
+    pub exit: RunExit,
 }
 
 impl RunRecord {
@@ -441,18 +467,6 @@ impl RunRecord {
             total.rx.add(&c.rx);
         }
         total
-    }
-
-    /// Compares all counts that must be equal. The result is empty for a consistent run.
-    pub fn reconcile(&self) -> Vec<Mismatch> {
-        ledger::reconcile(self)
-    }
-
-    /// Computes the totals and mismatches. Returns whether all counts agree.
-    pub fn close(&mut self) -> bool {
-        self.system.connections_total = self.total();
-        self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
-        self.mismatches.is_empty()
     }
 }
 

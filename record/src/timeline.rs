@@ -214,10 +214,8 @@ pub fn latency_bucket(ns: u64) -> u16 {
 
 /// Returns the lowest latency in a bucket, in nanoseconds.
 pub fn bucket_begins(bucket: u16) -> u64 {
-    let (octave, step) = (
-        u32::from(bucket) / PER_OCTAVE,
-        u32::from(bucket) % PER_OCTAVE,
-    );
+    let octave = u32::from(bucket) / PER_OCTAVE;
+    let step = u32::from(bucket) % PER_OCTAVE;
     let shift = octave.saturating_sub(PER_OCTAVE.ilog2()).min(60);
     u64::from(PER_OCTAVE + step) << shift
 }

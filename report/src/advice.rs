@@ -1,7 +1,7 @@
 //! What limited the run, and what to turn: the judge's findings, the same as in the summary's
 //! last line and in `docs/tuning.md`.
 
-use record::{Cause, Finding, Run};
+use record::{Cause, Finding, RunFolder};
 
 use crate::{
     causes,
@@ -31,18 +31,15 @@ fn of_finding(f: &Finding, first: bool) -> String {
 }
 
 /// The findings, strongest first, and what the slowest samples have in common.
-pub fn html(run: &Run) -> String {
+pub fn html(run: &RunFolder) -> String {
     let limits = &run.summary.run.limits;
     // A cause that only older versions name has no text except its line.
     let findings = limits.findings.iter().enumerate();
-    let cards: String = findings
-        .filter(|(_, f)| f.cause != Cause::Other)
-        .map(|(i, finding)| of_finding(finding, i == 0))
-        .collect();
-    let is_other = limits
-        .findings
-        .first()
-        .is_some_and(|f| f.cause == Cause::Other);
+    let cards = findings.filter(|(_, f)| f.cause != Cause::Other);
+    let cards = cards.map(|(i, finding)| of_finding(finding, i == 0));
+    let cards: String = cards.collect();
+    let is_other = limits.findings.first();
+    let is_other = is_other.is_some_and(|f| f.cause == Cause::Other);
     let mut out = String::new();
     if cards.is_empty() || is_other {
         let line = match limits.line.as_str() {
@@ -55,9 +52,8 @@ pub fn html(run: &Run) -> String {
         out.push_str(&format!("<ol class=\"cards\">{cards}</ol>"));
     }
     let slow = run.timeline.iter();
-    let slow: Vec<String> = slow
-        .flat_map(|t| slowest::common(run, &t.slowest))
-        .collect();
+    let slow = slow.flat_map(|t| slowest::common(run, &t.slowest));
+    let slow: Vec<String> = slow.collect();
     if !slow.is_empty() {
         out.push_str(&paragraph(&slow.join(" ")));
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use record::Run;
+use record::RunFolder;
 
 use crate::{Error, FILE, html, put, read_all};
 
@@ -14,7 +14,7 @@ use crate::{Error, FILE, html, put, read_all};
 /// same settings count as repetitions of one run.
 #[derive(Clone, Debug, Parser)]
 pub struct ReportArgs {
-    /// Run folders, or pages
+    /// RunFolder folders, or pages
     #[arg(required = true, value_name = "DIR")]
     runs: Vec<PathBuf>,
 
@@ -35,7 +35,7 @@ pub enum Outcome {
 
 fn make(args: &ReportArgs) -> Result<PathBuf, Error> {
     let runs = args.runs.iter().map(|path| read_all(path));
-    let runs: Vec<Vec<Run>> = runs.collect::<Result<_, _>>()?;
+    let runs: Vec<Vec<RunFolder>> = runs.collect::<Result<_, _>>()?;
     let runs = runs.concat();
     let out = match (&args.output, &args.runs[..]) {
         (Some(out), _) => out.clone(),

@@ -10,7 +10,7 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use record::{ReadError, Run, Summary, timeline::Timeline};
+use record::{Manifest, ReadError, RunFolder, Summary, timeline::Timeline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,32 +21,25 @@ const ENDS: &str = "</script>";
 /// Maximum size of a record's JSON in bytes, many times that of any run.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The content of the element.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Record {
-    /// The run's name.
     name: String,
-    /// The content of `summary.json`.
     summary: Value,
-    /// The content of `timeline.json`.
     timeline: Option<Timeline>,
     /// The unchanged text of `latency.hlog`.
     hlog: Option<String>,
-    /// The content of `run.json`.
-    run: Option<Value>,
-    /// The nodes' configurations.
+    run: Option<Manifest>,
     configurations: BTreeMap<String, Value>,
 }
 
-/// The element that embeds a run.
-pub fn record(run: &Run) -> String {
+pub fn record(run: &RunFolder) -> String {
     let record = Record {
         name: run.name.clone(),
         summary: run.raw.clone(),
         timeline: run.timeline.clone(),
         hlog: run.hlog.clone(),
-        run: run.left.clone(),
+        run: run.manifest.clone(),
         configurations: run.configurations.clone(),
     };
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
@@ -63,9 +56,9 @@ pub fn record(run: &Run) -> String {
 ///
 /// # Errors
 /// [`ReadError`] names the file.
-pub fn read_all(path: &Path) -> Result<Vec<Run>, ReadError> {
+pub fn read_all(path: &Path) -> Result<Vec<RunFolder>, ReadError> {
     if !path.is_file() {
-        return Ok(vec![Run::read(path)?]);
+        return Ok(vec![RunFolder::read(path)?]);
     }
     let page = fs::read_to_string(path).map_err(|source| ReadError::Io {
         path: path.to_owned(),
@@ -77,8 +70,7 @@ pub fn read_all(path: &Path) -> Result<Vec<Run>, ReadError> {
     })
 }
 
-/// The runs of a page: one, or those that it compares.
-pub fn read(page: &str) -> Result<Vec<Run>, String> {
+pub fn read(page: &str) -> Result<Vec<RunFolder>, String> {
     let records: Vec<&str> = page.split(BEGINS).skip(1).collect();
     if records.is_empty() {
         return Err(
@@ -89,22 +81,22 @@ pub fn read(page: &str) -> Result<Vec<Run>, String> {
     records.into_iter().map(one).collect()
 }
 
-fn one(rest: &str) -> Result<Run, String> {
+fn one(rest: &str) -> Result<RunFolder, String> {
     let wrong = |e: &dyn ToString| format!("its record cannot be read: {}", e.to_string());
     let packed = rest.split(ENDS).next().unwrap_or_default();
     let packed = BASE64_STANDARD.decode(packed).map_err(|e| wrong(&e))?;
     let json = GzDecoder::new(&packed[..]).take(MOST_BYTES);
     let record: Record = serde_json::from_reader(json).map_err(|e| wrong(&e))?;
     let summary = Summary::deserialize(&record.summary).map_err(|e| wrong(&e))?;
-    let mut run = Run {
+    let mut run = RunFolder {
         name: record.name,
         summary,
         raw: record.summary,
         timeline: record.timeline,
         hlog: record.hlog,
-        left: record.run,
+        manifest: record.run,
         configurations: record.configurations,
-        ..Run::default()
+        ..RunFolder::default()
     };
     run.open()?;
     Ok(run)

@@ -32,27 +32,34 @@ pub fn prose(text: &str) -> String {
     out
 }
 
-/// A cell of a table.
 #[derive(Clone, Debug)]
 pub enum Cell {
     /// Text, left-aligned.
     Words(String),
-    /// A number, right-aligned.
     Figure(String),
     /// HTML, not escaped.
     Raw(String),
 }
 
 impl Cell {
-    /// A cell of text, left-aligned.
     pub fn words(text: impl Into<String>) -> Cell {
         Cell::Words(text.into())
     }
 
-    /// A cell of a number, right-aligned.
     pub fn figure(text: impl Into<String>) -> Cell {
         Cell::Figure(text.into())
     }
+}
+
+/// The cells of a row: a name, then figures.
+pub fn row(name: Cell, figures: impl IntoIterator<Item = String>) -> Vec<Cell> {
+    let figures = figures.into_iter().map(Cell::Figure);
+    std::iter::once(name).chain(figures).collect()
+}
+
+/// The headings of a table, separated by `|`.
+pub fn columns(headings: &str) -> Vec<&str> {
+    headings.split('|').collect()
 }
 
 /// A table with a heading, which scrolls if it is too wide. A column's heading is aligned as the
@@ -83,7 +90,6 @@ pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     out
 }
 
-/// A picture with its title and a note on how to read it.
 pub fn figure(id: &str, title: &str, picture: &str, note: &str) -> String {
     format!(
         "<figure id=\"{id}\"><h3>{}</h3>{picture}<figcaption>{}</figcaption></figure>",
@@ -111,7 +117,6 @@ pub fn bar(parts: &[(&str, f64, String)]) -> String {
     format!("<div class=\"bar\">{}</div>", parts.collect::<String>())
 }
 
-/// A list with an item for each line.
 pub fn list<T: AsRef<str>>(lines: &[T]) -> String {
     let mut out = "<ul>".to_owned();
     for line in lines {
@@ -121,7 +126,6 @@ pub fn list<T: AsRef<str>>(lines: &[T]) -> String {
     out
 }
 
-/// A paragraph.
 pub fn paragraph(text: &str) -> String {
     format!("<p>{}</p>", prose(text))
 }

@@ -2,7 +2,6 @@
 
 use record::timeline::bucket_begins;
 
-/// Number of latencies in each bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     counts: Vec<u64>,
@@ -10,7 +9,6 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Adds the latencies of a tick.
     pub fn add(&mut self, tick: &[(u16, u64)]) {
         for &(bucket, count) in tick {
             let at = usize::from(bucket);
@@ -22,7 +20,6 @@ impl Latencies {
         }
     }
 
-    /// Number of latencies.
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -39,11 +39,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use record::{ReadError, Run};
+use record::{ReadError, RunFolder};
 
 pub use command::{Outcome, ReportArgs, command};
 pub use embedded::read_all;
-pub use live::{Over, SoFar, State, so_far};
+pub use live::{RunEnd, SoFar, State, so_far};
 
 /// File name of the page in a run's folder.
 pub const FILE: &str = "report.html";
@@ -65,7 +65,7 @@ pub enum Error {
 }
 
 /// The page of one run, or the comparison of several.
-pub fn html(runs: &[Run]) -> String {
+pub fn html(runs: &[RunFolder]) -> String {
     match runs {
         [one] => page::of(one),
         several => compare::page(several),
@@ -77,7 +77,7 @@ pub fn html(runs: &[Run]) -> String {
 /// # Errors
 /// [`Error`] names the file: the run cannot be read, or the page cannot be written.
 pub fn write(folder: &Path) -> Result<PathBuf, Error> {
-    let run = Run::read(folder)?;
+    let run = RunFolder::read(folder)?;
     let path = folder.join(FILE);
     put(&path, &html(&[run]))?;
     Ok(path)

@@ -2,22 +2,23 @@
 
 mod common;
 
-use common::{Made, run};
-use record::Run;
+use common::{RunShape, run};
+use qdl::testkit::assert_has;
+use record::RunFolder;
 use report::{html, read_all};
 
-fn made(name: &'static str, network_us: f64, seed: u64) -> Run {
-    run(&Made {
+fn made(name: &'static str, network_us: f64, seed: u64) -> RunFolder {
+    run(&RunShape {
         name,
         network_us,
         seed,
         ticks: 60,
-        ..Made::default()
+        ..RunShape::default()
     })
 }
 
 /// Another value of a setting, which makes it another group.
-fn with(mut run: Run, slots: &str) -> Run {
+fn with(mut run: RunFolder, slots: &str) -> RunFolder {
     run.summary.run.settings[0].given.value = slots.to_owned();
     run
 }
@@ -30,17 +31,9 @@ fn sentence(page: &str) -> &str {
 #[test]
 fn a_difference_is_found_and_its_setting_named() {
     let page = html(&[made("plain", 90.0, 1), with(made("slow", 400.0, 2), "8")]);
-    std::fs::write(
-        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare.html"),
-        &page,
-    )
-    .expect("written");
     let said = sentence(&page);
-    assert!(
-        said.contains("longer") && said.contains("more than noise, and worse"),
-        "{said}"
-    );
-    assert!(said.contains("one run of a setting"), "{said}");
+    assert_has(said, &["longer", "more than noise, and worse"]);
+    assert_has(said, &["one run of a setting"]);
     assert!(page.contains("<code>nics[0].slots</code></td><td>64</td><td>8</td>"));
     for id in ["differences", "percentiles", "stages", "rate", "p99"] {
         assert!(page.contains(&format!("<figure id=\"{id}\">")), "{id}");
@@ -66,15 +59,12 @@ fn repetitions_of_one_setting_are_one_group() {
         with(made("slow again", 200.0, 4), "8"),
     ]);
     let said = sentence(&page);
-    assert!(
-        said.contains("B slow x 2") && said.contains("repetitions are in that"),
-        "{said}"
-    );
+    assert_has(said, &["B slow x 2", "repetitions are in that"]);
 }
 
 #[test]
 fn without_timelines_nothing_is_said_of_noise() {
-    let strip = |mut r: Run| {
+    let strip = |mut r: RunFolder| {
         r.timeline = None;
         r
     };
@@ -82,11 +72,7 @@ fn without_timelines_nothing_is_said_of_noise() {
         strip(made("a", 90.0, 1)),
         with(strip(made("b", 200.0, 2)), "8"),
     ]);
-    assert!(
-        sentence(&page).contains("cannot be said"),
-        "{}",
-        sentence(&page)
-    );
+    assert_has(sentence(&page), &["cannot be said"]);
 }
 
 #[test]
@@ -95,16 +81,13 @@ fn a_page_of_several_holds_them_all() {
     let place = tempfile::tempdir().expect("a folder");
     let path = place.path().join("compare.html");
     std::fs::write(&path, page).expect("written");
-    let names: Vec<String> = read_all(&path)
-        .expect("runs")
-        .into_iter()
-        .map(|r| r.name)
-        .collect();
+    let runs = read_all(&path).expect("runs");
+    let names: Vec<&str> = runs.iter().map(|r| r.name.as_str()).collect();
     assert_eq!(names, ["plain", "slow"]);
 }
 
 /// Writes a run's folder, with an accelerator's configuration in it.
-fn folder(made: &Made, yaml: &str) -> tempfile::TempDir {
+fn folder(made: &RunShape, yaml: &str) -> tempfile::TempDir {
     let place = common::folder(made);
     let files = place.path().join("files");
     std::fs::create_dir_all(&files).expect("made");
@@ -114,12 +97,12 @@ fn folder(made: &Made, yaml: &str) -> tempfile::TempDir {
 
 #[test]
 fn runs_whose_accelerators_had_another_configuration_are_two_settings() {
-    let made = |seed| Made {
+    let made = |seed| RunShape {
         seed,
         ticks: 20,
-        ..Made::default()
+        ..RunShape::default()
     };
-    let read = |place: &tempfile::TempDir| Run::read(place.path()).expect("a run");
+    let read = |place: &tempfile::TempDir| RunFolder::read(place.path()).expect("a run");
     let one = folder(&made(1), "engine: {kind: onnx, threads: 1}\n# as it was\n");
     let same = folder(&made(2), "engine:\n  threads: 1\n  kind: onnx\n");
     let other = folder(&made(3), "engine: {kind: onnx, threads: 2}\n");
@@ -138,17 +121,14 @@ fn runs_whose_accelerators_had_another_configuration_are_two_settings() {
         std::fs::write(place.path().join("run.json"), left.to_string()).expect("written");
         read(place)
     };
-    let runs = [
-        hashed(&one, "aaaa"),
-        hashed(&same, "aaaa"),
-        hashed(&other, "bbbb"),
-    ];
+    let runs = [(&one, "aaaa"), (&same, "aaaa"), (&other, "bbbb")];
+    let runs = runs.map(|(place, hash)| hashed(place, hash));
     assert!(html(&runs).contains("3 runs of 2 settings"));
 }
 
 #[test]
 fn loadgens_own_figure_is_the_headline() {
-    let theirs = |mut run: Run, p99_us: f64| {
+    let theirs = |mut run: RunFolder, p99_us: f64| {
         let loadgen = run.summary.run.loadgen.as_mut().expect("LoadGen's");
         loadgen.latency.as_mut().expect("latencies").p99_us = p99_us;
         run
@@ -175,8 +155,6 @@ fn loadgens_own_figure_is_the_headline() {
         with(theirs(made("d", 90.0, 4), 5_100.0), "8"),
     ]);
     let said = sentence(&page);
-    assert!(
-        said.contains("more than noise, and better; repetitions are in that"),
-        "{said}"
-    );
+    let wanted = "more than noise, and better; repetitions are in that";
+    assert_has(said, &[wanted]);
 }

@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{Made, folder, run};
-use record::Run;
+use common::{RunShape, folder, run};
+use qdl::testkit::assert_has;
+use record::RunFolder;
 use report::{html, read_all};
 
 /// What there is of a page for whoever lets no script run; the records are scripts too.
@@ -83,42 +84,23 @@ fn the_checker_itself_finds_what_is_wrong() {
 
 #[test]
 fn every_picture_has_a_table_that_needs_no_script() {
-    let page = html(&[run(&Made::default())]);
+    let page = html(&[run(&RunShape::default())]);
     keep("report.html", &page);
     let page = without_scripts(&page);
     well_formed(&page).expect("well formed");
-    for id in [
-        "limits",
-        "percentiles",
-        "stages",
-        "slowest",
-        "course",
-        "network",
-        "connections",
-        "engines",
-        "threads",
-        "ledger",
-    ] {
+    let latency = ["limits", "percentiles", "stages", "slowest", "course"];
+    let nodes = ["network", "connections", "engines", "threads", "ledger"];
+    for id in latency.into_iter().chain(nodes) {
         let (_, rest) = page.split_once(&format!("<figure id=\"{id}\">")).expect(id);
         let figure = rest.split("</figure>").next().unwrap_or("");
         let is_whole = figure.contains("<table") && figure.contains("<figcaption>");
         assert!(is_whole, "{id}: {figure:.300}");
     }
-    for said in [
-        "VALID",
-        "wake-ups",
-        "raise <code>completion.spin_us</code>",
-        "Run successful.",
-    ] {
-        assert!(page.contains(said), "{said}");
-    }
+    let turn = "raise <code>completion.spin_us</code>";
+    assert_has(&page, &["VALID", "wake-ups", turn, "Run successful."]);
     // The strongest finding is named first.
     let cards: Vec<&str> = page.split("<li class=\"card").skip(1).collect();
-    assert!(
-        cards[0].starts_with(" first\"><h3>wake-ups</h3>"),
-        "{}",
-        cards[0]
-    );
+    assert_has(cards[0], &[" first\"><h3>wake-ups</h3>"]);
     // Names from a run are text, whatever is in them.
     assert!(page.contains("&lt;lost&gt; &amp; gone") && !page.contains("<lost>"));
 }
@@ -135,7 +117,7 @@ fn charts(page: &str) -> Vec<serde_json::Value> {
 
 #[test]
 fn a_line_has_a_value_for_each_place_and_an_event_a_mark_and_a_row() {
-    let page = html(&[run(&Made::default())]);
+    let page = html(&[run(&RunShape::default())]);
     let charts = charts(&page);
     assert_eq!(charts.len(), 18);
     for chart in &charts {
@@ -154,7 +136,7 @@ fn a_line_has_a_value_for_each_place_and_an_event_a_mark_and_a_row() {
 
 #[test]
 fn a_page_loads_nothing() {
-    let made = Made::default();
+    let made = RunShape::default();
     for page in [html(&[run(&made)]), html(&[run(&made), run(&made)])] {
         let page = without_scripts(&page);
         for outside in [
@@ -168,11 +150,11 @@ fn a_page_loads_nothing() {
 
 #[test]
 fn ten_minutes_of_sixteen_connections_are_less_than_two_megabytes() {
-    let page = html(&[run(&Made {
+    let page = html(&[run(&RunShape {
         ticks: 600,
         connections: 16,
         samples: 60,
-        ..Made::default()
+        ..RunShape::default()
     })]);
     keep("report-long.html", &page);
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
@@ -185,8 +167,8 @@ fn ten_minutes_of_sixteen_connections_are_less_than_two_megabytes() {
 
 #[test]
 fn a_page_is_the_record_of_its_run() {
-    let place = folder(&Made::default());
-    let first = Run::read(place.path()).expect("a run");
+    let place = folder(&RunShape::default());
+    let first = RunFolder::read(place.path()).expect("a run");
     let page = html(std::slice::from_ref(&first));
     let path = place.path().join("page.html");
     std::fs::write(&path, &page).expect("written");
@@ -198,36 +180,31 @@ fn a_page_is_the_record_of_its_run() {
     assert_eq!(html(&again), page);
     std::fs::write(&path, "<p>another page</p>").expect("written");
     let error = read_all(&path).expect_err("no record").to_string();
-    assert!(
-        error.contains("page.html") && error.contains("no record"),
-        "{error}"
-    );
+    assert_has(&error, &["page.html", "no record"]);
 }
 
 #[test]
 fn what_an_older_run_lacks_is_said() {
-    let place = folder(&Made::default());
+    let place = folder(&RunShape::default());
     std::fs::remove_file(place.path().join("timeline.json")).expect("removed");
     std::fs::remove_file(place.path().join("latency.hlog")).expect("removed");
-    let page = html(&[Run::read(place.path()).expect("a run")]);
+    let page = html(&[RunFolder::read(place.path()).expect("a run")]);
     let page = without_scripts(&page);
     well_formed(&page).expect("well formed");
-    for said in [
-        "What is not there",
-        "slowest samples were not kept",
-        "no percentile curves",
-    ] {
-        assert!(page.contains(said), "{said}");
-    }
+    let slowest = "slowest samples were not kept";
+    assert_has(
+        &page,
+        &["What is not there", slowest, "no percentile curves"],
+    );
     // A folder with nothing but an empty summary is a page too.
     std::fs::write(place.path().join("summary.json"), "{}").expect("written");
-    let page = html(&[Run::read(place.path()).expect("a run")]);
+    let page = html(&[RunFolder::read(place.path()).expect("a run")]);
     well_formed(&without_scripts(&page)).expect("well formed");
 }
 
 #[test]
 fn it_is_written_into_the_folder_of_its_run() {
-    let place = folder(&Made::default());
+    let place = folder(&RunShape::default());
     let path = report::write(place.path()).expect("written");
     assert!(path.ends_with(report::FILE) && path.is_file());
     let error = report::write(&place.path().join("nowhere")).expect_err("no folder");
@@ -236,7 +213,7 @@ fn it_is_written_into_the_folder_of_its_run() {
 
 #[test]
 fn a_run_that_goes_on_has_pictures() {
-    let (summary, timeline, _) = common::parts(&Made::default());
+    let (summary, timeline, _) = common::parts(&RunShape::default());
     let reading = record::timeline::ConnectionTick::default();
     let named = summary.run.system.connections.iter();
     let so_far = report::SoFar {

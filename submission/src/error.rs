@@ -1,6 +1,9 @@
-//! Errors that stop a command. A defect of a tree is a [`crate::rules::Finding`] instead.
+//! Errors that stop a command. A defect of a tree is a [`crate::rules::RuleFinding`] instead.
 
-use std::{fs, io, path::Path, path::PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -36,97 +39,70 @@ pub enum Error {
     Usage(String),
 }
 
+impl Error {
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+        let path = path.to_owned();
+        |source| Error::Read { path, source }
+    }
+
+    pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+        let path = path.to_owned();
+        |source| Error::Write { path, source }
+    }
+
+    pub(crate) fn content(path: &Path) -> impl FnOnce(String) -> Error + use<> {
+        let path = path.to_owned();
+        |what| Error::Content { path, what }
+    }
+}
+
 /// Reads a text file. Bytes that are not UTF-8 become U+FFFD, because LoadGen does not escape them.
-///
-/// # Errors
-/// [`Error::Read`]: the file cannot be read.
 pub fn read(path: &Path) -> Result<String, Error> {
-    let bytes = fs::read(path).map_err(|source| Error::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let bytes = fs::read(path).map_err(Error::read(path))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Reads a text file and rejects bytes that are not UTF-8, since its text goes into other
 /// documents.
 fn document(path: &Path) -> Result<String, Error> {
-    let bytes = fs::read(path).map_err(|source| Error::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    String::from_utf8(bytes).map_err(|e| {
+    let bytes = fs::read(path).map_err(Error::read(path))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
         let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-        Error::Content {
-            path: path.to_owned(),
-            what: format!("line {line} is not UTF-8: save the file as UTF-8"),
-        }
-    })
+        format!("line {line} is not UTF-8: save the file as UTF-8")
+    });
+    text.map_err(Error::content(path))
 }
 
 /// Writes a file and creates the folders above it.
-///
-/// # Errors
-/// [`Error::Write`]: a folder or the file cannot be written.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
-    let failed = |source| Error::Write {
-        path: path.to_owned(),
-        source,
-    };
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(failed)?;
+        fs::create_dir_all(folder).map_err(Error::write(path))?;
     }
-    fs::write(path, bytes).map_err(failed)
+    fs::write(path, bytes).map_err(Error::write(path))
 }
 
 /// Copies a file and creates the folders above the copy.
-///
-/// # Errors
-/// [`Error::Read`]: `from` cannot be read. [`Error::Write`]: `to` cannot be written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    let bytes = fs::read(from).map_err(|source| Error::Read {
-        path: from.to_owned(),
-        source,
-    })?;
-    write(to, bytes)
+    write(to, fs::read(from).map_err(Error::read(from))?)
 }
 
-/// Reads a JSON file.
-///
-/// # Errors
-/// [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
-/// `T`.
+/// Reads a JSON file in UTF-8.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    serde_json::from_str(&document(path)?).map_err(|e| Error::Content {
-        path: path.to_owned(),
-        what: e.to_string(),
-    })
+    let value = serde_json::from_str(&document(path)?);
+    value.map_err(|e| Error::content(path)(e.to_string()))
 }
 
 /// Writes indented JSON with a newline at its end.
-///
-/// # Errors
-/// [`Error::Write`]: `value` cannot be serialized, or the file cannot be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    let mut text = serde_json::to_string_pretty(value).map_err(|e| Error::Write {
-        path: path.to_owned(),
-        source: io::Error::other(e),
-    })?;
-    text.push('\n');
-    write(path, text)
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|e| Error::write(path)(io::Error::other(e)))?;
+    write(path, text + "\n")
 }
 
-/// Reads a YAML file.
-///
-/// # Errors
-/// [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
-/// `T`.
+/// Reads a YAML file in UTF-8.
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    yaml(&document(path)?).map_err(|what| Error::Content {
-        path: path.to_owned(),
-        what,
-    })
+    yaml(&document(path)?).map_err(Error::content(path))
 }
 
 /// Parses YAML. The error is the parser's first line.

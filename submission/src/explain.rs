@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::{round::Round, rules::Finding};
+use crate::{round::Round, rules::RuleFinding};
 
 /// How a line of the checker relates to the findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Match {
     /// Findings of these rules report the same defect.
     Found(Vec<String>),
     /// The line is a consequence of other lines.
@@ -18,15 +18,19 @@ pub enum Word {
 /// Matches the checker's lines with the findings, in order. Lines between "contains errors:" and
 /// their number are LoadGen's. Lines after a traceback follow from it; if it is unexpected, so are
 /// they.
-pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Vec<(&'a str, Word)> {
-    let (mut errors, mut crash): (bool, Option<Word>) = (false, None);
+pub fn lines<'a>(
+    round: &Round,
+    findings: &[RuleFinding],
+    lines: &'a [String],
+) -> Vec<(&'a str, Match)> {
+    let (mut errors, mut crash): (bool, Option<Match>) = (false, None);
     let mut out = Vec::new();
     for line in lines {
         let own = errors && !line.contains("has loadgen errors") && !line.contains("/results/");
         errors = own || line.contains("contains errors:");
         let word = match (&crash, own) {
-            (Some(Word::Unexpected), _) => Word::Unexpected,
-            (Some(_), _) | (None, true) => Word::Follows,
+            (Some(Match::Unexpected), _) => Match::Unexpected,
+            (Some(_), _) | (None, true) => Match::Follows,
             (None, false) => self::line(round, findings, line),
         };
         if line.contains("Traceback") {
@@ -39,20 +43,16 @@ pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Ve
 
 /// Matches one line of the checker with the findings. If the line names a result, only findings of
 /// that result count.
-fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
-    let known: Vec<_> = round
-        .complaints
-        .iter()
-        .filter(|c| line.contains(&c.says))
-        .collect();
+fn line(round: &Round, findings: &[RuleFinding], line: &str) -> Match {
+    let known = round.complaints.iter().filter(|c| line.contains(&c.says));
+    let known: Vec<_> = known.collect();
     if known.iter().any(|c| c.rules.is_empty()) {
-        return Word::Follows;
+        return Match::Follows;
     }
-    let rules: BTreeSet<&str> = known
-        .iter()
-        .flat_map(|c| c.rules.iter().map(String::as_str))
-        .collect();
-    let of_it = |finding: &&Finding| {
+    let rules = known.iter();
+    let rules = rules.flat_map(|c| c.rules.iter().map(String::as_str));
+    let rules: BTreeSet<&str> = rules.collect();
+    let of_it = |finding: &&RuleFinding| {
         let mut parts: Vec<_> = finding.result.split(' ').collect();
         // The checker reports a missing scenario on the model's other scenarios.
         if finding.rule.id.starts_with("scenario.") {
@@ -63,15 +63,12 @@ fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
         let of_it = of_it.is_some_and(|rest| rest.starts_with(['/', ' ', ',']));
         finding.result.is_empty() || !line.contains("results/") || of_it
     };
-    let found: BTreeSet<String> = findings
-        .iter()
-        .filter(of_it)
-        .filter(|f| rules.contains(f.rule.id))
-        .map(|f| f.rule.id.to_owned())
-        .collect();
+    let found = findings.iter().filter(of_it);
+    let found = found.filter(|f| rules.contains(f.rule.id));
+    let found: BTreeSet<String> = found.map(|f| f.rule.id.to_owned()).collect();
     match found.is_empty() {
-        true => Word::Unexpected,
-        false => Word::Found(found.into_iter().collect()),
+        true => Match::Unexpected,
+        false => Match::Found(found.into_iter().collect()),
     }
 }
 
@@ -83,7 +80,7 @@ mod tests {
     #[test]
     fn a_complaint_is_found_of_its_own_result_or_unexpected() {
         let round = Round::find("v6.1").expect("built in");
-        let found = [Finding {
+        let found = [RuleFinding {
             rule: rules::RUN_DURATION,
             result: "sys m Offline".to_owned(),
             place: "results/sys/m/Offline/performance/run_1/log".to_owned(),
@@ -91,24 +88,17 @@ mod tests {
             make: String::new(),
         }];
         let of = |scenario: &str, words: &str| {
-            line(
-                &round,
-                &found,
-                &format!("o/results/sys/m/{scenario}/log {words}"),
-            )
+            let text = format!("o/results/sys/m/{scenario}/log {words}");
+            line(&round, &found, &text)
         };
         let short = "Test duration less than 600s in user config";
-        assert_eq!(
-            of("Offline", short),
-            Word::Found(vec!["run.duration".to_owned()])
-        );
-        assert_eq!(of("Interactive", short), Word::Unexpected);
-        assert_eq!(of("Offline", "qsl_rng_seed is wrong"), Word::Unexpected);
-        assert_eq!(of("Offline", "something of its own"), Word::Unexpected);
-        assert_eq!(
-            of("Offline", "SUMMARY: submission has errors"),
-            Word::Follows
-        );
+        let expected = Match::Found(vec!["run.duration".to_owned()]);
+        assert_eq!(of("Offline", short), expected);
+        assert_eq!(of("Interactive", short), Match::Unexpected);
+        assert_eq!(of("Offline", "qsl_rng_seed is wrong"), Match::Unexpected);
+        assert_eq!(of("Offline", "something of its own"), Match::Unexpected);
+        let expected = Match::Follows;
+        assert_eq!(of("Offline", "SUMMARY: submission has errors"), expected);
     }
 
     #[test]

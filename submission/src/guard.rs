@@ -3,16 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use record::{CacheState, PrefixCache};
+use record::{CacheState, NodeRecord, PrefixCache};
 use serde_json::{Map, Value};
 
 use crate::{
-    left::NodeNote,
-    round::{Limits, Model, Round},
-    rules::{Rule, rules},
+    round::{Model, NS_PER_MS, Round},
+    rules::{SubmissionRule, rules},
 };
-
-const NS_PER_MS: u64 = 1_000_000;
 
 rules! {
     USER_CONF "guard.user-conf" "a user.conf is given";
@@ -72,27 +69,26 @@ const ROUNDS: [&str; 18] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The broken rule.
-    pub rule: &'static Rule,
+    pub rule: &'static SubmissionRule,
     /// What is wrong, with the setting or node.
     pub what: String,
 }
 
 /// The run's settings, with the source of each LoadGen setting.
-pub struct Told<'a> {
+#[derive(Clone)]
+pub struct RunSettings {
     /// The model's name in user.conf.
-    pub model: &'a str,
+    pub model: String,
     /// LoadGen's name of the scenario.
-    pub scenario: &'a str,
+    pub scenario: &'static str,
     /// LoadGen's name of the mode.
-    pub mode: &'a str,
-    /// Whether the run has a user.conf.
-    pub user_conf: bool,
+    pub mode: &'static str,
     /// LoadGen's `TestSettings` by field name, without the changes of an audit.config.
-    pub fields: &'a Map<String, Value>,
+    pub fields: Map<String, Value>,
     /// Source of each field: `mlperf.conf`, `user.conf:3`, `--set`.
-    pub from: &'a BTreeMap<String, String>,
-    /// The name that `from` uses for user.conf.
-    pub user_conf_name: &'a str,
+    pub from: BTreeMap<String, String>,
+    /// The name that `from` uses for user.conf, if the run has one.
+    pub user_conf: Option<String>,
     /// Number of samples that the QSL keeps loaded.
     pub loaded: u64,
     /// Number of samples in the data set.
@@ -106,87 +102,91 @@ pub struct Told<'a> {
 }
 
 /// What the nodes reported when they connected.
-pub struct Nodes<'a> {
+#[derive(Clone)]
+pub struct RunNodes {
     /// The frontend.
-    pub frontend: &'a NodeNote,
+    pub frontend: NodeRecord,
     /// The accelerators.
-    pub accelerators: &'a [NodeNote],
+    pub accelerators: Vec<NodeRecord>,
     /// Reasons why the fabric is not permitted, one a line.
-    pub fabric: &'a [String],
+    pub fabric: Vec<String>,
     /// Accelerators whose engine does not count its tokens.
-    pub uncounted: &'a [String],
+    pub uncounted: Vec<String>,
     /// State of each engine's prefix cache, for accelerators whose engine can have one.
-    pub caches: &'a BTreeMap<String, PrefixCache>,
+    pub caches: BTreeMap<String, PrefixCache>,
+}
+
+/// The refusals found so far.
+#[derive(Default)]
+struct Refusals(Vec<Refusal>);
+
+impl Refusals {
+    fn say(&mut self, rule: &'static SubmissionRule, what: impl Into<String>) {
+        let what = what.into();
+        self.0.push(Refusal { rule, what });
+    }
 }
 
 /// Checks a run's settings. Needs no connection to a node.
-pub fn settings(round: &Round, told: &Told<'_>) -> Vec<Refusal> {
-    let mut found = Found::default();
-    let models = round.models_of(told.model);
+pub fn check_settings(round: &Round, run: &RunSettings) -> Vec<Refusal> {
+    let mut found = Refusals::default();
+    let models = round.models_of(&run.model);
     let Some((name, interactive)) = models.last() else {
-        let (model, round) = (told.model, &round.round);
+        let (model, round) = (&run.model, &round.round);
         let what = format!("loadgen.model {model:?} is no datacenter model of round {round}");
         found.say(MODEL, what);
         // The other checks need the model.
         return found.0;
     };
-    if !told.user_conf {
-        found.say(
-            USER_CONF,
-            "no user.conf is given: --user-conf, or loadgen.user_conf",
-        );
+    if run.user_conf.is_none() {
+        let what = "no user.conf is given: --user-conf, or loadgen.user_conf";
+        found.say(USER_CONF, what);
     }
-    if told.mode == "FindPeakPerformance" {
-        found.say(
-            MODE,
-            "find-peak makes no result: --mode performance or accuracy",
-        );
+    if run.mode == "FindPeakPerformance" {
+        let what = "find-peak makes no result: --mode performance or accuracy";
+        found.say(MODE, what);
     }
-    if told.local {
+    if run.local {
         found.say(LOCAL, "--local is one process");
     }
-    if told.staged {
-        found.say(
-            STAGED,
-            "qsl: staged copies samples before they are sent; say why in your notes",
-        );
+    if run.staged {
+        let what = "qsl: staged copies samples before they are sent; say why in your notes";
+        found.say(STAGED, what);
     }
-    let overridden = told.from.iter().filter(|(field, from)| {
-        let from_file = from.starts_with(told.user_conf_name) && !told.user_conf_name.is_empty();
-        let nobody = ["default", "mlperf.conf"].contains(&from.as_str()) || from_file;
-        !nobody && ROUNDS.contains(&field.as_str()) && !TARGETS.contains(&field.as_str())
-    });
-    for (field, from) in overridden {
-        found.say(OVERRIDE, format!("{field} is set by {from}"));
+    let user_conf = run.user_conf.as_deref().filter(|name| !name.is_empty());
+    for (field, from) in &run.from {
+        let by_file = user_conf.is_some_and(|name| from.starts_with(name));
+        let by_round = by_file || ["default", "mlperf.conf"].contains(&from.as_str());
+        let field = field.as_str();
+        if !by_round && ROUNDS.contains(&field) && !TARGETS.contains(&field) {
+            found.say(OVERRIDE, format!("{field} is set by {from}"));
+        }
     }
     let model = &round.models[*name];
-    if told.compressed && !model.lossless {
+    if run.compressed && !model.lossless {
         let (round, input) = (&round.round, &model.input);
-        found.say(
-            COMPRESSION,
-            format!("model.compression: round {round} allows none for {name} ({input})"),
-        );
+        let what = format!("model.compression: round {round} allows none for {name} ({input})");
+        found.say(COMPRESSION, what);
     }
-    let scenario = match (interactive, told.scenario) {
+    let scenario = match (interactive, run.scenario) {
         (true, "Server") => "Interactive",
         (_, other) => other,
     };
     if model.scenarios().all(|s| s != scenario) {
         let all: Vec<_> = model.scenarios().map(String::as_str).collect();
-        found.say(
-            SCENARIO,
-            format!("{name} has no {scenario}; it has {}", all.join(", ")),
-        );
+        let what = format!("{name} has no {scenario}; it has {}", all.join(", "));
+        found.say(SCENARIO, what);
         return found.0;
     }
-    values(round, model, scenario, told, &mut found);
+    check_values(round, model, scenario, run, &mut found);
+    check_limits(round, model, scenario, run, &mut found);
     found.0
 }
 
 /// Checks the nodes of a run. `model` is the model's name in user.conf.
-pub fn nodes(round: &Round, model: &str, nodes: &Nodes<'_>) -> Vec<Refusal> {
-    let mut found = Found::default();
-    for note in nodes.fabric {
+pub fn check_nodes(round: &Round, model: &str, nodes: &RunNodes) -> Vec<Refusal> {
+    let mut found = Refusals::default();
+    for note in &nodes.fabric {
         found.say(FABRIC, note.clone());
     }
     let models = round.models_of(model);
@@ -194,222 +194,177 @@ pub fn nodes(round: &Round, model: &str, nodes: &Nodes<'_>) -> Vec<Refusal> {
     for node in nodes.uncounted.iter().filter(|_| tokens) {
         found.say(TOKENS, format!("{node}'s engine does not count its tokens"));
     }
-    for (node, cache) in nodes.caches {
-        let how = &cache.how;
-        match cache.state {
-            CacheState::Off => {}
-            CacheState::On => found.say(CACHE, format!("{node}'s prefix cache is on: {how}")),
-            CacheState::Unknown => found.say(
-                CACHE,
-                format!("{node}'s engine cannot tell whether its prefix cache is off: {how}"),
-            ),
-        }
+    for (node, cache) in &nodes.caches {
+        let what = match cache.state {
+            CacheState::Off => continue,
+            CacheState::On => "prefix cache is on",
+            CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
+        };
+        found.say(CACHE, format!("{node}'s {what}: {}", cache.how));
     }
-    for node in nodes.accelerators {
-        match nodes.frontend.same_machine(node) {
-            Some(false) => {}
-            Some(true) => {
-                let what = format!(
-                    "{} runs on this machine, {}",
-                    node.node, nodes.frontend.host
-                );
-                found.say(MACHINES, what);
-            }
-            None => found.say(
-                MACHINES,
-                format!("whether {} is another machine cannot be told", node.node),
-            ),
-        }
+    for accelerator in &nodes.accelerators {
+        let (node, frontend) = (&accelerator.node, &nodes.frontend);
+        let what = match frontend.same_machine(accelerator) {
+            Some(false) => continue,
+            Some(true) => format!("{node} runs on this machine, {}", frontend.host),
+            None => format!("whether {node} is another machine cannot be told"),
+        };
+        found.say(MACHINES, what);
     }
-    let all: Vec<&NodeNote> = std::iter::once(nodes.frontend)
-        .chain(nodes.accelerators)
-        .collect();
-    for node in &all {
-        match (&node.commit, node.dirty) {
-            (None, _) => found.say(
+    let all = std::iter::once(&nodes.frontend).chain(&nodes.accelerators);
+    let all: Vec<&NodeRecord> = all.collect();
+    for NodeRecord {
+        node,
+        commit,
+        dirty,
+        ..
+    } in &all
+    {
+        let (rule, what) = match (commit, dirty) {
+            (Some(_), Some(false)) => continue,
+            (Some(_), Some(true)) => (CLEAN, "was built from changed sources"),
+            (Some(_), None) => (CLEAN, "does not say that it is clean: QDL_DIRTY=0"),
+            (None, _) => (
                 BUILD,
-                format!(
-                    "{} does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
-                    node.node
-                ),
+                "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
             ),
-            (Some(_), Some(false)) => {}
-            (Some(_), Some(true)) => found.say(
-                CLEAN,
-                format!("{} was built from changed sources", node.node),
-            ),
-            (Some(_), None) => found.say(
-                CLEAN,
-                format!("{} does not say that it is clean: QDL_DIRTY=0", node.node),
-            ),
-        }
+        };
+        found.say(rule, format!("{node} {what}"));
     }
-    let mut differ = |what: &str, of: &dyn Fn(&NodeNote) -> Option<String>, all: &[&NodeNote]| {
-        let with = all.iter().filter_map(|n| Some((n.node.as_str(), of(n)?)));
-        let with: Vec<_> = with.collect();
-        let first = with.first().map(|(_, value)| value.clone());
-        if let Some((node, value)) = with.iter().find(|(_, v)| Some(v) != first.as_ref()) {
-            let (other, first) = with.first().map_or(("", ""), |(n, v)| (*n, v.as_str()));
+    let mut compare = |what: &str, of: fn(&NodeRecord) -> &Option<String>, all: &[&NodeRecord]| {
+        let values = all.iter().filter_map(|n| Some((&n.node, of(n).as_ref()?)));
+        let mut values = values.collect::<Vec<_>>().into_iter();
+        if let Some((other, first)) = values.next()
+            && let Some((node, value)) = values.find(|(_, value)| *value != first)
+        {
             found.say(BUILD, format!("{what}: {other} {first}, {node} {value}"));
         }
     };
-    differ("commits differ", &|n| n.commit.clone(), &all);
+    compare("commits differ", |n| &n.commit, &all);
     // The frontend is a different program, so only the accelerators' programs are compared.
-    differ("programs differ", &|n| n.program.clone(), &all[1..]);
+    compare("programs differ", |n| &n.program, &all[1..]);
     found.0
 }
 
-/// Compares the settings that LoadGen will use with the round's values for the scenario.
-fn values(round: &Round, model: &Model, scenario: &str, told: &Told<'_>, found: &mut Found) {
-    let whole = |field: &str| told.fields.get(field).and_then(Value::as_u64).unwrap_or(0);
-    let on = |field: &str| match told.fields.get(field) {
-        Some(Value::Bool(on)) => *on,
-        Some(other) => other.as_f64() != Some(0.0),
-        None => false,
-    };
-    let by = |field: &str| match told.from.get(field) {
-        Some(from) => format!(" ({from})"),
-        None => String::new(),
-    };
-    for (field, seed) in round.seeds.named() {
-        if whole(field) != seed {
-            found.say(
-                SEEDS,
-                format!(
-                    "{field} is {}{}, the round's {seed}",
-                    whole(field),
-                    by(field)
-                ),
-            );
+impl RunSettings {
+    fn whole(&self, field: &str) -> u64 {
+        let value = self.fields.get(field).and_then(Value::as_u64);
+        value.unwrap_or(0)
+    }
+
+    fn is_on(&self, field: &str) -> bool {
+        match self.fields.get(field) {
+            Some(Value::Bool(on)) => *on,
+            Some(other) => other.as_f64() != Some(0.0),
+            None => false,
         }
     }
-    let (least, ms) = (round.min_duration_ms(model), whole("min_duration_ms"));
+
+    /// The source of a field in parentheses.
+    fn by(&self, field: &str) -> String {
+        let from = self.from.get(field);
+        from.map_or(String::new(), |from| format!(" ({from})"))
+    }
+}
+
+/// Compares the settings that LoadGen will use with the round's values for the scenario.
+fn check_values(
+    round: &Round,
+    model: &Model,
+    scenario: &str,
+    run: &RunSettings,
+    found: &mut Refusals,
+) {
+    for (field, seed) in round.seeds.named() {
+        let (n, by) = (run.whole(field), run.by(field));
+        if n != seed {
+            found.say(SEEDS, format!("{field} is {n}{by}, the round's {seed}"));
+        }
+    }
+    let least = round.min_duration_ms(model);
+    let (ms, by) = (run.whole("min_duration_ms"), run.by("min_duration_ms"));
     if ms < least {
-        let by = by("min_duration_ms");
-        found.say(
-            DURATION,
-            format!("min_duration_ms is {ms}{by}, the round's {least}"),
-        );
+        let what = format!("min_duration_ms is {ms}{by}, the round's {least}");
+        found.say(DURATION, what);
     }
-    if whole("max_duration_ms") > 0 && whole("max_duration_ms") < least {
-        let by = by("max_duration_ms");
-        found.say(
-            DURATION,
-            format!(
-                "max_duration_ms is {}{by}, the round's least {least}",
-                whole("max_duration_ms")
-            ),
-        );
+    let (ms, by) = (run.whole("max_duration_ms"), run.by("max_duration_ms"));
+    if ms > 0 && ms < least {
+        let what = format!("max_duration_ms is {ms}{by}, the round's least {least}");
+        found.say(DURATION, what);
     }
-    let wanted = model.samples.performance;
-    if told.loaded < wanted {
-        found.say(
-            COUNTS,
-            format!(
-                "{} samples are kept loaded, the round's {wanted}",
-                told.loaded
-            ),
-        );
+    let (loaded, wanted) = (run.loaded, model.samples.performance);
+    if loaded < wanted {
+        let what = format!("{loaded} samples are kept loaded, the round's {wanted}");
+        found.say(COUNTS, what);
     }
-    if scenario == "Offline" && whole("min_query_count") < model.samples.offline {
-        let (n, by) = (whole("min_query_count"), by("min_query_count"));
-        let least = model.samples.offline;
-        found.say(
-            COUNTS,
-            format!("min_query_count is {n}{by}, the round's Offline query has {least} samples"),
-        );
+    let (n, by) = (run.whole("min_query_count"), run.by("min_query_count"));
+    let least = model.samples.offline;
+    if scenario == "Offline" && n < least {
+        let what = format!("the round's Offline query has {least} samples");
+        found.say(COUNTS, format!("min_query_count is {n}{by}, {what}"));
     }
-    let (total, wanted) = (told.total, model.accuracy_samples(scenario));
-    let covered = match whole("accuracy_sample_count_override") {
+    let (total, wanted) = (run.total, model.accuracy_samples(scenario));
+    let covered = match run.whole("accuracy_sample_count_override") {
         0 => total,
         n => n.min(total),
     };
-    if told.mode != "PerformanceOnly" && covered != wanted {
-        found.say(
-            DATA,
-            format!("an accuracy run covers {covered} samples, the round's data set has {wanted}"),
-        );
+    if run.mode != "PerformanceOnly" && covered != wanted {
+        let what = format!("an accuracy run covers {covered} samples");
+        found.say(DATA, format!("{what}, the round's data set has {wanted}"));
     }
     for field in ["performance_issue_unique", "performance_issue_same"] {
-        if on(field) {
-            found.say(TRAVERSAL, format!("{field} is on{}", by(field)));
+        if run.is_on(field) {
+            found.say(TRAVERSAL, format!("{field} is on{}", run.by(field)));
         }
     }
-    if model.equal_issue && !on("sample_concatenate_permutation") {
-        let by = by("sample_concatenate_permutation");
-        found.say(
+    for (rule, wanted, field) in [
+        (
             TRAVERSAL,
-            format!("sample_concatenate_permutation is off{by}"),
-        );
+            model.equal_issue,
+            "sample_concatenate_permutation",
+        ),
+        (TOKENS, model.tokens, "use_token_latencies"),
+    ] {
+        if wanted && !run.is_on(field) {
+            found.say(rule, format!("{field} is off{}", run.by(field)));
+        }
     }
-    if model.tokens && !on("use_token_latencies") {
-        found.say(
-            TOKENS,
-            format!("use_token_latencies is off{}", by("use_token_latencies")),
-        );
-    }
-    limits(round, model, scenario, told, found);
 }
 
-fn limits(round: &Round, model: &Model, scenario: &str, told: &Told<'_>, found: &mut Found) {
-    let by = |field: &str| match told.from.get(field) {
-        Some(from) => format!(" ({from})"),
-        None => String::new(),
-    };
-    let percentile = match told.scenario {
+fn check_limits(
+    round: &Round,
+    model: &Model,
+    scenario: &str,
+    run: &RunSettings,
+    found: &mut Refusals,
+) {
+    let percentile = match run.scenario {
         "Server" => "server_target_latency_percentile",
         "SingleStream" => "single_stream_target_latency_percentile",
         _ => "",
     };
-    if let Some(wanted) = round.percentiles.get(told.scenario) {
-        let is = told
-            .fields
-            .get(percentile)
-            .and_then(Value::as_f64)
-            .unwrap_or(0.0);
+    if let Some(wanted) = round.percentiles.get(run.scenario) {
+        let is = run.fields.get(percentile).and_then(Value::as_f64);
+        let (is, by) = (is.unwrap_or(0.0), run.by(percentile));
         if is < *wanted {
-            found.say(
-                LIMITS,
-                format!(
-                    "{percentile} is {is}{}, the round's {wanted}",
-                    by(percentile)
-                ),
-            );
+            let what = format!("{percentile} is {is}{by}, the round's {wanted}");
+            found.say(LIMITS, what);
         }
     }
-    let Limits {
-        ttft_ms,
-        tpot_ms,
-        latency_ms,
-    } = model.limits.get(scenario).copied().unwrap_or_default();
+    let limits = model.limits.get(scenario).copied().unwrap_or_default();
     for (limit, field) in [
-        (ttft_ms, "server_ttft_latency"),
-        (tpot_ms, "server_tpot_latency"),
-        (latency_ms, "server_target_latency_ns"),
+        (limits.ttft_ms, "server_ttft_latency"),
+        (limits.tpot_ms, "server_tpot_latency"),
+        (limits.latency_ms, "server_target_latency_ns"),
     ] {
         let Some(limit) = limit else { continue };
-        let is = told.fields.get(field).and_then(Value::as_u64);
+        let is = run.fields.get(field).and_then(Value::as_u64);
         if is.is_none_or(|ns| ns > limit.saturating_mul(NS_PER_MS)) {
-            let is = is.map_or("nothing".to_owned(), |ns| {
-                format!("{} ms", ns as f64 / NS_PER_MS as f64)
-            });
-            found.say(
-                LIMITS,
-                format!("{field} is {is}{}, {scenario} allows {limit} ms", by(field)),
-            );
+            let is = is.map(|ns| format!("{} ms", ns as f64 / NS_PER_MS as f64));
+            let (is, by) = (is.unwrap_or("nothing".to_owned()), run.by(field));
+            let what = format!("{field} is {is}{by}, {scenario} allows {limit} ms");
+            found.say(LIMITS, what);
         }
-    }
-}
-
-#[derive(Default)]
-struct Found(Vec<Refusal>);
-
-impl Found {
-    fn say(&mut self, rule: &'static Rule, what: impl Into<String>) {
-        self.0.push(Refusal {
-            rule,
-            what: what.into(),
-        });
     }
 }
 

@@ -10,7 +10,6 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// File name of the network diagram.
 pub const DIAGRAM: &str = "network.svg";
 /// File name of the page that explains the diagram, with OSI layers 1 to 4.
 pub const NETWORK_PAGE: &str = "network.md";
@@ -20,7 +19,6 @@ pub const BANDWIDTH_PAGE: &str = "bandwidth.md";
 pub const PATH_PAGE: &str = "data-path.md";
 /// File name of the page on quantization, as the rules require it.
 pub const QUANTIZATION_PAGE: &str = "calibration.md";
-/// File name of the page on the session API.
 pub const SESSION_PAGE: &str = "session-api.md";
 /// Maximum length of a [`Name`], in bytes.
 const MAX_NAME: usize = 100;
@@ -33,9 +31,6 @@ pub struct Name(String);
 
 impl Name {
     /// Checks `text` and makes it a name.
-    ///
-    /// # Errors
-    /// `text` is no valid name; the error says which names are.
     pub fn new(text: &str) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let good = !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('.');
@@ -123,8 +118,7 @@ impl AsRef<Path> for Below {
 
 /// The purpose of a run, which names its folders.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A measured run.
+pub enum RunKind {
     Performance,
     /// An accuracy run: each sample once.
     Accuracy,
@@ -132,24 +126,22 @@ pub enum Kind {
     Test(Name),
 }
 
-impl Kind {
-    /// The name of the run's folder.
+impl RunKind {
     pub fn name(&self) -> &str {
         match self {
-            Kind::Performance => "performance",
-            Kind::Accuracy => "accuracy",
-            Kind::Test(name) => name,
+            RunKind::Performance => "performance",
+            RunKind::Accuracy => "accuracy",
+            RunKind::Test(name) => name,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for RunKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// The division of a submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Division {
@@ -163,7 +155,6 @@ pub enum Division {
 }
 
 impl Division {
-    /// The name of the division's folder.
     pub fn name(self) -> &'static str {
         match self {
             Division::Closed => "closed",
@@ -173,7 +164,6 @@ impl Division {
     }
 }
 
-/// A submission tree of one submitter in one division.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -183,12 +173,9 @@ pub struct Tree {
 
 /// One result: a scenario of a model on a system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Name of the system's folder.
+pub struct ResultId {
     pub system: Name,
-    /// Name of the model's folder.
     pub model: Name,
-    /// Name of the scenario's folder.
     pub scenario: Name,
 }
 
@@ -202,17 +189,14 @@ impl Tree {
         }
     }
 
-    /// The root folder of the tree.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The submitter's name.
     pub fn submitter(&self) -> &str {
         &self.submitter
     }
 
-    /// The division.
     pub fn division(&self) -> Division {
         self.division
     }
@@ -222,7 +206,6 @@ impl Tree {
         self.root.join(self.division.name()).join(&self.submitter)
     }
 
-    /// `systems/`.
     pub fn systems_folder(&self) -> PathBuf {
         self.own().join("systems")
     }
@@ -241,7 +224,6 @@ impl Tree {
         self.own().join("src")
     }
 
-    /// `documentation/`.
     pub fn documentation(&self) -> PathBuf {
         self.own().join("documentation")
     }
@@ -257,21 +239,16 @@ impl Tree {
     }
 
     /// `results/SYSTEM/MODEL/SCENARIO`.
-    pub fn scenario(&self, place: &Place) -> PathBuf {
+    pub fn scenario(&self, id: &ResultId) -> PathBuf {
         let results = self.own().join("results");
-        results
-            .join(&place.system)
-            .join(&place.model)
-            .join(&place.scenario)
+        results.join(&id.system).join(&id.model).join(&id.scenario)
     }
 
     /// The folder with the program's record of a run,
     /// `documentation/runs/SYSTEM/MODEL/SCENARIO/KIND`.
-    pub fn kept(&self, place: &Place, run: &Kind) -> PathBuf {
-        let runs = self.documentation().join("runs").join(&place.system);
-        runs.join(&place.model)
-            .join(&place.scenario)
-            .join(run.name())
+    pub fn kept(&self, id: &ResultId, run: &RunKind) -> PathBuf {
+        let runs = self.documentation().join("runs").join(&id.system);
+        runs.join(&id.model).join(&id.scenario).join(run.name())
     }
 
     /// Systems that have results. Skips folders whose name is no [`Name`].
@@ -279,18 +256,18 @@ impl Tree {
         named(&self.own().join("results"))
     }
 
-    /// All scenarios of all models of a system.
-    pub fn places(&self, system: &Name) -> Vec<Place> {
+    /// All results of a system.
+    pub fn results(&self, system: &Name) -> Vec<ResultId> {
         let of_system = self.own().join("results").join(system);
-        let places = named(&of_system).into_iter().flat_map(|model| {
+        let results = named(&of_system).into_iter().flat_map(|model| {
             let scenarios = named(&of_system.join(&model));
-            scenarios.into_iter().map(move |scenario| Place {
+            scenarios.into_iter().map(move |scenario| ResultId {
                 system: system.clone(),
                 model: model.clone(),
                 scenario,
             })
         });
-        places.collect()
+        results.collect()
     }
 
     /// A path relative to the submitter's folder, else to the root, else unchanged.
@@ -301,10 +278,10 @@ impl Tree {
     }
 }
 
-impl Place {
-    /// `SYSTEM MODEL SCENARIO`.
-    pub fn words(&self) -> String {
-        format!("{} {} {}", self.system, self.model, self.scenario)
+/// `SYSTEM MODEL SCENARIO`.
+impl fmt::Display for ResultId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.system, self.model, self.scenario)
     }
 }
 
@@ -326,19 +303,18 @@ fn named(of: &Path) -> Vec<Name> {
 fn names(of: &Path, keep: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = fs::read_dir(of).into_iter().flatten().flatten();
     let kept = entries.filter(|e| keep(&e.path()));
-    let mut names: Vec<_> = kept
-        .filter_map(|e| e.file_name().into_string().ok())
-        .collect();
+    let names = kept.filter_map(|e| e.file_name().into_string().ok());
+    let mut names: Vec<_> = names.collect();
     names.sort();
     names
 }
 
 /// The folder of a run's LoadGen logs.
-pub fn run_folder(scenario: &Path, run: &Kind) -> PathBuf {
+pub fn run_folder(scenario: &Path, run: &RunKind) -> PathBuf {
     match run {
-        Kind::Performance => scenario.join("performance").join("run_1"),
-        Kind::Accuracy => scenario.join("accuracy"),
-        Kind::Test(test) => scenario.join(test).join("performance").join("run_1"),
+        RunKind::Performance => scenario.join("performance").join("run_1"),
+        RunKind::Accuracy => scenario.join("accuracy"),
+        RunKind::Test(test) => scenario.join(test).join("performance").join("run_1"),
     }
 }
 

@@ -2,35 +2,36 @@
 //!
 //! The crate reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG. From `qdl` it
 //! uses the topology, wire types and `config::nearest`. What differs by round is data
-//! (`configs/rounds`). [`rules::ALL`] lists all rules of a tree, and `docs/rules.md` explains them.
+//! (`configs/rounds`). `rules::ALL` lists all rules of a tree, and `docs/rules.md` explains them.
 //!
 //! | module | what it is for |
 //! | --- | --- |
 //! | [`round`] | one round's models, limits, seeds, counts and tests |
-//! | [`left`] | the record of a run beside LoadGen's logs: command, nodes, copies of its files |
+//! | [`manifest`] | a run's manifest beside LoadGen's logs, and copies of the run's files |
 //! | [`guard`] | checks of a run before it is measured |
 //! | [`describe`] | a machine's description, the submitter's form, the system's JSON, the diagram |
-//! | [`layout`] | paths in a tree |
-//! | [`build`] | copies runs into a tree |
-//! | [`official`] | MLCommons' scripts, from the user's checkout |
-//! | [`explain`] | matches complaints of MLCommons' checker with findings |
-//! | [`rehearsal`] | rules that a rehearsal cannot keep |
-//! | [`rules`] | checks of a finished tree |
-//! | [`table`] | findings as text for the terminal |
+//! | `layout` | paths in a tree |
+//! | `build` | copies runs into a tree |
+//! | `official` | MLCommons' scripts, from the user's checkout |
+//! | `explain` | matches complaints of MLCommons' checker with findings |
+//! | `rehearsal` | rules that a rehearsal cannot keep |
+//! | `rules` | checks of a finished tree |
+//! | `table` | findings as text for the terminal |
 //! | [`command`] | `submit` and `describe` |
 
-pub mod build;
+mod build;
 pub mod command;
 pub mod describe;
 mod error;
-pub mod explain;
+mod explain;
 pub mod guard;
-pub mod layout;
-pub mod left;
-pub mod official;
-pub mod rehearsal;
+mod layout;
+pub mod manifest;
+mod official;
+mod rehearsal;
 pub mod round;
-pub mod rules;
-pub mod table;
+mod rules;
+mod table;
 
 pub use error::Error;
+pub use layout::Name;

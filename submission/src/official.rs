@@ -8,11 +8,11 @@ use std::{
 };
 
 use crate::{
-    build::Built,
+    build::BuiltTree,
     error::{self, Error},
-    layout::{self, Kind, Name, Place},
-    left::{AUDIT_CONFIG, FOLDER},
-    round::{Round, Test, loadgen_scenario},
+    layout::{self, Name, ResultId, RunKind},
+    manifest::AUDIT_CONFIG,
+    round::{ComplianceTest, Round, loadgen_scenario},
 };
 
 /// A checkout of mlcommons/inference and the Python that runs its scripts.
@@ -23,12 +23,10 @@ pub struct Official {
     note: Option<String>,
 }
 
-/// The result of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct ScriptResult {
     /// The script and what it ran on, in words.
     pub what: String,
-    /// Whether the script succeeded.
     pub good: bool,
     /// Errors and warnings in the script's output, and its last line.
     pub lines: Vec<String>,
@@ -38,22 +36,14 @@ pub struct Ran {
 
 impl Official {
     /// Opens a checkout of mlcommons/inference.
-    ///
-    /// # Errors
-    /// The checkout has no submission checker, its checker does not know the round, or
-    /// Python lacks numpy or PyYAML.
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
-        let folder = checker.canonicalize().map_err(|source| Error::Read {
-            path: checker.to_owned(),
-            source,
-        })?;
+        let folder = checker.canonicalize().map_err(Error::read(checker))?;
         let tools = folder.join("tools/submission/submission_checker");
         let usage = |what: String| Error::Usage(format!("--checker {}: {what}", checker.display()));
         if !tools.join("main.py").is_file() {
-            return Err(usage(
-                "it has no tools/submission/submission_checker/main.py; is it a checkout of mlcommons/inference?"
-                    .to_owned(),
-            ));
+            let what = "it has no tools/submission/submission_checker/main.py; is it a checkout \
+                        of mlcommons/inference?";
+            return Err(usage(what.to_owned()));
         }
         let known = error::read(&tools.join("constants.py"))?;
         let models = round.models.keys().map(|m| &**m);
@@ -80,11 +70,14 @@ impl Official {
         command.args(["-c", "import numpy, yaml"]);
         match official.output(command)? {
             (true, _) => Ok(official),
-            (false, text) => Err(Error::Usage(format!(
-                "--python {}: MLCommons' scripts want numpy and PyYAML: {}; name a Python that has them",
-                official.python.display(),
-                text.lines().last().unwrap_or_default()
-            ))),
+            (false, text) => {
+                let python = official.python.display();
+                let last = text.lines().last().unwrap_or_default();
+                Err(Error::Usage(format!(
+                    "--python {python}: MLCommons' scripts want numpy and PyYAML: {last}; name a \
+                     Python that has them"
+                )))
+            }
         }
     }
 
@@ -93,35 +86,32 @@ impl Official {
         self.note.as_deref()
     }
 
-    /// The folder of the checkout.
     pub fn folder(&self) -> &Path {
         &self.checker
     }
 
     /// Runs the verifier of each compliance run of a newly built tree. Call this before
     /// [`Official::truncate`]. `scripts` holds TEST07's accuracy command of each model.
-    ///
-    /// # Errors
-    /// Python cannot be started, or a folder or file cannot be written.
     pub fn verify(
         &self,
         round: &Round,
-        built: &Built,
+        built: &BuiltTree,
         scripts: &BTreeMap<String, String>,
-    ) -> Result<Vec<Ran>, Error> {
+    ) -> Result<Vec<ScriptResult>, Error> {
         let mut ran = Vec::new();
         for (place, kinds) in &built.from {
             let Some(model) = round.models.get(&place.model) else {
                 continue;
             };
             for name in &model.tests {
-                let (Some(run), Some(test)) =
-                    (kinds.get(&Kind::Test(name.clone())), round.tests.get(name))
-                else {
+                let (Some(run), Some(test)) = (
+                    kinds.get(&RunKind::Test(name.clone())),
+                    round.tests.get(name),
+                ) else {
                     continue;
                 };
                 let scenario = absolute(&built.tree.scenario(place))?;
-                let with = Values {
+                let with = ScriptValues {
                     run: absolute(run)?,
                     scenario,
                     place,
@@ -134,23 +124,19 @@ impl Official {
         Ok(ran)
     }
 
-    fn verify_one(&self, name: &Name, test: &Test, with: &Values<'_>) -> Result<Ran, Error> {
-        let script = self
-            .checker
-            .join("compliance")
-            .join(name)
-            .join("run_verification.py");
+    fn verify_one(
+        &self,
+        name: &Name,
+        test: &ComplianceTest,
+        with: &ScriptValues<'_>,
+    ) -> Result<ScriptResult, Error> {
+        let script = self.checker.join("compliance").join(name);
+        let script = script.join("run_verification.py");
         // Verifiers write into their working directory.
         let folder = with.scenario.join(name);
-        std::fs::create_dir_all(&folder).map_err(|source| Error::Write {
-            path: folder.clone(),
-            source,
-        })?;
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let work = std::env::temp_dir().join(format!("qdl-verify-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&work).map_err(|source| Error::Write {
-            path: work.clone(),
-            source,
-        })?;
+        std::fs::create_dir_all(&work).map_err(Error::write(&work))?;
         let args: Vec<String> = test.args.iter().map(|arg| self.fill(arg, with)).collect();
         let mut command = self.script(&work);
         command.arg(&script).args(args);
@@ -160,7 +146,7 @@ impl Official {
             error::write(&folder.join(file), &text)?;
         }
         let what = format!("{name} of {} {}", with.place.model, with.place.scenario);
-        Ok(Ran {
+        Ok(ScriptResult {
             what,
             good,
             lines: telling(&text),
@@ -168,9 +154,10 @@ impl Official {
         })
     }
 
-    fn fill(&self, arg: &str, with: &Values<'_>) -> String {
-        let audit = with.run.join(FOLDER).join(AUDIT_CONFIG);
+    fn fill(&self, arg: &str, with: &ScriptValues<'_>) -> String {
+        let audit = with.run.join(record::COPIES).join(AUDIT_CONFIG);
         let log = with.run.join(loadgen_log::ACCURACY);
+        let loadgen = loadgen_scenario(&with.place.scenario);
         let values = [
             ("{run}", with.run.display().to_string()),
             ("{scenario}", with.scenario.display().to_string()),
@@ -178,10 +165,7 @@ impl Official {
             ("{python}", self.python.display().to_string()),
             // Verifiers accept LoadGen's scenario names and Interactive.
             ("{name}", with.place.scenario.to_string()),
-            (
-                "{loadgen}",
-                loadgen_scenario(&with.place.scenario).to_owned(),
-            ),
+            ("{loadgen}", loadgen.to_owned()),
             ("{log}", log.display().to_string()),
             ("{audit}", audit.display().to_string()),
             ("{dtype}", with.dtype.to_owned()),
@@ -194,18 +178,12 @@ impl Official {
 
     /// Cuts the accuracy logs of the tree and writes their hashes. The runs' folders keep whole
     /// logs.
-    ///
-    /// # Errors
-    /// Python cannot be started, or an `accuracy.txt` cannot be written.
-    pub fn truncate(&self, built: &Built) -> Result<Ran, Error> {
+    pub fn truncate(&self, built: &BuiltTree) -> Result<ScriptResult, Error> {
         // The script writes a log's hash into accuracy.txt and skips a log without that file.
         for (place, kinds) in &built.from {
-            for kind in kinds.keys().filter(|kind| matches!(kind, Kind::Test(_))) {
-                let folder = built
-                    .tree
-                    .scenario(place)
-                    .join(kind.name())
-                    .join("accuracy");
+            for kind in kinds.keys().filter(|kind| matches!(kind, RunKind::Test(_))) {
+                let folder = built.tree.scenario(place).join(kind.name());
+                let folder = folder.join("accuracy");
                 let text = folder.join("accuracy.txt");
                 if folder.join(loadgen_log::ACCURACY).is_file() && !text.exists() {
                     error::write(&text, "The answers of this run: ../verify_*.txt\n")?;
@@ -213,12 +191,11 @@ impl Official {
             }
         }
         let backup = std::env::temp_dir().join(format!("qdl-whole-logs-{}", std::process::id()));
+        let script = "tools/submission/truncate_accuracy_log.py";
+        let script = self.checker.join(script);
         let mut command = self.script(&self.checker);
         command
-            .arg(
-                self.checker
-                    .join("tools/submission/truncate_accuracy_log.py"),
-            )
+            .arg(script)
             .arg("--input")
             .arg(absolute(built.tree.root())?)
             .args(["--submitter", built.tree.submitter()])
@@ -228,7 +205,7 @@ impl Official {
         let _ = std::fs::remove_dir_all(&backup);
         // The script returns 0 on errors too.
         let good = good && !text.contains("ERROR");
-        Ok(Ran {
+        Ok(ScriptResult {
             what: "truncation of accuracy logs".to_owned(),
             good,
             lines: telling(&text),
@@ -237,39 +214,26 @@ impl Official {
     }
 
     /// Runs the submission checker on a tree.
-    ///
-    /// # Errors
-    /// Python cannot be started.
-    pub fn check(&self, round: &Round, tree: &layout::Tree) -> Result<Ran, Error> {
+    pub fn check(&self, round: &Round, tree: &layout::Tree) -> Result<ScriptResult, Error> {
+        let version = round.checker_version.as_str();
         let csv = std::env::temp_dir().join(format!("qdl-checker-{}.csv", std::process::id()));
         let mut command = self.script(&self.checker.join("tools/submission"));
         command
             .args(["-m", "submission_checker.main", "--input"])
             .arg(absolute(tree.root())?)
-            .args([
-                "--version",
-                &round.checker_version,
-                "--submitter",
-                tree.submitter(),
-            ])
+            .args(["--version", version, "--submitter", tree.submitter()])
             .arg("--csv")
             .arg(&csv);
         let (good, text) = self.output(command)?;
-        for left in [csv.clone(), csv.with_extension("json")] {
-            let _ = std::fs::remove_file(left);
+        for file in [csv.clone(), csv.with_extension("json")] {
+            let _ = std::fs::remove_file(file);
         }
         let root = format!("{}/", absolute(tree.root())?.display());
-        let lines = telling(&text)
-            .into_iter()
-            .map(|l| l.replace(&root, ""))
-            .collect();
-        Ok(Ran {
-            what: format!(
-                "the submission checker, --version {}",
-                round.checker_version
-            ),
+        let lines = telling(&text).into_iter();
+        Ok(ScriptResult {
+            what: format!("the submission checker, --version {version}"),
             good,
-            lines,
+            lines: lines.map(|l| l.replace(&root, "")).collect(),
             is_checker: true,
         })
     }
@@ -284,37 +248,30 @@ impl Official {
     }
 
     fn output(&self, mut command: Command) -> Result<(bool, String), Error> {
-        let output = command.output().map_err(|source| Error::Read {
-            path: self.python.clone(),
-            source,
-        })?;
+        let output = command.output().map_err(Error::read(&self.python))?;
         let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
         text += &String::from_utf8_lossy(&output.stderr);
         Ok((output.status.success(), text))
     }
 }
 
-struct Values<'a> {
+struct ScriptValues<'a> {
     run: PathBuf,
     scenario: PathBuf,
-    place: &'a Place,
+    place: &'a ResultId,
     dtype: &'a str,
     script: &'a str,
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|source| Error::Read {
-        path: path.to_owned(),
-        source,
-    })
+    std::path::absolute(path).map_err(Error::read(path))
 }
 
 /// A warning if git dates the checkout before the day at the end of `source`.
 fn older(checkout: &Path, source: &str) -> Option<String> {
     let (_, day) = source.rsplit_once(' ')?;
     let mut git = Command::new("git");
-    git.arg("-C")
-        .arg(checkout)
+    git.current_dir(checkout)
         .args(["log", "-1", "--format=%h %cs"]);
     let output = git.stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -332,17 +289,13 @@ fn older(checkout: &Path, source: &str) -> Option<String> {
 /// appears once, without the prefix of Python's logging.
 fn telling(text: &str) -> Vec<String> {
     let loud = |line: &&str| {
-        ["ERROR", "WARNING", "Traceback", "TEST FAIL", "Error"]
-            .iter()
-            .any(|w| line.contains(w))
-            && !["multiple messages with key", " skipped for "]
-                .iter()
-                .any(|w| line.contains(w))
+        let loud = ["ERROR", "WARNING", "Traceback", "TEST FAIL", "Error"];
+        let known = ["multiple messages with key", " skipped for "];
+        loud.iter().any(|w| line.contains(w)) && !known.iter().any(|w| line.contains(w))
     };
     let bare = |line: &str| {
-        let message = line
-            .strip_prefix('[')
-            .and_then(|rest| rest.split_once("] "));
+        let message = line.strip_prefix('[');
+        let message = message.and_then(|rest| rest.split_once("] "));
         message.map_or(line, |(_, message)| message).to_owned()
     };
     let last = text.lines().rfind(|l| !l.trim().is_empty());
@@ -357,15 +310,15 @@ fn telling(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     #[test]
     fn what_is_loud_and_the_last_line_are_shown() {
         let text = "INFO:main:fine\nERROR:main:seed is wrong\nINFO:x\nSUMMARY: errors\n\n";
-        assert_eq!(
-            telling(text),
-            ["ERROR:main:seed is wrong", "SUMMARY: errors"]
-        );
+        let expected = ["ERROR:main:seed is wrong", "SUMMARY: errors"];
+        assert_eq!(telling(text), expected);
         assert!(telling("").is_empty());
     }
 
@@ -375,18 +328,12 @@ mod tests {
         let round = Round::find("v6.1").expect("built in");
         let new = || Official::new(folder.path(), Path::new("python3"), &round);
         let error = new().expect_err("none").to_string();
-        assert!(
-            error.contains("is it a checkout of mlcommons/inference"),
-            "{error}"
-        );
+        assert_has(&error, &["is it a checkout of mlcommons/inference"]);
         let tools = folder.path().join("tools/submission/submission_checker");
         error::write(&tools.join("main.py"), "").expect("written");
         error::write(&tools.join("constants.py"), "{\"v6.1\": {}}").expect("written");
         let error = new().expect_err("older").to_string();
-        assert!(
-            error.contains("older than the one of round v6.1"),
-            "{error}"
-        );
+        assert_has(&error, &["older than the one of round v6.1"]);
     }
 
     #[test]
@@ -425,10 +372,8 @@ mod tests {
         assert!(git("init -q", "2026-01-01") && git(commit, "2026-08-19"));
         let source = "a checker, commit b66003e of 2026-08-20";
         let note = older(place.path(), source).expect("a note");
-        assert!(
-            note.contains("of 2026-08-19, and the round was read from a checker"),
-            "{note}"
-        );
+        let wanted = "of 2026-08-19, and the round was read from a checker";
+        assert_has(&note, &[wanted]);
         assert!(git(commit, "2026-08-20"));
         assert_eq!(older(place.path(), source), None);
     }
@@ -436,9 +381,8 @@ mod tests {
     #[test]
     fn a_truncation_that_logs_an_error_has_not_passed() {
         let place = tempfile::tempdir().expect("a folder");
-        let script = place
-            .path()
-            .join("tools/submission/truncate_accuracy_log.py");
+        let script = place.path();
+        let script = script.join("tools/submission/truncate_accuracy_log.py");
         error::write(&script, "print('ERROR:main:accuracy.txt missing')\n").expect("written");
         let official = Official {
             checker: place.path().to_owned(),
@@ -446,7 +390,7 @@ mod tests {
             note: None,
         };
         let org = Name::new("org").expect("a name");
-        let built = Built {
+        let built = BuiltTree {
             tree: layout::Tree::new(place.path(), layout::Division::Network, &org),
             from: BTreeMap::new(),
         };

@@ -6,10 +6,9 @@ use serde::Deserialize;
 
 use crate::{
     error::{self, Error},
-    rules::{self, Finding},
+    rules::{self, RuleFinding},
 };
 
-/// The content of a rehearsal's file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rehearsal {
@@ -25,10 +24,6 @@ pub struct Rehearsal {
 
 impl Rehearsal {
     /// Reads a rehearsal's file.
-    ///
-    /// # Errors
-    /// [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is invalid or
-    /// names no known rule.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let rehearsal: Rehearsal = error::read_yaml(path)?;
         let is_rule = |id: &String| rules::ALL.iter().any(|rule| rule.id == id);
@@ -36,10 +31,7 @@ impl Rehearsal {
         let mut all = own.chain(rehearsal.without_checker.keys());
         match all.find(|id| !is_rule(id)) {
             None => Ok(rehearsal),
-            Some(odd) => Err(Error::Content {
-                path: path.to_owned(),
-                what: format!("there is no rule {odd}"),
-            }),
+            Some(odd) => Err(Error::content(path)(format!("there is no rule {odd}"))),
         }
     }
 
@@ -50,13 +42,13 @@ impl Rehearsal {
     }
 
     /// Splits findings into expected ones (`cannot_have`) and all others.
-    pub fn apart(&self, findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
-        let known = |f: &Finding| self.cannot_have.contains_key(f.rule.id);
+    pub fn apart(&self, findings: Vec<RuleFinding>) -> (Vec<RuleFinding>, Vec<RuleFinding>) {
+        let known = |f: &RuleFinding| self.cannot_have.contains_key(f.rule.id);
         findings.into_iter().partition(known)
     }
 
     /// Prints each broken rule of `cannot_have`: its id, number of findings, and reason.
-    pub fn table(&self, known: &[Finding]) -> String {
+    pub fn table(&self, known: &[RuleFinding]) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for finding in known {
             *counts.entry(finding.rule.id).or_default() += 1;
@@ -82,7 +74,7 @@ mod tests {
             "/../configs/rounds/rehearsal.yaml"
         );
         let rehearsal = Rehearsal::read(Path::new(path)).expect("sound");
-        let finding = |rule| Finding {
+        let finding = |rule| RuleFinding {
             rule,
             result: "sys m Offline".to_owned(),
             place: "results/sys/m/Offline".to_owned(),

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    explain::{self, Word},
-    official::Ran,
+    explain::{self, Match},
+    official::ScriptResult,
     round::Round,
-    rules::Finding,
+    rules::RuleFinding,
 };
 
 /// Prints the scripts' results. Each complaint of the checker names the matching findings.
-pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
+pub fn scripts(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResult]) -> String {
     let mut out = String::new();
     for ran in scripts {
         let word = if ran.good { "passed" } else { "FAILED" };
@@ -22,9 +22,9 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
             out += &format!("    {line}\n");
             match word {
                 _ if !ran.is_checker => {}
-                Word::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
-                Word::Follows => {}
-                Word::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
+                Match::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
+                Match::Follows => {}
+                Match::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
             }
         }
     }
@@ -35,35 +35,33 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
 }
 
 /// Number of the checker's complaints without a matching finding.
-pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[Ran]) -> usize {
+pub fn unexpected(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResult]) -> usize {
     let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
     let words = bad.flat_map(|ran| explain::lines(round, findings, &ran.lines));
-    words.filter(|(_, word)| *word == Word::Unexpected).count()
+    words.filter(|(_, word)| *word == Match::Unexpected).count()
 }
 
 /// The title above findings that concern several results.
 const SEVERAL: &str = "several results";
 
-/// Prints the findings of `submit`.
-pub fn page(findings: &[Finding]) -> String {
+pub fn page(findings: &[RuleFinding]) -> String {
     let mut out = String::new();
     if findings.is_empty() {
         out += "nothing is missing: the tree keeps to every rule that a program can see\n";
         return out;
     }
     // Print a finding that concerns several files once.
-    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+    let mut groups: Vec<Vec<&RuleFinding>> = Vec::new();
     let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for finding in findings {
-        let group = known
-            .entry((finding.rule.id, &finding.what))
-            .or_insert(groups.len());
+        let group = known.entry((finding.rule.id, &finding.what));
+        let group = group.or_insert(groups.len());
         match groups.get_mut(*group) {
             Some(group) => group.push(finding),
             None => groups.push(vec![finding]),
         }
     }
-    let mut by_result: BTreeMap<&str, Vec<Vec<&Finding>>> = BTreeMap::new();
+    let mut by_result: BTreeMap<&str, Vec<Vec<&RuleFinding>>> = BTreeMap::new();
     for group in groups {
         let result = group[0].result.as_str();
         let one = group.iter().all(|f| f.result == result);
@@ -113,9 +111,8 @@ fn short<'a>(place: &'a str, result: &str) -> &'a str {
         return place;
     }
     let folder = result.replace(' ', "/");
-    let rest = place
-        .strip_prefix("results/")
-        .and_then(|p| p.strip_prefix(&folder));
+    let rest = place.strip_prefix("results/");
+    let rest = rest.and_then(|p| p.strip_prefix(&folder));
     rest.map_or(place, |rest| rest.trim_start_matches('/'))
 }
 
@@ -126,7 +123,7 @@ mod tests {
 
     #[test]
     fn findings_stand_under_their_result_with_their_command_once() {
-        let finding = |place: &str, what: &str| Finding {
+        let finding = |place: &str, what: &str| RuleFinding {
             rule: rules::RUN_LOG,
             result: "sys m Offline".to_owned(),
             place: place.to_owned(),
@@ -141,10 +138,8 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "sys m Offline");
         assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
-        assert_eq!(
-            lines[3],
-            "  makes 2 of these right:  frontend --mode accuracy"
-        );
+        let expected = "  makes 2 of these right:  frontend --mode accuracy";
+        assert_eq!(lines[3], expected);
         assert!(page(&[]).contains("nothing is missing"));
         let mut several = vec![finding("results/sys/m/Offline/accuracy/a", "no commit"); 9];
         several[8].result = "sys m Server".to_owned();

@@ -10,7 +10,7 @@
 //! assert!((30_000.0 / 1.05..=30_000.0).contains(&found));
 //! ```
 
-use crate::sprt::Word;
+use crate::sprt::Decision;
 
 /// The rule by which trials at one rate decide whether the rate holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Tally {
     /// Verdicts of the trials, in order.
     pub trials: Vec<bool>,
     /// The decision from the trials.
-    pub word: Word,
+    pub word: Decision,
     /// Whether one trial held before any rate was refuted.
     passed: bool,
     /// Index of the first trial that counts, if the refuted rate is tested again.
@@ -56,7 +56,7 @@ impl Tally {
 
     /// Adds a trial's verdict and decides again.
     pub(crate) fn add(&mut self, held: bool, rule: Rule) {
-        if self.word == Word::Refuted {
+        if self.word == Decision::Refuted {
             self.again = Some(self.trials.len());
         }
         self.trials.push(held);
@@ -136,12 +136,12 @@ impl Highest {
 
     /// The rate to try now; `None` when the search is over.
     pub fn next(&self) -> Option<f64> {
-        let retested = |t: &&Tally| t.again.is_some() && t.word == Word::Undecided;
+        let retested = |t: &&Tally| t.again.is_some() && t.word == Decision::Undecided;
         if let Some(tally) = self.tallies.iter().find(retested) {
             return Some(tally.rate);
         }
         let (held, failed) = (self.holding(), self.failed());
-        let undecided = |t: &Tally| (t.word == Word::Undecided).then_some(t.rate);
+        let undecided = |t: &Tally| (t.word == Decision::Undecided).then_some(t.rate);
         match (held, failed) {
             (None, None) => Some(self.first),
             (Some(h), None) if h.rate >= self.most => undecided(h),
@@ -171,20 +171,20 @@ impl Highest {
         let tally = &mut self.tallies[at];
         tally.add(held, self.rule);
         tally.passed |= self.rule == Rule::Sequential && rising && held;
-        if bracket && (tally.passed || tally.word != Word::Undecided) {
+        if bracket && (tally.passed || tally.word != Decision::Undecided) {
             self.step = (self.step * self.step).min(LARGEST_STEP.max(self.step));
         }
     }
 
     /// The highest certified rate, if any.
     pub fn found(&self) -> Option<f64> {
-        let certified = |t: &&Tally| t.word == Word::Certified;
+        let certified = |t: &&Tally| t.word == Decision::Certified;
         self.tallies.iter().rev().find(certified).map(|t| t.rate)
     }
 
     /// The lowest refuted rate.
     pub fn failed(&self) -> Option<&Tally> {
-        self.tallies.iter().find(|t| t.word == Word::Refuted)
+        self.tallies.iter().find(|t| t.word == Decision::Refuted)
     }
 
     /// All rates with their trials, ascending.
@@ -194,8 +194,11 @@ impl Highest {
 
     /// The lower end of the bracket: the highest rate below all refuted ones that holds.
     fn holding(&self) -> Option<&Tally> {
-        let holds = |t: &&Tally| t.word == Word::Certified || t.passed;
-        let below = self.tallies.iter().take_while(|t| t.word != Word::Refuted);
+        let holds = |t: &&Tally| t.word == Decision::Certified || t.passed;
+        let below = self
+            .tallies
+            .iter()
+            .take_while(|t| t.word != Decision::Refuted);
         below.filter(holds).last()
     }
 
@@ -211,17 +214,17 @@ impl Highest {
 }
 
 impl Rule {
-    fn judge(self, trials: &[bool]) -> Word {
+    fn judge(self, trials: &[bool]) -> Decision {
         let Rule::Of { hold, trials: most } = self else {
             return crate::sprt::judge(trials);
         };
         let held = trials.iter().filter(|held| **held).count();
         if held >= hold {
-            Word::Certified
+            Decision::Certified
         } else if held + most.saturating_sub(trials.len()) < hold {
-            Word::Refuted
+            Decision::Refuted
         } else {
-            Word::Undecided
+            Decision::Undecided
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Searches for the highest rate at which runs are VALID, and for the settings that reach it.
 //!
-//! The crate starts no run, reads no file and reads no clock: a [`System`] runs each trial, and the
-//! trial's [`Record`] contains its cost. So a journal of trials can resume a session, and tests run
-//! sessions on simulated systems. Programs that compare rates by verdicts use [`highest`] alone.
+//! The crate starts no run, reads no file and reads no clock: a [`TrialRunner`] runs each trial,
+//! and the trial's [`TrialRecord`] contains its cost. So a journal of trials can resume a session,
+//! and tests run sessions on simulated systems. Programs that compare rates by verdicts use
+//! [`highest`] alone.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -18,5 +19,5 @@ pub mod session;
 pub mod sprt;
 pub mod system;
 
-pub use session::{Kind, Knob, Plan, Session};
-pub use system::{Halt, Limit, Record, Setting, System, Trial};
+pub use session::{Knob, RateKind, Session, SessionPlan};
+pub use system::{FinishedTrial, Halt, TrialLimit, TrialRecord, TrialRunner, TrialSetting};

@@ -1,6 +1,6 @@
 //! The result of a session as Markdown.
 
-use crate::session::{Searched, Session};
+use crate::session::{SearchResult, Session};
 
 /// The page: result, change of the configuration, limit, and every rate.
 pub fn markdown(session: &Session, config: &str, diff: &[String]) -> String {
@@ -22,7 +22,7 @@ pub fn markdown(session: &Session, config: &str, diff: &[String]) -> String {
     page + &session.searches.iter().map(rows).collect::<String>()
 }
 
-fn rows(searched: &Searched) -> String {
+fn rows(searched: &SearchResult) -> String {
     let key = |(key, value)| format!("`{key}: {value}`");
     let keys = searched.knobs.iter().map(key).collect::<Vec<_>>();
     let keys = keys.join(", ");

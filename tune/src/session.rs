@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::{
     highest::{Highest, Rule, Tally, four_figures},
-    sprt::Word,
-    system::{Halt, Record, Setting, System},
+    sprt::Decision,
+    system::{Halt, TrialRecord, TrialRunner, TrialSetting},
 };
 
 /// The scenario, which gives the rate its meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum RateKind {
     /// Queries per second.
     #[default]
     Server,
@@ -21,13 +21,13 @@ pub enum Kind {
     Offline,
 }
 
-impl Kind {
+impl RateKind {
     /// The unit of the rate.
     pub fn unit(self) -> &'static str {
         match self {
-            Kind::Server => "queries/s",
-            Kind::MultiStream => "samples/query",
-            Kind::Offline => "samples/s expected",
+            RateKind::Server => "queries/s",
+            RateKind::MultiStream => "samples/query",
+            RateKind::Offline => "samples/s expected",
         }
     }
 }
@@ -45,9 +45,9 @@ pub struct Knob {
 
 /// The task of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct SessionPlan {
     /// The scenario.
-    pub kind: Kind,
+    pub kind: RateKind,
     /// Rate of the first trial.
     pub first: f64,
     /// The lowest rate to try.
@@ -73,7 +73,7 @@ pub struct Plan {
 
 /// One search, with a set of changed keys.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Searched {
+pub struct SearchResult {
     /// The changed keys and their values.
     pub knobs: BTreeMap<String, String>,
     /// The tried rates.
@@ -84,10 +84,10 @@ pub struct Searched {
     achieved: f64,
 }
 
-impl Searched {
+impl SearchResult {
     /// The highest rate with a VALID trial that is not refuted.
     fn best(&self) -> Option<&Tally> {
-        let holds = |t: &&Tally| t.word != Word::Refuted && t.held() > 0;
+        let holds = |t: &&Tally| t.word != Decision::Refuted && t.held() > 0;
         self.tallies.iter().rev().find(holds)
     }
 }
@@ -96,15 +96,15 @@ impl Searched {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Session {
     /// The session's task.
-    pub plan: Plan,
+    pub plan: SessionPlan,
     /// The searches: the unchanged configuration first, then other values of the keys.
-    pub searches: Vec<Searched>,
+    pub searches: Vec<SearchResult>,
     /// Index of the search with the best rate.
     best: Option<usize>,
     /// Rate and record of the last INVALID trial of the unchanged configuration.
-    pub invalid: Option<(f64, Record)>,
+    pub invalid: Option<(f64, TrialRecord)>,
     /// Record of the full run.
-    pub full: Option<Record>,
+    pub full: Option<TrialRecord>,
     /// Number of trials so far.
     pub trials: u64,
     /// Cost of all trials, in seconds.
@@ -123,13 +123,13 @@ const EXPECT: f64 = 1.1;
 
 impl Session {
     /// A session without trials.
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: SessionPlan) -> Self {
         let none = Session::default();
         Session { plan, ..none }
     }
 
     /// Runs the session until it ends or `system` halts it.
-    pub fn go(&mut self, system: &mut dyn System) {
+    pub fn go(&mut self, system: &mut dyn TrialRunner) {
         self.halt = self.search_all(system).err();
         let spent = matches!(self.halt, None | Some(Halt::Budget));
         if let (true, Some(at), Some(_)) = (spent, self.best, self.plan.full_seconds) {
@@ -152,7 +152,7 @@ impl Session {
         best.unwrap_or_default()
     }
 
-    fn search_all(&mut self, system: &mut dyn System) -> Result<(), Halt> {
+    fn search_all(&mut self, system: &mut dyn TrialRunner) -> Result<(), Halt> {
         self.search(system, BTreeMap::new())?;
         for knob in self.plan.knobs.clone() {
             for value in knob.values.iter().filter(|value| **value != knob.now) {
@@ -169,32 +169,30 @@ impl Session {
 
     fn search(
         &mut self,
-        system: &mut dyn System,
+        system: &mut dyn TrialRunner,
         knobs: BTreeMap<String, String>,
     ) -> Result<(), Halt> {
         let at = self.searches.len();
-        let new = Searched::default();
-        self.searches.push(Searched { knobs, ..new });
-        let offline = self.plan.kind == Kind::Offline;
+        let new = SearchResult::default();
+        self.searches.push(SearchResult { knobs, ..new });
+        let offline = self.plan.kind == RateKind::Offline;
         let ended = match offline {
             true => self.expected(system, at),
             false => self.highest(system, at),
         };
-        let (new, best) = (
-            &self.searches[at],
-            self.best.map(|best| &self.searches[best]),
-        );
+        let new = &self.searches[at];
+        let best = self.best.map(|best| &self.searches[best]);
         // Except in Offline, the search began above the best rate.
-        let beats = |best: &Searched| !offline || new.achieved > best.achieved * self.plan.near;
+        let beats = |best: &SearchResult| !offline || new.achieved > best.achieved * self.plan.near;
         if new.found.is_some() && best.is_none_or(beats) {
             self.best = Some(at);
         }
         ended
     }
 
-    fn highest(&mut self, system: &mut dyn System, at: usize) -> Result<(), Halt> {
+    fn highest(&mut self, system: &mut dyn TrialRunner, at: usize) -> Result<(), Halt> {
         let plan = &self.plan;
-        let whole = plan.kind == Kind::MultiStream;
+        let whole = plan.kind == RateKind::MultiStream;
         let beat = self.found().map(|rate| rate * plan.near);
         let beat = beat.map(|rate| match whole {
             true => rate.ceil().min(plan.most),
@@ -219,7 +217,7 @@ impl Session {
     }
 
     /// Offline: searches the expected rate at which runs are long enough, from the completed rate.
-    fn expected(&mut self, system: &mut dyn System, at: usize) -> Result<(), Halt> {
+    fn expected(&mut self, system: &mut dyn TrialRunner, at: usize) -> Result<(), Halt> {
         let mut tally = Tally::at(self.found().unwrap_or(self.plan.first));
         loop {
             let rate = tally.rate;
@@ -229,7 +227,7 @@ impl Session {
             searched.achieved += (record.achieved - searched.achieved) / tally.trials.len() as f64;
             searched.tallies.retain(|t| t.rate != rate);
             searched.tallies.push(tally.clone());
-            searched.found = (tally.word == Word::Certified).then_some(rate);
+            searched.found = (tally.word == Decision::Certified).then_some(rate);
             if searched.found.is_some() || record.achieved == 0.0 {
                 return Ok(());
             }
@@ -249,13 +247,13 @@ impl Session {
     /// Runs a trial of the search `at`; while it is too short, runs it again with more queries.
     fn trial(
         &mut self,
-        system: &mut dyn System,
+        system: &mut dyn TrialRunner,
         at: usize,
         full: bool,
         rate: f64,
-    ) -> Result<Record, Halt> {
+    ) -> Result<TrialRecord, Halt> {
         let seconds = self.plan.full_seconds.filter(|_| full);
-        let mut setting = Setting {
+        let mut setting = TrialSetting {
             full,
             rate,
             knobs: self.searches[at].knobs.clone(),
@@ -269,8 +267,8 @@ impl Session {
             let number = if full { 0 } else { self.trials + 1 };
             setting.seed = ((self.plan.seed & 0xffff_ffff) << 20) + number;
             let issuing = match self.plan.kind {
-                Kind::Server => setting.samples as f64 / rate,
-                Kind::MultiStream | Kind::Offline => 0.0,
+                RateKind::Server => setting.samples as f64 / rate,
+                RateKind::MultiStream | RateKind::Offline => 0.0,
             };
             let certified = self.searches.iter().any(|s| s.found.is_some());
             let reserved = self.plan.full_seconds.filter(|_| certified).unwrap_or(0.0) * FULL;
@@ -299,7 +297,10 @@ impl Session {
     /// What the session knows before a trial, in one line.
     fn known(&self, at: usize) -> String {
         let searched = &self.searches[at];
-        let refuted = searched.tallies.iter().find(|t| t.word == Word::Refuted);
+        let refuted = searched
+            .tallies
+            .iter()
+            .find(|t| t.word == Decision::Refuted);
         let rate = |t: Option<&Tally>| t.map_or("?".to_owned(), |t| t.rate.to_string());
         let (low, high) = (rate(searched.best()), rate(refuted));
         let mut text = String::new();
@@ -307,15 +308,17 @@ impl Session {
             text += &format!("{key} {value}, ");
         }
         match self.plan.kind {
-            Kind::Offline => text.trim_end_matches(", ").to_owned(),
-            Kind::Server | Kind::MultiStream => text + &format!("limit between {low} and {high}"),
+            RateKind::Offline => text.trim_end_matches(", ").to_owned(),
+            RateKind::Server | RateKind::MultiStream => {
+                text + &format!("limit between {low} and {high}")
+            }
         }
     }
 
     /// The result in one line.
     pub fn line(&self) -> String {
         let unit = self.plan.kind.unit();
-        let best = self.searches.first().and_then(Searched::best);
+        let best = self.searches.first().and_then(SearchResult::best);
         let mut text = match (self.found(), best) {
             (Some(rate), _) => format!("certified: {rate} {unit}"),
             (None, Some(t)) => {

@@ -15,7 +15,7 @@ const MOST: usize = 30;
 
 /// The decision from the trials at one rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Word {
+pub enum Decision {
     /// The rate holds.
     Certified,
     /// The rate does not hold.
@@ -25,19 +25,19 @@ pub enum Word {
     Undecided,
 }
 
-impl Word {
+impl Decision {
     /// The word in the page and in messages.
     pub fn as_str(self) -> &'static str {
         match self {
-            Word::Certified => "certified",
-            Word::Refuted => "refuted",
-            Word::Undecided => "undecided",
+            Decision::Certified => "certified",
+            Decision::Refuted => "refuted",
+            Decision::Undecided => "undecided",
         }
     }
 }
 
 /// Judges trials in their order. The first decision is final.
-pub fn judge(trials: &[bool]) -> Word {
+pub fn judge(trials: &[bool]) -> Decision {
     let enough = ((1.0 - ERROR) / ERROR).ln() - NEARLY;
     let mut weight = 0.0;
     for valid in trials {
@@ -47,16 +47,16 @@ pub fn judge(trials: &[bool]) -> Word {
             ((1.0 - GOOD) / (1.0 - POOR)).ln()
         };
         if weight >= enough {
-            return Word::Certified;
+            return Decision::Certified;
         }
         if weight <= -enough {
-            return Word::Refuted;
+            return Decision::Refuted;
         }
     }
     if trials.len() < MOST {
-        Word::Undecided
+        Decision::Undecided
     } else {
-        Word::Refuted
+        Decision::Refuted
     }
 }
 
@@ -66,30 +66,30 @@ mod tests {
 
     #[test]
     fn five_straight_successes_or_two_straight_failures_decide() {
-        assert_eq!(judge(&[]), Word::Undecided);
-        assert_eq!(judge(&[true; 4]), Word::Undecided);
-        assert_eq!(judge(&[true; 5]), Word::Certified);
-        assert_eq!(judge(&[false]), Word::Undecided);
-        assert_eq!(judge(&[false, false]), Word::Refuted);
+        assert_eq!(judge(&[]), Decision::Undecided);
+        assert_eq!(judge(&[true; 4]), Decision::Undecided);
+        assert_eq!(judge(&[true; 5]), Decision::Certified);
+        assert_eq!(judge(&[false]), Decision::Undecided);
+        assert_eq!(judge(&[false, false]), Decision::Refuted);
         let after_a_failure = [&[false], [true; 8].as_slice()].concat();
-        assert_eq!(judge(&after_a_failure[..8]), Word::Undecided);
-        assert_eq!(judge(&after_a_failure), Word::Certified);
+        assert_eq!(judge(&after_a_failure[..8]), Decision::Undecided);
+        assert_eq!(judge(&after_a_failure), Decision::Certified);
         let three_of_four: Vec<bool> = (0..MOST).map(|i| i % 4 != 0).collect();
-        assert_eq!(judge(&three_of_four), Word::Refuted);
+        assert_eq!(judge(&three_of_four), Decision::Refuted);
     }
 
     #[test]
     fn it_errs_as_often_as_it_may() {
         let mut random = fastrand::Rng::with_seed(1);
-        let mut often = |chance: f64, word: Word| {
+        let mut often = |chance: f64, word: Decision| {
             let mut is = || {
                 let coins: Vec<bool> = (0..MOST).map(|_| random.f64() < chance).collect();
                 judge(&coins) == word
             };
             (0..4000).filter(|_| is()).count() as f64 / 4000.0
         };
-        assert!(often(POOR, Word::Certified) < 0.07);
-        assert!(often(GOOD, Word::Refuted) < 0.07);
-        assert!(often(0.97, Word::Certified) > 0.98);
+        assert!(often(POOR, Decision::Certified) < 0.07);
+        assert!(often(GOOD, Decision::Refuted) < 0.07);
+        assert!(often(0.97, Decision::Certified) > 0.98);
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The setting of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct TrialSetting {
     /// Whether this is the full run at the end.
     #[serde(default)]
     pub full: bool,
@@ -25,7 +25,7 @@ pub struct Setting {
 
 /// A limit on latency, with the measured value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Limit {
+pub struct TrialLimit {
     /// Name of the limit, as `p99 latency` or `p99 TTFT`.
     pub name: String,
     /// The measured percentile.
@@ -34,7 +34,7 @@ pub struct Limit {
     pub bound: f64,
 }
 
-impl Limit {
+impl TrialLimit {
     /// The measured percentile divided by its limit; above 1 the limit is exceeded.
     pub fn part(&self) -> f64 {
         self.was / self.bound.max(f64::MIN_POSITIVE)
@@ -43,11 +43,11 @@ impl Limit {
 
 /// The result of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct TrialRecord {
     /// LoadGen's verdict.
     pub valid: bool,
     /// The limits on latency.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<TrialLimit>,
     /// Queries that the trial needs to be VALID, if its only fault is too few queries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<u64>,
@@ -59,10 +59,10 @@ pub struct Record {
     pub limited_by: String,
 }
 
-impl Record {
+impl TrialRecord {
     /// The limit that the trial comes closest to or exceeds most.
-    pub fn binds(&self) -> Option<&Limit> {
-        let parts = |a: &&Limit, b: &&Limit| a.part().total_cmp(&b.part());
+    pub fn binds(&self) -> Option<&TrialLimit> {
+        let parts = |a: &&TrialLimit, b: &&TrialLimit| a.part().total_cmp(&b.part());
         self.limits.iter().max_by(parts)
     }
 
@@ -91,18 +91,18 @@ pub enum Halt {
 
 /// A finished trial: a line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
+pub struct FinishedTrial {
     /// The trial's setting.
-    pub setting: Setting,
+    pub setting: TrialSetting,
     /// The trial's result.
-    pub record: Record,
+    pub record: TrialRecord,
 }
 
 /// Runs trials.
-pub trait System {
+pub trait TrialRunner {
     /// Runs one trial. `known` is one line for the user on what the session knows before it.
     ///
     /// # Errors
     /// [`Halt`]: there is no record; the session ends.
-    fn run(&mut self, setting: &Setting, known: &str) -> Result<Record, Halt>;
+    fn run(&mut self, setting: &TrialSetting, known: &str) -> Result<TrialRecord, Halt>;
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use tune::{Halt, Kind, Knob, Limit, Plan, Record, Session, Setting, System, page};
+use tune::{
+    Halt, Knob, RateKind, Session, SessionPlan, TrialLimit, TrialRecord, TrialRunner, TrialSetting,
+    page,
+};
 
 /// Queries per second.
 const CAPACITY: f64 = 10_000.0;
@@ -30,7 +33,7 @@ struct Pretended {
     random: Rng,
     /// Queries that early stopping asks for.
     least: u64,
-    tried: Vec<Setting>,
+    tried: Vec<TrialSetting>,
 }
 
 impl Pretended {
@@ -69,19 +72,19 @@ impl Pretended {
     }
 }
 
-impl System for Pretended {
-    fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
+impl TrialRunner for Pretended {
+    fn run(&mut self, setting: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
         self.tried.push(setting.clone());
         let slots = setting.knobs.get("slots").map(String::as_str);
         if slots == Some("512") {
-            return Ok(Record::default());
+            return Ok(TrialRecord::default());
         }
-        let mut record = Record::default();
+        let mut record = TrialRecord::default();
         let was = self.margin(setting.rate / if slots == Some("128") { 2.0 } else { 1.0 });
         let queries = setting.samples.max((setting.rate * setting.seconds) as u64);
         let short = was <= 1.0 && queries < self.least;
         let name = "p99 latency".to_owned();
-        record.limits.push(Limit {
+        record.limits.push(TrialLimit {
             name,
             was,
             bound: 1.0,
@@ -93,8 +96,8 @@ impl System for Pretended {
     }
 }
 
-fn plan(first: f64) -> Plan {
-    Plan {
+fn plan(first: f64) -> SessionPlan {
+    SessionPlan {
         first,
         least: first / 1000.0,
         most: first * 1000.0,
@@ -103,12 +106,12 @@ fn plan(first: f64) -> Plan {
         samples: 1,
         full_seconds: Some(1.0),
         budget_s: 400.0,
-        ..Plan::default()
+        ..SessionPlan::default()
     }
 }
 
 /// A session that ran.
-fn session(plan: Plan, system: &mut dyn System) -> Session {
+fn session(plan: SessionPlan, system: &mut dyn TrialRunner) -> Session {
     let mut session = Session::new(plan);
     session.go(system);
     session
@@ -202,16 +205,16 @@ fn a_value_that_gives_a_higher_rate_is_kept_and_others_are_left() {
 }
 
 /// MultiStream up to 11.4 samples a query. Offline: 5,000 samples/s, give or take 1 %.
-struct Steady(Kind, Rng);
+struct Steady(RateKind, Rng);
 
-impl System for Steady {
-    fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
+impl TrialRunner for Steady {
+    fn run(&mut self, setting: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
         let achieved = 4950.0 + 100.0 * self.1.f64();
         let valid = match self.0 {
-            Kind::Offline => setting.rate >= achieved,
+            RateKind::Offline => setting.rate >= achieved,
             _ => setting.rate <= 11.4 && setting.rate.fract() == 0.0,
         };
-        let mut record = Record::default();
+        let mut record = TrialRecord::default();
         (record.valid, record.achieved, record.cost_s) = (valid, achieved, 1.0);
         Ok(record)
     }
@@ -220,10 +223,10 @@ impl System for Steady {
 #[test]
 fn multi_stream_finds_whole_numbers_and_offline_a_rate_that_is_just_long_enough() {
     for (kind, first, range) in [
-        (Kind::MultiStream, 1.0, 11.0..11.5),
-        (Kind::MultiStream, 40.0, 11.0..11.5),
-        (Kind::Offline, 100.0, 5000.0..6200.0),
-        (Kind::Offline, 50_000.0, 5000.0..6200.0),
+        (RateKind::MultiStream, 1.0, 11.0..11.5),
+        (RateKind::MultiStream, 40.0, 11.0..11.5),
+        (RateKind::Offline, 100.0, 5000.0..6200.0),
+        (RateKind::Offline, 50_000.0, 5000.0..6200.0),
     ] {
         let mut plan = plan(first);
         (plan.kind, plan.least) = (kind, 1.0);

@@ -7,7 +7,7 @@ use qdl::{
     run::{Described, descriptions},
 };
 use submission::{
-    command::{self, DescribeArgs, Outcome, Told},
+    command::{self, DescribeArgs, NodeAnswer, Outcome},
     describe::{Node, Role},
 };
 
@@ -21,19 +21,19 @@ pub fn command(args: &DescribeArgs) -> Outcome {
 
 /// Returns the description of this machine, as JSON.
 pub fn own(config: &FrontendConfig) -> Result<String, String> {
-    Node::told(Role::Frontend, VERSION, &config.node)
+    Node::describe_as_json(Role::Frontend, VERSION, &config.node)
 }
 
-fn all(path: &Path) -> Result<Vec<Told>, String> {
+fn all(path: &Path) -> Result<Vec<NodeAnswer>, String> {
     let config = load_frontend(path).map_err(|e| e.to_string())?;
-    let here = Told {
+    let here = NodeAnswer {
         node: config.node.clone(),
         said: own(&config).map(|machine| (machine, None)),
     };
     let there = descriptions(&config).map_err(|e| e.to_string())?;
     let there = there
         .into_iter()
-        .map(|Described { node, description }| Told {
+        .map(|Described { node, description }| NodeAnswer {
             node,
             said: description.map(|said| (said.machine, Some(said.config))),
         });

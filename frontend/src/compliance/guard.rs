@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use qdl::config::{FrontendConfig, QslMode};
-use record::{EngineInfo, PrefixCache, SettingRecord};
+use record::{EngineInfo, NodeRecord, PrefixCache, SettingRecord};
 use serde_json::{Map, Value};
 use submission::{
-    guard::{self, Nodes, Refusal, Told},
-    left::NodeNote,
+    guard::{self, Refusal, RunNodes, RunSettings},
     round::Round,
 };
 
@@ -50,14 +49,13 @@ impl Guard {
             .as_ref()
             .or(config.loadgen.user_conf.as_ref());
         let name = user_conf.and_then(|path| path.file_name());
-        let told = Told {
-            model: config.loadgen_model(),
+        let told = RunSettings {
+            model: config.loadgen_model().to_owned(),
             scenario: scenario.name(),
             mode: settings.test.mode.name(),
-            user_conf: user_conf.is_some(),
-            fields: &fields,
-            from: &origins(&records, settings),
-            user_conf_name: &name.map(|n| n.to_string_lossy()).unwrap_or_default(),
+            fields,
+            from: origins(&records, settings),
+            user_conf: user_conf.map(|_| name.unwrap_or_default().to_string_lossy().into_owned()),
             loaded: qsl.performance_count() as u64,
             total: qsl.total() as u64,
             local: args.local,
@@ -65,8 +63,8 @@ impl Guard {
             compressed: config.model.compression.is_some(),
         };
         let guard = Guard {
-            refusals: guard::settings(&round, &told),
-            model: told.model.to_owned(),
+            refusals: guard::check_settings(&round, &told),
+            model: told.model,
             submission: asked.is_some(),
             round,
         };
@@ -80,18 +78,18 @@ impl Guard {
     /// With `--submission`, the run is refused; one line per refusal.
     pub fn check_nodes(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
-        let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();
+        let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeRecord::of(n, f)).collect();
         let engines = backend.engines();
         let caches = prefix_caches(&engines);
         let uncounted = engines.into_iter().filter(|(_, e)| !e.tokens);
-        let heard = Nodes {
-            frontend: &NodeNote::of(node, &own),
-            accelerators: &accelerators,
-            fabric: &backend.link_notes(),
-            uncounted: &uncounted.map(|(node, _)| node).collect::<Vec<_>>(),
-            caches: &caches,
+        let heard = RunNodes {
+            frontend: NodeRecord::of(node, &own),
+            accelerators,
+            fabric: backend.link_notes(),
+            uncounted: uncounted.map(|(node, _)| node).collect(),
+            caches,
         };
-        let more = guard::nodes(&self.round, &self.model, &heard);
+        let more = guard::check_nodes(&self.round, &self.model, &heard);
         self.refusals.extend(more);
         self.refuse()
     }

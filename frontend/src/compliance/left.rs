@@ -1,12 +1,13 @@
 //! Files of a run, beside logs and summary, from which a submission is made: `run.json` and copies
-//! of the input files (`submission::left`).
+//! of the input files (`submission::manifest`).
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 use qdl::{config::FrontendConfig, run::Described};
+use record::{Manifest, NodeRecord};
 use submission::{
-    layout::Name,
-    left::{AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, accelerator_yaml, node_json},
+    Name,
+    manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF, accelerator_yaml, node_json},
 };
 
 use crate::{
@@ -22,10 +23,10 @@ pub fn begin(
     config: &FrontendConfig,
     settings: &Settings,
     backend: &dyn Backend,
-) -> anyhow::Result<Left> {
+) -> anyhow::Result<Manifest> {
     let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
-    let mut left = Left {
+    let mut left = Manifest {
         command: std::env::args_os().map(|word| shell_word(&word)).collect(),
         model: config.loadgen_model().to_owned(),
         scenario: settings.test.scenario.name().to_owned(),
@@ -35,12 +36,12 @@ pub fn begin(
         prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
         overrides: overrides(args, config),
-        frontend: NodeNote::of(&config.node, &own),
+        frontend: NodeRecord::of(&config.node, &own),
         accelerators: peers
             .iter()
-            .map(|(node, facts)| NodeNote::of(node, facts))
+            .map(|(node, facts)| NodeRecord::of(node, facts))
             .collect(),
-        ..Left::default()
+        ..Manifest::default()
     };
     let user_conf = args
         .user_conf
@@ -55,7 +56,12 @@ pub fn begin(
             .map(|path| (AUDIT_CONFIG, path.as_path())),
     );
     let descriptions = descriptions(config, backend, &mut left);
-    Ok(left.begin(settings.folder(), &files, &descriptions)?)
+    Ok(manifest::begin(
+        left,
+        settings.folder(),
+        &files,
+        &descriptions,
+    )?)
 }
 
 /// One word of the command line; a word that is not UTF-8 is quoted as for a shell, `$'caf\xe9'`.
@@ -70,7 +76,7 @@ fn shell_word(word: &OsStr) -> String {
 fn descriptions(
     config: &FrontendConfig,
     backend: &dyn Backend,
-    left: &mut Left,
+    left: &mut Manifest,
 ) -> Vec<(String, String)> {
     let mut files = Vec::new();
     match Name::new(&config.node).and_then(|name| Ok((name, describe::own(config)?))) {

@@ -28,7 +28,7 @@ use std::{
 };
 
 use anyhow::Result;
-use report::{Over, SoFar, State};
+use report::{RunEnd, SoFar, State};
 use tokio::sync::watch;
 
 pub use access::FILE as KEY_FILE;
@@ -124,7 +124,7 @@ impl LiveView {
     }
 
     /// Publishes the end, and waits at most a second until the viewers have it.
-    pub fn end(self, over: Over) {
+    pub fn end(self, over: RunEnd) {
         let mut last = (**self.latest.borrow()).clone();
         last.state = State::Over(over);
         self.show(last);

@@ -47,7 +47,7 @@ mod tests {
         Figures,
         timeline::{ConnectionTick, Event, NodeSide, ThreadSide, Tick, Timeline},
     };
-    use report::{Over, State};
+    use report::{RunEnd, State};
 
     use super::*;
 
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn the_last_one_says_where_the_page_lies_and_escapes_it() {
         let so_far = SoFar {
-            state: State::Over(Over {
+            state: State::Over(RunEnd {
                 word: "VALID".to_owned(),
                 page: Some("/results/<b>/report.html".into()),
-                ..Over::default()
+                ..RunEnd::default()
             }),
             ..SoFar::default()
         };

@@ -14,15 +14,15 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenView, Mode, NodeUse, PhaseKind,
-    PhaseRecord, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord, TIMELINE,
-    TokenRecord, timeline::Timeline,
+    Accuracy, CarriedPayload, Evidence, HISTOGRAMS, LoadgenView, Mode, NodeUse, PhaseKind,
+    PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
+    TIMELINE, TokenRecord, timeline::Timeline,
 };
 use report::{
     causes::judge,
     text::{self, with_losses, with_refusals},
 };
-use submission::{layout::Name, left};
+use submission::{Name, manifest};
 
 use crate::{
     accuracy,
@@ -113,7 +113,7 @@ impl FinishedRun<'_> {
         if code > ExitCode::Invalid || own_word {
             run.reasons.insert(0, reason.clone());
         }
-        run.exit = Exit {
+        run.exit = RunExit {
             code: code.code(),
             reason,
         };
@@ -183,7 +183,7 @@ impl FinishedRun<'_> {
             verified: self.verified.as_ref().map(Findings::record),
             tokens: self.tokens(seconds),
             throughput,
-            carried: Carried::new(self.carried.0, self.carried.1, seconds),
+            carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
             evidence: Evidence {
                 node: self.used.clone(),
                 loadgen: outcome.map(|o| self.loadgen_view(o)),
@@ -197,12 +197,12 @@ impl FinishedRun<'_> {
     /// configuration.
     fn system(&self) -> SystemRecord {
         let mut system = self.system.clone();
-        let copies = self.settings.folder().join(left::FOLDER);
+        let copies = self.settings.folder().join(record::COPIES);
         for a in &mut system.accelerators {
             let Ok(node) = Name::new(&a.node) else {
                 continue;
             };
-            let copy = copies.join(left::accelerator_yaml(&node));
+            let copy = copies.join(manifest::accelerator_yaml(&node));
             let text = fs::read_to_string(&copy).unwrap_or_default();
             let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
             let batching = config.and_then(|mut c| {

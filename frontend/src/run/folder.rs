@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Error, Result, anyhow, bail};
 use record::{HISTOGRAMS, SUMMARY, TIMELINE};
-use submission::left;
+use submission::manifest;
 
 use crate::{
     exit::ExitCode,
@@ -107,7 +107,7 @@ fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
     ];
     let own = logs.iter().map(|name| folder.join(name));
     let own = own.chain(histograms.map(|name| folder.join(name)));
-    own.chain(left::files(folder))
+    own.chain(manifest::files(folder))
         .chain(named.map(|name| folder.join(name)))
         .collect()
 }
@@ -127,7 +127,7 @@ fn clear(folder: &Path, logs: &[PathBuf]) -> Result<()> {
 /// Removes the live page's key, and the folder of copies if it is empty.
 fn remove_key(folder: &Path) {
     let _ = fs::remove_file(folder.join(live::KEY_FILE));
-    let _ = fs::remove_dir(folder.join(left::FOLDER));
+    let _ = fs::remove_dir(folder.join(record::COPIES));
 }
 
 /// Removes a run and its folder; a folder with files of other origin stays.

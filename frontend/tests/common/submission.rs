@@ -389,5 +389,5 @@ fn read(path: &Path) -> Value {
 }
 
 fn hash(path: &Path) -> String {
-    submission::left::sha256_of_file(path).expect("a hash")
+    submission::manifest::sha256_of_file(path).expect("a hash")
 }

@@ -43,7 +43,7 @@ const SMALL_BATCH: u64 = 8;
 
 /// Finds the causes that limited the run, from its record.
 pub fn judge(run: &RunRecord) -> Limits {
-    let view = View::of(run);
+    let view = JudgedRun::of(run);
     let aim = view.aim();
     let mut findings = Vec::new();
     // An accuracy run is not timed; the line `losses` reports its losses.
@@ -51,13 +51,13 @@ pub fn judge(run: &RunRecord) -> Limits {
         findings.extend(view.accelerator(&aim));
     }
     if let Aim::Open = aim {
-        type Rule<'a> = fn(&View<'a>) -> Option<Finding>;
+        type Rule<'a> = fn(&JudgedRun<'a>) -> Option<Finding>;
         let rules: [Rule<'_>; 5] = [
-            View::cores,
-            View::link,
-            View::slots,
-            View::engine,
-            View::wake_ups,
+            JudgedRun::cores,
+            JudgedRun::link,
+            JudgedRun::slots,
+            JudgedRun::engine,
+            JudgedRun::wake_ups,
         ];
         findings.extend(rules.iter().filter_map(|rule| rule(&view)));
     }
@@ -82,7 +82,7 @@ enum Aim {
     Open,
 }
 
-struct View<'a> {
+struct JudgedRun<'a> {
     run: &'a RunRecord,
     seconds: f64,
     /// Seconds over which this node's use was measured.
@@ -140,12 +140,12 @@ fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<Str
         })
 }
 
-impl<'a> View<'a> {
+impl<'a> JudgedRun<'a> {
     fn of(run: &'a RunRecord) -> Self {
         let seconds = run.duration_s;
         let round_trip = run.stages.get(Stage::RoundTrip);
         let round_trip_s = round_trip.map_or(0.0, |r| r.mean_us / 1e6);
-        View {
+        JudgedRun {
             run,
             seconds,
             node_seconds: run.evidence.node.clock_us as f64 / 1e6,
@@ -230,12 +230,10 @@ impl<'a> View<'a> {
             Aim::Kept(_) => part >= 0.05,
             Aim::Unmeasured(_) => false,
         };
-        let figure = format!(
-            "{} gave no sign of life for {} of {}",
-            silent.name.rsplit_once('/').map_or("", |(node, _)| node),
-            text::time_us(silent.silent_ms as f64 * 1000.0),
-            text::time_us(self.seconds * 1e6)
-        );
+        let node = silent.name.rsplit_once('/').map_or("", |(node, _)| node);
+        let times = [silent.silent_ms as f64 * 1e3, self.seconds * 1e6];
+        let [silence, whole] = times.map(text::time_us);
+        let figure = format!("{node} gave no sign of life for {silence} of {whole}");
         (silent.silent_ms >= SILENCE_MS && counts).then(|| Finding {
             cause: Cause::Accelerator,
             figure,
@@ -270,12 +268,10 @@ impl<'a> View<'a> {
             return None;
         }
         let c = &self.run.carried;
-        let figure = format!(
-            "{} of payload; packets took {} there and back, the fastest {}",
-            text::bit_rate(c.gbit_out_per_s.max(c.gbit_in_per_s)),
-            text::time_us(rtt),
-            text::time_us(least)
-        );
+        let rate = text::bit_rate(c.gbit_out_per_s.max(c.gbit_in_per_s));
+        let took = format!("packets took {} there and back", text::time_us(rtt));
+        let least = text::time_us(least);
+        let figure = format!("{rate} of payload; {took}, the fastest {least}");
         self.found(Cause::Link, figure)
     }
 
@@ -296,11 +292,11 @@ impl<'a> View<'a> {
         if self.by_latency || used < EASY || nics >= EASY {
             return None;
         }
-        let mut figure = format!(
-            "{:.1} of {} in use on average",
+        let (in_use, slots) = (
             self.in_flight.min(self.slots),
-            text::grouped(self.slots as u64)
+            text::grouped(self.slots as u64),
         );
+        let mut figure = format!("{in_use:.1} of {slots} in use on average");
         // An engine that batches by itself reports no busy time: use the share of inference.
         let (mut small, mut at_work) = (false, self.of_round_trip(Stage::Compute));
         if let Some((a, busy)) = self.busiest() {
@@ -353,14 +349,10 @@ impl<'a> View<'a> {
             1 if self.has_cores_left(a) => Cause::EngineThreads,
             _ => Cause::Engine,
         };
-        let figure = format!(
-            "{} computed {} of the time on {}, batches of {} where {} fit",
-            a.node,
-            percent(busy),
-            text::counted(u64::from(e.workers), "thread"),
-            text::three(mean),
-            e.max_batch
-        );
+        let (node, busy, most) = (&a.node, percent(busy), e.max_batch);
+        let threads = text::counted(u64::from(e.workers), "thread");
+        let batches = format!("batches of {} where {most} fit", text::three(mean));
+        let figure = format!("{node} computed {busy} of the time on {threads}, {batches}");
         self.found(cause, figure)
     }
 
@@ -395,7 +387,6 @@ impl<'a> View<'a> {
         self.found(Cause::WakeUps, figure)
     }
 
-    /// A finding with the remedy of its cause.
     fn found(&self, cause: Cause, figure: String) -> Option<Finding> {
         let advice = match cause {
             Cause::Engine if self.run.fabric == "local" => "a faster engine",

@@ -173,19 +173,13 @@ fn slots_are_the_limit_where_batches_could_be_larger_or_nothing_else_is_busy() {
     let offline = scenario("Offline", 10_000, [9_000.0, 90.0, 10.0, 1_900.0, 5.0]);
     let slots = |n: u64| json!({"connections": [{"slots": n}]});
     let words = "2.0 of 2 in use on average, batches of 1.00 where 64 fit; raise `slots`";
-    names(
-        Cause::Slots,
-        words,
-        &[offline.clone(), slots(2), engine(64, 2, 0.95, 1)],
-    );
+    let changes = [offline.clone(), slots(2), engine(64, 2, 0.95, 1)];
+    names(Cause::Slots, words, &changes);
     // Without an engine behind a batcher, the slots wait for the round trip.
     let offline = scenario("Offline", 10_000, [9_000.0, 1_900.0, 10.0, 90.0, 5.0]);
     let none = engine(0, 0, 0.0, 1);
-    names(
-        Cause::Slots,
-        "2.0 of 2",
-        &[offline.clone(), slots(2), none.clone()],
-    );
+    let changes = [offline.clone(), slots(2), none.clone()];
+    names(Cause::Slots, "2.0 of 2", &changes);
     // With few of many slots in use, more slots do not help.
     not(Cause::Slots, &[offline.clone(), slots(400), none.clone()]);
     // A NIC thread that is always busy fills the slots.
@@ -202,11 +196,8 @@ fn a_link_is_full_where_packets_queue_up_and_the_nic_threads_do_not() {
         }}]})
     };
     let offline = scenario("Offline", 6_000, [900_000.0, 100_000.0, 100.0, 300.0, 5.0]);
-    names(
-        Cause::Link,
-        "packets took 20.0 ms",
-        &[offline.clone(), path(20_000, 0)],
-    );
+    let changes = [offline.clone(), path(20_000, 0)];
+    names(Cause::Link, "packets took 20.0 ms", &changes);
     not(Cause::Link, &[offline.clone(), path(40, 0)]);
     // The peer does not read, or a NIC thread has no time to send more.
     not(Cause::Link, &[offline.clone(), path(20_000, 9_000_000)]);
@@ -220,11 +211,8 @@ fn a_sample_at_a_time_is_limited_by_what_most_of_its_time_goes_to() {
     names(None, "nothing stands out", std::slice::from_ref(&single));
     let sleeps = json!({"nics": {"sleeps": 9_000}});
     let here = json!({"evidence": {"node": sleeps}});
-    names(
-        Cause::WakeUps,
-        "slept 0.9 times a sample here",
-        &[single.clone(), here],
-    );
+    let changes = [single.clone(), here];
+    names(Cause::WakeUps, "slept 0.9 times a sample here", &changes);
     let there = json!({"accelerators": [{"used": sleeps}]});
     names(Cause::WakeUps, "0.9 there", &[single, there]);
     let slow = scenario("SingleStream", 10_000, [5.0, 80.0, 1.0, 2_000.0, 5.0]);
@@ -302,18 +290,12 @@ fn a_loss_is_advised_on_by_how_it_was_found_out_and_whether_it_is_over() {
         let away = json!({"node": "acc-b", "whole": true});
         merge(&mut loss, &json!({"back": true, "back_s": 4.8}));
         names(Cause::Accelerator, when_back, &[json!({"losses": [loss]})]);
-        names(
-            Cause::Accelerator,
-            "back 4.8 s into",
-            &[json!({"losses": [loss]})],
-        );
+        let changes = [json!({"losses": [loss]})];
+        names(Cause::Accelerator, "back 4.8 s into", &changes);
         // A loss that has not come back is named first.
         let words = "2 losses, one of them: acc-b";
-        names(
-            Cause::Accelerator,
-            words,
-            &[json!({"losses": [loss, away]})],
-        );
+        let changes = [json!({"losses": [loss, away]})];
+        names(Cause::Accelerator, words, &changes);
     }
 }
 

@@ -1,17 +1,17 @@
 //! Tables and charts of groups side by side.
 
-use record::Run;
+use record::RunFolder;
 
 use super::{
-    differences::{Difference, Found, change},
-    groups::Group,
+    differences::{Comparison, Difference, change},
+    groups::SettingGroup,
 };
 use crate::{
     chart::{Chart, Style, Unit},
-    html::{Cell, absent, figure, key, table},
+    html::{Cell, absent, figure, key, row, table},
     page::two,
     pictures::{
-        course::{Axis, Column, columns, tick_s},
+        course::{Axis, TickColumn, columns, tick_s},
         percentiles::{self, Curve},
         stages::{Means, StageMean, stage_bar, sum},
     },
@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// The table of each group's figures beside the first group's.
-pub fn differences(found: &[Found]) -> String {
-    let row = |f: &Found, d: &Difference| {
+pub fn differences(found: &[Comparison]) -> String {
+    let row = |f: &Comparison, d: &Difference| {
         let said = |ratio| change(ratio, d.figure);
         let between = d.interval.map_or_else(String::new, |(low, high)| {
             format!("{} to {}", said(low), said(high))
@@ -40,14 +40,13 @@ pub fn differences(found: &[Found]) -> String {
             Cell::words(noise),
         ]
     };
-    let rows = found
-        .iter()
-        .flat_map(|f| f.all.iter().map(move |d| row(f, d)));
+    let rows = found.iter();
+    let rows = rows.flat_map(|f| f.all.iter().map(move |d| row(f, d)));
     let rows: Vec<_> = rows.collect();
     if rows.is_empty() {
         return String::new();
     }
-    let has_interval = |f: &Found| f.all.iter().any(|d| d.interval.is_some());
+    let has_interval = |f: &Comparison| f.all.iter().any(|d| d.interval.is_some());
     let note = match found.iter().any(has_interval) {
         true => {
             "95 % intervals of a bootstrap over blocks of ticks, and over runs where a setting was \
@@ -69,7 +68,7 @@ pub fn differences(found: &[Found]) -> String {
 }
 
 /// Mean stages of a group, with `scheduled -> issue` only if every run has it.
-fn stages(group: &Group<'_>) -> Vec<StageMean> {
+fn stages(group: &SettingGroup<'_>) -> Vec<StageMean> {
     let all: Vec<Means> = group.runs.iter().map(|r| Means::of(r)).collect();
     let shortest = all.iter().min_by_key(|m| m.stages.len());
     let names = shortest.iter().flat_map(|m| &m.stages);
@@ -83,7 +82,7 @@ fn stages(group: &Group<'_>) -> Vec<StageMean> {
 }
 
 /// A bar for each group, then a table with a row for each stage and a column for each group.
-fn stages_table(groups: &[Group<'_>]) -> String {
+fn stages_table(groups: &[SettingGroup<'_>]) -> String {
     let means: Vec<Vec<StageMean>> = groups.iter().map(stages).collect();
     let top = means.iter().map(|m| sum(m)).fold(0.0, f64::max);
     let bars = groups.iter().zip(&means);
@@ -102,12 +101,9 @@ fn stages_table(groups: &[Group<'_>]) -> String {
         .map(|(colour, name, _)| {
             let of = |m: &Vec<StageMean>| {
                 let stage = m.iter().find(|s| s.1 == *name);
-                Cell::figure(stage.map_or_else(|| "-".to_owned(), |s| text::time_us(s.2)))
+                stage.map_or_else(|| "-".to_owned(), |s| text::time_us(s.2))
             };
-            [key(colour, name)]
-                .into_iter()
-                .chain(means.iter().map(of))
-                .collect()
+            row(key(colour, name), means.iter().map(of))
         })
         .collect();
     let names = groups.iter().map(|g| g.name.as_str());
@@ -116,13 +112,11 @@ fn stages_table(groups: &[Group<'_>]) -> String {
 }
 
 /// The pictures of percentiles and stages.
-pub fn latency(groups: &[Group<'_>]) -> String {
-    let totals: Vec<_> = groups.iter().map(Group::total).collect();
-    let curves: Vec<Curve<'_>> = groups
-        .iter()
-        .zip(&totals)
-        .filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)))
-        .collect();
+pub fn latency(groups: &[SettingGroup<'_>]) -> String {
+    let totals: Vec<_> = groups.iter().map(SettingGroup::total).collect();
+    let curves = groups.iter().zip(&totals);
+    let curves = curves.filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)));
+    let curves: Vec<Curve<'_>> = curves.collect();
     let left = match curves.is_empty() {
         true => absent("There are no histograms: `latency.hlog` is in none of the folders."),
         false => figure(
@@ -140,10 +134,9 @@ pub fn latency(groups: &[Group<'_>]) -> String {
 }
 
 /// Throughput and p99 over time, with a line for each run.
-pub fn over_time(groups: &[Group<'_>]) -> String {
-    let runs = groups
-        .iter()
-        .flat_map(|g| g.runs.iter().map(move |r| (g, *r)));
+pub fn over_time(groups: &[SettingGroup<'_>]) -> String {
+    let runs = groups.iter();
+    let runs = runs.flat_map(|g| g.runs.iter().map(move |r| (g, *r)));
     let kept = runs.filter_map(|(g, r)| Some((g, r, r.timeline.as_ref()?)));
     let kept: Vec<_> = kept.collect();
     let axes = kept.iter().map(|(.., t)| Axis::of(t));
@@ -151,9 +144,10 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
     let Some(axis) = axes.max_by(|a, b| a.each_s.total_cmp(&b.each_s)) else {
         return absent("None of these runs kept a timeline.");
     };
-    let columns: Vec<Vec<Column>> = kept.iter().map(|k| columns(k.2, axis.each_s)).collect();
+    let columns: Vec<Vec<TickColumn>> = kept.iter().map(|k| columns(k.2, axis.each_s)).collect();
     let most = columns.iter().map(Vec::len).max().unwrap_or(0);
-    let chart = |id, title, style, unit, of: &dyn Fn(&Column, f64) -> f64| {
+    let (lines, log) = ((Style::Lines, Unit::Count), (Style::Log, Unit::Us));
+    let chart = |id, title, (style, unit), of: &dyn Fn(&TickColumn, f64) -> f64| {
         let x = (0..most).map(|i| (i as f64 + 0.5) * axis.each_s).collect();
         let mut chart = Chart::new("", style, (Unit::Seconds, unit), x);
         for ((group, run, timeline), columns) in kept.iter().zip(&columns) {
@@ -162,21 +156,15 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
         }
         figure(id, title, &chart.html(), "A line is a run.")
     };
-    let rate = |c: &Column, tick_s: f64| c.completed() / tick_s;
-    let p99 = |c: &Column, _: f64| c.quantile_us(0.99);
+    let rate = |c: &TickColumn, tick_s: f64| c.completed() / tick_s;
+    let p99 = |c: &TickColumn, _: f64| c.quantile_us(0.99);
     two(
-        &chart(
-            "rate",
-            "Samples per second",
-            Style::Lines,
-            Unit::Count,
-            &rate,
-        ),
-        &chart("p99", "p99 over time", Style::Log, Unit::Us, &p99),
+        &chart("rate", "Samples per second", lines, &rate),
+        &chart("p99", "p99 over time", log, &p99),
     )
 }
 
-fn run_name(group: &Group<'_>, run: &Run) -> String {
+fn run_name(group: &SettingGroup<'_>, run: &RunFolder) -> String {
     let letter = group.name.split(' ').next().unwrap_or_default();
     format!("{letter} {}", run.name)
 }

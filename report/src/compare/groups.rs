@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
-use record::{Run, Stage};
+use record::{RunFolder, Stage};
 
 /// Settings that may differ between repetitions: seeds, and output paths.
 const PER_RUN: &[&str] = &[
@@ -22,22 +22,18 @@ const PER_RUN: &[&str] = &[
 /// The target rate of Server; unused in other scenarios.
 const RATE: &str = "server_target_qps";
 
-/// Colours of groups.
 const COLOURS: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
 
-/// The runs of one setting.
-pub struct Group<'a> {
+pub struct SettingGroup<'a> {
     /// The group's letter, and the name of its first run: `A server`.
     pub name: String,
     /// The group's colour, a variable of the style sheet.
     pub colour: &'static str,
-    /// The runs.
-    pub runs: Vec<&'a Run>,
+    pub runs: Vec<&'a RunFolder>,
     settings: BTreeMap<String, String>,
 }
 
-/// The settings of a run, by name.
-fn settings(run: &Run) -> BTreeMap<String, String> {
+fn settings(run: &RunFolder) -> BTreeMap<String, String> {
     let r = &run.summary.run;
     let mut all = BTreeMap::new();
     // Effective settings override the configuration, so add them later.
@@ -89,8 +85,8 @@ fn settings(run: &Run) -> BTreeMap<String, String> {
 }
 
 /// Groups the runs by their settings, in the order of first appearance.
-pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+pub fn of(runs: &[RunFolder]) -> Vec<SettingGroup<'_>> {
+    let mut groups: Vec<SettingGroup<'_>> = Vec::new();
     for run in runs {
         let settings = settings(run);
         if let Some(group) = groups.iter_mut().find(|g| g.settings == settings) {
@@ -99,7 +95,7 @@ pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
         }
         let at = groups.len();
         let letter = char::from(b'A' + u8::try_from(at % 26).unwrap_or(0));
-        groups.push(Group {
+        groups.push(SettingGroup {
             name: format!("{letter} {}", run.name),
             colour: COLOURS[at % COLOURS.len()],
             runs: vec![run],
@@ -112,33 +108,31 @@ pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
     groups
 }
 
-/// The settings that differ, with each group's value.
-pub fn differing(groups: &[Group<'_>]) -> Vec<(String, Vec<String>)> {
+pub fn differing(groups: &[SettingGroup<'_>]) -> Vec<(String, Vec<String>)> {
     let names: BTreeSet<&String> = groups.iter().flat_map(|g| g.settings.keys()).collect();
     names
         .into_iter()
         .filter_map(|name| {
-            let value = |g: &Group<'_>| g.settings.get(name).cloned();
+            let value = |g: &SettingGroup<'_>| g.settings.get(name).cloned();
             let values: Vec<Option<String>> = groups.iter().map(value).collect();
             let same = values.windows(2).all(|w| w[0] == w[1]);
-            let values = values
-                .into_iter()
-                .map(|v| v.unwrap_or_else(|| "-".to_owned()));
+            let values = values.into_iter();
+            let values = values.map(|v| v.unwrap_or_else(|| "-".to_owned()));
             (!same).then(|| (name.clone(), values.collect()))
         })
         .collect()
 }
 
-impl Group<'_> {
+impl SettingGroup<'_> {
     /// How this group's scenario or load differs from that of `first`, in words; `None` if neither
     /// differs.
-    pub fn asked_other(&self, first: &Group<'_>) -> Option<&'static str> {
-        let of = |g: &Group<'_>, key: &str| g.settings.get(key).cloned();
+    pub fn asked_other(&self, first: &SettingGroup<'_>) -> Option<&'static str> {
+        let of = |g: &SettingGroup<'_>, key: &str| g.settings.get(key).cloned();
         let same = |key| of(self, key) == of(first, key);
         if !same("scenario") {
             return Some("in another scenario");
         }
-        let rate = |g: &Group<'_>| of(g, RATE).and_then(|text| text.parse::<f64>().ok());
+        let rate = |g: &SettingGroup<'_>| of(g, RATE).and_then(|text| text.parse::<f64>().ok());
         match (rate(self), rate(first)) {
             _ if same(RATE) => None,
             (Some(own), Some(was)) if own > was => Some("at a higher load"),
@@ -161,24 +155,19 @@ impl Group<'_> {
 
 #[cfg(test)]
 mod tests {
-    use record::{GivenValue, SettingRecord, Summary};
+    use record::{SettingRecord, Summary};
 
     use super::*;
 
-    fn run(name: &str, settings: &[(&str, &str)]) -> Run {
+    fn run(name: &str, settings: &[(&str, &str)]) -> RunFolder {
         let mut summary = Summary::default();
-        summary.run.settings = settings
-            .iter()
-            .map(|(name, value)| SettingRecord {
-                name: (*name).to_owned(),
-                given: GivenValue {
-                    value: (*value).to_owned(),
-                    from: "default".to_owned(),
-                },
-                ..SettingRecord::default()
-            })
-            .collect();
-        Run::of(name, &summary, None)
+        for (name, value) in settings {
+            let mut setting = SettingRecord::default();
+            (*name).clone_into(&mut setting.name);
+            (*value).clone_into(&mut setting.given.value);
+            summary.run.settings.push(setting);
+        }
+        RunFolder::of(name, &summary, None)
     }
 
     #[test]
@@ -193,11 +182,9 @@ mod tests {
 
     #[test]
     fn runs_that_differ_in_seeds_alone_are_repetitions() {
-        let runs = [
-            run("one", &[("spin_us", "50"), ("schedule_rng_seed", "1")]),
-            run("two", &[("spin_us", "0"), ("schedule_rng_seed", "1")]),
-            run("three", &[("spin_us", "50"), ("schedule_rng_seed", "2")]),
-        ];
+        let seed = "schedule_rng_seed";
+        let runs = [("one", "50", "1"), ("two", "0", "1"), ("three", "50", "2")];
+        let runs = runs.map(|(name, spin, n)| run(name, &[("spin_us", spin), (seed, n)]));
         let groups = of(&runs);
         let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
         assert_eq!(names, ["A one x 2", "B two"]);

@@ -13,18 +13,18 @@ mod charts;
 mod differences;
 mod groups;
 
-use record::{Run, Stage};
+use record::{RunFolder, Stage};
 
-use self::groups::Group;
+use self::groups::SettingGroup;
 use crate::{
     causes,
     embedded::record,
-    html::{Cell, absent, escape, key, list, table},
+    html::{Cell, absent, columns, escape, key, list, table},
     page::{self, section},
     text,
 };
 
-fn runs_table(groups: &[Group<'_>]) -> String {
+fn runs_table(groups: &[SettingGroup<'_>]) -> String {
     let mut rows = Vec::new();
     for group in groups {
         for run in &group.runs {
@@ -37,11 +37,8 @@ fn runs_table(groups: &[Group<'_>]) -> String {
                 Some(false) => "INVALID",
                 None => "-",
             };
-            let limit = r
-                .limits
-                .findings
-                .first()
-                .map_or("-", |f| causes::name(f.cause));
+            let limit = r.limits.findings.first();
+            let limit = limit.map_or("-", |f| causes::name(f.cause));
             rows.push(vec![
                 key(group.colour, &group.name),
                 Cell::words(&run.name),
@@ -55,24 +52,12 @@ fn runs_table(groups: &[Group<'_>]) -> String {
             ]);
         }
     }
-    let heading = [
-        "",
-        "run",
-        "LoadGen",
-        "samples/s",
-        "p50",
-        "p99",
-        "LoadGen's p99",
-        "samples",
-        "limited by",
-    ];
-    format!(
-        "<div class=\"box\"><h3>The runs</h3>{}</div>",
-        table(&heading, &rows)
-    )
+    let heading = "|run|LoadGen|samples/s|p50|p99|LoadGen's p99|samples|limited by";
+    let table = table(&columns(heading), &rows);
+    format!("<div class=\"box\"><h3>The runs</h3>{table}</div>")
 }
 
-fn settings_table(groups: &[Group<'_>]) -> String {
+fn settings_table(groups: &[SettingGroup<'_>]) -> String {
     let rows = groups::differing(groups);
     let html = if rows.is_empty() {
         absent("None: these are repetitions of one setting.")
@@ -83,10 +68,8 @@ fn settings_table(groups: &[Group<'_>]) -> String {
             .into_iter()
             .map(|(name, values)| {
                 let values = values.into_iter().map(Cell::Words);
-                [Cell::words(format!("`{name}`"))]
-                    .into_iter()
-                    .chain(values)
-                    .collect()
+                let name = Cell::words(format!("`{name}`"));
+                std::iter::once(name).chain(values).collect()
             })
             .collect();
         table(&heading, &rows)
@@ -95,22 +78,23 @@ fn settings_table(groups: &[Group<'_>]) -> String {
 }
 
 /// Reasons why these runs are not comparable as they are.
-fn warnings(runs: &[Run]) -> Vec<String> {
+fn warnings(runs: &[RunFolder]) -> Vec<String> {
     let mut said = Vec::new();
     let first = &runs[0].summary.run;
-    let other = runs
-        .iter()
-        .find(|r| r.summary.run.scenario != first.scenario);
-    if let Some(other) = other {
+    let scenario = |r: &RunFolder| r.summary.run.scenario.clone();
+    if let Some(other) = runs.iter().find(|r| scenario(r) != first.scenario) {
         said.push(format!(
             "`{}` is {} and `{}` is {}: their figures mean different things.",
-            runs[0].name, first.scenario, other.name, other.summary.run.scenario
+            runs[0].name,
+            first.scenario,
+            other.name,
+            scenario(other)
         ));
     }
-    let rate = |r: &Run| r.summary.run.target_qps;
+    let rate = |r: &RunFolder| r.summary.run.target_qps;
     let other = runs.iter().find(|r| rate(r) != rate(&runs[0]));
     if let (Some(other), "Server") = (other, first.scenario.as_str()) {
-        let said_rate = |r: &Run| rate(r).map_or_else(|| "?".to_owned(), text::rate);
+        let said_rate = |r: &RunFolder| rate(r).map_or_else(|| "?".to_owned(), text::rate);
         said.push(format!(
             "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of \
              different loads.",
@@ -121,25 +105,27 @@ fn warnings(runs: &[Run]) -> Vec<String> {
         ));
     }
     for run in runs {
-        let r = &run.summary.run;
-        if r.exit.code > 1 {
+        let (name, exit) = (&run.name, &run.summary.run.exit);
+        if exit.code > 1 {
             said.push(format!(
-                "`{}` did not come to its end: {}.",
-                run.name, r.exit.reason
+                "`{name}` did not come to its end: {}.",
+                exit.reason
             ));
         }
     }
     said
 }
 
-/// The page that compares several runs.
-pub fn page(runs: &[Run]) -> String {
+pub fn page(runs: &[RunFolder]) -> String {
     if runs.is_empty() {
         return page::document("No runs", "<h1>No runs</h1>", "");
     }
     let groups = groups::of(runs);
     let found = differences::all(&groups);
-    let mut says: Vec<String> = found.iter().map(differences::Found::sentence).collect();
+    let mut says: Vec<String> = found
+        .iter()
+        .map(differences::Comparison::sentence)
+        .collect();
     if says.is_empty() {
         says = differences::spread(&groups[0]);
     }
@@ -159,10 +145,8 @@ pub fn page(runs: &[Run]) -> String {
         text::counted(runs.len() as u64, "run"),
         text::counted(groups.len() as u64, "setting")
     );
-    let differ = format!(
-        "<div class=\"box\">{says}</div>{}",
-        charts::differences(&found)
-    );
+    let table = charts::differences(&found);
+    let differ = format!("<div class=\"box\">{says}</div>{table}");
     let made = settings_table(&groups) + &runs_table(&groups);
     let main = [
         warnings,

@@ -27,12 +27,12 @@ pub enum State {
     /// Every sample is answered; logs and pages are being written.
     Ending,
     /// The run has ended.
-    Over(Over),
+    Over(RunEnd),
 }
 
 /// The end of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Over {
+pub struct RunEnd {
     /// The program's exit code.
     pub code: u8,
     /// The verdict: `VALID`, `INVALID`, `COMPLETE` or `FAILED`.
@@ -117,14 +117,11 @@ impl SoFar {
     pub fn verdict(&self) -> (Option<bool>, String, String) {
         let word = |w: &str| w.to_owned();
         match &self.state {
-            State::Before => (
-                None,
-                word("NOT BEGUN"),
-                word(
-                    "LoadGen has not issued its first query: samples are loaded, connections made and \
-                     warmed up.",
-                ),
-            ),
+            State::Before => {
+                let why = "LoadGen has not issued its first query: samples are loaded, \
+                           connections made and warmed up.";
+                (None, word("NOT BEGUN"), word(why))
+            }
             State::Over(over) => {
                 let reason = match over.reason.as_str() {
                     "valid" => "",
@@ -132,18 +129,14 @@ impl SoFar {
                 };
                 (Some(over.code == 0), over.word.clone(), word(reason))
             }
-            State::Ending => (
-                None,
-                word("ENDING"),
-                word("Everything was answered; LoadGen judges the run and writes its logs."),
-            ),
+            State::Ending => {
+                let why = "Everything was answered; LoadGen judges the run and writes its logs.";
+                (None, word("ENDING"), word(why))
+            }
             State::Running => {
                 let bounds = self.limits.iter().filter(|l| l.at_most);
-                let over: Vec<&str> = bounds
-                    .clone()
-                    .filter(|l| !l.met)
-                    .map(|l| l.name.as_str())
-                    .collect();
+                let over = bounds.clone().filter(|l| !l.met).map(|l| l.name.as_str());
+                let over: Vec<&str> = over.collect();
                 let good = match (over.is_empty(), bounds.count()) {
                     (true, 0) => None,
                     (met, _) => Some(met),

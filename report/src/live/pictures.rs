@@ -1,13 +1,13 @@
 //! The pictures of a run in progress, as HTML.
 
 use record::{
-    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, Run, RunRecord,
+    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, RunFolder, RunRecord,
     Summary, TrafficRecord, timeline::ConnectionTick,
 };
 
 use super::{SoFar, State};
 use crate::{
-    html::{Cell, absent, escape, figure, table},
+    html::{Cell, absent, columns, escape, figure, row, table},
     page::{
         head::{Tile, banner, over},
         section,
@@ -24,31 +24,26 @@ use crate::{
 const MOST: usize = 64;
 
 fn tiles(of: &SoFar) -> Vec<Tile> {
-    let mut tiles: Vec<(&str, String)> = vec![("samples/s now", text::rate(of.rate))];
-    tiles.push(("samples/s on the whole", text::rate(of.mean_rate())));
-    if let Some(asked) = of.target_qps {
-        tiles.push(("samples/s asked for", text::rate(asked)));
-    }
-    if let Some(tokens) = of.token_rate {
-        tiles.push(("tokens/s now", text::rate(tokens)));
-    }
-    if let Some(us) = of.ttft_us {
-        tiles.push(("p99 to the first token", text::time_us(us)));
-    }
     let [p50, p99, p999] = of.quantiles_us([0.5, 0.99, 0.999]);
-    for (name, us) in [
-        ("p50 so far", p50),
-        ("p99 so far", p99),
-        ("p99.9 so far", p999),
-    ] {
-        tiles.extend(us.map(|us| (name, text::time_us(us))));
-    }
-    tiles.push(("samples done", text::grouped(of.completed)));
-    tiles.push(("in flight", text::grouped(of.in_flight())));
-    tiles.push(("since the first query", format!("{:.0} s", of.elapsed_s)));
+    let tiles = [
+        ("samples/s now", Some(text::rate(of.rate))),
+        ("samples/s on the whole", Some(text::rate(of.mean_rate()))),
+        ("samples/s asked for", of.target_qps.map(text::rate)),
+        ("tokens/s now", of.token_rate.map(text::rate)),
+        ("p99 to the first token", of.ttft_us.map(text::time_us)),
+        ("p50 so far", p50.map(text::time_us)),
+        ("p99 so far", p99.map(text::time_us)),
+        ("p99.9 so far", p999.map(text::time_us)),
+        ("samples done", Some(text::grouped(of.completed))),
+        ("in flight", Some(text::grouped(of.in_flight()))),
+        (
+            "since the first query",
+            Some(format!("{:.0} s", of.elapsed_s)),
+        ),
+    ];
     let tiles = tiles.into_iter();
     tiles
-        .map(|(name, value)| (name.to_owned(), value))
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
         .collect()
 }
 
@@ -94,33 +89,30 @@ fn latency(of: &SoFar) -> String {
 /// Figures of each thread that completes samples; with a network there is a row for each NIC.
 fn nics(of: &SoFar) -> String {
     let seconds = of.elapsed_s.max(1e-9);
-    let row = |(name, f): &(String, Figures)| {
+    let of_nic = |(name, f): &(String, Figures)| {
         let p99 = match f.p99_round_trip_ns {
             0 => "-".to_owned(),
             ns => text::time_us(ns as f64 / 1000.0),
         };
-        vec![
-            Cell::words(format!("`{name}`")),
-            Cell::figure(text::grouped(f.completed)),
-            Cell::figure(format!("{}/s", text::rate(f.completed as f64 / seconds))),
-            Cell::figure(text::bytes(f.bytes_out)),
-            Cell::figure(text::bytes(f.bytes_in)),
-            Cell::figure(text::bit_rate(f.bytes_out as f64 * 8.0 / seconds / 1e9)),
-            Cell::figure(p99),
-        ]
+        let figures = [
+            text::grouped(f.completed),
+            format!("{}/s", text::rate(f.completed as f64 / seconds)),
+            text::bytes(f.bytes_out),
+            text::bytes(f.bytes_in),
+            text::bit_rate(f.bytes_out as f64 * 8.0 / seconds / 1e9),
+            p99,
+        ];
+        row(Cell::words(format!("`{name}`")), figures)
     };
-    let rows: Vec<_> = of.nics.iter().take(MOST).map(row).collect();
-    let heading = [
-        "NIC",
-        "samples",
-        "rate",
-        "sent",
-        "received",
-        "sent, rate",
-        "p99 round trip",
-    ];
+    let rows: Vec<_> = of.nics.iter().take(MOST).map(of_nic).collect();
+    let heading = "NIC|samples|rate|sent|received|sent, rate|p99 round trip";
     let note = "Rates are means since the first query.";
-    figure("nics", "NIC threads", &table(&heading, &rows), note)
+    figure(
+        "nics",
+        "NIC threads",
+        &table(&columns(heading), &rows),
+        note,
+    )
 }
 
 /// A connection's counts so far, in the shape of those of a run that is over. The round trip is the
@@ -148,8 +140,7 @@ fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionTick) -> Co
     }
 }
 
-/// The run so far, as a finished run.
-fn as_run(of: &SoFar) -> Run {
+fn as_run(of: &SoFar) -> RunFolder {
     let mut summary = Summary {
         node: of.node.clone(),
         run: RunRecord {
@@ -174,7 +165,7 @@ fn as_run(of: &SoFar) -> Run {
     summary.run.system.connections = readings
         .map(|(i, (name, reading))| connection(of, i, name, reading))
         .collect();
-    Run::of("", &summary, Some(of.timeline.clone()))
+    RunFolder::of("", &summary, Some(of.timeline.clone()))
 }
 
 /// The whole state of the run as HTML, for a page with [`style`](crate::style) and

@@ -1,13 +1,12 @@
 //! The head of a page: scenario, verdict, and main figures.
 
-use record::{Mode, Run, RunRecord, Stage};
+use record::{Mode, RunFolder, RunRecord, Stage};
 
 use crate::text;
 
 use crate::{html::escape, pictures::percent};
 
-/// The run's scenario and mode.
-pub fn title(run: &Run) -> String {
+pub fn title(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let mode = match r.mode {
         Mode::Performance => "",
@@ -56,7 +55,6 @@ pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile
     )
 }
 
-/// The fabric in words.
 pub fn over(fabric: &str) -> String {
     match fabric {
         "" => String::new(),
@@ -105,16 +103,11 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
     tiles
 }
 
-/// The head of a run's page.
-pub fn html(run: &Run) -> String {
+pub fn html(run: &RunFolder) -> String {
     let (s, r) = (&run.summary, &run.summary.run);
     let (class, word) = verdict(r);
-    let accelerators: Vec<&str> = r
-        .system
-        .accelerators
-        .iter()
-        .map(|a| a.node.as_str())
-        .collect();
+    let accelerators = r.system.accelerators.iter().map(|a| a.node.as_str());
+    let accelerators: Vec<&str> = accelerators.collect();
     let to = match &accelerators[..] {
         [] => String::new(),
         few if few.len() <= 3 => format!(" to {}", few.join(", ")),

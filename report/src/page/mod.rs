@@ -5,7 +5,7 @@
 
 pub mod head;
 
-use record::{DEFAULT, Run};
+use record::{DEFAULT, RunFolder};
 
 use crate::{
     advice,
@@ -36,7 +36,6 @@ pub fn script() -> String {
     format!("<script>/*\n{UPLOT_LICENCE}\n*/\n{UPLOT}</script><script>{SCRIPT}</script>")
 }
 
-/// A page with this title, header and main part.
 pub fn document(title: &str, header: &str, main: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -65,7 +64,7 @@ pub fn two(left: &str, right: &str) -> String {
 }
 
 /// Why LoadGen does not call the run valid, and whether the run would count in a submission.
-fn counts(run: &Run) -> String {
+fn counts(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let mut html = String::new();
     if !r.reasons.is_empty() {
@@ -105,7 +104,7 @@ fn counts(run: &Run) -> String {
 }
 
 /// The settings: changed ones first, then those left at their default.
-fn settings(run: &Run) -> String {
+fn settings(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let row = |s: &record::SettingRecord| {
         vec![
@@ -135,7 +134,7 @@ fn settings(run: &Run) -> String {
     format!("<div class=\"box\"><h3>Settings</h3>{html}</div>")
 }
 
-fn programs(run: &Run) -> String {
+fn programs(run: &RunFolder) -> String {
     let rows: Vec<_> = run
         .nodes()
         .into_iter()
@@ -162,45 +161,36 @@ fn programs(run: &Run) -> String {
     if !places.is_empty() {
         html.push_str(&format!("<h3>NUMA nodes</h3>{}", list(&places)));
     }
-    let command = run.said(&["command"]).and_then(|c| c.as_array());
-    if let Some(words) = command {
-        let words: Vec<&str> = words.iter().filter_map(|w| w.as_str()).collect();
-        html.push_str(&format!(
-            "<h3>Command</h3><p><code>{}</code></p>",
-            escape(&words.join(" "))
-        ));
+    if let Some(manifest) = &run.manifest {
+        let command = escape(&manifest.command.join(" "));
+        html.push_str(&format!("<h3>Command</h3><p><code>{command}</code></p>"));
     }
     format!("<div class=\"box\">{html}</div>")
 }
 
-/// The pictures of latencies.
-fn where_time_goes(run: &Run) -> String {
+fn where_time_goes(run: &RunFolder) -> String {
     let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
     let above = two(&left, &stages::picture(run));
     format!("{above}{}", slowest::picture(run))
 }
 
-fn network(run: &Run) -> String {
+fn network(run: &RunFolder) -> String {
     format!("{}{}", nodes::picture(run), connections::picture(run))
 }
 
-fn missing(run: &Run) -> String {
+fn missing(run: &RunFolder) -> String {
     if run.missing.is_empty() {
         return String::new();
     }
-    format!(
-        "<div class=\"box\"><h3>What is not there</h3>{}</div>",
-        list(&run.missing)
-    )
+    let missing = list(&run.missing);
+    format!("<div class=\"box\"><h3>What is not there</h3>{missing}</div>")
 }
 
-/// The page of a run.
-pub fn of(run: &Run) -> String {
+pub fn of(run: &RunFolder) -> String {
+    let verdict = [limits::picture(run), counts(run), missing(run)].concat();
+    let made = two(&settings(run), &programs(run));
     let main = [
-        section(
-            "The verdict",
-            &[limits::picture(run), counts(run), missing(run)].concat(),
-        ),
+        section("The verdict", &verdict),
         section("What limited it, and what to turn", &advice::html(run)),
         section("Where the time goes", &where_time_goes(run)),
         section("Over time", &course::picture(run)),
@@ -208,10 +198,7 @@ pub fn of(run: &Run) -> String {
         section("The accelerators", &engines::picture(run)),
         section("The processors", &threads::picture(run)),
         section("The reconciliation", &ledger::picture(run)),
-        section(
-            "What it was made with",
-            &two(&settings(run), &programs(run)),
-        ),
+        section("What it was made with", &made),
         record(run),
     ];
     let title = format!("{}: {}", run.name, head::title(run));

@@ -1,7 +1,7 @@
 //! The picture of connections and rails: their traffic, and what delayed it.
 
 use record::{
-    ConnectionRecord, RailRecord, Run,
+    ConnectionRecord, RailRecord, RunFolder,
     timeline::{ConnectionTick, Timeline},
 };
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     chart::{Chart, Style, Unit, beside},
-    html::{Cell, figure, paragraph, table},
+    html::{Cell, columns, figure, paragraph, row, table},
     text,
 };
 
@@ -47,7 +47,7 @@ fn chart(
 }
 
 /// Charts over time with a line for each connection, if there is a timeline.
-fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
+fn over_time(run: &RunFolder, connections: &[ConnectionRecord]) -> String {
     let Some(timeline) = &run.timeline else {
         return String::new();
     };
@@ -71,22 +71,11 @@ fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
 }
 
 /// Figures of each connection over the whole run.
-fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
+fn in_total(run: &RunFolder, connections: &[ConnectionRecord]) -> String {
     let seconds = run.summary.run.duration_s.max(1e-9);
-    let heading = [
-        "in total",
-        "samples",
-        "sent",
-        "received",
-        "rate",
-        "most in flight",
-        "slots",
-        "round trip",
-        "sent again",
-        "window full",
-        "lost",
-    ];
-    let row = |c: &ConnectionRecord| {
+    let heading = "in total|samples|sent|received|rate|most in flight|slots|round trip|sent again|\
+        window full|lost";
+    let of = |c: &ConnectionRecord| {
         let rtt = match c.path.looks {
             0 => "-".to_owned(),
             _ => text::time_us(c.path.mean_rtt_us()),
@@ -115,31 +104,21 @@ fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
             held,
             lost,
         ];
-        let name = Cell::words(format!("`{}`", c.name));
-        [name]
-            .into_iter()
-            .chain(figures.map(Cell::figure))
-            .collect()
+        row(Cell::words(format!("`{}`", c.name)), figures)
     };
-    let rows: Vec<Vec<Cell>> = connections.iter().take(MOST).map(row).collect();
-    table(&heading, &rows)
+    let rows: Vec<Vec<Cell>> = connections.iter().take(MOST).map(of).collect();
+    table(&columns(heading), &rows)
 }
 
 fn rails(rails: &[RailRecord]) -> String {
     let row = |r: &RailRecord| {
-        let changes: Vec<String> = r
-            .changes
-            .iter()
-            .rev()
-            .take(6)
-            .rev()
-            .map(|c| format!("{:.1} s: {} -> {}", c.at_s, c.from, c.to))
-            .collect();
         let more = r.changes.len().saturating_sub(6);
-        let before = if more > 0 {
-            format!("{more} before; ")
-        } else {
-            String::new()
+        let changes = r.changes[more..].iter();
+        let changes = changes.map(|c| format!("{:.1} s: {} -> {}", c.at_s, c.from, c.to));
+        let changes: Vec<String> = changes.collect();
+        let before = match more {
+            0 => String::new(),
+            n => format!("{n} before; "),
         };
         vec![
             Cell::words(&r.name),
@@ -152,20 +131,11 @@ fn rails(rails: &[RailRecord]) -> String {
         ]
     };
     let rows: Vec<_> = rails.iter().map(row).collect();
-    let heading = [
-        "rail",
-        "at the end",
-        "score",
-        "samples",
-        "bytes",
-        "probes",
-        "changes",
-    ];
-    table(&heading, &rows)
+    let heading = "rail|at the end|score|samples|bytes|probes|changes";
+    table(&columns(heading), &rows)
 }
 
-/// The picture of connections and rails.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let system = &run.summary.run.system;
     if system.connections.is_empty() {
         return paragraph("This run had no network: LoadGen and the engine were in one process.");

@@ -1,7 +1,7 @@
 //! The picture of a run over time: latency, throughput and samples in flight, with events.
 
 use record::{
-    Run,
+    RunFolder,
     timeline::{Event, NodeSide, Timeline},
 };
 
@@ -19,7 +19,7 @@ const LISTED: usize = 60;
 
 /// Adjacent ticks that form one value of a line.
 #[derive(Clone, Debug, Default)]
-pub struct Column {
+pub struct TickColumn {
     ticks: f64,
     issued: u64,
     completed: u64,
@@ -27,7 +27,7 @@ pub struct Column {
     latency: Latencies,
 }
 
-impl Column {
+impl TickColumn {
     /// Mean number of samples completed in a tick of this column.
     pub fn completed(&self) -> f64 {
         self.completed as f64 / self.ticks
@@ -41,7 +41,6 @@ impl Column {
 
 /// The columns of an x axis over time.
 pub struct Axis {
-    /// Number of ticks in a column.
     pub each: usize,
     /// Duration of a column, in seconds.
     pub each_s: f64,
@@ -62,7 +61,6 @@ impl Axis {
         }
     }
 
-    /// The columns of a timeline.
     pub fn of(timeline: &Timeline) -> Axis {
         Axis::new(timeline.ticks.len(), timeline.tick_ms, 0.0)
     }
@@ -77,17 +75,16 @@ impl Axis {
     }
 }
 
-/// Duration of a tick, in seconds.
 pub fn tick_s(timeline: &Timeline) -> f64 {
     timeline.tick_ms.max(1) as f64 / 1000.0
 }
 
 /// A timeline in columns of `each_s` seconds; `each_s` must be at least a tick.
-pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<Column> {
-    let mut columns: Vec<Column> = Vec::new();
+pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<TickColumn> {
+    let mut columns: Vec<TickColumn> = Vec::new();
     for (i, tick) in timeline.ticks.iter().enumerate() {
         let at = ((i as f64 + 0.5) * tick_s(timeline) / each_s) as usize;
-        columns.resize_with(columns.len().max(at + 1), Column::default);
+        columns.resize_with(columns.len().max(at + 1), TickColumn::default);
         let column = &mut columns[at];
         column.ticks += 1.0;
         column.issued += tick.issued;
@@ -98,7 +95,6 @@ pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<Column> {
     columns
 }
 
-/// The colour of a kind of event.
 fn colour(kind: &str) -> &'static str {
     match kind {
         "lost" | "watchdog" => "bad",
@@ -132,7 +128,7 @@ fn listed(events: &[Event]) -> String {
     format!("{}{more}", table(&["", "when", "what", "in words"], &rows))
 }
 
-fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
+fn charts(run: &RunFolder, timeline: &Timeline) -> [Chart; 3] {
     let axis = Axis::of(timeline);
     let columns = columns(timeline, axis.each_s);
     let chart = |title, style, unit| {
@@ -154,7 +150,7 @@ fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
     }
     latency.bound(run.bound_us(), "LoadGen's bound");
     let mut rate = chart("Samples per second", Style::Lines, Unit::Count);
-    let per_s = |n: u64, c: &Column| n as f64 / c.ticks / tick_s(timeline);
+    let per_s = |n: u64, c: &TickColumn| n as f64 / c.ticks / tick_s(timeline);
     let completed = columns.iter().map(|c| per_s(c.completed, c));
     rate.line("completed", Some("net"), completed);
     rate.line(
@@ -171,8 +167,7 @@ fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
     [latency, rate, in_flight]
 }
 
-/// The picture of the run over time.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let Some(timeline) = run.timeline.as_ref().filter(|t| !t.ticks.is_empty()) else {
         return absent("The run kept nothing over time.");
     };

@@ -1,18 +1,17 @@
 //! The pictures of each accelerator: batches, computing and copying.
 
 use record::{
-    AcceleratorRecord, BatchSizes, GpuRecord, Run,
+    AcceleratorRecord, BatchSizes, GpuRecord, RunFolder,
     timeline::{EngineTick, NodeSide, Timeline},
 };
 
 use super::{course::Axis, percent};
 use crate::{
     chart::{Chart, Style, Unit, beside},
-    html::{Cell, absent, escape, figure, table},
+    html::{Cell, absent, columns, escape, figure, paragraph, row, table},
     text,
 };
 
-/// A chart of the number of batches of each size.
 fn sizes(batches: &BatchSizes) -> String {
     let each = batches.iter().map(|(size, n)| (size as f64, n as f64));
     let (x, counts): (Vec<f64>, Vec<f64>) = each.unzip();
@@ -28,17 +27,10 @@ fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] 
     let columns = EngineTick::longer(&side.engines, axis.each);
     let units = (Unit::Seconds, Unit::Count);
     let at_work = |us: u64| us as f64 / 1e6 / axis.each_s;
-    let mut threads = Chart::new(
-        "Engine threads computing",
-        Style::Lines,
-        units,
-        axis.x.clone(),
-    );
-    threads.line(
-        "computing",
-        Some("inf"),
-        columns.iter().map(|c| at_work(c.computed_us)),
-    );
+    let title = "Engine threads computing";
+    let mut threads = Chart::new(title, Style::Lines, units, axis.x.clone());
+    let computing = columns.iter().map(|c| at_work(c.computed_us));
+    threads.line("computing", Some("inf"), computing);
     if columns.iter().any(|c| c.copied_us > 0) {
         let copied = columns.iter().map(|c| at_work(c.copied_us));
         threads.line("of that, copying", Some("post"), copied);
@@ -60,36 +52,26 @@ fn gpus(gpus: &[GpuRecord], seconds: f64) -> String {
     if gpus.is_empty() {
         return String::new();
     }
-    let row = |g: &GpuRecord| {
+    let of = |g: &GpuRecord| {
         let n = g.batches.batches().max(1) as f64;
         let each = |us: u64| text::time_us(us as f64 / n);
-        vec![
-            Cell::words(format!("{} {}", g.index, g.name)),
-            Cell::figure(text::grouped(g.batches.batches())),
-            Cell::figure(text::three(g.batches.mean())),
-            Cell::figure(each(g.copy_in_us)),
-            Cell::figure(each(g.compute_us)),
-            Cell::figure(each(g.copy_out_us)),
-            Cell::figure(text::bytes(g.bytes_in)),
-            Cell::figure(percent(g.compute_us as f64 / 1e6 / seconds.max(1e-9))),
-            Cell::figure(percent(g.graphs as f64 / n)),
-            Cell::figure(percent(g.in_place as f64 / n)),
-        ]
+        let figures = [
+            text::grouped(g.batches.batches()),
+            text::three(g.batches.mean()),
+            each(g.copy_in_us),
+            each(g.compute_us),
+            each(g.copy_out_us),
+            text::bytes(g.bytes_in),
+            percent(g.compute_us as f64 / 1e6 / seconds.max(1e-9)),
+            percent(g.graphs as f64 / n),
+            percent(g.in_place as f64 / n),
+        ];
+        row(Cell::words(format!("{} {}", g.index, g.name)), figures)
     };
-    let rows: Vec<_> = gpus.iter().map(row).collect();
-    let heading = [
-        "GPU",
-        "batches",
-        "mean size",
-        "copy in, each",
-        "compute, each",
-        "copy out, each",
-        "bytes in",
-        "compute, of the run",
-        "as graphs",
-        "in place",
-    ];
-    format!("<h5>GPUs</h5>{}", table(&heading, &rows))
+    let rows: Vec<_> = gpus.iter().map(of).collect();
+    let heading = "GPU|batches|mean size|copy in, each|compute, each|copy out, each|bytes in|\
+        compute, of the run|as graphs|in place";
+    format!("<h5>GPUs</h5>{}", table(&columns(heading), &rows))
 }
 
 fn words(a: &AcceleratorRecord) -> String {
@@ -98,11 +80,8 @@ fn words(a: &AcceleratorRecord) -> String {
     let share = match (used.workers, a.used.clock_us) {
         (0, _) | (_, 0) => String::new(),
         (workers, clock) => {
-            let share = used.busy_us as f64 / (f64::from(workers) * clock as f64);
-            format!(
-                "; its engine threads ({workers}) computed {} of the time",
-                percent(share)
-            )
+            let share = percent(used.busy_us as f64 / (f64::from(workers) * clock as f64));
+            format!("; its engine threads ({workers}) computed {share} of the time")
         }
     };
     let lost = match &a.lost {
@@ -123,12 +102,8 @@ fn words(a: &AcceleratorRecord) -> String {
     )
 }
 
-fn one(run: &Run, a: &AcceleratorRecord) -> String {
-    let mut html = format!(
-        "<h4>{}</h4>{}",
-        escape(&a.node),
-        crate::html::paragraph(&words(a))
-    );
+fn one(run: &RunFolder, a: &AcceleratorRecord) -> String {
+    let mut html = format!("<h4>{}</h4>{}", escape(&a.node), paragraph(&words(a)));
     let mut charts = vec![sizes(&a.batches)];
     let timeline = run.timeline.as_ref();
     let side = timeline.and_then(|t| t.nodes.iter().find(|n| n.node == a.node));
@@ -140,8 +115,7 @@ fn one(run: &Run, a: &AcceleratorRecord) -> String {
     html
 }
 
-/// The pictures of all accelerators.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let accelerators = &run.summary.run.system.accelerators;
     if accelerators.is_empty() {
         return absent("No accelerator told of itself.");

@@ -1,6 +1,6 @@
 //! The picture of the reconciliation: samples issued, posted, arrived, answered, completed.
 
-use record::{Run, RunRecord};
+use record::{RunFolder, RunRecord};
 
 use crate::{
     html::{Cell, bar, figure, list, table},
@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// A step on a sample's way: the node that counts it, and the parts of its count.
-struct Step {
+struct CountedStep {
     name: &'static str,
     who: &'static str,
     /// Colour, count and name of each part, the samples themselves first.
@@ -17,9 +17,9 @@ struct Step {
     partial: bool,
 }
 
-fn steps(run: &RunRecord) -> Vec<Step> {
+fn steps(run: &RunRecord) -> Vec<CountedStep> {
     let (l, system) = (&run.system.ledger, &run.system);
-    let step = |name, who, parts: &[(&'static str, u64, &'static str)]| Step {
+    let step = |name, who, parts: &[(&'static str, u64, &'static str)]| CountedStep {
         name,
         who,
         parts: parts.iter().filter(|p| p.1 > 0).copied().collect(),
@@ -59,7 +59,7 @@ fn steps(run: &RunRecord) -> Vec<Step> {
     steps
 }
 
-fn row(step: &Step, most: u64) -> Vec<Cell> {
+fn row(step: &CountedStep, most: u64) -> Vec<Cell> {
     let parts: Vec<_> = step
         .parts
         .iter()
@@ -84,7 +84,7 @@ fn row(step: &Step, most: u64) -> Vec<Cell> {
 }
 
 /// The picture, with the counts that do not agree.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let r = &run.summary.run;
     let steps = steps(r);
     let partial = steps.iter().any(|s| s.partial);

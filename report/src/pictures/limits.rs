@@ -1,6 +1,6 @@
 //! The picture of the distance to each of LoadGen's limits.
 
-use record::{LimitRecord, LimitUnit, Run};
+use record::{LimitRecord, LimitUnit, RunFolder};
 
 use super::percent;
 use crate::{
@@ -51,8 +51,7 @@ fn row(limit: &LimitRecord) -> Vec<Cell> {
     ]
 }
 
-/// The picture of the limits.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let limits = run.summary.run.loadgen.iter().flat_map(|l| &l.limits);
     let rows: Vec<_> = limits.map(row).collect();
     if rows.is_empty() {
@@ -61,9 +60,7 @@ pub fn picture(run: &Run) -> String {
         );
     }
     let heading = ["limit", "came to", "asked", "", "distance"];
-    let (title, note) = (
-        "Distance to each of LoadGen's limits",
-        "A full bar is the limit.",
-    );
+    let title = "Distance to each of LoadGen's limits";
+    let note = "A full bar is the limit.";
     figure("limits", title, &table(&heading, &rows), note)
 }

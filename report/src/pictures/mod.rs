@@ -42,7 +42,6 @@ pub fn colour(stage: Stage) -> &'static str {
     }
 }
 
-/// A share of 1 as a percentage.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         p if !p.is_finite() => "?".to_owned(),

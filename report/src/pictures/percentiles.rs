@@ -1,17 +1,16 @@
 //! The picture of each stage at each percentile, on HdrHistogram's axis.
 
 use hdrhistogram::Histogram;
-use record::{Run, Stage, TokenTime};
+use record::{RunFolder, Stage, TokenTime};
 
 use super::{colour, percent};
 use crate::{
     chart::{Chart, Style, Unit},
-    html::{Cell, absent, figure, key, table},
+    html::{absent, figure, key, row, table},
     latency::Latencies,
     text,
 };
 
-/// Number of values of a line for each nine.
 const PER_NINE: u32 = 24;
 /// Minimum drawn time in microseconds: a logarithmic axis has no 0.
 const LEAST_US: f64 = 0.1;
@@ -25,7 +24,6 @@ pub struct Curve<'a> {
 }
 
 impl<'a> Curve<'a> {
-    /// The curve of a histogram in nanoseconds.
     pub fn of(colour: &'static str, name: &str, histogram: &'a Histogram<u64>) -> Curve<'a> {
         let us = |q| histogram.value_at_quantile(q) as f64 / 1000.0;
         Curve {
@@ -36,7 +34,6 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// The curve of latencies in a timeline's buckets.
     pub fn of_buckets(colour: &'static str, name: &str, latencies: &'a Latencies) -> Curve<'a> {
         let us = |q| latencies.quantile_us(q).unwrap_or(0.0);
         Curve {
@@ -53,20 +50,16 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
     let most = curves.iter().map(|c| c.samples).max().unwrap_or(0).max(20);
     let last = (most as f64).log10();
     let steps = (last * f64::from(PER_NINE)).ceil() as u32;
-    let x: Vec<f64> = (0..=steps)
-        .map(|i| f64::from(i) / f64::from(PER_NINE))
-        .collect();
+    let x = (0..=steps).map(|i| f64::from(i) / f64::from(PER_NINE));
+    let x: Vec<f64> = x.collect();
     let mut chart = Chart::new("", Style::Log, (Unit::Nines, Unit::Us), x.clone());
     let quantiles = [0.5, 0.9, 0.99, 0.999];
     let mut rows = Vec::new();
-    for Curve {
-        colour,
-        name,
-        samples,
-        us,
-    } in curves
-    {
-        let last = (*samples.max(&1) as f64).log10();
+    for curve in curves {
+        let Curve {
+            colour, name, us, ..
+        } = curve;
+        let last = (curve.samples.max(1) as f64).log10();
         let value = |nines: &f64| match *nines {
             nines if nines > last => f64::NAN,
             nines => us(1.0 - 10f64.powf(-nines)).max(LEAST_US),
@@ -75,16 +68,15 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
         if us(1.0) > 0.0 {
             chart.line(name, Some(colour), x.iter().map(value));
         }
-        let figures = quantiles.map(|q| Cell::figure(text::time_us(us(q))));
-        rows.push([key(colour, name)].into_iter().chain(figures).collect());
+        let figures = quantiles.map(|q| text::time_us(us(q)));
+        rows.push(row(key(colour, name), figures));
     }
     chart.bound(bound_us, "LoadGen's bound");
     let heading = ["", "p50", "p90", "p99", "p99.9"];
     format!("{}{}", chart.html(), table(&heading, &rows))
 }
 
-/// The picture of the stages.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let stages = [Stage::Total].into_iter().chain(Stage::PARTS);
     let curves: Vec<Curve<'_>> = stages
         .filter_map(|s| Some(Curve::of(colour(s), s.label(), run.histogram(s)?)))
@@ -102,7 +94,7 @@ pub fn picture(run: &Run) -> String {
 }
 
 /// The picture of token times; empty if answers are not tokens.
-pub fn tokens(run: &Run) -> String {
+pub fn tokens(run: &RunFolder) -> String {
     let colours = ["net", "inf", "wait", "post", "comp"];
     let curves: Vec<Curve<'_>> = TokenTime::ALL
         .into_iter()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use record::{Run, Stage, timeline::SlowSample};
+use record::{RunFolder, Stage, timeline::SlowSample};
 
 use super::{
     colour, percent,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     chart::{Chart, Style, Unit},
-    html::{Cell, absent, figure, key, table},
+    html::{Cell, absent, figure, key, row, table},
     text,
 };
 
@@ -50,7 +50,7 @@ fn chart(samples: &[SlowSample]) -> Chart {
 }
 
 /// What most of the slowest samples have in common, in sentences; empty for fewer than 5.
-pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
+pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     let mut said = Vec::new();
     let n = samples.len();
     if n < 5 {
@@ -58,31 +58,25 @@ pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
     }
     let slow = means(samples);
     let whole: f64 = slow.iter().sum();
-    if let Some((stage, us)) = Stage::PARTS
-        .iter()
-        .zip(slow)
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-    {
-        let share = percent(us / whole.max(1e-9));
-        let name = stage.label();
+    let parts = Stage::PARTS.iter().zip(slow);
+    if let Some((stage, us)) = parts.max_by(|a, b| a.1.total_cmp(&b.1)) {
+        let (share, name) = (percent(us / whole.max(1e-9)), stage.label());
         said.push(format!(
             "{share} of the time of the slowest {n} is `{name}`."
         ));
     }
     let connections = &run.summary.run.system.connections;
     let mut by: BTreeMap<u32, usize> = BTreeMap::new();
-    samples
-        .iter()
-        .for_each(|s| *by.entry(s.connection).or_default() += 1);
+    for s in samples {
+        *by.entry(s.connection).or_default() += 1;
+    }
     if let Some((at, count)) = by.into_iter().max_by_key(|(_, count)| *count)
         && connections.len() > 1
         && let Some(c) = connections.get(at as usize)
     {
         let all: u64 = connections.iter().map(|c| c.samples).sum();
-        let (slow, fair) = (
-            count as f64 / n as f64,
-            c.samples as f64 / all.max(1) as f64,
-        );
+        let slow = count as f64 / n as f64;
+        let fair = c.samples as f64 / all.max(1) as f64;
         if slow > 0.5 && slow > 1.5 * fair {
             let part = match count == n {
                 true => "All".to_owned(),
@@ -99,9 +93,8 @@ pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
     at.sort_by(f64::total_cmp);
     let duration = run.summary.run.duration_s;
     let half = n.div_ceil(2);
-    let tightest = (0..=n - half)
-        .map(|i| (at[i], at[i + half - 1]))
-        .min_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
+    let tightest = (0..=n - half).map(|i| (at[i], at[i + half - 1]));
+    let tightest = tightest.min_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
     if let Some((from, to)) = tightest
         && to - from < 0.1 * duration
     {
@@ -112,8 +105,7 @@ pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
     said
 }
 
-/// The picture of the slowest samples.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let slow = run.timeline.as_ref().map(|t| &t.slowest[..]);
     let Some(slow) = slow.filter(|s| !s.is_empty()) else {
         return absent(
@@ -123,8 +115,7 @@ pub fn picture(run: &Run) -> String {
     let rows: Vec<Vec<Cell>> = named(means(slow))
         .zip(named(stages::parts(run)))
         .map(|((colour, name, slow), (.., all))| {
-            let figures = [slow, all].map(|us| Cell::figure(text::time_us(us)));
-            [key(colour, name)].into_iter().chain(figures).collect()
+            row(key(colour, name), [slow, all].map(text::time_us))
         })
         .collect();
     let heading = ["on average", "the slowest", "all samples"];

@@ -1,10 +1,10 @@
 //! The picture of the stages' means, and of their sum beside LoadGen's mean.
 
-use record::{Run, Stage};
+use record::{RunFolder, Stage};
 
 use super::{SCHEDULED, colour, percent};
 use crate::{
-    html::{Cell, absent, bar, figure, key, table},
+    html::{Cell, absent, bar, figure, key, row, table},
     text,
 };
 
@@ -12,7 +12,7 @@ use crate::{
 pub type StageMean = (&'static str, &'static str, f64);
 
 /// Mean of each stage, in microseconds.
-pub fn parts(run: &Run) -> [f64; 6] {
+pub fn parts(run: &RunFolder) -> [f64; 6] {
     Stage::PARTS.map(|s| run.summary.run.stages.get(s).map_or(0.0, |row| row.mean_us))
 }
 
@@ -30,8 +30,7 @@ pub struct Means {
 }
 
 impl Means {
-    /// The means of a run.
-    pub fn of(run: &Run) -> Means {
+    pub fn of(run: &RunFolder) -> Means {
         let loadgen = run.summary.run.loadgen.as_ref();
         let measured = run.figure("/loadgen/scheduled_to_issue/mean_us");
         // Older runs have only LoadGen's mean less ours.
@@ -57,7 +56,6 @@ impl Means {
     }
 }
 
-/// Means of [`Stage::PARTS`] with their colours and names.
 pub fn named(parts: [f64; 6]) -> impl Iterator<Item = StageMean> {
     let stages = Stage::PARTS.into_iter().zip(parts);
     stages.map(|(s, us)| (colour(s), s.label(), us))
@@ -75,22 +73,17 @@ pub fn stage_bar(stages: &[StageMean], top_us: f64) -> String {
     bar(&parts)
 }
 
-/// Sum of all stages, in microseconds.
 pub fn sum(stages: &[StageMean]) -> f64 {
     stages.iter().map(|s| s.2.max(0.0)).sum()
 }
 
-/// The picture, with its table.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     if run.summary.run.stages.count() == 0 {
         return absent("No sample was answered: there are no stages.");
     }
     let means = Means::of(run);
     let whole = sum(&means.stages);
-    let row = |name: Cell, us: f64, share: String| {
-        let us = text::time_us(us.abs());
-        vec![name, Cell::figure(us), Cell::figure(share)]
-    };
+    let row = |name: Cell, us: f64, share: String| row(name, [text::time_us(us.abs()), share]);
     let stages = means.stages.iter();
     let mut rows: Vec<Vec<Cell>> = stages
         .map(|(colour, name, us)| row(key(colour, name), *us, percent(us / whole.max(1e-9))))

@@ -1,14 +1,14 @@
 //! The picture of each node's threads: time on a core, and time waiting for one.
 
 use record::{
-    Run,
+    RunFolder,
     timeline::{NodeSide, ThreadSide, Timeline},
 };
 
 use super::{course::Axis, percent};
 use crate::{
     chart::{Chart, Style, Unit, beside},
-    html::{Cell, absent, escape, figure, table},
+    html::{Cell, absent, escape, figure, row, table},
 };
 
 /// Maximum number of threads drawn for a node: the busiest.
@@ -19,7 +19,6 @@ fn mean(permille: &[u16]) -> f64 {
     sum as f64 / permille.len().max(1) as f64 / 1000.0
 }
 
-/// Charts of a node's threads over time.
 fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> String {
     let ticks = threads.iter().map(|t| t.on_core.len()).max().unwrap_or(0);
     let axis = Axis::of_node(node, timeline, ticks);
@@ -38,13 +37,12 @@ fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> St
 /// A node's threads: shares of the whole run, and charts over time.
 fn one(node: &NodeSide, timeline: &Timeline) -> String {
     let threads = &node.threads[..node.threads.len().min(MOST)];
-    let row = |t: &ThreadSide| {
+    let of = |t: &ThreadSide| {
         let (ran, waited) = (mean(&t.on_core), mean(&t.waited));
         let shares = [ran, waited, (1.0 - ran - waited).max(0.0)];
-        let shares = shares.map(|share| Cell::figure(percent(share)));
-        [Cell::words(&t.name)].into_iter().chain(shares).collect()
+        row(Cell::words(&t.name), shares.map(percent))
     };
-    let rows: Vec<Vec<Cell>> = threads.iter().map(row).collect();
+    let rows: Vec<Vec<Cell>> = threads.iter().map(of).collect();
     let heading = ["thread", "on a core", "wanted one and waited", "slept"];
     let more = match node.threads.len().saturating_sub(MOST) {
         0 => String::new(),
@@ -55,8 +53,7 @@ fn one(node: &NodeSide, timeline: &Timeline) -> String {
     format!("<h4>{name}</h4>{table}{more}{charts}")
 }
 
-/// The picture of all nodes' threads.
-pub fn picture(run: &Run) -> String {
+pub fn picture(run: &RunFolder) -> String {
     let timelines = run.timeline.iter();
     let nodes = timelines.flat_map(|t| t.nodes.iter().map(move |n| (n, t)));
     let nodes = nodes.filter(|(n, _)| !n.threads.is_empty());

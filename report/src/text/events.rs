@@ -14,6 +14,7 @@ pub fn with_losses(losses: &[LossRecord]) -> Option<String> {
         Some(s) => format!("at {s:.1} s"),
         None => "before the first query".to_owned(),
     };
+    let first_at = at(first.at_s);
     let mut nodes: Vec<_> = whole.iter().map(|l| &l.node).collect();
     nodes.sort();
     nodes.dedup();
@@ -23,26 +24,18 @@ pub fn with_losses(losses: &[LossRecord]) -> Option<String> {
                 (false, _) => String::new(),
                 (true, s) => format!(" and back {}", at(s)),
             };
-            format!("with one accelerator lost {}{back}", at(first.at_s))
+            format!("with one accelerator lost {first_at}{back}")
         }
-        (1, n) => format!(
-            "with one accelerator lost {n} times, first {}",
-            at(first.at_s)
-        ),
-        (n, _) => format!("with {n} accelerators lost, the first {}", at(first.at_s)),
+        (1, n) => format!("with one accelerator lost {n} times, first {first_at}"),
+        (n, _) => format!("with {n} accelerators lost, the first {first_at}"),
     })
 }
 
 /// Formats a refusal in one line: node, count, kind, first sample, message.
 pub fn refusal(refusal: &RefusalRecord) -> String {
-    let RefusalRecord {
-        node,
-        kind,
-        count,
-        sample,
-        words,
-    } = refusal;
-    let count = text::counted(*count, "request");
+    let count = text::counted(refusal.count, "request");
+    let RefusalRecord { node, kind, .. } = refusal;
+    let (sample, words) = (refusal.sample, &refusal.words);
     format!("{node} failed {count} ({kind}), the first of sample {sample}: {words}")
 }
 
@@ -61,19 +54,16 @@ pub fn with_refusals(records: &[RefusalRecord], nth: [u64; 3]) -> Option<String>
         }
     }
     kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let kinds = kinds
-        .iter()
-        .map(|(k, n)| format!("{k}: {}", text::grouped(*n)));
-    let kinds: Vec<_> = kinds.collect();
     let n = text::grouped;
+    let kinds = kinds.iter().map(|(k, count)| format!("{k}: {}", n(*count)));
+    let kinds: Vec<_> = kinds.collect();
     let [first, second, third] = nth;
     let became = match (first - second.min(first), second, third) {
         (_, 0, 0) => "each answered on a second try".to_owned(),
-        (once, twice, 0) => format!(
-            "{} answered on a second try, {} on a third",
-            n(once),
-            n(twice)
-        ),
+        (once, twice, 0) => {
+            let (once, twice) = (n(once), n(twice));
+            format!("{once} answered on a second try, {twice} on a third")
+        }
         (.., third) => format!("{} refused three times", text::counted(third, "sample")),
     };
     let (all, kinds) = (n(all), kinds.join(", "));
@@ -102,10 +92,8 @@ mod tests {
     fn the_headline_names_how_many_and_when() {
         let said = |losses: &[LossRecord]| with_losses(losses).unwrap_or_default();
         let a = loss("a", Some(12.3));
-        assert_eq!(
-            said(std::slice::from_ref(&a)),
-            "with one accelerator lost at 12.3 s"
-        );
+        let expected = "with one accelerator lost at 12.3 s";
+        assert_eq!(said(std::slice::from_ref(&a)), expected);
         let (back, back_s) = (true, Some(14.0));
         let back = LossRecord {
             back,
@@ -115,10 +103,8 @@ mod tests {
         let both = "with one accelerator lost at 12.3 s and back at 14.0 s";
         assert_eq!(said(std::slice::from_ref(&back)), both);
         let twice = [back, loss("a", Some(20.0))];
-        assert_eq!(
-            said(&twice),
-            "with one accelerator lost 2 times, first at 12.3 s"
-        );
+        let expected = "with one accelerator lost 2 times, first at 12.3 s";
+        assert_eq!(said(&twice), expected);
         let two = [a.clone(), loss("b", Some(3.0))];
         assert_eq!(said(&two), "with 2 accelerators lost, the first at 3.0 s");
         let part = LossRecord { whole: false, ..a };

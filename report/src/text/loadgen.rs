@@ -29,10 +29,8 @@ impl Screen {
         }
         let steps = run.phases.iter().filter(|p| p.kind == PhaseKind::Step);
         let asked = asked_rates(run.phases.iter().filter_map(|p| p.asked_per_s));
-        let (steps, kept) = (
-            steps.clone().count(),
-            steps.filter(|p| p.kept == Some(true)).count(),
-        );
+        let kept = steps.clone().filter(|p| p.kept == Some(true)).count();
+        let steps = steps.count();
         match l.peak_qps {
             Some(qps) => {
                 let bound = l.limits.iter().find(|limit| limit.at_most);
@@ -77,10 +75,8 @@ impl Screen {
         self.fact("LoadGen", &rates(l), None);
         self.warnings(l);
         // Offline has one query, and a latency for each of its samples.
-        let samples = l
-            .limits
-            .iter()
-            .find(|limit| limit.unit == LimitUnit::Samples);
+        let mut limits = l.limits.iter();
+        let samples = limits.find(|limit| limit.unit == LimitUnit::Samples);
         let samples = samples.and_then(|limit| limit.was).map(|n| n as u64);
         let (counted, count) = match samples {
             Some(n) if l.scenario == "Offline" => ("samples", Some(n)),
@@ -91,16 +87,8 @@ impl Screen {
             ("first token", &l.ttft),
             ("per further token", &l.tpot),
         ];
-        let mut table = Table::new(&[
-            "LoadGen's own",
-            "p50",
-            "p90",
-            "p99",
-            "p99.9",
-            "max",
-            "mean",
-            counted,
-        ]);
+        let heading = ["LoadGen's own", "p50", "p90", "p99", "p99.9", "max", "mean"];
+        let mut table = Table::new(&[&heading[..], &[counted]].concat());
         for (name, row) in rows {
             let Some(row) = row else { continue };
             let mut cells = vec![name.to_owned()];
@@ -168,12 +156,11 @@ impl Screen {
         let mut table = Table::new(&heading).left();
         let word = |met| if met { "met" } else { "NOT MET" }.to_owned();
         for limit in &l.limits {
+            let was = limit.was.map(|was| amount(limit.unit, was));
             table.row(vec![
                 limit.name.clone(),
                 asked(limit),
-                limit
-                    .was
-                    .map_or_else(|| "-".to_owned(), |was| amount(limit.unit, was)),
+                was.unwrap_or("-".to_owned()),
                 share(limit.was, limit.limit),
                 word(limit.met),
                 limit.setting.clone(),
@@ -183,14 +170,13 @@ impl Screen {
             let queries = |n: u64| amount(LimitUnit::Queries, n as f64);
             let was = early.queries.map(|n| n as f64);
             let needs = early.needs.filter(|_| !early.met);
+            let asked = needs.map(|n| format!("at least {}", queries(n)));
+            let part = needs.map(|n| share(was, n as f64));
             table.row(vec![
                 "early stopping".to_owned(),
-                needs.map_or_else(
-                    || "enough queries".to_owned(),
-                    |n| format!("at least {}", queries(n)),
-                ),
-                early.queries.map_or_else(|| "-".to_owned(), queries),
-                needs.map_or_else(|| "-".to_owned(), |n| share(was, n as f64)),
+                asked.unwrap_or("enough queries".to_owned()),
+                early.queries.map(queries).unwrap_or("-".to_owned()),
+                part.unwrap_or("-".to_owned()),
                 word(early.met),
                 "min_query_count".to_owned(),
             ]);
@@ -242,13 +228,9 @@ impl Screen {
             if p.kind == PhaseKind::Step && !is_peak {
                 continue;
             }
-            let name = if is_peak {
-                format!("{}, the peak", p.name)
-            } else {
-                p.name.clone()
-            };
+            let peak = if is_peak { ", the peak" } else { "" };
             self.out.push('\n');
-            self.fact("stages of", &name, None);
+            self.fact("stages of", &format!("{}{peak}", p.name), None);
             self.block(&stages(&p.stages, None));
         }
     }
@@ -283,17 +265,11 @@ fn rates(l: &LoadgenRecord) -> String {
         _ => {}
     }
     if let (Some(percentile), Some(us)) = (l.percentile, l.percentile_us) {
-        let estimate = l
-            .early_stopping
-            .as_ref()
-            .and_then(|early| early.estimate_us);
-        let estimate = estimate.map_or_else(String::new, |us| {
-            format!(" ({} by early stopping's estimate)", text::time_us(us))
-        });
-        said.push(format!(
-            "p{percentile} latency {}{estimate}",
-            text::time_us(us)
-        ));
+        let early = l.early_stopping.as_ref();
+        let estimate = early.and_then(|early| early.estimate_us).map(text::time_us);
+        let estimate = estimate.map(|us| format!(" ({us} by early stopping's estimate)"));
+        let (us, estimate) = (text::time_us(us), estimate.unwrap_or_default());
+        said.push(format!("p{percentile} latency {us}{estimate}"));
     }
     if let Some(tokens) = l.tokens_per_s {
         said.push(format!("{} tokens/s", text::rate(tokens)));
@@ -312,15 +288,9 @@ fn rates(l: &LoadgenRecord) -> String {
 }
 
 fn times(row: &LoadgenLatency) -> Vec<String> {
-    let all = [
-        row.p50_us,
-        row.p90_us,
-        row.p99_us,
-        row.p999_us,
-        row.max_us,
-        row.mean_us,
-    ];
-    all.iter().map(|&us| text::time_us(us)).collect()
+    let percentiles = [row.p50_us, row.p90_us, row.p99_us, row.p999_us];
+    let all = percentiles.into_iter().chain([row.max_us, row.mean_us]);
+    all.map(text::time_us).collect()
 }
 
 fn amount(unit: LimitUnit, n: f64) -> String {
@@ -359,9 +329,8 @@ fn asked_rates(all: impl Iterator<Item = f64>) -> impl Fn(f64) -> String {
         _ => format!("{rate:.decimals$}"),
     };
     let apart = |decimals: &usize| {
-        let each = all
-            .iter()
-            .map(|rate| written(*rate as f64 / 1e6, *decimals));
+        let each = all.iter();
+        let each = each.map(|rate| written(*rate as f64 / 1e6, *decimals));
         let looks: std::collections::BTreeSet<String> = each.collect();
         looks.len() == all.len()
     };

@@ -24,9 +24,8 @@ impl Page {
     pub fn json(&self) -> String {
         let mut all: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
         for (label, text) in &self.0 {
-            let list = all
-                .entry(label.as_str())
-                .or_insert_with(|| Vec::<String>::new().into());
+            let list = all.entry(label.as_str());
+            let list = list.or_insert_with(|| Vec::<String>::new().into());
             if let Some(list) = list.as_array_mut() {
                 list.push(text.as_str().into());
             }
@@ -86,9 +85,7 @@ mod tests {
     #[test]
     fn amounts_have_the_unit_that_suits() {
         let all = [0, 1023, 1024, 64 << 20, (1 << 30) - 1, 3 << 40].map(memory);
-        assert_eq!(
-            all,
-            ["0 B", "1023 B", "1.0 KiB", "64.0 MiB", "1.0 GiB", "3.0 TiB"]
-        );
+        let expected = ["0 B", "1023 B", "1.0 KiB", "64.0 MiB", "1.0 GiB", "3.0 TiB"];
+        assert_eq!(all, expected);
     }
 }

@@ -5,6 +5,8 @@ use record::{
     Summary, TokenRecord,
 };
 
+use crate::html::columns;
+
 use super::{
     figures::{self, TRAFFIC, accuracy, bars, decompressed, gpu, traffic},
     numbers::{self as text, INDENT, Table, WIDTH, cut, wrap},
@@ -64,25 +66,21 @@ pub fn summary(summary: &Summary, color: bool) -> String {
     page.out.push('\n');
     // With several phases, print only the bars: figures over different rates mean nothing.
     let lines = if several { 1 } else { usize::MAX };
-    for (i, line) in figures::throughput(&run.throughput)
-        .lines()
-        .take(lines)
-        .enumerate()
-    {
-        page.fact(if i == 0 { "throughput" } else { "" }, line, None);
-    }
+    let throughput = figures::throughput(&run.throughput);
+    page.list("throughput", throughput.lines().take(lines), None);
     page.out.push('\n');
-    if !run.system.accelerators.is_empty() {
-        page.block(&accelerators(&run.system.accelerators));
+    let system = &run.system;
+    if !system.accelerators.is_empty() {
+        page.block(&accelerators(&system.accelerators));
         page.warmed(run);
         page.out.push('\n');
     }
-    if !run.system.connections.is_empty() {
+    if !system.connections.is_empty() {
         page.block(&connections(run));
         page.out.push('\n');
     }
-    if !run.system.rails.is_empty() {
-        page.block(&rails(&run.system.rails));
+    if !system.rails.is_empty() {
+        page.block(&rails(&system.rails));
         page.out.push('\n');
     }
     page.settings(run);
@@ -140,6 +138,20 @@ impl Screen {
         }
     }
 
+    /// Adds several facts behind one label.
+    fn list<T: AsRef<str>>(
+        &mut self,
+        label: &str,
+        lines: impl IntoIterator<Item = T>,
+        style: Option<&str>,
+    ) {
+        let mut label = label;
+        for line in lines {
+            self.fact(label, line.as_ref(), style);
+            label = "";
+        }
+    }
+
     fn headline(&mut self, summary: &Summary) {
         let run = &summary.run;
         let (verdict, style) = match run.valid {
@@ -155,12 +167,9 @@ impl Screen {
             Mode::Submission => "accuracy, then performance (submission)",
         };
         let verdict = self.paint(&format!("{verdict:<INDENT$}"), style);
-        let what = format!("{}, {what}", run.scenario);
-        let what = self.paint(&what, BOLD);
-        self.plain(&format!(
-            "{verdict}{what}, from node {}",
-            cut(&summary.node, NAME)
-        ));
+        let what = self.paint(&format!("{}, {what}", run.scenario), BOLD);
+        let node = cut(&summary.node, NAME);
+        self.plain(&format!("{verdict}{what}, from node {node}"));
         let failed = with_refusals(&run.system.refusals, run.system.ledger.refused);
         for with in with_losses(&run.system.losses).iter().chain(&failed) {
             self.fact("", with, Some(YELLOW));
@@ -187,7 +196,7 @@ impl Screen {
         match run.fabric_notes.split_first() {
             Some((first, others)) => {
                 self.fact("fabric", &format!("{}, {first}", run.fabric), Some(YELLOW));
-                others.iter().for_each(|n| self.fact("", n, Some(YELLOW)));
+                self.list("", others, Some(YELLOW));
             }
             None => self.fact("fabric", &run.fabric, None),
         }
@@ -201,58 +210,48 @@ impl Screen {
         }
         self.contents(&run.system.accelerators);
         self.ran(run);
-        let mut samples = format!(
-            "{} in {}",
-            text::grouped(run.samples),
-            text::time_us(run.duration_s * 1e6)
-        );
-        // Each phase has its own rate.
-        if run.phases.len() > 1 {
-            samples.push_str(&format!(
-                ", {} phases and what lay between",
-                run.phases.len()
-            ));
-        } else {
-            samples.push_str(&format!(": {}/s", text::rate(run.per_s)));
-            if let Some(target) = run.target_qps.filter(|_| !rate_by_default(run)) {
-                samples.push_str(&format!(" (target {}/s)", text::rate(target)));
-            }
-        }
-        self.fact("samples", &samples, None);
+        let samples = text::grouped(run.samples);
+        let took = text::time_us(run.duration_s * 1e6);
+        let target = run.target_qps.filter(|_| !rate_by_default(run));
+        let target = target.map(|qps| format!(" (target {}/s)", text::rate(qps)));
+        let rate = match run.phases.len() {
+            // Each phase has its own rate.
+            n @ 2.. => format!(", {n} phases and what lay between"),
+            _ => format!(
+                ": {}/s{}",
+                text::rate(run.per_s),
+                target.unwrap_or_default()
+            ),
+        };
+        self.fact("samples", &format!("{samples} in {took}{rate}"), None);
         self.accuracy(run);
         let c = &run.carried;
-        let carried = format!(
-            "{} out ({}), {} back ({})",
-            text::bit_rate(c.gbit_out_per_s),
-            text::bytes(c.bytes_out),
-            text::bit_rate(c.gbit_in_per_s),
-            text::bytes(c.bytes_in)
-        );
+        let [out, back] = [
+            (c.gbit_out_per_s, c.bytes_out),
+            (c.gbit_in_per_s, c.bytes_in),
+        ]
+        .map(|(rate, bytes)| (text::bit_rate(rate), text::bytes(bytes)));
+        let carried = format!("{} out ({}), {} back ({})", out.0, out.1, back.0, back.1);
         // The local fabric carries no payload over a network.
         let local = run.fabric == "local";
         self.fact(if local { "payload" } else { "carried" }, &carried, None);
-        for (i, line) in figures::places(&run.system.places).iter().enumerate() {
-            self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
-        }
+        self.list("NUMA", figures::places(&run.system.places), None);
         self.out.push('\n');
     }
 
     /// Adds the engines' models: one line if all accelerators have the same.
     fn contents(&mut self, all: &[AcceleratorRecord]) {
-        let said: Vec<_> = all
-            .iter()
-            .filter_map(|a| Some((a, a.content.as_ref()?)))
-            .collect();
+        let said = all.iter().filter_map(|a| Some((a, a.content.as_ref()?)));
+        let said: Vec<_> = said.collect();
         let Some((_, first)) = said.first() else {
             return;
         };
         if said.len() == all.len() && said.iter().all(|(_, c)| c.agrees(first)) {
             return self.fact("model", &first.to_string(), None);
         }
-        for (i, (a, content)) in said.iter().enumerate() {
-            let label = if i == 0 { "model" } else { "" };
-            self.fact(label, &format!("{}: {content}", a.node), Some(YELLOW));
-        }
+        let lines = said.iter();
+        let lines = lines.map(|(a, content)| format!("{}: {content}", a.node));
+        self.list("model", lines, Some(YELLOW));
     }
 
     /// Adds the share of right answers, per accelerator if there are several.
@@ -261,17 +260,12 @@ impl Screen {
         if let Some(labelled) = &run.labelled {
             self.fact(label, &accuracy(labelled), None);
             label = "";
-        }
-        let all = &run.system.accelerators;
-        for a in all
-            .iter()
-            .filter(|_| all.len() > 1 && run.labelled.is_some())
-        {
-            let own = match &a.accuracy {
-                Some(own) => accuracy(own),
-                None => "answered none of them".to_owned(),
-            };
-            self.fact(label, &format!("{} {own}", cut(&a.node, NAME)), None);
+            let all = &run.system.accelerators;
+            for a in all.iter().filter(|_| all.len() > 1) {
+                let own = a.accuracy.as_ref().map(accuracy);
+                let own = own.unwrap_or("answered none of them".to_owned());
+                self.fact("", &format!("{} {own}", cut(&a.node, NAME)), None);
+            }
         }
         if let Some(note) = &run.accuracy_note {
             self.fact(label, note, Some(YELLOW));
@@ -287,17 +281,16 @@ impl Screen {
         for (label, value) in token_facts(tokens) {
             self.fact(label, &value, None);
         }
-        let n = text::grouped;
-        if tokens.too_short > 0 {
-            let line = format!("{} answers were no two tokens", n(tokens.too_short));
-            self.fact("", &line, Some(RED));
-        }
-        if tokens.contradicted > 0 {
-            let line = format!(
-                "{} samples were sent again and began with another token",
-                n(tokens.contradicted)
-            );
-            self.fact("", &line, Some(RED));
+        for (n, fault) in [
+            (tokens.too_short, "answers were no two tokens"),
+            (
+                tokens.contradicted,
+                "samples were sent again and began with another token",
+            ),
+        ] {
+            if n > 0 {
+                self.fact("", &format!("{} {fault}", text::grouped(n)), Some(RED));
+            }
         }
     }
 
@@ -316,17 +309,16 @@ impl Screen {
     /// Adds the warm-up: network time of each connection's first sample, and once warm.
     fn warm_up(&mut self, run: &RunRecord) {
         let Some(w) = &run.system.warm_up else { return };
-        let line = format!(
-            "{} in {} before the clock",
-            text::counted(w.samples, "sample"),
-            text::time_us(w.took_ms * 1000.0)
+        let samples = text::counted(w.samples, "sample");
+        let took = text::time_us(w.took_ms * 1e3);
+        self.fact(
+            "warm-up",
+            &format!("{samples} in {took} before the clock"),
+            None,
         );
-        self.fact("warm-up", &line, None);
-        if w.sizes < w.of_sizes {
-            let line = format!(
-                "{} of {} sizes: warm_up.budget_ms was too short for the rest",
-                w.sizes, w.of_sizes
-            );
+        let (n, of) = (w.sizes, w.of_sizes);
+        if n < of {
+            let line = format!("{n} of {of} sizes: warm_up.budget_ms was too short for the rest");
             self.fact("", &line, Some(YELLOW));
         }
         let us = |us: Option<u64>| us.map_or_else(|| "-".to_owned(), |us| text::time_us(us as f64));
@@ -354,12 +346,10 @@ impl Screen {
             0 => n(total.slots),
             allowed => n(allowed),
         };
-        let slots = format!(
-            "{} on {}, {used} of them in use; at most {} in flight on one",
-            n(total.slots),
-            text::counted(connections, "connection"),
-            n(total.in_flight_max)
-        );
+        let (slots, most) = (n(total.slots), n(total.in_flight_max));
+        let on = text::counted(connections, "connection");
+        let slots =
+            format!("{slots} on {on}, {used} of them in use; at most {most} in flight on one");
         self.fact("slots", &slots, None);
     }
 
@@ -371,26 +361,60 @@ impl Screen {
         if all.iter().all(|a| a.batching == first.batching) {
             return self.fact("batches", &first.batching, None);
         }
-        for (i, a) in all.iter().enumerate() {
-            let line = format!("{}: {}", a.node, a.batching);
-            self.fact(if i == 0 { "batches" } else { "" }, &line, None);
+        let lines = all.iter().map(|a| format!("{}: {}", a.node, a.batching));
+        self.list("batches", lines, None);
+    }
+
+    fn losses(&mut self, run: &RunRecord) {
+        let l = &run.system.ledger;
+        let any = [
+            l.lost_connections,
+            l.redispatched,
+            l.late_dropped,
+            l.emptied,
+        ];
+        let emptied = text::counted(l.emptied, "sample");
+        if any == [0; 4] {
+            self.fact("losses", "none", None);
+        } else if own_end(run) {
+            let lost = format!("none before the interruption; {emptied} completed empty by it");
+            self.fact("losses", &lost, None);
+        } else {
+            // An aborted run may have no accelerator left to send samples to again.
+            let again = if l.emptied == 0 {
+                "sent again"
+            } else {
+                "in flight on them"
+            };
+            let lost = format!(
+                "{}; {} {again}, {} dropped, {} completed empty",
+                text::counted(l.lost_connections, "connection"),
+                text::counted(l.redispatched, "sample"),
+                text::counted(l.late_dropped, "late answer"),
+                text::grouped(l.emptied)
+            );
+            self.fact("losses", &lost, Some(YELLOW));
+        }
+        self.list("", run.system.refusals.iter().map(refusal), Some(YELLOW));
+        for lost in &run.system.losses {
+            let style = if lost.back { YELLOW } else { RED };
+            self.fact("", &lost.to_string(), Some(style));
         }
     }
 
     fn counts(&mut self, run: &RunRecord) {
-        let (l, n) = (&run.system.ledger, text::grouped);
+        let n = text::grouped;
         let total = run.total();
         self.warm_up(run);
         let copies = total.tx.copies.saturating_add(total.rx.copies);
         let copied = total.tx.copied_bytes.saturating_add(total.rx.copied_bytes);
-        let copies = format!(
-            "{} staged ({}), {} by the fabric ({})",
+        let (copies, copied) = (n(copies), text::bytes(copied));
+        let (staged, bytes) = (
             n(run.system.staged_copies),
             text::bytes(run.system.staged_bytes),
-            n(copies),
-            text::bytes(copied)
         );
-        self.fact("copies", &copies, None);
+        let line = format!("{staged} staged ({bytes}), {copies} by the fabric ({copied})");
+        self.fact("copies", &line, None);
         for a in &run.system.accelerators {
             if let Some(line) = decompressed(&a.used.engine.decompressed) {
                 self.fact("compressed", &format!("{}: {line}", a.node), None);
@@ -414,11 +438,8 @@ impl Screen {
                     text::bytes(bytes)
                 ),
             };
-            let each = if rule.one_by_one {
-                "; one doorbell a sample"
-            } else {
-                ""
-            };
+            let one_by_one = "; one doorbell a sample";
+            let each = if rule.one_by_one { one_by_one } else { "" };
             self.fact("posting", &format!("{up_to}{each}"), None);
         }
         if !run.system.connections.is_empty() {
@@ -434,72 +455,16 @@ impl Screen {
             );
             self.fact("threads", &threads, None);
         }
-        if [
-            l.lost_connections,
-            l.redispatched,
-            l.late_dropped,
-            l.emptied,
-        ] == [0; 4]
-        {
-            self.fact("losses", "none", None);
-        } else if own_end(run) {
-            let lost = format!(
-                "none before the interruption; {} completed empty by it",
-                text::counted(l.emptied, "sample")
-            );
-            self.fact("losses", &lost, None);
-        } else {
-            let lost = format!(
-                "{}; {} {}, {} dropped, {} completed empty",
-                text::counted(l.lost_connections, "connection"),
-                text::counted(l.redispatched, "sample"),
-                // An aborted run may have no accelerator left to send samples to again.
-                if l.emptied == 0 {
-                    "sent again"
-                } else {
-                    "in flight on them"
-                },
-                text::counted(l.late_dropped, "late answer"),
-                n(l.emptied)
-            );
-            self.fact("losses", &lost, Some(YELLOW));
-        }
-        for failed in &run.system.refusals {
-            self.fact("", &refusal(failed), Some(YELLOW));
-        }
-        for lost in &run.system.losses {
-            let style = if lost.back { YELLOW } else { RED };
-            self.fact("", &lost.to_string(), Some(style));
-        }
+        self.losses(run);
         if run.mismatches.is_empty() {
-            let agreed = if run.system.connections.is_empty() {
-                "issued = completed = recorded".to_owned()
-            } else if own_end(run) {
-                "issued = completed = recorded; an interrupted run's accelerators are not asked for \
-                 their counts"
-                    .to_owned()
-            } else if run.system.ledger.lost_connections > 0 {
-                let posted = match l.redispatched {
-                    _ if l.emptied > 0 => String::new(),
-                    0 => " = posted".to_owned(),
-                    again => format!(", {} posted again", text::counted(again, "sample")),
-                };
-                format!(
-                    "issued = completed = recorded{posted}; \
-                     lost accelerators' own counts were not compared"
-                )
-            } else {
-                "issued = completed = recorded; posted, arrived and answered agree".to_owned()
-            };
+            let agreed = format!("issued = completed = recorded{}", compared(run));
             self.fact("reconciled", &agreed, None);
         }
         if let Some(verified) = &run.verified {
             let style = (!verified.sound()).then_some(RED);
             self.fact("verified", &figures::verified(verified), style);
         }
-        for (i, mismatch) in run.mismatches.iter().enumerate() {
-            self.fact(if i == 0 { "MISMATCH" } else { "" }, mismatch, Some(RED));
-        }
+        self.list("MISMATCH", &run.mismatches, Some(RED));
         let exit = format!("{}, {}", run.exit.code, run.exit.reason);
         let style = if run.exit.code == 0 { GREEN } else { RED };
         self.fact("exit", &exit, Some(style));
@@ -508,6 +473,26 @@ impl Screen {
             self.fact("limited by", &run.limits.line, Some(BOLD));
         }
     }
+}
+
+/// Counts that were compared besides issued, completed and recorded.
+fn compared(run: &RunRecord) -> String {
+    let l = &run.system.ledger;
+    if run.system.connections.is_empty() {
+        return String::new();
+    }
+    if own_end(run) {
+        return "; an interrupted run's accelerators are not asked for their counts".to_owned();
+    }
+    if l.lost_connections == 0 {
+        return "; posted, arrived and answered agree".to_owned();
+    }
+    let posted = match l.redispatched {
+        _ if l.emptied > 0 => String::new(),
+        0 => " = posted".to_owned(),
+        again => format!(", {} posted again", text::counted(again, "sample")),
+    };
+    format!("{posted}; lost accelerators' own counts were not compared")
 }
 
 /// Whether the rate is LoadGen's default, which is no target.
@@ -520,16 +505,8 @@ fn rate_by_default(run: &RunRecord) -> bool {
 }
 
 fn accelerators(all: &[AcceleratorRecord]) -> String {
-    let mut table = Table::new(&[
-        "accelerator",
-        "engine",
-        "connections",
-        "samples",
-        "batches",
-        "mean",
-        "max",
-        "sizes 1,2,4,8..",
-    ]);
+    let heading = "accelerator|engine|connections|samples|batches|mean|max|sizes 1,2,4,8..";
+    let mut table = Table::new(&columns(heading));
     for a in all {
         let mut row = vec![
             cut(&a.node, NAME),
@@ -574,9 +551,8 @@ fn as_of(a: &AcceleratorRecord) -> String {
 }
 
 fn rails(all: &[RailRecord]) -> String {
-    let mut table = Table::new(&[
-        "rail", "state", "score", "latency", "samples", "bytes", "probes", "changes",
-    ]);
+    let heading = "rail|state|score|latency|samples|bytes|probes|changes";
+    let mut table = Table::new(&columns(heading));
     for r in all.iter().take(MOST_CONNECTIONS) {
         table.row(vec![
             cut(&r.name, 2 * NAME),
@@ -596,16 +572,10 @@ fn connections(run: &RunRecord) -> String {
     let own = ["connection", "samples", "in flight"];
     let mut table = Table::new(&[&own[..], &TRAFFIC].concat());
     let mut row = |c: &ConnectionRecord, sum: bool| {
-        let mut row = vec![
-            cut(&c.name, CONNECTION),
-            text::short(c.samples),
-            // Connections peak at different times, so a sum of their maxima means nothing.
-            if sum {
-                String::new()
-            } else {
-                text::short(c.in_flight_max)
-            },
-        ];
+        // Connections peak at different times, so a sum of their maxima means nothing.
+        let in_flight = (!sum).then(|| text::short(c.in_flight_max));
+        let in_flight = in_flight.unwrap_or_default();
+        let mut row = vec![cut(&c.name, CONNECTION), text::short(c.samples), in_flight];
         row.extend(traffic(&c.tx, &c.rx, c.wakeups, c.blocked));
         table.row(row);
     };

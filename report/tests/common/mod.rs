@@ -8,13 +8,10 @@ use std::time::{Duration, SystemTime};
 use fastrand::Rng;
 use qdl::counters::{Histograms, SampleTimes};
 use record::{
-    Run, Summary,
-    timeline::{
-        ConnectionTick, EngineTick, Event, NodeSide, SlowSample, ThreadSide, Tick, Timeline,
-        latency_bucket,
-    },
+    RunFolder, Summary,
+    timeline::{ConnectionTick, SlowSample, Tick, Timeline, latency_bucket},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Mostly about `us`, now and then many times that.
 fn time_ns(rng: &mut Rng, us: f64) -> u64 {
@@ -23,7 +20,7 @@ fn time_ns(rng: &mut Rng, us: f64) -> u64 {
 }
 
 /// What is made.
-pub struct Made {
+pub struct RunShape {
     pub name: &'static str,
     pub ticks: usize,
     pub connections: usize,
@@ -34,9 +31,9 @@ pub struct Made {
     pub seed: u64,
 }
 
-impl Default for Made {
+impl Default for RunShape {
     fn default() -> Self {
-        Made {
+        RunShape {
             name: "a run that never was",
             ticks: 120,
             connections: 4,
@@ -49,13 +46,10 @@ impl Default for Made {
 
 const TICK_MS: u64 = 100;
 
-fn sample(rng: &mut Rng, made: &Made, slow: f64) -> SampleTimes {
+fn sample(rng: &mut Rng, made: &RunShape, slow: f64) -> SampleTimes {
     let post = time_ns(rng, 1.2);
     let network = time_ns(rng, made.network_us * slow);
-    let (queue_us, compute_us) = (
-        (time_ns(rng, 60.0) / 1000) as u32,
-        (time_ns(rng, 35.0) / 1000) as u32,
-    );
+    let [queue_us, compute_us] = [60.0, 35.0].map(|us| (time_ns(rng, us) / 1000) as u32);
     let seen = post + network + u64::from(queue_us + compute_us) * 1000;
     SampleTimes {
         posted_ns: post,
@@ -86,7 +80,7 @@ fn slow_sample(t: &SampleTimes, at_s: f64, connection: u32) -> SlowSample {
 /// One tick; the third connection is congested in the middle of the run.
 fn tick(
     rng: &mut Rng,
-    made: &Made,
+    made: &RunShape,
     at: usize,
     histograms: &mut Histograms,
     slowest: &mut Vec<SlowSample>,
@@ -105,9 +99,8 @@ fn tick(
         let slow = if middle && connection == 2 { 9.0 } else { 1.0 };
         let times = sample(rng, made, slow);
         histograms.record(&times);
-        *buckets
-            .entry(latency_bucket(times.completed_ns))
-            .or_insert(0) += 1;
+        let bucket = latency_bucket(times.completed_ns);
+        *buckets.entry(bucket).or_insert(0) += 1;
         let c = &mut tick.connections[connection.min(made.connections - 1)];
         c.samples += 1;
         c.bytes_out += 1_000;
@@ -126,101 +119,68 @@ fn tick(
     tick
 }
 
-fn threads(rng: &mut Rng, ticks: usize, names: &[(&str, f64)]) -> Vec<ThreadSide> {
-    let permille = |share: f64| (share * 1000.0).clamp(0.0, 1000.0) as u16;
-    names
-        .iter()
-        .map(|(name, busy)| ThreadSide {
-            name: (*name).to_owned(),
-            on_core: (0..ticks)
-                .map(|_| permille(busy * (0.7 + 0.5 * rng.f64())))
-                .collect(),
-            waited: (0..ticks).map(|_| permille(0.1 * rng.f64())).collect(),
-        })
-        .collect()
+fn side(node: &str, made: &RunShape, threads: &[(&str, u16)], engines: &[Value]) -> Value {
+    let thread = |(name, on_core): &(&str, u16)| {
+        let (on_core, waited) = (vec![on_core; made.ticks], vec![50; made.ticks]);
+        json!({"name": name, "on_core": on_core, "waited": waited})
+    };
+    let threads: Vec<_> = threads.iter().map(thread).collect();
+    json!({"node": node, "tick_ms": TICK_MS, "begins_s": 0.02, "threads": threads,
+           "engines": engines})
 }
 
-fn side(rng: &mut Rng, node: &str, made: &Made, engine: bool) -> NodeSide {
-    let names: &[(&str, f64)] = match engine {
-        true => &[("engine-0", 0.7), ("nic-0", 0.4), ("qdl-control", 0.01)],
-        false => &[
-            ("nic-0", 0.6),
-            ("issue", 0.35),
-            ("loadgen", 0.05),
-            ("qdl-control", 0.01),
+/// The nodes' own ticks, and the events of the run.
+fn nodes_and_events(made: &RunShape) -> Timeline {
+    let samples = made.samples;
+    let engine = json!({"arrived": samples, "answered": samples, "computed_us": 60_000,
+                        "copied_us": 8_000, "batches": [[1, 9], [4, 12], [16, 2]]});
+    let own = [
+        ("nic-0", 600),
+        ("issue", 350),
+        ("loadgen", 50),
+        ("qdl-control", 10),
+    ];
+    let theirs = [("engine-0", 700), ("nic-0", 400), ("qdl-control", 10)];
+    let end = made.ticks as f64 * TICK_MS as f64 / 1000.0;
+    let event = |share: f64, kind: &str, text: &str| json!({"at_s": end * share, "kind": kind, "text": text});
+    let rail = "acc-01 nics[0]-nics[2]";
+    let timeline = json!({
+        "tick_ms": TICK_MS,
+        "events": [
+            event(-0.03, "warm_up", "2,048 samples on 4 connections"),
+            event(0.34, "rail", &format!("{rail}: in service -> congested")),
+            event(0.345, "probe", rail),
+            event(0.5, "lost", "acc-01/1 <lost> & gone: its program ended"),
+            event(0.5, "sent_again", "37 samples of acc-01/1"),
+            event(0.53, "back", "acc-01/1"),
+            event(0.68, "rail", &format!("{rail}: congested -> in service")),
         ],
-    };
-    let engines = |rng: &mut Rng| EngineTick {
-        arrived: made.samples as u64,
-        answered: made.samples as u64,
-        batches: vec![(1, 9), (4, 12), (16, (3.0 * rng.f64()) as u64)],
-        computed_us: 60_000 + (30_000.0 * rng.f64()) as u64,
-        copied_us: 8_000,
-    };
-    NodeSide {
-        node: node.to_owned(),
-        tick_ms: 100,
-        begins_s: 0.02,
-        threads: threads(rng, made.ticks, names),
-        engines: match engine {
-            true => (0..made.ticks).map(|_| engines(rng)).collect(),
-            false => Vec::new(),
-        },
-    }
-}
-
-fn event(at_s: f64, kind: &str, text: &str) -> Event {
-    Event {
-        at_s,
-        kind: kind.to_owned(),
-        text: text.to_owned(),
-    }
+        "nodes": [
+            side("front", made, &own, &[]),
+            side("acc-01", made, &theirs, &vec![engine; made.ticks]),
+        ],
+    });
+    serde_json::from_value(timeline).expect("a timeline")
 }
 
 /// The run's summary, timeline and histograms.
-pub fn parts(made: &Made) -> (Summary, Timeline, Histograms) {
+pub fn parts(made: &RunShape) -> (Summary, Timeline, Histograms) {
     let mut rng = Rng::with_seed(made.seed);
     let mut histograms = Histograms::new();
     let mut slowest = Vec::new();
     let ticks: Vec<Tick> = (0..made.ticks)
         .map(|i| tick(&mut rng, made, i, &mut histograms, &mut slowest))
         .collect();
-    let end = made.ticks as f64 * TICK_MS as f64 / 1000.0;
     let timeline = Timeline {
-        tick_ms: TICK_MS,
         ticks,
-        events: vec![
-            event(-0.4, "warm_up", "2,048 samples on 4 connections"),
-            event(
-                end * 0.34,
-                "rail",
-                "acc-01 nics[0]-nics[2]: in service -> congested",
-            ),
-            event(end * 0.345, "probe", "acc-01 nics[0]-nics[2]"),
-            event(
-                end * 0.5,
-                "lost",
-                "acc-01/1 <lost> & gone: its program ended",
-            ),
-            event(end * 0.5, "sent_again", "37 samples of acc-01/1"),
-            event(end * 0.53, "back", "acc-01/1"),
-            event(
-                end * 0.68,
-                "rail",
-                "acc-01 nics[0]-nics[2]: congested -> in service",
-            ),
-        ],
         slowest,
-        nodes: vec![
-            side(&mut rng, "front", made, false),
-            side(&mut rng, "acc-01", made, true),
-        ],
+        ..nodes_and_events(made)
     };
     (summary(made, &timeline, &histograms), timeline, histograms)
 }
 
 /// The summary as its file has it; what is not in it has its default.
-fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary {
+fn summary(made: &RunShape, timeline: &Timeline, histograms: &Histograms) -> Summary {
     let total = (made.ticks * made.samples) as u64;
     let duration_s = made.ticks as f64 * TICK_MS as f64 / 1000.0;
     let stages = histograms.table();
@@ -285,11 +245,9 @@ fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary
 }
 
 /// Writes the run's folder.
-pub fn folder(made: &Made) -> tempfile::TempDir {
-    let place = tempfile::Builder::new()
-        .prefix("run")
-        .tempdir()
-        .expect("a folder");
+pub fn folder(made: &RunShape) -> tempfile::TempDir {
+    let place = tempfile::Builder::new().prefix("run").tempdir();
+    let place = place.expect("a folder");
     let (summary, timeline, histograms) = parts(made);
     record::write_summary(place.path(), &summary).expect("written");
     record::write_timeline(place.path(), &timeline).expect("written");
@@ -300,8 +258,8 @@ pub fn folder(made: &Made) -> tempfile::TempDir {
 }
 
 /// The run.
-pub fn run(made: &Made) -> Run {
-    let mut run = Run::read(folder(made).path()).expect("a run");
+pub fn run(made: &RunShape) -> RunFolder {
+    let mut run = RunFolder::read(folder(made).path()).expect("a run");
     run.name = made.name.to_owned();
     run
 }

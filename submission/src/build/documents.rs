@@ -7,17 +7,17 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Material, Run};
+use super::Material;
 use crate::{
     describe::{
-        Node, Role, diagram,
+        Nic, Node, Role, diagram,
         form::Form,
         pages::{self, Rate},
-        system::{self, System},
+        system::{self, DescribedSystem},
     },
     error::{self, Error},
-    layout::{self, Kind, Name, Place, Tree},
-    left::{self, FRONTEND_YAML},
+    layout::{self, Name, ResultId, RunKind, Tree},
+    manifest::{self, FRONTEND_YAML},
 };
 
 /// Text of the session API's page: the project's protocol documentation.
@@ -29,7 +29,7 @@ const ELEMENT_BYTES: u64 = 4;
 pub(super) fn write(
     material: &Material<'_>,
     tree: &Tree,
-    from: &BTreeMap<Place, BTreeMap<Kind, PathBuf>>,
+    from: &BTreeMap<ResultId, BTreeMap<RunKind, PathBuf>>,
 ) -> Result<(), Error> {
     let documents = tree.documentation();
     error::write(&documents.join(layout::SESSION_PAGE), SESSION_API)?;
@@ -50,28 +50,26 @@ fn of_system<'a>(
     material: &Material<'_>,
     tree: &Tree,
     name: &Name,
-    places: impl Iterator<Item = &'a Place>,
+    places: impl Iterator<Item = &'a ResultId>,
 ) -> Result<(), Error> {
     let form = &material.form.of_system(name);
     let has = |node: &Node| {
-        let names = || material.runs_of(name).flat_map(|run| &run.nodes);
+        let names = || material.runs_of_system(name).flat_map(|run| &run.nodes);
         names().next().is_none() || names().any(|n| **n == node.node)
     };
     let nodes = material.nodes.iter().filter(|node| has(node));
     let nodes: Vec<Node> = nodes.map(|n| with_ecc(form, n)).collect();
     for node in &nodes {
         let known = Name::new(&node.node).map_err(|why| {
-            Error::Usage(format!(
-                "a node's description has a name that cannot be used: {why}"
-            ))
+            let what = "a node's description has a name that cannot be used";
+            Error::Usage(format!("{what}: {why}"))
         })?;
         let path = tree.nodes(name).join(node.role.file(&known));
         error::write_json(&path, node)?;
     }
-    let run = material
-        .runs_of(name)
-        .find(|r| r.kinds.contains(&Kind::Performance));
-    let run = run.or(material.runs_of(name).next());
+    let mut runs = material.runs_of_system(name);
+    let run = runs.find(|r| r.kinds.contains(&RunKind::Performance));
+    let run = run.or(material.runs_of_system(name).next());
     let Some(frontend) = nodes.iter().find(|n| n.role == Role::Frontend) else {
         return Ok(());
     };
@@ -80,9 +78,9 @@ fn of_system<'a>(
     let own = run.map(|r| yaml(r.file(FRONTEND_YAML))).unwrap_or_default();
     let beside = |node: &Node| {
         let name = Name::new(&node.node).ok()?;
-        run.map(|r| r.file(&left::accelerator_yaml(&name)))
+        run.map(|r| r.file(&manifest::accelerator_yaml(&name)))
     };
-    let system = System {
+    let system = DescribedSystem {
         frontend,
         frontend_nics: used_nics(frontend, &own),
         accelerators: accelerators
@@ -92,15 +90,13 @@ fn of_system<'a>(
                 (node, used_nics(node, &text))
             })
             .collect(),
-        fabric: run.map(|r| r.left.fabric.clone()).unwrap_or_default(),
-        connections: run.map_or(0, |r| r.left.connections),
+        fabric: run.map(|r| r.manifest.fabric.clone()).unwrap_or_default(),
+        connections: run.map_or(0, |r| r.manifest.connections),
     };
     let json = system::json(material.round, material.division, form, &system);
     error::write_json(&tree.system_json(name), &json)?;
-    let rates: Vec<_> = places
-        .filter(|place| place.system == *name)
-        .filter_map(|place| rate(material, place))
-        .collect();
+    let rates = places.filter(|place| place.system == *name);
+    let rates: Vec<_> = rates.filter_map(|place| rate(material, place)).collect();
     for (page, text) in [
         (layout::DIAGRAM, diagram::svg(form, &system)),
         (layout::NETWORK_PAGE, pages::network(form, &system)),
@@ -133,53 +129,39 @@ fn used_nics(node: &Node, yaml: &str) -> BTreeSet<String> {
     let entries = config.get("nics").and_then(Value::as_array).cloned();
     let mut used = BTreeSet::new();
     for entry in entries.unwrap_or_default() {
-        let of = |key: &str| {
-            entry
-                .get(key)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let device = of("device");
+        let of = |key: &str| entry.get(key).and_then(Value::as_str);
         // Forms: 10.0.0.1, 10.0.0.1:7410, [fd00::1]:7410
-        let address = [of("address"), of("listen")]
-            .into_iter()
-            .find(|a| !a.is_empty());
-        let address = address.unwrap_or_default();
+        let address = of("address").or(of("listen")).unwrap_or_default();
         let address = match address.strip_prefix('[').and_then(|a| a.split_once(']')) {
-            Some((v6, _)) => v6.to_owned(),
-            None if address.matches(':').count() == 1 => {
-                address.split(':').next().unwrap_or_default().to_owned()
-            }
+            Some((v6, _)) => v6,
+            None if address.matches(':').count() == 1 => address.split(':').next().unwrap_or(""),
             None => address,
         };
-        let is_it = |nic: &&crate::describe::Nic| {
-            (!device.is_empty() && nic.name == device)
-                || (device.is_empty() && nic.addresses.contains(&address))
+        let is_used = |nic: &&Nic| match of("device") {
+            Some(device) => nic.name == device,
+            None => nic.addresses.iter().any(|own| own == address),
         };
-        used.extend(node.nics.iter().find(is_it).map(|nic| nic.name.clone()));
+        used.extend(node.nics.iter().find(is_used).map(|nic| nic.name.clone()));
     }
     used
 }
 
-fn rate<'a>(material: &'a Material<'_>, place: &'a Place) -> Option<Rate<'a>> {
-    let is_it =
-        |run: &&Run| material.place(run) == *place && run.kinds.contains(&Kind::Performance);
-    let run = material.runs.iter().find(is_it);
+fn rate<'a>(material: &'a Material<'_>, id: &'a ResultId) -> Option<Rate<'a>> {
+    let mut runs = material.runs_of(id);
+    let run = runs.find(|run| run.kinds.contains(&RunKind::Performance));
     let figures = [
         "result_samples_per_second",
         "result_completed_samples_per_sec",
     ];
     let per_second = run.and_then(|r| figures.iter().find_map(|key| r.detail.number(key)));
     // A stream's rate is the inverse of its mean latency.
-    let stream = run
-        .and_then(|r| r.detail.number("result_mean_latency_ns"))
-        .map(|ns| 1e9 / ns.max(1.0));
-    let types = material.form.models.get(&*place.model);
+    let stream = run.and_then(|r| r.detail.number("result_mean_latency_ns"));
+    let stream = stream.map(|ns| 1e9 / ns.max(1.0));
+    let types = material.form.models.get(&*id.model);
     let types = types.and_then(|m| m.get("input_data_types"));
-    let model = material.round.models.get(&place.model)?;
+    let model = material.round.models.get(&id.model)?;
     Some(Rate {
-        place,
+        id,
         model,
         per_second: per_second.or(stream).unwrap_or(0.0),
         input_bytes: types
@@ -221,7 +203,7 @@ mod tests {
         let round = Round::find("v6.1").expect("built in");
         let tree = Tree::new(&root, Division::Network, &form.submitter);
         let from = BTreeMap::from([(
-            Place {
+            ResultId {
                 system: name("sys"),
                 model: name("rgat"),
                 scenario: name("Offline"),

@@ -12,64 +12,56 @@ use std::{
 
 use serde_json::{Map, Value};
 
-pub use runs::{Run, find, nodes};
+pub use runs::{FoundRun, find, nodes};
 
 use crate::{
     describe::{Node, form::Form},
     error::{self, Error},
-    layout::{self, Division, Kind, Name, Place, Tree},
-    left::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF},
+    layout::{self, Division, Name, ResultId, RunKind, Tree},
+    manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF},
     round::Round,
 };
 
-/// The input of a tree.
 pub struct Material<'a> {
-    /// The round.
     pub round: &'a Round,
-    /// The division of the submission.
     pub division: Division,
-    /// The filled-in form.
     pub form: &'a Form,
-    /// The nodes' descriptions.
     pub nodes: &'a [Node],
-    /// Paths of accelerators' configurations, by node.
     pub configurations: &'a BTreeMap<String, PathBuf>,
-    /// The folder with the source, if given.
     pub source: Option<PathBuf>,
-    /// The runs.
-    pub runs: &'a [Run],
+    pub runs: &'a [FoundRun],
 }
 
 /// A built tree and the source of each run in it.
-pub struct Built {
-    /// The tree.
+pub struct BuiltTree {
     pub tree: Tree,
     /// For each result and kind of run, the folder of the run.
-    pub from: BTreeMap<Place, BTreeMap<Kind, PathBuf>>,
+    pub from: BTreeMap<ResultId, BTreeMap<RunKind, PathBuf>>,
 }
 
 impl Material<'_> {
-    /// The result that a run belongs to.
-    pub fn place(&self, run: &Run) -> Place {
-        Place {
+    pub fn result_id(&self, run: &FoundRun) -> ResultId {
+        ResultId {
             system: self.form.system_of(&run.accelerators()).clone(),
             model: run.model.clone(),
             scenario: run.scenario.clone(),
         }
     }
 
-    /// Iterates over the runs of a system.
-    fn runs_of(&self, system: &Name) -> impl Iterator<Item = &Run> {
-        self.runs
-            .iter()
-            .filter(move |r| self.place(r).system == *system)
+    fn runs_of_system(&self, system: &Name) -> impl Iterator<Item = &FoundRun> {
+        let runs = self.runs.iter();
+        runs.filter(move |r| self.result_id(r).system == *system)
+    }
+
+    pub fn runs_of(&self, id: &ResultId) -> impl Iterator<Item = &FoundRun> {
+        self.runs.iter().filter(move |r| self.result_id(r) == *id)
     }
 
     /// Checks that all runs of a system have the same accelerators.
     fn one_set_each(&self) -> Result<(), Error> {
         let mut sets: BTreeMap<Name, (BTreeSet<&Name>, &Path)> = BTreeMap::new();
         for run in self.runs {
-            let (system, set) = (self.place(run).system, run.accelerators());
+            let (system, set) = (self.result_id(run).system, run.accelerators());
             let (first, of) = sets
                 .entry(system.clone())
                 .or_insert_with(|| (set.clone(), &run.folder));
@@ -93,11 +85,7 @@ impl Material<'_> {
 }
 
 /// Builds the tree below `root`.
-///
-/// # Errors
-/// The tree exists, two runs belong at one place, a system has two sets of nodes, or a
-/// file cannot be copied.
-pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
+pub fn build(material: &Material<'_>, root: &Path) -> Result<BuiltTree, Error> {
     let tree = Tree::new(root, material.division, &material.form.submitter);
     if tree.own().exists() {
         return Err(Error::Usage(format!(
@@ -106,9 +94,9 @@ pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
         )));
     }
     material.one_set_each()?;
-    let mut from: BTreeMap<Place, BTreeMap<Kind, PathBuf>> = BTreeMap::new();
+    let mut from: BTreeMap<ResultId, BTreeMap<RunKind, PathBuf>> = BTreeMap::new();
     for run in material.runs {
-        let place = material.place(run);
+        let place = material.result_id(run);
         let kinds = from.entry(place.clone()).or_default();
         for kind in &run.kinds {
             if let Some(first) = kinds.insert(kind.clone(), run.folder.clone()) {
@@ -136,46 +124,42 @@ pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
         copy_source(source, &tree.source(), &not)?;
     }
     documents::write(material, &tree, &from)?;
-    Ok(Built { tree, from })
+    Ok(BuiltTree { tree, from })
 }
 
 /// Copies a run's logs and its record.
 fn put(
     material: &Material<'_>,
     tree: &Tree,
-    place: &Place,
-    run: &Run,
-    kind: &Kind,
+    place: &ResultId,
+    run: &FoundRun,
+    kind: &RunKind,
 ) -> Result<(), Error> {
     let scenario = tree.scenario(place);
     let logs = layout::run_folder(&scenario, kind);
-    let mut names = [loadgen_log::SUMMARY, loadgen_log::DETAIL]
-        .map(Path::new)
-        .to_vec();
-    if *kind == Kind::Accuracy {
+    let names = [loadgen_log::SUMMARY, loadgen_log::DETAIL].map(Path::new);
+    let mut names = names.to_vec();
+    if *kind == RunKind::Accuracy {
         names.extend([loadgen_log::ACCURACY, "accuracy.txt"].map(Path::new));
         let model = material.round.models.get(&run.model);
-        names.extend(
-            model
-                .iter()
-                .flat_map(|m| m.accuracy_files.iter().map(AsRef::as_ref)),
-        );
+        let files = model.iter().flat_map(|m| &m.accuracy_files);
+        names.extend(files.map(AsRef::as_ref));
     }
     for name in names {
         copy_if_there(&run.folder.join(name), &logs.join(name))?;
     }
-    if *kind == Kind::Performance {
+    if *kind == RunKind::Performance {
         copy_if_there(&run.file(USER_CONF), &scenario.join(USER_CONF))?;
     }
     let kept = tree.kept(place, kind);
-    for name in [left::FILE, left::SUMMARY] {
+    for name in [record::MANIFEST, record::SUMMARY] {
         copy_if_there(&run.folder.join(name), &kept.join(name))?;
     }
     for name in [FRONTEND_YAML, USER_CONF, AUDIT_CONFIG] {
         copy_if_there(&run.file(name), &kept.join(name))?;
     }
     for node in &run.nodes {
-        let (name, description) = (left::accelerator_yaml(node), left::node_json(node));
+        let (name, description) = (manifest::accelerator_yaml(node), manifest::node_json(node));
         // Prefer the copy in the run's folder to the file that the user names.
         let own = run.file(&name);
         let given = material.configurations.get(&**node);
@@ -193,7 +177,7 @@ fn copy_if_there(from: &Path, to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn measurements(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Error> {
+fn measurements(material: &Material<'_>, tree: &Tree, place: &ResultId) -> Result<(), Error> {
     let said = material.form.models.get(&*place.model);
     let field = |name: &String| {
         let value = said.and_then(|fields| fields.get(name)).cloned();
@@ -204,29 +188,23 @@ fn measurements(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(
 }
 
 /// Writes the result's README.md: the commands of its runs, and where their files are.
-fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Error> {
-    let of_place = |run: &&Run| material.place(run) == *place;
+fn readme(material: &Material<'_>, tree: &Tree, place: &ResultId) -> Result<(), Error> {
     let mut text = format!(
         "# {} {} on {}\n\nRun on LoadGen's node, with each accelerator started as \
          `accelerator --config accelerator-NODE.yaml`. The files named lie in \
          `documentation/runs/{}/{}/{}/`.\n\n",
         place.model, place.scenario, place.system, place.system, place.model, place.scenario
     );
-    for run in material.runs.iter().filter(of_place) {
+    for run in material.runs_of(place) {
         for kind in &run.kinds {
-            let words: Vec<_> = run.left.command.iter().map(|w| quoted(w)).collect();
-            let program = &run.left.frontend;
-            let version = [Some(program.version.as_str()), program.commit.as_deref()];
-            let version: Vec<_> = version
-                .into_iter()
-                .flatten()
-                .filter(|v| !v.is_empty())
-                .collect();
+            let words: Vec<_> = run.manifest.command.iter().map(|w| quoted(w)).collect();
+            let program = &run.manifest.frontend;
+            let commit = program.commit.as_deref().unwrap_or_default();
+            let version = format!("{} {commit}", program.version);
+            let (version, command) = (version.trim(), words.join(" "));
+            let loadgen = run.detail.text("loadgen_version");
             text += &format!(
-                "{kind}, with LoadGen {}, program {}:\n\n```\n{}\n```\n\n",
-                run.detail.text("loadgen_version"),
-                version.join(" "),
-                words.join(" ")
+                "{kind}, with LoadGen {loadgen}, program {version}:\n\n```\n{command}\n```\n\n"
             );
         }
     }
@@ -237,7 +215,6 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Err
     error::write(&tree.scenario(place).join("README.md"), text)
 }
 
-/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
     // A word that was not UTF-8 is quoted already.

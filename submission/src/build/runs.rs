@@ -7,44 +7,38 @@ use std::{
 };
 
 use loadgen_log::Detail;
+use record::{COPIES, Manifest};
 
 use crate::{
     describe::Node,
     error::{self, Error},
-    layout::{Kind, Name, folders},
-    left::{self, AUDIT_CONFIG, FOLDER, Left},
-    round::Round,
+    layout::{Name, RunKind, folders},
+    manifest::{self, AUDIT_CONFIG},
+    round::{NS_PER_MS, Round},
 };
 
 /// How many levels of folders below the named one may hold runs.
 const DEPTH: usize = 4;
 
-/// A finished run.
 #[derive(Clone, Debug)]
-pub struct Run {
-    /// The run's folder.
+pub struct FoundRun {
     pub folder: PathBuf,
-    /// The run's `run.json`.
-    pub left: Left,
+    pub manifest: Manifest,
     /// LoadGen's detail log of the run.
     pub detail: Detail,
-    /// Name of the model's folder in a tree.
     pub model: Name,
-    /// Name of the scenario's folder in a tree.
     pub scenario: Name,
     /// Names of the run's nodes, the frontend first.
     pub nodes: Vec<Name>,
     /// Purposes of the run; a submission run has both accuracy and performance.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<RunKind>,
 }
 
-impl Run {
-    /// Path of the copy `name` of an input file.
+impl FoundRun {
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(FOLDER).join(name)
+        self.folder.join(COPIES).join(name)
     }
 
-    /// Names of the run's accelerators.
     pub fn accelerators(&self) -> BTreeSet<&Name> {
         self.nodes.iter().skip(1).collect()
     }
@@ -52,15 +46,12 @@ impl Run {
 
 /// Finds all runs below the folders `named`. `wanted` are the form's models: it decides where two
 /// models share a name in user.conf, as 3d-unet's do. The texts name unusable runs and why.
-///
-/// # Errors
-/// A folder does not exist, or holds no run.
 pub fn find(
     named: &[PathBuf],
     round: &Round,
     wanted: &[&str],
     checker: Option<&Path>,
-) -> Result<(Vec<Run>, Vec<String>), Error> {
+) -> Result<(Vec<FoundRun>, Vec<String>), Error> {
     let (mut runs, mut notes) = (Vec::new(), Vec::new());
     for folder in named {
         let mut found = Vec::new();
@@ -84,19 +75,14 @@ pub fn find(
 
 /// The descriptions of all nodes in the runs. A node's first description counts; performance runs
 /// come first.
-///
-/// # Errors
-/// [`Error::Read`]: a description cannot be read. [`Error::Content`]: a description is
-/// invalid.
-/// [`Error::Read`], [`Error::Content`].
-pub fn nodes(runs: &[Run]) -> Result<Vec<Node>, Error> {
-    let (measured, others): (Vec<&Run>, Vec<&Run>) = runs
+pub fn nodes(runs: &[FoundRun]) -> Result<Vec<Node>, Error> {
+    let (measured, others): (Vec<&FoundRun>, Vec<&FoundRun>) = runs
         .iter()
-        .partition(|run| run.kinds.contains(&Kind::Performance));
+        .partition(|run| run.kinds.contains(&RunKind::Performance));
     let mut nodes: Vec<Node> = Vec::new();
     for run in measured.into_iter().chain(others) {
         for name in &run.nodes {
-            let path = run.file(&left::node_json(name));
+            let path = run.file(&manifest::node_json(name));
             if path.is_file() && nodes.iter().all(|n| n.node != **name) {
                 nodes.push(error::read_json(&path)?);
             }
@@ -120,55 +106,51 @@ fn one(
     round: &Round,
     wanted: &[&str],
     checker: Option<&Path>,
-) -> Result<Run, String> {
-    let left = Left::read(folder).map_err(|e| e.to_string())?;
-    let left = left.ok_or("it has no run.json: run it again with this frontend")?;
+) -> Result<FoundRun, String> {
+    let manifest = manifest::read(folder).map_err(|e| e.to_string())?;
+    let manifest = manifest.ok_or("it has no run.json: run it again with this frontend")?;
     let detail = Detail::open(&folder.join(loadgen_log::DETAIL))
         .map_err(|e| format!("{}: {e}", loadgen_log::DETAIL))?;
-    let models = round.models_of(&left.model);
+    let models = round.models_of(&manifest.model);
     let in_form = models.iter().find(|(name, _)| wanted.contains(&&***name));
     let Some((model, interactive)) = in_form.or(models.last()) else {
         return Err(format!(
             "user.conf's model is {:?}, which is no datacenter model of round {}",
-            left.model, round.round
+            manifest.model, round.round
         ));
     };
     let ran = detail.text("effective_scenario");
     let of_round = &round.models[*model];
     // If a model has no name for Interactive, LoadGen's latency limit tells the scenario.
-    let tight = of_round
-        .limits
-        .get("Interactive")
-        .and_then(|l| l.latency_ms);
-    let tight = tight
-        .filter(|_| of_round.interactive.is_none())
-        .is_some_and(|ms| {
-            let judged = detail.whole("effective_target_latency_ns");
-            judged.is_some_and(|ns| ns > 0 && ns <= ms.saturating_mul(1_000_000))
-        });
+    let limit = of_round.limits.get("Interactive");
+    let limit = limit.and_then(|l| l.latency_ms);
+    let limit = limit.filter(|_| of_round.interactive.is_none());
+    let limit = limit.unwrap_or(0);
+    let judged = detail.whole("effective_target_latency_ns").unwrap_or(0);
+    let is_tight = judged > 0 && judged <= limit.saturating_mul(NS_PER_MS);
     let scenario = match ran.as_str() {
-        "Server" if *interactive || tight => "Interactive".to_owned(),
+        "Server" if *interactive || is_tight => "Interactive".to_owned(),
         _ => ran,
     };
     let kinds = match detail.text("effective_test_mode").as_str() {
-        "AccuracyOnly" => vec![Kind::Accuracy],
-        "SubmissionRun" => vec![Kind::Accuracy, Kind::Performance],
-        "PerformanceOnly" if folder.join(FOLDER).join(AUDIT_CONFIG).is_file() => {
+        "AccuracyOnly" => vec![RunKind::Accuracy],
+        "SubmissionRun" => vec![RunKind::Accuracy, RunKind::Performance],
+        "PerformanceOnly" if folder.join(COPIES).join(AUDIT_CONFIG).is_file() => {
             let tests = &of_round.tests;
-            vec![Kind::Test(test_of(folder, &left, tests, checker)?)]
+            vec![RunKind::Test(test_of(folder, &manifest, tests, checker)?)]
         }
-        "PerformanceOnly" => vec![Kind::Performance],
+        "PerformanceOnly" => vec![RunKind::Performance],
         other => return Err(format!("LoadGen's mode {other:?} makes no result")),
     };
-    let nodes = left.nodes().map(|(_, n)| Name::new(&n.node));
+    let nodes = manifest::nodes(&manifest).map(|(_, n)| Name::new(&n.node));
     let nodes = nodes.collect::<Result<_, _>>();
-    Ok(Run {
+    Ok(FoundRun {
         folder: folder.to_owned(),
         model: (*model).clone(),
         scenario: Name::new(&scenario)?,
         nodes: nodes.map_err(|why| format!("a node of run.json: {why}"))?,
         kinds,
-        left,
+        manifest,
         detail,
     })
 }
@@ -177,43 +159,36 @@ fn one(
 /// test whose name is in the original's path.
 fn test_of(
     folder: &Path,
-    left: &Left,
+    manifest: &Manifest,
     tests: &[Name],
     checker: Option<&Path>,
 ) -> Result<Name, String> {
-    let ran = fs::read(folder.join(FOLDER).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
-    let is_of = |test: &&Name| {
-        let official = checker
-            .map(|c| left::audit_configs(c, test))
-            .unwrap_or_default();
-        official
-            .iter()
-            .any(|path| fs::read(path).is_ok_and(|o| o == ran))
-    };
-    let from = left
-        .files
-        .get(AUDIT_CONFIG)
-        .map(|note| note.from.to_string_lossy().into_owned());
-    let from = from.unwrap_or_default();
-    let named = |test: &&Name| from.split('/').any(|part| **test == *part);
-    let test = tests
-        .iter()
-        .find(is_of)
-        .or_else(|| tests.iter().find(named));
-    test.cloned().ok_or(format!(
-        "its audit.config is of none of the model's tests ({}): name the checkout with --checker, or a path with the \
-         test's name in it",
-        tests.iter().map(|t| &**t).collect::<Vec<_>>().join(", ")
-    ))
+    let ran = fs::read(folder.join(COPIES).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
+    let is_run = |path: &PathBuf| fs::read(path).is_ok_and(|text| text == ran);
+    let official = |test: &Name| checker.map(|c| manifest::audit_configs(c, test));
+    let is_of = |test: &&Name| official(test).is_some_and(|all| all.iter().any(is_run));
+    let from = manifest.files.get(AUDIT_CONFIG).map(|file| &file.from);
+    let parts = || from.into_iter().flat_map(|path| path.iter());
+    let is_named = |test: &&Name| parts().any(|part| part == &***test);
+    let test = tests.iter().find(is_of);
+    let test = test.or_else(|| tests.iter().find(is_named));
+    test.cloned().ok_or_else(|| {
+        let all: Vec<_> = tests.iter().map(|t| &**t).collect();
+        format!(
+            "its audit.config is of none of the model's tests ({}): name the checkout with \
+             --checker, or a path with the test's name in it",
+            all.join(", ")
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::left::NodeNote;
+    use record::NodeRecord;
 
     /// Reads a run of qwen3-vl with this scenario, latency limit and node name.
-    fn found(scenario: &str, limit_ms: u64, node: &str) -> (Vec<Run>, Vec<String>) {
+    fn found(scenario: &str, limit_ms: u64, node: &str) -> (Vec<FoundRun>, Vec<String>) {
         let place = tempfile::tempdir().expect("a folder");
         let line = |key: &str, value: String| {
             format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1}}\n")
@@ -223,18 +198,18 @@ mod tests {
             line("effective_test_mode", "\"PerformanceOnly\"".to_owned()),
             line("effective_target_latency_ns", format!("{limit_ms}000000")),
         ];
-        let node = NodeNote {
+        let node = NodeRecord {
             node: node.to_owned(),
-            ..NodeNote::default()
+            ..NodeRecord::default()
         };
-        let left = Left {
+        let manifest = Manifest {
             model: "qwen3-vl-235b-a22b".to_owned(),
             frontend: node.clone(),
             accelerators: vec![node],
-            ..Left::default()
+            ..Manifest::default()
         };
         error::write(&place.path().join(loadgen_log::DETAIL), log.concat()).expect("written");
-        error::write_json(&place.path().join(left::FILE), &left).expect("written");
+        error::write_json(&place.path().join(record::MANIFEST), &manifest).expect("written");
         let round = Round::find("v6.1").expect("built in");
         find(&[place.path().to_owned()], &round, &[], None).expect("read")
     }

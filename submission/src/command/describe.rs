@@ -12,7 +12,7 @@ use crate::{
     describe::{Node, Role, form},
     error::{self, Error},
     layout::Name,
-    left,
+    manifest,
     round::Round,
 };
 
@@ -50,7 +50,7 @@ pub struct DescribeArgs {
 }
 
 /// A node's answer to `describe`.
-pub struct Told {
+pub struct NodeAnswer {
     /// The node's name in the configuration.
     pub node: String,
     /// The node's machine as JSON of [`Node`], with an accelerator's configuration; else why the
@@ -59,7 +59,7 @@ pub struct Told {
 }
 
 /// Asks all nodes of a frontend's configuration, the frontend included.
-pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<Told>, String>;
+pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<NodeAnswer>, String>;
 
 /// Runs the command. `all` implements `--config`; only the frontend has it.
 pub fn describe(
@@ -91,14 +91,14 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Out
             }
         };
         let name = Name::new(&told.node).map_err(Error::Usage)?;
-        let path = folder.join(left::node_json(&name));
+        let path = folder.join(manifest::node_json(&name));
         let node: Node = serde_json::from_str(&machine)
             .map_err(|e| Error::Usage(format!("{}'s description is not one: {e}", told.node)))?;
         error::write_json(&path, &node)?;
         // Ignore a closed pipe.
         let _ = writeln!(std::io::stdout(), "{}", path.display());
         if let Some(yaml) = yaml {
-            let path = folder.join(left::accelerator_yaml(&name));
+            let path = folder.join(manifest::accelerator_yaml(&name));
             error::write(&path, yaml)?;
             let _ = writeln!(std::io::stdout(), "{}", path.display());
         }

@@ -3,7 +3,7 @@
 mod describe;
 mod submit;
 
-pub use describe::{AskAll, DescribeArgs, Told, describe};
+pub use describe::{AskAll, DescribeArgs, NodeAnswer, describe};
 pub use submit::{SubmitArgs, submit};
 
 use crate::Error;

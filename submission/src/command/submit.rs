@@ -10,7 +10,7 @@ use crate::{
     describe::{Node, form::Form},
     error::{self, Error},
     layout::{Division, Tree},
-    official::{Official, Ran},
+    official::{Official, ScriptResult},
     rehearsal::Rehearsal,
     round::Round,
     rules, table,
@@ -87,15 +87,10 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Outcome {
 fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     let round = Round::find(&args.round)?;
     let form = Form::read(&args.form)?;
-    form.of_round(&round).map_err(|what| Error::Content {
-        path: args.form.clone(),
-        what,
-    })?;
-    let official = args
-        .checker
-        .as_deref()
-        .map(|c| Official::new(c, &args.python, &round))
-        .transpose()?;
+    form.of_round(&round).map_err(Error::content(&args.form))?;
+    let official = args.checker.as_deref();
+    let official = official.map(|checker| Official::new(checker, &args.python, &round));
+    let official = official.transpose()?;
     if let Some(note) = official.as_ref().and_then(Official::note) {
         eprintln!("note: {note}");
     }
@@ -111,13 +106,10 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     if !args.runs.is_empty() {
         let empty = form.empty();
         if !empty.is_empty() {
-            let all: Vec<_> = empty
-                .iter()
-                .map(|(f, m)| format!("\n   = fields.{f}: {m}"))
-                .collect();
-            let what = format!("the form leaves empty what only you know{}", all.concat());
-            let path = args.form.clone();
-            return Err(Error::Content { path, what });
+            let all = empty.iter().map(|(f, m)| format!("\n   = fields.{f}: {m}"));
+            let all: String = all.collect();
+            let what = format!("the form leaves empty what only you know{all}");
+            return Err(Error::content(&args.form)(what));
         }
         let wanted: Vec<_> = form.models.keys().map(String::as_str).collect();
         let (runs, notes) = build::find(&args.runs, &round, &wanted, checkout)?;
@@ -156,7 +148,7 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     let mut text = table::scripts(&round, &findings, &scripts);
     let unexpected = table::unexpected(&round, &findings, &scripts);
     // In a rehearsal the checker may fail on findings that the rehearsal expects.
-    let expected = |ran: &Ran| ran.good || (ran.is_checker && rehearsal.is_some());
+    let expected = |ran: &ScriptResult| ran.good || (ran.is_checker && rehearsal.is_some());
     let scripts_good = scripts.iter().all(expected) && unexpected == 0;
     let others = match &rehearsal {
         None => findings,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{
     Nic, Node,
     form::{Form, Switch},
-    system::{System, speed, used},
+    system::{DescribedSystem, speed, used},
 };
 
 const WIDTH: u32 = 1000;
@@ -23,31 +23,19 @@ struct Port {
 }
 
 /// Draws the diagram as SVG.
-pub fn svg(form: &Form, system: &System<'_>) -> String {
+pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
     let mut body = String::new();
     let mut ports = Vec::new();
-    let left = draw_node(
-        &mut body,
-        &mut ports,
-        "LoadGen",
-        system.frontend,
-        &system.loadgen_nics(),
-        20,
-        HEADER,
-    );
+    let mut draw = |role, node, nics: &[&Nic], (x, y)| {
+        draw_node(&mut body, &mut ports, role, (node, nics), (x, y))
+    };
+    let nics = system.loadgen_nics();
+    let left = draw("LoadGen", system.frontend, &nics, (20, HEADER));
     let mut y = HEADER;
-    let from = ports.len();
     for (node, names) in &system.accelerators {
-        y = draw_node(
-            &mut body,
-            &mut ports,
-            "SUT",
-            node,
-            &used(node, names),
-            WIDTH - BOX - 20,
-            y,
-        ) + GAP;
+        y = draw("SUT", node, &used(node, names), (WIDTH - BOX - 20, y)) + GAP;
     }
+    let from = nics.len();
     let (loadgen, sut) = ports.split_at(from);
     let mut lines = String::new();
     let bottom = if form.switches.is_empty() {
@@ -75,24 +63,21 @@ pub fn svg(form: &Form, system: &System<'_>) -> String {
 fn draw_node(
     out: &mut String,
     ports: &mut Vec<Port>,
-    what: &str,
-    node: &Node,
-    nics: &[&Nic],
-    x: u32,
-    y: u32,
+    role: &str,
+    (node, nics): (&Node, &[&Nic]),
+    (x, y): (u32, u32),
 ) -> u32 {
     let mut rows = vec![node.processors.model.clone()];
     if !node.gpus.is_empty() {
         rows.push(format!("{} x {}", node.gpus.len(), node.gpus[0].name));
     }
-    let name = if node.node.is_empty() {
-        &node.host
-    } else {
-        &node.node
+    let name = match node.node.as_str() {
+        "" => &node.host,
+        name => name,
     };
     let lines = u32::try_from(rows.len() + 2 * nics.len()).unwrap_or(u32::MAX / 64);
     let height = (lines + 2).saturating_mul(LINE);
-    frame(out, x, y, BOX, height, &format!("{what}: {name}"));
+    frame(out, x, y, BOX, height, &format!("{role}: {name}"));
     let mut at = y + 2 * LINE;
     for row in rows {
         text(out, x + 10, at, &row);
@@ -107,13 +92,9 @@ fn draw_node(
         });
         let rate = format!("{} {}", nic.link_layer, speed(nic));
         text(out, x + 10, at, format!("{}  {rate}", nic.name).trim_end());
-        let address = nic.addresses.first().cloned().unwrap_or_default();
-        text(
-            out,
-            x + 26,
-            at + LINE,
-            format!("{address}  {}", nic.model).trim(),
-        );
+        let address = nic.addresses.first().map_or("", String::as_str);
+        let card = format!("{address}  {}", nic.model);
+        text(out, x + 26, at + LINE, card.trim());
         at += 2 * LINE;
     }
     y + height

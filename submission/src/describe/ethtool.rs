@@ -11,72 +11,34 @@ const TWISTED_PAIR: u8 = 0;
 const FIBRE: u8 = 3;
 const DIRECT_ATTACH: u8 = 5;
 
-/// `struct ethtool_drvinfo`.
-#[repr(C)]
-struct DrvInfo {
-    cmd: u32,
-    driver: [u8; 32],
-    version: [u8; 32],
-    fw_version: [u8; 32],
-    bus_info: [u8; 32],
-    erom_version: [u8; 32],
-    reserved: [u8; 12],
-    counts: [u32; 5],
-}
+/// Bytes of `struct ethtool_drvinfo`, which is larger than `struct ethtool_cmd`.
+const MOST_BYTES: usize = 196;
+/// Begin and end of `fw_version` in `struct ethtool_drvinfo`.
+const FIRMWARE: std::ops::Range<usize> = 68..100;
+/// Offset of `port` in `struct ethtool_cmd`.
+const PORT: usize = 15;
 
-/// `struct ethtool_cmd`.
-#[repr(C)]
-struct Settings {
-    cmd: u32,
-    supported: u32,
-    advertising: u32,
-    speed: u16,
-    duplex: u8,
-    port: u8,
-    rest: [u8; 28],
-}
-
-// The kernel copies as many bytes as its own structures have.
-const _: () = assert!(size_of::<DrvInfo>() == 196);
-const _: () = assert!(size_of::<Settings>() == 44);
-
-/// A structure of integers whose first field is ethtool's command.
-///
-/// # Safety
-/// Every bit pattern must be a valid value, and the type must be at least as large as the
-/// kernel's structure for `COMMAND`.
-unsafe trait Request: Sized {
-    const COMMAND: u32;
-}
-
-// SAFETY: the type holds integers and arrays of integers; its size is asserted above.
-unsafe impl Request for DrvInfo {
-    const COMMAND: u32 = GDRVINFO;
-}
-
-// SAFETY: the type holds integers and an array of integers; its size is asserted above.
-unsafe impl Request for Settings {
-    const COMMAND: u32 = GSET;
-}
+/// The kernel's answer to a command. Both structures begin with the command.
+#[repr(C, align(4))]
+struct Answer([u8; MOST_BYTES]);
 
 /// Firmware version that an interface's driver reports, if any.
 pub(super) fn firmware(interface: &str) -> Option<String> {
-    let info: DrvInfo = ask(interface).ok()?;
-    let text = String::from_utf8_lossy(&info.fw_version);
+    let text = String::from_utf8_lossy(&ask(interface, GDRVINFO).ok()?.0[FIRMWARE]).into_owned();
     let text = text.split('\0').next().unwrap_or_default().trim();
     (!text.is_empty() && text != "N/A").then(|| text.to_owned())
 }
 
 /// Media of an interface's port, `copper` or `fiber`, if the driver reports it.
 pub(super) fn media(interface: &str) -> Option<&'static str> {
-    match ask::<Settings>(interface).ok()?.port {
+    match ask(interface, GSET).ok()?.0[PORT] {
         TWISTED_PAIR | DIRECT_ATTACH => Some("copper"),
         FIBRE => Some("fiber"),
         _ => None,
     }
 }
 
-fn ask<T: Request>(interface: &str) -> io::Result<T> {
+fn ask(interface: &str, command: u32) -> io::Result<Answer> {
     // SAFETY: all bytes zero is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     if interface.len() >= request.ifr_name.len() {
@@ -85,20 +47,18 @@ fn ask<T: Request>(interface: &str) -> io::Result<T> {
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as c_char;
     }
-    // SAFETY: `Request` guarantees that all zeros are a valid value.
-    let mut data: T = unsafe { mem::zeroed() };
-    let pointer: *mut T = &mut data;
-    // SAFETY: `Request` guarantees a leading u32, the command; `pointer` comes from `data`.
-    unsafe { pointer.cast::<u32>().write(T::COMMAND) };
+    let mut answer = Answer([0; MOST_BYTES]);
+    answer.0[..4].copy_from_slice(&command.to_ne_bytes());
+    let pointer: *mut Answer = &mut answer;
     request.ifr_ifru.ifru_data = pointer.cast();
     let socket = UdpSocket::bind(("127.0.0.1", 0)).or_else(|_| UdpSocket::bind(("::1", 0)))?;
-    // SAFETY: the socket is open, the name ends in zero, and `Request` guarantees that `data` has
-    // room for the kernel's answer. `data` outlives the call.
-    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
-    if answer != 0 {
+    // SAFETY: the socket is open, the name ends in zero, and `answer` has room for the kernel's
+    // structure of either command and outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
+    if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(data)
+    Ok(answer)
 }
 
 #[cfg(test)]

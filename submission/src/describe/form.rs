@@ -15,17 +15,15 @@ use crate::{
     round::Round,
 };
 
-/// A filled-in form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Form {
-    /// The submitter, which names the folder of the submission.
     pub submitter: Name,
     /// The default system, which names its folder and JSON.
     pub system: Name,
     /// Further systems, each with its own set of accelerators.
     #[serde(default)]
-    pub systems: BTreeMap<Name, Other>,
+    pub systems: BTreeMap<Name, FurtherSystem>,
     /// `available`, `preview` or `rdi`.
     #[serde(default)]
     pub status: String,
@@ -58,10 +56,8 @@ pub struct Form {
 /// A system in addition to the form's default one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Other {
-    /// Names of all its accelerators.
+pub struct FurtherSystem {
     pub accelerators: BTreeSet<String>,
-    /// Fields of its JSON that override the form's.
     pub fields: BTreeMap<String, String>,
 }
 
@@ -69,44 +65,37 @@ pub struct Other {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Switch {
-    /// Name in the diagram.
     pub name: String,
-    /// Maker and model.
     pub model: String,
-    /// Version of its software.
     pub software: String,
     /// The NICs with a cable to it, as `NODE:NIC`; if empty, every NIC that carries samples.
     pub connects: Vec<String>,
 }
 
-/// A field of the form's `fields`.
-pub struct Field {
-    /// The field's name in the system's JSON.
+pub struct FormField {
     pub name: &'static str,
-    /// The field's meaning, with an example.
     pub meaning: &'static str,
     /// Source of the value if the form leaves the field empty.
-    pub or: Or,
+    pub or: FieldSource,
 }
 
 /// Source of a field that the form leaves empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Or {
+pub enum FieldSource {
     /// No source: an empty field is an error.
     Nobody,
     /// No source is needed: the field may be empty.
     Empty,
-    /// The nodes' descriptions.
     Machine,
 }
 
 macro_rules! fields {
     ($($name:literal $or:ident $meaning:literal;)*) => {
         /// The fields of the system's JSON that the form asks for.
-        pub const FIELDS: &[Field] = &[$(Field {
+        pub const FIELDS: &[FormField] = &[$(FormField {
             name: $name,
             meaning: $meaning,
-            or: Or::$or,
+            or: FieldSource::$or,
         }),*];
     };
 }
@@ -139,16 +128,9 @@ fields! {
 
 impl Form {
     /// Reads and checks a filled-in form.
-    ///
-    /// # Errors
-    /// [`Error::Read`]: the file cannot be read. [`Error::Content`]: a field is unknown or
-    /// invalid.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let form: Form = error::read_yaml(path)?;
-        form.check().map_err(|what| Error::Content {
-            path: path.to_owned(),
-            what,
-        })?;
+        form.check().map_err(Error::content(path))?;
         Ok(form)
     }
 
@@ -173,9 +155,6 @@ impl Form {
     }
 
     /// Checks the form's models and their fields against a round.
-    ///
-    /// # Errors
-    /// The round lacks a name; the error suggests a similar one if there is one.
     pub fn of_round(&self, round: &Round) -> Result<(), String> {
         for (model, fields) in &self.models {
             known("models", model, round.models.keys().map(|m| &**m))?;
@@ -194,11 +173,8 @@ impl Form {
     pub fn system_of(&self, accelerators: &BTreeSet<&Name>) -> &Name {
         let all = self.systems.iter();
         let mut all = all.filter(|(_, other)| {
-            other
-                .accelerators
-                .iter()
-                .map(String::as_str)
-                .eq(accelerators.iter().map(|n| &***n))
+            let names = other.accelerators.iter().map(String::as_str);
+            names.eq(accelerators.iter().map(|n| &***n))
         });
         all.next().map_or(&self.system, |(name, _)| name)
     }
@@ -220,7 +196,7 @@ impl Form {
 
     /// Name and meaning of each field that only the form can set and that it leaves empty.
     pub fn empty(&self) -> Vec<(&'static str, &'static str)> {
-        let empty = FIELDS.iter().filter(|f| f.or == Or::Nobody);
+        let empty = FIELDS.iter().filter(|f| f.or == FieldSource::Nobody);
         let empty = empty.filter(|f| self.field(f.name).is_empty());
         empty.map(|f| (f.name, f.meaning)).collect()
     }
@@ -242,9 +218,8 @@ fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Resul
     ))
 }
 
-/// Writes a blank form for the models of a round.
 pub fn blank(models: &[(&str, &[String])]) -> String {
-    let field = |f: &Field| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
+    let field = |f: &FormField| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
     let mut asked = String::new();
     for (model, fields) in models {
         asked += &format!("  {model}:\n");
@@ -252,12 +227,9 @@ pub fn blank(models: &[(&str, &[String])]) -> String {
             asked += &format!("    {field}: \"\"    # {}\n", measurement(field));
         }
     }
-    include_str!("form.yaml")
-        .replace(
-            "  # FIELDS\n",
-            &FIELDS.iter().map(field).collect::<String>(),
-        )
-        .replace("  # MODELS\n", &asked)
+    let fields: String = FIELDS.iter().map(field).collect();
+    let form = include_str!("form.yaml").replace("  # FIELDS\n", &fields);
+    form.replace("  # MODELS\n", &asked)
 }
 
 fn measurement(field: &str) -> &'static str {

@@ -43,11 +43,7 @@ pub(super) fn read(topology: &Topology) -> Vec<Gpu> {
             NVIDIA => "NVIDIA GPU".to_owned(),
             other => format!("GPU of PCI vendor {other:04x}"),
         },
-        pci: gpu
-            .place
-            .address()
-            .map(|a| a.to_string())
-            .unwrap_or_default(),
+        pci: gpu.place.address().map_or(String::new(), |a| a.to_string()),
         ..Gpu::default()
     });
     all.collect()
@@ -59,11 +55,8 @@ pub(super) fn ask(node: &mut Node) {
     node.gpu_driver = nvml.driver();
     for mut found in nvml.devices() {
         let address = PciAddress::parse(&found.pci);
-        let known = node
-            .gpus
-            .iter_mut()
-            .find(|g| PciAddress::parse(&g.pci) == address);
-        match known {
+        let mut known = node.gpus.iter_mut();
+        match known.find(|g| PciAddress::parse(&g.pci) == address) {
             Some(gpu) => {
                 found.pci = gpu.pci.clone();
                 *gpu = found;
@@ -75,12 +68,14 @@ pub(super) fn ask(node: &mut Node) {
 
 struct Nvml(Library);
 
-/// Calls a function of NVML; true if the library has the function and it succeeds.
+/// Calls a function of NVML with `value => type` for each argument; true if the library has the
+/// function and it succeeds.
 macro_rules! call {
-    ($nvml:expr, $name:literal, ($($kind:ty),*), ($($arg:expr),*)) => {{
+    ($nvml:expr, $name:literal $(, $arg:expr => $kind:ty)*) => {{
         // SAFETY: name and types are those of nvml.h, which never changes a versioned function.
         let function = unsafe {
-            $nvml.0.get::<unsafe extern "C" fn($($kind),*) -> c_int>(concat!($name, "\0").as_bytes())
+            let name = concat!($name, "\0").as_bytes();
+            $nvml.0.get::<unsafe extern "C" fn($($kind),*) -> c_int>(name)
         };
         // SAFETY: every pointer is to a live variable of the type that the function writes; where
         // the function takes a length, it is that of the buffer.
@@ -94,25 +89,14 @@ impl Nvml {
         // SAFETY: loads the driver's own library, whose initialisation has no preconditions.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
         let nvml = Nvml(library);
-        call!(nvml, "nvmlInit_v2", (), ()).then_some(nvml)
+        call!(nvml, "nvmlInit_v2").then_some(nvml)
     }
 
     fn driver(&self) -> String {
         let mut text = [0 as c_char; 96];
-        let kind = (text.as_mut_ptr(), 96);
-        call!(
-            self,
-            "nvmlSystemGetDriverVersion",
-            (*mut c_char, c_uint),
-            (kind.0, kind.1)
-        );
+        call!(self, "nvmlSystemGetDriverVersion", text.as_mut_ptr() => *mut c_char, 96 => c_uint);
         let mut cuda: c_int = 0;
-        call!(
-            self,
-            "nvmlSystemGetCudaDriverVersion_v2",
-            (*mut c_int),
-            (&mut cuda)
-        );
+        call!(self, "nvmlSystemGetCudaDriverVersion_v2", &mut cuda => *mut c_int);
         let driver = words(&text);
         match cuda {
             0 => format!("NVIDIA driver {driver}"),
@@ -126,77 +110,40 @@ impl Nvml {
 
     fn devices(&self) -> Vec<Gpu> {
         let mut count: c_uint = 0;
-        call!(self, "nvmlDeviceGetCount_v2", (*mut c_uint), (&mut count));
+        call!(self, "nvmlDeviceGetCount_v2", &mut count => *mut c_uint);
         (0..count).filter_map(|index| self.device(index)).collect()
     }
 
     fn device(&self, index: c_uint) -> Option<Gpu> {
         let mut device: Device = std::ptr::null_mut();
-        let by_index = call!(
-            self,
-            "nvmlDeviceGetHandleByIndex_v2",
-            (c_uint, *mut Device),
-            (index, &mut device)
-        );
+        let by_index = call!(self, "nvmlDeviceGetHandleByIndex_v2",
+            index => c_uint, &mut device => *mut Device);
         if !by_index {
             return None;
         }
         let mut name = [0 as c_char; 96];
-        call!(
-            self,
-            "nvmlDeviceGetName",
-            (Device, *mut c_char, c_uint),
-            (device, name.as_mut_ptr(), 96)
-        );
+        call!(self, "nvmlDeviceGetName",
+            device => Device, name.as_mut_ptr() => *mut c_char, 96 => c_uint);
         let mut memory = MemoryInfo::default();
-        call!(
-            self,
-            "nvmlDeviceGetMemoryInfo",
-            (Device, *mut MemoryInfo),
-            (device, &mut memory)
-        );
+        call!(self, "nvmlDeviceGetMemoryInfo", device => Device, &mut memory => *mut MemoryInfo);
         let (mut now, mut pending): (c_int, c_int) = (0, 0);
-        let ecc = call!(
-            self,
-            "nvmlDeviceGetEccMode",
-            (Device, *mut c_int, *mut c_int),
-            (device, &mut now, &mut pending)
-        );
+        let ecc = call!(self, "nvmlDeviceGetEccMode",
+            device => Device, &mut now => *mut c_int, &mut pending => *mut c_int);
         let mut mhz: c_uint = 0;
-        let clock = call!(
-            self,
-            "nvmlDeviceGetMaxClockInfo",
-            (Device, c_int, *mut c_uint),
-            (device, CLOCK_SM, &mut mhz)
-        );
+        let clock = call!(self, "nvmlDeviceGetMaxClockInfo",
+            device => Device, CLOCK_SM => c_int, &mut mhz => *mut c_uint);
         let (mut generation, mut width): (c_uint, c_uint) = (0, 0);
-        let link = call!(
-            self,
-            "nvmlDeviceGetMaxPcieLinkGeneration",
-            (Device, *mut c_uint),
-            (device, &mut generation)
-        ) && call!(
-            self,
-            "nvmlDeviceGetMaxPcieLinkWidth",
-            (Device, *mut c_uint),
-            (device, &mut width)
-        );
+        let link = call!(self, "nvmlDeviceGetMaxPcieLinkGeneration",
+            device => Device, &mut generation => *mut c_uint)
+            && call!(self, "nvmlDeviceGetMaxPcieLinkWidth",
+                device => Device, &mut width => *mut c_uint);
         // SAFETY: `PciInfo` holds integers and arrays of integers; all zeros are a valid value.
         let mut pci: PciInfo = unsafe { std::mem::zeroed() };
-        call!(
-            self,
-            "nvmlDeviceGetPciInfo_v3",
-            (Device, *mut PciInfo),
-            (device, &mut pci)
-        );
+        call!(self, "nvmlDeviceGetPciInfo_v3", device => Device, &mut pci => *mut PciInfo);
         let nvlinks = (0..NVLINKS).filter(|link| {
             let mut active: c_int = 0;
-            let known = call!(
-                self,
-                "nvmlDeviceGetNvLinkState",
-                (Device, c_uint, *mut c_int),
-                (device, *link, &mut active)
-            );
+            let known = call!(self, "nvmlDeviceGetNvLinkState",
+                device => Device, *link => c_uint, &mut active => *mut c_int);
             known && active == 1
         });
         Some(Gpu {
@@ -214,7 +161,7 @@ impl Nvml {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        call!(self, "nvmlShutdown", (), ());
+        call!(self, "nvmlShutdown");
     }
 }
 

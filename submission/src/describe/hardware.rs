@@ -32,30 +32,24 @@ pub(super) fn operating_system(root: &Path) -> String {
 pub(super) fn processors(root: &Path, topology: &Topology) -> Processors {
     let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
     let field = |block: &str, name: &str| {
-        let line = block
-            .lines()
-            .find(|l| l.split(':').next().map(str::trim) == Some(name));
-        line.and_then(|l| l.split_once(':'))
-            .map(|(_, v)| v.trim().to_owned())
+        let mut fields = block.lines().filter_map(|line| line.split_once(':'));
+        let found = fields.find(|(key, _)| key.trim() == name);
+        found.map(|(_, value)| value.trim().to_owned())
     };
-    let blocks: Vec<_> = info
-        .split("\n\n")
-        .filter(|b| field(b, "processor").is_some())
-        .collect();
+    let blocks = info.split("\n\n");
+    let blocks = blocks.filter(|b| field(b, "processor").is_some());
+    let blocks: Vec<_> = blocks.collect();
     let first = blocks.first().copied().unwrap_or_default();
     // ARM's cpuinfo has no "physical id": assume one socket.
-    let sockets: BTreeSet<_> = blocks
-        .iter()
-        .filter_map(|b| field(b, "physical id"))
-        .collect();
+    let sockets = blocks.iter().filter_map(|b| field(b, "physical id"));
+    let sockets: BTreeSet<_> = sockets.collect();
     let sockets = sockets.len().max(usize::from(!blocks.is_empty()));
     let cores = field(first, "cpu cores").and_then(|n| n.parse().ok());
     let per_socket = blocks.len().checked_div(sockets).unwrap_or(0);
+    let model = field(first, "model name").or(field(first, "CPU part"));
     let khz = number(root, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
     Processors {
-        model: field(first, "model name")
-            .or(field(first, "CPU part"))
-            .unwrap_or_default(),
+        model: model.unwrap_or_default(),
         sockets: small(sockets),
         cores_per_socket: cores.unwrap_or(small(per_socket)),
         threads: small(blocks.len()),
@@ -102,23 +96,19 @@ pub(super) fn memory(root: &Path) -> Memory {
     }
     // EDAC drivers list controllers that may correct errors; mode "None" means no correction.
     let ecc = (!modes.is_empty()).then(|| modes.iter().all(|m| m != "None" && !m.is_empty()));
+    let modules = modules.iter().map(|(what, n)| format!("{n} x {what}"));
     Memory {
         bytes: kib.unwrap_or(0).saturating_mul(1024),
         ecc,
-        modules: modules
-            .iter()
-            .map(|(what, n)| format!("{n} x {what}"))
-            .collect(),
+        modules: modules.collect(),
     }
 }
 
 pub(super) fn disks(root: &Path) -> Vec<Disk> {
     // `folders` follows the links in sys/block.
     let all = layout::folders(&root.join("sys/block"));
-    let disks = all
-        .into_iter()
-        .filter(|n| !NO_DISKS.iter().any(|no| n.starts_with(no)));
-    let disks = disks.map(|name| {
+    let is_disk = |name: &String| !NO_DISKS.iter().any(|no| name.starts_with(no));
+    let disks = all.into_iter().filter(is_disk).map(|name| {
         let of = |what: &str| text(root, &format!("sys/block/{name}/{what}"));
         Disk {
             model: of("device/model"),
@@ -132,13 +122,11 @@ pub(super) fn disks(root: &Path) -> Vec<Disk> {
 }
 
 pub(super) fn tcp(root: &Path) -> Vec<String> {
-    let all = TCP
-        .iter()
-        .map(|key| (key, text(root, &format!("proc/sys/{key}"))));
-    let all = all.filter(|(_, value)| !value.is_empty());
-    let all = all.map(|(key, value)| {
+    let all = TCP.iter().filter_map(|key| {
+        let value = text(root, &format!("proc/sys/{key}"));
         let value: Vec<_> = value.split_whitespace().collect();
-        format!("{} = {}", key.replace('/', "."), value.join(" "))
+        let (key, value) = (key.replace('/', "."), value.join(" "));
+        (!value.is_empty()).then(|| format!("{key} = {value}"))
     });
     all.collect()
 }

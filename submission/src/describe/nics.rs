@@ -15,15 +15,11 @@ const PCI_IDS: [&str; 3] = [
 ];
 
 pub(super) fn read(root: &Path, topology: &Topology) -> Vec<Nic> {
-    let ids = PCI_IDS
-        .iter()
-        .find_map(|f| fs::read_to_string(root.join(f)).ok());
+    let mut paths = PCI_IDS.iter().map(|file| root.join(file));
+    let ids = paths.find_map(|path| fs::read_to_string(path).ok());
     let ids = ids.unwrap_or_default();
-    topology
-        .nics
-        .iter()
-        .map(|nic| one(root, &ids, nic))
-        .collect()
+    let nics = topology.nics.iter();
+    nics.map(|nic| one(root, &ids, nic)).collect()
 }
 
 fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
@@ -51,6 +47,8 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
     let driver = driver.and_then(|d| Some(d.file_name()?.to_string_lossy().into_owned()));
     let link = |what: &str| text(root, &format!("{device}/current_link_{what}"));
     let (speed, width) = (link("speed"), link("width"));
+    let mtu = netdev.as_ref().map(|n| format!("sys/class/net/{n}/mtu"));
+    let mtu = mtu.and_then(|file| number(root, &file));
     Nic {
         name: nic.name.clone(),
         link_layer,
@@ -60,9 +58,7 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
         firmware: text(root, &format!("{of_device}/fw_ver")),
         media: None,
         speed_mbps: nic.speed_mbps,
-        mtu: netdev
-            .as_ref()
-            .and_then(|n| number(root, &format!("sys/class/net/{n}/mtu"))),
+        mtu,
         addresses: nic.addresses.iter().map(ToString::to_string).collect(),
         up: nic.up,
         pci: nic.place.address().map(|a| a.to_string()),

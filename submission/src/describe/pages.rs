@@ -4,16 +4,16 @@ use std::fmt::Write;
 
 use super::{
     Nic, Node,
-    form::Form,
-    system::{System, network_type, protocol, speed, used},
+    form::{Form, Switch},
+    system::{DescribedSystem, network_type, protocol, speed, used},
 };
 use crate::{
-    layout::{Name, Place},
+    layout::{Name, ResultId},
     round::Model,
 };
 
 /// The page on the network: OSI layers 1 to 4, each NIC, the switches, and kernel settings.
-pub fn network(form: &Form, system: &System<'_>) -> String {
+pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
     let mut out = format!(
         "# The network of {}\n\n![the network](network.svg)\n\n",
         form.system
@@ -26,7 +26,6 @@ pub fn network(form: &Form, system: &System<'_>) -> String {
         "" => distinct(system, |n| n.media.clone().unwrap_or_default()),
         said => said.to_owned(),
     };
-    let protocol = protocol(form, system);
     let (transport, network) = match system.fabric.as_str() {
         "ib" => (
             "reliable connections (RC)",
@@ -34,15 +33,12 @@ pub fn network(form: &Form, system: &System<'_>) -> String {
         ),
         _ => ("TCP", "IP"),
     };
-    let rates = distinct(system, speed);
-    let _ = writeln!(out, "| 1, physical | {media}, {rates} |");
-    let _ = writeln!(out, "| 2, data link | {} |", network_type(form, system));
-    let _ = writeln!(out, "| 3, network | {network} |");
-    let _ = writeln!(out, "| 4, transport | {transport} |");
-    let _ = writeln!(
-        out,
-        "\nIn one: {protocol}, {} connections.\n",
-        system.connections
+    let (rates, link) = (distinct(system, speed), network_type(form, system));
+    let (protocol, connections) = (protocol(form, system), system.connections);
+    out += &format!(
+        "| 1, physical | {media}, {rates} |\n| 2, data link | {link} |\n\
+         | 3, network | {network} |\n| 4, transport | {transport} |\n\n\
+         In one: {protocol}, {connections} connections.\n\n"
     );
     out += "## NICs\n\n| node | side | NIC | card | driver, firmware | link | MTU | addresses | PCIe |\n\
             | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
@@ -59,21 +55,21 @@ pub fn network(form: &Form, system: &System<'_>) -> String {
             [] => "every NIC above".to_owned(),
             cables => cables.join(", "),
         };
-        let _ = writeln!(
-            out,
-            "* {}: {}, {}; {cables}",
-            switch.name, switch.model, switch.software
-        );
+        let Switch {
+            name,
+            model,
+            software,
+            ..
+        } = switch;
+        let _ = writeln!(out, "* {name}: {model}, {software}; {cables}");
     }
     out += "\n## Settings\n\n";
     let nodes = system.accelerators.iter().map(|(n, _)| *n);
     for node in std::iter::once(system.frontend).chain(nodes) {
+        let (name, os, kernel) = (&node.node, &node.operating_system, &node.kernel);
         let _ = writeln!(
             out,
-            "* {}: {}, Linux {}; {}",
-            node.node,
-            node.operating_system,
-            node.kernel,
+            "* {name}: {os}, Linux {kernel}; {}",
             node.tcp.join("; ")
         );
     }
@@ -98,13 +94,9 @@ fn rows(out: &mut String, side: &str, node: &Node, nics: &[&Nic]) {
     }
 }
 
-fn distinct(system: &System<'_>, of: impl Fn(&Nic) -> String) -> String {
-    let mut all: Vec<_> = system
-        .loadgen_nics()
-        .into_iter()
-        .chain(system.sut_nics())
-        .map(of)
-        .collect();
+fn distinct(system: &DescribedSystem<'_>, of: impl Fn(&Nic) -> String) -> String {
+    let all = system.loadgen_nics().into_iter().chain(system.sut_nics());
+    let mut all: Vec<_> = all.map(of).collect();
     all.retain(|text| !text.is_empty());
     all.sort();
     all.dedup();
@@ -113,13 +105,9 @@ fn distinct(system: &System<'_>, of: impl Fn(&Nic) -> String) -> String {
 
 /// A result's rate and element sizes, for the page on bandwidths.
 pub struct Rate<'a> {
-    /// The result.
-    pub place: &'a Place,
-    /// The result's model.
+    pub id: &'a ResultId,
     pub model: &'a Model,
-    /// Samples per second.
     pub per_second: f64,
-    /// Bytes of an element of a sample.
     pub input_bytes: u64,
     /// Bytes of an element of an answer.
     pub output_bytes: u64,
@@ -144,7 +132,7 @@ impl Rate<'_> {
 }
 
 /// The page on minimum bandwidths by the rules' appendix, beside the NICs' bandwidth.
-pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
+pub fn bandwidth(system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
     let mut out = "# Minimum bandwidths\n\n\
         The rules' appendix asks for throughput times the size of a sample into the SUT, and times the size of an \
         answer out of it. Sizes are elements times the bytes of each. Where the rules call one negligible, any \
@@ -170,9 +158,9 @@ pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
         let _ = writeln!(
             out,
             "| {} | {} | {} | {:.3} | {} | {} | {} | {} | {nics:.0} | {enough} |",
-            rate.place.system,
-            rate.place.model,
-            rate.place.scenario,
+            rate.id.system,
+            rate.id.model,
+            rate.id.scenario,
             rate.per_second,
             size(rate.model.ingress, rate.input_bytes),
             shown(ingress),
@@ -184,7 +172,7 @@ pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
 }
 
 /// The page on a sample's path from the NICs to the accelerators, beside the required bandwidth.
-pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String {
+pub fn data_path(form: &Form, system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
     let most = rates.iter().map(Rate::most).fold(0.0, f64::max);
     let mut out = format!(
         "# From the NICs to the accelerators of {}\n\nA sample comes through a NIC into the memory of its node, \
@@ -202,23 +190,15 @@ pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String
         for nic in used(node, names) {
             let name = format!("{} {}", nic.name, nic.model);
             let port = nic.speed_mbps.map(|mbps| mbps as f64 / 8.0);
-            row(
-                node,
-                &name,
-                &format!("{} {}", nic.link_layer, speed(nic)),
-                port,
-            );
+            let link = format!("{} {}", nic.link_layer, speed(nic));
+            row(node, &name, &link, port);
             let pcie = nic.pcie.as_deref().unwrap_or("PCIe not known");
             row(node, &name, pcie, pcie_rate(pcie));
         }
         for gpu in &node.gpus {
             let pcie = gpu.pcie.as_deref().unwrap_or("PCIe not known");
-            row(
-                node,
-                &format!("{} {}", gpu.name, gpu.pci),
-                pcie,
-                pcie_rate(pcie),
-            );
+            let name = format!("{} {}", gpu.name, gpu.pci);
+            row(node, &name, pcie, pcie_rate(pcie));
         }
         if node.gpus.is_empty() {
             row(node, "host memory, which the engine computes in", "", None);
@@ -233,10 +213,8 @@ pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String
 /// MB/s of a PCIe link, from sysfs (`16.0 GT/s PCIe x16`) or NVML (`PCIe Gen5 x16`).
 fn pcie_rate(link: &str) -> Option<f64> {
     let mut words = link.split_whitespace();
-    let lanes: f64 = words
-        .clone()
-        .rev()
-        .find_map(|w| w.strip_prefix('x')?.parse().ok())?;
+    let mut lanes = words.clone().rev();
+    let lanes: f64 = lanes.find_map(|w| w.strip_prefix('x')?.parse().ok())?;
     let of_generation = words.clone().find_map(|w| match w.strip_prefix("Gen")? {
         "1" => Some(2.5),
         "2" => Some(5.0),
@@ -259,17 +237,11 @@ pub fn quantization<'a>(form: &Form, models: impl Iterator<Item = &'a Name>) -> 
         form.quantization.trim()
     );
     for model in models {
-        let said = |field: &str| {
-            let fields = form.models.get(&**model);
-            fields.and_then(|f| f.get(field)).map_or("", String::as_str)
-        };
-        let _ = writeln!(
-            out,
-            "| {model} | {} | {} | {} |",
-            said("weight_data_types"),
-            said("weight_transformations"),
-            said("starting_weights_filename")
-        );
+        let fields = form.models.get(&**model);
+        let said = |field: &str| fields.and_then(|f| f.get(field)).map_or("", String::as_str);
+        let (types, changes) = (said("weight_data_types"), said("weight_transformations"));
+        let file = said("starting_weights_filename");
+        let _ = writeln!(out, "| {model} | {types} | {changes} | {file} |");
     }
     out
 }

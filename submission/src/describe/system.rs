@@ -8,8 +8,7 @@ use super::{Disk, Gpu, Nic, Node, form::Form};
 use crate::{layout::Division, round::Round};
 
 /// The nodes of a system, and what a run of it used.
-pub struct System<'a> {
-    /// LoadGen's node.
+pub struct DescribedSystem<'a> {
     pub frontend: &'a Node,
     /// Names of its NICs that carried samples; if empty, all NICs whose link is up.
     pub frontend_nics: BTreeSet<String>,
@@ -17,11 +16,10 @@ pub struct System<'a> {
     pub accelerators: Vec<(&'a Node, BTreeSet<String>)>,
     /// `tcp` or `ib`.
     pub fabric: String,
-    /// Number of connections that carried samples.
     pub connections: u64,
 }
 
-impl<'a> System<'a> {
+impl<'a> DescribedSystem<'a> {
     /// NICs of LoadGen's node that carried samples.
     pub fn loadgen_nics(&self) -> Vec<&'a Nic> {
         used(self.frontend, &self.frontend_nics)
@@ -62,13 +60,12 @@ pub fn json(
     round: &Round,
     division: Division,
     form: &Form,
-    system: &System<'_>,
+    system: &DescribedSystem<'_>,
 ) -> Map<String, Value> {
     let network = round.system.network_of(division);
     let fields = round.system.fields.iter().chain(network);
     let fields = fields.map(|name| {
-        let from_form = form.field(name);
-        let value = match from_form {
+        let value = match form.field(name) {
             "" => known(round, division, form, system, name),
             text => Value::String(text.to_owned()),
         };
@@ -81,7 +78,7 @@ fn known(
     round: &Round,
     division: Division,
     form: &Form,
-    system: &System<'_>,
+    system: &DescribedSystem<'_>,
     field: &str,
 ) -> Value {
     let text = |text: String| Value::String(text);
@@ -117,11 +114,10 @@ fn known(
         "other_software_stack" => each(&|n| n.gpu_driver.clone()),
         "is_network" => text("True".to_owned()),
         "network_type" => text(network_type(form, system)),
-        "network_media" => text(distinct(
-            nics(system)
-                .iter()
-                .map(|n| n.media.clone().unwrap_or_default()),
-        )),
+        "network_media" => {
+            let media = nics(system).into_iter().map(|n| n.media.clone());
+            text(distinct(media.map(Option::unwrap_or_default)))
+        }
         "network_rate" => text(distinct(nics(system).iter().map(|n| speed(n)))),
         "nic_loadgen" => text(distinct(system.loadgen_nics().iter().map(|n| what(n)))),
         "number_nic_loadgen" => Value::from(system.loadgen_nics().len()),
@@ -132,15 +128,13 @@ fn known(
         "number_connections" => Value::from(system.connections),
         "nic_sut" => text(distinct(system.sut_nics().iter().map(|n| what(n)))),
         "number_nic_sut" => Value::from(system.sut_nics().len()),
-        "net_software_stack_sut" => text(distinct(
-            nodes().map(|n| stack(system, n, &system.sut_nics())),
-        )),
+        "net_software_stack_sut" => each(&|n| stack(system, n, &system.sut_nics())),
         "network_topology" => text(topology(form, system)),
         _ => text(String::new()),
     }
 }
 
-fn nics<'a>(system: &System<'a>) -> Vec<&'a Nic> {
+fn nics<'a>(system: &DescribedSystem<'a>) -> Vec<&'a Nic> {
     let mut all = system.loadgen_nics();
     all.extend(system.sut_nics());
     all
@@ -177,10 +171,9 @@ fn joined(all: impl Iterator<Item = String>) -> String {
 
 /// `N/A` for empty text: a node without accelerators may not leave these fields empty.
 fn none_or(text: String) -> String {
-    if text.is_empty() {
-        "N/A".to_owned()
-    } else {
-        text
+    match text.is_empty() {
+        true => "N/A".to_owned(),
+        false => text,
     }
 }
 
@@ -221,9 +214,8 @@ fn kind(disk: &Disk) -> String {
 }
 
 fn rate(nic: &Nic) -> String {
-    format!("{} {}", nic.link_layer, speed(nic))
-        .trim()
-        .to_owned()
+    let text = format!("{} {}", nic.link_layer, speed(nic));
+    text.trim().to_owned()
 }
 
 fn card(nic: &Nic) -> String {
@@ -231,11 +223,12 @@ fn card(nic: &Nic) -> String {
 }
 
 fn what(nic: &Nic) -> String {
-    if nic.model.is_empty() {
-        nic.driver.clone()
+    let name = if nic.model.is_empty() {
+        &nic.driver
     } else {
-        nic.model.clone()
-    }
+        &nic.model
+    };
+    name.clone()
 }
 
 /// Link speed as `200G` or `10M`.
@@ -248,7 +241,7 @@ pub(super) fn speed(nic: &Nic) -> String {
 }
 
 /// The form's link layer, else the link layers of all NICs that carried samples.
-pub(super) fn network_type(form: &Form, system: &System<'_>) -> String {
+pub(super) fn network_type(form: &Form, system: &DescribedSystem<'_>) -> String {
     match form.field("network_type") {
         "" => distinct(nics(system).iter().map(|n| n.link_layer.clone())),
         said => said.to_owned(),
@@ -256,7 +249,7 @@ pub(super) fn network_type(form: &Form, system: &System<'_>) -> String {
 }
 
 /// The protocol stack from layer 4 to layer 2, as `TCP/IPv4 over Ethernet`.
-pub(super) fn protocol(form: &Form, system: &System<'_>) -> String {
+pub(super) fn protocol(form: &Form, system: &DescribedSystem<'_>) -> String {
     let layer = network_type(form, system);
     let v6 = |n: &&Nic| n.addresses.first().is_some_and(|a| a.contains(':'));
     let ip = match (nics(system).iter().all(v6), nics(system).iter().any(v6)) {
@@ -272,33 +265,25 @@ pub(super) fn protocol(form: &Form, system: &System<'_>) -> String {
     }
 }
 
-fn stack(system: &System<'_>, node: &Node, nics: &[&Nic]) -> String {
-    let drivers = distinct(
-        nics.iter()
-            .map(|n| format!("{} {}", n.driver, n.firmware).trim().to_owned()),
-    );
+fn stack(system: &DescribedSystem<'_>, node: &Node, nics: &[&Nic]) -> String {
+    let driver = |n: &&Nic| format!("{} {}", n.driver, n.firmware).trim().to_owned();
+    let drivers = distinct(nics.iter().map(driver));
     let transport = match system.fabric.as_str() {
         "ib" => "libibverbs",
         _ => "kernel TCP",
     };
-    format!("Linux {} {transport}, {drivers}", node.kernel)
-        .trim_end_matches(", ")
-        .to_owned()
+    let text = format!("Linux {} {transport}, {drivers}", node.kernel);
+    text.trim_end_matches(", ").to_owned()
 }
 
-fn topology(form: &Form, system: &System<'_>) -> String {
+fn topology(form: &Form, system: &DescribedSystem<'_>) -> String {
     let nodes = system.sut().len();
     let nodes = format!("{nodes} SUT node{}", if nodes == 1 { "" } else { "s" });
     if form.switches.is_empty() {
         return format!("LoadGen system connected point to point to {nodes}");
     }
-    let switches: Vec<_> = form
-        .switches
-        .iter()
-        .map(|s| format!("{} ({})", s.name, s.model))
-        .collect();
-    format!(
-        "LoadGen system connected to {nodes} through {}",
-        switches.join(", ")
-    )
+    let switches = form.switches.iter();
+    let switches = switches.map(|s| format!("{} ({})", s.name, s.model));
+    let switches = switches.collect::<Vec<_>>().join(", ");
+    format!("LoadGen system connected to {nodes} through {switches}")
 }

@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 
-use qdl::testkit::machine;
+use qdl::testkit::{assert_has, machine};
 use serde_json::Value;
 
 use super::{
     form::{self, Form, Switch},
-    system::{self, System},
+    system::{self, DescribedSystem},
     *,
 };
 use crate::{layout::Division, round::Round};
@@ -48,9 +48,17 @@ fn node(role: Role, name: &str) -> (Node, tempfile::TempDir) {
     (node, root)
 }
 
+fn frontend() -> Node {
+    node(Role::Frontend, "lg").0
+}
+
+fn accelerator() -> Node {
+    node(Role::Accelerator, "acc-a").0
+}
+
 #[test]
 fn a_machine_is_described_from_its_files() {
-    let (node, _root) = node(Role::Accelerator, "acc-a");
+    let node = accelerator();
     assert_eq!((node.host.as_str(), node.kernel.as_str()), ("box", "6.8.0"));
     assert_eq!(node.operating_system, "Ubuntu 24.04");
     let cpu = &node.processors;
@@ -145,10 +153,7 @@ fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
     ];
     for (text, part) in cases {
         let error = error(text);
-        assert!(
-            error.contains(part) && error.contains("form.yaml"),
-            "{error}"
-        );
+        assert_has(&error, &[part, "form.yaml"]);
     }
 }
 
@@ -174,10 +179,7 @@ fn a_form_that_is_not_utf_8_is_refused_with_its_line() {
     let path = folder.path().join("form.yaml");
     fs::write(&path, b"submitter: org\nsystem: caf\xe9\n").expect("written");
     let error = Form::read(&path).expect_err("Latin-1").to_string();
-    assert!(
-        error.contains("form.yaml: line 2") && error.contains("UTF-8"),
-        "{error}"
-    );
+    assert_has(&error, &["form.yaml: line 2", "UTF-8"]);
 }
 
 #[test]
@@ -185,9 +187,8 @@ fn a_bond_and_a_vlan_over_ethernet_are_ethernet_and_a_pair_is_not() {
     let (_node, root) = node(Role::Accelerator, "acc-a");
     let class = root.path().join("sys/class/net");
     let hardware = crate::layout::folders(&class);
-    let hardware = hardware
-        .iter()
-        .find(|n| class.join(n).join("device").exists());
+    let mut hardware = hardware.iter();
+    let hardware = hardware.find(|n| class.join(n).join("device").exists());
     let hardware = hardware.expect("a NIC");
     let mut addresses = fs::read_to_string(root.path().join("addresses")).expect("a list");
     fs::write(class.join(hardware).join("type"), "1\n").expect("written");
@@ -206,21 +207,12 @@ fn a_bond_and_a_vlan_over_ethernet_are_ethernet_and_a_pair_is_not() {
     }
     fs::write(root.path().join("addresses"), addresses).expect("written");
     let node = Node::below(root.path(), Role::Accelerator, "0.1.0").expect("a machine");
-    let layer = |name: &str| {
-        let nic = node.nics.iter().find(|n| n.name == name);
-        nic.map(|n| n.link_layer.as_str())
-    };
-    assert_eq!(layer("bond0"), Some("Ethernet"));
-    assert_eq!(layer("bond0.7"), Some("Ethernet"));
-    assert_ne!(layer("veth0"), Some("Ethernet"));
-    let card = |name: &str| {
-        node.nics
-            .iter()
-            .find(|n| n.name == name)
-            .map(|n| n.model.as_str())
-    };
-    assert!(card("bond0.7").is_some_and(|model| model.starts_with("PCI ")));
-    assert_eq!(card("veth0"), Some(""));
+    let nic = |name: &str| node.nics.iter().find(|n| n.name == name).expect(name);
+    assert_eq!(nic("bond0").link_layer, "Ethernet");
+    assert_eq!(nic("bond0.7").link_layer, "Ethernet");
+    assert_ne!(nic("veth0").link_layer, "Ethernet");
+    assert!(nic("bond0.7").model.starts_with("PCI "));
+    assert_eq!(nic("veth0").model, "");
 }
 
 #[test]
@@ -233,16 +225,13 @@ fn each_set_of_accelerators_is_a_system_of_its_own() {
     let two = form.system_of(&BTreeSet::from([&a, &b]));
     assert_eq!(two, "two");
     let two = form.of_system(two);
-    assert_eq!(
-        (two.field("system_name"), two.field("cooling")),
-        ("Two", "air")
-    );
+    let expected = ("Two", "air");
+    assert_eq!((two.field("system_name"), two.field("cooling")), expected);
 }
 
 #[test]
 fn the_way_to_the_accelerators_has_the_rate_of_each_link() {
-    let ((front, _a), (mut back, _b)) =
-        (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
+    let (front, mut back) = (frontend(), accelerator());
     back.gpus[0].pcie = Some("Gen5 x16".to_owned());
     back.nics[2].pcie = Some("16.0 GT/s PCIe x16".to_owned());
     let page = pages::data_path(&filled(), &system(&front, &back, "tcp"), &[]);
@@ -250,8 +239,8 @@ fn the_way_to_the_accelerators_has_the_rate_of_each_link() {
     assert!(page.contains("| 16.0 GT/s PCIe x16 | 31508 |"), "{page}");
 }
 
-fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> System<'a> {
-    System {
+fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> DescribedSystem<'a> {
+    DescribedSystem {
         frontend,
         frontend_nics: BTreeSet::from([frontend.nics[0].name.clone()]),
         accelerators: vec![(
@@ -266,35 +255,28 @@ fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> System
 #[test]
 fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     let round = Round::find("v6.1").expect("built in");
-    let ((front, _a), (back, _b)) = (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
+    let (front, back) = (frontend(), accelerator());
     let mut form = filled();
     form.fields
         .insert("cooling".to_owned(), "liquid".to_owned());
-    let json = system::json(
-        &round,
-        Division::Network,
-        &form,
-        &system(&front, &back, "tcp"),
-    );
+    let tcp = system(&front, &back, "tcp");
+    let json = system::json(&round, Division::Network, &form, &tcp);
     let fields = round.system.fields.iter().chain(&round.system.network);
     assert!(fields.clone().all(|f| json.contains_key(f)));
     assert_eq!(json.len(), fields.count());
-    assert_eq!(json["is_network"], Value::from("True"));
-    assert_eq!(json["number_of_nodes"], Value::from(1));
-    assert_eq!(json["accelerators_per_node"], Value::from(2));
-    assert_eq!(json["number_connections"], Value::from(6));
-    assert_eq!(
-        (&json["number_nic_loadgen"], &json["number_nic_sut"]),
-        (&Value::from(1), &Value::from(1))
-    );
-    assert_eq!(json["cooling"], Value::from("liquid"));
-    assert_eq!(json["host_storage_capacity"], Value::from("960 GB"));
-    let closed = system::json(
-        &round,
-        Division::Closed,
-        &form,
-        &system(&front, &back, "tcp"),
-    );
+    for (field, value) in [
+        ("is_network", Value::from("True")),
+        ("number_of_nodes", Value::from(1)),
+        ("accelerators_per_node", Value::from(2)),
+        ("number_connections", Value::from(6)),
+        ("number_nic_loadgen", Value::from(1)),
+        ("number_nic_sut", Value::from(1)),
+        ("cooling", Value::from("liquid")),
+        ("host_storage_capacity", Value::from("960 GB")),
+    ] {
+        assert_eq!(json[field], value, "{field}");
+    }
+    let closed = system::json(&round, Division::Closed, &form, &tcp);
     assert!(round.system.network.iter().all(|f| !closed.contains_key(f)));
     assert_eq!(closed["division"], Value::from("closed"));
     let mut said = form.clone();
@@ -304,43 +286,26 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     local.accelerators.clear();
     let said = system::json(&round, Division::Network, &said, &local);
     assert_eq!(said["network_type"], Value::from("InfiniBand"));
-    assert_eq!(
-        said["network_protocol"],
-        Value::from("TCP/IPv4 over InfiniBand")
-    );
+    let expected = Value::from("TCP/IPv4 over InfiniBand");
+    assert_eq!(said["network_protocol"], expected);
     let topology = "LoadGen system connected point to point to 1 SUT node";
     assert_eq!(said["network_topology"], Value::from(topology));
-    let protocol = json["network_protocol"].as_str().unwrap_or_default();
-    assert!(protocol.contains("TCP/IPv4 over"), "{protocol}");
-    assert!(
-        json["network_topology"]
-            .as_str()
-            .unwrap_or_default()
-            .contains("point to point")
-    );
+    let text = |field: &str| json[field].as_str().unwrap_or_default().to_owned();
+    assert_has(&text("network_protocol"), &["TCP/IPv4 over"]);
+    assert_has(&text("network_topology"), &["point to point"]);
     form.switches.push(Switch {
         name: "leaf-1".to_owned(),
         model: "SN5600".to_owned(),
         ..Switch::default()
     });
-    let json = system::json(
-        &round,
-        Division::Network,
-        &form,
-        &system(&front, &back, "tcp"),
-    );
-    assert!(
-        json["network_topology"]
-            .as_str()
-            .unwrap_or_default()
-            .contains("leaf-1 (SN5600)")
-    );
+    let json = system::json(&round, Division::Network, &form, &tcp);
+    let topology = json["network_topology"].as_str().unwrap_or_default();
+    assert_has(topology, &["leaf-1 (SN5600)"]);
 }
 
 #[test]
 fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
-    let ((front, _a), (mut back, _b)) =
-        (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
+    let (front, mut back) = (frontend(), accelerator());
     back.node = "a<b".to_owned();
     let mut form = filled();
     let cables = |svg: &str| svg.matches("<line ").count();
@@ -355,15 +320,13 @@ fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
     assert_eq!(cables(&svg), 2, "both to the switch");
     // A named cable excludes all others.
     form.switches[0].connects = vec![format!("lg:{}", front.nics[0].name)];
-    assert_eq!(
-        cables(&diagram::svg(&form, &system(&front, &back, "tcp"))),
-        1
-    );
+    let svg = diagram::svg(&form, &system(&front, &back, "tcp"));
+    assert_eq!(cables(&svg), 1);
 }
 
 #[test]
 fn layers_one_to_four_are_stated_for_both_fabrics() {
-    let ((front, _a), (back, _b)) = (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
+    let (front, back) = (frontend(), accelerator());
     for (fabric, words) in [
         ("tcp", "| 4, transport | TCP |"),
         ("ib", "| 4, transport | reliable"),
@@ -383,16 +346,16 @@ fn layers_one_to_four_are_stated_for_both_fabrics() {
 #[test]
 fn bandwidths_are_the_rules_formula() {
     let round = Round::find("v6.1").expect("built in");
-    let ((front, _a), (back, _b)) = (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
-    let place = |model: &str| crate::layout::Place {
+    let (front, back) = (frontend(), accelerator());
+    let place = |model: &str| crate::layout::ResultId {
         system: Name::new("sys").expect("a name"),
         model: Name::new(model).expect("a name"),
         scenario: Name::new("Offline").expect("a name"),
     };
     let (unet, rgat) = (place("3d-unet-99"), place("rgat"));
-    let rate = |place, per_second| pages::Rate {
-        place,
-        model: &round.models[&place.model],
+    let rate = |id, per_second| pages::Rate {
+        id,
+        model: &round.models[&id.model],
         per_second,
         input_bytes: 4,
         output_bytes: 1,
@@ -401,17 +364,7 @@ fn bandwidths_are_the_rules_formula() {
     let page = pages::bandwidth(&system(&front, &back, "tcp"), &rates);
     let rows: Vec<_> = page.lines().filter(|l| l.starts_with("| sys |")).collect();
     // 10 samples/s, 32,944,795 elements of 4 bytes each.
-    assert!(
-        rows[0].contains("| 1317.792 |")
-            && rows[0].contains("| 329.448 |")
-            && rows[0].ends_with("| yes |"),
-        "{}",
-        rows[0]
-    );
-    assert!(
-        rows[1].contains("negligible | > 0") && rows[1].ends_with("| yes |"),
-        "{}",
-        rows[1]
-    );
-    assert!(rows[2].ends_with("| NO |"), "{}", rows[2]);
+    assert_has(rows[0], &["| 1317.792 |", "| 329.448 |", "| yes |"]);
+    assert_has(rows[1], &["negligible | > 0", "| yes |"]);
+    assert_has(rows[2], &["| NO |"]);
 }

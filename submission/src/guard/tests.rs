@@ -8,33 +8,19 @@ use super::*;
 
 struct Rig {
     round: Round,
-    model: &'static str,
-    scenario: &'static str,
-    mode: &'static str,
-    fields: Map<String, Value>,
-    from: BTreeMap<String, String>,
-    user_conf: bool,
-    loaded: u64,
-    total: u64,
-    local: bool,
-    staged: bool,
-    compressed: bool,
-    frontend: NodeNote,
-    accelerators: Vec<NodeNote>,
-    fabric: Vec<String>,
-    uncounted: Vec<String>,
-    caches: BTreeMap<String, PrefixCache>,
+    settings: RunSettings,
+    nodes: RunNodes,
 }
 
-fn node(name: &str, boot: &str) -> NodeNote {
-    NodeNote {
+fn node(name: &str, boot: &str) -> NodeRecord {
+    NodeRecord {
         node: name.to_owned(),
         host: name.to_owned(),
         boot: Some(boot.to_owned()),
         commit: Some("4".repeat(40)),
         dirty: Some(false),
         program: Some("ab".repeat(32)),
-        ..NodeNote::default()
+        ..NodeRecord::default()
     }
 }
 
@@ -67,63 +53,44 @@ impl Rig {
         ] {
             fields.insert(name.to_owned(), value);
         }
-        let from = fields
-            .keys()
-            .map(|name| (name.clone(), "mlperf.conf".to_owned()));
-        let mut from: BTreeMap<_, _> = from.collect();
+        let origin = |name: &String| (name.clone(), "mlperf.conf".to_owned());
+        let mut from: BTreeMap<_, _> = fields.keys().map(origin).collect();
         from.insert("server_target_qps".to_owned(), "user.conf:1".to_owned());
-        let mut front = node("front", "1");
-        front.program = Some("cd".repeat(32));
+        let mut frontend = node("front", "1");
+        frontend.program = Some("cd".repeat(32));
         Rig {
             round,
-            model: "llama3_1-8b-interactive",
-            scenario: "Server",
-            mode: "PerformanceOnly",
-            fields,
-            from,
-            user_conf: true,
-            loaded: 13368,
-            total: 13368,
-            local: false,
-            staged: false,
-            compressed: false,
-            frontend: front,
-            accelerators: vec![node("acc-a", "2"), node("acc-b", "3")],
-            fabric: Vec::new(),
-            uncounted: Vec::new(),
-            caches: [("acc-a".to_owned(), cache(CacheState::Off))].into(),
+            settings: RunSettings {
+                model: "llama3_1-8b-interactive".to_owned(),
+                scenario: "Server",
+                mode: "PerformanceOnly",
+                fields,
+                from,
+                user_conf: Some("user.conf".to_owned()),
+                loaded: 13368,
+                total: 13368,
+                local: false,
+                staged: false,
+                compressed: false,
+            },
+            nodes: RunNodes {
+                frontend,
+                accelerators: vec![node("acc-a", "2"), node("acc-b", "3")],
+                fabric: Vec::new(),
+                uncounted: Vec::new(),
+                caches: [("acc-a".to_owned(), cache(CacheState::Off))].into(),
+            },
         }
     }
 
     fn set(&mut self, field: &str, value: Value, from: &str) {
-        self.fields.insert(field.to_owned(), value);
-        self.from.insert(field.to_owned(), from.to_owned());
+        self.settings.fields.insert(field.to_owned(), value);
+        self.settings.from.insert(field.to_owned(), from.to_owned());
     }
 
     fn refusals(&self) -> Vec<Refusal> {
-        let told = Told {
-            model: self.model,
-            scenario: self.scenario,
-            mode: self.mode,
-            user_conf: self.user_conf,
-            fields: &self.fields,
-            from: &self.from,
-            user_conf_name: "user.conf",
-            loaded: self.loaded,
-            total: self.total,
-            local: self.local,
-            staged: self.staged,
-            compressed: self.compressed,
-        };
-        let of_nodes = Nodes {
-            frontend: &self.frontend,
-            accelerators: &self.accelerators,
-            fabric: &self.fabric,
-            uncounted: &self.uncounted,
-            caches: &self.caches,
-        };
-        let mut all = settings(&self.round, &told);
-        all.extend(nodes(&self.round, self.model, &of_nodes));
+        let mut all = check_settings(&self.round, &self.settings);
+        all.extend(check_nodes(&self.round, &self.settings.model, &self.nodes));
         all
     }
 }
@@ -132,18 +99,20 @@ type Fault = (&'static str, &'static [&'static str], fn(&mut Rig));
 
 const FAULTS: &[Fault] = &[
     ("no user.conf", &["guard.user-conf"], |r| {
-        r.user_conf = false
+        r.settings.user_conf = None
     }),
     ("a model of our own", &["guard.model"], |r| {
-        r.model = "digits"
+        r.settings.model = "digits".to_owned()
     }),
-    ("resnet", &["guard.model"], |r| r.model = "resnet50"),
+    ("resnet", &["guard.model"], |r| {
+        r.settings.model = "resnet50".to_owned()
+    }),
     ("a scenario that it has not", &["guard.scenario"], |r| {
-        r.scenario = "MultiStream"
+        r.settings.scenario = "MultiStream"
     }),
     ("find-peak", &["guard.mode", "guard.data"], |r| {
-        r.mode = "FindPeakPerformance";
-        r.total = 20;
+        r.settings.mode = "FindPeakPerformance";
+        r.settings.total = 20;
     }),
     (
         "a seed of one's own",
@@ -170,16 +139,17 @@ const FAULTS: &[Fault] = &[
         r.set("max_duration_ms", json!(5000), "user.conf:2")
     }),
     ("a part of the samples", &["guard.counts"], |r| {
-        r.loaded = 1000
+        r.settings.loaded = 1000
     }),
     ("a short Offline query", &["guard.counts"], |r| {
-        (r.model, r.scenario) = ("llama3_1-8b", "Offline");
+        r.settings.model = "llama3_1-8b".to_owned();
+        r.settings.scenario = "Offline";
         r.set("min_query_count", json!(100), "user.conf:3");
     }),
     ("a part of the data set", &["guard.data"], |r| {
-        r.mode = "AccuracyOnly";
-        r.total = 1000;
-        r.loaded = 13368;
+        r.settings.mode = "AccuracyOnly";
+        r.settings.total = 1000;
+        r.settings.loaded = 13368;
     }),
     ("Server's limits in Interactive", &["guard.limits"], |r| {
         r.set(
@@ -205,48 +175,52 @@ const FAULTS: &[Fault] = &[
         r.set("use_token_latencies", json!(false), "user.conf:4")
     }),
     ("an engine that does not count", &["guard.tokens"], |r| {
-        r.uncounted = vec!["acc-a".to_owned()]
+        r.nodes.uncounted = vec!["acc-a".to_owned()]
     }),
     ("a setting in the YAML", &["guard.override"], |r| {
         r.set("min_query_count", json!(13368), "front.yaml:9");
     }),
-    ("--local", &["guard.local"], |r| r.local = true),
-    ("staged samples", &["guard.staged"], |r| r.staged = true),
+    ("--local", &["guard.local"], |r| r.settings.local = true),
+    ("staged samples", &["guard.staged"], |r| {
+        r.settings.staged = true
+    }),
     ("compressed prompts", &["guard.compression"], |r| {
-        r.compressed = true
+        r.settings.compressed = true
     }),
     ("loopback", &["guard.fabric"], |r| {
-        r.fabric = vec!["loopback".to_owned()]
+        r.nodes.fabric = vec!["loopback".to_owned()]
     }),
     ("a prefix cache", &["guard.prefix-cache"], |r| {
-        r.caches.insert("acc-b".to_owned(), cache(CacheState::On));
+        r.nodes
+            .caches
+            .insert("acc-b".to_owned(), cache(CacheState::On));
     }),
     ("a server that does not say", &["guard.prefix-cache"], |r| {
         let unknown = cache(CacheState::Unknown);
-        r.caches.insert("acc-b".to_owned(), unknown);
+        r.nodes.caches.insert("acc-b".to_owned(), unknown);
     }),
     ("one host", &["guard.machines"], |r| {
-        r.accelerators[1].boot = Some("1".to_owned())
+        r.nodes.accelerators[1].boot = Some("1".to_owned())
     }),
     ("a host that does not say", &["guard.machines"], |r| {
-        r.accelerators[1].boot = None
+        r.nodes.accelerators[1].boot = None
     }),
     ("another commit", &["guard.build"], |r| {
-        r.accelerators[1].commit = Some("5".repeat(40))
+        r.nodes.accelerators[1].commit = Some("5".repeat(40))
     }),
     ("another program", &["guard.build"], |r| {
-        r.accelerators[1].program = Some("00".repeat(32))
+        r.nodes.accelerators[1].program = Some("00".repeat(32))
     }),
     (
         "a build that does not say its commit",
         &["guard.build"],
-        |r| r.frontend.commit = None,
+        |r| r.nodes.frontend.commit = None,
     ),
     ("a changed source", &["guard.clean"], |r| {
-        r.accelerators[0].dirty = Some(true)
+        r.nodes.accelerators[0].dirty = Some(true)
     }),
     ("a source that nobody calls clean", &["guard.clean"], |r| {
-        r.accelerators[0].dirty = None
+        r.nodes.accelerators[0].dirty = None
     }),
 ];
 
@@ -276,11 +250,8 @@ fn every_fault_is_refused_and_named() {
 #[test]
 fn every_guard_is_tripped_by_a_fault() {
     let tripped: BTreeSet<_> = FAULTS.iter().flat_map(|(_, rules, _)| *rules).collect();
-    let idle: Vec<_> = ALL
-        .iter()
-        .filter(|r| !tripped.contains(&r.id))
-        .map(|r| r.id)
-        .collect();
+    let idle = ALL.iter().filter(|r| !tripped.contains(&r.id));
+    let idle: Vec<_> = idle.map(|r| r.id).collect();
     assert!(idle.is_empty(), "{idle:?}");
 }
 
@@ -289,8 +260,6 @@ fn a_refusal_says_who_set_the_value() {
     let mut rig = Rig::sound();
     rig.set("min_duration_ms", json!(599_000), "user.conf:2");
     let said = &rig.refusals()[0].what;
-    assert_eq!(
-        said,
-        "min_duration_ms is 599000 (user.conf:2), the round's 600000"
-    );
+    let expected = "min_duration_ms is 599000 (user.conf:2), the round's 600000";
+    assert_eq!(said, expected);
 }

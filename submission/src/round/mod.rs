@@ -12,6 +12,8 @@ use crate::{
     layout::{Below, Division, Name},
 };
 
+pub(crate) const NS_PER_MS: u64 = 1_000_000;
+
 /// Built-in rounds: name and YAML.
 const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/rounds/v6.1.yaml"))];
 
@@ -23,56 +25,49 @@ pub struct Round {
     /// The round's name.
     pub round: String,
     /// Sources of the round's values.
-    pub sources: BTreeMap<String, String>,
-    /// The official checker's name of the round.
-    pub checker_version: String,
+    pub(crate) sources: BTreeMap<String, String>,
+    pub(crate) checker_version: String,
     /// The LoadGen release.
-    pub loadgen: Loadgen,
-    /// The suite, `datacenter`.
-    pub system_type: String,
-    /// LoadGen's seeds.
-    pub seeds: Seeds,
+    pub(crate) loadgen: LoadgenRelease,
+    pub(crate) system_type: String,
+    pub(crate) seeds: Seeds,
     /// Minimum duration of a performance run, in ms.
-    pub min_duration_ms: u64,
+    pub(crate) min_duration_ms: u64,
     /// The percentile by which LoadGen judges latency, by scenario.
-    pub percentiles: BTreeMap<String, f64>,
+    pub(crate) percentiles: BTreeMap<String, f64>,
     /// Text that the SUT's name must contain.
-    pub sut_name_holds: String,
+    pub(crate) sut_name_holds: String,
     /// Maximum size of an accuracy log in a tree, in bytes.
-    pub accuracy_log_max_bytes: u64,
+    pub(crate) accuracy_log_max_bytes: u64,
     /// Valid values of `status`.
-    pub statuses: Vec<String>,
+    pub(crate) statuses: Vec<String>,
     /// Valid values of `network_type`.
-    pub fabrics: Vec<String>,
+    pub(crate) fabrics: Vec<String>,
     /// Keys that a user.conf may set.
-    pub user_conf: Vec<String>,
-    /// Fields of the system's JSON.
-    pub system: SystemFields,
+    pub(crate) user_conf: Vec<String>,
+    pub(crate) system: SystemFields,
     /// Fields of measurements.json; none may be empty.
-    pub measurements: Vec<String>,
-    /// The compliance tests.
-    pub tests: BTreeMap<Name, Test>,
+    pub(crate) measurements: Vec<String>,
+    pub(crate) tests: BTreeMap<Name, ComplianceTest>,
     /// Complaints of the official checker that match rules of [`crate::rules`].
-    pub complaints: Vec<Complaint>,
+    pub(crate) complaints: Vec<Complaint>,
     /// The models, by folder name.
     pub models: BTreeMap<Name, Model>,
 }
 
-/// LoadGen's seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seeds {
+pub(crate) struct Seeds {
     /// Seed of the choice of loaded samples.
-    pub qsl_rng_seed: u64,
-    /// Seed of the samples' order.
-    pub sample_index_rng_seed: u64,
+    pub(crate) qsl_rng_seed: u64,
+    pub(crate) sample_index_rng_seed: u64,
     /// Seed of the queries' arrival times.
-    pub schedule_rng_seed: u64,
+    pub(crate) schedule_rng_seed: u64,
 }
 
 impl Seeds {
     /// The seeds by their names in LoadGen's log, without `effective_`.
-    pub fn named(&self) -> [(&'static str, u64); 3] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 3] {
         [
             ("qsl_rng_seed", self.qsl_rng_seed),
             ("sample_index_rng_seed", self.sample_index_rng_seed),
@@ -81,23 +76,21 @@ impl Seeds {
     }
 }
 
-/// Required fields of the system's JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SystemFields {
-    /// Fields of every division.
-    pub fields: Vec<String>,
+pub(crate) struct SystemFields {
+    pub(crate) fields: Vec<String>,
     /// Fields of every division that may not be empty.
-    pub filled: Vec<String>,
+    pub(crate) filled: Vec<String>,
     /// Fields of the Network division, which may not be empty.
-    pub network: Vec<String>,
+    pub(crate) network: Vec<String>,
     /// Fields whose value must be a whole number.
-    pub numbers: Vec<String>,
+    pub(crate) numbers: Vec<String>,
 }
 
 impl SystemFields {
     /// The network's fields in the Network division; none in other divisions.
-    pub fn network_of(&self, division: Division) -> &[String] {
+    pub(crate) fn network_of(&self, division: Division) -> &[String] {
         match division {
             Division::Network => &self.network,
             Division::Closed | Division::Open => &[],
@@ -105,56 +98,52 @@ impl SystemFields {
     }
 }
 
-/// A compliance test.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Test {
+pub(crate) struct ComplianceTest {
     /// Arguments of the test's `run_verification.py`, with placeholders in braces.
-    pub args: Vec<String>,
+    pub(crate) args: Vec<String>,
     /// File for the verifier's standard output, if the verifier writes no file.
-    pub output: Option<Name>,
+    pub(crate) output: Option<Name>,
     /// Whether the run must meet a performance run's duration and counts: the audit.config leaves
     /// both alone.
     #[serde(default)]
-    pub measured: bool,
-    /// Requirement for the run's answers.
-    pub answers: Option<Answers>,
+    pub(crate) measured: bool,
+    pub(crate) answers: Option<AnswerRule>,
     /// Files that the test's folder must contain.
-    pub files: Vec<Below>,
+    pub(crate) files: Vec<Below>,
     /// Lines that a file must contain.
-    pub passes: BTreeMap<Below, Vec<String>>,
+    pub(crate) passes: BTreeMap<Below, Vec<String>>,
 }
 
 /// Requirement for the answers of a compliance test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Answers {
+pub(crate) enum AnswerRule {
     /// As many tokens as the SUT reported, beginning with the reported first token, at most one
     /// EOS.
     Tokens,
-    /// The answers of the accuracy run.
     Same,
 }
 
 /// The LoadGen release of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Loadgen {
+pub(crate) struct LoadgenRelease {
     /// Version and commit, as LoadGen logs them.
-    pub version: String,
+    pub(crate) version: String,
     /// SHA-256 over the SHA-1 of LoadGen's files: lines `SHA1 NAME`, sorted by name.
-    pub files: String,
+    pub(crate) files: String,
 }
 
 /// A complaint of the official checker and the rules that match it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Complaint {
-    /// Text that the complaint contains.
-    pub says: String,
+pub(crate) struct Complaint {
+    pub(crate) says: String,
     /// Rules that report the same defect; if empty, the complaint follows from other complaints.
     #[serde(default)]
-    pub rules: Vec<String>,
+    pub(crate) rules: Vec<String>,
 }
 
 /// A model's requirements.
@@ -171,45 +160,43 @@ pub struct Model {
     #[serde(default)]
     pub one_of: Vec<String>,
     /// Counts of samples.
-    pub samples: Samples,
-    /// Names of the model's compliance tests.
+    pub samples: SampleCounts,
     #[serde(default)]
-    pub tests: Vec<Name>,
+    pub(crate) tests: Vec<Name>,
     /// Whether LoadGen measures tokens.
     #[serde(default)]
-    pub tokens: bool,
+    pub(crate) tokens: bool,
     /// Whether LoadGen must issue all samples equally often (`sample_concatenate_permutation`).
     #[serde(default)]
-    pub equal_issue: bool,
-    /// Latency limits by scenario.
+    pub(crate) equal_issue: bool,
     #[serde(default)]
-    pub limits: BTreeMap<String, Limits>,
+    pub(crate) limits: BTreeMap<String, LatencyLimits>,
     /// Required figures of accuracy.txt.
-    pub accuracy: Vec<Accuracy>,
+    pub(crate) accuracy: Vec<AccuracyFigure>,
     /// Required figures in Interactive; if empty, as `accuracy`.
     #[serde(default)]
-    pub accuracy_interactive: Vec<Accuracy>,
+    pub(crate) accuracy_interactive: Vec<AccuracyFigure>,
     /// Files that an accuracy run keeps beside its log.
     #[serde(default)]
-    pub accuracy_files: Vec<Below>,
+    pub(crate) accuracy_files: Vec<Below>,
     /// The command that writes accuracy.txt.
-    pub script: String,
+    pub(crate) script: String,
     /// Type of an answer's elements.
     #[serde(default = "int32")]
-    pub dtype: String,
+    pub(crate) dtype: String,
     /// Processing of samples that the rules allow in the QSL.
-    pub input: String,
+    pub(crate) input: String,
     /// Whether the QSL may compress samples, each on its own and without loss.
     #[serde(default)]
-    pub lossless: bool,
+    pub(crate) lossless: bool,
     /// Minimum duration in ms, if not the round's.
-    pub min_duration_ms: Option<u64>,
+    pub(crate) min_duration_ms: Option<u64>,
     /// Elements of a sample in the bandwidth formula; `None` if negligible.
-    pub ingress: Option<u64>,
+    pub(crate) ingress: Option<u64>,
     /// Elements of an answer in the bandwidth formula; `None` if negligible.
-    pub egress: Option<u64>,
+    pub(crate) egress: Option<u64>,
     /// Notes on contradictions between sources.
-    pub notes: Option<String>,
+    pub(crate) notes: Option<String>,
 }
 
 fn int32() -> String {
@@ -219,59 +206,46 @@ fn int32() -> String {
 /// Counts of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Samples {
+pub struct SampleCounts {
     /// Minimum number of samples that the QSL keeps loaded.
     pub performance: u64,
-    /// Number of samples in an accuracy run.
-    pub accuracy: u64,
+    pub(crate) accuracy: u64,
     /// Number of samples in an Interactive accuracy run, if different.
     pub accuracy_interactive: Option<u64>,
     /// Minimum number of samples in an Offline query.
     pub offline: u64,
 }
 
-/// Limits on latency at the 99th percentile, in milliseconds.
+/// LatencyLimits on latency at the 99th percentile, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limits {
-    /// Limit to the first token.
-    pub ttft_ms: Option<u64>,
-    /// Limit to each later token.
-    pub tpot_ms: Option<u64>,
-    /// Limit to the whole answer.
-    pub latency_ms: Option<u64>,
+pub(crate) struct LatencyLimits {
+    pub(crate) ttft_ms: Option<u64>,
+    pub(crate) tpot_ms: Option<u64>,
+    pub(crate) latency_ms: Option<u64>,
 }
 
 /// A required figure of accuracy.txt.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Accuracy {
-    /// Name of the metric.
-    pub metric: String,
+pub(crate) struct AccuracyFigure {
+    pub(crate) metric: String,
     /// Text directly before the metric's value.
-    pub pattern: String,
-    /// The reference's value.
-    pub reference: f64,
+    pub(crate) pattern: String,
+    pub(crate) reference: f64,
     /// Minimum, as a share of the reference; 0 accepts any value.
     #[serde(default)]
-    pub at_least: f64,
+    pub(crate) at_least: f64,
     /// Maximum, as a share of the reference.
-    pub at_most: Option<f64>,
+    pub(crate) at_most: Option<f64>,
 }
 
 impl Round {
     /// Reads a built-in round by name, or a file if `name` ends in `.yaml`.
-    ///
-    /// # Errors
-    /// The name is not built in, or the file cannot be read, is invalid or contradicts
-    /// itself.
     pub fn find(name: &str) -> Result<Self, Error> {
         if name.ends_with(".yaml") {
             let path = Path::new(name);
-            return Self::parse(&error::read(path)?).map_err(|what| Error::Content {
-                path: path.to_owned(),
-                what,
-            });
+            return Self::parse(&error::read(path)?).map_err(Error::content(path));
         }
         let known = BUILT_IN.iter().find(|(n, _)| *n == name);
         let Some((_, text)) = known else {
@@ -281,17 +255,12 @@ impl Round {
                 all.join(", ")
             )));
         };
-        Self::parse(text).map_err(|what| Error::Content {
-            path: format!("configs/rounds/{name}.yaml").into(),
-            what,
-        })
+        let path = format!("configs/rounds/{name}.yaml");
+        Self::parse(text).map_err(Error::content(Path::new(&path)))
     }
 
     /// Parses a round.
-    ///
-    /// # Errors
-    /// The text is invalid or contradicts itself; the error is one line.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let round: Round = error::yaml(text)?;
         round.check()?;
         Ok(round)
@@ -324,7 +293,7 @@ impl Round {
 
     /// Folder names of all models with this name in user.conf. The flag says whether the name is
     /// that of the model's Interactive scenario.
-    pub fn models_of(&self, conf: &str) -> Vec<(&Name, bool)> {
+    pub(crate) fn models_of(&self, conf: &str) -> Vec<(&Name, bool)> {
         let all = self.models.iter();
         all.filter_map(|(name, model)| {
             let interactive = model.interactive.as_deref() == Some(conf);
@@ -334,26 +303,24 @@ impl Round {
     }
 
     /// Minimum duration of a model's performance run, in ms.
-    pub fn min_duration_ms(&self, model: &Model) -> u64 {
+    pub(crate) fn min_duration_ms(&self, model: &Model) -> u64 {
         model.min_duration_ms.unwrap_or(self.min_duration_ms)
     }
 }
 
 impl Model {
-    /// All scenarios that the model may have.
-    pub fn scenarios(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn scenarios(&self) -> impl Iterator<Item = &String> {
         self.required.iter().chain(&self.one_of)
     }
 
-    /// Number of samples in an accuracy run of a scenario.
-    pub fn accuracy_samples(&self, scenario: &str) -> u64 {
+    pub(crate) fn accuracy_samples(&self, scenario: &str) -> u64 {
         let interactive = self.samples.accuracy_interactive;
         let interactive = interactive.filter(|_| scenario == "Interactive");
         interactive.unwrap_or(self.samples.accuracy)
     }
 
     /// The command that writes accuracy.txt for the run in `folder`.
-    pub fn accuracy_command(&self, checker: &str, folder: &str) -> String {
+    pub(crate) fn accuracy_command(&self, checker: &str, folder: &str) -> String {
         let log = format!("{folder}/{}", loadgen_log::ACCURACY);
         let with = [
             ("{python}", "python3"),
@@ -367,7 +334,7 @@ impl Model {
     }
 
     /// Required figures of accuracy.txt in a scenario.
-    pub fn accuracy_of(&self, scenario: &str) -> &[Accuracy] {
+    pub(crate) fn accuracy_of(&self, scenario: &str) -> &[AccuracyFigure] {
         if scenario == "Interactive" && !self.accuracy_interactive.is_empty() {
             return &self.accuracy_interactive;
         }
@@ -375,7 +342,7 @@ impl Model {
     }
 }
 
-impl Accuracy {
+impl AccuracyFigure {
     /// The value in a line: the first number after the pattern, if any.
     pub fn find(&self, line: &str) -> Option<f64> {
         let (_, rest) = line.split_once(&self.pattern)?;
@@ -385,18 +352,17 @@ impl Accuracy {
     }
 
     /// Minimum accepted value.
-    pub fn least(&self) -> f64 {
+    pub(crate) fn least(&self) -> f64 {
         self.reference * self.at_least
     }
 
     /// Maximum accepted value, if any.
-    pub fn most(&self) -> Option<f64> {
+    pub(crate) fn most(&self) -> Option<f64> {
         self.at_most.map(|share| self.reference * share)
     }
 }
 
-/// LoadGen's name of a scenario, from the name of the scenario's folder.
-pub fn loadgen_scenario(folder: &str) -> &str {
+pub(crate) fn loadgen_scenario(folder: &str) -> &str {
     if folder == "Interactive" {
         "Server"
     } else {

@@ -25,21 +25,11 @@ fn the_built_in_round_is_sound_and_names_its_sources() {
 }
 
 #[test]
-fn resnet_and_bert_are_no_network_models() {
-    let round = round();
-    for gone in ["resnet", "bert-99", "bert-99.9", "stable-diffusion-xl"] {
-        assert!(!round.models.contains_key(gone), "{gone}");
-    }
-}
-
-#[test]
 fn a_name_of_user_conf_leads_to_its_models() {
     let round = round();
     assert_eq!(models_of(&round, "llama3_1-8b"), [("llama3.1-8b", false)]);
-    assert_eq!(
-        models_of(&round, "llama3_1-8b-interactive"),
-        [("llama3.1-8b", true)]
-    );
+    let expected = [("llama3.1-8b", true)];
+    assert_eq!(models_of(&round, "llama3_1-8b-interactive"), expected);
     let unet = [("3d-unet-99", false), ("3d-unet-99.9", false)];
     assert_eq!(models_of(&round, "3d-unet"), unet);
     assert!(round.models_of("resnet50").is_empty());

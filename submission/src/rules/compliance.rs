@@ -1,54 +1,50 @@
 //! Checks the compliance tests of a model: files, verifiers' results, audit.config.
 
 use super::*;
-use crate::{error, left::AUDIT_CONFIG, round::Answers};
+use crate::{error, manifest::AUDIT_CONFIG, round::AnswerRule};
 
 /// Checks a result's tests, and returns their runs for the checks of every run.
-pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>) -> Vec<Ran> {
+pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Vec<CheckedRun> {
     let mut runs = Vec::new();
     for name in &result.model.tests {
-        let Some(test) = look.round.tests.get(name) else {
+        let Some(test) = check.round.tests.get(name) else {
             continue;
         };
         let folder = result.folder.join(name);
-        let kind = Kind::Test(name.clone());
-        let make = command(look, result, &kind);
+        let kind = RunKind::Test(name.clone());
+        let make = command(check, result, &kind);
         if !folder.is_dir() {
-            look.say_make(TEST_MISSING, &folder, format!("{name} has not run"), make);
+            check.say_make(TEST_MISSING, &folder, format!("{name} has not run"), make);
             continue;
         }
         // Verifiers write these files; `read` reports missing logs of the run.
         let verify = "qdl submit ... --checker DIR";
         for file in test.files.iter().filter(|f| !filled(&folder.join(f))) {
-            look.say_make(
-                TEST_FILES,
-                &folder.join(file),
-                "it is not there, or empty",
-                verify,
-            );
+            let what = "it is not there, or empty";
+            check.say_make(TEST_FILES, &folder.join(file), what, verify);
         }
         for (file, lines) in &test.passes {
             let at = folder.join(file);
             let Ok(text) = error::read(&at) else { continue };
             for wanted in lines {
                 if let Some(what) = refused(&text, wanted) {
-                    look.say_make(TEST_PASS, &at, what, make.clone());
+                    check.say_make(TEST_PASS, &at, what, make.clone());
                 }
             }
             if text.lines().any(|l| l.contains("TEST FAIL")) {
-                look.say_make(TEST_PASS, &at, "it says TEST FAIL", make.clone());
+                check.say_make(TEST_PASS, &at, "it says TEST FAIL", make.clone());
             }
         }
-        audit(look, result, name);
-        let ran = read(look, result, kind);
+        audit(check, result, name);
+        let run = read(check, result, kind);
         let log = folder.join("accuracy").join(loadgen_log::ACCURACY);
         if filled(&log) {
-            answers::kept(look, &ran, &log);
+            answers::kept(check, &run, &log);
         }
-        if test.answers == Some(Answers::Tokens) && filled(&log) {
-            answers::tokens(look, result, &log);
+        if test.answers == Some(AnswerRule::Tokens) && filled(&log) {
+            answers::tokens(check, result, &log);
         }
-        runs.push(ran);
+        runs.push(run);
     }
     runs
 }
@@ -71,39 +67,27 @@ fn refused(text: &str, wanted: &str) -> Option<String> {
 }
 
 /// Checks that the run's audit.config equals an official one of the test, byte for byte.
-fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &Name) {
-    let kind = Kind::Test(test.clone());
-    let kept = look.tree.kept(result.place, &kind).join(AUDIT_CONFIG);
-    let make = command(look, result, &kind);
+fn audit(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) {
+    let kind = RunKind::Test(test.clone());
+    let kept = check.tree.kept(result.id, &kind).join(AUDIT_CONFIG);
+    let make = command(check, result, &kind);
     let Ok(ran) = std::fs::read(&kept) else {
-        look.say_make(
-            TEST_AUDIT,
-            &kept,
-            "no audit.config is kept with the run",
-            make,
-        );
-        return;
+        let what = "no audit.config is kept with the run";
+        return check.say_make(TEST_AUDIT, &kept, what, make);
     };
-    let Some(checker) = look.checker else { return };
-    let official = left::audit_configs(checker, test);
+    let Some(checker) = check.checker else { return };
+    let official = manifest::audit_configs(checker, test);
     if official.is_empty() {
         let at = checker.join("compliance").join(test);
         let what = format!(
             "{} has no audit.config: is it an older checkout of mlcommons/inference?",
             at.display()
         );
-        look.say(TEST_AUDIT, &kept, what);
-        return;
+        return check.say(TEST_AUDIT, &kept, what);
     }
-    if !official
-        .iter()
-        .any(|path| std::fs::read(path).is_ok_and(|o| o == ran))
-    {
-        look.say_make(
-            TEST_AUDIT,
-            &kept,
-            format!("it is not one of the official ones of {test}"),
-            make,
-        );
+    let is_run = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text == ran);
+    if !official.iter().any(is_run) {
+        let what = format!("it is not one of the official ones of {test}");
+        check.say_make(TEST_AUDIT, &kept, what, make);
     }
 }

@@ -10,43 +10,36 @@ use crate::{build, error};
 /// Folders that a submitter's folder may contain.
 const OWN: [&str; 5] = ["systems", "src", "code", "documentation", "results"];
 
-/// Checks the tree as a whole.
-pub(super) fn check(look: &mut Look<'_>) {
-    let tree = look.tree;
+pub(super) fn check(check: &mut TreeCheck<'_>) {
+    let tree = check.tree;
     let own = tree.own();
-    if tree.systems().iter().all(|s| tree.places(s).is_empty()) {
+    if tree.systems().iter().all(|s| tree.results(s).is_empty()) {
         let make = "qdl submit --runs DIR... --output TREE --form FORM.yaml";
-        look.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
+        check.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
     }
     let all = layout::folders(&own).into_iter().chain(layout::files(&own));
     let mapping = |name: &str| tree.division() == Division::Open && name == "model_mapping.json";
     for extra in all.filter(|name| !OWN.contains(&name.as_str()) && !mapping(name)) {
-        look.say(
-            TREE_EXTRA,
-            &own.join(extra),
-            "it has no place there; move it to documentation/",
-        );
+        let what = "it has no place there; move it to documentation/";
+        check.say(TREE_EXTRA, &own.join(extra), what);
     }
     let source = tree.source();
     if !holds_a_file(&source) {
         let make = "qdl submit ... --src FOLDER";
-        look.say_make(TREE_SOURCE, &source, "there is no source of the QDL", make);
+        check.say_make(TREE_SOURCE, &source, "there is no source of the QDL", make);
     }
-    upload(look, &own);
+    upload(check, &own);
     let documents = tree.documentation();
     let mut page = |rule, path: &Path, make: &str| {
         if !filled(path) {
-            look.say_make(rule, path, "it is not there, or empty", make);
+            check.say_make(rule, path, "it is not there, or empty", make);
         }
     };
     let build = "qdl submit ... --node NODE.json";
     page(TREE_SESSION, &documents.join(layout::SESSION_PAGE), build);
     let make = "fill in quantization of the form, then `qdl submit` again";
-    page(
-        TREE_QUANTIZATION,
-        &documents.join(layout::QUANTIZATION_PAGE),
-        make,
-    );
+    let quantization = documents.join(layout::QUANTIZATION_PAGE);
+    page(TREE_QUANTIZATION, &quantization, make);
     let with_results: BTreeSet<Name> = tree.systems().into_iter().collect();
     for system in &with_results {
         for (rule, name) in [
@@ -61,20 +54,17 @@ pub(super) fn check(look: &mut Look<'_>) {
     for file in layout::files(&tree.systems_folder()) {
         let system = file.strip_suffix(".json");
         if system.is_some_and(|s| !with_results.contains(s)) {
-            look.say(
-                TREE_SYSTEM,
-                &tree.systems_folder().join(&file),
-                "the system has no results",
-            );
+            let path = tree.systems_folder().join(&file);
+            check.say(TREE_SYSTEM, &path, "the system has no results");
         }
     }
     for system in &with_results {
-        bandwidths(look, system);
+        bandwidths(check, system);
         let json = tree.system_json(system);
         if !json.is_file() {
             let make = "qdl submit ... --form FORM.yaml --node NODE.json";
             let what = format!("{system} has results and no JSON");
-            look.say_make(TREE_SYSTEM, &json, what, make);
+            check.say_make(TREE_SYSTEM, &json, what, make);
         }
     }
 }
@@ -83,7 +73,7 @@ pub(super) fn check(look: &mut Look<'_>) {
 const LARGEST: u64 = 50 << 20;
 
 /// Reports what MLCommons' upload check (repository_checks.sh) rejects below a folder.
-fn upload(look: &mut Look<'_>, folder: &Path) {
+fn upload(check: &mut TreeCheck<'_>, folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
         let (path, name) = (entry.path(), entry.file_name());
@@ -97,24 +87,21 @@ fn upload(look: &mut Look<'_>, folder: &Path) {
             Some(name) if name.contains(char::is_whitespace) => "its name has a blank",
             _ if of.is_file() && of.len() > LARGEST => "it is larger than 50 MB",
             _ if of.is_dir() => {
-                upload(look, &path);
+                upload(check, &path);
                 continue;
             }
             _ => continue,
         };
-        look.say(TREE_UPLOAD, &path, format!("{what}: no upload takes it"));
+        check.say(TREE_UPLOAD, &path, format!("{what}: no upload takes it"));
     }
 }
 
 /// Checks that the page on bandwidths has a row for each result.
-fn bandwidths(look: &mut Look<'_>, system: &Name) {
-    let path = look.tree.page(system, layout::BANDWIDTH_PAGE);
+fn bandwidths(check: &mut TreeCheck<'_>, system: &Name) {
+    let path = check.tree.page(system, layout::BANDWIDTH_PAGE);
     let Ok(text) = error::read(&path) else { return };
-    for place in look.tree.places(system) {
-        let row = format!(
-            "| {} | {} | {} |",
-            place.system, place.model, place.scenario
-        );
+    for id in check.tree.results(system) {
+        let row = format!("| {} | {} | {} |", id.system, id.model, id.scenario);
         let row = text.lines().find(|line| line.starts_with(&row));
         let what = match row {
             None => "it has no row for",
@@ -122,112 +109,95 @@ fn bandwidths(look: &mut Look<'_>, system: &Name) {
             Some(row) if row.ends_with("| yes |") => continue,
             Some(_) => "the NICs do not say their rate, for",
         };
-        look.say(TREE_BANDWIDTH, &path, format!("{what} {}", place.words()));
+        check.say(TREE_BANDWIDTH, &path, format!("{what} {id}"));
     }
 }
 
 fn holds_a_file(folder: &Path) -> bool {
-    let here = layout::files(folder)
-        .iter()
-        .any(|f| filled(&folder.join(f)));
-    here || layout::folders(folder)
-        .iter()
-        .any(|f| holds_a_file(&folder.join(f)))
+    let (files, folders) = (layout::files(folder), layout::folders(folder));
+    let is_filled = files.iter().any(|f| filled(&folder.join(f)));
+    is_filled || folders.iter().any(|f| holds_a_file(&folder.join(f)))
 }
 
-/// Checks the scenarios of one model of a system.
-pub(super) fn scenarios(look: &mut Look<'_>, system: &Name, model: &Name, scenarios: &[&str]) {
-    let folder = look.tree.own().join("results").join(system).join(model);
-    let Some(of_round) = look.round.models.get(model) else {
-        let all: Vec<_> = look.round.models.keys().map(|m| &**m).collect();
-        let what = format!(
-            "{model} is no datacenter model of round {}; there are {}",
-            look.round.round,
-            all.join(", ")
-        );
-        look.say(MODEL_KNOWN, &folder, what);
+pub(super) fn scenarios(
+    check: &mut TreeCheck<'_>,
+    system: &Name,
+    model: &Name,
+    scenarios: &[&str],
+) {
+    let folder = check.tree.own().join("results").join(system).join(model);
+    let Some(of_round) = check.round.models.get(model) else {
+        let all: Vec<_> = check.round.models.keys().map(|m| &**m).collect();
+        let (round, all) = (&check.round.round, all.join(", "));
+        let what = format!("{model} is no datacenter model of round {round}; there are {all}");
+        check.say(MODEL_KNOWN, &folder, what);
         return;
     };
-    for odd in scenarios
-        .iter()
-        .filter(|s| of_round.scenarios().all(|k| k != **s))
-    {
-        look.say(
-            SCENARIO_KNOWN,
-            &folder.join(odd),
-            format!("{model} has no scenario {odd}"),
-        );
+    let is_known = |s: &&&str| of_round.scenarios().any(|known| known == **s);
+    for odd in scenarios.iter().filter(|s| !is_known(s)) {
+        let what = format!("{model} has no scenario {odd}");
+        check.say(SCENARIO_KNOWN, &folder.join(odd), what);
     }
     let has = |wanted: &String| scenarios.contains(&wanted.as_str());
     for missing in of_round.required.iter().filter(|s| !has(s)) {
         let what = format!("{model} needs {missing} too");
-        look.say_make(
-            SCENARIO_REQUIRED,
-            &folder.join(missing),
-            what,
-            run_it(missing),
-        );
+        let path = folder.join(missing);
+        check.say_make(SCENARIO_REQUIRED, &path, what, run_it(missing));
     }
     if !of_round.one_of.is_empty() && !of_round.one_of.iter().any(has) {
         let what = format!("{model} needs one of {}", of_round.one_of.join(", "));
-        look.say_make(SCENARIO_REQUIRED, &folder, what, run_it("Server"));
+        check.say_make(SCENARIO_REQUIRED, &folder, what, run_it("Server"));
     }
 }
 
 fn run_it(scenario: &str) -> String {
-    let name = crate::round::loadgen_scenario(scenario).to_ascii_lowercase();
+    let name = loadgen_scenario(scenario).to_ascii_lowercase();
     format!("frontend --config FRONTEND.yaml --scenario {name} --output RUNS/{name}")
 }
 
 /// Checks measurements.json, README.md and user.conf of a result.
-pub(super) fn measured(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
+pub(super) fn measured(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
     let path = result.folder.join("measurements.json");
-    let form = format!("models.{} of the form", result.place.model);
+    let model = &result.id.model;
+    let fill = format!("fill in models.{model} of the form, then `qdl submit` again");
     match error::read_json::<serde_json::Map<String, Value>>(&path) {
-        Err(error) => look.say_make(MEASURED_FIELD, &path, error.to_string(), fill(&form)),
+        Err(error) => check.say_make(MEASURED_FIELD, &path, error.to_string(), fill),
         Ok(fields) => {
-            for field in &look.round.measurements {
-                let empty = match fields.get(field) {
-                    None => Some(format!("{field} is missing")),
-                    Some(value) if is_empty(value) => Some(format!("{field} is empty")),
-                    Some(_) => None,
+            for field in &check.round.measurements {
+                let what = match fields.get(field) {
+                    None => format!("{field} is missing"),
+                    Some(value) if is_empty(value) => format!("{field} is empty"),
+                    Some(_) => continue,
                 };
-                if let Some(what) = empty {
-                    look.say_make(MEASURED_FIELD, &path, what, fill(&form));
-                }
+                check.say_make(MEASURED_FIELD, &path, what, &fill);
             }
         }
     }
-    readme(look, result, runs);
-    user_conf(look, result);
+    readme(check, result, runs);
+    user_conf(check, result);
 }
 
 /// Checks that the README has all words of each command, except the program's path.
-fn readme(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
+fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
     let path = result.folder.join("README.md");
     let text = match error::read(&path) {
         Ok(text) => text,
-        Err(error) => return look.say(MEASURED_README, &path, error.to_string()),
+        Err(error) => return check.say(MEASURED_README, &path, error.to_string()),
     };
     if text.trim().is_empty() {
-        return look.say(MEASURED_README, &path, "it is empty");
+        return check.say(MEASURED_README, &path, "it is empty");
     }
-    for (run, left) in runs
-        .iter()
-        .filter_map(|ran| Some((&ran.run, ran.left.as_ref()?)))
-    {
-        let mut words = left.command.iter().skip(1);
+    let with_manifest = runs.iter();
+    let with_manifest = with_manifest.filter_map(|r| Some((&r.kind, r.manifest.as_ref()?)));
+    for (kind, manifest) in with_manifest {
+        let mut words = manifest.command.iter().skip(1);
         let missing =
             |word: &&String| !text.contains(*word) && !text.contains(&build::quoted(word));
         if let Some(word) = words.find(missing) {
-            let what = format!("the command of the {run} run is not in it: no {word:?}");
-            return look.say(MEASURED_README, &path, what);
+            let what = format!("the command of the {kind} run is not in it: no {word:?}");
+            return check.say(MEASURED_README, &path, what);
         }
     }
-}
-
-fn fill(form: &str) -> String {
-    format!("fill in {form}, then `qdl submit` again")
 }
 
 /// Whether the checker calls a value empty: "", blanks, null, 0, false, [] and {}.
@@ -242,14 +212,11 @@ pub(super) fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn user_conf(look: &mut Look<'_>, result: &Result<'_>) {
+fn user_conf(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) {
     let path = result.folder.join("user.conf");
     let text = match error::read(&path) {
         Ok(text) => text,
-        Err(error) => {
-            look.say(MEASURED_CONF, &path, error.to_string());
-            return;
-        }
+        Err(error) => return check.say(MEASURED_CONF, &path, error.to_string()),
     };
     let mut lines = 0;
     for (number, line) in text.lines().enumerate() {
@@ -259,16 +226,13 @@ fn user_conf(look: &mut Look<'_>, result: &Result<'_>) {
         }
         lines += 1;
         let key = name.rsplit('.').next().unwrap_or_default();
-        if !look.round.user_conf.iter().any(|k| k == key) {
+        if !check.round.user_conf.iter().any(|k| k == key) {
             let what = format!("line {}: {key} is not the submitter's to set", number + 1);
-            look.say(MEASURED_CONF, &path, what);
+            check.say(MEASURED_CONF, &path, what);
         }
     }
     if lines == 0 {
-        look.say(
-            MEASURED_CONF,
-            &path,
-            "it sets nothing: LoadGen ran with a target of 1 per second",
-        );
+        let what = "it sets nothing: LoadGen ran with a target of 1 per second";
+        check.say(MEASURED_CONF, &path, what);
     }
 }

@@ -5,7 +5,6 @@ mod accuracy;
 mod answers;
 mod compliance;
 mod files;
-mod latency;
 mod record;
 mod run;
 mod system;
@@ -13,26 +12,27 @@ mod system;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 pub use answers::check_runs;
 
+use ::record::Manifest;
 use loadgen_log::Detail;
 
 use crate::{
-    layout::{self, Division, Kind, Name, Place, Tree},
-    left::{self, Left},
-    round::{Model, Round},
+    layout::{self, Division, Name, ResultId, RunKind, Tree},
+    manifest,
+    round::{Model, Round, loadgen_scenario},
 };
 
-/// A rule of a submission.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// The rule's id.
+pub struct SubmissionRule {
     pub id: &'static str,
     /// The requirement, as a statement that holds for a correct tree.
     pub says: &'static str,
-    /// Divisions without this rule.
     pub not_in: &'static [Division],
 }
 
@@ -40,13 +40,14 @@ pub struct Rule {
 /// Open` leaves it to the Network division alone.
 macro_rules! rules {
     ($($name:ident $id:literal $says:literal $(not $($division:ident)+)?;)*) => {
-        $(#[doc = $says] pub const $name: &$crate::rules::Rule = &$crate::rules::Rule {
+        use $crate::rules::SubmissionRule as Declared;
+        $(#[doc = $says] pub const $name: &Declared = &Declared {
             id: $id,
             says: $says,
             not_in: &[$($($crate::layout::Division::$division),+)?],
         };)*
         /// All rules of this list.
-        pub const ALL: &[&$crate::rules::Rule] = &[$($name),*];
+        pub const ALL: &[&Declared] = &[$($name),*];
     };
 }
 pub(crate) use rules;
@@ -129,45 +130,42 @@ rules! {
     TEST_AUDIT "test.audit" "the test ran with the official audit.config" not Open;
 }
 
-/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The rule.
-    pub rule: &'static Rule,
+pub struct RuleFinding {
+    pub rule: &'static SubmissionRule,
     /// System, model and scenario of the result; empty if it concerns the whole tree.
     pub result: String,
     /// The file or folder, relative to the submitter's folder.
     pub place: String,
-    /// What is wrong.
     pub what: String,
     /// The command that mends it; empty if there is none.
     pub make: String,
 }
 
-/// The state of a check: the tree, the round, and the findings so far.
-pub(crate) struct Look<'a> {
-    pub(crate) tree: &'a Tree,
-    pub(crate) round: &'a Round,
+/// The check of a tree, with the findings so far.
+struct TreeCheck<'a> {
+    tree: &'a Tree,
+    round: &'a Round,
     /// The checkout of mlcommons/inference.
-    pub(crate) checker: Option<&'a Path>,
-    pub(crate) found: Vec<Finding>,
+    checker: Option<&'a Path>,
+    found: Vec<RuleFinding>,
 }
 
 /// A result: a scenario of a model in the round.
-pub(crate) struct Result<'a> {
-    pub(crate) place: &'a Place,
-    pub(crate) model: &'a Model,
-    pub(crate) folder: std::path::PathBuf,
+struct CheckedResult<'a> {
+    id: &'a ResultId,
+    model: &'a Model,
+    folder: PathBuf,
 }
 
 /// A run of a result. Logs that cannot be read are `None`.
-pub(crate) struct Ran {
-    pub(crate) run: Kind,
-    pub(crate) detail: Option<Detail>,
-    pub(crate) left: Option<Left>,
+struct CheckedRun {
+    kind: RunKind,
+    detail: Option<Detail>,
+    manifest: Option<Manifest>,
 }
 
-impl Ran {
+impl CheckedRun {
     /// The nodes in the SUT's name.
     fn nodes(&self) -> Vec<Name> {
         let nodes = self.detail.iter().flat_map(Detail::nodes);
@@ -175,15 +173,24 @@ impl Ran {
     }
 }
 
-impl Look<'_> {
-    pub(crate) fn say(&mut self, rule: &'static Rule, at: &Path, what: impl Into<String>) {
+impl<'a> TreeCheck<'a> {
+    fn new(tree: &'a Tree, round: &'a Round, checker: Option<&'a Path>) -> Self {
+        TreeCheck {
+            tree,
+            round,
+            checker,
+            found: Vec::new(),
+        }
+    }
+
+    fn say(&mut self, rule: &'static SubmissionRule, at: &Path, what: impl Into<String>) {
         self.say_make(rule, at, what, "");
     }
 
     /// Adds a finding with the command that mends it, if the division has the rule.
-    pub(crate) fn say_make(
+    fn say_make(
         &mut self,
-        rule: &'static Rule,
+        rule: &'static SubmissionRule,
         at: &Path,
         what: impl Into<String>,
         make: impl Into<String>,
@@ -193,20 +200,12 @@ impl Look<'_> {
         }
         let place = self.tree.short(at);
         // Paths: `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
-        let mut parts = place
-            .split('/')
-            .skip_while(|p| ["documentation", "runs"].contains(p));
-        let first = parts.next();
-        let parts: Vec<_> = match first {
-            Some("results") => parts.take(3).collect(),
-            Some(system) if place.starts_with("documentation/runs/") => {
-                std::iter::once(system).chain(parts.take(2)).collect()
-            }
-            _ => Vec::new(),
-        };
-        self.found.push(Finding {
+        let below = ["results/", "documentation/runs/"];
+        let result = below.iter().find_map(|folder| place.strip_prefix(folder));
+        let result = result.map(|path| path.split('/').take(3).collect::<Vec<_>>());
+        self.found.push(RuleFinding {
             rule,
-            result: parts.join(" "),
+            result: result.unwrap_or_default().join(" "),
             place,
             what: what.into(),
             make: make.into(),
@@ -214,99 +213,94 @@ impl Look<'_> {
     }
 }
 
+/// The result `id`; `None` if the round lacks its model.
+fn checked_result<'a>(
+    tree: &Tree,
+    round: &'a Round,
+    id: &'a ResultId,
+) -> Option<CheckedResult<'a>> {
+    Some(CheckedResult {
+        id,
+        model: round.models.get(&id.model)?,
+        folder: tree.scenario(id),
+    })
+}
+
 /// Checks a whole tree. With `checker`, a checkout of mlcommons/inference, also compares each
 /// test's audit.config with the official one.
-pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<Finding> {
-    let mut look = Look {
-        tree,
-        round,
-        checker,
-        found: Vec::new(),
-    };
-    files::check(&mut look);
+pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<RuleFinding> {
+    let mut check = TreeCheck::new(tree, round, checker);
+    files::check(&mut check);
     for system in tree.systems() {
-        system::check(&mut look, &system);
-        let places = tree.places(&system);
+        system::check(&mut check, &system);
+        let results = tree.results(&system);
         let mut by_model: BTreeMap<&Name, Vec<&str>> = BTreeMap::new();
-        for place in &places {
-            let scenarios = by_model.entry(&place.model).or_default();
-            scenarios.push(&place.scenario);
+        for id in &results {
+            let scenarios = by_model.entry(&id.model).or_default();
+            scenarios.push(&id.scenario);
         }
         for (model, scenarios) in by_model {
-            files::scenarios(&mut look, &system, model, &scenarios);
+            files::scenarios(&mut check, &system, model, &scenarios);
         }
-        for place in &places {
-            let Some(model) = round.models.get(&place.model) else {
-                continue;
-            };
-            let folder = tree.scenario(place);
-            let result = Result {
-                place,
-                model,
-                folder,
-            };
-            check_result(&mut look, &result);
+        for id in &results {
+            if let Some(result) = checked_result(tree, round, id) {
+                check_result(&mut check, &result);
+            }
         }
     }
-    look.found
+    check.found
 }
 
-fn check_result(look: &mut Look<'_>, result: &Result<'_>) {
-    let performance = read(look, result, Kind::Performance);
-    let accuracy = read(look, result, Kind::Accuracy);
+fn check_result(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) {
+    let performance = read(check, result, RunKind::Performance);
+    let accuracy = read(check, result, RunKind::Accuracy);
     let mut runs = vec![performance, accuracy];
-    runs.extend(compliance::check(look, result));
-    files::measured(look, result, &runs);
-    for ran in &runs {
-        run::check(look, result, ran);
+    runs.extend(compliance::check(check, result));
+    files::measured(check, result, &runs);
+    for run in &runs {
+        run::check(check, result, run);
     }
-    accuracy::check(look, result, &runs);
-    run::together(look, result, &runs);
-    record::check(look, result, &runs);
+    accuracy::check(check, result, &runs);
+    run::compare(check, result, &runs);
+    record::check(check, result, &runs);
 }
 
-/// Reads a run's log and record; adds findings for what cannot be read.
-pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: Kind) -> Ran {
-    let folder = layout::run_folder(&result.folder, &run);
+/// Reads a run's log and manifest; adds findings for what cannot be read.
+fn read(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, kind: RunKind) -> CheckedRun {
+    let folder = layout::run_folder(&result.folder, &kind);
     let path = folder.join(loadgen_log::DETAIL);
-    let make = command(look, result, &run);
-    let missing: Vec<_> = [loadgen_log::SUMMARY, loadgen_log::DETAIL]
-        .into_iter()
-        .filter(|name| !filled(&folder.join(name)))
-        .collect();
-    for name in &missing {
-        look.say_make(
-            RUN_LOG,
-            &folder.join(name),
-            "it is not there, or empty",
-            make.clone(),
-        );
+    let make = command(check, result, &kind);
+    for name in [loadgen_log::SUMMARY, loadgen_log::DETAIL] {
+        let path = folder.join(name);
+        if !filled(&path) {
+            let what = "it is not there, or empty";
+            check.say_make(RUN_LOG, &path, what, make.clone());
+        }
     }
-    let detail = match Detail::open(&path) {
-        Ok(detail) => Some(detail),
-        Err(_) if missing.contains(&loadgen_log::DETAIL) => None,
-        Err(error) => {
-            look.say_make(RUN_LOG, &path, error.to_string(), make);
-            None
-        }
-    };
-    let kept = look.tree.kept(result.place, &run);
-    let left = match Left::read(&kept) {
-        Ok(left) => left,
-        Err(error) => {
-            look.say(RECORD_MISSING, &kept, error.to_string());
-            None
-        }
-    };
-    Ran { run, detail, left }
+    let detail = Detail::open(&path);
+    if let Err(error) = &detail
+        && filled(&path)
+    {
+        check.say_make(RUN_LOG, &path, error.to_string(), make);
+    }
+    let kept = check.tree.kept(result.id, &kind);
+    let manifest = manifest::read(&kept);
+    if let Err(error) = &manifest {
+        check.say(RECORD_MISSING, &kept, error.to_string());
+    }
+    CheckedRun {
+        kind,
+        detail: detail.ok(),
+        manifest: manifest.unwrap_or_default(),
+    }
 }
 
 /// Path of a test's audit.config below `compliance`: some tests have one for each model.
-fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &Name) -> String {
-    let own = look.checker.map(|c| left::audit_configs(c, test));
+fn audit_of(check: &TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) -> String {
+    let own = check.checker.map(|c| manifest::audit_configs(c, test));
     let of_model = own.iter().flatten().find_map(|path| {
         let folder = path.parent()?.file_name()?.to_str()?;
-        let model = &result.place.model;
+        let model = &result.id.model;
         model.starts_with(folder).then(|| folder.to_owned())
     });
     match of_model {
@@ -316,33 +310,32 @@ fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &Name) -> String {
 }
 
 /// Whether the file exists and is not empty.
-pub(crate) fn filled(path: &Path) -> bool {
+fn filled(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)
 }
 
 /// The command that repeats a run.
-pub(crate) fn command(look: &Look<'_>, result: &Result<'_>, run: &Kind) -> String {
-    let scenario = crate::round::loadgen_scenario(&result.place.scenario);
-    let scenario = match scenario {
+fn command(check: &TreeCheck<'_>, result: &CheckedResult<'_>, kind: &RunKind) -> String {
+    let scenario = match loadgen_scenario(&result.id.scenario) {
         "SingleStream" => "single-stream".to_owned(),
         other => other.to_ascii_lowercase(),
     };
-    let conf = match (&*result.place.scenario, &result.model.interactive) {
+    let conf = match (&*result.id.scenario, &result.model.interactive) {
         ("Interactive", Some(conf)) => conf,
         _ => &result.model.conf,
     };
-    let more = match run {
-        Kind::Performance => "--mode performance".to_owned(),
-        Kind::Accuracy => "--mode accuracy".to_owned(),
-        Kind::Test(test) => {
-            let checker = look
-                .checker
-                .map_or("CHECKER".into(), |p| p.display().to_string());
-            let audit = audit_of(look, result, test);
+    let more = match kind {
+        RunKind::Performance => "--mode performance".to_owned(),
+        RunKind::Accuracy => "--mode accuracy".to_owned(),
+        RunKind::Test(test) => {
+            let checker = check.checker.map(|path| path.display().to_string());
+            let checker = checker.as_deref().unwrap_or("CHECKER");
+            let audit = audit_of(check, result, test);
             format!("--mode performance --audit-config {checker}/compliance/{audit}")
         }
     };
     format!(
-        "frontend --config FRONTEND.yaml --scenario {scenario} {more} --output RUNS/{run}  # loadgen.model: {conf}"
+        "frontend --config FRONTEND.yaml --scenario {scenario} {more} --output RUNS/{kind}  \
+         # loadgen.model: {conf}"
     )
 }

@@ -6,45 +6,39 @@ use super::{files::is_empty, *};
 use crate::{describe, error};
 
 /// Checks `systems/SYSTEM.json`.
-pub(super) fn check(look: &mut Look<'_>, system: &Name) {
-    let path = look.tree.system_json(system);
+pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
+    let path = check.tree.system_json(system);
     if !path.is_file() {
         return;
     }
     let fields: Map<String, Value> = match error::read_json(&path) {
         Ok(fields) => fields,
-        Err(error) => return look.say(SYSTEM_JSON, &path, error.to_string()),
+        Err(error) => return check.say(SYSTEM_JSON, &path, error.to_string()),
     };
-    let round = look.round;
+    let round = check.round;
     let make = "fill in the form, then `qdl submit` again";
-    let division = look.tree.division();
+    let division = check.tree.division();
     let network = round.system.network_of(division);
     let all = round.system.fields.iter().chain(network);
     for missing in all.filter(|f| !fields.contains_key(*f)) {
-        look.say_make(SYSTEM_FIELD, &path, format!("{missing} is missing"), make);
+        check.say_make(SYSTEM_FIELD, &path, format!("{missing} is missing"), make);
     }
     let must_say = round.system.filled.iter().chain(network);
     for field in must_say {
         // The checker calls the number 0 empty, but not the text "0".
         if fields.get(field).is_some_and(is_empty) {
-            look.say_make(SYSTEM_EMPTY, &path, format!("{field} is empty"), make);
+            check.say_make(SYSTEM_EMPTY, &path, format!("{field} is empty"), make);
         }
     }
     for field in &round.system.numbers {
         if let Some(value) = fields.get(field).filter(|v| !is_whole(v)) {
-            look.say_make(
-                SYSTEM_NUMBER,
-                &path,
-                format!("{field} is {value}, no whole number"),
-                make,
-            );
+            let what = format!("{field} is {value}, no whole number");
+            check.say_make(SYSTEM_NUMBER, &path, what, make);
         }
     }
     let text = |field: &str| {
-        fields
-            .get(field)
-            .and_then(Value::as_str)
-            .map_or("", str::trim)
+        let value = fields.get(field).and_then(Value::as_str);
+        value.map_or("", str::trim)
     };
     let shown = |field: &str| fields.get(field).cloned().unwrap_or_default();
     let said = fields.get("is_network");
@@ -60,11 +54,11 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
             _ => "has no place outside the Network division",
         };
         let what = format!("is_network is {}, which {wanted}", shown("is_network"));
-        look.say(SYSTEM_NETWORK, &path, what);
+        check.say(SYSTEM_NETWORK, &path, what);
     }
     for (rule, field, wanted) in [
         (SYSTEM_DIVISION, "division", division.name()),
-        (SYSTEM_SUBMITTER, "submitter", look.tree.submitter()),
+        (SYSTEM_SUBMITTER, "submitter", check.tree.submitter()),
         (SYSTEM_TYPE, "system_type", &round.system_type),
     ] {
         // The checker ignores case in the first two, and aborts on an unknown system_type.
@@ -73,32 +67,23 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
             _ => text(field).eq_ignore_ascii_case(wanted),
         };
         if !same {
-            look.say(
-                rule,
-                &path,
-                format!("{field} is {}, not {wanted:?}", shown(field)),
-            );
+            let what = format!("{field} is {}, not {wanted:?}", shown(field));
+            check.say(rule, &path, what);
         }
     }
     let status = text("status").to_ascii_lowercase();
     if !round.statuses.contains(&status) {
         let all = round.statuses.join(", ");
-        look.say(
-            SYSTEM_STATUS,
-            &path,
-            format!("status is {}, none of {all}", shown("status")),
-        );
+        let what = format!("status is {}, none of {all}", shown("status"));
+        check.say(SYSTEM_STATUS, &path, what);
     }
     let fabric = text("network_type");
-    let permitted = |f: &&String| {
-        fabric
-            .to_ascii_lowercase()
-            .contains(&f.to_ascii_lowercase())
-    };
-    if !fabric.is_empty() && !round.fabrics.iter().any(|f| permitted(&f)) {
+    let lower = fabric.to_ascii_lowercase();
+    let mut permitted = round.fabrics.iter().map(|f| f.to_ascii_lowercase());
+    if !fabric.is_empty() && !permitted.any(|f| lower.contains(&f)) {
         let all = round.fabrics.join(", ");
         let what = format!("network_type is {fabric:?}, which is none of {all}");
-        look.say(SYSTEM_FABRIC, &path, what);
+        check.say(SYSTEM_FABRIC, &path, what);
     }
     let protocol = text("network_protocol");
     let layered = protocol.contains("over") || protocol.contains('/');
@@ -106,9 +91,9 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
         let what = format!(
             "network_protocol is {protocol:?}: say what runs over what, as TCP/IPv4 over Ethernet"
         );
-        look.say(SYSTEM_LAYERS, &path, what);
+        check.say(SYSTEM_LAYERS, &path, what);
     }
-    ecc(look, system);
+    ecc(check, system);
 }
 
 fn is_whole(value: &Value) -> bool {
@@ -120,15 +105,15 @@ fn is_whole(value: &Value) -> bool {
 }
 
 /// Checks that the nodes' descriptions report ECC.
-fn ecc(look: &mut Look<'_>, system: &Name) {
-    let folder = look.tree.nodes(system);
+fn ecc(check: &mut TreeCheck<'_>, system: &Name) {
+    let folder = check.tree.nodes(system);
     for file in layout::files(&folder) {
         let path = folder.join(&file);
         match error::read_json::<describe::Node>(&path) {
-            Err(error) => look.say(SYSTEM_ECC, &path, error.to_string()),
+            Err(error) => check.say(SYSTEM_ECC, &path, error.to_string()),
             Ok(node) => {
                 for what in node.without_ecc() {
-                    look.say(SYSTEM_ECC, &path, format!("{}: {what}", node.host));
+                    check.say(SYSTEM_ECC, &path, format!("{}: {what}", node.host));
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use record::{RunRecord, Summary};
-use tune::{Halt, Kind, Limit, Record, Setting, System};
+use tune::{Halt, RateKind, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
 
 use super::{args::TuneArgs, yaml::Yaml};
 use crate::run::{check::SERVER_QUERIES, interrupt};
@@ -33,7 +33,7 @@ const MOST_QUERIES: u64 = 8 * SERVER_QUERIES;
 
 pub struct Runner<'a> {
     pub args: &'a TuneArgs,
-    pub kind: Kind,
+    pub kind: RateKind,
     pub yaml: Yaml,
     /// The folder that the configuration's paths are relative to.
     pub base: PathBuf,
@@ -41,8 +41,8 @@ pub struct Runner<'a> {
     pub patience: Duration,
 }
 
-impl System for Runner<'_> {
-    fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
+impl TrialRunner for Runner<'_> {
+    fn run(&mut self, setting: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
         let began = Instant::now();
         let folder = if setting.full { "full" } else { "trial" };
         let folder = self.args.output.join(folder);
@@ -65,8 +65,8 @@ impl System for Runner<'_> {
         });
         let mut record = match record {
             Err(error) if is_refused => {
-                let (limited_by, none) = (format!("{error:#}"), Record::default());
-                Record { limited_by, ..none }
+                let (limited_by, none) = (format!("{error:#}"), TrialRecord::default());
+                TrialRecord { limited_by, ..none }
             }
             record => record.map_err(|error| Halt::Unmeasured(format!("{error:#}")))?,
         };
@@ -77,7 +77,7 @@ impl System for Runner<'_> {
 
 impl Runner<'_> {
     /// Runs a trial; returns its standard error.
-    fn child(&self, folder: &Path, setting: &Setting) -> Result<(ExitStatus, String)> {
+    fn child(&self, folder: &Path, setting: &TrialSetting) -> Result<(ExitStatus, String)> {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let mut yaml = self.yaml.clone();
         for (key, value) in &setting.knobs {
@@ -135,11 +135,11 @@ impl Runner<'_> {
         Ok((status, fs::read_to_string(&stderr).unwrap_or_default()))
     }
 
-    fn rate(&self, setting: &Setting) -> Vec<String> {
+    fn rate(&self, setting: &TrialSetting) -> Vec<String> {
         let (scenario, (flag, before)) = match self.kind {
-            Kind::Server => ("server", ("--target-qps", "")),
-            Kind::Offline => ("offline", ("--target-qps", "")),
-            Kind::MultiStream => ("multi-stream", ("--set", "samples_per_query=")),
+            RateKind::Server => ("server", ("--target-qps", "")),
+            RateKind::Offline => ("offline", ("--target-qps", "")),
+            RateKind::MultiStream => ("multi-stream", ("--set", "samples_per_query=")),
         };
         let (rate, seconds) = (setting.rate, setting.seconds);
         let words = format!(
@@ -149,7 +149,7 @@ impl Runner<'_> {
         words.split(' ').map(str::to_owned).collect()
     }
 
-    fn read(&self, folder: &Path) -> Result<Record> {
+    fn read(&self, folder: &Path) -> Result<TrialRecord> {
         let path = folder.join(record::SUMMARY);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let Summary { run, .. } = serde_json::from_str(&text)?;
@@ -158,7 +158,7 @@ impl Runner<'_> {
 }
 
 /// A trial's record, from its run's.
-fn of_run(run: &RunRecord, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
+fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
     let loadgen = run.loadgen.as_ref();
     let loadgen = loadgen.context("LoadGen did not judge it")?;
     let mut valid = loadgen.valid.context("LoadGen did not judge it")?;
@@ -166,14 +166,14 @@ fn of_run(run: &RunRecord, kind: Kind, bound_ms: Option<f64>) -> Result<Record> 
     for limit in &loadgen.limits {
         let (name, bound) = (limit.name.clone(), limit.limit);
         if let (true, Some(was)) = (limit.at_most, limit.was) {
-            limits.push(Limit { name, was, bound });
-        } else if name == "duration" && kind == Kind::MultiStream && !limit.met {
+            limits.push(TrialLimit { name, was, bound });
+        } else if name == "duration" && kind == RateKind::MultiStream && !limit.met {
             // LoadGen makes MultiStream's queries beforehand: they were too few for the duration.
             let (queries, was) = (loadgen.queries.unwrap_or(0) as f64, run.duration_s * 1e6);
             longer = Some((1.1 * queries * bound / was.max(1.0)) as u64);
         }
     }
-    if let (Kind::MultiStream, Some(bound)) = (kind, bound_ms) {
+    if let (RateKind::MultiStream, Some(bound)) = (kind, bound_ms) {
         let latency = loadgen.latency.context("it has no 99th percentile")?;
         let (name, was, bound) = (
             "p99 query latency".to_owned(),
@@ -181,19 +181,19 @@ fn of_run(run: &RunRecord, kind: Kind, bound_ms: Option<f64>) -> Result<Record> 
             bound * 1000.0,
         );
         valid &= was <= bound;
-        limits.push(Limit { name, was, bound });
+        limits.push(TrialLimit { name, was, bound });
     }
     let early = loadgen.early_stopping.as_ref().filter(|early| !early.met);
     let unsure = early.and_then(|early| early.needs);
-    let part = limits.iter().map(Limit::part).fold(0.0, f64::max);
+    let part = limits.iter().map(TrialLimit::part).fold(0.0, f64::max);
     let unsure = unsure.filter(|needs| part <= CLOSE || *needs <= MOST_QUERIES);
-    Ok(Record {
+    Ok(TrialRecord {
         valid,
         needs: longer.max(unsure).filter(|_| !valid && part <= 1.0),
         limits,
         achieved: run.per_s,
         limited_by: run.limits.line.clone(),
-        ..Record::default()
+        ..TrialRecord::default()
     })
 }
 
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    fn of_json(run: &Value, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
+    fn of_json(run: &Value, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
         let run = serde_json::from_value(run.clone()).expect("a run");
         of_run(&run, kind, bound_ms)
     }
@@ -221,25 +221,25 @@ mod tests {
         let loadgen = json!({"valid": true, "latency": latency, "limits": limits});
         let summary = json!({"per_s": 7.5, "limits": {"line": "slots"}, "loadgen": loadgen});
         let of = |kind, bound| of_json(&summary, kind, bound).expect("sound");
-        let server = of(Kind::Server, None);
+        let server = of(RateKind::Server, None);
         let binds = server.binds().expect("two limits");
         assert_eq!((server.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
         assert_eq!(server.achieved, 7.5);
         assert_eq!(server.limited_by.as_str(), "slots");
-        assert!(of(Kind::MultiStream, Some(4.0)).valid);
-        assert!(!of(Kind::MultiStream, Some(2.0)).valid);
-        assert!(of_json(&json!({"loadgen": null}), Kind::Server, None).is_err());
+        assert!(of(RateKind::MultiStream, Some(4.0)).valid);
+        assert!(!of(RateKind::MultiStream, Some(2.0)).valid);
+        assert!(of_json(&json!({"loadgen": null}), RateKind::Server, None).is_err());
     }
 
     #[test]
     fn a_trial_needs_more_queries_only_where_its_bounds_are_kept() {
         for (kind, part, needs, duration, expected) in [
-            (Kind::Server, 0.29, 459, 2.0, Some(459)),
-            (Kind::Server, 0.29, 90_000, 2.0, Some(90_000)),
-            (Kind::Server, 0.95, 1000, 2.0, Some(1000)),
-            (Kind::Server, 0.95, 90_000, 2.0, None),
-            (Kind::Server, 1.01, 459, 2.0, None),
-            (Kind::MultiStream, 0.9, 662, 0.1, Some(1100)),
+            (RateKind::Server, 0.29, 459, 2.0, Some(459)),
+            (RateKind::Server, 0.29, 90_000, 2.0, Some(90_000)),
+            (RateKind::Server, 0.95, 1000, 2.0, Some(1000)),
+            (RateKind::Server, 0.95, 90_000, 2.0, None),
+            (RateKind::Server, 1.01, 459, 2.0, None),
+            (RateKind::MultiStream, 0.9, 662, 0.1, Some(1100)),
         ] {
             let limits = [
                 limit("p99 latency", part, 1.0, true),

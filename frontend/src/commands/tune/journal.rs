@@ -10,15 +10,15 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tune::{Halt, Record, Setting, System, Trial};
+use tune::{FinishedTrial, Halt, TrialRecord, TrialRunner, TrialSetting};
 
 /// A journal, and the system of the trials that it lacks.
 pub struct Journal<'a> {
     file: File,
-    past: VecDeque<Trial>,
+    past: VecDeque<FinishedTrial>,
     /// Full runs: with a larger budget, trials come before the next one.
-    full: VecDeque<Trial>,
-    system: &'a mut dyn System,
+    full: VecDeque<FinishedTrial>,
+    system: &'a mut dyn TrialRunner,
     trials: usize,
     spent_s: f64,
     budget_s: f64,
@@ -29,7 +29,7 @@ impl<'a> Journal<'a> {
     pub fn open(
         path: &Path,
         head: &Value,
-        system: &'a mut dyn System,
+        system: &'a mut dyn TrialRunner,
         budget_s: f64,
     ) -> Result<Self> {
         let at = || path.display().to_string();
@@ -41,11 +41,11 @@ impl<'a> Journal<'a> {
         file.set_len(whole.len() as u64).with_context(at)?;
         let mut trials = VecDeque::new();
         for (i, line) in whole.lines().enumerate().skip(1) {
-            let trial = serde_json::from_str::<Trial>(line);
+            let trial = serde_json::from_str::<FinishedTrial>(line);
             trials.push_back(trial.with_context(|| format!("{}:{}", at(), i + 1))?);
         }
         let trials = trials.into_iter();
-        let (full, past) = trials.partition(|t: &Trial| t.setting.full);
+        let (full, past) = trials.partition(|t: &FinishedTrial| t.setting.full);
         let mut journal = Journal {
             file,
             past,
@@ -76,7 +76,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    fn replay(&mut self, setting: &Setting) -> Result<Option<Record>> {
+    fn replay(&mut self, setting: &TrialSetting) -> Result<Option<TrialRecord>> {
         if setting.full {
             let same = self.full.iter().find(|t| t.setting == *setting);
             return Ok(same.map(|t| t.record.clone()));
@@ -92,14 +92,14 @@ impl<'a> Journal<'a> {
         }
     }
 
-    fn add(&mut self, setting: &Setting, record: &Record) -> Result<()> {
+    fn add(&mut self, setting: &TrialSetting, record: &TrialRecord) -> Result<()> {
         let (setting, record) = (setting.clone(), record.clone());
-        self.line(&serde_json::to_string(&Trial { setting, record })?)
+        self.line(&serde_json::to_string(&FinishedTrial { setting, record })?)
     }
 }
 
-impl System for Journal<'_> {
-    fn run(&mut self, setting: &Setting, known: &str) -> Result<Record, Halt> {
+impl TrialRunner for Journal<'_> {
+    fn run(&mut self, setting: &TrialSetting, known: &str) -> Result<TrialRecord, Halt> {
         let failed = |e: anyhow::Error| Halt::Unmeasured(format!("{e:#}"));
         self.trials += 1;
         let past = self.replay(setting).map_err(failed)?;
@@ -127,15 +127,15 @@ impl System for Journal<'_> {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tune::{Plan, Session};
+    use tune::{Session, SessionPlan};
 
     /// VALID up to 1,000 per second; interrupted after this many trials.
     struct Upto(usize);
 
-    impl System for Upto {
-        fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
+    impl TrialRunner for Upto {
+        fn run(&mut self, setting: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
             self.0 = self.0.checked_sub(1).ok_or(Halt::Interrupted)?;
-            let mut record = Record::default();
+            let mut record = TrialRecord::default();
             (record.valid, record.cost_s) = (setting.rate <= 1000.0, 1.5);
             Ok(record)
         }
@@ -148,7 +148,7 @@ mod tests {
         let session = |head: Value, runs: usize, budget_s: f64| {
             let mut system = Upto(runs);
             let mut journal = Journal::open(&path, &head, &mut system, budget_s)?;
-            let mut plan = Plan::default();
+            let mut plan = SessionPlan::default();
             (plan.first, plan.least, plan.most, plan.near) = (90.0, 1.0, 1e6, 1.03);
             (plan.seconds, plan.full_seconds, plan.budget_s) = (1.0, Some(2.0), budget_s);
             let mut session = Session::new(plan);

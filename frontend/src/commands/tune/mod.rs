@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use loadgen_bridge::Scenario;
 use qdl::config::{self, FrontendConfig, Written};
 use serde_json::json;
-use tune::{Halt, Kind, Knob, Plan, Session, page};
+use tune::{Halt, Knob, RateKind, Session, SessionPlan, page};
 
 pub use self::args::TuneArgs;
 use self::{args::Knobs, child::Runner, journal::Journal, yaml::Yaml};
@@ -94,31 +94,37 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
 }
 
 /// The search, and the field of LoadGen's settings that holds its rate.
-fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(Kind, &'static str)> {
+fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(RateKind, &'static str)> {
     let written = config.loadgen.scenario.map(settings::scenario);
     let (kind, key) = match args.scenario.map(Scenario::from).or(written) {
-        Some(Scenario::Server) => (Kind::Server, "server_target_qps"),
-        Some(Scenario::Offline) => (Kind::Offline, "offline_expected_qps"),
-        Some(Scenario::MultiStream) => (Kind::MultiStream, "multi_stream_samples_per_query"),
+        Some(Scenario::Server) => (RateKind::Server, "server_target_qps"),
+        Some(Scenario::Offline) => (RateKind::Offline, "offline_expected_qps"),
+        Some(Scenario::MultiStream) => (RateKind::MultiStream, "multi_stream_samples_per_query"),
         Some(Scenario::SingleStream) => bail!("SingleStream has no rate: it measures a latency"),
         None => bail!("--scenario, or loadgen.scenario of the configuration, is missing"),
     };
-    if kind == Kind::MultiStream && args.bound_ms.is_none() {
+    if kind == RateKind::MultiStream && args.bound_ms.is_none() {
         bail!("LoadGen has no bound on MultiStream's latency: give one with --bound-ms");
     }
     Ok((kind, key))
 }
 
-fn plan(args: &TuneArgs, kind: Kind, key: &str, device: bool, yaml: &Yaml) -> Result<Plan> {
+fn plan(
+    args: &TuneArgs,
+    kind: RateKind,
+    key: &str,
+    device: bool,
+    yaml: &Yaml,
+) -> Result<SessionPlan> {
     for value in [args.seconds, args.within, args.budget_min] {
         if !(value > 0.0 && value < 1e6) {
             bail!("--seconds, --within or --budget-min is {value}: it must be a number above 0");
         }
     }
     let (default, floor, samples) = match kind {
-        Kind::Server => (100.0, 1e-3, SERVER_QUERIES),
-        Kind::Offline => (1000.0, 1e-3, 1),
-        Kind::MultiStream => (8.0, 1.0, MULTI_STREAM_QUERIES),
+        RateKind::Server => (100.0, 1e-3, SERVER_QUERIES),
+        RateKind::Offline => (1000.0, 1e-3, 1),
+        RateKind::MultiStream => (8.0, 1.0, MULTI_STREAM_QUERIES),
     };
     let written = yaml.get(&format!("loadgen.settings.{key}"));
     let first = args.from.or(written.and_then(|w| w.parse().ok()));
@@ -126,14 +132,14 @@ fn plan(args: &TuneArgs, kind: Kind, key: &str, device: bool, yaml: &Yaml) -> Re
     let least = args.least.unwrap_or(first / 1000.0).max(floor);
     let most = args.most.unwrap_or(first * 1e6);
     let (least, most) = match kind {
-        Kind::MultiStream => (least.ceil(), most.floor()),
-        Kind::Server | Kind::Offline => (least, most),
+        RateKind::MultiStream => (least.ceil(), most.floor()),
+        RateKind::Server | RateKind::Offline => (least, most),
     };
     if !(least <= first && first <= most) {
         bail!("--from {first}: it is not between --least {least} and --most {most}");
     }
     let full = args.full_s.unwrap_or(10.0 * args.seconds);
-    Ok(Plan {
+    Ok(SessionPlan {
         kind,
         first,
         least,

@@ -2,11 +2,12 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use record::FileRecord;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sound::Sound;
-use crate::{layout::Division, left::FileNote, round::Round};
+use crate::{layout::Division, round::Round};
 
 /// How to plant a fault. Paths are those of [`Sound::at`].
 #[derive(Deserialize)]
@@ -28,7 +29,6 @@ enum Plant {
     Answers(String, Vec<String>),
     /// Removes a key from a run's detailed log.
     Drop(String, String),
-    /// Changes nothing.
     None(()),
     #[serde(skip)]
     Code(fn(&mut Sound)),
@@ -39,7 +39,6 @@ pub struct Fault {
     #[serde(rename = "fault")]
     pub name: String,
     pub breaks: Vec<String>,
-    /// Division of the tree.
     #[serde(default)]
     pub division: Division,
     #[serde(flatten)]
@@ -55,10 +54,12 @@ impl Fault {
             Plant::Set(path, field, value) => s.json(path, field, Some(value.clone())),
             Plant::Unset(path, field) => s.json(path, field, None),
             Plant::Add(run, line) => s.add(run, line),
-            Plant::Log(values) => values.iter().for_each(|(run, key, v)| s.log(run, key, v)),
+            Plant::Log(values) => values
+                .iter()
+                .for_each(|(run, key, v)| s.log(run, key, Some(v))),
             Plant::UserConf(text) => user_conf(s, text),
             Plant::Answers(scenario, lines) => answers(s, scenario, lines),
-            Plant::Drop(run, key) => s.drop_key(run, key),
+            Plant::Drop(run, key) => s.log(run, key, None),
             Plant::None(()) => {}
             Plant::Code(plant) => plant(s),
         }
@@ -84,7 +85,8 @@ fn families() -> Vec<Fault> {
             plant,
         });
     };
-    let own_rule = |field: &str| match field {
+    let system = &round.system;
+    let own_rule = |field: &String| match field.as_str() {
         "division" => Some("system.division"),
         "submitter" => Some("system.submitter"),
         "system_type" => Some("system.type"),
@@ -93,21 +95,14 @@ fn families() -> Vec<Fault> {
         _ => None,
     };
     let json = || "systems/sys.json".to_owned();
-    for field in round.system.fields.iter().chain(&round.system.network) {
+    for field in system.fields.iter().chain(&system.network) {
         let own = own_rule(field);
         let breaks: Vec<_> = std::iter::once("system.field").chain(own).collect();
-        add(
-            format!("no {field}"),
-            &breaks,
-            Plant::Unset(json(), field.clone()),
-        );
+        let unset = Plant::Unset(json(), field.clone());
+        add(format!("no {field}"), &breaks, unset);
     }
-    for field in round.system.filled.iter().chain(&round.system.network) {
-        let number = round
-            .system
-            .numbers
-            .contains(field)
-            .then_some("system.number");
+    for field in system.filled.iter().chain(&system.network) {
+        let number = system.numbers.contains(field).then_some("system.number");
         let own = own_rule(field).or(number);
         let breaks: Vec<_> = std::iter::once("system.empty").chain(own).collect();
         let empty = Plant::Set(json(), field.clone(), json!(" "));
@@ -146,11 +141,8 @@ fn families() -> Vec<Fault> {
             let plant = Plant::Unset(record.clone(), format!("logs/{log}"));
             add(format!("no hash of {log} of {run}"), &["record.log"], plant);
         }
-        add(
-            format!("no record of {run}"),
-            &["record.missing"],
-            Plant::Remove(record.clone()),
-        );
+        let plant = Plant::Remove(record.clone());
+        add(format!("no record of {run}"), &["record.missing"], plant);
         for file in [
             "user.conf",
             "frontend.yaml",
@@ -181,16 +173,9 @@ fn families() -> Vec<Fault> {
         }
         if kind != "accuracy" {
             for (key, _) in round.seeds.named() {
-                let values = vec![(
-                    format!("{scenario}/{logs}"),
-                    format!("effective_{key}"),
-                    json!(1),
-                )];
-                add(
-                    format!("another {key} in {run}"),
-                    &["run.seeds"],
-                    Plant::Log(values),
-                );
+                let (log, key) = (format!("{scenario}/{logs}"), format!("effective_{key}"));
+                let name = format!("another {key} in {run}");
+                add(name, &["run.seeds"], Plant::Log(vec![(log, key, json!(1))]));
             }
         }
     }
@@ -213,11 +198,11 @@ pub fn all() -> Vec<Fault> {
             s.replace("PAGES/bandwidth.md", server, "| MultiStream |");
             for run in ["performance/run_1", "accuracy", "TEST06/performance/run_1"] {
                 let run = format!("MultiStream/{run}");
-                s.log(&run, "effective_scenario", &json!("MultiStream"));
+                s.log(&run, "effective_scenario", Some(&json!("MultiStream")));
             }
             for run in ["performance", "accuracy", "TEST06"] {
-                s.record(&format!("MultiStream/{run}"), |left| {
-                    left.scenario = "MultiStream".to_owned();
+                s.record(&format!("MultiStream/{run}"), |manifest| {
+                    manifest.scenario = "MultiStream".to_owned();
                 });
             }
             // Keep the model complete without this scenario, so that this is the only fault.
@@ -245,16 +230,18 @@ pub fn all() -> Vec<Fault> {
             |s| {
                 let yaml = "node: acc-a\n";
                 s.write("RUNS/Offline/accuracy/accelerator-acc-a.yaml", yaml);
-                s.record("Offline/accuracy", |left| {
-                    let note = left.files.get_mut("accelerator-acc-a.yaml").expect("it");
+                s.record("Offline/accuracy", |manifest| {
+                    let note = manifest.files.get_mut("accelerator-acc-a.yaml");
+                    let note = note.expect("it");
                     note.sha256 = fabric::os::sha256_of(yaml.as_bytes());
                 });
             },
         ),
         code("a copy whose name leads out", "record.files", |s| {
-            s.record("Offline/accuracy", |left| {
-                left.files
-                    .insert("../../../user.conf".to_owned(), FileNote::default());
+            s.record("Offline/accuracy", |manifest| {
+                manifest
+                    .files
+                    .insert("../../../user.conf".to_owned(), FileRecord::default());
             });
         }),
         code("a link", "tree.upload", |s| {
@@ -273,13 +260,15 @@ pub fn all() -> Vec<Fault> {
         }),
         // Correct trees.
         code("a record without a reason", "", |s| {
-            s.record("Offline/accuracy", |left| left.reason = String::new());
+            s.record("Offline/accuracy", |manifest| {
+                manifest.reason = String::new()
+            });
         }),
         code("a command of another name and path", "", |s| {
             for run in ["Offline", "Interactive"] {
                 for kind in ["performance", "accuracy", "TEST06"] {
-                    s.record(&format!("{run}/{kind}"), |left| {
-                        left.command[0] = "/opt/venv/bin/qdl-run".to_owned();
+                    s.record(&format!("{run}/{kind}"), |manifest| {
+                        manifest.command[0] = "/opt/venv/bin/qdl-run".to_owned();
                     });
                 }
                 let readme = format!("RESULTS/{run}/README.md");
@@ -305,14 +294,12 @@ pub fn all() -> Vec<Fault> {
 /// Replaces a test's log of answers, and updates the record.
 fn answers(s: &Sound, scenario: &str, lines: &[String]) {
     let lines = lines.join(",\n");
-    let path = format!(
-        "RESULTS/{scenario}/TEST06/accuracy/{}",
-        loadgen_log::ACCURACY
-    );
+    let log = loadgen_log::ACCURACY;
+    let path = format!("RESULTS/{scenario}/TEST06/accuracy/{log}");
     s.write(&path, &format!("[\n{lines}\n]\n").replace("[\n\n]", "[\n]"));
-    let hash = crate::left::sha256_of_file(&s.at(&path)).expect("a hash");
-    s.record(&format!("{scenario}/TEST06"), |left| {
-        left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
+    let hash = crate::manifest::sha256_of_file(&s.at(&path)).expect("a hash");
+    s.record(&format!("{scenario}/TEST06"), |manifest| {
+        manifest.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
     });
 }
 
@@ -322,10 +309,10 @@ fn user_conf(s: &Sound, text: &str) {
     for run in ["performance", "accuracy", "TEST06"] {
         s.write(&format!("RUNS/Offline/{run}/user.conf"), text);
     }
-    let hash = crate::left::sha256_of_file(&s.at("RESULTS/Offline/user.conf")).expect("a hash");
+    let hash = crate::manifest::sha256_of_file(&s.at("RESULTS/Offline/user.conf")).expect("a hash");
     for run in ["performance", "accuracy", "TEST06"] {
-        s.record(&format!("Offline/{run}"), |left| {
-            left.files.get_mut("user.conf").expect("it").sha256 = hash.clone();
+        s.record(&format!("Offline/{run}"), |manifest| {
+            manifest.files.get_mut("user.conf").expect("it").sha256 = hash.clone();
         });
     }
 }

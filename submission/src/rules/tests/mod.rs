@@ -8,15 +8,17 @@ use std::{
     path::Path,
 };
 
+use qdl::testkit::assert_has;
+
 use super::ALL;
 use crate::{
-    build::{self, Material, Run},
+    build::{self, FoundRun, Material},
     describe::form::Form,
     explain, guard,
     layout::{Division, Tree},
-    left::sha256_of_file,
-    official::{Official, Ran},
-    round::{Accuracy, Answers, Round},
+    manifest::sha256_of_file,
+    official::{Official, ScriptResult},
+    round::{AccuracyFigure, AnswerRule, Round},
 };
 use faults::Fault;
 use sound::Sound;
@@ -55,7 +57,7 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
 }
 
 /// Runs for the Network division, without descriptions of nodes.
-fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [Run]) -> Material<'a> {
+fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [FoundRun]) -> Material<'a> {
     static NONE: BTreeMap<String, std::path::PathBuf> = BTreeMap::new();
     Material {
         round,
@@ -68,94 +70,60 @@ fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [Run]) -> Material<'
     }
 }
 
-/// Answers are checked before the tree's logs are cut.
 #[test]
 fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut() {
     let place = tempfile::tempdir().expect("a folder");
     let mut round = Round::find("v6.1").expect("built in");
     let runs = sound::measured(place.path(), &round);
     for test in round.tests.values_mut() {
-        test.answers = Some(Answers::Same);
+        test.answers = Some(AnswerRule::Same);
     }
     let form = sound::form();
-    let tree = Tree::new(
-        &place.path().join("tree"),
-        Division::Network,
-        &form.submitter,
-    );
+    let root = place.path().join("tree");
+    let tree = Tree::new(&root, Division::Network, &form.submitter);
     let check = |from: &str, to: &str, kind: &str| {
-        let log = place
-            .path()
-            .join(format!("runs/Offline/{kind}"))
-            .join(loadgen_log::ACCURACY);
+        let run = place.path().join(format!("runs/Offline/{kind}"));
+        let log = run.join(loadgen_log::ACCURACY);
         let text = std::fs::read_to_string(&log).expect("a log");
         assert!(text.contains(from), "{kind}: {from}");
         std::fs::write(&log, text.replacen(from, to, 1)).expect("written");
         let mut runs = runs.clone();
         for run in &mut runs {
             let hash = sha256_of_file(&run.folder.join(loadgen_log::ACCURACY)).expect("a hash");
-            run.left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
+            run.manifest
+                .logs
+                .insert(loadgen_log::ACCURACY.to_owned(), hash);
         }
         let material = material(&round, &form, &runs);
         let found = super::check_runs(&material, &tree);
         std::fs::write(&log, text).expect("written");
-        found
-            .iter()
-            .map(|f| (f.rule.id, f.what.clone()))
-            .collect::<Vec<_>>()
+        let found = found.into_iter().map(|f| (f.rule.id, f.what));
+        found.collect::<Vec<_>>()
     };
     let sample = |n: usize, data: &str| format!("\"qsl_idx\" : {n}, \"data\" : \"{data}");
     let whole = "0700000008000000";
     assert_eq!(check("a", "a", "accuracy"), []);
-    for (from, to, kind, rule, what) in [
+    let (seven, end) = (sample(7, whole), "\n]\n".to_owned());
+    let (none, twice) = (sample(7, ""), sample(8, whole));
+    let (beyond, other) = (sample(13_368, whole), sample(7, "08"));
+    let (samples, answers) = ("accuracy: accuracy.samples", "TEST06: test.answers");
+    for (from, to, rule, what) in [
+        (&seven, &none, samples, "sample 7 is empty"),
+        (&seven, &twice, samples, "sample 8 has two answers"),
+        (&seven, &beyond, samples, "the data set ends before it"),
         (
-            sample(7, whole),
-            sample(7, ""),
-            "accuracy",
-            "accuracy.samples",
-            "sample 7 is empty",
-        ),
-        (
-            sample(7, whole),
-            sample(8, whole),
-            "accuracy",
-            "accuracy.samples",
-            "sample 8 has two answers",
-        ),
-        (
-            sample(7, whole),
-            sample(13_368, whole),
-            "accuracy",
-            "accuracy.samples",
-            "the data set ends before it",
-        ),
-        (
-            "\n]\n".to_owned(),
-            String::new(),
-            "accuracy",
-            "accuracy.log",
+            &end,
+            &String::new(),
+            "accuracy: accuracy.log",
             "it ends before its ]",
         ),
-        (
-            sample(7, whole),
-            sample(7, "08"),
-            "TEST06",
-            "test.answers",
-            "sample 7 has another answer",
-        ),
-        (
-            "\n]\n".to_owned(),
-            String::new(),
-            "TEST06",
-            "test.answers",
-            "it ends before its ]",
-        ),
+        (&seven, &other, answers, "sample 7 has another answer"),
+        (&end, &String::new(), answers, "it ends before its ]"),
     ] {
-        let found = check(&from, &to, kind);
-        assert!(
-            found.iter().any(|(r, w)| *r == rule && w.contains(what)),
-            "{what}: {found:?}"
-        );
+        let (kind, rule) = rule.split_once(": ").expect("a run and its rule");
+        let found = check(from, to, kind);
+        let is_found = found.iter().any(|(r, w)| *r == rule && w.contains(what));
+        assert!(is_found, "{what}: {found:?}");
     }
 }
 
@@ -166,20 +134,15 @@ fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
     let mut round = Round::find("v6.1").expect("built in");
     let runs = sound::measured(place.path(), &round);
     let limit = round.models["gpt-oss-120b"].accuracy[1].clone();
-    assert_eq!(
-        (limit.metric.as_str(), limit.most()),
-        ("TOKENS_PER_SAMPLE", Some(9999.0 * 1.1))
-    );
+    let expected = ("TOKENS_PER_SAMPLE", Some(9999.0 * 1.1));
+    assert_eq!((limit.metric.as_str(), limit.most()), expected);
     let form = sound::form();
-    let tree = Tree::new(
-        &place.path().join("tree"),
-        Division::Network,
-        &form.submitter,
-    );
+    let root = place.path().join("tree");
+    let tree = Tree::new(&root, Division::Network, &form.submitter);
     for (reference, long) in [(1.9, false), (1.8, true)] {
         let model = round.models.get_mut("llama3.1-8b").expect("it");
         // Answers have two tokens: the limit 1.1 x 1.8 is below.
-        model.accuracy = vec![Accuracy {
+        model.accuracy = vec![AccuracyFigure {
             reference,
             ..limit.clone()
         }];
@@ -212,35 +175,30 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
         build::build(&material, &place.path().join(out)).map(|built| built.tree)
     };
     let refused = build(&form, "one").expect_err("two sets").to_string();
-    assert!(
-        refused.contains("systems: {NAME: {accelerators: [acc-a, acc-b]}}"),
-        "{refused}"
-    );
+    let wanted = "systems: {NAME: {accelerators: [acc-a, acc-b]}}";
+    assert_has(&refused, &[wanted]);
     let other = "accelerators: [acc-a, acc-b]\nfields: {system_name: Three nodes}\n";
     let other = crate::error::yaml(other).expect("a system");
     form.systems.insert(sound::name("three"), other);
     let tree = build(&form, "two").expect("a tree");
     let systems = tree.systems();
-    assert_eq!(
-        systems.iter().map(|s| &**s).collect::<Vec<_>>(),
-        ["sys", "three"]
-    );
+    let expected = ["sys", "three"];
+    assert_eq!(systems.iter().map(|s| &**s).collect::<Vec<_>>(), expected);
     for system in &systems {
         assert!(tree.system_json(system).is_file() && tree.page(system, "network.svg").is_file());
-        assert_eq!(tree.places(system).len(), 1);
+        assert_eq!(tree.results(system).len(), 1);
     }
     let json = std::fs::read_to_string(tree.system_json(&systems[1])).expect("its JSON");
     assert!(json.contains("Three nodes"), "{json}");
 }
 
 /// Runs the official checker on a tree; `None` without a checkout.
-fn official(sound: &Sound) -> Option<Ran> {
+fn official(sound: &Sound) -> Option<ScriptResult> {
     let checkout = std::env::var_os("QDL_MLPERF_CHECKOUT")?;
     let python = std::env::var_os("QDL_MLPERF_PYTHON").unwrap_or("python3".into());
     let official = Official::new(Path::new(&checkout), Path::new(&python), &sound.round);
-    let ran = official
-        .expect("a checkout")
-        .check(&sound.round, &sound.tree);
+    let ran = official.expect("a checkout");
+    let ran = ran.check(&sound.round, &sound.tree);
     Some(ran.expect("the checker ran"))
 }
 
@@ -257,7 +215,6 @@ fn the_official_checker_accepts_a_sound_tree_of_each_division() {
     }
 }
 
-/// Every complaint of the official checker matches a finding.
 #[test]
 fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
     if std::env::var_os("QDL_MLPERF_CHECKOUT").is_none() {
@@ -268,16 +225,10 @@ fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
         fault.plant(&mut sound);
         let (found, ran) = (sound.findings(), official(&sound)?);
         let lines = explain::lines(&sound.round, &found, &ran.lines).into_iter();
-        let odd = lines.filter(|(_, word)| !ran.good && *word == explain::Word::Unexpected);
+        let odd = lines.filter(|(_, word)| !ran.good && *word == explain::Match::Unexpected);
         let odd: Vec<_> = odd.map(|(line, _)| line).collect();
-        (!odd.is_empty()).then(|| {
-            format!(
-                "{} ({:?}):\n  {}",
-                fault.name,
-                fault.breaks,
-                odd.join("\n  ")
-            )
-        })
+        let (name, breaks) = (&fault.name, &fault.breaks);
+        (!odd.is_empty()).then(|| format!("{name} ({breaks:?}):\n  {}", odd.join("\n  ")))
     });
     assert!(odd.is_empty(), "{}", odd.join("\n"));
 }
@@ -296,20 +247,16 @@ fn in_parts(faults: &[Fault], check: impl Fn(&Fault) -> Option<String> + Sync) -
     })
 }
 
-/// Each rule has a fault that breaks it.
 #[test]
 fn every_rule_is_broken_by_a_fault() {
     let faults = faults::all();
     let broken: BTreeSet<_> = faults.iter().flat_map(|f| &f.breaks).collect();
-    let idle: Vec<_> = ALL
-        .iter()
-        .filter(|r| !broken.contains(&r.id.to_owned()))
-        .map(|r| r.id)
-        .collect();
+    let idle = ALL.iter().map(|rule| rule.id);
+    let idle = idle.filter(|id| !broken.contains(&(*id).to_owned()));
+    let idle: Vec<_> = idle.collect();
     assert!(idle.is_empty(), "{idle:?}");
 }
 
-/// `docs/rules.md` and the code name the same rules.
 #[test]
 fn the_page_and_the_code_name_the_same_rules() {
     let page = include_str!("../../../../docs/rules.md");
@@ -322,22 +269,15 @@ fn the_page_and_the_code_name_the_same_rules() {
     );
     let groups: BTreeSet<&str> = all.iter().filter_map(|id| id.split('.').next()).collect();
     let odd = |word: &&str| {
-        let mut parts = word.split('.');
-        let (group, rest) = (
-            parts.next().unwrap_or_default(),
-            parts.next().unwrap_or_default(),
-        );
+        let (group, rest) = word.split_once('.').unwrap_or_default();
         let plain = |c: char| c.is_ascii_lowercase() || c == '-';
         groups.contains(group)
             && !rest.is_empty()
             && rest.chars().all(plain)
             && !["json", "txt", "md", "conf", "yaml"].contains(&rest)
     };
-    let odd: Vec<_> = page
-        .split('`')
-        .filter(odd)
-        .filter(|w| !named.contains(w))
-        .collect();
+    let odd = page.split('`').filter(odd).filter(|w| !named.contains(w));
+    let odd: Vec<_> = odd.collect();
     assert!(
         odd.is_empty(),
         "docs/rules.md names {odd:?}, which the code does not have"

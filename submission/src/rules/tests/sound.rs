@@ -8,13 +8,14 @@ use std::{
     sync::OnceLock,
 };
 
+use record::{Manifest, NodeRecord};
 use serde_json::Value;
 
 use crate::{
-    build::{self, Built, Material, Run},
+    build::{self, BuiltTree, FoundRun, Material},
     describe::{Node, form::Form},
-    layout::{self, Division, Kind, Name, Tree},
-    left::{self, Left, NodeNote, sha256_of_file},
+    layout::{self, Division, Name, RunKind, Tree},
+    manifest::{self, sha256_of_file},
     round::Round,
 };
 
@@ -44,8 +45,7 @@ impl Sound {
         }
     }
 
-    /// The findings of the tree.
-    pub fn findings(&self) -> Vec<crate::rules::Finding> {
+    pub fn findings(&self) -> Vec<crate::rules::RuleFinding> {
         crate::rules::check(&self.tree, &self.round, Some(&self.checker()))
     }
 
@@ -81,75 +81,50 @@ impl Sound {
         self.write(path, &text.replace(from, to));
     }
 
-    /// Sets a value in a detailed log, and updates the record's hash to keep this the only fault.
-    pub fn log(&self, run: &str, key: &str, value: &Value) {
-        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
-        let text = fs::read_to_string(&path).expect(run);
-        let mut found = false;
-        let lines = text.lines().map(|l| {
-            if !l.contains(&format!("\"key\": \"{key}\"")) {
-                return l.to_owned();
-            }
-            found = true;
-            line(key, value)
-        });
-        let text: Vec<String> = lines.collect();
-        assert!(found, "{run} has no {key}");
-        put(&path, &(text.join("\n") + "\n"));
-        self.follow(run);
-    }
-
-    /// Removes a key from a detailed log, and updates the record's hash.
-    pub fn drop_key(&self, run: &str, key: &str) {
-        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
-        let text = fs::read_to_string(&path).expect(run);
+    /// Sets a value in a detailed log, or removes its key.
+    pub fn log(&self, run: &str, key: &str, value: Option<&Value>) {
+        let new = value.map_or(String::new(), |value| line(key, value) + "\n");
         let key = format!("\"key\": \"{key}\"");
-        assert!(text.contains(&key), "{run} has no {key}");
-        let lines = text.lines().filter(|line| !line.contains(&key));
-        put(&path, &(lines.collect::<Vec<_>>().join("\n") + "\n"));
-        self.follow(run);
-    }
-
-    /// Adds a line to a detailed log, and updates the record's hash.
-    pub fn add(&self, run: &str, line: &str) {
-        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
-        let text = fs::read_to_string(&path).expect(run);
-        put(&path, &(text + line + "\n"));
-        self.follow(run);
-    }
-
-    fn follow(&self, run: &str) {
-        let hash = sha256_of_file(&self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL)))
-            .expect("a hash");
-        let scenario = run.split('/').next().expect("a scenario");
-        let kind = run.split('/').nth(1).expect("a run");
-        self.record(&format!("{scenario}/{kind}"), |left| {
-            left.logs.insert(loadgen_log::DETAIL.to_owned(), hash);
+        self.edit_log(run, |text| {
+            let (lines, others) = text.split_once(&key).expect(&key);
+            let before = lines.rfind('\n').map_or(0, |at| at + 1);
+            let (_, after) = others.split_once('\n').expect("a line");
+            lines[..before].to_owned() + &new + after
         });
     }
 
-    /// Changes a run's record.
-    pub fn record(&self, run: &str, change: impl FnOnce(&mut Left)) {
+    /// Adds a line to a detailed log.
+    pub fn add(&self, run: &str, line: &str) {
+        self.edit_log(run, |text| text + line + "\n");
+    }
+
+    /// Edits a detailed log, and updates the manifest's hash to keep this the only fault.
+    fn edit_log(&self, run: &str, edit: impl FnOnce(String) -> String) {
+        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
+        let text = edit(fs::read_to_string(&path).expect(run));
+        put(&path, &text);
+        let hash = sha256_of_file(&path).expect("a hash");
+        let parts: Vec<&str> = run.split('/').take(2).collect();
+        self.record(&parts.join("/"), |manifest| {
+            manifest.logs.insert(loadgen_log::DETAIL.to_owned(), hash);
+        });
+    }
+
+    pub fn record(&self, run: &str, change: impl FnOnce(&mut Manifest)) {
         let folder = self.at(&format!("RUNS/{run}"));
-        let mut left = Left::read(&folder).expect("read").expect("a record");
-        change(&mut left);
-        put_json(&folder.join(left::FILE), &left);
+        let mut manifest = manifest::read(&folder).expect("read").expect("a record");
+        change(&mut manifest);
+        put_json(&folder.join(::record::MANIFEST), &manifest);
     }
 
     /// Sets the field at a path in a JSON file; `None` removes it.
     pub fn json(&self, path: &str, field: &str, value: Option<Value>) {
         let path = self.at(path);
         let mut all: Value = crate::error::read_json(&path).expect("JSON");
-        let (above, name) = field.rsplit_once('/').unwrap_or(("", field));
-        let above = if above.is_empty() {
-            String::new()
-        } else {
-            format!("/{above}")
-        };
-        let fields = all
-            .pointer_mut(&above)
-            .and_then(Value::as_object_mut)
-            .expect(field);
+        let field = format!("/{field}");
+        let (above, name) = field.rsplit_once('/').expect("a slash");
+        let fields = all.pointer_mut(above).and_then(Value::as_object_mut);
+        let fields = fields.expect(name);
         match value {
             Some(value) => fields.insert(name.to_owned(), value),
             None => fields.remove(name),
@@ -191,7 +166,7 @@ fn make(division: Division) -> (tempfile::TempDir, Round) {
 }
 
 /// Writes the runs, and a replacement for a checkout of mlcommons/inference, below a folder.
-pub fn measured(folder: &Path, round: &Round) -> Vec<Run> {
+pub fn measured(folder: &Path, round: &Round) -> Vec<FoundRun> {
     let audit = folder.join("checker/compliance/TEST06/audit.config");
     put(&audit, AUDIT);
     let mut runs = Vec::new();
@@ -253,10 +228,9 @@ pub fn name(text: &str) -> Name {
 fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     let interactive = scenario == "Interactive";
     let loadgen = if interactive { "Server" } else { scenario };
-    let mode = if kind == "accuracy" {
-        "AccuracyOnly"
-    } else {
-        "PerformanceOnly"
+    let mode = match kind {
+        "accuracy" => "AccuracyOnly",
+        _ => "PerformanceOnly",
     };
     let test = kind == "TEST06";
     let (samples, percentile) = if interactive { (1, 0.99) } else { (13368, 0.9) };
@@ -306,32 +280,27 @@ result_tokens_per_second 241.0
     let lines = log.lines().filter_map(|l| l.split_once(' '));
     let text: Vec<_> = lines.map(|(key, value)| line(key, value)).collect();
     put(&folder.join(loadgen_log::DETAIL), &(text.join("\n") + "\n"));
-    put(
-        &folder.join(loadgen_log::SUMMARY),
-        "MLPerf Results Summary\n",
-    );
+    let summary = folder.join(loadgen_log::SUMMARY);
+    put(&summary, "MLPerf Results Summary\n");
     let answers: Vec<_> = match kind {
         "performance" => Vec::new(),
         "accuracy" => (0..13368).map(|n| answer(n, "")).collect(),
         _ => (0..100).map(|n| answer(n, TOKENS)).collect(),
     };
     let answers = format!("[\n{}\n]\n", answers.join(",\n"));
-    put(
-        &folder.join(loadgen_log::ACCURACY),
-        &answers.replace("[\n\n]", "[\n]"),
-    );
+    let answers = answers.replace("[\n\n]", "[\n]");
+    put(&folder.join(loadgen_log::ACCURACY), &answers);
     if kind == "accuracy" {
         let scores = "{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', 'rougeLsum': '36.0', 'gen_len': 8167644}\n";
         put(&folder.join("accuracy.txt"), scores);
     }
     let conf = folder.with_file_name("user.conf");
-    put(
-        &conf,
-        "llama3_1-8b.Offline.target_qps = 120\nllama3_1-8b-interactive.Server.target_qps = 20\n",
-    );
+    let targets = "llama3_1-8b.Offline.target_qps = 120\n\
+                   llama3_1-8b-interactive.Server.target_qps = 20\n";
+    put(&conf, targets);
     let yaml = folder.with_file_name("frontend.yaml");
     put(&yaml, "node: lg\nnics: [{address: 10.0.0.1}]\n");
-    let node = |node: &str, boot: &str| NodeNote {
+    let node = |node: &str, boot: &str| NodeRecord {
         node: node.to_owned(),
         host: node.to_owned(),
         boot: Some(boot.to_owned()),
@@ -339,65 +308,60 @@ result_tokens_per_second 241.0
         commit: Some("4f".repeat(20)),
         dirty: Some(false),
         program: Some("ab".repeat(32)),
-        ..NodeNote::default()
+        ..NodeRecord::default()
     };
-    let record = Left {
-        command: ["frontend", "--config", "frontend.yaml"]
-            .map(str::to_owned)
-            .to_vec(),
-        model: if interactive {
-            "llama3_1-8b-interactive"
-        } else {
-            "llama3_1-8b"
-        }
-        .to_owned(),
+    let command = ["frontend", "--config", "frontend.yaml"];
+    let model = if interactive { "-interactive" } else { "" };
+    let record = Manifest {
+        command: command.map(str::to_owned).to_vec(),
+        model: format!("llama3_1-8b{model}"),
         scenario: loadgen.to_owned(),
         fabric: "tcp".to_owned(),
         connections: 8,
         frontend: node("lg", "b1"),
         accelerators: vec![node("acc-a", "b2")],
-        ..Left::default()
+        ..Manifest::default()
     };
     let mut files = vec![
-        (left::USER_CONF, conf.as_path()),
-        (left::FRONTEND_YAML, yaml.as_path()),
+        (manifest::USER_CONF, conf.as_path()),
+        (manifest::FRONTEND_YAML, yaml.as_path()),
     ];
     if test {
-        files.push((left::AUDIT_CONFIG, audit));
+        files.push((manifest::AUDIT_CONFIG, audit));
     }
     let theirs = "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n";
-    let mut told = vec![(left::accelerator_yaml(&name("acc-a")), theirs.to_owned())];
+    let mut told = vec![(
+        manifest::accelerator_yaml(&name("acc-a")),
+        theirs.to_owned(),
+    )];
     for (role, node) in [("frontend", "lg"), ("accelerator", "acc-a")] {
         let said = serde_json::to_string(&describe_node(role, node)).expect("JSON");
-        told.push((left::node_json(&name(node)), said));
+        told.push((manifest::node_json(&name(node)), said));
     }
-    let record = record.begin(folder, &files, &told).expect("begun");
-    record.end(folder, 0, "valid").expect("ended");
+    let begun = manifest::begin(record, folder, &files, &told).expect("begun");
+    manifest::end(begun, folder, 0, "valid").expect("ended");
 }
 
 /// Writes the output of truncation and of TEST06's verifier.
-fn as_the_scripts_do(built: &Built) {
+fn as_the_scripts_do(built: &BuiltTree) {
     for place in built.from.keys() {
         let scenario = built.tree.scenario(place);
-        let accuracy = layout::run_folder(&scenario, &Kind::Accuracy);
+        let accuracy = layout::run_folder(&scenario, &RunKind::Accuracy);
         let log = accuracy.join(loadgen_log::ACCURACY);
         let hash = sha256_of_file(&log).expect("a hash");
-        fs::write(&log, left::cut(&log).expect("cut")).expect("written");
+        fs::write(&log, manifest::cut(&log).expect("cut")).expect("written");
         let text = accuracy.join("accuracy.txt");
         let scores = fs::read_to_string(&text).expect("scores");
         put(&text, &format!("{scores}\nhash={hash}\n"));
         let test = scenario.join("TEST06");
-        let first = if place.scenario == "Offline" {
-            "Skipped"
-        } else {
-            "True"
-        };
+        let is_offline = place.scenario == "Offline";
+        let first = if is_offline { "Skipped" } else { "True" };
         let words = format!(
             "First token check pass: {first}\nEOS check pass: True\nSample length check pass: True\n\
              TEST06 verification complete\n"
         );
         put(&test.join("verify_accuracy.txt"), &words);
-        let from = built.from[place][&Kind::Test(name("TEST06"))].join(loadgen_log::ACCURACY);
+        let from = built.from[place][&RunKind::Test(name("TEST06"))].join(loadgen_log::ACCURACY);
         crate::error::copy(&from, &test.join("accuracy").join(loadgen_log::ACCURACY))
             .expect("kept");
     }
@@ -423,24 +387,14 @@ pub fn form() -> Form {
                   starting_weights_filename: model.safetensors, weight_data_types: fp8, weight_transformations: quantized}\n";
     text = text.replace("models:\n", models);
     let form: Form = crate::error::yaml(&text).expect("a form");
-    assert!(
-        form.empty().is_empty(),
-        "{:?}",
-        form.empty().iter().map(|f| f.0).collect::<Vec<_>>()
-    );
+    assert_eq!(form.empty(), []);
     form
 }
 
 fn describe_node(role: &str, name: &str) -> Node {
-    let address = if role == "frontend" {
-        "10.0.0.1"
-    } else {
-        "10.0.0.2"
-    };
-    let text = include_str!("node.json");
-    let text = text
-        .replace("NAME", name)
-        .replace("ROLE", role)
-        .replace("ADDRESS", address);
+    let is_frontend = role == "frontend";
+    let address = if is_frontend { "10.0.0.1" } else { "10.0.0.2" };
+    let text = include_str!("node.json").replace("NAME", name);
+    let text = text.replace("ROLE", role).replace("ADDRESS", address);
     serde_json::from_str(&text).expect("a node")
 }

@@ -1,321 +1,225 @@
-//! The dispatcher's counts of samples, and their comparison with all other counts of the run.
+//! Comparison of all counts of a run that must be equal.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 
 use super::RunRecord;
 
-/// The dispatcher's counts of samples. Only `warmed` counts warm-up samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Ledger {
-    /// Samples that LoadGen issued.
-    pub issued: u64,
-    /// Samples completed with the accelerator's response.
-    pub answered: u64,
-    /// Samples completed empty, because the run was given up.
-    pub emptied: u64,
-    /// Writes of samples posted, including repeated dispatches.
-    pub posted: u64,
-    /// Responses read from their slots.
-    pub responses: u64,
-    /// Samples dispatched again because their connection was lost.
-    pub redispatched: u64,
-    /// Refusals by accelerators: first, second and third refusals of a sample.
-    pub refused: [u64; 3],
-    /// Responses dropped, because their sample had been dispatched on another connection.
-    pub late_dropped: u64,
-    /// Connections lost.
-    pub lost_connections: u64,
-    /// Warm-up samples posted, received and answered; no other field includes them.
-    pub warmed: u64,
-}
-
-/// Two counts that must be equal and are not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    /// Name and value of the first count.
-    pub left: (String, u64),
-    /// Name and value of the second count.
-    pub right: (String, u64),
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ((left, l), (right, r)) = (&self.left, &self.right);
-        write!(f, "{left} is {l}, but {right} is {r}")
-    }
-}
-
-/// Collects the mismatches of a comparison.
+/// Collects one line for each pair of counts that differ.
 #[derive(Default)]
-pub(super) struct Check(pub Vec<Mismatch>);
+pub(crate) struct Comparison(pub Vec<String>);
 
-impl Check {
-    pub(super) fn same(
-        &mut self,
-        left: impl Into<String>,
-        l: u64,
-        right: impl Into<String>,
-        r: u64,
-    ) {
+impl Comparison {
+    pub(crate) fn same(&mut self, left: (impl Display, u64), right: (impl Display, u64)) {
+        let ((left, l), (right, r)) = (left, right);
         if l != r {
-            self.0.push(Mismatch {
-                left: (left.into(), l),
-                right: (right.into(), r),
-            });
+            self.0.push(format!("{left} is {l}, but {right} is {r}"));
         }
     }
 }
 
-/// Compares the ledger of `run` with the histograms, the connections and the accelerators.
-pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
-    let mut check = Check::default();
+impl RunRecord {
+    /// Computes the totals and mismatches. Returns whether all counts agree.
+    pub fn close(&mut self) -> bool {
+        self.system.connections_total = self.total();
+        self.mismatches = mismatches(self);
+        self.mismatches.is_empty()
+    }
+}
+
+fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// Compares the ledger with the histograms, the connections and the accelerators.
+fn mismatches(run: &RunRecord) -> Vec<String> {
+    let mut all = Comparison::default();
     let l = &run.system.ledger;
-    check.same(
-        "samples issued",
-        l.issued,
-        "samples completed",
-        l.answered.saturating_add(l.emptied),
+    let answered = ("samples answered", l.answered);
+    let completed = sum([l.answered, l.emptied]);
+    all.same(
+        ("samples issued", l.issued),
+        ("samples completed", completed),
     );
-    check.same("responses", l.responses, "samples answered", l.answered);
-    check.same(
-        "samples in the histograms",
-        run.stages.count(),
-        "samples answered",
-        l.answered,
-    );
+    all.same(("responses", l.responses), answered);
+    all.same(("samples in the histograms", run.stages.count()), answered);
     if !run.phases.is_empty() {
-        check.same(
-            "samples of all phases",
-            run.phases.iter().map(|p| p.samples).sum(),
-            "samples answered",
-            l.answered,
-        );
+        let samples = sum(run.phases.iter().map(|p| p.samples));
+        all.same(("samples of all phases", samples), answered);
     }
-    reconcile_tokens(run, &mut check);
+    compare_tokens(run, &mut all);
     // Connections that failed in their warm-up carried no sample of LoadGen's.
-    if run.system.connections.is_empty() || l.issued == 0 {
-        return check.0;
+    if !run.system.connections.is_empty() && l.issued > 0 {
+        compare_connections(run, &mut all);
     }
-
-    let warm_up = if l.warmed > 0 { " and warm-up" } else { "" };
-    let total = run.total();
-    let refused = l.refused.iter().fold(0, |n: u64, r| n.saturating_add(*r));
-    // The dispatcher does not send a sample again after its third refusal.
-    let again = refused - l.refused[2].min(refused);
-    let due = l
-        .issued
-        .saturating_add(l.redispatched)
-        .saturating_add(again);
-    // A run that was given up may have left samples in the backlog.
-    if l.emptied == 0 || l.posted > due {
-        check.same(
-            "writes posted",
-            l.posted,
-            "samples issued and sent again",
-            due,
-        );
-    }
-    check.same(
-        "writes of the connections",
-        total.tx.writes,
-        format!("writes posted{warm_up}"),
-        l.posted.saturating_add(l.warmed),
-    );
-    check.same(
-        "refusals of the connections",
-        total.refused,
-        "samples refused",
-        refused,
-    );
-    let came = l
-        .responses
-        .saturating_add(l.late_dropped)
-        .saturating_add(refused);
-    check.same(
-        "arrivals of the connections",
-        total.rx.writes.saturating_sub(total.rx.parts),
-        format!("responses and late answers{warm_up}"),
-        came.saturating_add(l.warmed),
-    );
-    check.same(
-        "samples that warmed the connections up",
-        total.warmed,
-        "samples of the warm-up",
-        l.warmed,
-    );
-    check.same(
-        "samples of the connections",
-        total.samples,
-        "responses",
-        l.responses,
-    );
-
-    for c in run.system.connections.iter().filter(|c| c.lost.is_empty()) {
-        let posted = format!("samples posted on {}", c.name);
-        check.same(
-            format!("writes of {}", c.name),
-            c.tx.writes,
-            format!("samples posted on it{warm_up}"),
-            c.posted.saturating_add(c.warmed),
-        );
-        if l.late_dropped == 0 {
-            check.same(
-                format!("arrivals of {}", c.name),
-                c.rx.writes.saturating_sub(c.rx.parts),
-                format!("responses taken from it{warm_up}"),
-                c.samples.saturating_add(c.refused).saturating_add(c.warmed),
-            );
-        }
-        if l.emptied == 0 {
-            let taken = c.samples.saturating_add(c.refused);
-            check.same(posted, c.posted, "responses taken from it", taken);
-        }
-    }
-
-    for a in &run.system.accelerators {
-        let Some(samples) = a.samples else { continue };
-        // A node may report how many samples it answered, but no batch sizes.
-        if a.batches.batches() == 0 {
-            continue;
-        }
-        // The engine may have run samples that the node dropped for a lost connection.
-        let ran = a.batches.samples();
-        // The engine may or may not have run the samples that it refused.
-        let most = samples
-            .saturating_add(a.dropped_late)
-            .saturating_add(a.refused);
-        if ran < samples || ran > most {
-            check.same(
-                format!("samples in the batches of {}", a.node),
-                ran,
-                format!("samples answered by {}", a.node),
-                samples,
-            );
-        }
-    }
-    let arrived: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.arrived).collect();
-    if let (0, 0, Some(arrived)) = (l.lost_connections, l.emptied, arrived) {
-        check.same(
-            "samples that arrived at the accelerators",
-            arrived.into_iter().fold(0, u64::saturating_add),
-            format!("writes posted{warm_up}"),
-            l.posted.saturating_add(l.warmed),
-        );
-    }
-    // An accelerator may have answered samples of a lost connection without reporting them.
-    let said = |a: &super::AcceleratorRecord| Some(a.samples?.saturating_add(a.refused));
-    let reported: Option<Vec<u64>> = run.system.accelerators.iter().map(said).collect();
-    if let (0, 0, Some(reported)) = (l.lost_connections, l.emptied, reported) {
-        check.same(
-            "samples answered by the accelerators",
-            reported.into_iter().fold(0, u64::saturating_add),
-            format!("responses and late answers{warm_up}"),
-            came.saturating_add(l.warmed),
-        );
-    }
-    let parts: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.parts).collect();
-    if let (0, 0, Some(parts)) = (l.lost_connections, l.emptied, parts) {
-        check.same(
-            "parts posted by the accelerators",
-            parts.into_iter().fold(0, u64::saturating_add),
-            "parts that came over the connections",
-            total.rx.parts,
-        );
-    }
-    check.0
+    all.0
 }
 
 /// Compares the counts of answers in tokens: one first token per answered sample, and as many parts
 /// received as the answers report.
-fn reconcile_tokens(run: &RunRecord, check: &mut Check) {
+fn compare_tokens(run: &RunRecord, all: &mut Comparison) {
     let (Some(t), l) = (&run.tokens, &run.system.ledger) else {
         return;
     };
     if let Some(first) = t.first_tokens {
         // Samples that were completed empty may have reported a first token.
         if l.emptied == 0 || first < l.answered {
-            check.same(
-                "first tokens reported",
-                first,
-                "samples answered",
-                l.answered,
-            );
+            let answered = ("samples answered", l.answered);
+            all.same(("first tokens reported", first), answered);
         }
     }
     // After a lost connection or a refusal, parts of an answer arrive a second time.
     if (l.lost_connections, l.emptied, l.refused) == (0, 0, [0; 3]) {
-        check.same(
-            "parts handed over",
-            t.parts_taken,
-            "parts that the answers say they had before their last",
-            t.parts_before_last,
+        let said = "parts that the answers say they had before their last";
+        all.same(
+            ("parts handed over", t.parts_taken),
+            (said, t.parts_before_last),
         );
+    }
+}
+
+fn compare_connections(run: &RunRecord, all: &mut Comparison) {
+    let l = &run.system.ledger;
+    let warm_up = if l.warmed > 0 { " and warm-up" } else { "" };
+    let total = run.total();
+    let refused = sum(l.refused);
+    // The dispatcher does not send a sample again after its third refusal.
+    let again = refused - l.refused[2].min(refused);
+    let due = sum([l.issued, l.redispatched, again]);
+    // A run that was given up may have left samples in the backlog.
+    if l.emptied == 0 || l.posted > due {
+        all.same(
+            ("writes posted", l.posted),
+            ("samples issued and sent again", due),
+        );
+    }
+    let posted = (format!("writes posted{warm_up}"), sum([l.posted, l.warmed]));
+    let arrivals = sum([l.responses, l.late_dropped, refused, l.warmed]);
+    let arrivals = (format!("responses and late answers{warm_up}"), arrivals);
+    let ends = total.rx.writes.saturating_sub(total.rx.parts);
+    let warmed = ("samples of the warm-up", l.warmed);
+    all.same(
+        ("writes of the connections", total.tx.writes),
+        (&posted.0, posted.1),
+    );
+    all.same(
+        ("refusals of the connections", total.refused),
+        ("samples refused", refused),
+    );
+    all.same(
+        ("arrivals of the connections", ends),
+        (&arrivals.0, arrivals.1),
+    );
+    all.same(
+        ("samples that warmed the connections up", total.warmed),
+        warmed,
+    );
+    all.same(
+        ("samples of the connections", total.samples),
+        ("responses", l.responses),
+    );
+
+    for c in run.system.connections.iter().filter(|c| c.lost.is_empty()) {
+        let name = &c.name;
+        let own = (
+            format!("samples posted on it{warm_up}"),
+            sum([c.posted, c.warmed]),
+        );
+        all.same((format!("writes of {name}"), c.tx.writes), own);
+        let taken = sum([c.samples, c.refused]);
+        if l.late_dropped == 0 {
+            let ends = c.rx.writes.saturating_sub(c.rx.parts);
+            let own = (
+                format!("responses taken from it{warm_up}"),
+                sum([taken, c.warmed]),
+            );
+            all.same((format!("arrivals of {name}"), ends), own);
+        }
+        if l.emptied == 0 {
+            let own = ("responses taken from it", taken);
+            all.same((format!("samples posted on {name}"), c.posted), own);
+        }
+    }
+
+    let accelerators = &run.system.accelerators;
+    for a in accelerators {
+        let Some(samples) = a.samples else { continue };
+        // A node may report how many samples it answered, but no batch sizes.
+        if a.batches.batches() == 0 {
+            continue;
+        }
+        // The engine may have run samples that the node dropped for a lost connection, and those
+        // that it refused.
+        let ran = a.batches.samples();
+        if ran < samples || ran > sum([samples, a.dropped_late, a.refused]) {
+            let answered = (format!("samples answered by {}", a.node), samples);
+            all.same(
+                (format!("samples in the batches of {}", a.node), ran),
+                answered,
+            );
+        }
+    }
+    // Accelerators may have answered samples of a lost connection without reporting them.
+    if (l.lost_connections, l.emptied) != (0, 0) {
+        return;
+    }
+    if let Some(arrived) = accelerators
+        .iter()
+        .map(|a| a.arrived)
+        .collect::<Option<Vec<_>>>()
+    {
+        all.same(
+            ("samples that arrived at the accelerators", sum(arrived)),
+            posted,
+        );
+    }
+    let reported = accelerators.iter();
+    let reported = reported.map(|a| Some(sum([a.samples?, a.refused])));
+    if let Some(reported) = reported.collect::<Option<Vec<_>>>() {
+        all.same(
+            ("samples answered by the accelerators", sum(reported)),
+            arrivals,
+        );
+    }
+    if let Some(parts) = accelerators
+        .iter()
+        .map(|a| a.parts)
+        .collect::<Option<Vec<_>>>()
+    {
+        let received = ("parts that came over the connections", total.rx.parts);
+        all.same(("parts posted by the accelerators", sum(parts)), received);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{
-            AcceleratorRecord, BatchSizes, ConnectionRecord, Stage, StageRow, StageTable,
-            SystemRecord, TokenRecord,
-        },
-        *,
-    };
+    use serde_json::json;
 
-    fn stages(count: u64) -> StageTable {
-        let row = StageRow {
-            count,
-            ..StageRow::default()
-        };
-        StageTable::new([(Stage::Total, row)])
-    }
+    use super::*;
+    use crate::{BatchSizes, PhaseRecord, Stage, StageRow, StageTable, TokenRecord};
 
     /// A run of `n` samples over two connections, all of whose counts agree.
     fn good(n: u64) -> RunRecord {
-        let mut batches = BatchSizes::new(4);
-        (0..n).for_each(|_| batches.record(1));
-        let connection = |name: &str, samples| {
-            let mut c = ConnectionRecord {
-                name: name.to_owned(),
-                samples,
-                posted: samples,
-                ..ConnectionRecord::default()
-            };
-            c.tx.writes = samples;
-            c.rx.writes = samples;
-            c
+        let connection = |name: &str, n: u64| {
+            let writes = json!({"writes": n});
+            json!({"name": name, "samples": n, "posted": n, "tx": writes, "rx": writes})
         };
-        RunRecord {
-            stages: stages(n),
-            system: SystemRecord {
-                ledger: Ledger {
-                    issued: n,
-                    answered: n,
-                    posted: n,
-                    responses: n,
-                    ..Ledger::default()
-                },
-                connections: vec![connection("a/0", n / 2), connection("a/1", n - n / 2)],
-                accelerators: vec![AcceleratorRecord {
-                    node: "acc-01".to_owned(),
-                    samples: Some(n),
-                    arrived: Some(n),
-                    batches,
-                    ..AcceleratorRecord::default()
-                }],
-                ..SystemRecord::default()
-            },
-            ..RunRecord::default()
-        }
+        let row = StageRow {
+            count: n,
+            ..StageRow::default()
+        };
+        let run = json!({
+            "stages": StageTable::new([(Stage::Total, row)]),
+            "ledger": {"issued": n, "answered": n, "posted": n, "responses": n},
+            "connections": [connection("a/0", n / 2), connection("a/1", n - n / 2)],
+            "accelerators": [
+                {"node": "acc-01", "samples": n, "arrived": n, "batches": {"1": n, "4": 0}},
+            ],
+        });
+        serde_json::from_value(run).expect("a record")
     }
 
     fn complaints(run: &RunRecord) -> String {
-        let all: Vec<String> = run.reconcile().iter().map(Mismatch::to_string).collect();
-        all.join("; ")
+        mismatches(run).join("; ")
     }
 
     #[test]
@@ -327,7 +231,7 @@ mod tests {
     #[test]
     fn each_count_that_is_off_is_named() {
         type Spoil = fn(&mut RunRecord);
-        let cases: [(Spoil, &str); 10] = [
+        let cases: [(Spoil, &str); 11] = [
             (
                 |r| r.system.ledger.issued += 1,
                 "samples issued is 12, but samples completed is 11; \
@@ -341,8 +245,12 @@ mod tests {
                  samples answered by the accelerators is 11, but responses and late answers is 10",
             ),
             (
-                |r| r.stages = stages(0),
+                |r| r.stages = StageTable::default(),
                 "samples in the histograms is 0, but samples answered is 11",
+            ),
+            (
+                |r| r.phases.push(PhaseRecord::default()),
+                "samples of all phases is 0, but samples answered is 11",
             ),
             (
                 |r| r.system.connections[1].tx.writes += 1,

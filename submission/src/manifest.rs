@@ -1,0 +1,213 @@
+//! The files that a run leaves beside LoadGen's logs: its manifest, `run.json`, and copies of the
+//! run's input files in the folder `files`, where they replace no file of the user's.
+//!
+//! The frontend writes them. [`begin`] runs before the measurement, so the copies show the files as
+//! the run read them. [`end`] runs when the logs are complete. `build` copies the manifest into a
+//! tree, and `rules` compares the tree with it.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use fabric::os;
+use record::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord};
+
+use crate::{
+    describe::Role,
+    error::{self, Error},
+    layout::{self, Name},
+};
+
+/// Name of the copy of user.conf.
+pub const USER_CONF: &str = "user.conf";
+/// Name of the copy of audit.config, if the run has one.
+pub const AUDIT_CONFIG: &str = "audit.config";
+/// Name of the copy of the frontend's configuration.
+pub const FRONTEND_YAML: &str = "frontend.yaml";
+/// Name of the copy of an accelerator's configuration, which the accelerator sends.
+pub fn accelerator_yaml(node: &Name) -> String {
+    format!("accelerator-{node}.yaml")
+}
+/// Whether a copy is an accelerator's configuration, by its name.
+pub(crate) fn is_accelerator_yaml(name: &str) -> bool {
+    name.starts_with("accelerator-") && name.ends_with(".yaml")
+}
+/// Name of the file with a node's description, [`crate::describe::Node`].
+pub fn node_json(node: &Name) -> String {
+    format!("node-{node}.json")
+}
+/// Current value of [`Manifest::format`].
+const FORMAT: u32 = 1;
+
+/// All nodes with their roles, the frontend first.
+pub(crate) fn nodes(manifest: &Manifest) -> impl Iterator<Item = (Role, &NodeRecord)> {
+    let accelerators = std::iter::repeat(Role::Accelerator);
+    let roles = std::iter::once(Role::Frontend).chain(accelerators);
+    roles.zip(manifest.nodes())
+}
+
+/// Writes the manifest into `folder` before the run, with a copy of each file. `files` holds names
+/// of copies and paths of originals; `sent` holds names and texts of files that nodes sent.
+///
+/// # Errors
+/// [`Error::Read`]: an original cannot be read. [`Error::Write`]: a file cannot be written.
+pub fn begin(
+    mut manifest: Manifest,
+    folder: &Path,
+    files: &[(&str, &Path)],
+    sent: &[(String, String)],
+) -> Result<Manifest, Error> {
+    manifest.format = FORMAT;
+    let copies = folder.join(COPIES);
+    // Delete copies only beside an earlier run's manifest: a folder `files` without it is the
+    // user's.
+    if folder.join(MANIFEST).is_file() {
+        for old in layout::files(&copies) {
+            let path = copies.join(old);
+            fs::remove_file(&path).map_err(|source| Error::Write { path, source })?;
+        }
+    }
+    let mut record = |name: &str, from: PathBuf| {
+        let sha256 = sha256_of_file(&copies.join(name))?;
+        let file = FileRecord { from, sha256 };
+        manifest.files.insert(name.to_owned(), file);
+        Ok(())
+    };
+    for (name, from) in files {
+        error::copy(from, &copies.join(name))?;
+        record(name, from.to_path_buf())?;
+    }
+    for (name, text) in sent {
+        error::write(&copies.join(name), text)?;
+        record(name, PathBuf::from("told by the node"))?;
+    }
+    error::write_json(&folder.join(MANIFEST), &manifest)?;
+    Ok(manifest)
+}
+
+/// Adds the logs' hashes, exit code and reason to the manifest at the end of the run.
+///
+/// # Errors
+/// [`Error::Read`]: a log cannot be read. [`Error::Write`]: the manifest cannot be written.
+pub fn end(mut manifest: Manifest, folder: &Path, exit: u8, reason: &str) -> Result<(), Error> {
+    for name in LOGS {
+        let path = folder.join(name);
+        if path.is_file() {
+            let hash = sha256_of_file(&path)?;
+            manifest.logs.insert(name.to_owned(), hash);
+        }
+    }
+    let log = folder.join(loadgen_log::ACCURACY);
+    if log.is_file() {
+        manifest.accuracy_cut = Some(os::sha256_of(&cut(&log)?));
+    }
+    manifest.exit = Some(exit);
+    manifest.reason = reason.to_owned();
+    error::write_json(&folder.join(MANIFEST), &manifest)
+}
+
+/// LoadGen's logs.
+pub(crate) const LOGS: [&str; 3] = [
+    loadgen_log::SUMMARY,
+    loadgen_log::DETAIL,
+    loadgen_log::ACCURACY,
+];
+
+/// Reads the manifest in a folder; `None` if there is none.
+pub(crate) fn read(folder: &Path) -> Result<Option<Manifest>, Error> {
+    let path = folder.join(MANIFEST);
+    if !path.exists() {
+        return Ok(None);
+    }
+    error::read_json(&path).map(Some)
+}
+
+/// Paths that a run may have left in `folder`, for a caller that empties it. Some may not exist.
+pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let copies = folder.join(COPIES);
+    let of_node = |name: &String| {
+        is_accelerator_yaml(name) || name.starts_with("node-") && name.ends_with(".json")
+    };
+    let nodes: Vec<_> = layout::files(&copies).into_iter().filter(of_node).collect();
+    let own = [USER_CONF, AUDIT_CONFIG, FRONTEND_YAML].map(str::to_owned);
+    let names = own.into_iter().chain(nodes);
+    names
+        .map(move |name| copies.join(name))
+        .chain([folder.join(MANIFEST)])
+}
+
+/// Cuts a log as MLCommons' truncate_accuracy_log.py does: its first and last 4096 bytes remain.
+pub(crate) fn cut(path: &Path) -> Result<Vec<u8>, Error> {
+    const SHOWN: u64 = 4096;
+    let mut file = File::open(path).map_err(Error::read(path))?;
+    let size = file.metadata().map_err(Error::read(path))?.len();
+    let mut text = Vec::new();
+    let mut read = |from: u64, text: &mut Vec<u8>| {
+        file.seek(SeekFrom::Start(from))?;
+        (&mut file).take(SHOWN).read_to_end(text)
+    };
+    read(0, &mut text).map_err(Error::read(path))?;
+    if size >= SHOWN {
+        text.extend(b"\n\n...\n\n");
+        read(size - SHOWN, &mut text).map_err(Error::read(path))?;
+    }
+    Ok(text)
+}
+
+/// SHA-256 of a file, in hexadecimal digits.
+///
+/// # Errors
+/// [`Error::Read`]: the file cannot be read.
+pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
+    let hashed = os::sha256_of_file(path);
+    hashed.map(|(hash, _)| hash).map_err(Error::read(path))
+}
+
+/// Paths of a test's official audit.config files: the test's own, and those for single models.
+pub(crate) fn audit_configs(checker: &Path, test: &Name) -> Vec<PathBuf> {
+    let folder = checker.join("compliance").join(test);
+    let own = folder.join(AUDIT_CONFIG);
+    let models = layout::folders(&folder);
+    let models = models.iter().map(|m| folder.join(m).join(AUDIT_CONFIG));
+    std::iter::once(own)
+        .chain(models)
+        .filter(|p| p.is_file())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_keeps_its_files_as_they_were_when_it_began() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (source, folder) = (place.path().join("u.conf"), place.path().join("out"));
+        fs::write(&source, "*.Server.target_qps = 3\n").expect("written");
+        let manifest = Manifest {
+            model: "llama3_1-8b".to_owned(),
+            ..Manifest::default()
+        };
+        let sent = [(
+            accelerator_yaml(&Name::new("a").expect("a name")),
+            "node: a\n".to_owned(),
+        )];
+        let manifest = begin(manifest, &folder, &[(USER_CONF, &source)], &sent).expect("begun");
+        let kept = files(&folder).filter(|p| p.is_file());
+        assert_eq!(kept.count(), 3, "what a later run takes away");
+        fs::write(&source, "changed").expect("written");
+        fs::write(folder.join(loadgen_log::DETAIL), "abc").expect("written");
+        end(manifest, &folder, 1, "INVALID").expect("ended");
+        let manifest = read(&folder).expect("read").expect("there");
+        assert_eq!((manifest.exit, manifest.format), (Some(1), FORMAT));
+        let note = &manifest.files[USER_CONF];
+        let expected = sha256_of_file(&folder.join(COPIES).join(USER_CONF)).expect("a hash");
+        assert_eq!(note.sha256, expected);
+        assert_ne!(note.sha256, sha256_of_file(&source).expect("a hash"));
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(manifest.logs[loadgen_log::DETAIL], expected);
+        assert_eq!(manifest.logs.len(), 1);
+    }
+}
