@@ -23,7 +23,7 @@
 //! stand above the number of parts.
 
 /// Most bytes of a reason within a response.
-pub const MAX_REASON: usize = 256;
+pub(crate) const MAX_REASON: usize = 256;
 
 /// Marks a response whose payload is the reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +59,12 @@ impl Refusal {
 }
 
 /// Length of the trailer in bytes.
-pub const RESPONSE_TRAILER_BYTES: usize = 16;
+pub(crate) const RESPONSE_TRAILER_BYTES: usize = 16;
 
 /// End of the last of several parts, behind its payload: only then the total length and time are
 /// known. A response in one piece has no trailer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResponseTrailer {
+pub(crate) struct ResponseTrailer {
     /// Payload bytes of all parts together.
     pub len: u32,
     /// Number of parts, this one included.
@@ -80,7 +80,7 @@ pub struct ResponseTrailer {
 
 impl ResponseTrailer {
     /// Encodes the trailer for the wire.
-    pub fn encode(&self) -> [u8; RESPONSE_TRAILER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; RESPONSE_TRAILER_BYTES] {
         let mut b = [0; RESPONSE_TRAILER_BYTES];
         let parts = Refusal::mark(self.parts, self.refusal);
         let words = [self.len, parts, self.compute_us, self.mean_us];
@@ -92,7 +92,7 @@ impl ResponseTrailer {
 
     /// Decodes the last bytes of a response. `None` where they contradict the `parts` parts
     /// received, with `len` payload bytes in all.
-    pub fn decode(b: &[u8; RESPONSE_TRAILER_BYTES], len: u32, parts: u32) -> Option<Self> {
+    pub(crate) fn decode(b: &[u8; RESPONSE_TRAILER_BYTES], len: u32, parts: u32) -> Option<Self> {
         let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let (told, refusal) = Refusal::unmark(word(4))?;
         let trailer = ResponseTrailer {
@@ -126,7 +126,7 @@ pub struct ResponseHeader {
 
 impl ResponseHeader {
     /// Encodes the header for the wire.
-    pub fn encode(&self) -> [u8; RESPONSE_HEADER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; RESPONSE_HEADER_BYTES] {
         let mut b = [0; RESPONSE_HEADER_BYTES];
         let words = [
             self.len,
@@ -142,7 +142,7 @@ impl ResponseHeader {
 
     /// Decodes the first bytes of a response. `None` where they contradict the fabric's report: a
     /// response of `arrived` bytes for use `use_count`.
-    pub fn decode(b: &[u8], arrived: u32, use_count: u16) -> Option<Self> {
+    pub(crate) fn decode(b: &[u8], arrived: u32, use_count: u16) -> Option<Self> {
         let word = |i: usize| {
             let b = b.get(i * 4..i * 4 + 4)?;
             Some(u32::from_le_bytes(b.try_into().ok()?))

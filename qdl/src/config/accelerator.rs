@@ -141,7 +141,7 @@ impl AcceleratorConfig {
     }
 
     /// Returns the bytes of the decompressed batches of all worker threads; 0 without compression.
-    pub fn decompressed_bytes(&self) -> usize {
+    pub(crate) fn decompressed_bytes(&self) -> usize {
         let spec = self.model.spec().filter(|m| m.compression.is_some());
         let largest = spec.and_then(|m| m.max_input_bytes()).unwrap_or(0);
         room(largest, self.engine.max_batch).saturating_mul(self.engine.workers())

@@ -183,7 +183,7 @@ impl Default for WarmUpConfig {
 
 impl WarmUpConfig {
     /// Returns whether connections are warmed up.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.budget_ms > 0
     }
 

@@ -100,7 +100,7 @@ impl EngineKind {
     }
 
     /// Returns whether the engine can run on a GPU.
-    pub fn on_gpu(self) -> bool {
+    pub(crate) fn on_gpu(self) -> bool {
         matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
     }
 

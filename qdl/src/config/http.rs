@@ -45,8 +45,9 @@ impl Dialect {
         Dialect::LlamaCpp,
     ];
 
-    /// Returns the dialect's name in YAML.
-    pub fn as_str(self) -> &'static str {
+    /// The name in YAML.
+    #[cfg(test)]
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Dialect::Vllm => "vllm",
             Dialect::VllmGenerate => "vllm_generate",

@@ -73,9 +73,11 @@ pub use load::{
 };
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{
-    AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, IbKeys,
-    MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicConfig, NicFabric, OfiKeys, TcpKeys,
+    AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, IbKeys, NicConfig,
+    NicFabric, OfiKeys, TcpKeys,
 };
+#[cfg(test)]
+pub(crate) use nic::{MAX_AUTO_SLOTS, MIN_AUTO_SLOTS};
 pub use values::Auto;
 pub use words::{moved_flag, nearest};
 pub use written::Written;

@@ -24,13 +24,13 @@ const POST_UP_TO: usize = 16 << 10;
 /// memory of that many.
 const AUTO_BYTES: usize = 64 << 20;
 /// Minimum number of slots with `slots: auto`, within `AUTO_MOST_BYTES`.
-pub const MIN_AUTO_SLOTS: usize = 16;
+pub(crate) const MIN_AUTO_SLOTS: usize = 16;
 /// Maximum memory of that minimum, in bytes, shared alike: larger samples get fewer slots.
 const AUTO_MOST_BYTES: usize = 1 << 30;
 /// Minimum number of slots for large samples: one arrives while another is computed.
 const FEWEST_AUTO_SLOTS: usize = 2;
 /// Maximum number of slots with `slots: auto`.
-pub const MAX_AUTO_SLOTS: usize = 2048;
+pub(crate) const MAX_AUTO_SLOTS: usize = 2048;
 
 /// Connections to each accelerator until `connections: auto` is resolved.
 pub const CONNECTIONS: usize = 2;
@@ -306,7 +306,8 @@ impl NicConfig {
     }
 
     /// Creates the NIC of a libfabric provider's domain with all defaults.
-    pub fn ofi_domain(provider: impl Into<String>, domain: impl Into<String>) -> Self {
+    #[cfg(test)]
+    pub(crate) fn ofi_domain(provider: impl Into<String>, domain: impl Into<String>) -> Self {
         NicFabric::Ofi(OfiKeys {
             provider: provider.into(),
             domain: Some(domain.into()),
@@ -332,7 +333,7 @@ impl NicConfig {
     }
 
     /// Returns the keys of an RDMA device; `None` for another fabric.
-    pub fn as_ib(&self) -> Option<&IbKeys> {
+    pub(crate) fn as_ib(&self) -> Option<&IbKeys> {
         match &self.fabric {
             NicFabric::Ib(ib) => Some(ib),
             _ => None,
@@ -340,7 +341,7 @@ impl NicConfig {
     }
 
     /// Returns the keys of a libfabric NIC; `None` for another fabric.
-    pub fn as_ofi(&self) -> Option<&OfiKeys> {
+    pub(crate) fn as_ofi(&self) -> Option<&OfiKeys> {
         match &self.fabric {
             NicFabric::Ofi(ofi) => Some(ofi),
             _ => None,
@@ -372,7 +373,7 @@ impl NicConfig {
     }
 
     /// Returns the key `connections`; `None` for a fabric without it.
-    pub fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {
+    pub(crate) fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {
         match &mut self.fabric {
             NicFabric::Tcp(tcp) => Some(&mut tcp.connections),
             NicFabric::Ofi(ofi) => Some(&mut ofi.connections),

@@ -26,7 +26,7 @@ pub enum Auto<T> {
 
 impl<T: Copy> Auto<T> {
     /// Returns the value, if the file sets one.
-    pub fn fixed(self) -> Option<T> {
+    pub(crate) fn fixed(self) -> Option<T> {
         match self {
             Auto::Auto => None,
             Auto::Fixed(value) => Some(value),

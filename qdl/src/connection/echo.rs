@@ -12,7 +12,7 @@ pub struct EchoCfgs {
 
 /// Action that [`Echo::tick`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EchoAction {
+pub(crate) enum EchoAction {
     /// No action.
     Wait,
     /// Send an echo with this value.
@@ -42,7 +42,7 @@ const ECHO_BYTES: u64 = 64;
 
 impl Echo {
     /// Makes the state of a connection opened at `now_ns`.
-    pub fn new(cfgs: EchoCfgs, now_ns: u64) -> Self {
+    pub(crate) fn new(cfgs: EchoCfgs, now_ns: u64) -> Self {
         Echo {
             cfgs,
             heard_ns: now_ns,
@@ -56,7 +56,7 @@ impl Echo {
     }
 
     /// Records that any event came from the peer.
-    pub fn heard(&mut self, now_ns: u64) {
+    pub(crate) fn heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
         self.asked_ns = None;
         self.confirmed = None;
@@ -68,20 +68,20 @@ impl Echo {
     /// Longest time so far with an unanswered echo, in nanoseconds, even if the peer's system
     /// confirmed payload meanwhile: a kernel confirms payload for a stopped process too. The
     /// current silence counts once the echo is answered or the connection is lost.
-    pub fn longest_silence_ns(&self) -> u64 {
+    pub(crate) fn longest_silence_ns(&self) -> u64 {
         self.longest_ns
     }
 
     /// Whether an echo is unanswered: the caller then reports the bytes that the peer has
     /// confirmed.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.asked_ns.is_some()
     }
 
     /// Records the total of bytes that the peer's system has confirmed. Confirmed payload restarts
     /// the time limit, because an echo waits behind payload on a slow path. Confirmed echoes prove
     /// nothing: a kernel confirms them for a stopped process too.
-    pub fn confirmed(&mut self, now_ns: u64, bytes: u64) {
+    pub(crate) fn confirmed(&mut self, now_ns: u64, bytes: u64) {
         match self.confirmed {
             Some((before, echo)) => {
                 let echoes = u64::from(self.sequence.wrapping_sub(echo) & 0x0fff_ffff) + 1;
@@ -95,7 +95,7 @@ impl Echo {
     }
 
     /// Checks the time limits. Sends at most one echo per interval.
-    pub fn tick(&mut self, now_ns: u64) -> EchoAction {
+    pub(crate) fn tick(&mut self, now_ns: u64) -> EchoAction {
         if let Some(asked) = self.asked_ns {
             let silent = now_ns.saturating_sub(asked);
             if silent >= self.cfgs.timeout_ns {

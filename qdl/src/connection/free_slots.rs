@@ -7,19 +7,19 @@ use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 /// Slots taken by one caller and not used yet, all in one bitmap word. The caller uses them in
 /// ascending order and gives the rest back.
 #[derive(Debug, Default)]
-pub struct Reserved {
+pub(crate) struct Reserved {
     word: usize,
     bits: u64,
 }
 
 impl Reserved {
     /// Number of slots left.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bits.count_ones() as usize
     }
 
     /// Whether no slot is left.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bits == 0
     }
 }
@@ -63,7 +63,7 @@ pub(super) struct FreeSlots {
 }
 
 impl FreeSlots {
-    pub fn new(slots: usize) -> Self {
+    pub(crate) fn new(slots: usize) -> Self {
         let word = |i: usize, bits: usize| {
             let n = bits.saturating_sub(i * 64).min(64);
             AtomicU64::new(if n == 64 { !0 } else { (1u64 << n) - 1 })
@@ -97,7 +97,7 @@ impl FreeSlots {
 
     /// Takes up to `most` free slots below `first`, all from one word. `None` where no slot is
     /// free.
-    pub fn take(&self, first: usize, most: usize) -> Option<Reserved> {
+    pub(crate) fn take(&self, first: usize, most: usize) -> Option<Reserved> {
         let words = first.div_ceil(64).clamp(1, self.words.len());
         let cursor = self.cursor.load(Ordering::Relaxed) as usize;
         let here = cursor / 64 % words;
@@ -135,7 +135,7 @@ impl FreeSlots {
     }
 
     /// Takes slots from the word of the slot freed last.
-    pub fn take_freed(&self, first: usize, most: usize) -> Option<Reserved> {
+    pub(crate) fn take_freed(&self, first: usize, most: usize) -> Option<Reserved> {
         self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0, first, most)
     }
 
@@ -180,7 +180,7 @@ impl FreeSlots {
 
     /// Frees slots, with one atomic operation per run of slots in the same word. Returns their
     /// number.
-    pub fn give(&self, slots: impl Iterator<Item = u16>) -> u32 {
+    pub(crate) fn give(&self, slots: impl Iterator<Item = u16>) -> u32 {
         let (mut word, mut bits, mut n) = (0, 0, 0);
         for slot in slots {
             let of = usize::from(slot) / 64;
@@ -201,7 +201,7 @@ impl FreeSlots {
     }
 
     /// Gives unused slots back; the next search takes them first. Returns their number.
-    pub fn give_back(&self, unused: &mut Reserved) -> u32 {
+    pub(crate) fn give_back(&self, unused: &mut Reserved) -> u32 {
         let (word, bits) = (unused.word, std::mem::take(&mut unused.bits));
         if bits != 0 {
             self.give_bits(word, bits);

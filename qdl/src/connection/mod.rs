@@ -20,12 +20,12 @@ mod polling;
 mod receive;
 mod send;
 
-pub use echo::{Echo, EchoAction, EchoCfgs};
+pub(crate) use echo::EchoAction;
+pub use echo::{Echo, EchoCfgs};
 pub use nic_thread::{
-    CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
-    join_all, spawn, spawn_crew,
+    CrewPlan, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait, join_all, spawn,
 };
-pub(crate) use nic_thread::{ENDING, arm_all};
+pub(crate) use nic_thread::{ENDING, MakeWork, arm_all, spawn_crew};
 pub(crate) use polling::PollOrder;
 pub(crate) use receive::{Receiving, burst};
 pub(crate) use send::{SendCounts, SendHalf, WriteSource, not_posted};

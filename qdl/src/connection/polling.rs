@@ -17,7 +17,7 @@ pub(crate) struct PollOrder {
 
 impl PollOrder {
     /// Polls up to `connections` connections in turn. `poll` returns whether events came.
-    pub fn turn(&mut self, connections: usize, mut poll: impl FnMut(usize) -> bool) {
+    pub(crate) fn turn(&mut self, connections: usize, mut poll: impl FnMut(usize) -> bool) {
         let mut came = false;
         let mut next = self.first;
         for _ in 0..connections {

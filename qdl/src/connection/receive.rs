@@ -36,7 +36,7 @@ pub(crate) struct Receiving {
 
 impl Receiving {
     /// Makes the state of a connection that has just come up.
-    pub fn new(rx: Box<dyn Rx>) -> Self {
+    pub(crate) fn new(rx: Box<dyn Rx>) -> Self {
         Receiving {
             rx,
             broken: None,
@@ -50,7 +50,7 @@ impl Receiving {
     /// Passes up to `most` arrivals (immediate, offset in the slot, length) to `arrived`, which
     /// returns an error for an invalid one. Records the first error as the reason of the break.
     /// Returns the number of events.
-    pub fn poll(
+    pub(crate) fn poll(
         &mut self,
         send: &SendHalf,
         most: usize,
@@ -86,12 +86,12 @@ impl Receiving {
     }
 
     /// Counts of this half.
-    pub fn counts(&self) -> FabricCounts {
+    pub(crate) fn counts(&self) -> FabricCounts {
         self.rx.counts()
     }
 
     /// Counts a sleep that `fd` ended. Returns whether `fd` is this connection's descriptor.
-    pub fn woken_by(&mut self, fd: RawFd) -> bool {
+    pub(crate) fn woken_by(&mut self, fd: RawFd) -> bool {
         let mine = self.rx.fd() == fd;
         self.wakeups += u64::from(mine);
         mine

@@ -88,7 +88,7 @@ pub(crate) struct SendHalf {
 
 impl SendHalf {
     /// Installs a fresh link.
-    pub fn attach(&self, tx: Box<dyn Tx>) {
+    pub(crate) fn attach(&self, tx: Box<dyn Tx>) {
         self.token.exclusive(|s| {
             self.forget();
             s.link = Some(tx);
@@ -97,7 +97,7 @@ impl SendHalf {
 
     /// Stops posting and says goodbye. Returns true once the link is dropped; until then the caller
     /// calls again.
-    pub fn finish(&self) -> bool {
+    pub(crate) fn finish(&self) -> bool {
         self.token.exclusive(|s| {
             if let Some(tx) = s.link.take() {
                 s.leaving = Some(tx);
@@ -121,7 +121,7 @@ impl SendHalf {
     /// token, leaves the work to that thread, which looks again. Returns whether it posted a write
     /// or carried bytes, possibly of earlier posts. A failure of the link stays in this half for
     /// the NIC thread ([`Self::has_failed`]).
-    pub fn post(&self, source: &mut impl WriteSource) -> bool {
+    pub(crate) fn post(&self, source: &mut impl WriteSource) -> bool {
         let mut is_work = false;
         let mut claim = self.token.claim();
         while let Some(mut sending) = claim.next() {
@@ -201,12 +201,12 @@ impl SendHalf {
     }
 
     /// Whether the link has failed and the NIC thread has not taken the failure.
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::SeqCst)
     }
 
     /// Takes the failure of the link.
-    pub fn take_failed(&self) -> Option<Broken> {
+    pub(crate) fn take_failed(&self) -> Option<Broken> {
         if !self.has_failed() || !self.has_failed.swap(false, Ordering::SeqCst) {
             return None;
         }
@@ -217,31 +217,31 @@ impl SendHalf {
     }
 
     /// Sends an echo with the next doorbell.
-    pub fn ask(&self, echo: u32) {
+    pub(crate) fn ask(&self, echo: u32) {
         self.ask.put(Control::Echo(echo));
     }
 
     /// Sends an echo reply with the next doorbell.
-    pub fn answer(&self, echo: u32) {
+    pub(crate) fn answer(&self, echo: u32) {
         self.answer.put(Control::EchoReply(echo));
     }
 
     /// Whether the last flush left bytes or writes behind.
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::SeqCst)
     }
 
     /// Whether writes may be held up by a full fabric. A flush in progress counts: the edge that
     /// wakes the NIC thread may come before the result. The flushing thread then looks again for
     /// every thread that posted meanwhile.
-    pub fn is_held_up(&self) -> bool {
+    pub(crate) fn is_held_up(&self) -> bool {
         // Load in this order: a finished flush has stored its result.
         self.flushing.load(Ordering::SeqCst) || self.is_blocked()
     }
 
     /// Counts of all links so far. The call holds the token, and producers meanwhile rely on the
     /// next [`Self::post`], so call it for a connection that is down.
-    pub fn fabric_counts(&self) -> FabricCounts {
+    pub(crate) fn fabric_counts(&self) -> FabricCounts {
         self.token.exclusive(|s| {
             let mut counts = s.past;
             if let Some(tx) = s.link.as_ref().or(s.leaving.as_ref()) {
@@ -253,12 +253,12 @@ impl SendHalf {
 
     /// This half's own counts. As with [`Self::fabric_counts`], call it while no samples are in
     /// flight, or follow it with a post.
-    pub fn counts(&self) -> SendCounts {
+    pub(crate) fn counts(&self) -> SendCounts {
         self.token.exclusive(|s| s.counts)
     }
 
     /// Resets the counts to an earlier value.
-    pub fn set_counts(&self, counts: SendCounts) {
+    pub(crate) fn set_counts(&self, counts: SendCounts) {
         self.token.exclusive(|s| s.counts = counts);
     }
 }

@@ -30,7 +30,7 @@ use fabric::{
     sync::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
-pub use super::free_slots::Reserved;
+pub(crate) use super::free_slots::Reserved;
 
 /// The first token of an answer, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Sample {
 }
 
 /// Refusals after which a sample fails. Two bits of a record count them.
-pub const MOST_REFUSALS: u8 = 3;
+pub(crate) const MOST_REFUSALS: u8 = 3;
 
 /// Failed attempts of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Tries {
     const MOST: u16 = (1 << 14) - 1;
 
     /// Counts a lost connection, `after_ns` after the sample's issue.
-    pub fn lost(&mut self, after_ns: u64) {
+    pub(crate) fn lost(&mut self, after_ns: u64) {
         self.losses = (self.losses + 1).min(Tries::MOST);
         self.failed(after_ns);
     }
@@ -110,7 +110,7 @@ impl Tries {
     }
 
     /// Whether the sample must not be tried again.
-    pub fn are_over(&self) -> bool {
+    pub(crate) fn are_over(&self) -> bool {
         self.refusals >= MOST_REFUSALS
     }
 
@@ -207,18 +207,18 @@ impl Tracker {
 
     /// Restricts reservations to the first `slots` slots, clamped to 1..=all. Slots in flight above
     /// the limit come back as usual; until enough are back, reservations fail.
-    pub fn allow(&self, slots: usize) {
+    pub(crate) fn allow(&self, slots: usize) {
         let slots = slots.clamp(1, self.slots().max(1)) as u32;
         self.allowance.store(slots, Ordering::Relaxed);
     }
 
     /// Number of slots in use under the allowance.
-    pub fn allowance(&self) -> usize {
+    pub(crate) fn allowance(&self) -> usize {
         self.allowance.load(Ordering::Relaxed) as usize
     }
 
     /// Number of slots.
-    pub fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.records.len()
     }
 
@@ -228,7 +228,7 @@ impl Tracker {
     }
 
     /// Whether a reservation can succeed under the allowance.
-    pub fn has_free(&self) -> bool {
+    pub(crate) fn has_free(&self) -> bool {
         self.in_flight() < self.allowance()
     }
 
@@ -239,7 +239,7 @@ impl Tracker {
 
     /// Takes up to `most` free slots that are neighbours; fewer where fewer neighbours are free,
     /// none where no slot is free. The caller gives unused slots back with [`Self::give_back`].
-    pub fn reserve_some(&self, most: usize) -> Reserved {
+    pub(crate) fn reserve_some(&self, most: usize) -> Reserved {
         let first = self.allowance();
         let left = first.saturating_sub(self.in_flight());
         let taken = match left {
@@ -260,7 +260,7 @@ impl Tracker {
     /// Gives back unused slots. Returns true where there were any. A thread that published its
     /// sample and then found no slot either sees these slots, or the caller sees its sample after
     /// this call.
-    pub fn give_back(&self, unused: &mut Reserved) -> bool {
+    pub(crate) fn give_back(&self, unused: &mut Reserved) -> bool {
         let n = self.free.give_back(unused);
         if n > 0 {
             self.in_flight.fetch_sub(n, Ordering::Relaxed);
@@ -336,7 +336,7 @@ impl Tracker {
     }
 
     /// Frees several slots; a run of neighbours costs little more than one slot.
-    pub fn release_all(&self, slots: impl Iterator<Item = u16>) {
+    pub(crate) fn release_all(&self, slots: impl Iterator<Item = u16>) {
         let n = self.free.give(slots);
         self.in_flight.fetch_sub(n, Ordering::Relaxed);
     }

@@ -75,7 +75,7 @@ impl Token {
     ///
     /// # Errors
     /// [`AuthError`] names the file.
-    pub fn from_file(path: &Path) -> Result<Self, AuthError> {
+    pub(crate) fn from_file(path: &Path) -> Result<Self, AuthError> {
         let unreadable = |e: io::Error| AuthError::Unreadable {
             path: path.to_owned(),
             source: Arc::new(e),
@@ -140,7 +140,7 @@ pub enum Auth {
 
 impl Auth {
     /// The policy as the hello states it.
-    pub fn kind(&self) -> AuthKind {
+    pub(crate) fn kind(&self) -> AuthKind {
         match self {
             Auth::Token(_) => AuthKind::Token,
             Auth::None | Auth::Unset => AuthKind::None,
@@ -152,7 +152,7 @@ impl Auth {
     ///
     /// # Errors
     /// [`AuthError::Unprotected`].
-    pub fn check(&self, address: IpAddr) -> Result<(), AuthError> {
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), AuthError> {
         match self {
             Auth::Unset if !address.to_canonical().is_loopback() => {
                 Err(AuthError::Unprotected { address })

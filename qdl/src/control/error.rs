@@ -345,7 +345,7 @@ impl ControlError {
 ///
 /// # Errors
 /// [`ControlError::NameTaken`] names the node and both addresses.
-pub fn check_unique_names<'a>(
+pub(crate) fn check_unique_names<'a>(
     nodes: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<(), ControlError> {
     let mut seen = std::collections::HashMap::new();

@@ -98,7 +98,7 @@ pub struct Codec {
 
 impl Codec {
     /// Makes a codec for an unauthenticated peer.
-    pub fn before_auth() -> Self {
+    pub(crate) fn before_auth() -> Self {
         let mut lengths = LengthDelimitedCodec::new();
         lengths.set_max_frame_length(MAX_FRAME_BEFORE_AUTH);
         Codec {
@@ -108,7 +108,7 @@ impl Codec {
     }
 
     /// Raises the limit of the frame length once the peer is authenticated.
-    pub fn authenticated(&mut self) {
+    pub(crate) fn authenticated(&mut self) {
         self.lengths.set_max_frame_length(MAX_FRAME);
     }
 }

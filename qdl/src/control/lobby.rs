@@ -60,7 +60,7 @@ pub(crate) struct Proof(Arc<AtomicU8>);
 
 impl Proof {
     /// Marks the guest as authenticated, so that it is evicted last.
-    pub fn given(&self) {
+    pub(crate) fn given(&self) {
         self.0.store(PROVED, Ordering::Relaxed);
     }
 
@@ -100,7 +100,7 @@ pub(crate) struct Lobby<T> {
 impl<T: Send + 'static> Lobby<T> {
     /// Makes a lobby for `listener`. `places` returns the number of places when a peer comes. A
     /// peer has `patience` to send bytes; then `greet` runs. `refused` names the logged events.
-    pub fn new<F: Future<Output = T> + Send + 'static>(
+    pub(crate) fn new<F: Future<Output = T> + Send + 'static>(
         (name, refused): (&'static str, &'static str),
         listener: TcpListener,
         places: impl Fn() -> usize + Send + Sync + 'static,
@@ -122,7 +122,7 @@ impl<T: Send + 'static> Lobby<T> {
     }
 
     /// Waits for the next guest that kept its place, and returns the result of greeting it.
-    pub async fn next(&mut self) -> T {
+    pub(crate) async fn next(&mut self) -> T {
         let mut knocks = Vec::new();
         loop {
             // Finished guests first: behind a flood of new peers they would wait for ever.

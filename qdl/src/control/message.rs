@@ -27,7 +27,7 @@ pub enum Role {
 
 impl Role {
     /// The peer's role.
-    pub const fn other(self) -> Role {
+    pub(crate) const fn other(self) -> Role {
         match self {
             Role::Frontend => Role::Accelerator,
             Role::Accelerator => Role::Frontend,
@@ -197,7 +197,7 @@ pub enum RequestTransport {
 
 impl RequestTransport {
     /// Name of the fabric: `tcp`, `ib` or `ofi`.
-    pub const fn fabric(&self) -> &'static str {
+    pub(crate) const fn fabric(&self) -> &'static str {
         match self {
             RequestTransport::Tcp {} => "tcp",
             RequestTransport::Ib { .. } => "ib",
@@ -229,7 +229,7 @@ pub enum GrantTransport {
 
 impl GrantTransport {
     /// Name of the fabric: `tcp`, `ib` or `ofi`.
-    pub const fn fabric(&self) -> &'static str {
+    pub(crate) const fn fabric(&self) -> &'static str {
         match self {
             GrantTransport::Tcp { .. } => "tcp",
             GrantTransport::Ib { .. } => "ib",
@@ -418,7 +418,7 @@ pub enum Message {
 
 impl Message {
     /// Value of `type` of this message.
-    pub const fn kind(&self) -> &'static str {
+    pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Message::Hello { .. } => "hello",
             Message::Answer { .. } => "answer",

@@ -29,12 +29,14 @@ pub use self::core::{
     Timing, accelerator::Refusal, frontend::ClientEvent, heartbeat::HeartbeatCfgs,
 };
 pub use auth::{Auth, AuthError, Token};
-pub use error::{ControlError, check_unique_names};
+pub use error::ControlError;
+pub(crate) use error::check_unique_names;
 pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
     RequestTransport, Role, Scores,
 };
+pub(crate) use shell::ClientParams;
 pub use shell::{
-    ClientEvents, ClientHandle, ClientParams, ClientSession, Pending, Server, ServerHandle,
-    ServerParams, ServerSession, SessionHandler,
+    ClientEvents, ClientHandle, ClientSession, Pending, Server, ServerHandle, ServerParams,
+    ServerSession, SessionHandler,
 };

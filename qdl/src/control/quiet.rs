@@ -25,7 +25,7 @@ pub struct Quiet {
 
 impl Quiet {
     /// Makes a log for events with the plural name `what`, such as "data connections refused".
-    pub fn new(what: &'static str) -> Self {
+    pub(crate) fn new(what: &'static str) -> Self {
         Quiet {
             what,
             until: None,
@@ -35,21 +35,21 @@ impl Quiet {
     }
 
     /// Records an event: logs it at once, or counts it within a period.
-    pub fn warn(&mut self, now: u64, line: impl FnOnce() -> String) {
+    pub(crate) fn warn(&mut self, now: u64, line: impl FnOnce() -> String) {
         if let Some(line) = self.note(now, line()) {
             tracing::warn!("{line}");
         }
     }
 
     /// Logs the counted events, if the period is over.
-    pub fn sum_up(&mut self, now: u64) {
+    pub(crate) fn sum_up(&mut self, now: u64) {
         if let Some(line) = self.sum(now) {
             tracing::warn!("{line}");
         }
     }
 
     /// Waits until [`Quiet::sum_up`] is due: for ever outside a period.
-    pub fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
         let until = self.until;
         async move {
             match until {

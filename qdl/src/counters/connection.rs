@@ -35,7 +35,7 @@ pub struct ConnectionCounts {
 
 /// Counts of one connection at one moment. Except for gauges, they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectionReading {
+pub(crate) struct ConnectionReading {
     /// Responses received.
     pub samples: u64,
     /// Payload bytes of the answered requests.
@@ -54,7 +54,7 @@ pub struct ConnectionReading {
 
 /// Times of the NIC threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NicTimes {
+pub(crate) struct NicTimes {
     /// Number of threads with work.
     pub threads: u32,
     /// Microseconds in turns that found work, summed over the threads.
@@ -85,7 +85,7 @@ pub struct PathCounts {
 
 impl PathCounts {
     /// Adds one reading: `before` is the previous reading, `span_us` microseconds earlier.
-    pub fn look(&mut self, now: &PathReading, before: &PathReading, span_us: u64) {
+    pub(crate) fn look(&mut self, now: &PathReading, before: &PathReading, span_us: u64) {
         // The counts of a new socket begin at 0.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         self.looks += 1;

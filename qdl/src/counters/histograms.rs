@@ -55,7 +55,7 @@ impl Histograms {
     }
 
     /// Records `n` samples with identical times.
-    pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
+    pub(crate) fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         let (ns, adds_up) = times.split();
         self.count += n;
         for (i, (values, ns)) in self.stages.iter_mut().zip(ns).enumerate() {
@@ -105,7 +105,7 @@ impl Histograms {
     }
 
     /// Returns an upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
-    pub fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
+    pub(crate) fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
         self.stages[stage as usize].quantile(quantile, self.count)
     }
 

@@ -17,7 +17,8 @@ pub mod ticks;
 mod tokens;
 mod values;
 
-pub use connection::{ConnectionCounts, ConnectionReading, NicTimes, PathCounts};
+pub use connection::{ConnectionCounts, PathCounts};
+pub(crate) use connection::{ConnectionReading, NicTimes};
 pub use histograms::Histograms;
 pub use live::Live;
 pub use sample::SampleTimes;

@@ -44,7 +44,7 @@ impl SampleTimes {
     ///
     /// They do not add up if timestamps decrease, or if the accelerator's residence, reported in
     /// whole microseconds, exceeds the round trip; `network` is 0 then.
-    pub fn split(&self) -> ([u64; Stage::COUNT], bool) {
+    pub(crate) fn split(&self) -> ([u64; Stage::COUNT], bool) {
         let queue = u64::from(self.queue_us) * 1000;
         let compute = u64::from(self.compute_us) * 1000;
         let round_trip = self.seen_ns.saturating_sub(self.posted_ns);

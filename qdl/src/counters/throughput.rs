@@ -49,16 +49,6 @@ impl Throughput {
         (self.last_ns, self.last) = (now_ns, completed);
     }
 
-    /// Returns samples per second since `since`, an earlier copy: the current rate for displays.
-    pub fn rate_since(&self, since: &Throughput) -> f64 {
-        let seconds = self.last_ns.saturating_sub(since.last_ns) as f64 / SECOND as f64;
-        if seconds > 0.0 {
-            self.last.saturating_sub(since.last) as f64 / seconds
-        } else {
-            0.0
-        }
-    }
-
     /// Returns the report up to the last reading.
     pub fn report(&self) -> ThroughputReport {
         let duration_s = (self.last_ns - self.start_ns) as f64 / SECOND as f64;

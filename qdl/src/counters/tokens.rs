@@ -73,7 +73,7 @@ pub struct TokenHistograms {
 
 impl TokenHistograms {
     /// Creates empty histograms.
-    pub fn new(sizes: TokenSizes) -> Self {
+    pub(crate) fn new(sizes: TokenSizes) -> Self {
         TokenHistograms {
             sizes,
             times: [(); TokenTime::COUNT].map(|()| Values::new()),
@@ -85,7 +85,7 @@ impl TokenHistograms {
     }
 
     /// Records one sample.
-    pub fn record(&mut self, t: &SampleTimes) {
+    pub(crate) fn record(&mut self, t: &SampleTimes) {
         let of = |bytes: u32, size: u32| u64::from(bytes / size.max(1));
         let tokens = of(t.bytes_in, self.sizes.output);
         self.input.record(of(t.bytes_out, self.sizes.input));
@@ -113,7 +113,7 @@ impl TokenHistograms {
     }
 
     /// Adds the samples of another thread.
-    pub fn merge(&mut self, other: &TokenHistograms) {
+    pub(crate) fn merge(&mut self, other: &TokenHistograms) {
         for (mine, theirs) in self.times.iter_mut().zip(&other.times) {
             mine.merge(theirs);
         }
@@ -124,22 +124,22 @@ impl TokenHistograms {
     }
 
     /// Returns the tokens of all answers.
-    pub fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         self.output.sum()
     }
 
     /// Returns the parts before the last, of all answers.
-    pub fn parts_before_last(&self) -> u64 {
+    pub(crate) fn parts_before_last(&self) -> u64 {
         self.parts.sum().saturating_sub(self.parts.values.count())
     }
 
     /// Returns the histogram of one time, in nanoseconds.
-    pub fn histogram(&self, time: TokenTime) -> Histogram<u64> {
+    pub(crate) fn histogram(&self, time: TokenTime) -> Histogram<u64> {
         self.times[time as usize].histogram()
     }
 
     /// Returns an upper estimate of a time's quantile so far, in nanoseconds. Allocates nothing.
-    pub fn quantile_ns(&self, time: TokenTime, quantile: f64) -> u64 {
+    pub(crate) fn quantile_ns(&self, time: TokenTime, quantile: f64) -> u64 {
         let values = &self.times[time as usize];
         values.quantile(quantile, values.count())
     }

@@ -67,7 +67,7 @@ pub(super) struct Answer {
 impl Answer {
     /// Whether two whole answers have equal records: they left in one burst and were seen in one
     /// turn.
-    pub fn is_alike(&self, other: &Answer) -> bool {
+    pub(crate) fn is_alike(&self, other: &Answer) -> bool {
         let (mine, theirs) = (&self.in_flight, &other.in_flight);
         self.link == other.link
             && mine.posted_ns == theirs.posted_ns
@@ -83,7 +83,7 @@ impl Answer {
     }
 
     /// Microseconds that the sample spent at the accelerator.
-    pub fn residence_us(&self) -> u32 {
+    pub(crate) fn residence_us(&self) -> u32 {
         self.header.queue_us.saturating_add(self.header.compute_us)
     }
 }
@@ -117,7 +117,7 @@ pub(super) struct RefusedAnswer {
 }
 
 impl Inbound {
-    pub fn with_capacity(n: usize) -> Self {
+    pub(crate) fn with_capacity(n: usize) -> Self {
         Inbound {
             parts: Vec::with_capacity(n),
             answers: Vec::with_capacity(n),
@@ -125,7 +125,7 @@ impl Inbound {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
             && self.answers.is_empty()
             && self.spoilt.is_empty()
@@ -289,7 +289,7 @@ impl Shared {
 impl Inbound {
     /// Hands over this turn's parts, then its answers, in one call each; then frees the slots.
     /// [`Self::record`] records the times later in the same turn.
-    pub fn complete(
+    pub(crate) fn complete(
         &mut self,
         shared: &Shared,
         share: usize,
@@ -390,7 +390,7 @@ impl Inbound {
     }
 
     /// Records the times of this turn's answers.
-    pub fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
+    pub(crate) fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
         let (now, done) = (self.seen_ns, self.completed_ns);
         for alike in self.answers.chunk_by(Answer::is_alike) {
             let (Some(s), n) = (alike.first(), alike.len() as u64) else {

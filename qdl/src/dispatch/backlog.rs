@@ -31,7 +31,7 @@ impl Backlog {
 
     /// Appends samples, one row at a time. Other threads may take the first rows before the last
     /// are pushed.
-    pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
+    pub(crate) fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
         if samples.len() > BURST {
             let rows = samples.len().div_ceil(BURST);
             self.lock().rows.reserve(rows);
@@ -58,21 +58,21 @@ impl Backlog {
     }
 
     /// Removes the first sample.
-    pub fn pop(&self) -> Option<Sample> {
+    pub(crate) fn pop(&self) -> Option<Sample> {
         let mut taken = VecDeque::new();
         self.take(1, &mut taken);
         taken.pop_front()
     }
 
     /// Puts samples back in front of the first.
-    pub fn put_back(&self, samples: &mut VecDeque<Sample>) {
+    pub(crate) fn put_back(&self, samples: &mut VecDeque<Sample>) {
         if !samples.is_empty() {
             self.lock().rows.push_front(mem::take(samples));
         }
     }
 
     /// Moves up to `most` samples, and at most one row, to `taken`, which must be empty.
-    pub fn take(&self, most: usize, taken: &mut VecDeque<Sample>) {
+    pub(crate) fn take(&self, most: usize, taken: &mut VecDeque<Sample>) {
         let Rows { rows, spare } = &mut *self.lock();
         match rows.front_mut() {
             Some(row) if row.len() > most => taken.extend(row.drain(..most)),

@@ -90,7 +90,7 @@ fn staging_source(sources: usize) -> SourceId {
 }
 
 impl Connection {
-    pub fn new(
+    pub(crate) fn new(
         (index, share): (usize, usize),
         cfgs: ConnectionCfgs,
         nodes: &[u32],
@@ -125,7 +125,7 @@ impl Connection {
     }
 
     /// The endpoint for a new link.
-    pub fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
+    pub(crate) fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
         let mut sources = sources.to_vec();
         sources.extend(self.staging.clone());
         Endpoint {
@@ -138,7 +138,7 @@ impl Connection {
         }
     }
 
-    pub fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> Load {
         Load {
             up: self.up.load(Ordering::Relaxed),
             in_flight: self.tracker.in_flight() + self.ring.len(),
@@ -147,7 +147,7 @@ impl Connection {
     }
 
     /// The load, shown as down where `may` excludes the connection.
-    pub fn load_if(&self, may: impl Fn(&Connection) -> bool) -> Load {
+    pub(crate) fn load_if(&self, may: impl Fn(&Connection) -> bool) -> Load {
         let load = self.load();
         Load {
             up: load.up && may(self),
@@ -156,17 +156,17 @@ impl Connection {
     }
 
     /// Whether no sample is in flight or in the ring.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.tracker.in_flight() == 0 && self.ring.is_empty()
     }
 
     /// Whether it could post a sample now.
-    pub fn takes(&self) -> bool {
+    pub(crate) fn takes(&self) -> bool {
         self.up.load(Ordering::SeqCst) && self.tracker.has_free() && !self.send.is_blocked()
     }
 
     /// Brings the connection up with a fresh link.
-    pub fn attach(&self, tx: Box<dyn Tx>) {
+    pub(crate) fn attach(&self, tx: Box<dyn Tx>) {
         self.window.grants().reset();
         self.send.attach(tx);
         self.up.store(true, Ordering::SeqCst);
@@ -175,17 +175,17 @@ impl Connection {
     /// Takes the connection down: afterwards no thread posts on it. Returns true once the link has
     /// said goodbye; until then the caller calls again. The caller drops the receiving half before
     /// the sweep.
-    pub fn detach(&self) -> bool {
+    pub(crate) fn detach(&self) -> bool {
         self.up.store(false, Ordering::SeqCst);
         self.send.finish()
     }
 
-    pub fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
+    pub(crate) fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All counts so far.
-    pub fn totals(&self) -> ConnectionCounts {
+    pub(crate) fn totals(&self) -> ConnectionCounts {
         let sent = self.send.counts();
         ConnectionCounts {
             tx: self.send.fabric_counts(),
@@ -201,7 +201,7 @@ impl Connection {
     }
 
     /// Live figures; the counts may lag by some hundredths of a second.
-    pub fn reading(&self) -> ConnectionReading {
+    pub(crate) fn reading(&self) -> ConnectionReading {
         let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
         ConnectionReading {
             samples: read(&self.live.samples),
@@ -215,7 +215,7 @@ impl Connection {
     }
 
     /// Posted samples without warm-up samples.
-    pub fn posted_for_callers(&self) -> u64 {
+    pub(crate) fn posted_for_callers(&self) -> u64 {
         let warmed = self.warmed.load(Ordering::Relaxed);
         self.posted.load(Ordering::Relaxed).saturating_sub(warmed)
     }
@@ -225,7 +225,7 @@ impl Connection {
     /// # Errors
     /// The error of the post, and whether the caller still owns the sample. It does not if the peer
     /// has already answered, which closed the slot's grant.
-    pub fn post(
+    pub(crate) fn post(
         &self,
         link: &mut dyn Tx,
         sources: usize,

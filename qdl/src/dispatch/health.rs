@@ -33,7 +33,7 @@ thread_local! {
 }
 
 /// Asks a NIC of this node, by index, whether its link is down; `None` where the NIC does not say.
-pub type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
+pub(crate) type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
 /// State of a policy by health.
 pub(super) struct Health {
@@ -48,7 +48,12 @@ pub(super) struct Health {
 }
 
 impl Health {
-    pub fn new(arbiter: RailArbiter, peers: usize, tick_ns: u64, nic_down: Box<NicDown>) -> Self {
+    pub(crate) fn new(
+        arbiter: RailArbiter,
+        peers: usize,
+        tick_ns: u64,
+        nic_down: Box<NicDown>,
+    ) -> Self {
         Health {
             arbiter,
             distributor: SendToken::new(None),
@@ -59,7 +64,7 @@ impl Health {
         }
     }
 
-    pub fn control(&self, peer: usize, lost: bool) {
+    pub(crate) fn control(&self, peer: usize, lost: bool) {
         if let Some(c) = self.control_lost.get(peer) {
             c.store(lost, Ordering::Relaxed);
         }

@@ -47,7 +47,7 @@ pub(super) struct FrontendLink {
 
 impl FrontendLink {
     /// A link of a new epoch; `slots` is the number of slots whose answers come in parts.
-    pub fn new(
+    pub(crate) fn new(
         (connection, epoch): (usize, u32),
         rx: Box<dyn Rx>,
         echo: EchoCfgs,
@@ -71,7 +71,7 @@ impl FrontendLink {
     }
 
     /// Updates the live figures of the connection.
-    pub fn show(&mut self, connection: &Connection) {
+    pub(crate) fn show(&mut self, connection: &Connection) {
         let (_, taken, carried) = self.shown;
         let live = &connection.live;
         let add = |to: &AtomicU64, n: u64| {
@@ -84,7 +84,7 @@ impl FrontendLink {
     }
 
     /// Updates the live figures when the update is due.
-    pub fn show_at(&mut self, connection: &Connection, now: u64) {
+    pub(crate) fn show_at(&mut self, connection: &Connection, now: u64) {
         if now.saturating_sub(self.shown.0) >= SHOW_NS {
             self.shown.0 = now;
             self.show(connection);
@@ -92,7 +92,7 @@ impl FrontendLink {
     }
 
     /// Takes a path reading when it is due, and adds it to the counts while samples are in flight.
-    pub fn look_at_path(&mut self, connection: &Connection, now: u64) {
+    pub(crate) fn look_at_path(&mut self, connection: &Connection, now: u64) {
         let (at, before) = self.path;
         let span = now.saturating_sub(at);
         if span < LOOK_AT_PATH_NS {

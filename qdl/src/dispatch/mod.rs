@@ -54,8 +54,11 @@ pub use api::{
     DispatchNic, Owner, Part, RefusedSample, Response,
 };
 pub use connection::ConnectionCfgs;
-pub use health::NicDown;
-pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
+pub(crate) use health::NicDown;
+pub(crate) use warm_up::WarmUpCfgs;
+#[cfg(test)]
+use warm_up::WarmUpError;
+pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpReport};
 
 use crate::{
     connection::{self as threads, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Placed},
@@ -232,12 +235,12 @@ impl Dispatcher {
     }
 
     /// Configuration of a connection.
-    pub fn connection(&self, connection: usize) -> ConnectionCfgs {
+    pub(crate) fn connection(&self, connection: usize) -> ConnectionCfgs {
         self.shared.connections[connection].cfgs
     }
 
     /// Number of connections.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.shared.connections.len()
     }
 
@@ -266,7 +269,7 @@ impl Dispatcher {
     }
 
     /// Takes down every connection of a NIC whose link is down.
-    pub fn give_up_nic(&self, nic_index: usize, cause: &Broken) {
+    pub(crate) fn give_up_nic(&self, nic_index: usize, cause: &Broken) {
         for share in self.crew.shares_of(nic_index) {
             self.inboxes[share].push(Command::GiveUpAll(cause.clone()));
             self.handles[share].wake();
@@ -282,7 +285,12 @@ impl Dispatcher {
     /// Switches to a policy by health; before the call, connections are chosen by outstanding
     /// samples. Scores are folded every `tick_ns`. `nic_down` says whether a NIC is down. Only the
     /// first call has an effect.
-    pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
+    pub(crate) fn choose_by_health(
+        &self,
+        arbiter: RailArbiter,
+        tick_ns: u64,
+        nic_down: Box<NicDown>,
+    ) {
         let peers = 1 + self
             .shared
             .connections
@@ -302,14 +310,14 @@ impl Dispatcher {
 
     /// Records whether the control session with a peer is lost: the arbiter uses it to decide who
     /// is at fault for a lost rail.
-    pub fn control_session(&self, peer: usize, lost: bool) {
+    pub(crate) fn control_session(&self, peer: usize, lost: bool) {
         if let Some(h) = self.shared.health.get() {
             h.control(peer, lost);
         }
     }
 
     /// Records the scores of a peer's interior and of its rails, from a heartbeat.
-    pub fn put_scores(
+    pub(crate) fn put_scores(
         &self,
         peer: usize,
         interior: Score,
@@ -321,13 +329,13 @@ impl Dispatcher {
     }
 
     /// Report on each rail to a peer; empty unless the policy is by health.
-    pub fn rail_report(&self, peer: usize) -> Vec<RailReport> {
+    pub(crate) fn rail_report(&self, peer: usize) -> Vec<RailReport> {
         let health = self.shared.health.get();
         health.map_or_else(Vec::new, |h| h.arbiter.report(peer))
     }
 
     /// Aborts the run: takes all connections down and completes all outstanding samples empty.
-    pub fn abort(&self, cause: &str) {
+    pub(crate) fn abort(&self, cause: &str) {
         self.shared.aborted.store(true, Ordering::SeqCst);
         for inbox in &self.inboxes {
             inbox.push(Command::GiveUpAll(Broken::GivenUp(cause.to_owned())));
@@ -337,7 +345,7 @@ impl Dispatcher {
     }
 
     /// Waits until no sample is outstanding; false after `deadline`.
-    pub fn drain(&self, deadline: Duration) -> bool {
+    pub(crate) fn drain(&self, deadline: Duration) -> bool {
         let end = now_ns().saturating_add(deadline.as_nanos() as u64);
         while self.outstanding() > 0 {
             if now_ns() >= end {
@@ -349,25 +357,25 @@ impl Dispatcher {
     }
 
     /// Placement of each NIC's threads and of its connections' memory.
-    pub fn placed(&self) -> Vec<Placed> {
+    pub(crate) fn placed(&self) -> Vec<Placed> {
         NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
     }
 
     /// NUMA nodes of the samples' memory, as the kernel reports them.
-    pub fn sample_nodes(&self) -> BTreeSet<u32> {
+    pub(crate) fn sample_nodes(&self) -> BTreeSet<u32> {
         let s = &*self.shared;
         let regions = s.sources.iter().chain(&s.staged_from);
         regions.flat_map(|r| r.nodes()).collect()
     }
 
     /// Number of NIC threads.
-    pub fn nic_threads(&self) -> usize {
+    pub(crate) fn nic_threads(&self) -> usize {
         self.crew.threads()
     }
 
     /// Which thread posts a sample: the largest burst that the issuing thread posts, in payload
     /// bytes, and whether each sample has a doorbell of its own.
-    pub fn posting_rule(&self) -> (u64, bool) {
+    pub(crate) fn posting_rule(&self) -> (u64, bool) {
         (self.shared.post_up_to, self.shared.one_by_one)
     }
 
@@ -378,7 +386,7 @@ impl Dispatcher {
     }
 
     /// Issue time of the first sample on [`fabric::clock`], warm-up samples excluded.
-    pub fn first_issued_ns(&self) -> Option<u64> {
+    pub(crate) fn first_issued_ns(&self) -> Option<u64> {
         match self.shared.first_ns.load(Ordering::Relaxed) {
             0 => None,
             ns => Some(ns),
@@ -392,7 +400,7 @@ impl Dispatcher {
     }
 
     /// Parts handed over with parts to follow. Like completed samples, they show progress.
-    pub fn parts(&self) -> u64 {
+    pub(crate) fn parts(&self) -> u64 {
         let parts = self.shared.parts.iter();
         parts.map(|p| p.load(Ordering::Relaxed)).sum()
     }
@@ -426,7 +434,7 @@ impl Dispatcher {
     }
 
     /// Work of the NIC threads so far.
-    pub fn nic_use(&self) -> NicTimes {
+    pub(crate) fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
 
@@ -441,7 +449,7 @@ impl Dispatcher {
     }
 
     /// Live figures of each connection, without rail scores. Reading them slows no other thread.
-    pub fn readings(&self) -> Vec<ConnectionReading> {
+    pub(crate) fn readings(&self) -> Vec<ConnectionReading> {
         self.shared
             .connections
             .iter()
@@ -452,7 +460,7 @@ impl Dispatcher {
     /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
     /// bytes. They are not part of [`Self::counts`], because this call waits for the threads that
     /// send.
-    pub fn staged(&self) -> (u64, u64) {
+    pub(crate) fn staged(&self) -> (u64, u64) {
         let sent = self.shared.connections.iter().map(|c| c.send.counts());
         sent.fold((0, 0), |(n, bytes), c| {
             (n + c.staged, bytes + c.staged_bytes)

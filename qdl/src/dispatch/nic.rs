@@ -55,7 +55,7 @@ pub(super) struct FrontendNic {
 }
 
 impl FrontendNic {
-    pub fn new(
+    pub(crate) fn new(
         share: usize,
         shared: Arc<Shared>,
         inbox: Arc<SegQueue<Command>>,

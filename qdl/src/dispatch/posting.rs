@@ -89,7 +89,7 @@ pub(super) struct Burst {
 
 impl Burst {
     /// Makes a burst of one sample.
-    pub fn of(sample: &Sample) -> Burst {
+    pub(crate) fn of(sample: &Sample) -> Burst {
         Burst {
             samples: 1,
             bytes: u64::from(sample.len),
@@ -97,7 +97,7 @@ impl Burst {
     }
 
     /// Adds one sample.
-    pub fn add(&mut self, sample: &Sample) {
+    pub(crate) fn add(&mut self, sample: &Sample) {
         self.samples += 1;
         self.bytes += u64::from(sample.len);
     }

@@ -42,12 +42,12 @@ pub(super) enum Decoded {
 
 impl Progress {
     /// Marks the answer as invalid, whatever follows.
-    pub fn spoil(&mut self) {
+    pub(crate) fn spoil(&mut self) {
         self.parts = SPOILT;
     }
 
     /// Decodes a write that has arrived; `None` where it is invalid.
-    pub fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Decoded> {
+    pub(crate) fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Decoded> {
         let arrived = u32::try_from(bytes.len()).ok()?;
         if at == 0 {
             let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;

@@ -52,7 +52,7 @@ pub(super) struct SlotLimits {
 impl Dispatcher {
     /// Limits the slots in use of the connections that are true in `auto`. Only the first call has
     /// an effect.
-    pub fn limit_slots(&self, auto: &[bool]) {
+    pub(crate) fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
         let peers = s.connections.iter().map(|c| c.cfgs.peer + 1).max();
         let _ = s.limits.set(SlotLimits {
@@ -63,7 +63,7 @@ impl Dispatcher {
     }
 
     /// Sets the number of samples that a peer's engine works on at once; 0 where unknown.
-    pub fn engine_works_on(&self, peer: usize, samples: u64) {
+    pub(crate) fn engine_works_on(&self, peer: usize, samples: u64) {
         let s = &*self.shared;
         if let Some(works_on) = s.limits.get().and_then(|l| l.works_on.get(peer)) {
             works_on.store(samples, Ordering::SeqCst);

@@ -39,7 +39,7 @@ const AGAIN: Duration = Duration::from_micros(50);
 
 /// Settings of a warm-up.
 #[derive(Clone, Debug)]
-pub struct WarmUpCfgs {
+pub(crate) struct WarmUpCfgs {
     /// One sample of each size in use; their ids are ignored.
     pub samples: Vec<Sample>,
     /// Time after which optional phases are skipped.
@@ -77,7 +77,7 @@ pub struct WarmUpReport {
 
 /// Error of a warm-up. Every variant names the connection.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
-pub enum WarmUpError {
+pub(crate) enum WarmUpError {
     /// The connection was down before its first sample.
     #[error("it is down")]
     Down {
@@ -104,7 +104,7 @@ pub enum WarmUpError {
 
 impl WarmUpError {
     /// Index of the connection that failed.
-    pub fn connection(&self) -> usize {
+    pub(crate) fn connection(&self) -> usize {
         match self {
             WarmUpError::Down { connection }
             | WarmUpError::Lost { connection, .. }
@@ -147,12 +147,12 @@ impl WarmUp {
     }
 
     /// Records that a sample could not be posted on `connection`.
-    pub fn not_posted(&self, connection: usize) {
+    pub(crate) fn not_posted(&self, connection: usize) {
         self.answer(connection, None);
     }
 
     /// Records the loss of a connection.
-    pub fn lost(&self, connection: usize, cause: &Broken) {
+    pub(crate) fn lost(&self, connection: usize, cause: &Broken) {
         let mut state = self.lock();
         if state.running {
             state
@@ -163,7 +163,7 @@ impl WarmUp {
     }
 
     /// Records a refusal like a failed post; too many in a row count as a lost connection.
-    pub fn refused(&self, connection: usize, words: String) {
+    pub(crate) fn refused(&self, connection: usize, words: String) {
         let refused = {
             let mut state = self.lock();
             // Of many samples at once, some may be refused without a fault.
@@ -214,7 +214,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`WarmUpError`] names the connection that failed.
-    pub fn warm_up(&self, cfgs: &WarmUpCfgs) -> Result<WarmUpReport, WarmUpError> {
+    pub(crate) fn warm_up(&self, cfgs: &WarmUpCfgs) -> Result<WarmUpReport, WarmUpError> {
         if cfgs.samples.is_empty() {
             return Ok(WarmUpReport::default());
         }

@@ -305,7 +305,7 @@ impl RailArbiter {
     }
 
     /// Returns a report of each rail to a peer.
-    pub fn report(&self, peer: usize) -> Vec<RailReport> {
+    pub(crate) fn report(&self, peer: usize) -> Vec<RailReport> {
         self.peers
             .get(peer)
             .map_or_else(Vec::new, |p| lock(p).rails.report().collect())

@@ -51,7 +51,7 @@ pub(super) struct Evidence {
 impl Evidence {
     /// Locates the fault. The device's own report has priority; then working rails exonerate their
     /// ends; lost rails count last.
-    pub fn fault(&self) -> Fault {
+    pub(crate) fn fault(&self) -> Fault {
         if self.local_down == Some(true) {
             return Fault::LocalNic;
         }

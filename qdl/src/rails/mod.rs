@@ -42,7 +42,8 @@ pub use crate::wire::{MAX_RAILS, NotAScore, Policy, RailPolicy, Score};
 pub use by_health::{ConnectionRail, RailArbiter};
 pub use fault::Fault;
 pub use outstanding::{Arbiter, Load};
-pub use peer::{PeerCfgs, RailReport, RailsError};
+pub(crate) use peer::RailReport;
+pub use peer::{PeerCfgs, RailsError};
 pub use scores::{Interior, size_class};
 pub use state::{Change, RailState};
 
@@ -60,7 +61,7 @@ pub struct RailId(pub u8);
 
 impl RailId {
     /// Returns the number as an index.
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 }

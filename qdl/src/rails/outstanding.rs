@@ -22,12 +22,12 @@ pub struct Load {
 
 impl Load {
     /// Returns whether the connection can take a sample now.
-    pub fn takes(self) -> bool {
+    pub(crate) fn takes(self) -> bool {
         self.up && self.in_flight < self.slots
     }
 
     /// Returns this load with `more` samples in flight and unchanged room.
-    pub fn with_more(self, more: usize) -> Self {
+    pub(crate) fn with_more(self, more: usize) -> Self {
         Load {
             in_flight: self.in_flight + more,
             slots: self.slots + more,
@@ -58,7 +58,7 @@ impl Arbiter {
     }
 
     /// Returns the policy.
-    pub fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         self.policy
     }
 

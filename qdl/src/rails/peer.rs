@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The meters of all rails to one peer, by rail.
-pub type Meters = Arc<[CachePadded<Meter>]>;
+pub(crate) type Meters = Arc<[CachePadded<Meter>]>;
 
 /// Configuration of the rails to a peer.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub enum RailsError {
 
 /// Report of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct RailReport {
+pub(crate) struct RailReport {
     /// The rail.
     pub rail: RailId,
     /// State of the rail.
@@ -145,7 +145,7 @@ impl RailGroup {
 
 /// All rails to one peer.
 #[derive(Debug)]
-pub struct PeerRails {
+pub(crate) struct PeerRails {
     policy: RailPolicy,
     health: HealthConfig,
     rails: Box<[Rail]>,
@@ -169,7 +169,7 @@ impl PeerRails {
     ///
     /// # Errors
     /// [`RailsError`] if the number of rails is invalid or a target names an unknown rail.
-    pub fn new(cfgs: &PeerCfgs) -> Result<Self, RailsError> {
+    pub(crate) fn new(cfgs: &PeerCfgs) -> Result<Self, RailsError> {
         let n = cfgs.rails;
         if n == 0 || n > MAX_RAILS {
             return Err(RailsError::Count(n));
@@ -234,7 +234,7 @@ impl PeerRails {
 
     /// Records that a rail is up, for the first time or again. A failed rail takes only probes
     /// until its hold is over.
-    pub fn restored(&mut self, now: u64, rail: RailId, on_change: &mut dyn FnMut(Change)) {
+    pub(crate) fn restored(&mut self, now: u64, rail: RailId, on_change: &mut dyn FnMut(Change)) {
         let Some(r) = self.rails.get_mut(rail.index()) else {
             return;
         };
@@ -249,7 +249,7 @@ impl PeerRails {
     }
 
     /// Records the loss of a rail. The caller must take back the samples in flight on it.
-    pub fn failed(
+    pub(crate) fn failed(
         &mut self,
         now: u64,
         rail: RailId,
@@ -285,7 +285,7 @@ impl PeerRails {
     }
 
     /// Returns a report of each rail.
-    pub fn report(&self) -> impl Iterator<Item = RailReport> + '_ {
+    pub(crate) fn report(&self) -> impl Iterator<Item = RailReport> + '_ {
         self.rails.iter().enumerate().map(|(i, r)| {
             let rail = RailId(i as u8);
             let meter = &self.meters[i];
@@ -309,7 +309,7 @@ impl PeerRails {
     /// room now. `None` if no rail that is up has room.
     ///
     /// Allocates nothing; visits every rail.
-    pub fn pick(
+    pub(crate) fn pick(
         &mut self,
         now: u64,
         target: usize,
@@ -412,7 +412,7 @@ impl PeerRails {
     }
 
     /// Folds the measurements into the scores, if a tick is due. Frequent calls are cheap.
-    pub fn tick(&mut self, now: u64, on_change: &mut dyn FnMut(Change)) {
+    pub(crate) fn tick(&mut self, now: u64, on_change: &mut dyn FnMut(Change)) {
         if now < self.next_tick_ns {
             return;
         }

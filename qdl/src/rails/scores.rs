@@ -54,7 +54,7 @@ pub fn size_class(len: u32) -> usize {
 /// Ratios of network times to the baselines of their size classes. One thread writes without
 /// waiting, another thread folds.
 #[derive(Debug)]
-pub struct Gauge {
+pub(crate) struct Gauge {
     /// Nanoseconds for each class; 0 without a sample.
     baselines: Box<[AtomicU32]>,
     /// Count and sum of ratios since the last fold, in one word for an atomic swap.
@@ -78,7 +78,7 @@ impl Default for Gauge {
 
 impl Gauge {
     /// Records a network time of `len` bytes in nanoseconds.
-    pub fn observe(&self, len: u32, ns: u64) {
+    pub(crate) fn observe(&self, len: u32, ns: u64) {
         self.observe_behind(len, ns, 0);
     }
 
@@ -138,7 +138,7 @@ const STEPS: f32 = 32.0;
 const RAW_BELOW: f32 = 0.25;
 
 impl Average {
-    pub fn new(now: u64) -> Self {
+    pub(crate) fn new(now: u64) -> Self {
         Average {
             value: 1.0,
             steady: 1.0,
@@ -147,12 +147,12 @@ impl Average {
     }
 
     /// Returns the published average.
-    pub fn published(self) -> f32 {
+    pub(crate) fn published(self) -> f32 {
         self.steady
     }
 
     /// Folds the gauge's ratios, if there are any.
-    pub fn fold(&mut self, now: u64, ewma_ns: u64, gauge: &Gauge) {
+    pub(crate) fn fold(&mut self, now: u64, ewma_ns: u64, gauge: &Gauge) {
         let Some((mean, count)) = gauge.take() else {
             return;
         };
@@ -218,14 +218,14 @@ impl Meter {
     }
 
     /// Returns the bytes assigned to the rail and not retired.
-    pub fn assigned(&self) -> u64 {
+    pub(crate) fn assigned(&self) -> u64 {
         // Another thread may see a retirement before its assignment.
         let bytes = self.assigned.load(Ordering::Relaxed);
         if bytes > i64::MAX as u64 { 0 } else { bytes }
     }
 
     /// Returns the bytes of samples whose responses arrived over this rail.
-    pub fn delivered(&self) -> u64 {
+    pub(crate) fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
     }
 }
@@ -245,7 +245,7 @@ pub(super) struct RateWindow {
 const RATE_NS: u64 = 10 * MS;
 
 impl RateWindow {
-    pub fn fold(&mut self, now: u64, meter: &Meter) {
+    pub(crate) fn fold(&mut self, now: u64, meter: &Meter) {
         let delivered = meter.delivered();
         let passed = now.saturating_sub(self.since_ns);
         if passed >= RATE_NS {
@@ -263,7 +263,7 @@ impl RateWindow {
     }
 
     /// Returns the occupancy factor.
-    pub fn occupancy(&self, meter: &Meter) -> f32 {
+    pub(crate) fn occupancy(&self, meter: &Meter) -> f32 {
         let w = self
             .bytes
             .max(meter.longest.load(Ordering::Relaxed).max(1) as f32);

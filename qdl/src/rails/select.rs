@@ -25,30 +25,30 @@ pub(super) struct ScoredRails(Box<[Option<Score>]>);
 
 impl ScoredRails {
     /// Creates rails `0..rails`, all out of service.
-    pub fn new(rails: usize) -> Self {
+    pub(crate) fn new(rails: usize) -> Self {
         ScoredRails(vec![None; rails].into())
     }
 
     /// Sets the score of each rail; `None` takes it out of service.
-    pub fn set(&mut self, of: impl Fn(RailId) -> Option<Score>) {
+    pub(crate) fn set(&mut self, of: impl Fn(RailId) -> Option<Score>) {
         for (i, score) in self.0.iter_mut().enumerate() {
             *score = of(RailId(i as u8));
         }
     }
 
     /// Returns a rail's score; `None` if the rail is out of service.
-    pub fn score(&self, rail: RailId) -> Option<Score> {
+    pub(crate) fn score(&self, rail: RailId) -> Option<Score> {
         *self.0.get(rail.index())?
     }
 
     /// Returns the rails in service.
-    pub fn iter(&self) -> impl Iterator<Item = (RailId, Score)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RailId, Score)> + '_ {
         let all = self.0.iter().enumerate();
         all.filter_map(|(i, score)| Some((RailId(i as u8), (*score)?)))
     }
 
     /// Returns the best rail that `fits`; of equal rails, the one with the highest number.
-    pub fn best(&self, fits: impl Fn(RailId) -> bool) -> Option<(RailId, Score)> {
+    pub(crate) fn best(&self, fits: impl Fn(RailId) -> bool) -> Option<(RailId, Score)> {
         let fitting = self.iter().filter(|(rail, _)| fits(*rail));
         fitting.max_by_key(|(_, score)| *score)
     }
@@ -99,7 +99,7 @@ pub(super) struct Ends {
 
 impl Ends {
     /// Returns the path over a rail of this score.
-    pub fn over(&self, rail: RailId, score: Score) -> RailPath {
+    pub(crate) fn over(&self, rail: RailId, score: Score) -> RailPath {
         let own = self.target.is_some_and(|(t, _)| t == rail);
         let interior = if own { Score::ONE } else { self.far };
         RailPath {
@@ -109,7 +109,7 @@ impl Ends {
     }
 
     /// Returns the own path; with equal scores, over the target's own rail.
-    pub fn own(&self) -> RailPath {
+    pub(crate) fn own(&self) -> RailPath {
         let source = self.over(self.source.0, self.source.1);
         match self.target.map(|(rail, score)| self.over(rail, score)) {
             Some(target) if source.score <= target.score => target,
@@ -119,7 +119,7 @@ impl Ends {
 
     /// Returns `m` in whole steps of a score, rounded down: a rail beats the own path exactly if it
     /// has more steps.
-    pub fn threshold(&self) -> u64 {
+    pub(crate) fn threshold(&self) -> u64 {
         // x * far > own is x > own / far, and x is an integer.
         self.own().score / u64::from(self.far.steps())
     }

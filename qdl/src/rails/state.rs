@@ -56,7 +56,7 @@ pub(super) struct RailStanding {
 }
 
 impl RailStanding {
-    pub fn new(health: &HealthConfig) -> Self {
+    pub(crate) fn new(health: &HealthConfig) -> Self {
         RailStanding {
             state: RailState::Down(None),
             low_since: None,
@@ -65,18 +65,18 @@ impl RailStanding {
         }
     }
 
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         !matches!(self.state, RailState::Down(_))
     }
 
-    pub fn fail(&mut self, now: u64, fault: Fault) {
+    pub(crate) fn fail(&mut self, now: u64, fault: Fault) {
         self.state = RailState::Down(Some(fault));
         self.failed.restart(now);
         self.low_since = None;
     }
 
     /// Records that the rail is up, for the first time or again.
-    pub fn restore(&mut self, now: u64) {
+    pub(crate) fn restore(&mut self, now: u64) {
         if !self.is_up() {
             let trusted = self.failed.hold_ns == 0;
             self.state = if trusted {
@@ -90,7 +90,7 @@ impl RailStanding {
 
     /// Checks the latency factor once per tick. `may_go` is false if too many rails are out of
     /// service.
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         now: u64,
         health: &HealthConfig,

@@ -34,7 +34,7 @@ pub(super) struct IbNic {
 
 impl IbNic {
     /// Opens the device.
-    pub fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, OpenError> {
+    pub(crate) fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, OpenError> {
         let topology = Topology::of_this_machine().unwrap_or_default();
         let device = IbDevice::open(&settings::ib_device(&topology, config, keys))?;
         let gpus = topology.nearest_gpus(device.name());
@@ -75,7 +75,7 @@ impl IbNic {
     /// The first call per GPU probes a write through a connection of the NIC with itself. If the
     /// probe or the allocation fails, a warning says why, and later slots of this NIC for the GPU
     /// are in host memory.
-    pub fn gpu_slots(
+    pub(crate) fn gpu_slots(
         &self,
         index: usize,
         gpu: Option<u32>,
@@ -115,7 +115,7 @@ impl IbNic {
     }
 
     /// Puts later slots of this NIC for the GPU into host memory.
-    pub fn no_gpu_slots(&self, index: usize, gpu: Option<u32>, why: &str) {
+    pub(crate) fn no_gpu_slots(&self, index: usize, gpu: Option<u32>, why: &str) {
         let mut direct = lock(&self.direct);
         direct.retain(|(g, _)| *g != gpu);
         direct.push((gpu, false));
@@ -130,12 +130,12 @@ impl IbNic {
     }
 
     /// Name of the device.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.resources.device().name()
     }
 
     /// Prepares the local half of a connection.
-    pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, OpenError> {
+    pub(crate) fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, OpenError> {
         let limits = self.resources.device().limits();
         let cfgs = IbCfgs::resolve(&self.wishes, limits, Traffic::of(&endpoint))?;
         endpoint.send_depth = cfgs.writes as usize;
@@ -143,7 +143,11 @@ impl IbNic {
     }
 
     /// Accepts a connection: returns this end's description, and the link.
-    pub fn accept(&self, endpoint: Endpoint, peer: &IbEnd) -> Result<(IbEnd, Link), OpenError> {
+    pub(crate) fn accept(
+        &self,
+        endpoint: Endpoint,
+        peer: &IbEnd,
+    ) -> Result<(IbEnd, Link), OpenError> {
         let half = self.prepare(endpoint)?;
         let end = half.end();
         Ok((end, half.connect(peer)?))

@@ -28,8 +28,8 @@ pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use error::{ClusterError, NicError, NodeError};
 pub use facts::{node_facts, version};
 pub use frontend::{
-    Cluster, ClusterEvent, Described, NicNeeds, OnClusterEvent, OnRefusal, Refusals, SampleMemory,
-    SlotNeeds, descriptions,
+    Cluster, ClusterEvent, Described, NicNeeds, OnRefusal, Refusals, SampleMemory, SlotNeeds,
+    descriptions,
 };
 pub use settings::pinning_warnings;
 pub use usage::{usage, usage_of};

@@ -34,7 +34,11 @@ pub(super) struct OfiNic {
 
 impl OfiNic {
     /// Opens the NIC, for at least so many connections.
-    pub fn open(config: &NicConfig, keys: &OfiKeys, connections: usize) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        config: &NicConfig,
+        keys: &OfiKeys,
+        connections: usize,
+    ) -> Result<Self, OpenError> {
         let device = OfiDevice::open(&settings::ofi_device(config, keys)?)?;
         device.check(connections)?;
         let info = device.info();
@@ -58,7 +62,7 @@ impl OfiNic {
     }
 
     /// Checks that this machine can lock `bytes` of slots, where the NIC writes them.
-    pub fn check_memory(&self, bytes: usize) -> Result<(), OpenError> {
+    pub(crate) fn check_memory(&self, bytes: usize) -> Result<(), OpenError> {
         let device = self.resources.device();
         if !device.locks_memory() {
             return Ok(());
@@ -67,18 +71,22 @@ impl OfiNic {
     }
 
     /// Registers source memory for the whole run.
-    pub fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OpenError> {
+    pub(crate) fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OpenError> {
         self.resources.keep(sources)
     }
 
     /// Prepares the local half of a connection.
-    pub fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OpenError> {
+    pub(crate) fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OpenError> {
         let cfgs = OfiCfgs::resolve(self.resources.device(), &endpoint, self.inline_bytes)?;
         OfiConnection::prepare(&self.resources, endpoint, &cfgs)
     }
 
     /// Accepts a connection: returns this end's description, and the link. The peer sends first.
-    pub fn accept(&self, endpoint: Endpoint, peer: &OfiEnd) -> Result<(OfiEnd, Link), OpenError> {
+    pub(crate) fn accept(
+        &self,
+        endpoint: Endpoint,
+        peer: &OfiEnd,
+    ) -> Result<(OfiEnd, Link), OpenError> {
         let half = self.prepare(endpoint)?;
         let end = half.end().clone();
         Ok((end, half.accept(peer)?))

@@ -72,26 +72,26 @@ pub(super) struct Piece {
 
 impl Growing {
     /// Starts an answer whose first part ends at `first`.
-    pub fn begin(&self, imm: Imm, first: u32) {
+    pub(crate) fn begin(&self, imm: Imm, first: u32) {
         self.imm.store(imm.bits(), Ordering::Relaxed);
         self.first.store(first, Ordering::Relaxed);
         self.reason.store(0, Ordering::Relaxed);
     }
 
     /// Final bytes of the slot, header included; 0 before the first part.
-    pub fn grown(&self) -> u32 {
+    pub(crate) fn grown(&self) -> u32 {
         (self.state.load(Ordering::Relaxed) & BYTES) as u32
     }
 
     /// Ends the answer at `to` with a refusal's reason in place of its rest.
-    pub fn refuse(&self, to: u32, refusal: Refusal) {
+    pub(crate) fn refuse(&self, to: u32, refusal: Refusal) {
         let cut = if refusal == Refusal::Cut { CUT } else { 0 };
         self.reason.store(self.grown() | cut, Ordering::Relaxed);
         self.grow(to, 0, self.compute_us.load(Ordering::Relaxed), true);
     }
 
     /// Marks the slot's bytes up to `to` as final.
-    pub fn grow(&self, to: u32, queue_us: u32, compute_us: u32, last: bool) {
+    pub(crate) fn grow(&self, to: u32, queue_us: u32, compute_us: u32, last: bool) {
         let residence = u64::from(queue_us.saturating_add(compute_us));
         self.compute_us.store(compute_us, Ordering::Relaxed);
         let last = if last { LAST } else { 0 };
@@ -176,7 +176,7 @@ pub(super) struct Answers {
 
 impl Answers {
     /// Makes the state of a connection with `slots` slots.
-    pub fn new(slots: usize, stream: Stream) -> Self {
+    pub(crate) fn new(slots: usize, stream: Stream) -> Self {
         let growing = match stream {
             Stream::None => 0,
             Stream::First | Stream::All => slots,
@@ -190,13 +190,13 @@ impl Answers {
     }
 
     /// State of a slot's answer in parts; `None` where answers leave in one piece.
-    pub fn growing(&self, slot: u16) -> Option<&Growing> {
+    pub(crate) fn growing(&self, slot: u16) -> Option<&Growing> {
         self.growing.get(usize::from(slot)).map(|g| &**g)
     }
 
     /// Queues an entry. Returns false where the queue is full, which only a slot answered twice
     /// causes.
-    pub fn push(&self, ready: Ready) -> bool {
+    pub(crate) fn push(&self, ready: Ready) -> bool {
         if let Ready::Part(slot) = ready
             && let Some(g) = self.growing(slot)
         {
@@ -209,7 +209,7 @@ impl Answers {
     }
 
     /// Takes the next entry. A slot's bytes may have been posted since it was queued.
-    pub fn pop(&self) -> Option<Ready> {
+    pub(crate) fn pop(&self) -> Option<Ready> {
         // Check for emptiness first, since a pop of an empty queue costs a fence.
         if self.ready.is_empty() {
             return None;
@@ -224,22 +224,22 @@ impl Answers {
     }
 
     /// Number of entries in the queue.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.ready.len()
     }
 
     /// Whether the queue is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
     /// The next write of a slot. Only the owner of the send token may call it.
-    pub fn piece(&self, slot: u16) -> Option<(Piece, u64)> {
+    pub(crate) fn piece(&self, slot: u16) -> Option<(Piece, u64)> {
         self.growing(slot)?.next()
     }
 
     /// Records that `piece` was posted, and queues the slot again if bytes remain.
-    pub fn posted(&self, slot: u16, piece: &Piece, residence_us: u64) {
+    pub(crate) fn posted(&self, slot: u16, piece: &Piece, residence_us: u64) {
         if let Some(g) = self.growing(slot) {
             g.posted(piece, residence_us);
             if g.next().is_some() {
@@ -251,7 +251,7 @@ impl Answers {
     /// Discards an entry and its later parts. Returns true for an answer or its end, once per
     /// answer, even if the slot is queued again meanwhile. Only the owner of the send token may
     /// call it.
-    pub fn give_up(&self, ready: Ready) -> bool {
+    pub(crate) fn give_up(&self, ready: Ready) -> bool {
         match ready {
             Ready::Whole { .. } => true,
             Ready::Part(slot) => self.growing(slot).is_some_and(Growing::give_up),

@@ -52,7 +52,7 @@ pub struct ServeConnectionCfgs {
 
 impl ServeConnectionCfgs {
     /// Bytes of the connection's slots on this node; `None` where the sum overflows.
-    pub fn bytes(&self) -> Option<usize> {
+    pub(crate) fn bytes(&self) -> Option<usize> {
         self.request_stride
             .checked_add(self.response_stride)?
             .checked_mul(self.slots)
@@ -120,7 +120,7 @@ impl ServeConnection {
     ///
     /// # Errors
     /// [`RegionError`] when `slots` is too small, or the memory cannot be mapped.
-    pub fn on_nodes(
+    pub(crate) fn on_nodes(
         cfgs: ServeConnectionCfgs,
         nodes: &[u32],
         slots: Option<Arc<Region>>,
@@ -161,12 +161,12 @@ impl ServeConnection {
     }
 
     /// Settings of the connection.
-    pub fn cfgs(&self) -> ServeConnectionCfgs {
+    pub(crate) fn cfgs(&self) -> ServeConnectionCfgs {
         self.cfgs
     }
 
     /// Whether the request slots lie in a GPU's memory.
-    pub fn is_on_device(&self) -> bool {
+    pub(crate) fn is_on_device(&self) -> bool {
         self.window.region().device().is_some()
     }
 
@@ -183,23 +183,23 @@ impl ServeConnection {
     }
 
     /// Number of live arrivals of this connection, if the caller holds the only other reference.
-    pub fn readers(self: &Arc<Self>) -> usize {
+    pub(crate) fn readers(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }
 
     /// Responses handed to the fabric.
-    pub fn responded(&self) -> u64 {
+    pub(crate) fn responded(&self) -> u64 {
         self.responded.load(Ordering::Relaxed)
     }
 
     /// Parts of responses handed to the fabric, with parts to follow. Like the other counts it may
     /// be read at any time without delaying a sender.
-    pub fn parts(&self) -> u64 {
+    pub(crate) fn parts(&self) -> u64 {
         self.parts.load(Ordering::Relaxed)
     }
 
     /// Refusals handed to the fabric.
-    pub fn refused(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
@@ -209,23 +209,23 @@ impl ServeConnection {
     }
 
     /// Samples without an answer: dropped, or answered after the connection was gone.
-    pub fn late(&self) -> u64 {
+    pub(crate) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
     /// Counts of its sending half, once its links are gone: this takes the send token, and what is
     /// ready meanwhile would stay where it is.
-    pub fn sent_counts(&self) -> FabricCounts {
+    pub(crate) fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
     /// Doorbells after which something was left that its socket or queue pair had no room for.
-    pub fn blocked(&self) -> u64 {
+    pub(crate) fn blocked(&self) -> u64 {
         self.send.counts().blocked
     }
 
     /// Counts of its receiving half; complete once its local side is destroyed.
-    pub fn received(&self) -> Received {
+    pub(crate) fn received(&self) -> Received {
         *self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -156,7 +156,7 @@ impl Server {
     ///
     /// # Errors
     /// No thread or descriptor is left, or the plan does not fit `shares`.
-    pub fn with_crew(
+    pub(crate) fn with_crew(
         shares: Vec<NicThreadCfgs>,
         crew: &CrewPlan,
         service: &Arc<dyn Service>,
@@ -198,13 +198,8 @@ impl Server {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of NICs.
-    pub fn nics(&self) -> usize {
-        self.crew.nics()
-    }
-
     /// Placement of each NIC's threads and of its connections' memory.
-    pub fn placed(&self) -> Vec<Placed> {
+    pub(crate) fn placed(&self) -> Vec<Placed> {
         NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
     }
 
@@ -262,13 +257,13 @@ impl Server {
     }
 
     /// Work of the NIC threads so far.
-    pub fn nic_use(&self) -> NicTimes {
+    pub(crate) fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
 
     /// Stops the NIC threads and takes every connection down. A thread that does not end within the
     /// time limit is detached.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         // Stop the preparers first, so that no connection comes after the end.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
         threads::join_all(preparers.collect(), threads::ENDING);

@@ -51,7 +51,7 @@ pub(super) struct ServeNic {
 }
 
 impl ServeNic {
-    pub fn new(
+    pub(crate) fn new(
         inbox: Arc<SegQueue<Command>>,
         service: Arc<dyn Service>,
         lost: Arc<OnConnectionLost>,

@@ -24,7 +24,7 @@ pub(super) struct Preparer {
 
 impl Preparer {
     /// Starts the thread beside the NIC thread of `inbox` and `handle`.
-    pub fn new(
+    pub(crate) fn new(
         thread: &NicThreadCfgs,
         service: Arc<dyn Service>,
         inbox: Arc<SegQueue<Command>>,
@@ -57,7 +57,7 @@ impl Preparer {
     }
 
     /// Passes a command on behind earlier ones. After `stop` the command is dropped.
-    pub fn pass(&self, command: Command) {
+    pub(crate) fn pass(&self, command: Command) {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = &*jobs {
             // `send` cannot fail: the thread ends only when the queue is closed.
@@ -66,7 +66,7 @@ impl Preparer {
     }
 
     /// Closes the queue. Returns the thread, which ends after its queue, for the caller to join.
-    pub fn stop(&self) -> Option<JoinHandle<()>> {
+    pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         *jobs = None;
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);

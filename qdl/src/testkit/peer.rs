@@ -26,7 +26,7 @@ use record::NodeFacts;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a frontend says in its handshake with the accelerator at `address`, without a token.
-pub fn client(address: &impl ToString, model: &ModelSpec) -> ClientParams {
+pub(crate) fn client(address: &impl ToString, model: &ModelSpec) -> ClientParams {
     ClientParams {
         address: address.to_string(),
         node: "front".to_owned(),

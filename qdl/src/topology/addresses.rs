@@ -17,7 +17,7 @@ pub type Addresses = BTreeMap<String, Vec<IpAddr>>;
 ///
 /// # Errors
 /// The system call `getifaddrs` fails.
-pub fn interface_addresses() -> io::Result<Addresses> {
+pub(crate) fn interface_addresses() -> io::Result<Addresses> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `first` is a valid place for the returned pointer.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
@@ -67,7 +67,7 @@ pub fn interface_addresses() -> io::Result<Addresses> {
 ///
 /// # Errors
 /// [`TopologyError::AddressFile`] if a line is malformed; it names the line.
-pub fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
+pub(crate) fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
     let mut all = Addresses::new();
     for (i, line) in text.lines().enumerate() {
         let mut words = line.split_whitespace();

@@ -32,7 +32,7 @@ const DEEPEST: usize = 4;
 
 /// Returns the link layer of each NIC. Leaves out a NIC that listens on all addresses: the peer's
 /// choice of address determines its link.
-pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
+pub(crate) fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
     let each = nics.iter().zip(0u16..).filter_map(|(config, nic)| {
         let root = Path::new("/");
         let (name, layer) = match &config.fabric {
@@ -141,7 +141,7 @@ fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
 
 /// Reads the link state of one NIC. An unreadable state does not count as down.
 #[derive(Clone, Debug)]
-pub struct LinkWatch(LinkState);
+pub(crate) struct LinkWatch(LinkState);
 
 #[derive(Clone, Debug)]
 enum LinkState {
@@ -174,7 +174,7 @@ impl LinkWatch {
     }
 
     /// Returns the name if the NIC is a network interface.
-    pub fn interface(&self) -> Option<&str> {
+    pub(crate) fn interface(&self) -> Option<&str> {
         match &self.0 {
             LinkState::Interface(name) => Some(name),
             LinkState::Port(_) | LinkState::Unknown => None,

@@ -46,7 +46,8 @@ pub use link::hardware;
 pub(crate) use link::{LinkWatch, links};
 pub use matching::{NoSuchNics, spell_out};
 pub(crate) use near::device_of;
-pub use place::{Nearness, PciAddress, PciPlace};
+pub(crate) use place::Nearness;
+pub use place::{PciAddress, PciPlace};
 pub use yaml::{FIRST_RUN, Fabric, allowed_name, fill_template};
 
 /// Topology of a machine.

@@ -9,7 +9,7 @@ use crate::config::{NicConfig, NicFabric};
 use fabric::os::{Near, affinity};
 
 /// Returns the device of a provider's domain: EFA names the domain of `rdmap0s6` `rdmap0s6-rdm`.
-pub fn device_of(domain: &str) -> &str {
+pub(crate) fn device_of(domain: &str) -> &str {
     domain.strip_suffix("-rdm").unwrap_or(domain)
 }
 
@@ -68,7 +68,7 @@ impl Topology {
 
     /// Returns these nodes with their cores, limited to the calling thread's affinity. Empty on a
     /// machine with one node.
-    pub fn near(&self, nodes: &[u32]) -> Near {
+    pub(crate) fn near(&self, nodes: &[u32]) -> Near {
         self.near_within(nodes, &affinity())
     }
 

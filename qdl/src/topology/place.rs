@@ -82,7 +82,7 @@ pub struct PciPlace {
 
 /// Distance class of two devices, nearest first, with the letters of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Nearness {
+pub(crate) enum Nearness {
     /// On the same card.
     Same,
     /// Below the same switch.
@@ -99,7 +99,7 @@ pub enum Nearness {
 
 impl Nearness {
     /// Returns the letters of the class.
-    pub fn letters(self) -> &'static str {
+    pub(crate) fn letters(self) -> &'static str {
         match self {
             Nearness::Same => "X",
             Nearness::Pix => "PIX",
@@ -116,7 +116,7 @@ const ONE_SWITCH: usize = 2;
 
 impl PciPlace {
     /// Parses a path below `/sys/devices`; leaves NUMA node and cores unset.
-    pub fn of(path: &Path) -> PciPlace {
+    pub(crate) fn of(path: &Path) -> PciPlace {
         let mut place = PciPlace::default();
         for part in path.iter().filter_map(|p| p.to_str()) {
             if let Some(address) = PciAddress::parse(part) {

@@ -75,14 +75,14 @@ type YamlNic = (Option<usize>, Option<IpAddr>);
 
 impl Topology {
     /// Returns a frontend's configuration for this machine.
-    pub fn frontend_yaml(&self, node: &str, fabric: Fabric) -> String {
+    pub(crate) fn frontend_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/frontend.yaml");
         let text = self.yaml(template, node, fabric, |_, at| format!("address: {at}"));
         format!("{text}\n{FIRST_RUN}")
     }
 
     /// Returns an accelerator's configuration for this machine.
-    pub fn accelerator_yaml(&self, node: &str, fabric: Fabric) -> String {
+    pub(crate) fn accelerator_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/accelerator.yaml");
         self.yaml(template, node, fabric, |i, at| {
             let port = DATA_PORT.saturating_add(i as u16);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Maximum bytes of each text in a [`Description`]: both fit in a frame, however they are escaped.
-pub const MAX_DESCRIPTION: usize = 1 << 17;
+pub(crate) const MAX_DESCRIPTION: usize = 1 << 17;
 
 /// Description of a node and its machine, for the record of a run. The texts are not interpreted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ impl Description {
     ///
     /// # Errors
     /// A text violates a limit; the error names the field and the violation.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let Description { machine, config } = self;
         for (field, text) in [("machine", machine), ("config", config)] {
             if text.len() > MAX_DESCRIPTION {

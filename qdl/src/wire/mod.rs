@@ -12,7 +12,9 @@ mod description;
 mod policy;
 mod score;
 
-pub use description::{Description, MAX_DESCRIPTION};
+pub use description::Description;
+#[cfg(test)]
+pub(crate) use description::MAX_DESCRIPTION;
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 
 /// Returns every YAML file in `configs/`.
-pub fn config_files() -> Vec<PathBuf> {
+pub(crate) fn config_files() -> Vec<PathBuf> {
     let mut folders = vec![configs()];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {

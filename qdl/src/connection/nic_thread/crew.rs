@@ -18,11 +18,11 @@ pub struct CrewPlan {
 
 /// Deals the connections of each NIC to its shares in turn.
 #[derive(Clone, Debug)]
-pub struct ShareOut(Vec<VecDeque<usize>>);
+pub(crate) struct ShareOut(Vec<VecDeque<usize>>);
 
 impl ShareOut {
     /// Share of the next connection of `nic`; for a NIC outside the plan, `nic` itself.
-    pub fn next(&mut self, nic: usize) -> usize {
+    pub(crate) fn next(&mut self, nic: usize) -> usize {
         let Some(shares) = self.0.get_mut(nic) else {
             return nic;
         };
@@ -33,7 +33,7 @@ impl ShareOut {
 
 impl CrewPlan {
     /// Plans one thread for each of `nics` NICs.
-    pub fn each(nics: usize) -> Self {
+    pub(crate) fn each(nics: usize) -> Self {
         CrewPlan {
             nic_of: (0..nics).collect(),
             thread_of: (0..nics).collect(),
@@ -41,17 +41,17 @@ impl CrewPlan {
     }
 
     /// Number of shares.
-    pub fn shares(&self) -> usize {
+    pub(crate) fn shares(&self) -> usize {
         self.nic_of.len()
     }
 
     /// Number of NICs.
-    pub fn nics(&self) -> usize {
+    pub(crate) fn nics(&self) -> usize {
         count(&self.nic_of)
     }
 
     /// Shares of one NIC.
-    pub fn shares_of(&self, nic: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn shares_of(&self, nic: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.shares()).filter(move |share| self.nic_of[*share] == nic)
     }
 
@@ -61,13 +61,13 @@ impl CrewPlan {
     }
 
     /// Makes the dealer of connections to shares.
-    pub fn share_out(&self) -> ShareOut {
+    pub(crate) fn share_out(&self) -> ShareOut {
         let of_nic = (0..self.nics()).map(|nic| self.shares_of(nic).collect());
         ShareOut(of_nic.collect())
     }
 
     /// Whether every share has a thread, every NIC a share, and every thread a share.
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let all = |of: &[usize]| (0..count(of)).all(|i| of.contains(&i));
         self.thread_of.len() == self.shares() && all(&self.nic_of) && all(&self.thread_of)
     }

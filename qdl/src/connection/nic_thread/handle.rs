@@ -72,7 +72,7 @@ pub struct NicThreadHandle(pub(super) Arc<Thread>);
 
 impl NicThreadHandle {
     /// Makes the thread poll once more, and see all that the caller published before.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.0.claim() {
             self.0.wakeups.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl NicThreadHandle {
     /// Whether the thread sleeps or will poll only once more before it sleeps. Also true while a
     /// different thread is about to wake it, since that thread may be preempted first. A thread
     /// that is awake sees what the caller published before.
-    pub fn is_asleep(&self) -> bool {
+    pub(crate) fn is_asleep(&self) -> bool {
         // Pairs with the fence in `run`, as the fence in `wake` does.
         fence(Ordering::SeqCst);
         self.0.state.load(Ordering::SeqCst) != AWAKE
@@ -102,7 +102,7 @@ impl NicThreadHandle {
     }
 
     /// Number of wake-ups by other threads, and number of sleeps, of the threads of these shares.
-    pub fn waits(shares: &[NicThreadHandle]) -> (u64, u64) {
+    pub(crate) fn waits(shares: &[NicThreadHandle]) -> (u64, u64) {
         Self::threads(shares).fold((0, 0), |(wakeups, sleeps), t| {
             let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
             (wakeups + count(&t.wakeups), sleeps + count(&t.sleeps))
@@ -110,7 +110,7 @@ impl NicThreadHandle {
     }
 
     /// Work of the threads of these shares so far.
-    pub fn uses(shares: &[NicThreadHandle]) -> NicTimes {
+    pub(crate) fn uses(shares: &[NicThreadHandle]) -> NicTimes {
         let threads = Self::threads(shares);
         let worked: Vec<_> = threads
             .map(|t| t.worked_ns.load(Ordering::Relaxed))
@@ -124,7 +124,7 @@ impl NicThreadHandle {
     }
 
     /// CPUs of the thread, and NUMA nodes of its connections' memory.
-    pub fn placed(&self) -> Placed {
+    pub(crate) fn placed(&self) -> Placed {
         Placed {
             cpus: lock(&self.0.cpus).clone(),
             nodes: lock(&self.0.nodes).clone(),
@@ -133,7 +133,7 @@ impl NicThreadHandle {
 
     /// Placement of each NIC: CPUs of the thread of its first share, and NUMA nodes of all its
     /// connections' memory.
-    pub fn placed_by_nic(shares: &[NicThreadHandle], plan: &CrewPlan) -> Vec<Placed> {
+    pub(crate) fn placed_by_nic(shares: &[NicThreadHandle], plan: &CrewPlan) -> Vec<Placed> {
         let nic = |nic| {
             let mut shares = plan.shares_of(nic).filter_map(|share| shares.get(share));
             let first = shares.next().map(NicThreadHandle::placed);

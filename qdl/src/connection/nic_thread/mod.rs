@@ -108,7 +108,7 @@ pub trait NicWork {
 }
 
 /// Makes the work of a share, on the thread that runs it.
-pub type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
+pub(crate) type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
 
 /// Starts NIC threads by the plan. A thread takes its settings from its first share. Each thread is
 /// pinned before it makes the work of its shares, so memory and devices are near. Returns the
@@ -116,7 +116,7 @@ pub type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
 ///
 /// # Errors
 /// No descriptor or thread is left, or the plan does not fit `shares`.
-pub fn spawn_crew<W: NicWork + Send + 'static>(
+pub(crate) fn spawn_crew<W: NicWork + Send + 'static>(
     shares: Vec<(NicThreadCfgs, MakeWork<W>)>,
     plan: &CrewPlan,
 ) -> io::Result<(Vec<NicThreadHandle>, Vec<JoinHandle<()>>)> {

@@ -6,7 +6,7 @@ use std::{hint, thread};
 ///
 /// It is shorter than a round trip over loopback, so the thread still polls when an answer comes.
 /// It is hardly longer than a switch to a second thread that wants the core.
-pub const DEFAULT_YIELD_AFTER_NS: u64 = 2_000;
+pub(crate) const DEFAULT_YIELD_AFTER_NS: u64 = 2_000;
 
 /// How long a thread polls before it sleeps, and when it yields.
 ///

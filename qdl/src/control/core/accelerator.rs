@@ -44,7 +44,7 @@ pub struct Refusal {
 
 impl Refusal {
     /// Makes a refusal.
-    pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         let text = text.into();
         Refusal { code, text }
     }
@@ -126,7 +126,7 @@ pub(in crate::control) struct Accelerator {
 
 impl Accelerator {
     /// Makes the state of a connection from `address`. `nonce` must be random.
-    pub fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+    pub(crate) fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Accelerator {
             link: Link::new(Role::Accelerator, local, address, nonce, now),
             connections: HashMap::new(),
@@ -141,12 +141,12 @@ impl Accelerator {
     }
 
     /// Answers [`Event::Admit`]: admits the frontend, or names the frontend being served.
-    pub fn admit(&mut self, place: Result<(), String>, now: u64) {
+    pub(crate) fn admit(&mut self, place: Result<(), String>, now: u64) {
         self.link.admit(place, now);
     }
 
     /// Answers [`Event::Open`].
-    pub fn opened(&mut self, answer: Result<Vec<ConnectionGrant>, Refusal>) {
+    pub(crate) fn opened(&mut self, answer: Result<Vec<ConnectionGrant>, Refusal>) {
         if let Some((id, connections)) = self.working.take()
             && self.link.in_session()
         {
@@ -156,7 +156,7 @@ impl Accelerator {
     }
 
     /// Answers [`Event::Name`].
-    pub fn named(&mut self, id: u64, name: String) {
+    pub(crate) fn named(&mut self, id: u64, name: String) {
         match check_sut_name(&name) {
             Ok(()) => self.link.say(Message::NameIs { id, name }),
             Err(problem) => {
@@ -167,7 +167,7 @@ impl Accelerator {
     }
 
     /// Answers [`Event::Describe`].
-    pub fn described(&mut self, answer: Result<Description, Refusal>) {
+    pub(crate) fn described(&mut self, answer: Result<Description, Refusal>) {
         let Some(id) = self.describing.take() else {
             return;
         };
@@ -188,13 +188,13 @@ impl Accelerator {
     }
 
     /// Answers [`Event::Side`] with the total length in bytes and the piece.
-    pub fn side_is(&mut self, id: u64, (of, text): (u64, String)) {
+    pub(crate) fn side_is(&mut self, id: u64, (of, text): (u64, String)) {
         self.link.say(Message::SideIs { id, of, text });
     }
 
     /// Answers every pending drain. Clips names of GPUs and threads, which come from drivers and
     /// the system, to the frontend's limits.
-    pub fn drained(
+    pub(crate) fn drained(
         &mut self,
         counters: Counters,
         batches: &BatchSizes,
@@ -220,7 +220,7 @@ impl Accelerator {
     }
 
     /// Answers [`Event::Beat`].
-    pub fn beat(&mut self, counters: Counters, scores: Option<Scores>) {
+    pub(crate) fn beat(&mut self, counters: Counters, scores: Option<Scores>) {
         self.link.beat(Some(counters), scores);
     }
 

@@ -79,7 +79,7 @@ pub(in crate::control) struct Frontend<T> {
 
 impl<T> Frontend<T> {
     /// Makes the state of a connection to `address`. `nonce` must be random.
-    pub fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+    pub(crate) fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Frontend {
             link: Link::new(Role::Frontend, local, address, nonce, now),
             waiting: HashMap::new(),
@@ -90,7 +90,12 @@ impl<T> Frontend<T> {
 
     /// Sends a request, which a frame of the type `answer` answers. The event with its result has
     /// the `token`.
-    pub fn ask(&mut self, answer: &'static str, message: impl FnOnce(u64) -> Message, token: T) {
+    pub(crate) fn ask(
+        &mut self,
+        answer: &'static str,
+        message: impl FnOnce(u64) -> Message,
+        token: T,
+    ) {
         let id = self.next_id;
         let message = message(id);
         let refused = |key, problem| ControlError::Setting { key, problem };

@@ -79,7 +79,7 @@ pub struct Local {
 
 impl Local {
     /// Checks the settings.
-    pub fn new(
+    pub(crate) fn new(
         node: String,
         auth: Auth,
         model: ModelSpec,
@@ -137,7 +137,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    pub fn new(role: Role, local: Arc<Local>, address: String, nonce: Hex<32>) -> Self {
+    pub(crate) fn new(role: Role, local: Arc<Local>, address: String, nonce: Hex<32>) -> Self {
         Handshake {
             role,
             local,
@@ -153,16 +153,16 @@ impl Handshake {
         }
     }
 
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.phase == Phase::Session
     }
 
-    pub fn asks_for_a_place(&self) -> bool {
+    pub(crate) fn asks_for_a_place(&self) -> bool {
         self.phase == Phase::Admission
     }
 
     /// Admits the frontend and returns the last frame of the handshake.
-    pub fn admit(&mut self) -> Option<Message> {
+    pub(crate) fn admit(&mut self) -> Option<Message> {
         let asked = self.asks_for_a_place();
         asked.then(|| {
             self.phase = Phase::Session;
@@ -171,7 +171,7 @@ impl Handshake {
     }
 
     /// Name of the expected frame.
-    pub fn expected(&self) -> &'static str {
+    pub(crate) fn expected(&self) -> &'static str {
         match self.phase {
             Phase::Hello => "hello",
             Phase::Answer => "answer",
@@ -183,7 +183,7 @@ impl Handshake {
 
     /// Handles a frame of the handshake and returns the reply. An accelerator sends no frame before
     /// the peer's hello and no proof before the peer's proof. It asks for admission last.
-    pub fn receive(&mut self, message: Message) -> Result<Option<Message>, ControlError> {
+    pub(crate) fn receive(&mut self, message: Message) -> Result<Option<Message>, ControlError> {
         let accelerator = self.role == Role::Accelerator;
         let reply = match (self.phase, message) {
             (Phase::Hello, message @ Message::Hello { .. }) => {
@@ -251,7 +251,7 @@ impl Handshake {
         }
     }
 
-    pub fn hello(&self) -> Message {
+    pub(crate) fn hello(&self) -> Message {
         let every = self.local.heartbeat.every.as_millis();
         Message::Hello {
             version: VERSION,

@@ -25,7 +25,7 @@ impl HeartbeatCfgs {
     ///
     /// # Errors
     /// The problem of a period.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let HeartbeatCfgs { every, gone_after } = *self;
         if every < Duration::from_millis(1) || every > Duration::from_secs(3600) {
             Err(format!("every {every:?}, must be 1 ms to 1 h"))
@@ -61,7 +61,7 @@ pub(super) fn nanos(d: Duration) -> u64 {
 
 impl Heartbeat {
     /// Makes the state of a session that begins at `now`; the first heartbeat is due at once.
-    pub fn new(cfgs: &HeartbeatCfgs, now: u64) -> Self {
+    pub(crate) fn new(cfgs: &HeartbeatCfgs, now: u64) -> Self {
         Heartbeat {
             every: nanos(cfgs.every),
             gone_after: nanos(cfgs.gone_after),
@@ -73,7 +73,7 @@ impl Heartbeat {
     }
 
     /// Whether a heartbeat is due. Missed heartbeats are not sent later.
-    pub fn take_due(&mut self, now: u64) -> bool {
+    pub(crate) fn take_due(&mut self, now: u64) -> bool {
         let due = now >= self.next_send;
         if due {
             self.next_send = now.saturating_add(self.every);
@@ -82,13 +82,13 @@ impl Heartbeat {
     }
 
     /// Sequence number for the next heartbeat.
-    pub fn next_number(&mut self) -> u64 {
+    pub(crate) fn next_number(&mut self) -> u64 {
         self.sent += 1;
         self.sent
     }
 
     /// Records that a frame came from the peer.
-    pub fn note_frame(&mut self, now: u64) {
+    pub(crate) fn note_frame(&mut self, now: u64) {
         self.heard_at = self.heard_at.max(now);
     }
 
@@ -96,7 +96,7 @@ impl Heartbeat {
     ///
     /// # Errors
     /// The expected number, if it skips: TCP keeps order, so the peer is broken.
-    pub fn check_number(&mut self, seq: u64) -> Result<(), u64> {
+    pub(crate) fn check_number(&mut self, seq: u64) -> Result<(), u64> {
         let expected = self.heard + 1;
         if seq != expected {
             return Err(expected);
@@ -106,18 +106,18 @@ impl Heartbeat {
     }
 
     /// Duration of the peer's silence, once it reaches the limit.
-    pub fn silence(&self, now: u64) -> Option<Duration> {
+    pub(crate) fn silence(&self, now: u64) -> Option<Duration> {
         let silent = now.saturating_sub(self.heard_at);
         (silent >= self.gone_after).then(|| Duration::from_nanos(silent))
     }
 
     /// Time at which [`Heartbeat::take_due`] becomes true.
-    pub fn next_send(&self) -> u64 {
+    pub(crate) fn next_send(&self) -> u64 {
         self.next_send
     }
 
     /// Time at which [`Heartbeat::silence`] returns a value, unless a frame comes earlier.
-    pub fn gone_at(&self) -> u64 {
+    pub(crate) fn gone_at(&self) -> u64 {
         self.heard_at.saturating_add(self.gone_after)
     }
 }

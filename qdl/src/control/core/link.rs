@@ -26,7 +26,7 @@ const MAX_OUT: usize = 256;
 
 /// Progress of the handshake, for the owner.
 #[derive(Debug)]
-pub enum HandshakeStep {
+pub(crate) enum HandshakeStep {
     /// The frontend has authenticated.
     Proved,
     /// An accelerator asks whether the frontend of this name may be served.
@@ -68,7 +68,13 @@ pub struct Link {
 
 impl Link {
     /// Makes a connection's state. `nonce` must be random. A frontend sends its hello at once.
-    pub fn new(role: Role, local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+    pub(crate) fn new(
+        role: Role,
+        local: Arc<Local>,
+        address: String,
+        nonce: Hex<32>,
+        now: u64,
+    ) -> Self {
         let heartbeat = Heartbeat::new(&local.heartbeat, now);
         let handshake_by = now.saturating_add(nanos(local.deadline));
         let handshake = Handshake::new(role, local, address, nonce);
@@ -87,37 +93,37 @@ impl Link {
     }
 
     /// The peer, as errors print it.
-    pub fn peer(&self) -> String {
+    pub(crate) fn peer(&self) -> String {
         self.handshake.peer.clone()
     }
 
     /// Role-specific part of the peer's model frame, once it has come.
-    pub fn peer_own(&self) -> Option<&Own> {
+    pub(crate) fn peer_own(&self) -> Option<&Own> {
         self.handshake.peer_own.as_ref()
     }
 
     /// Facts about the peer's node, once they have come.
-    pub fn peer_facts(&self) -> &NodeFacts {
+    pub(crate) fn peer_facts(&self) -> &NodeFacts {
         &self.handshake.peer_facts
     }
 
     /// Whether the peer has authenticated, so that its frames may have their full length.
-    pub fn is_proved(&self) -> bool {
+    pub(crate) fn is_proved(&self) -> bool {
         self.handshake.proved
     }
 
     /// Whether the handshake is complete and the session goes on.
-    pub fn in_session(&self) -> bool {
+    pub(crate) fn in_session(&self) -> bool {
         self.handshake.is_done() && matches!(self.phase, Phase::Going)
     }
 
     /// Cause of the session's end, once it has ended.
-    pub fn cause(&self) -> Option<&ControlError> {
+    pub(crate) fn cause(&self) -> Option<&ControlError> {
         self.cause.as_ref()
     }
 
     /// Whether input should be read. An accelerator stops reading while the peer reads no answers.
-    pub fn wants_input(&self) -> bool {
+    pub(crate) fn wants_input(&self) -> bool {
         match self.phase {
             Phase::Going => !self.is_held_up(),
             Phase::Mute { .. } | Phase::Leaving { .. } => true,
@@ -126,17 +132,17 @@ impl Link {
     }
 
     /// Whether the cause is set, so that input is drained.
-    pub fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.phase, Phase::Leaving { .. })
     }
 
     /// Whether all frames are sent, so that the sending direction must be shut down.
-    pub fn is_shut(&self) -> bool {
+    pub(crate) fn is_shut(&self) -> bool {
         matches!(self.phase, Phase::Leaving { shut: true, .. })
     }
 
     /// Whether the connection must be closed.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
 
@@ -145,14 +151,14 @@ impl Link {
     }
 
     /// Queues a frame of the session; drops it after the session's end.
-    pub fn say(&mut self, message: Message) {
+    pub(crate) fn say(&mut self, message: Message) {
         if self.in_session() {
             self.out.push_back(message);
         }
     }
 
     /// The next frame to send.
-    pub fn poll_transmit(&mut self, now: u64) -> Option<Message> {
+    pub(crate) fn poll_transmit(&mut self, now: u64) -> Option<Message> {
         let message = self.out.pop_front()?;
         self.unsent.get_or_insert(now);
         Some(message)
@@ -160,12 +166,12 @@ impl Link {
 
     /// Whether frames wait to be sent.
     #[cfg(all(test, not(qdl_loom)))]
-    pub fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         !self.out.is_empty()
     }
 
     /// Records that the system has accepted all frames handed out.
-    pub fn note_flushed(&mut self, now: u64) {
+    pub(crate) fn note_flushed(&mut self, now: u64) {
         self.unsent = None;
         if let Phase::Leaving { until, shut } = &mut self.phase
             && self.out.is_empty()
@@ -176,7 +182,7 @@ impl Link {
     }
 
     /// Ends the session, with an error frame to the peer where the cause has one.
-    pub fn fail(&mut self, cause: ControlError, now: u64) {
+    pub(crate) fn fail(&mut self, cause: ControlError, now: u64) {
         if self.cause.is_some() {
             return;
         }
@@ -198,7 +204,7 @@ impl Link {
     }
 
     /// Tells the peer that this node has given up a connection.
-    pub fn connection_lost(&mut self, connection: u16, epoch: u32, cause: &str) {
+    pub(crate) fn connection_lost(&mut self, connection: u16, epoch: u32, cause: &str) {
         let cause = clip(cause);
         self.say(Message::ConnectionLost {
             connection,
@@ -208,24 +214,24 @@ impl Link {
     }
 
     /// Tells the peer that this node's end of a lost connection is destroyed and uses no slots.
-    pub fn connection_reset(&mut self, connection: u16, epoch: u32) {
+    pub(crate) fn connection_reset(&mut self, connection: u16, epoch: u32) {
         self.say(Message::ConnectionReset { connection, epoch });
     }
 
     /// Ends the session with an error frame to the peer.
-    pub fn close(&mut self, code: ErrorCode, text: &str, now: u64) {
+    pub(crate) fn close(&mut self, code: ErrorCode, text: &str, now: u64) {
         let (peer, text) = (self.peer(), clip(text));
         self.fail(ControlError::Ended { peer, code, text }, now);
     }
 
     /// Ends the session with a bye.
-    pub fn bye(&mut self, now: u64) {
+    pub(crate) fn bye(&mut self, now: u64) {
         self.say(Message::Bye {});
         self.fail(ControlError::Bye { peer: self.peer() }, now);
     }
 
     /// Handles the end of the peer's stream.
-    pub fn handle_eof(&mut self) {
+    pub(crate) fn handle_eof(&mut self) {
         let (peer, waiting_for) = (self.peer(), self.handshake.expected());
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Mute { cause, .. } => self.end(cause),
@@ -255,7 +261,7 @@ impl Link {
     }
 
     /// Handles an error of the codec, while reading or writing.
-    pub fn fail_frame(&mut self, e: FrameError, now: u64) {
+    pub(crate) fn fail_frame(&mut self, e: FrameError, now: u64) {
         let peer = self.peer();
         match e {
             FrameError::Io(source) => self.end(self.socket_error("receiving", source)),
@@ -268,7 +274,7 @@ impl Link {
 
     /// Handles a failed write. A peer that sends a bye and closes can cause it, so the peer's last
     /// frames are read before the failure counts.
-    pub fn fail_write(&mut self, e: io::Error, now: u64) {
+    pub(crate) fn fail_write(&mut self, e: io::Error, now: u64) {
         self.out.clear();
         self.unsent = None;
         if !matches!(self.phase, Phase::Going) {
@@ -282,12 +288,12 @@ impl Link {
     }
 
     /// Ends the draining of the peer's bytes.
-    pub fn end_lingering(&mut self) {
+    pub(crate) fn end_lingering(&mut self) {
         self.phase = Phase::Over;
     }
 
     /// Handles a frame. Returns a frame of the session for the role to handle.
-    pub fn receive(&mut self, message: Message, now: u64) -> Option<Message> {
+    pub(crate) fn receive(&mut self, message: Message, now: u64) -> Option<Message> {
         match self.phase {
             Phase::Going => {}
             Phase::Mute { .. } => {
@@ -322,7 +328,7 @@ impl Link {
     }
 
     /// Checks the time limits. Returns true when a heartbeat is due.
-    pub fn handle_timeout(&mut self, now: u64) -> bool {
+    pub(crate) fn handle_timeout(&mut self, now: u64) -> bool {
         let (peer, after) = (self.peer(), self.handshake.local.deadline);
         let late = |peer, waiting_for| ControlError::Timeout {
             peer,
@@ -360,7 +366,7 @@ impl Link {
     }
 
     /// Time at which [`Link::handle_timeout`] must be called.
-    pub fn poll_timeout(&self) -> Option<u64> {
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
         let at = match &self.phase {
             Phase::Over => return None,
             Phase::Mute { until, .. } | Phase::Leaving { until, .. } => return Some(*until),
@@ -372,14 +378,14 @@ impl Link {
     }
 
     /// The next step of the handshake, once. A session begins when all its frames are sent.
-    pub fn poll_step(&mut self) -> Option<HandshakeStep> {
+    pub(crate) fn poll_step(&mut self) -> Option<HandshakeStep> {
         let begins = matches!(self.step, Some(HandshakeStep::Connected(_)));
         let sent = self.out.is_empty() && self.unsent.is_none();
         self.step.take_if(|_| sent || !begins)
     }
 
     /// The cause, once. A bye or an end by this node is reported only after its frame is sent.
-    pub fn poll_cause(&mut self) -> Option<ControlError> {
+    pub(crate) fn poll_cause(&mut self) -> Option<ControlError> {
         let cause = self.cause.as_ref()?;
         let chosen = matches!(cause, ControlError::Bye { .. } | ControlError::Ended { .. });
         if self.cause_given || (chosen && matches!(self.phase, Phase::Leaving { shut: false, .. }))
@@ -391,7 +397,7 @@ impl Link {
     }
 
     /// Queues a heartbeat, unless other frames wait: each frame shows that this node is alive.
-    pub fn beat(&mut self, counters: Option<Counters>, scores: Option<Scores>) {
+    pub(crate) fn beat(&mut self, counters: Option<Counters>, scores: Option<Scores>) {
         if self.in_session() && self.out.is_empty() && self.unsent.is_none() {
             let seq = self.heartbeat.next_number();
             self.out.push_back(Message::Heartbeat {
@@ -403,7 +409,7 @@ impl Link {
     }
 
     /// Checks the peer's heartbeat.
-    pub fn check_beat(&mut self, seq: u64) -> Result<(), ControlError> {
+    pub(crate) fn check_beat(&mut self, seq: u64) -> Result<(), ControlError> {
         self.heartbeat.check_number(seq).map_err(|expected| {
             let problem = format!("{seq}, expected {expected}");
             self.field("heartbeat", "seq", problem)
@@ -411,7 +417,12 @@ impl Link {
     }
 
     /// Makes the error of an invalid field.
-    pub fn field(&self, kind: &'static str, field: &'static str, problem: String) -> ControlError {
+    pub(crate) fn field(
+        &self,
+        kind: &'static str,
+        field: &'static str,
+        problem: String,
+    ) -> ControlError {
         ControlError::Field {
             peer: self.peer(),
             kind,
@@ -421,7 +432,7 @@ impl Link {
     }
 
     /// Makes the error of a frame that is out of order.
-    pub fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
+    pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
         ControlError::Unexpected {
             peer: self.peer(),
             got: got.kind(),
@@ -431,7 +442,7 @@ impl Link {
 
     /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the one being
     /// served.
-    pub fn admit(&mut self, place: Result<(), String>, now: u64) {
+    pub(crate) fn admit(&mut self, place: Result<(), String>, now: u64) {
         match place {
             Ok(()) => {
                 if let Some(reply) = self.handshake.admit() {

@@ -39,7 +39,7 @@ type Command = Box<dyn FnOnce(&mut Session, u64) + Send>;
 
 /// Parameters of a frontend's session.
 #[derive(Clone, Debug)]
-pub struct ClientParams {
+pub(crate) struct ClientParams {
     /// The accelerator's `control.listen`: `host:port`.
     pub address: String,
     /// This node's name.
@@ -85,7 +85,7 @@ pub struct ClientEvents {
 
 impl ClientEvents {
     /// Waits for the next event; `None` after [`ClientEvent::Gone`].
-    pub async fn next(&mut self) -> Option<ClientEvent> {
+    pub(crate) async fn next(&mut self) -> Option<ClientEvent> {
         match self.events.recv().await {
             Some(event) => Some(event),
             None => (!std::mem::replace(&mut self.over, true))
@@ -95,7 +95,7 @@ impl ClientEvents {
 
     /// Waits until the session's socket is closed in good order, shortly after the session's end.
     /// If the caller drops the runtime earlier, a reset may discard the last frame.
-    pub async fn closed(&mut self) {
+    pub(crate) async fn closed(&mut self) {
         let _ = (&mut self.closed).await;
     }
 }
@@ -109,7 +109,10 @@ pub struct ClientHandle {
 
 impl ClientHandle {
     /// Requests connections; all are granted, in this order, or none.
-    pub fn open(&self, connections: Vec<ConnectionRequest>) -> Pending<Vec<ConnectionGrant>> {
+    pub(crate) fn open(
+        &self,
+        connections: Vec<ConnectionRequest>,
+    ) -> Pending<Vec<ConnectionGrant>> {
         let take = |r| match r {
             Message::Opened { connections, .. } => Some(connections),
             _ => None,
@@ -118,7 +121,7 @@ impl ClientHandle {
     }
 
     /// Announces that all data connections are up; answered when the accelerator accepts samples.
-    pub fn start(&self) -> Pending<()> {
+    pub(crate) fn start(&self) -> Pending<()> {
         let take = |r| matches!(r, Message::Ready { .. }).then_some(());
         self.ask("ready", take, |id| Message::Start { id })
     }
@@ -149,7 +152,7 @@ impl ClientHandle {
 
     /// Requests the accelerator's machine and configuration. A second request before the answer
     /// ends the session.
-    pub fn describe(&self) -> Pending<Description> {
+    pub(crate) fn describe(&self) -> Pending<Description> {
         let take = |r| match r {
             Message::Described { description, .. } => Some(*description),
             _ => None,
@@ -159,7 +162,7 @@ impl ClientHandle {
 
     /// Requests the accelerator's side of the run, from byte `at` on: its total length in bytes,
     /// and the piece.
-    pub fn side(&self, at: u64) -> Pending<(u64, String)> {
+    pub(crate) fn side(&self, at: u64) -> Pending<(u64, String)> {
         let take = |r| match r {
             Message::SideIs { of, text, .. } => Some((of, text)),
             _ => None,
@@ -184,18 +187,18 @@ impl ClientHandle {
 
     /// Ends the session in good order, so that the accelerator can serve the next frontend.
     /// [`ClientEvent::Gone`] follows.
-    pub fn bye(&self) {
+    pub(crate) fn bye(&self) {
         self.command(|session, now| session.link_mut().bye(now));
     }
 
     /// Ends the session with an error to the accelerator.
-    pub fn close(&self, code: ErrorCode, text: &str) {
+    pub(crate) fn close(&self, code: ErrorCode, text: &str) {
         let text = text.to_owned();
         self.command(move |session, now| session.link_mut().close(code, &text, now));
     }
 
     /// Cause of the session's end, once it has ended.
-    pub fn ended(&self) -> Option<ControlError> {
+    pub(crate) fn ended(&self) -> Option<ControlError> {
         self.ended.if_over()
     }
 
@@ -228,7 +231,7 @@ impl ClientSession {
     ///
     /// # Errors
     /// [`ControlError`] names the address, the missing frame or the refusal, and the remedy.
-    pub async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
+    pub(crate) async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
         let (address, timing) = (params.address, params.timing);
         let own = Own::Stream(params.stream);
         let (node, facts) = (params.node, params.facts);

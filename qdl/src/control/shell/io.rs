@@ -48,7 +48,7 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Wraps a connected stream.
-    pub fn new(stream: TcpStream, address: &str) -> Result<Self, ControlError> {
+    pub(crate) fn new(stream: TcpStream, address: &str) -> Result<Self, ControlError> {
         stream.set_nodelay(true).map_err(|e| ControlError::Io {
             peer: address.to_owned(),
             doing: "setting TCP_NODELAY",
@@ -67,7 +67,7 @@ impl Wire {
 
     /// Drives the core until its next event; `None` once the session is over. Cancelling the wait
     /// loses nothing. Frames that the owner queues meanwhile are sent by the next call.
-    pub async fn next<C: Core>(&mut self, core: &mut C) -> Option<C::Event> {
+    pub(crate) async fn next<C: Core>(&mut self, core: &mut C) -> Option<C::Event> {
         loop {
             if let Some(event) = core.poll_event() {
                 return Some(event);
@@ -85,7 +85,7 @@ impl Wire {
     }
 
     /// Drives a core whose session is over until its connection is closed.
-    pub async fn close<C: Core>(mut self, mut core: C) {
+    pub(crate) async fn close<C: Core>(mut self, mut core: C) {
         while self.next(&mut core).await.is_some() {}
     }
 

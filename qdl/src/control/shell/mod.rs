@@ -12,7 +12,8 @@ mod pending;
 mod server;
 mod session;
 
-pub use client::{ClientEvents, ClientHandle, ClientParams, ClientSession};
+pub(crate) use client::ClientParams;
+pub use client::{ClientEvents, ClientHandle, ClientSession};
 pub use pending::Pending;
 pub use server::{Server, ServerParams};
 pub use session::{ServerHandle, ServerSession, SessionHandler};

@@ -26,7 +26,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    pub fn new(peer: String) -> Self {
+    pub(crate) fn new(peer: String) -> Self {
         Ended {
             peer,
             cause: OnceLock::new(),
@@ -34,16 +34,16 @@ impl Ended {
     }
 
     /// Sets the cause; later calls have no effect.
-    pub fn set(&self, cause: ControlError) {
+    pub(crate) fn set(&self, cause: ControlError) {
         let _ = self.cause.set(cause);
     }
 
-    pub fn if_over(&self) -> Option<ControlError> {
+    pub(crate) fn if_over(&self) -> Option<ControlError> {
         self.cause.get().cloned()
     }
 
     /// The cause of an ended session. Without a stored cause, the session's runtime was stopped.
-    pub fn cause(&self) -> ControlError {
+    pub(crate) fn cause(&self) -> ControlError {
         self.if_over().unwrap_or_else(|| ControlError::Ended {
             peer: self.peer.clone(),
             code: ErrorCode::ShuttingDown,
@@ -67,7 +67,7 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     /// The request was refused, the deadline passed, or the session ended.
-    pub async fn within(mut self, deadline: Duration) -> Result<T, ControlError> {
+    pub(crate) async fn within(mut self, deadline: Duration) -> Result<T, ControlError> {
         match tokio::time::timeout(deadline, &mut self.answer).await {
             Ok(answer) => self.finish(answer),
             Err(_) => Err(self.late(deadline)),
@@ -79,7 +79,7 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     /// The request was refused, the deadline passed, or the session ended.
-    pub fn wait(mut self, deadline: Duration) -> Result<T, ControlError> {
+    pub(crate) fn wait(mut self, deadline: Duration) -> Result<T, ControlError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
         let began = Instant::now();

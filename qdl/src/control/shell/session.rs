@@ -6,7 +6,7 @@ use std::{
 };
 
 use fabric::{clock::now_ns, wire::Stream};
-use record::{BatchSizes, GpuRecord, NodeFacts, NodeUse};
+use record::{BatchSizes, GpuRecord, NodeUse};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::io::Wire;
@@ -98,7 +98,7 @@ pub(super) struct Claim(Served);
 
 impl Served {
     /// Claims the place for `node`; the error names the frontend being served.
-    pub fn claim(&self, node: &str) -> Result<Claim, String> {
+    pub(crate) fn claim(&self, node: &str) -> Result<Claim, String> {
         let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*served {
             Some(other) => Err(other.clone()),
@@ -150,7 +150,7 @@ impl ServerHandle {
     }
 
     /// Sends the full reason of a refusal whose slot holds only a part of it.
-    pub fn refused_sample(
+    pub(crate) fn refused_sample(
         &self,
         (connection, epoch, slot, use_count): (u16, u32, u16, u16),
         why: &str,
@@ -171,7 +171,7 @@ impl ServerHandle {
     }
 
     /// Ends the session with an error to the frontend.
-    pub fn close(&self, code: ErrorCode, text: &str) {
+    pub(crate) fn close(&self, code: ErrorCode, text: &str) {
         let text = text.to_owned();
         self.command(move |session, now| session.link_mut().close(code, &text, now));
     }
@@ -203,17 +203,17 @@ impl ServerSession {
     }
 
     /// The frontend's node name.
-    pub fn peer_node(&self) -> &str {
+    pub(crate) fn peer_node(&self) -> &str {
         &self.node
     }
 
     /// The frontend's address.
-    pub fn peer_address(&self) -> SocketAddr {
+    pub(crate) fn peer_address(&self) -> SocketAddr {
         self.address
     }
 
     /// Moments at which the frontend wants tokens to leave this node.
-    pub fn stream(&self) -> Stream {
+    pub(crate) fn stream(&self) -> Stream {
         match self.core.link().peer_own() {
             Some(Own::Stream(stream)) => *stream,
             // The handshake requires the stream.
@@ -221,13 +221,8 @@ impl ServerSession {
         }
     }
 
-    /// Facts about the frontend's node.
-    pub fn facts(&self) -> &NodeFacts {
-        self.core.link().peer_facts()
-    }
-
     /// This node's address that the frontend reached.
-    pub fn local_address(&self) -> SocketAddr {
+    pub(crate) fn local_address(&self) -> SocketAddr {
         self.reached
     }
 

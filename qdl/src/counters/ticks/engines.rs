@@ -8,7 +8,7 @@ use record::{
 
 /// An accelerator's counts at one moment; they only grow.
 #[derive(Clone, Debug, Default)]
-pub struct EngineReading {
+pub(crate) struct EngineReading {
     /// Samples that arrived.
     pub arrived: u64,
     /// Samples answered.
@@ -23,7 +23,7 @@ pub struct EngineReading {
 
 /// The engines' ticks so far. Call [`EngineTicks::read`] about ten times a second.
 #[derive(Clone, Debug)]
-pub struct EngineTicks {
+pub(crate) struct EngineTicks {
     begin_ns: u64,
     tick_ns: u64,
     last_ns: u64,
@@ -33,7 +33,7 @@ pub struct EngineTicks {
 
 impl EngineTicks {
     /// Begins at `begin_ns` with the counts `first`.
-    pub fn new(begin_ns: u64, first: EngineReading) -> Self {
+    pub(crate) fn new(begin_ns: u64, first: EngineReading) -> Self {
         EngineTicks {
             begin_ns,
             tick_ns: FIRST_TICK_NS,
@@ -44,7 +44,7 @@ impl EngineTicks {
     }
 
     /// Adds a reading of the counts at `now_ns`.
-    pub fn read(&mut self, now_ns: u64, now: EngineReading) {
+    pub(crate) fn read(&mut self, now_ns: u64, now: EngineReading) {
         // Counts since the last reading belong to the tick in the middle of the interval, because a
         // reading may be late.
         let now_ns = now_ns.max(self.last_ns);
@@ -78,7 +78,7 @@ impl EngineTicks {
     }
 
     /// Returns the ticks so far.
-    pub fn ticks(&self) -> &[EngineTick] {
+    pub(crate) fn ticks(&self) -> &[EngineTick] {
         &self.ticks
     }
 }

@@ -18,16 +18,16 @@ mod latency;
 mod recorder;
 mod threads;
 
-pub use engines::{EngineReading, EngineTicks};
+pub(crate) use engines::{EngineReading, EngineTicks};
 pub use grown::Grown;
 pub use latency::LatencyTicks;
 pub use recorder::Recorder;
 pub use threads::{ThreadReading, ThreadTicks};
 
 /// Length of the first ticks, in nanoseconds.
-pub const FIRST_TICK_NS: u64 = 100_000_000;
+pub(crate) const FIRST_TICK_NS: u64 = 100_000_000;
 /// Maximum number of ticks; beyond it, each ten are merged into one.
-pub const MOST_TICKS: usize = 1_200;
+pub(crate) const MOST_TICKS: usize = 1_200;
 /// Number of ticks merged into one.
 const COARSER: u64 = 10;
 

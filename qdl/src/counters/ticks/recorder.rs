@@ -86,7 +86,7 @@ impl Recorder {
     }
 
     /// Records `n` completed samples with identical times, at the cost of one.
-    pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
+    pub(crate) fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         self.histograms.record_alike(times, n);
         self.ticks.record(times, n, &self.live, self.share);
         self.completed += n;
@@ -150,11 +150,6 @@ impl Recorder {
         std::mem::take(&mut self.ticks)
     }
 
-    /// Returns the histograms so far.
-    pub fn histograms(&self) -> &Histograms {
-        &self.histograms
-    }
-
     /// Replaces the histograms and returns the old ones. The counts stay.
     pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
         self.first_ns = u64::MAX;
@@ -167,7 +162,8 @@ impl Recorder {
     }
 
     /// Merges the histograms of all NIC threads.
-    pub fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
+    #[cfg(test)]
+    pub(crate) fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
         let mut all = Histograms::new();
         for recorder in recorders {
             all.merge(&recorder.histograms);

@@ -26,7 +26,7 @@ fn all_samples_come_back_over_every_fabric() {
 const ALL: u64 = 20_000;
 
 /// Every sample of many is answered once, over all connections of a rig.
-pub fn all_come_back(b: &Bench, over: Over) {
+pub(crate) fn all_come_back(b: &Bench, over: Over) {
     b.connect_all(over);
     b.issue_in_bursts(ALL);
     b.drain();
@@ -117,7 +117,7 @@ fn a_waiting_doorbell_is_rung_without_further_samples() {
 }
 
 /// Samples with company, to connections whose NIC threads sleep at once.
-pub fn rings_without_further_samples(up_to: u64) {
+pub(crate) fn rings_without_further_samples(up_to: u64) {
     let company = Arc::new(Company {
         kept: Hoard::default(),
         wanted: 20,

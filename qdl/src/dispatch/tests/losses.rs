@@ -8,7 +8,7 @@ use crate::serve::Service;
 use fabric::testkit::memory;
 
 /// Cuts each of three connections twenty times and reconnects it, while samples flow.
-pub fn cut_and_make_again(b: &Bench) {
+pub(crate) fn cut_and_make_again(b: &Bench) {
     let mut faults = b.connect_all(Over::Memory);
     let n = 6000u64;
     let mut epochs = [1u32; 3];

@@ -106,7 +106,7 @@ impl Parts {
     }
 
     /// Makes one connection to each of `peers` accelerators.
-    pub fn of_peers(peers: usize) -> Self {
+    pub(crate) fn of_peers(peers: usize) -> Self {
         Parts::made(peers, true)
     }
 
@@ -139,7 +139,7 @@ impl Parts {
         }
     }
 
-    pub fn connect(&self, connection: usize, epoch: u32) -> Far {
+    pub(crate) fn connect(&self, connection: usize, epoch: u32) -> Far {
         let region = |bytes| Arc::new(Region::new(bytes).expect("memory"));
         let grants = Arc::new(Grants::new(SLOTS));
         (0..SLOTS as u16).for_each(|s| {
@@ -172,7 +172,7 @@ impl Parts {
     }
 
     /// The completer's next call; times are left out.
-    pub fn next(&self) -> Call {
+    pub(crate) fn next(&self) -> Call {
         loop {
             match self.calls.recv_timeout(PATIENCE).expect("a call") {
                 Call::Times(_) => {}
@@ -182,7 +182,7 @@ impl Parts {
     }
 
     /// The times of the next finished sample.
-    pub fn times(&self) -> SampleTimes {
+    pub(crate) fn times(&self) -> SampleTimes {
         match self.calls.recv_timeout(PATIENCE).expect("times") {
             Call::Times(t) => t,
             other => panic!("{other:?}"),
@@ -190,7 +190,7 @@ impl Parts {
     }
 
     /// Checks that the completer receives no further call.
-    pub fn nothing_more(self) {
+    pub(crate) fn nothing_more(self) {
         assert!(self.dispatcher.drain(PATIENCE));
         self.dispatcher.stop();
         let more: Vec<_> = self.calls.try_iter().collect();
@@ -199,7 +199,7 @@ impl Parts {
     }
 
     /// The nth refusal reported, if no other events came.
-    pub fn refused(&self, n: usize) -> RefusedSample {
+    pub(crate) fn refused(&self, n: usize) -> RefusedSample {
         match self.event(n) {
             DispatchEvent::Refused(r) => r,
             other => panic!("{other:?}"),
@@ -223,7 +223,7 @@ impl Parts {
 
 impl Far {
     /// Waits for the immediate of the next request.
-    pub fn request(&mut self) -> Imm {
+    pub(crate) fn request(&mut self) -> Imm {
         let mut next = None;
         eventually("a request comes", || {
             next = self.try_request();
@@ -233,7 +233,7 @@ impl Far {
     }
 
     /// The immediate of the next request, if one has come.
-    pub fn try_request(&mut self) -> Option<Imm> {
+    pub(crate) fn try_request(&mut self) -> Option<Imm> {
         let mut got = None;
         self.link.rx.poll(1, &mut |e| got = Some(e));
         match got? {
@@ -246,7 +246,7 @@ impl Far {
     }
 
     /// Refuses a sample before any part of its answer.
-    pub fn refuse(&mut self, imm: Imm, why: &str) {
+    pub(crate) fn refuse(&mut self, imm: Imm, why: &str) {
         let header = ResponseHeader {
             len: why.len() as u32,
             use_count: imm.use_count(),
@@ -258,7 +258,7 @@ impl Far {
     }
 
     /// Refuses the rest of an answer, in the last of `parts` parts.
-    pub fn refuse_rest(&mut self, imm: Imm, why: &str, parts: u32) {
+    pub(crate) fn refuse_rest(&mut self, imm: Imm, why: &str, parts: u32) {
         let before = self.at[usize::from(imm.slot())] - RESPONSE_HEADER_BYTES;
         let trailer = ResponseTrailer {
             len: (before + why.len()) as u32,
@@ -290,7 +290,7 @@ impl Far {
         }
     }
 
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.link.tx.flush().expect("alive");
     }
 
@@ -309,15 +309,15 @@ impl Far {
         tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
     }
 
-    pub fn whole(&mut self, imm: Imm, tokens: &[u32]) {
+    pub(crate) fn whole(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm, &Self::header(imm, tokens));
     }
 
-    pub fn first(&mut self, imm: Imm, tokens: &[u32]) {
+    pub(crate) fn first(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm.with_more(), &Self::header(imm, tokens));
     }
 
-    pub fn more(&mut self, imm: Imm, tokens: &[u32]) {
+    pub(crate) fn more(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm.with_more(), &Self::bytes(tokens));
     }
 

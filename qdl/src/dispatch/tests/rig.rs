@@ -39,7 +39,7 @@ impl Service for Digest {
 
 /// Keeps its arrivals, so that samples stay in flight.
 #[derive(Default)]
-pub struct Hoard(pub Mutex<Vec<Arrival>>);
+pub(crate) struct Hoard(pub Mutex<Vec<Arrival>>);
 
 impl Service for Hoard {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
@@ -106,16 +106,16 @@ impl Deref for Bench {
 
 impl Bench {
     /// So many connections with so many slots each, answered with digests.
-    pub fn of(connections: usize, slots: usize) -> Self {
+    pub(crate) fn of(connections: usize, slots: usize) -> Self {
         Bench::digests(RigCfgs::new(connections, slots))
     }
 
-    pub fn digests(cfgs: RigCfgs) -> Self {
+    pub(crate) fn digests(cfgs: RigCfgs) -> Self {
         Bench::new(cfgs, Arc::new(Digest))
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
-    pub fn new(cfgs: RigCfgs, service: Arc<dyn Service>) -> Self {
+    pub(crate) fn new(cfgs: RigCfgs, service: Arc<dyn Service>) -> Self {
         let book = Arc::new(Book::default());
         let keeper = || -> Box<dyn Completer> {
             let times = book.clone();
@@ -136,7 +136,7 @@ impl Bench {
     }
 
     /// Issues samples `0..n` in bursts of at most 150.
-    pub fn issue_in_bursts(&self, n: u64) {
+    pub(crate) fn issue_in_bursts(&self, n: u64) {
         let mut id = 0;
         for burst in (1..).map(|i: u64| 1 + i * i % 150) {
             let end = (id + burst).min(n);
@@ -149,14 +149,14 @@ impl Bench {
     }
 
     /// Waits for `n` events: a connection is down a moment before its loss is reported.
-    pub fn wait_events(&self, n: usize) {
+    pub(crate) fn wait_events(&self, n: usize) {
         eventually("no event came", || {
             self.book.events.lock().expect("alive").len() >= n
         });
     }
 
     /// Checks that `n` samples were answered once with their own digest, and recorded.
-    pub fn check(&self, n: u64) {
+    pub(crate) fn check(&self, n: u64) {
         self.check_answers(n);
         let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
         self.check_recorded(n, bytes.sum());
@@ -166,7 +166,7 @@ impl Bench {
     }
 
     /// Checks that `n` samples were answered once with their own digest.
-    pub fn check_answers(&self, n: u64) {
+    pub(crate) fn check_answers(&self, n: u64) {
         let answers = self.book.answers.lock().expect("alive");
         assert_eq!(answers.len() as u64, n);
         for id in 0..n {
@@ -176,7 +176,7 @@ impl Bench {
     }
 
     /// Checks that the times of `n` samples with `bytes` payload bytes were recorded.
-    pub fn check_recorded(&self, n: u64, bytes: u64) {
+    pub(crate) fn check_recorded(&self, n: u64, bytes: u64) {
         let recorded = || self.book.recorded.load(Ordering::Relaxed);
         // That is the last thing of a turn.
         eventually_or(

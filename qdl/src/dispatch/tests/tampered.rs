@@ -9,7 +9,7 @@ use fabric::{
 };
 
 /// Replacements for the calls of a sending half.
-pub trait Tamper: Send + 'static {
+pub(crate) trait Tamper: Send + 'static {
     fn post(&mut self, tx: &mut dyn Tx, post: &Post) -> Result<(), PostError> {
         tx.post(post)
     }
@@ -102,7 +102,7 @@ impl Rx for Noting {
 }
 
 /// Replaces the sending half of `link` by a tampered one.
-pub fn tampered(link: Link, tamper: impl Tamper) -> Link {
+pub(crate) fn tampered(link: Link, tamper: impl Tamper) -> Link {
     let tx = Box::new(Tampered {
         tx: link.tx,
         tamper,
@@ -112,12 +112,12 @@ pub fn tampered(link: Link, tamper: impl Tamper) -> Link {
 
 impl Bench {
     /// Joins both ends of a connection over memory; the dispatcher's end is tampered with.
-    pub fn connect_tampered(&self, connection: usize, tamper: impl Tamper) -> MemoryFaults {
+    pub(crate) fn connect_tampered(&self, connection: usize, tamper: impl Tamper) -> MemoryFaults {
         self.connect_noting(connection, tamper, &Arc::default())
     }
 
     /// As [`Self::connect_tampered`], recording the NIC thread's calls in `asked`.
-    pub fn connect_noting(
+    pub(crate) fn connect_noting(
         &self,
         connection: usize,
         tamper: impl Tamper,

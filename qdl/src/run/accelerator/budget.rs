@@ -24,7 +24,7 @@ pub(super) struct Reservation<S> {
 }
 
 impl<S> Budget<S> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Budget(Arc::new(Mutex::new(Uses {
             making: 0,
             made: Vec::new(),
@@ -35,7 +35,7 @@ impl<S> Budget<S> {
     ///
     /// # Errors
     /// The bytes in use.
-    pub fn reserve(&self, bytes: usize, limit: usize) -> Result<Reservation<S>, usize> {
+    pub(crate) fn reserve(&self, bytes: usize, limit: usize) -> Result<Reservation<S>, usize> {
         let mut uses = lock(&self.0);
         let in_use = uses.in_use();
         if in_use.saturating_add(bytes) > limit {
@@ -63,7 +63,7 @@ impl<S> Uses<S> {
 
 impl<S> Reservation<S> {
     /// Ties the reservation to `slots`: it is freed when the last reference is dropped.
-    pub fn tie_to(self, slots: &Arc<S>) {
+    pub(crate) fn tie_to(self, slots: &Arc<S>) {
         let made = (Arc::downgrade(slots), self.bytes);
         lock(&self.uses).made.push(made);
     }

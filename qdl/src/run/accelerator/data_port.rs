@@ -24,7 +24,7 @@ type GuestPreamble = (SocketAddr, Result<(TcpStream, Preamble), &'static str>);
 
 /// Accepts connections on the data port of a NIC, with `strangers` places beside those of expected
 /// connections. A frontend that takes the port for the control port gets the text `elsewhere`.
-pub async fn admit_all(
+pub(crate) async fn admit_all(
     listener: TcpListener,
     (strangers, elsewhere): (usize, String),
     nic_index: usize,

@@ -18,7 +18,7 @@ use crate::{
 use fabric::{Link, MAX_SLOTS, ib::check_memory};
 
 /// A connection made for a request.
-pub struct NewConnection {
+pub(crate) struct NewConnection {
     connection: Arc<ServeConnection>,
     /// Set where the accelerator makes the link itself.
     link: Option<Link>,
@@ -28,7 +28,7 @@ pub struct NewConnection {
 impl Session {
     /// Checks that all requested slots fit this machine's memory before the first connection is
     /// made, because slots that a NIC writes are pinned.
-    pub fn check_memory(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
+    pub(crate) fn check_memory(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
         let bytes = requests.iter().fold(0usize, |sum, r| {
             let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
             sum.saturating_add(slot.saturating_mul(r.slots as usize))
@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// Makes one connection without registering it anywhere.
-    pub fn make_connection(&self, r: &ConnectionRequest) -> Result<NewConnection, Refusal> {
+    pub(crate) fn make_connection(&self, r: &ConnectionRequest) -> Result<NewConnection, Refusal> {
         let node = &self.node;
         let refusal =
             |code, text: String| Refusal::new(code, format!("connection {}: {text}", r.connection));
@@ -168,7 +168,7 @@ impl Session {
 
     /// Registers a connection and returns its grant. Drops what the frontend has given up
     /// meanwhile.
-    pub fn hand_out(&self, new: NewConnection) -> ConnectionGrant {
+    pub(crate) fn hand_out(&self, new: NewConnection) -> ConnectionGrant {
         let NewConnection {
             connection,
             link,

@@ -27,7 +27,7 @@ use crate::{
         ofi_nic::OfiNic,
         request_stride, response_stride, settings,
     },
-    serve::{ConnectionLost, OnConnectionLost, ServeCounts, Server, Service},
+    serve::{ConnectionLost, OnConnectionLost, Server, Service},
 };
 use fabric::{
     os::more_open_files,
@@ -169,12 +169,8 @@ impl Node {
     }
 
     /// Serves frontends, one after another, until stopped (with `once`: one frontend). Returns the
-    /// reason of the stop, if it was stopped.
-    pub fn run(self) -> Option<String> {
-        self.run_with(&mut |_| {})
-    }
-
-    /// As [`Node::run`]; `served` gets the report of each frontend once its connections are down.
+    /// reason of the stop, if it was stopped; `served` gets the report of each frontend once its
+    /// connections are down.
     pub fn run_with(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         let Node {
             state,
@@ -248,11 +244,6 @@ impl Node {
         state.server.stop();
         runtime.shutdown_timeout(Duration::from_millis(200));
         why
-    }
-
-    /// Totals of the NIC threads so far.
-    pub fn counts(&self) -> ServeCounts {
-        self.state.server.counts()
     }
 }
 

@@ -59,7 +59,7 @@ pub struct NodeParams {
 pub type Describe = Arc<dyn Fn() -> Result<Description, String> + Send + Sync>;
 
 /// State that NIC threads, tasks and sessions share.
-pub struct NodeState {
+pub(crate) struct NodeState {
     pub config: AcceleratorConfig,
     pub params: NodeParams,
     pub nics: Vec<ServerNic>,
@@ -77,7 +77,7 @@ pub struct NodeState {
 
 /// Totals of connections that have ended.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct EndedTotals {
+pub(crate) struct EndedTotals {
     pub responded: u64,
     pub refused: u64,
     pub late: u64,
@@ -86,7 +86,7 @@ pub struct EndedTotals {
 
 impl EndedTotals {
     /// Adds the counts of a connection.
-    pub fn add(&mut self, connection: &ServeConnection) {
+    pub(crate) fn add(&mut self, connection: &ServeConnection) {
         self.responded += connection.responded();
         self.refused += connection.refused();
         self.late += connection.late();
@@ -96,7 +96,7 @@ impl EndedTotals {
 
 /// One NIC of an accelerator.
 #[derive(Debug)]
-pub enum ServerNic {
+pub(crate) enum ServerNic {
     Tcp(SocketAddr),
     Ib(IbNic),
     Ofi(OfiNic),
@@ -104,7 +104,7 @@ pub enum ServerNic {
 
 impl ServerNic {
     /// Name of the fabric: `tcp`, `ib` or `ofi`.
-    pub fn fabric(&self) -> &'static str {
+    pub(crate) fn fabric(&self) -> &'static str {
         match self {
             ServerNic::Tcp(_) => "tcp",
             ServerNic::Ib(_) => "ib",

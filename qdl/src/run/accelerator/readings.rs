@@ -21,7 +21,7 @@ const THREADS: u64 = 5;
 
 /// Readings of an accelerator's run.
 #[derive(Debug, Default)]
-pub struct NodeReadings {
+pub(crate) struct NodeReadings {
     ticks: Mutex<Option<RunTicks>>,
     /// The text being sent, piece by piece.
     text: Mutex<String>,
@@ -48,7 +48,7 @@ fn reading(counters: &Counters, engine: EngineTotals) -> EngineReading {
 
 impl NodeReadings {
     /// Takes one reading.
-    pub fn read(&self, now_ns: u64, counters: &Counters, engine: EngineTotals) {
+    pub(crate) fn read(&self, now_ns: u64, counters: &Counters, engine: EngineTotals) {
         let reading = reading(counters, engine);
         let mut ticks = lock(&self.ticks);
         let begun = ticks.as_ref().is_some_and(|g| g.readings > 0);
@@ -73,7 +73,7 @@ impl NodeReadings {
 
     /// The text from byte `at` on: its total length, and a piece that fits one frame. With `at` 0
     /// the text is assembled anew.
-    pub fn part(&self, node: &str, at: u64) -> (u64, String) {
+    pub(crate) fn part(&self, node: &str, at: u64) -> (u64, String) {
         let mut text = lock(&self.text);
         if at == 0 {
             *text = self.to_json(node);

@@ -52,7 +52,7 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 const READ_EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
 
 /// The session being served, if any.
-pub type CurrentSession = Mutex<Option<Arc<Session>>>;
+pub(crate) type CurrentSession = Mutex<Option<Arc<Session>>>;
 
 /// Session with one frontend.
 pub struct Session {
@@ -102,7 +102,7 @@ impl DrainMark {
 
 impl Session {
     /// Makes the state of a session that begins now.
-    pub fn new(id: u64, node: Arc<NodeState>, session: &ServerSession) -> Self {
+    pub(crate) fn new(id: u64, node: Arc<NodeState>, session: &ServerSession) -> Self {
         let ended = *lock(&node.ended);
         Session {
             id,
@@ -134,7 +134,7 @@ impl Session {
 
     /// Attaches a connection whose data connection has come to a NIC, unless it was given up
     /// meanwhile.
-    pub fn attach(
+    pub(crate) fn attach(
         &self,
         nic_index: usize,
         connection: Arc<ServeConnection>,
@@ -152,7 +152,7 @@ impl Session {
     }
 
     /// Handles the loss of a connection whose local side the NIC thread has destroyed.
-    pub fn lost_here(&self, l: &ConnectionLost) {
+    pub(crate) fn lost_here(&self, l: &ConnectionLost) {
         // Under the lock, so that the frontend learns of the loss before it learns that this end
         // has let go.
         let mut connections = lock(&self.connections);
@@ -182,7 +182,7 @@ impl Session {
     }
 
     /// Tells the frontend when this end of a lost connection is down and no batch reads its slots.
-    pub async fn watch(self: Arc<Self>) {
+    pub(crate) async fn watch(self: Arc<Self>) {
         loop {
             if self.collect(true) {
                 sleep(LOOK).await;
@@ -212,7 +212,7 @@ impl Session {
 
     /// Releases every connection after the session; its memory is freed with the last batch that
     /// reads it.
-    pub async fn release(&self, patience: Duration) {
+    pub(crate) async fn release(&self, patience: Duration) {
         let end = Instant::now() + patience;
         loop {
             self.collect(false);
@@ -233,7 +233,7 @@ impl Session {
 
     /// Report of the session, once its connections are released. `clean`: the frontend ended with a
     /// bye. A frontend whose drain was answered counts as clean even if its bye did not come.
-    pub fn report(&self, frontend: &str, clean: bool) -> ServedReport {
+    pub(crate) fn report(&self, frontend: &str, clean: bool) -> ServedReport {
         let clean = clean || self.is_leaving();
         let engine = (self.node.params.engine)();
         let (counts_before, _, engine_before) = &self.before;
@@ -267,7 +267,7 @@ impl Session {
     }
 
     /// Takes a reading at each tick, until the task is aborted.
-    pub async fn take_readings(self: Arc<Self>) {
+    pub(crate) async fn take_readings(self: Arc<Self>) {
         let mut every = interval(READ_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -27,7 +27,7 @@ use fabric::{
 
 /// One NIC of the frontend.
 #[derive(Debug)]
-pub enum ClientNic {
+pub(crate) enum ClientNic {
     Tcp {
         local: IpAddr,
         congestion: Option<String>,
@@ -39,7 +39,7 @@ pub enum ClientNic {
 
 /// Local half of a connection, made before the accelerator's answer.
 #[derive(Debug)]
-pub enum Prepared {
+pub(crate) enum Prepared {
     Tcp,
     Ib(Box<IbConnection>),
     Ofi(Box<OfiConnection>),
@@ -48,7 +48,7 @@ pub enum Prepared {
 impl ClientNic {
     /// Opens the device, if any, and registers the samples' memory with it. `slots` is the size of
     /// all slots on this node, in bytes.
-    pub fn open(
+    pub(crate) fn open(
         index: usize,
         nic: &NicConfig,
         accelerators: usize,
@@ -84,7 +84,7 @@ impl ClientNic {
     }
 
     /// Prepares the local half, and the parameters of the request.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &self,
         index: usize,
         endpoint: impl FnOnce() -> Endpoint,
@@ -105,7 +105,7 @@ impl ClientNic {
     }
 
     /// Completes a connection that the accelerator has granted.
-    pub async fn connect(
+    pub(crate) async fn connect(
         &self,
         index: usize,
         prepared: Prepared,

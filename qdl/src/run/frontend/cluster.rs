@@ -490,7 +490,9 @@ impl Drop for Cluster {
 ///
 /// # Errors
 /// [`ClusterError::Failed`]: sizes overflow, or there are too many connections.
-pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
+pub(crate) fn plan(
+    config: &FrontendConfig,
+) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
         || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;

@@ -45,11 +45,11 @@ pub enum ClusterEvent<'a> {
 }
 
 /// Consumer of a cluster's events, called from any of its threads.
-pub type OnClusterEvent = dyn Fn(ClusterEvent<'_>) + Send + Sync;
+pub(crate) type OnClusterEvent = dyn Fn(ClusterEvent<'_>) + Send + Sync;
 
 /// The dispatcher has destroyed the local side of a connection.
 #[derive(Debug)]
-pub struct LocalLoss {
+pub(crate) struct LocalLoss {
     /// Index of the connection within the peer.
     pub index: u16,
     pub epoch: u32,
@@ -60,10 +60,10 @@ pub struct LocalLoss {
 }
 
 /// Peer, and index within the peer, of each connection.
-pub type ConnectionOf = Vec<(usize, u16)>;
+pub(crate) type ConnectionOf = Vec<(usize, u16)>;
 
 /// State that tasks and callers share.
-pub struct ClusterState {
+pub(crate) struct ClusterState {
     pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
     pub auth: Auth,
@@ -94,34 +94,34 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    pub fn dispatcher(&self) -> &Dispatcher {
+    pub(crate) fn dispatcher(&self) -> &Dispatcher {
         self.dispatcher.get().expect("set before any task runs")
     }
 
-    pub fn peer(&self, index: usize) -> MutexGuard<'_, PeerState> {
+    pub(crate) fn peer(&self, index: usize) -> MutexGuard<'_, PeerState> {
         lock(&self.peers[index])
     }
 
     /// Values from each accelerator's state, in the order of the configuration.
-    pub fn each_peer<T>(&self, f: impl Fn(&PeerState) -> T) -> Vec<T> {
+    pub(crate) fn each_peer<T>(&self, f: impl Fn(&PeerState) -> T) -> Vec<T> {
         self.peers.iter().map(|peer| f(&lock(peer))).collect()
     }
 
     /// Reports a line for the log.
-    pub fn note(&self, line: &str) {
+    pub(crate) fn note(&self, line: &str) {
         (self.on_event)(ClusterEvent::Note(line));
     }
 
     /// Whether the link of a NIC is known to be down.
-    pub fn link_is_down(&self, nic: usize) -> bool {
+    pub(crate) fn link_is_down(&self, nic: usize) -> bool {
         self.links.get(nic).and_then(LinkWatch::is_down) == Some(true)
     }
 
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }
 
-    pub fn abort(&self, cause: &str) {
+    pub(crate) fn abort(&self, cause: &str) {
         if !self.aborted.swap(true, Ordering::SeqCst) {
             self.closing.store(true, Ordering::SeqCst);
             (self.on_event)(ClusterEvent::Aborted(cause));
@@ -130,20 +130,20 @@ impl ClusterState {
     }
 
     /// Converts a clock time to seconds since the first query; `None` before it.
-    pub fn in_run(&self, at_ns: u64) -> Option<f64> {
+    pub(crate) fn in_run(&self, at_ns: u64) -> Option<f64> {
         let began = self.dispatcher().first_issued_ns()?;
         let ns = at_ns.checked_sub(began)?;
         Some((ns as f64 / 1e6).round() / 1e3)
     }
 
     /// Name of a connection for users: its accelerator's node, and the index there.
-    pub fn connection_name(&self, connection: usize) -> String {
+    pub(crate) fn connection_name(&self, connection: usize) -> String {
         let (peer, index) = self.connection_of[connection];
         format!("{}/{index}", self.peer(peer).node)
     }
 
     /// Parameters of a session with an accelerator.
-    pub fn params(&self, index: usize) -> ClientParams {
+    pub(crate) fn params(&self, index: usize) -> ClientParams {
         ClientParams {
             address: self.config.accelerators[index].control.to_string(),
             node: self.config.node.clone(),
@@ -157,7 +157,7 @@ impl ClusterState {
 }
 
 /// Time limit for an accelerator's reason of a loss or of the run's end.
-pub const REASON: Duration = Duration::from_secs(1);
+pub(crate) const REASON: Duration = Duration::from_secs(1);
 
 /// Aborts the run after [`REASON`], so that an accelerator can send a reason first.
 fn abort_soon(
@@ -183,7 +183,7 @@ fn abort_soon(
 
 /// Routes the dispatcher's events to the peers' tasks. The reference is weak, because the state
 /// owns the dispatcher, which stops before the last strong reference is dropped.
-pub struct EventRouter(pub Weak<ClusterState>);
+pub(crate) struct EventRouter(pub Weak<ClusterState>);
 
 impl Owner for EventRouter {
     fn complete_empty(&self, samples: &[Sample]) {

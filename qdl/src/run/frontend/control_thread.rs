@@ -32,7 +32,7 @@ const SAY: Duration = Duration::from_secs(10);
 const ENDING: Duration = Duration::from_millis(500);
 
 /// Body of the control thread.
-pub async fn control(
+pub(crate) async fn control(
     state: Arc<ClusterState>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
     mut stopped: watch::Receiver<bool>,

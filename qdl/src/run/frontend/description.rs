@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Time limit for a node's description: it queries drivers, and may load a GPU's driver.
-pub const DESCRIBING: Duration = Duration::from_secs(20);
+pub(crate) const DESCRIBING: Duration = Duration::from_secs(20);
 
 /// A node's description.
 #[derive(Clone, Debug)]

@@ -19,7 +19,7 @@ mod refusals;
 mod status;
 
 pub use cluster::{Cluster, SampleMemory};
-pub use cluster_state::{ClusterEvent, OnClusterEvent};
+pub use cluster_state::ClusterEvent;
 pub use description::{Described, descriptions};
 pub use needs::{NicNeeds, SlotNeeds};
 pub use refusals::{OnRefusal, Refusals};

@@ -6,7 +6,7 @@ use record::{LOOPBACK_NOTE, LinkFact, LinkLayer, NodeFacts};
 
 /// Reasons against the links of a run, one line each; empty where there are none. `own` are this
 /// node's facts, `peers` the accelerators' names and facts.
-pub fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
+pub(crate) fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
     let loopback = |l: &LinkFact| l.layer == LinkLayer::Loopback;
     let all_loopback = !own.links.is_empty() && own.links.iter().all(loopback);
     let mut notes = Vec::new();
@@ -26,7 +26,7 @@ pub fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
 }
 
 /// Reasons against the machines of a run, one line each.
-pub fn machines(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
+pub(crate) fn machines(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
     let mut notes = Vec::new();
     let of = |wanted: Option<bool>| {
         let them = peers.iter().filter(|(_, f)| own.same_machine(f) == wanted);

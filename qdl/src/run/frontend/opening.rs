@@ -13,7 +13,7 @@ use crate::{
 use fabric::Link;
 
 /// Result of a step.
-pub enum OpeningResult {
+pub(crate) enum OpeningResult {
     Requested(Requested),
     /// A grant and the result of connecting to it.
     Connected(ConnectionGrant, Result<Link, ClusterError>),
@@ -34,7 +34,7 @@ pub struct Requested {
 }
 
 /// A connection that is due to be opened.
-pub struct DueConnection {
+pub(crate) struct DueConnection {
     pub number: u16,
     pub epoch: u32,
     /// Index among all connections.
@@ -78,7 +78,7 @@ fn prepare(state: &ClusterState, due: &[DueConnection]) -> (Requested, Vec<Conne
 
 /// Requests these connections. A second thread makes their local halves, because a provider may be
 /// slow and this thread must serve the sessions.
-pub async fn request(
+pub(crate) async fn request(
     state: Arc<ClusterState>,
     handle: ClientHandle,
     due: Vec<DueConnection>,
@@ -101,7 +101,7 @@ pub async fn request(
 }
 
 /// Connects a granted connection with the index `connection` among all, to the accelerator `node`.
-pub async fn connect(
+pub(crate) async fn connect(
     state: Arc<ClusterState>,
     connection: usize,
     grant: ConnectionGrant,

@@ -11,7 +11,7 @@ const MOST: usize = 256;
 
 /// One outage of an accelerator.
 #[derive(Clone, Debug, Default)]
-pub struct Outage {
+pub(crate) struct Outage {
     /// Time of the first loss.
     pub at_ns: u64,
     /// Cause: that of the session's end if the session ended, else that of the first connection.
@@ -41,7 +41,7 @@ pub struct Outage {
 
 /// All outages of one accelerator.
 #[derive(Clone, Debug, Default)]
-pub struct Outages {
+pub(crate) struct Outages {
     all: Vec<Outage>,
     /// Number of connections to the accelerator.
     connections: usize,
@@ -49,7 +49,7 @@ pub struct Outages {
 
 impl Outages {
     /// Makes the state of an accelerator with `connections` connections.
-    pub fn new(connections: usize) -> Self {
+    pub(crate) fn new(connections: usize) -> Self {
         Outages {
             all: Vec::new(),
             connections,
@@ -61,18 +61,18 @@ impl Outages {
     }
 
     /// The first outage that has not ended.
-    pub fn open_outage(&self) -> Option<&Outage> {
+    pub(crate) fn open_outage(&self) -> Option<&Outage> {
         self.open().next()
     }
 
     /// Whether every connection is down.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         let missing = self.open().map(|o| o.down.len()).sum::<usize>();
         self.open_outage().is_some() && missing >= self.connections
     }
 
     /// Whether the last outage has not been reported.
-    pub fn is_news(&self) -> bool {
+    pub(crate) fn is_news(&self) -> bool {
         self.all.last().is_some_and(|o| !o.reported)
     }
 
@@ -100,7 +100,7 @@ impl Outages {
     }
 
     /// Records the loss of connection `number`, with `again` samples to send again.
-    pub fn add_loss(&mut self, number: u16, at_ns: u64, cause: &Broken, again: u64) {
+    pub(crate) fn add_loss(&mut self, number: u16, at_ns: u64, cause: &Broken, again: u64) {
         // Losses after the session's end belong to its outage.
         let same = self.all.last().is_some_and(|o| o.session);
         for o in &mut self.all {
@@ -123,7 +123,7 @@ impl Outages {
     }
 
     /// Records the accelerator's reason for a loss. True where no reason was known.
-    pub fn add_reason(&mut self, number: u16, words: &str) -> bool {
+    pub(crate) fn add_reason(&mut self, number: u16, words: &str) -> bool {
         let of_it = |o: &&mut Outage| o.bare && o.lost.contains(&number);
         let Some(o) = self.all.iter_mut().rev().find(of_it) else {
             return false;
@@ -134,13 +134,13 @@ impl Outages {
     }
 
     /// Cause of the last loss of a connection.
-    pub fn last_cause(&self, number: u16) -> Option<String> {
+    pub(crate) fn last_cause(&self, number: u16) -> Option<String> {
         let mut of_it = self.all.iter().rev();
         Some(of_it.find(|o| o.lost.contains(&number))?.cause.clone())
     }
 
     /// Records the end of the session, whose cause is more specific than a socket's.
-    pub fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
+    pub(crate) fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
         let same = self.is_whole();
         if let Some(o) = self.outage_at(at_ns, cause, by_silence, same)
             && !o.session
@@ -153,7 +153,7 @@ impl Outages {
 
     /// Records that a connection is up again. True where its outage has ended and the session is
     /// up.
-    pub fn connection_up(&mut self, number: u16, now_ns: u64) -> bool {
+    pub(crate) fn connection_up(&mut self, number: u16, now_ns: u64) -> bool {
         let mut whole = false;
         for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
             let was = o.down.remove(&number);
@@ -166,7 +166,7 @@ impl Outages {
     }
 
     /// Records that a new session has all its connections.
-    pub fn session_back(&mut self, now_ns: u64) {
+    pub(crate) fn session_back(&mut self, now_ns: u64) {
         for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
             o.down.clear();
             o.session = false;
@@ -175,7 +175,7 @@ impl Outages {
     }
 
     /// Record of the last outage, once, with the node's name and the time of the run.
-    pub fn take_record(
+    pub(crate) fn take_record(
         &mut self,
         node: &str,
         in_run: impl Fn(u64) -> Option<f64>,
@@ -187,7 +187,11 @@ impl Outages {
     }
 
     /// Records of all outages.
-    pub fn records(&self, node: &str, in_run: impl Fn(u64) -> Option<f64>) -> Vec<LossRecord> {
+    pub(crate) fn records(
+        &self,
+        node: &str,
+        in_run: impl Fn(u64) -> Option<f64>,
+    ) -> Vec<LossRecord> {
         let each = |o| record(o, node, self.connections, &in_run);
         self.all.iter().map(each).collect()
     }

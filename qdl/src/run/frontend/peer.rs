@@ -43,7 +43,7 @@ struct PeerConnection {
 }
 
 /// The frontend's task for one accelerator.
-pub struct PeerTask {
+pub(crate) struct PeerTask {
     index: usize,
     state: Arc<ClusterState>,
     losses: mpsc::UnboundedReceiver<LocalLoss>,
@@ -62,7 +62,7 @@ pub struct PeerTask {
 }
 
 impl PeerTask {
-    pub fn new(
+    pub(crate) fn new(
         index: usize,
         state: Arc<ClusterState>,
         losses: mpsc::UnboundedReceiver<LocalLoss>,
@@ -109,7 +109,11 @@ impl PeerTask {
     }
 
     /// Supervises the accelerator until the cluster closes.
-    pub async fn run(mut self, mut session: ClientSession, mut stopped: watch::Receiver<bool>) {
+    pub(crate) async fn run(
+        mut self,
+        mut session: ClientSession,
+        mut stopped: watch::Receiver<bool>,
+    ) {
         loop {
             let ended = tokio::select! {
                 e = self.serve(&mut session) => Some(e),
@@ -256,7 +260,7 @@ impl PeerTask {
     }
 
     /// Opens every connection of a fresh session, then announces that all are up.
-    pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
+    pub(crate) async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
         let free = |l: &PeerConnection| l.life.due();
         let Some(all_due) = self.connections.iter().filter_map(free).max() else {
             return Err(ClusterError::Failed(format!(

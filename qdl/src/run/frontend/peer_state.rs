@@ -12,7 +12,7 @@ const MOST_SESSIONS: usize = 256;
 
 /// State of one accelerator.
 #[derive(Debug, Default)]
-pub struct PeerState {
+pub(crate) struct PeerState {
     pub node: String,
     pub address: String,
     /// Engine of the accelerator.
@@ -41,7 +41,7 @@ pub struct PeerState {
 impl PeerState {
     /// Records the totals of an ended session from its last heartbeat, unless the drain was
     /// answered: a heartbeat may come between that answer and the end.
-    pub fn session_over(&mut self, in_run: impl Fn(u64) -> Option<f64>) {
+    pub(crate) fn session_over(&mut self, in_run: impl Fn(u64) -> Option<f64>) {
         let last = self.heartbeat.take().filter(|_| self.drained.is_none());
         let Some((c, at_ns)) = last else {
             return;
@@ -60,7 +60,7 @@ impl PeerState {
         }
     }
     /// Record of an accelerator, from its own totals.
-    pub fn record(&self, connections: usize) -> AcceleratorRecord {
+    pub(crate) fn record(&self, connections: usize) -> AcceleratorRecord {
         let said = self.drained;
         let counters = said.unwrap_or_default();
         let lost = self

@@ -20,7 +20,7 @@ const MOST_CHANGES: usize = 4_096;
 
 /// The accelerator's end of a connection, as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectionEnd {
+pub(crate) struct ConnectionEnd {
     pub nic: u16,
     pub gpu: Option<u32>,
 }
@@ -30,7 +30,7 @@ type RailEnds = (usize, u16);
 
 /// Rails to each accelerator, and their changes.
 #[derive(Debug, Default)]
-pub struct RailMap {
+pub(crate) struct RailMap {
     peers: Vec<Vec<RailEnds>>,
     /// Peer and rail of each connection.
     of: Vec<(usize, RailId)>,
@@ -40,7 +40,7 @@ pub struct RailMap {
 
 impl RailMap {
     /// Makes the rails of `connections` (peer, local NIC, accelerator's end), and their arbiter.
-    pub fn new(
+    pub(crate) fn new(
         connections: &[(usize, usize, ConnectionEnd)],
         peers: usize,
         policy: RailPolicy,
@@ -113,7 +113,7 @@ impl RailMap {
     }
 
     /// Records a change of a rail, and returns a line for the log.
-    pub fn record(&self, peer: usize, node: &str, change: Change) -> String {
+    pub(crate) fn record(&self, peer: usize, node: &str, change: Change) -> String {
         let mut changes = self.changes();
         if changes.len() < MOST_CHANGES {
             changes.push((peer, change));
@@ -129,12 +129,12 @@ impl RailMap {
     }
 
     /// Peer and rail of a connection.
-    pub fn of_connection(&self, connection: usize) -> Option<(usize, RailId)> {
+    pub(crate) fn of_connection(&self, connection: usize) -> Option<(usize, RailId)> {
         self.of.get(connection).copied()
     }
 
     /// Every change so far: peer, time, whether the rail only takes probes afterwards, and text.
-    pub fn changes_so_far(&self) -> Vec<(usize, u64, bool, String)> {
+    pub(crate) fn changes_so_far(&self) -> Vec<(usize, u64, bool, String)> {
         let each = |(peer, c): &(usize, Change)| {
             let (from, to) = (word(c.from), word(c.to));
             let text = format!("rail {}: {from} -> {to}", self.name(*peer, c.rail));
@@ -144,7 +144,7 @@ impl RailMap {
     }
 
     /// Rails that end at a NIC of a peer.
-    pub fn at_nic(&self, peer: usize, nic: u16) -> impl Iterator<Item = RailId> + '_ {
+    pub(crate) fn at_nic(&self, peer: usize, nic: u16) -> impl Iterator<Item = RailId> + '_ {
         let rails = self.peers.get(peer).into_iter().flatten().enumerate();
         rails
             .filter(move |(_, (_, there))| *there == nic)
@@ -152,7 +152,12 @@ impl RailMap {
     }
 
     /// Records of all rails to a peer, for the summary.
-    pub fn records(&self, report: &[RailReport], peer: usize, node: &str) -> Vec<RailRecord> {
+    pub(crate) fn records(
+        &self,
+        report: &[RailReport],
+        peer: usize,
+        node: &str,
+    ) -> Vec<RailRecord> {
         let all = self.changes();
         let one = |r: &RailReport| RailRecord {
             name: format!("{node} {}", self.name(peer, r.rail)),

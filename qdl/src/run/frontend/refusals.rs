@@ -13,7 +13,7 @@ const KINDS: usize = 32;
 const WAITING: usize = 256;
 
 /// One use of a slot: connection index at the accelerator, epoch, slot, use count.
-pub type SlotUse = (u16, u32, u16, u16);
+pub(crate) type SlotUse = (u16, u32, u16, u16);
 
 /// Refusals of one accelerator, by kind.
 #[derive(Debug, Default)]
@@ -87,7 +87,12 @@ impl Refusals {
     }
 
     /// Records a full reason. Returns the cause of the abort, if the abort waited for it.
-    pub fn add_reason(&mut self, node: &str, use_of: SlotUse, words: &str) -> Option<String> {
+    pub(crate) fn add_reason(
+        &mut self,
+        node: &str,
+        use_of: SlotUse,
+        words: &str,
+    ) -> Option<String> {
         let waits = self.waiting.iter().position(|(u, ..)| *u == use_of);
         let Some((_, opened, last)) = waits.and_then(|i| self.waiting.remove(i)) else {
             self.reasons.truncate(WAITING - 1);

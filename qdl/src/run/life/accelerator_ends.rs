@@ -23,7 +23,7 @@ struct Connection<S> {
 /// Actions for the caller after the frontend has lost a connection.
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LossActions {
+pub(crate) struct LossActions {
     /// The NIC thread must take the connection down.
     pub give_up: bool,
     /// Tell the frontend at once that this end does not exist.
@@ -32,7 +32,7 @@ pub struct LossActions {
 
 /// Connections of one session.
 #[derive(Debug)]
-pub struct AcceleratorEnds<S> {
+pub(crate) struct AcceleratorEnds<S> {
     connections: HashMap<u16, Connection<S>>,
     /// Keys of granted connections whose data connection has not come yet.
     keys: HashMap<Key, (u16, u32)>,
@@ -54,7 +54,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     ///
     /// # Errors
     /// The first connection that is not allowed, and the reason.
-    pub fn ask(&mut self, wanted: &[(u16, u32)]) -> Result<(), (u16, LifeError)> {
+    pub(crate) fn ask(&mut self, wanted: &[(u16, u32)]) -> Result<(), (u16, LifeError)> {
         for (i, (number, epoch)) in wanted.iter().enumerate() {
             if let Err(e) = self.ask_one(*number, *epoch) {
                 self.refuse(&wanted[..i]);
@@ -79,7 +79,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     }
 
     /// Records that none of these connections was made; the caller has dropped its parts.
-    pub fn refuse(&mut self, wanted: &[(u16, u32)]) {
+    pub(crate) fn refuse(&mut self, wanted: &[(u16, u32)]) {
         for (number, epoch) in wanted {
             self.connection(*number).life.refuse(*epoch);
         }
@@ -88,7 +88,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     /// Records that a connection was made. Returns whether it is still wanted; `key` is the key
     /// that its data connection must present. If it is unwanted, the caller drops its link before
     /// it unlocks this value, and the slots are collected later.
-    pub fn grant(
+    pub(crate) fn grant(
         &mut self,
         (number, epoch): (u16, u32),
         slots: S,
@@ -106,7 +106,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     }
 
     /// Takes a key and returns its connection's slots and NIC; each key is valid once.
-    pub fn take_key(&mut self, key: &Key, number: u16, epoch: u32) -> Option<(S, usize)> {
+    pub(crate) fn take_key(&mut self, key: &Key, number: u16, epoch: u32) -> Option<(S, usize)> {
         let of = self.keys.remove(key)?;
         let c = self.connections.get(&number)?;
         let slots = c.slots.as_ref().filter(|_| of == (number, epoch))?;
@@ -115,20 +115,20 @@ impl<S: Clone> AcceleratorEnds<S> {
 
     /// Handles the arrival of a data connection. True where the caller must pass it to a NIC thread
     /// before it unlocks this value.
-    pub fn up(&mut self, number: u16, epoch: u32) -> bool {
+    pub(crate) fn up(&mut self, number: u16, epoch: u32) -> bool {
         let c = self.connections.get_mut(&number);
         c.is_some_and(|c| c.life.connect(epoch))
     }
 
     /// Handles the loss of this end, whose holder has released it. True where the caller must tell
     /// the frontend.
-    pub fn lost_here(&mut self, number: u16, epoch: u32) -> bool {
+    pub(crate) fn lost_here(&mut self, number: u16, epoch: u32) -> bool {
         let c = self.connections.get_mut(&number);
         c.is_some_and(|c| c.life.lost_here(epoch))
     }
 
     /// Handles the frontend's message that it has lost a connection.
-    pub fn lost_there(&mut self, number: u16, epoch: u32) -> LossActions {
+    pub(crate) fn lost_there(&mut self, number: u16, epoch: u32) -> LossActions {
         self.keys.retain(|_, of| *of != (number, epoch));
         let over = self.over;
         let c = self.connection(number);
@@ -145,7 +145,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     }
 
     /// Handles the frontend's message that it has let go.
-    pub fn reset_there(&mut self, number: u16, epoch: u32) {
+    pub(crate) fn reset_there(&mut self, number: u16, epoch: u32) {
         if let Some(c) = self.connections.get_mut(&number) {
             c.life.reset_there(epoch);
         }
@@ -153,7 +153,7 @@ impl<S: Clone> AcceleratorEnds<S> {
 
     /// Lets go of lost connections whose slots are `unread`, and passes the slots to `slots`.
     /// Returns the connections to report to the frontend.
-    pub fn collect(
+    pub(crate) fn collect(
         &mut self,
         unread: impl Fn(&S) -> bool,
         mut slots: impl FnMut(S),
@@ -172,7 +172,7 @@ impl<S: Clone> AcceleratorEnds<S> {
 
     /// Ends the session: grants nothing more. The caller has the NIC threads take their connections
     /// down.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.over = true;
         self.keys.clear();
         for c in self.connections.values_mut() {
@@ -181,23 +181,23 @@ impl<S: Clone> AcceleratorEnds<S> {
     }
 
     /// Number of connections that are being made or whose slots are in use.
-    pub fn busy(&self) -> usize {
+    pub(crate) fn busy(&self) -> usize {
         let busy = |c: &&Connection<S>| c.slots.is_some() || c.life.is_held();
         self.connections.values().filter(busy).count()
     }
 
     /// Whether a lost connection exists that this end has not let go of.
-    pub fn quarantined(&self) -> bool {
+    pub(crate) fn quarantined(&self) -> bool {
         self.connections.values().any(|c| c.life.is_letting_go())
     }
 
     /// Number of keys handed out and not taken.
-    pub fn keys_out(&self) -> usize {
+    pub(crate) fn keys_out(&self) -> usize {
         self.keys.len()
     }
 
     /// Slots of all connections that have some.
-    pub fn slots(&self) -> impl Iterator<Item = &S> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &S> {
         self.connections.values().filter_map(|c| c.slots.as_ref())
     }
 

@@ -6,20 +6,20 @@ use std::time::Duration;
 use super::Life;
 
 /// First pause before a retry; each retry doubles it up to [`LAST_RETRY`].
-pub const FIRST_RETRY: Duration = Duration::from_millis(50);
+pub(crate) const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Longest pause before a retry.
-pub const LAST_RETRY: Duration = Duration::from_secs(1);
+pub(crate) const LAST_RETRY: Duration = Duration::from_secs(1);
 
 /// Exponential back-off. Times are relative to one fixed moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RetryBackoff {
+pub(crate) struct RetryBackoff {
     at: Duration,
     pause: Duration,
 }
 
 impl RetryBackoff {
     /// Allows an attempt at once.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         RetryBackoff {
             at: Duration::ZERO,
             pause: FIRST_RETRY,
@@ -27,23 +27,23 @@ impl RetryBackoff {
     }
 
     /// Earliest time of the next attempt.
-    pub const fn at(&self) -> Duration {
+    pub(crate) const fn at(&self) -> Duration {
         self.at
     }
 
     /// Records the start of an attempt, which doubles the next pause.
-    pub fn start_attempt(&mut self, now: Duration) {
+    pub(crate) fn start_attempt(&mut self, now: Duration) {
         self.pause = (self.pause * 2).min(LAST_RETRY);
         self.fail(now);
     }
 
     /// Records a failure: the pause begins now.
-    pub fn fail(&mut self, now: Duration) {
+    pub(crate) fn fail(&mut self, now: Duration) {
         self.at = now + self.pause;
     }
 
     /// Records a success, which resets the pause.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.pause = FIRST_RETRY;
     }
 }
@@ -62,7 +62,7 @@ pub enum OpenAnswer {
 /// Actions for the caller, in this order.
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndActions {
+pub(crate) struct EndActions {
     /// Continue with the half or link at hand. Otherwise the caller drops it first.
     pub go_on: bool,
     /// The NIC thread must take the connection down.
@@ -75,14 +75,14 @@ pub struct EndActions {
 
 /// State of the frontend's end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrontendEnd {
+pub(crate) struct FrontendEnd {
     life: Life,
     backoff: RetryBackoff,
 }
 
 impl FrontendEnd {
     /// Makes the state of a connection that was never requested.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         FrontendEnd {
             life: Life::new(),
             backoff: RetryBackoff::new(),
@@ -90,17 +90,17 @@ impl FrontendEnd {
     }
 
     /// The current or last epoch.
-    pub const fn epoch(&self) -> u32 {
+    pub(crate) const fn epoch(&self) -> u32 {
         self.life.epoch()
     }
 
     /// Earliest time of a request; `None` while the memory is in use or quarantined.
-    pub fn due(&self) -> Option<Duration> {
+    pub(crate) fn due(&self) -> Option<Duration> {
         self.life.is_free().then(|| self.backoff.at())
     }
 
     /// The epoch to request, if a request is due; the caller must send it.
-    pub fn ask(&mut self, now: Duration) -> Option<u32> {
+    pub(crate) fn ask(&mut self, now: Duration) -> Option<u32> {
         self.due().filter(|due| *due <= now)?;
         let epoch = self.epoch().checked_add(1)?;
         self.life.ask(epoch).ok()?;
@@ -109,7 +109,12 @@ impl FrontendEnd {
     }
 
     /// Handles the result of a request. The caller has dropped its local half unless it is granted.
-    pub fn on_answer(&mut self, epoch: u32, answer: OpenAnswer, now: Duration) -> EndActions {
+    pub(crate) fn on_answer(
+        &mut self,
+        epoch: u32,
+        answer: OpenAnswer,
+        now: Duration,
+    ) -> EndActions {
         match answer {
             OpenAnswer::Granted => {
                 let wanted = self.life.grant(epoch);
@@ -126,7 +131,7 @@ impl FrontendEnd {
     }
 
     /// Handles a successful data connection.
-    pub fn on_connected(&mut self, epoch: u32) -> EndActions {
+    pub(crate) fn on_connected(&mut self, epoch: u32) -> EndActions {
         let wanted = self.life.connect(epoch);
         if wanted {
             self.backoff.reset();
@@ -136,7 +141,7 @@ impl FrontendEnd {
 
     /// Handles the loss of this end: the NIC thread has destroyed it, or the data connection
     /// failed.
-    pub fn lost_here(&mut self, epoch: u32, now: Duration) -> EndActions {
+    pub(crate) fn lost_here(&mut self, epoch: u32, now: Duration) -> EndActions {
         if epoch != self.epoch() {
             return EndActions::default();
         }
@@ -149,7 +154,7 @@ impl FrontendEnd {
     }
 
     /// Handles the accelerator's message that it has lost the connection.
-    pub fn lost_there(&mut self, epoch: u32) -> EndActions {
+    pub(crate) fn lost_there(&mut self, epoch: u32) -> EndActions {
         EndActions {
             give_up: self.life.lost_there(epoch),
             ..EndActions::default()
@@ -157,12 +162,12 @@ impl FrontendEnd {
     }
 
     /// Handles the accelerator's message that it has let go.
-    pub fn reset_there(&mut self, epoch: u32) {
+    pub(crate) fn reset_there(&mut self, epoch: u32) {
         self.life.reset_there(epoch);
     }
 
     /// Handles the end of the session; the session's tasks have ended before.
-    pub fn session_over(&mut self) -> EndActions {
+    pub(crate) fn session_over(&mut self) -> EndActions {
         let give_up = self.life.end_session();
         if !self.is_on_nic_thread() {
             self.life.release(self.epoch());
@@ -174,7 +179,7 @@ impl FrontendEnd {
     }
 
     /// Whether a NIC thread must take the connection down before it is free.
-    pub fn is_on_nic_thread(&self) -> bool {
+    pub(crate) fn is_on_nic_thread(&self) -> bool {
         self.life.is_on_nic_thread()
     }
 

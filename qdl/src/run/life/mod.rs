@@ -52,7 +52,7 @@ enum Holder {
 
 /// State of one end of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
+pub(crate) struct Life {
     /// The current or last epoch.
     epoch: u32,
     stage: Stage,
@@ -66,7 +66,7 @@ pub struct Life {
 
 /// Error of a request that the connection's state does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LifeError {
+pub(crate) enum LifeError {
     /// The memory is still in use.
     #[error("epoch {epoch} still uses the slots of this connection")]
     InUse {
@@ -98,7 +98,7 @@ pub enum LifeError {
 
 impl Life {
     /// Makes the state of a connection that was never opened; epochs begin at 1.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Life {
             epoch: 0,
             stage: Stage::Free,
@@ -110,32 +110,32 @@ impl Life {
     }
 
     /// The current or last epoch.
-    pub const fn epoch(&self) -> u32 {
+    pub(crate) const fn epoch(&self) -> u32 {
         self.epoch
     }
 
     /// Whether both ends have let go, so that the next epoch may be requested.
-    pub fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.stage == Stage::Free
     }
 
     /// Whether a part of this node holds the connection.
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         self.holder != Holder::Nothing
     }
 
     /// Whether a NIC thread holds the connection and has not reported it destroyed.
-    pub fn is_on_nic_thread(&self) -> bool {
+    pub(crate) fn is_on_nic_thread(&self) -> bool {
         self.holder == Holder::NicThread
     }
 
     /// Whether the connection is lost and unheld, and this end has not let go.
-    pub fn may_let_go(&self) -> bool {
+    pub(crate) fn may_let_go(&self) -> bool {
         self.is_letting_go() && !self.is_held()
     }
 
     /// Whether the connection is lost, and this end has not let go.
-    pub fn is_letting_go(&self) -> bool {
+    pub(crate) fn is_letting_go(&self) -> bool {
         self.stage == Stage::Lost && !self.here
     }
 
@@ -143,7 +143,7 @@ impl Life {
     ///
     /// # Errors
     /// [`LifeError`] while the last epoch may still use the memory, or if `epoch` is not higher.
-    pub fn ask(&mut self, epoch: u32) -> Result<(), LifeError> {
+    pub(crate) fn ask(&mut self, epoch: u32) -> Result<(), LifeError> {
         let last = self.epoch;
         match self.stage {
             Stage::Free if epoch > last => {
@@ -166,19 +166,19 @@ impl Life {
 
     /// Records that the task has made the connection of `epoch`. False where it is unwanted: then
     /// the caller drops it and calls [`Life::release`].
-    pub fn grant(&mut self, epoch: u32) -> bool {
+    pub(crate) fn grant(&mut self, epoch: u32) -> bool {
         self.advance(epoch, Stage::Asked, Stage::Opening)
     }
 
     /// Records that the task has failed, and that neither end has made anything.
-    pub fn refuse(&mut self, epoch: u32) {
+    pub(crate) fn refuse(&mut self, epoch: u32) {
         self.advance(epoch, Stage::Asked, Stage::Free);
         self.release(epoch);
     }
 
     /// Records that the data connection goes to a NIC thread. False where it is unwanted: then the
     /// caller drops it.
-    pub fn connect(&mut self, epoch: u32) -> bool {
+    pub(crate) fn connect(&mut self, epoch: u32) -> bool {
         let wanted = self.advance(epoch, Stage::Opening, Stage::Up);
         if wanted {
             self.holder = Holder::NicThread;
@@ -188,7 +188,7 @@ impl Life {
 
     /// Records that this end has lost `epoch` and that its holder has released it. True where the
     /// caller must tell the peer.
-    pub fn lost_here(&mut self, epoch: u32) -> bool {
+    pub(crate) fn lost_here(&mut self, epoch: u32) -> bool {
         let news = self.lose(epoch).is_some();
         self.release(epoch);
         news && !self.over
@@ -196,12 +196,12 @@ impl Life {
 
     /// Records that the peer has lost `epoch`. True where a NIC thread must take the connection
     /// down.
-    pub fn lost_there(&mut self, epoch: u32) -> bool {
+    pub(crate) fn lost_there(&mut self, epoch: u32) -> bool {
         self.lose(epoch) == Some(Stage::Up)
     }
 
     /// Records that the peer has let go of `epoch`, possibly before this end knows of the loss.
-    pub fn reset_there(&mut self, epoch: u32) {
+    pub(crate) fn reset_there(&mut self, epoch: u32) {
         if epoch == self.epoch && self.stage != Stage::Free {
             self.there = true;
             self.settle();
@@ -209,7 +209,7 @@ impl Life {
     }
 
     /// Records that the holder of `epoch` has released it.
-    pub fn release(&mut self, epoch: u32) {
+    pub(crate) fn release(&mut self, epoch: u32) {
         if epoch == self.epoch {
             self.holder = Holder::Nothing;
         }
@@ -217,7 +217,7 @@ impl Life {
 
     /// Lets go of the lost epoch: nothing here uses the slots. True where the caller must tell the
     /// peer.
-    pub fn let_go(&mut self) -> bool {
+    pub(crate) fn let_go(&mut self) -> bool {
         let news = self.may_let_go();
         if news {
             self.here = true;
@@ -228,7 +228,7 @@ impl Life {
 
     /// Records the end of the session and of the peer's end. True where a NIC thread must take the
     /// connection down.
-    pub fn end_session(&mut self) -> bool {
+    pub(crate) fn end_session(&mut self) -> bool {
         let was_up = self.lose(self.epoch) == Some(Stage::Up);
         self.over = true;
         self.reset_there(self.epoch);

@@ -18,7 +18,7 @@ fn near(topology: &Topology, nic: &NicConfig) -> Near {
 }
 
 /// The port of an entry with `device`.
-pub fn ib_device(topology: &Topology, nic: &NicConfig, ib: &IbKeys) -> IbDeviceCfgs {
+pub(crate) fn ib_device(topology: &Topology, nic: &NicConfig, ib: &IbKeys) -> IbDeviceCfgs {
     IbDeviceCfgs {
         device: ib.device.clone(),
         port: ib.port,
@@ -28,7 +28,7 @@ pub fn ib_device(topology: &Topology, nic: &NicConfig, ib: &IbKeys) -> IbDeviceC
 }
 
 /// What an entry with `device` wishes of each connection.
-pub fn ib(nic: &NicConfig, ib: &IbKeys) -> IbWishes {
+pub(crate) fn ib(nic: &NicConfig, ib: &IbKeys) -> IbWishes {
     IbWishes {
         device: ib.device.clone(),
         queue_pairs: ib.queue_pairs,
@@ -52,7 +52,7 @@ pub fn ib(nic: &NicConfig, ib: &IbKeys) -> IbWishes {
 ///
 /// # Errors
 /// [`OpenError::Setting`]: the entry has `match` and stands for several NICs.
-pub fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs, OpenError> {
+pub(crate) fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs, OpenError> {
     if nic.matching.is_some() {
         return Err(OpenError::Setting {
             nic: nic.label(),

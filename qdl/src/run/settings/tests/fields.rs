@@ -124,17 +124,17 @@ fn every_field_is_read() {
 }
 
 const TYPE: &str = "
-pub struct Config {
+pub(crate) struct Config {
     pub alive: u64,
     pub by_way_of: u64,
     pub dead: u64,
     pub checked: u64,
 }
 impl Config {
-    pub fn way(&self) -> u64 {
+    pub(crate) fn way(&self) -> u64 {
         self.by_way_of
     }
-    pub fn unused(&self) -> u64 {
+    pub(crate) fn unused(&self) -> u64 {
         self.dead
     }
     pub(super) fn check(&self) {
