@@ -61,7 +61,7 @@ impl Imm {
     }
 
     /// Makes the immediate of a control message.
-    pub const fn control(message: Control) -> Self {
+    pub(crate) const fn control(message: Control) -> Self {
         let (kind, value) = match message {
             Control::Echo(v) => (0, v),
             Control::EchoReply(v) => (1, v),
@@ -90,7 +90,7 @@ impl Imm {
     }
 
     /// Whether it is a control message.
-    pub const fn is_control(self) -> bool {
+    pub(crate) const fn is_control(self) -> bool {
         self.0 & CONTROL != 0
     }
 

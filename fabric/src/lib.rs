@@ -118,7 +118,8 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 use crate::wire::Stream;
 
 pub use counts::{FabricCounts, PathReading};
-pub use grants::{GrantError, Grants};
+pub use grants::GrantError;
+pub use grants::Grants;
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use nic::OpenError;
 pub use probe::probe;
@@ -170,7 +171,7 @@ impl Window {
     }
 
     /// The parts that answers come in.
-    pub fn stream(&self) -> Stream {
+    pub(crate) fn stream(&self) -> Stream {
         self.stream
     }
 
@@ -185,7 +186,7 @@ impl Window {
     }
 
     /// Bytes from one slot to the next: the most that one slot holds.
-    pub fn stride(&self) -> usize {
+    pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 
@@ -378,7 +379,7 @@ impl Broken {
     }
 
     /// Makes the error of `verb` from an OS error.
-    pub fn io(verb: &'static str, error: &io::Error) -> Self {
+    pub(crate) fn io(verb: &'static str, error: &io::Error) -> Self {
         Broken::Io {
             verb,
             errno: error.raw_os_error().unwrap_or(libc::EIO),
@@ -536,7 +537,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`PostError::OutOfBounds`].
-    pub fn check(&self, post: &Post) -> Result<(), PostError> {
+    pub(crate) fn check(&self, post: &Post) -> Result<(), PostError> {
         let source = self.sources.get(usize::from(post.source.0));
         let local = source.is_some_and(|r| {
             post.offset

@@ -122,7 +122,7 @@ pub enum Stream {
 
 impl Stream {
     /// Name of the setting in YAML.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Stream::None => "none",
             Stream::First => "first",

@@ -51,7 +51,7 @@ impl Domain {
     }
 
     /// Returns the info of the domain.
-    pub fn info(&self) -> &Arc<Info> {
+    pub(crate) fn info(&self) -> &Arc<Info> {
         &self.info
     }
 

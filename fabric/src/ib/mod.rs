@@ -48,7 +48,8 @@ mod rx;
 mod shared;
 mod tx;
 
-pub use crate::wire::{IbEnd, IbRegion};
+pub use crate::wire::IbEnd;
+pub use crate::wire::IbRegion;
 pub use cfgs::{IbCfgs, IbWishes, Traffic};
 pub use connection::IbConnection;
 pub use device::{IbDevice, IbDeviceCfgs};

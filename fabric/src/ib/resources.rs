@@ -50,7 +50,7 @@ impl IbResources {
     ///
     /// # Errors
     /// [`OpenError::Verbs`] if the registration fails.
-    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
+    pub(crate) fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
         self.sources
             .get(region, |range| self.register(&range, Access::LocalRead))
     }

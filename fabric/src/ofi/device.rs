@@ -89,7 +89,7 @@ impl OfiDevice {
     }
 
     /// The NUMA node of the NIC, and its cores.
-    pub fn near(&self) -> &Near {
+    pub(crate) fn near(&self) -> &Near {
         &self.near
     }
 

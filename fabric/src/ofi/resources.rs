@@ -48,7 +48,7 @@ impl OfiResources {
     ///
     /// # Errors
     /// [`OpenError::Ofi`] if the registration fails.
-    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
+    pub(crate) fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
         let near = self.device.near();
         self.sources.get(region, |range| {
             let key = random("random key")?;

@@ -35,7 +35,7 @@ impl Host {
     }
 
     /// Identity of the machine whose `etc` and `proc` lie below `root`.
-    pub fn below(root: &Path) -> Host {
+    pub(crate) fn below(root: &Path) -> Host {
         let text = |file: &str| {
             let text = fs::read_to_string(root.join(file)).ok()?;
             let text = text.trim();

@@ -35,4 +35,5 @@ pub use memory::{available_memory, numa_nodes};
 pub use sha256::{sha256_of, sha256_of_file};
 pub use sockets::{Congestion, listen, set_congestion};
 pub use threads::{Near, affinity, pin, set_affinity, sleep_punctually};
-pub use usage::{MachineTime, ThreadTime, machine_time, thread_id, thread_times};
+pub use usage::MachineTime;
+pub use usage::{ThreadTime, machine_time, thread_id, thread_times};

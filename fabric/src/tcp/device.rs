@@ -61,7 +61,7 @@ impl Preamble {
     }
 
     /// Decodes a preamble; `None` for bytes that are no preamble.
-    pub fn decode(b: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
+    pub(crate) fn decode(b: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
         if &b[..8] != DATA_MAGIC || b[10..12] != [0, 0] {
             return None;
         }

@@ -47,7 +47,8 @@ pub use event::AsyncEvent;
 pub use mr::{Access, LocalSlice, Memory, Mr, Pd, RemoteSlice};
 pub use port::{GidEntry, Mtu, PortAttr, PortState};
 pub use qp::{Connect, Init, Qp, QpCaps, Rts};
-pub use wc::{Wc, WcStatus};
+pub use wc::Wc;
+pub use wc::WcStatus;
 
 /// Implements `Debug` as the type's name and the name of its device.
 macro_rules! debug {

@@ -53,10 +53,10 @@ constants! {
 }
 
 /// No address: accepts a message from any peer.
-pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
+pub(crate) const FI_ADDR_UNSPEC: u64 = u64::MAX;
 
 /// Returns the value of `fi_version` for this major and minor number.
 #[must_use]
-pub const fn version(major: u32, minor: u32) -> u32 {
+pub(crate) const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }

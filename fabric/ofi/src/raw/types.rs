@@ -10,7 +10,7 @@ use std::mem::{align_of, offset_of, size_of};
 
 use libc::iovec;
 
-pub type fi_addr_t = u64;
+pub(crate) type fi_addr_t = u64;
 
 /// Declares structures of the ABI as `repr(C)` with public fields, and lists their sizes and field
 /// offsets as C expressions, for a comparison with the headers. Neighbours of one type that this

@@ -6,7 +6,7 @@ use std::mem::{align_of, offset_of, size_of};
 use libc::{pthread_cond_t, pthread_mutex_t};
 
 /// An entry of an operations table that this project never calls.
-pub type unused_op = *const c_void;
+pub(crate) type unused_op = *const c_void;
 
 /// The object of an asynchronous event; the event's type selects the active member.
 #[repr(C)]
@@ -39,11 +39,11 @@ pub struct ibv_srq {
     _opaque: [u8; 0],
 }
 
-pub type poll_cq_fn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
-pub type req_notify_cq_fn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
-pub type post_send_fn =
+pub(crate) type poll_cq_fn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+pub(crate) type req_notify_cq_fn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
+pub(crate) type post_send_fn =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
-pub type post_recv_fn =
+pub(crate) type post_recv_fn =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
 /// Declares structures of the ABI, each `repr(C)` with public fields. Lists their sizes and field
