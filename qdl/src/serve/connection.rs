@@ -440,6 +440,15 @@ impl Origin for ServeConnection {
         while !why.is_char_boundary(fits) {
             fits -= 1;
         }
+        // Do not end within a word, unless that costs half of the text.
+        let (head, rest) = why.split_at(fits);
+        if head.ends_with(char::is_alphanumeric)
+            && rest.starts_with(char::is_alphanumeric)
+            && let Some(blank) = head.rfind(' ')
+            && blank >= fits / 2
+        {
+            fits = blank;
+        }
         let reason = &why.as_bytes()[..fits];
         let refusal = match reason.len() == why.len() {
             true => Refusal::Whole,

@@ -13,6 +13,7 @@ impl Items {
     fn read(&mut self, text: &str) {
         let mut public_type = false;
         let mut method: Option<usize> = None;
+        let text = text.replace("pub(crate) ", "pub ");
         for line in text.lines() {
             if !line.starts_with([' ', '}']) {
                 public_type = line.starts_with("pub struct ");
