@@ -216,8 +216,7 @@ impl Shared {
         Ok(took)
     }
 
-    /// Runs the samples of a failed batch one by one and refuses those that fail alone. Drops the
-    /// other samples of a refused sample's connection: nothing waits for their answers.
+    /// Runs the samples of a failed batch one by one, and refuses those that fail alone.
     ///
     /// # Errors
     /// An error that is the engine's fault.
@@ -233,16 +232,11 @@ impl Shared {
         let started = clock::now_ns();
         of_a_sample(worker, batch.len(), error)?;
         let samples: Vec<Arrival> = batch.take().map(|(arrival, _)| arrival).collect();
-        let mut lost: Vec<Arc<dyn Origin>> = Vec::new();
         for sample in samples {
-            if lost.iter().any(|o| Arc::ptr_eq(o, sample.origin())) {
-                continue;
-            }
             batch.fill(self.sample_bytes, |to| to.push(sample));
             if let Err(error) = self.run(index, worker, batch, finished) {
                 let why = of_a_sample(worker, 1, error)?;
                 for (sample, _) in batch.take() {
-                    lost.push(Arc::clone(sample.origin()));
                     sample.refuse(&why);
                 }
             }

@@ -13,10 +13,9 @@ impl Items {
     fn read(&mut self, text: &str) {
         let mut public_type = false;
         let mut method: Option<usize> = None;
-        let text = text.replace("pub(crate) ", "pub ");
         for line in text.lines() {
             if !line.starts_with([' ', '}']) {
-                public_type = line.starts_with("pub struct ");
+                public_type = line.contains("struct ");
             }
             if let Some(field) = line.strip_prefix("    pub ").filter(|_| public_type) {
                 let name = field.split(':').next().unwrap_or_default();
@@ -125,17 +124,17 @@ fn every_field_is_read() {
 }
 
 const TYPE: &str = "
-pub(crate) struct Config {
+pub struct Config {
     pub alive: u64,
     pub by_way_of: u64,
     pub dead: u64,
     pub checked: u64,
 }
 impl Config {
-    pub(crate) fn way(&self) -> u64 {
+    pub fn way(&self) -> u64 {
         self.by_way_of
     }
-    pub(crate) fn unused(&self) -> u64 {
+    pub fn unused(&self) -> u64 {
         self.dead
     }
     pub(super) fn check(&self) {
