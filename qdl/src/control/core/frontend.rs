@@ -101,7 +101,7 @@ impl<T> Frontend<T> {
         let refused = |key, problem| ControlError::Setting { key, problem };
         let refused = match (self.link.cause(), check(&message)) {
             (Some(cause), _) => cause.clone(),
-            (None, _) if !self.link.in_session() => {
+            (None, _) if !self.link.has_begun() => {
                 refused("control", "the session has not begun".to_owned())
             }
             // A request that the peer would reject stays here: the caller gets the error.

@@ -112,9 +112,14 @@ impl Link {
         self.handshake.proved
     }
 
+    /// Whether the handshake is complete; stays true after the session's end.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.handshake.is_done()
+    }
+
     /// Whether the handshake is complete and the session goes on.
     pub(crate) fn in_session(&self) -> bool {
-        self.handshake.is_done() && matches!(self.phase, Phase::Going)
+        self.has_begun() && matches!(self.phase, Phase::Going)
     }
 
     /// Cause of the session's end, once it has ended.

@@ -6,9 +6,12 @@
 //!
 //! 1. [`Core::handle`] for each received frame; [`Link::handle_eof`] and similar for socket errors;
 //! 2. [`Core::handle_timeout`] with the time;
-//! 3. [`Core::poll_event`] until it returns none; requests and answers are plain methods;
-//! 4. [`Link::poll_transmit`] for each frame to send; [`Link::note_flushed`] once all are sent;
+//! 3. [`Link::poll_transmit`] for each frame to send; [`Link::note_flushed`] once all are sent;
+//! 4. [`Core::poll_event`] until it returns none; requests and answers are plain methods;
 //! 5. sleep until the socket is ready, or until [`Core::poll_timeout`].
+//!
+//! Step 3 precedes step 4: the begin of a session, its bye and its end by this node are events only
+//! once their frames are flushed. A caller whose events queue further frames returns to step 1.
 //!
 //! Times are nanoseconds of one monotonic clock. The caller supplies random bytes.
 

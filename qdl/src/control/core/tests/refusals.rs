@@ -613,6 +613,22 @@ fn a_silent_accelerator_is_gone_in_time_and_who_waits_is_answered() {
     }
 }
 
+/// The peer's last frames are still read then, and the cause is not set yet.
+#[test]
+fn a_request_after_a_failed_write_gets_the_cause_of_the_sessions_end() {
+    let (mut f, _) = session();
+    let broken = std::io::ErrorKind::BrokenPipe.into();
+    f.link_mut().fail_write(broken, MS);
+    f.name(7);
+    f.handle_timeout(200 * MS);
+    let answer = f.poll_event();
+    let vanished = matches!(
+        answer,
+        Some(Event::Answer(7, Err(ControlError::Vanished { .. })))
+    );
+    assert!(vanished, "{answer:?}");
+}
+
 /// A peer that accepts no bytes is neither read nor waited for without limit.
 #[test]
 fn a_peer_that_takes_no_answers_is_held_up_then_given_up() {
