@@ -22,7 +22,7 @@ use crate::{
 
 use super::{
     Core,
-    handshake::Local,
+    handshake::LocalNode,
     heartbeat::nanos,
     link::{HandshakeStep, Link},
 };
@@ -126,7 +126,7 @@ pub(in crate::control) struct Accelerator {
 
 impl Accelerator {
     /// Makes the state of a connection from `address`. `nonce` must be random.
-    pub(crate) fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+    pub(crate) fn new(local: Arc<LocalNode>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Accelerator {
             link: Link::new(Role::Accelerator, local, address, nonce, now),
             connections: HashMap::new(),

@@ -13,7 +13,7 @@ use crate::control::{
 
 use super::{
     Core,
-    handshake::Local,
+    handshake::LocalNode,
     link::{HandshakeStep, Link},
 };
 
@@ -79,7 +79,7 @@ pub(in crate::control) struct Frontend<T> {
 
 impl<T> Frontend<T> {
     /// Makes the state of a connection to `address`. `nonce` must be random.
-    pub(crate) fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+    pub(crate) fn new(local: Arc<LocalNode>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Frontend {
             link: Link::new(Role::Frontend, local, address, nonce, now),
             waiting: HashMap::new(),

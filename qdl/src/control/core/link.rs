@@ -10,7 +10,7 @@ use crate::control::{
 use record::NodeFacts;
 
 use super::{
-    handshake::{Handshake, Local, Own},
+    handshake::{Handshake, LocalNode, RolePart},
     heartbeat::{Heartbeat, nanos},
 };
 
@@ -70,13 +70,13 @@ impl Link {
     /// Makes a connection's state. `nonce` must be random. A frontend sends its hello at once.
     pub(crate) fn new(
         role: Role,
-        local: Arc<Local>,
+        local: Arc<LocalNode>,
         address: String,
         nonce: Hex<32>,
         now: u64,
     ) -> Self {
-        let heartbeat = Heartbeat::new(&local.heartbeat, now);
-        let handshake_by = now.saturating_add(nanos(local.deadline));
+        let heartbeat = Heartbeat::new(&local.timing.heartbeat, now);
+        let handshake_by = now.saturating_add(nanos(local.timing.step));
         let handshake = Handshake::new(role, local, address, nonce);
         let hello = (role == Role::Frontend).then(|| handshake.hello());
         Link {
@@ -98,7 +98,7 @@ impl Link {
     }
 
     /// Role-specific part of the peer's model frame, once it has come.
-    pub(crate) fn peer_own(&self) -> Option<&Own> {
+    pub(crate) fn peer_own(&self) -> Option<&RolePart> {
         self.handshake.peer_own.as_ref()
     }
 
@@ -196,7 +196,7 @@ impl Link {
         }
         self.cause = Some(cause);
         self.phase = Phase::Leaving {
-            until: now.saturating_add(nanos(self.handshake.local.deadline)),
+            until: now.saturating_add(nanos(self.handshake.local.timing.step)),
             shut: false,
         };
     }
@@ -334,7 +334,7 @@ impl Link {
 
     /// Checks the time limits. Returns true when a heartbeat is due.
     pub(crate) fn handle_timeout(&mut self, now: u64) -> bool {
-        let (peer, after) = (self.peer(), self.handshake.local.deadline);
+        let (peer, after) = (self.peer(), self.handshake.local.timing.step);
         let late = |peer, waiting_for| ControlError::Timeout {
             peer,
             waiting_for,
@@ -367,7 +367,7 @@ impl Link {
 
     fn send_by(&self) -> Option<u64> {
         let since = self.unsent?;
-        Some(since.saturating_add(nanos(self.handshake.local.deadline)))
+        Some(since.saturating_add(nanos(self.handshake.local.timing.step)))
     }
 
     /// Time at which [`Link::handle_timeout`] must be called.
@@ -463,7 +463,7 @@ impl Link {
     }
 
     fn begin(&mut self, now: u64) {
-        self.heartbeat = Heartbeat::new(&self.handshake.local.heartbeat, now);
+        self.heartbeat = Heartbeat::new(&self.handshake.local.timing.heartbeat, now);
         self.step = Some(HandshakeStep::Connected(self.handshake.peer_node.clone()));
     }
 

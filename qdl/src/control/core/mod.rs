@@ -26,8 +26,7 @@ mod tests;
 
 use super::message::Message;
 
-pub use handshake::Timing;
-pub(super) use handshake::{Local, Own};
+pub use handshake::{LocalNode, RolePart, Timing};
 pub(super) use link::Link;
 
 /// Interface of both roles to the shell.

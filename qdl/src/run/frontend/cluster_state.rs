@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use record::NodeFacts;
 use tokio::sync::mpsc;
 
 use super::{
@@ -20,9 +19,9 @@ use super::{
 };
 use crate::{
     config::FrontendConfig,
-    control::{Auth, ClientParams},
+    control::{ClientSession, ControlError, LocalNode},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    run::{lock, settings},
+    run::lock,
     topology::LinkWatch,
 };
 use fabric::{Broken, clock::now_ns};
@@ -66,10 +65,8 @@ pub(crate) type ConnectionOf = Vec<(usize, u16)>;
 pub(crate) struct ClusterState {
     pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
-    pub auth: Auth,
+    pub local: LocalNode,
     pub peers: Vec<Mutex<PeerState>>,
-    /// Facts about this node.
-    pub facts: NodeFacts,
     pub on_event: Arc<OnClusterEvent>,
     pub began: Instant,
     /// The run is ending, so nothing is reconnected.
@@ -142,17 +139,10 @@ impl ClusterState {
         format!("{}/{index}", self.peer(peer).node)
     }
 
-    /// Parameters of a session with an accelerator.
-    pub(crate) fn params(&self, index: usize) -> ClientParams {
-        ClientParams {
-            address: self.config.accelerators[index].control.to_string(),
-            node: self.config.node.clone(),
-            auth: self.auth.clone(),
-            model: self.config.model.clone(),
-            stream: self.config.stream.unwrap_or_default(),
-            facts: self.facts.clone(),
-            timing: settings::timing(&self.config.deadlines),
-        }
+    /// Opens a session with an accelerator.
+    pub(crate) async fn connect(&self, index: usize) -> Result<ClientSession, ControlError> {
+        let address = self.config.accelerators[index].control.to_string();
+        ClientSession::connect(address, self.local.clone()).await
     }
 }
 

@@ -122,7 +122,7 @@ impl PeerTask {
             let Some(cause) = ended else {
                 session.handle.bye();
                 // Until the bye is sent, or the peer is gone.
-                while session.events.next().await.is_some() {}
+                while !matches!(session.events.next().await, ClientEvent::Gone(_)) {}
                 session.events.closed().await;
                 return;
             };
@@ -145,15 +145,15 @@ impl PeerTask {
             let report_at = self.report_at;
             tokio::select! {
                 event = session.events.next() => match event {
-                    Some(ClientEvent::ConnectionLost { connection, epoch, cause }) => {
+                    ClientEvent::ConnectionLost { connection, epoch, cause } => {
                         self.reason(connection, &cause);
                         let text = format!("the accelerator lost it: {cause}");
                         self.advance(&handle, connection, epoch, &text, |l| l.lost_there(epoch));
                     }
-                    Some(ClientEvent::ConnectionReset { connection, epoch }) => {
+                    ClientEvent::ConnectionReset { connection, epoch } => {
                         self.reset_there(connection, epoch);
                     }
-                    Some(ClientEvent::RefusedSample(use_of, words)) => {
+                    ClientEvent::RefusedSample(use_of, words) => {
                         let end = {
                             let mut peer = self.state.peer(self.index);
                             let node = peer.node.clone();
@@ -163,12 +163,11 @@ impl PeerTask {
                             self.state.abort(&words);
                         }
                     }
-                    Some(ClientEvent::Heartbeat(counters)) => {
+                    ClientEvent::Heartbeat(counters) => {
                         self.state.peer(self.index).heartbeat = Some((counters, now_ns()));
                     }
-                    Some(ClientEvent::Scores(scores)) => self.pass_scores(&scores),
-                    Some(ClientEvent::Gone(cause)) => return cause,
-                    None => return self.end_cause(&handle),
+                    ClientEvent::Scores(scores) => self.pass_scores(&scores),
+                    ClientEvent::Gone(cause) => return cause,
                 },
                 Some(loss) = self.losses.recv() => self.on_loss(&handle, &loss),
                 Some(Ok(done)) = self.tasks.join_next() => {
@@ -219,16 +218,6 @@ impl PeerTask {
         self.state
             .dispatcher()
             .put_scores(self.index, scores.interior, each);
-    }
-
-    fn end_cause(&self, handle: &ClientHandle) -> ControlError {
-        handle.ended().unwrap_or_else(|| ControlError::Setting {
-            key: "control",
-            problem: format!(
-                "the session with {} ended",
-                self.state.peer(self.index).node
-            ),
-        })
     }
 
     /// Applies a transition to a connection's state and executes its consequences. True where the
@@ -591,7 +580,7 @@ impl PeerTask {
     }
 
     async fn try_again(&mut self) -> Result<ClientSession, ClusterError> {
-        let session = ClientSession::connect(self.state.params(self.index)).await?;
+        let session = self.state.connect(self.index).await?;
         let (expected, engine) = {
             let peer = self.state.peer(self.index);
             (peer.node.clone(), peer.engine.clone())

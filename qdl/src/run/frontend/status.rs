@@ -201,12 +201,12 @@ impl Cluster {
     /// Reasons why the Network division would not permit the links, such as loopback or an unknown
     /// link layer. One line each; empty where there are none.
     pub fn link_notes(&self) -> Vec<String> {
-        notes::links(&self.state.facts, &self.peer_facts())
+        notes::links(&self.state.local.facts, &self.peer_facts())
     }
 
     /// Reasons against the machines: nodes on one machine, or on indistinguishable machines.
     pub fn machine_notes(&self) -> Vec<String> {
-        notes::machines(&self.state.facts, &self.peer_facts())
+        notes::machines(&self.state.local.facts, &self.peer_facts())
     }
 
     /// Requests every accelerator's description; a missing one is replaced by the reason.
@@ -231,7 +231,7 @@ impl Cluster {
 
     /// Facts that this node sends to its peers.
     pub fn facts(&self) -> NodeFacts {
-        self.state.facts.clone()
+        self.state.local.facts.clone()
     }
 
     /// Facts of each accelerator, by its node name.
