@@ -14,13 +14,13 @@ use super::{
     session::{Claim, ServerHandle, ServerSession},
 };
 use crate::control::{
-        core::{
-            LocalNode,
-            accelerator::{Accelerator, Event},
-        },
-        error::ControlError,
-        lobby::{Guest, Lobby, canonical},
-        message::Hex,
+    core::{
+        LocalNode,
+        accelerator::{Accelerator, Event},
+    },
+    error::ControlError,
+    lobby::{Guest, Lobby, canonical},
+    message::Hex,
 };
 
 /// The listener. A task performs handshakes until this is dropped, also during a session, so that a

@@ -2,45 +2,33 @@
 
 use super::*;
 
-fn open_server() -> ServerParams {
-    ServerParams {
+/// A node without a token.
+fn open(node: &str) -> LocalNode {
+    LocalNode {
         auth: Auth::Unset,
-        ..server_params()
-    }
-}
-
-fn open_client(address: SocketAddr) -> ClientParams {
-    ClientParams {
-        auth: Auth::Unset,
-        ..client_params(address)
+        ..local(node)
     }
 }
 
 #[tokio::test]
 async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
-    let server = bind(server_params()).await;
+    let server = bind(local("acc-1")).await;
     let address = server.address();
     let mut calls = serve(server);
 
     for round in 0..2 {
-        let session = ClientSession::connect(client_params(address))
-            .await
-            .expect("connected");
+        let session = connect(address, local("fe-1")).await.expect("connected");
         assert_eq!(session.peer_node, "acc-1");
         assert_eq!(session.peer_address, address);
         let (handle, mut events) = (session.handle, session.events);
 
-        let asked = vec![connection(0, 1, 16), connection(1, 1, 32)];
+        let asked = vec![connection(0, 1), connection(1, 1)];
         let grants = handle
             .open(asked.clone())
             .within(LONG)
             .await
             .expect("opened");
         assert_eq!(grants.len(), 2);
-        assert_ne!(
-            grants[0].key, grants[1].key,
-            "every connection has its own key"
-        );
         handle.start().within(LONG).await.expect("ready");
 
         // From a thread that runs no tasks, like LoadGen's.
@@ -50,10 +38,9 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
 
         handle.connection_lost(1, 1, "cable\nout");
         handle.connection_reset(1, 1);
-        let again = handle.open(vec![connection(1, 2, 32)]).within(LONG).await;
+        let again = handle.open(vec![connection(1, 2)]).within(LONG).await;
         let again = again.expect("opened again");
         assert_eq!((again[0].connection, again[0].epoch), (1, 2));
-        assert_ne!(again[0].key, grants[1].key, "a new epoch has a new key");
 
         let (counters, ..) = handle.drain().within(LONG).await.expect("drained");
         assert_eq!(counters.responded, 11);
@@ -61,7 +48,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         assert_eq!((&*said.machine, &*said.config), ("{}", "node: acc-1\n"));
         let beat = timeout(LONG, async {
             loop {
-                if let Some(ClientEvent::Heartbeat(c)) = events.next().await {
+                if let ClientEvent::Heartbeat(c) = events.next().await {
                     return c;
                 }
             }
@@ -82,7 +69,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
                 HandlerCall::Open(asked),
                 HandlerCall::Lost(1, 1, "cable out".to_owned()),
                 HandlerCall::Reset(1, 1),
-                HandlerCall::Open(vec![connection(1, 2, 32)]),
+                HandlerCall::Open(vec![connection(1, 2)]),
             ]
         );
         assert!(
@@ -94,7 +81,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
 
 #[tokio::test]
 async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
-    let mut server = bind(server_params()).await;
+    let mut server = bind(local("acc-1")).await;
     let address = server.address();
     let (handler, _heard) = Handler::new();
     // A process that ends closes its socket, even with unread bytes.
@@ -105,15 +92,13 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
         runtime.expect("a runtime").block_on(async {
             let ClientSession {
                 handle, mut events, ..
-            } = ClientSession::connect(client_params(address))
-                .await
-                .expect("connected");
+            } = connect(address, local("fe-1")).await.expect("connected");
             handle.bye();
             assert!(gone(&mut events).await.is_clean());
         });
     });
     let session = server.accept_session().await.expect("a session");
-    let mouth = session.handle();
+    let mouth = session.handle.clone();
     aside(move || client.join()).await.expect("said good-bye");
 
     // The client is gone before the accelerator sends the first of these.
@@ -124,19 +109,11 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
 
 #[tokio::test]
 async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
-    let server = bind(server_params()).await;
+    let server = bind(local("acc-1")).await;
     let address = server.address();
     let mut calls = serve(server);
-    let first = ClientSession::connect(client_params(address))
-        .await
-        .expect("connected");
-    let second = || ClientParams {
-        node: "fe-2".to_owned(),
-        ..client_params(address)
-    };
-    let e = ClientSession::connect(second())
-        .await
-        .expect_err("an error");
+    let first = connect(address, local("fe-1")).await.expect("connected");
+    let e = connect(address, local("fe-2")).await.expect_err("an error");
     assert!(
         matches!(
             e,
@@ -159,7 +136,7 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     drop(first);
     timeout(LONG, async {
         loop {
-            match ClientSession::connect(second()).await {
+            match connect(address, local("fe-2")).await {
                 Ok(session) => return session,
                 Err(ControlError::Remote {
                     code: ErrorCode::Busy,
@@ -182,8 +159,8 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
 
 #[tokio::test]
 async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
-    let server = bind(server_params()).await;
-    let e = Server::bind(server.address(), server_params())
+    let server = bind(local("acc-1")).await;
+    let e = Server::bind(server.address(), 16, local("acc-1"))
         .await
         .expect_err("an error");
     let text = e.to_string();
@@ -193,20 +170,13 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
         "{text}"
     );
 
-    let open = ServerParams {
-        auth: Auth::Unset,
-        ..server_params()
-    };
-    let e = Server::bind(([0, 0, 0, 0], 0).into(), open)
+    let e = Server::bind(([0, 0, 0, 0], 0).into(), 16, open("acc-1"))
         .await
         .expect_err("an error");
     assert!(e.to_string().contains("token_file"), "{e}");
 
-    let bad = ServerParams {
-        node: "two words".to_owned(),
-        ..server_params()
-    };
-    let e = Server::bind(any_port(), bad).await.expect_err("an error");
+    let bad = Server::bind(any_port(), 16, local("two words")).await;
+    let e = bad.expect_err("an error");
     assert!(
         matches!(e, ControlError::Setting { key: "node", .. }),
         "{e}"
@@ -214,17 +184,15 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
 
     let (l, address) = listener().await;
     drop(l);
-    let e = ClientSession::connect(client_params(address))
-        .await
-        .expect_err("an error");
+    let e = connect(address, local("fe-1")).await.expect_err("an error");
     assert!(matches!(e, ControlError::Connect { .. }), "{e}");
     assert!(e.to_string().contains(&address.to_string()), "{e}");
 }
 
 #[tokio::test]
 async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
-    let mut server = bind(server_params()).await;
-    let client = tokio::spawn(ClientSession::connect(client_params(server.address())));
+    let mut server = bind(local("acc-1")).await;
+    let client = tokio::spawn(connect(server.address(), local("fe-1")));
     let session = server.accept_session().await.expect("a session");
     let ClientSession {
         handle, mut events, ..
@@ -252,19 +220,17 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let server = bind(server_params()).await;
+            let server = bind(local("acc-1")).await;
             tell.send(server.address()).expect("awaited");
             let _heard = serve(server);
             let _ = ended.await;
         });
     });
     let address = received.recv().expect("bound");
-    let params = ClientParams {
-        timing: hasty(),
-        ..client_params(address)
-    };
-    let gone_after = params.timing.heartbeat.gone_after;
-    let session = ClientSession::connect(params).await.expect("connected");
+    let mut hasty = local("fe-1");
+    let gone_after = Duration::from_millis(300);
+    hasty.timing.heartbeat.gone_after = gone_after;
+    let session = connect(address, hasty).await.expect("connected");
     for time in 1..=3 {
         tokio::time::sleep(Duration::from_millis(30)).await;
         std::thread::sleep(gone_after * 4 / 3);
@@ -282,20 +248,15 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
 
 #[tokio::test]
 async fn those_who_knock_and_never_speak_keep_nobody_out() {
-    let server = bind(ServerParams {
-        pending: 2,
-        ..open_server()
-    })
-    .await;
+    let server = Server::bind(any_port(), 2, open("acc-1")).await;
+    let server = server.expect("bound");
     let address = server.address();
     let _heard = serve(server);
     let mut silent = Vec::new();
     for _ in 0..6 {
         silent.push(Raw::connect(address).await);
     }
-    let session = ClientSession::connect(open_client(address))
-        .await
-        .expect("let in");
+    let session = connect(address, open("fe-1")).await.expect("let in");
     session.handle.name().within(LONG).await.expect("served");
     // The oldest silent peers were evicted.
     assert_eq!(silent[0].hear().await, None);
@@ -312,7 +273,7 @@ async fn those_who_knock_and_never_speak_keep_nobody_out() {
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
     let (l, address) = listener().await;
-    let frontend = tokio::spawn(ClientSession::connect(open_client(address)));
+    let frontend = tokio::spawn(connect(address, open("fe-1")));
     let mut raw = Raw(l.accept().await.expect("accepted").0);
     accept(&mut raw).await;
     let ClientSession { handle, events, .. } = frontend.await.expect("ran").expect("connected");
@@ -367,6 +328,6 @@ async fn accept(raw: &mut Raw) {
     raw.say(json!({"type": "answer"})).await;
     raw.hear_type("model").await;
     let engine = json!({"name": "digest", "tokens": false});
-    raw.say(json!({"type": "model", "spec": model(), "engine": engine, "facts": {}}))
+    raw.say(json!({"type": "model", "spec": local("acc-1").model, "engine": engine, "facts": {}}))
         .await;
 }

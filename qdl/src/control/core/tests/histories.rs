@@ -75,10 +75,13 @@ impl History {
         let delay = 1 + rng.u64(..20) * MS;
         let every = Duration::from_millis(20 + rng.u64(..30));
         let gone_after = 2 * every + Duration::from_nanos(2 * delay);
-        let with = |node: &str, auth: &Auth| Local {
-            heartbeat: HeartbeatCfgs { every, gone_after },
-            auth: auth.clone(),
-            ..local(node)
+        let with = |node: &str, auth: &Auth| {
+            let mut local = LocalNode {
+                auth: auth.clone(),
+                ..local(node)
+            };
+            local.timing.heartbeat = HeartbeatCfgs { every, gone_after };
+            local
         };
         let auth = if is_chosen(&mut rng, 10) {
             token("0123456789abcdef")
@@ -438,7 +441,7 @@ impl History {
 
     /// Checks that hold for every history.
     fn check(&self, began_leaving: u64) {
-        let waits = nanos(local("x").deadline) * 2 + self.gone_after + 600 * MS + 4 * self.delay;
+        let waits = nanos(local("x").timing.step) * 2 + self.gone_after + 600 * MS + 4 * self.delay;
         for side in &self.ends {
             assert!(side.gone.is_some(), "an end has a cause");
             let over = side.over_at.expect("over");

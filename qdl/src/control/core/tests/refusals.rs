@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// Both sides' cause after one handshake.
-fn handshake(f: Local, a: Local) -> (Option<ControlError>, Option<ControlError>) {
+fn handshake(f: LocalNode, a: LocalNode) -> (Option<ControlError>, Option<ControlError>) {
     let (mut f, mut a) = (frontend(f), accelerator(a));
     meet(&mut f, &mut a, 0);
     (f.link().cause().cloned(), a.link().cause().cloned())
 }
 
-fn handshake_with(change: impl FnOnce(&mut Local)) -> (Option<ControlError>, ControlError) {
+fn handshake_with(change: impl FnOnce(&mut LocalNode)) -> (Option<ControlError>, ControlError) {
     let mut f = local("fe-1");
     change(&mut f);
     let (here, there) = handshake(f, local("acc-1"));
@@ -86,10 +86,10 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
         every: Duration::from_millis(ms),
         gone_after: Duration::from_secs(1),
     };
-    let (here, _) = handshake_with(|f| f.heartbeat = slow(60));
+    let (here, _) = handshake_with(|f| f.timing.heartbeat = slow(60));
     assert_remote(here, ErrorCode::Protocol, &["hello.heartbeat_ms: 60"]);
     let mut f = local("fe-1");
-    f.heartbeat = slow(59);
+    f.timing.heartbeat = slow(59);
     let (here, _) = handshake(f, local("acc-1"));
     assert!(here.is_none(), "{here:?}");
 }
@@ -97,8 +97,8 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
 /// Each role must send its own field with the model; omitting it does not mean none.
 #[test]
 fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
-    let stream = Own::Stream(Stream::None);
-    let engine = Own::Engine(EngineInfo {
+    let stream = RolePart::Stream(Stream::None);
+    let engine = RolePart::Engine(EngineInfo {
         name: "x".to_owned(),
         tokens: true,
         at_once: 64,
@@ -115,7 +115,7 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     assert_remote(there, ErrorCode::Protocol, &["model.engine"]);
 
     let both = |to: &mut dyn FnMut(Message)| {
-        let Own::Engine(engine) = engine.clone() else {
+        let RolePart::Engine(engine) = engine.clone() else {
             return;
         };
         to(Message::Model {
@@ -657,7 +657,7 @@ fn a_peer_that_takes_no_answers_is_held_up_then_given_up() {
         a.handle(beat, now);
         a.handle_timeout(now);
     }
-    assert_eq!(now, nanos(local("x").deadline));
+    assert_eq!(now, nanos(local("x").timing.step));
     let cause = a.link().cause().expect("over").to_string();
     assert!(cause.contains("room to send a frame"), "{cause}");
 }
