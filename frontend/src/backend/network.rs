@@ -171,7 +171,8 @@ impl Backend for Network {
         match cluster.name() {
             Ok((name, took)) => (name, Some(took)),
             Err(e) => {
-                let issued = cluster.completed() + cluster.outstanding() > 0;
+                let dispatcher = cluster.dispatcher();
+                let issued = dispatcher.counts().completed + dispatcher.outstanding() > 0;
                 self.verdict.fail(without_name(issued), e.to_string());
                 (format!("Network SUT: ({e})"), None)
             }

@@ -39,7 +39,7 @@ use crate::{
     topology::LinkWatch,
     wire::Description,
 };
-use fabric::{Broken, Link, clock::now_ns, wire::Stream};
+use fabric::{Broken, Link, clock::now_ns, os::thread_times, wire::Stream};
 
 /// Interval of checks while connections are quarantined.
 const LOOK: Duration = Duration::from_millis(5);
@@ -404,7 +404,11 @@ impl SessionHandler for Session {
     fn used(&self) -> NodeUse {
         NodeUse {
             engine: (self.node.params.engine)().used,
-            ..usage(&[], records::nic_use(self.node.server.nic_use()))
+            ..usage(
+                &thread_times(),
+                &[],
+                records::nic_use(self.node.server.nic_use()),
+            )
         }
     }
 

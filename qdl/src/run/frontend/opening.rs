@@ -12,6 +12,10 @@ use crate::{
 };
 use fabric::Link;
 
+/// A connection that is due to be opened: its index among all connections, and the request for it,
+/// without the parameters of its local half.
+pub(crate) type DueConnection = (usize, ConnectionRequest);
+
 /// Result of a step.
 pub(crate) enum OpeningResult {
     Requested(Requested),
@@ -33,43 +37,24 @@ pub struct Requested {
     pub answer: Option<Result<Vec<ConnectionGrant>, ControlError>>,
 }
 
-/// A connection that is due to be opened.
-pub(crate) struct DueConnection {
-    pub number: u16,
-    pub epoch: u32,
-    /// Index among all connections.
-    pub connection: usize,
-    pub nic_index: usize,
-    pub turn: u16,
-    pub gpu_turn: u16,
-}
-
-/// Makes the local halves of connections, and the requests for them.
-fn prepare(state: &ClusterState, due: &[DueConnection]) -> (Requested, Vec<ConnectionRequest>) {
+/// Makes the local halves of connections, and completes the requests for them.
+fn prepare(state: &ClusterState, due: Vec<DueConnection>) -> (Requested, Vec<ConnectionRequest>) {
     let (mut requested, mut requests) = (Requested::default(), Vec::new());
     let dispatcher = state.dispatcher();
-    for d in due {
-        let cfgs = dispatcher.connection(d.connection);
-        let nic = &state.nics[d.nic_index];
-        match nic.prepare(d.nic_index, || dispatcher.endpoint(d.connection)) {
+    for (connection, mut request) in due {
+        let nic_index = dispatcher.connection(connection).nic_index;
+        let which = (request.connection, request.epoch);
+        match state.nics[nic_index].prepare(nic_index, || dispatcher.endpoint(connection)) {
             Ok((half, transport)) => {
-                requested.prepared.insert(d.number, half);
-                requested.asked.push((d.number, d.epoch));
-                requests.push(ConnectionRequest {
-                    connection: d.number,
-                    nic: d.turn,
-                    gpu_turn: d.gpu_turn,
-                    epoch: d.epoch,
-                    slots: cfgs.slots as u32,
-                    request_stride: cfgs.request_stride as u32,
-                    response_stride: cfgs.response_stride as u32,
-                    transport,
-                });
+                request.transport = transport;
+                requested.prepared.insert(request.connection, half);
+                requested.asked.push(which);
+                requests.push(request);
             }
             Err(e) => {
                 // A NIC that is down delays only its own connections.
                 requested.error = Some(e);
-                requested.failed.push((d.number, d.epoch));
+                requested.failed.push(which);
             }
         }
     }
@@ -84,8 +69,8 @@ pub(crate) async fn request(
     due: Vec<DueConnection>,
 ) -> OpeningResult {
     let deadline = state.config.deadlines.step();
-    let all = due.iter().map(|d| (d.number, d.epoch)).collect();
-    let prepared = spawn_blocking(move || prepare(&state, &due)).await;
+    let all = due.iter().map(|(_, r)| (r.connection, r.epoch)).collect();
+    let prepared = spawn_blocking(move || prepare(&state, due)).await;
     let (mut requested, requests) = prepared.unwrap_or_else(|e| {
         let none = Requested {
             failed: all,

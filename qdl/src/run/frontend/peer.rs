@@ -14,12 +14,15 @@ use tokio::{
 use super::{
     client_nic::Prepared,
     cluster_state::{ClusterState, LocalLoss, REASON},
-    opening::{self, DueConnection, OpeningResult, Requested},
+    opening::{self, OpeningResult, Requested},
     rail_map::ConnectionEnd,
 };
 use crate::{
     config::{Gpus, ModelFiles},
-    control::{ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ControlError, Scores},
+    control::{
+        ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
+        RequestTransport, Scores,
+    },
     run::{
         error::ClusterError,
         life::frontend_end::{EndActions, FrontendEnd, OpenAnswer, RetryBackoff},
@@ -35,7 +38,6 @@ const SESSION_LOOK: Duration = Duration::from_millis(50);
 struct PeerConnection {
     /// Index among all connections.
     connection: usize,
-    nic_index: usize,
     /// Indices of the accelerator's NIC and GPU to request.
     turn: u16,
     gpu_turn: u16,
@@ -82,7 +84,6 @@ impl PeerTask {
                 let nic = &state.config.nics[nic_index];
                 PeerConnection {
                     connection,
-                    nic_index,
                     // NICs are paired by index. Further connections of a NIC go in turn to the
                     // accelerator's remaining NICs.
                     turn: (nic_index + nth * seen_nics) as u16,
@@ -290,17 +291,23 @@ impl PeerTask {
 
     /// Requests all connections that are due.
     fn open(&mut self, handle: &ClientHandle, now: Duration) {
+        let dispatcher = self.state.dispatcher();
         let due = (0u16..)
             .zip(&mut self.connections)
             .filter_map(|(number, l)| {
-                Some(DueConnection {
-                    number,
-                    epoch: l.life.ask(now)?,
-                    connection: l.connection,
-                    nic_index: l.nic_index,
-                    turn: l.turn,
+                let epoch = l.life.ask(now)?;
+                let cfgs = dispatcher.connection(l.connection);
+                let request = ConnectionRequest {
+                    connection: number,
+                    nic: l.turn,
                     gpu_turn: l.gpu_turn,
-                })
+                    epoch,
+                    slots: cfgs.slots as u32,
+                    request_stride: cfgs.request_stride as u32,
+                    response_stride: cfgs.response_stride as u32,
+                    transport: RequestTransport::Tcp {},
+                };
+                Some((l.connection, request))
             });
         let due: Vec<_> = due.collect();
         if !due.is_empty() {

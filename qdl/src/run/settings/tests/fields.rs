@@ -11,6 +11,7 @@ struct Items {
 
 impl Items {
     fn read(&mut self, text: &str) {
+        let text = text.replace("pub(crate) ", "pub ");
         let mut public_type = false;
         let mut method: Option<usize> = None;
         for line in text.lines() {
