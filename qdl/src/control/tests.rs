@@ -1,5 +1,4 @@
-//! Sessions over loopback sockets. [`Raw`] frames its JSON by hand, so that the tests check the
-//! bytes on the wire independently of the codec.
+//! Sessions over loopback sockets.
 
 pub(in crate::control) mod codec;
 mod sessions;
@@ -15,7 +14,6 @@ use std::{
 
 use fabric::wire::Stream;
 use record::{EngineInfo, NodeFacts};
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -24,11 +22,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{
-    control::message::{Hex, VERSION},
-    model::ModelSpec,
-    wire::Description,
-};
+use crate::{control::message::Hex, model::ModelSpec, wire::Description};
 
 /// Time limit that no sound test reaches.
 const LONG: Duration = Duration::from_secs(20);
@@ -175,61 +169,6 @@ pub(in crate::control) fn grant(request: &ConnectionRequest) -> ConnectionGrant 
     }
 }
 
-/// A peer that sends raw bytes.
-struct Raw(TcpStream);
-
-impl Raw {
-    async fn connect(address: SocketAddr) -> Raw {
-        Raw(TcpStream::connect(address).await.expect("connected"))
-    }
-
-    async fn bytes(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).await.expect("written");
-    }
-
-    async fn say(&mut self, value: Value) {
-        let json = value.to_string();
-        let mut bytes = (json.len() as u32).to_be_bytes().to_vec();
-        bytes.extend(json.as_bytes());
-        self.bytes(&bytes).await;
-    }
-
-    /// The next frame, `None` at the end.
-    async fn hear(&mut self) -> Option<Value> {
-        timeout(LONG, async {
-            let mut len = [0; 4];
-            self.0.read_exact(&mut len).await.ok()?;
-            let mut json = vec![0; u32::from_be_bytes(len) as usize];
-            self.0.read_exact(&mut json).await.expect("a whole frame");
-            Some(serde_json::from_slice(&json).expect("JSON"))
-        })
-        .await
-        .expect("an answer")
-    }
-
-    /// The next frame of this type; skips heartbeats.
-    async fn hear_type(&mut self, kind: &str) -> Value {
-        timeout(LONG, async {
-            loop {
-                let frame = self.hear().await.expect("a frame");
-                if frame["type"] == kind {
-                    return frame;
-                }
-                assert_eq!(frame["type"], "heartbeat", "{frame} instead of {kind}");
-            }
-        })
-        .await
-        .expect("a frame of this type in time")
-    }
-}
-
-fn hello(node: &str) -> Value {
-    json!({
-        "type": "hello", "version": VERSION, "role": "frontend", "node": node, "auth": "none",
-        "nonce": "00".repeat(32), "heartbeat_ms": 10,
-    })
-}
-
 /// All calls up to the end of a session.
 async fn until_gone(calls: &mut mpsc::UnboundedReceiver<HandlerCall>) -> Vec<HandlerCall> {
     let mut all = Vec::new();
@@ -272,10 +211,4 @@ async fn gone(events: &mut ClientEvents) -> ControlError {
     let again = events.next().await;
     assert!(matches!(again, ClientEvent::Gone(_)), "the last: {again:?}");
     cause
-}
-
-async fn listener() -> (TcpListener, SocketAddr) {
-    let l = TcpListener::bind(any_port()).await.expect("bound");
-    let address = l.local_addr().expect("bound");
-    (l, address)
 }

@@ -18,27 +18,20 @@ use super::{
 };
 
 /// Events that a session reports to its frontend.
+#[allow(missing_docs, reason = "the names of fields are those of the frames")]
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
     /// The accelerator has given up a connection.
     ConnectionLost {
-        /// Number of the connection.
         connection: u16,
-        /// Epoch of the connection.
         epoch: u32,
-        /// Cause in words.
         cause: String,
     },
     /// The full reason of a sample's refusal, by connection, epoch, slot and use count.
     RefusedSample((u16, u32, u16, u16), String),
     /// The accelerator's end of a lost connection is destroyed, and none of its batches reads the
     /// slots.
-    ConnectionReset {
-        /// Number of the connection.
-        connection: u16,
-        /// Epoch of the connection.
-        epoch: u32,
-    },
+    ConnectionReset { connection: u16, epoch: u32 },
     /// A heartbeat with the accelerator's totals.
     Heartbeat(Counters),
     /// Scores of a heartbeat.

@@ -1,5 +1,7 @@
 //! Sessions in normal use, and refusals that a user meets.
 
+use crate::testkit::assert_has;
+
 use super::*;
 
 /// A node without a token.
@@ -182,8 +184,8 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
         "{e}"
     );
 
-    let (l, address) = listener().await;
-    drop(l);
+    let free = TcpListener::bind(any_port()).await;
+    let address = free.and_then(|l| l.local_addr()).expect("bound");
     let e = connect(address, local("fe-1")).await.expect_err("an error");
     assert!(matches!(e, ControlError::Connect { .. }), "{e}");
     assert!(e.to_string().contains(&address.to_string()), "{e}");
@@ -254,80 +256,47 @@ async fn those_who_knock_and_never_speak_keep_nobody_out() {
     let _heard = serve(server);
     let mut silent = Vec::new();
     for _ in 0..6 {
-        silent.push(Raw::connect(address).await);
+        silent.push(TcpStream::connect(address).await.expect("connected"));
     }
     let session = connect(address, open("fe-1")).await.expect("let in");
     session.handle.name().within(LONG).await.expect("served");
     // The oldest silent peers were evicted.
-    assert_eq!(silent[0].hear().await, None);
-    // Also during a session, a stranger disturbs nothing, and is received why it is refused.
-    let mut raw = Raw::connect(address).await;
-    raw.bytes(&[0xff; 64]).await;
-    let frame = raw.hear_type("error").await;
-    assert_eq!(frame["code"], "protocol", "{frame}");
-    assert_eq!(raw.hear().await, None, "closed after the error");
+    let end = silent[0].read(&mut [0]).await;
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    // Also during a session, a stranger disturbs nothing, and learns why it is refused.
+    let mut stranger = TcpStream::connect(address).await.expect("connected");
+    stranger.write_all(&[0xff; 64]).await.expect("sent");
+    let length = stranger.read_u32().await.expect("a frame");
+    let mut frame = String::new();
+    let end = stranger.read_to_string(&mut frame).await;
+    assert_eq!(end.expect("closed after the error"), length as usize);
+    assert_has(&frame, &[r#""type":"error","code":"protocol""#]);
     let named = session.handle.name().within(LONG).await;
     named.expect("still served");
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
-    let (l, address) = listener().await;
-    let frontend = tokio::spawn(connect(address, open("fe-1")));
-    let mut raw = Raw(l.accept().await.expect("accepted").0);
-    accept(&mut raw).await;
-    let ClientSession { handle, events, .. } = frontend.await.expect("ran").expect("connected");
+    let server = bind(local("acc-1")).await;
+    let address = server.address();
+    let _calls = serve(server);
+    let session = connect(address, local("fe-1")).await.expect("connected");
+    let ClientSession { handle, events, .. } = session;
     // The events need no reader.
     drop(events);
-    let short = Duration::from_millis(5);
-    let e = handle.drain().within(short).await.expect_err("an error");
-    assert!(
-        matches!(
-            e,
-            ControlError::Timeout {
-                waiting_for: "drained",
-                ..
-            }
-        ),
-        "{e}"
-    );
-    let h = handle.clone();
-    let e = aside(move || h.name().wait(short))
-        .await
-        .expect_err("an error");
-    assert!(
-        matches!(
-            e,
-            ControlError::Timeout {
-                waiting_for: "name_is",
-                ..
-            }
-        ),
-        "{e}"
-    );
-    // A late answer without a waiting caller is no error.
-    raw.hear_type("drain").await;
-    let asked = raw.hear_type("name").await;
-    raw.say(json!({"type": "name_is", "id": asked["id"], "name": "late"}))
-        .await;
-    let h = handle.clone();
-    let again = tokio::spawn(aside(move || h.name().wait(LONG)));
-    let asked = raw.hear_type("name").await;
-    raw.say(json!({"type": "name_is", "id": asked["id"], "name": "in time"}))
-        .await;
-    assert_eq!(again.await.expect("ran").expect("a name"), "in time");
-}
-
-/// Performs the accelerator's side of the handshake, without a token.
-async fn accept(raw: &mut Raw) {
-    raw.hear_type("hello").await;
-    let mut ours = hello("acc-1");
-    ours["role"] = json!("accelerator");
-    raw.say(ours).await;
-    raw.hear_type("answer").await;
-    raw.say(json!({"type": "answer"})).await;
-    raw.hear_type("model").await;
-    let engine = json!({"name": "digest", "tokens": false});
-    raw.say(json!({"type": "model", "spec": local("acc-1").model, "engine": engine, "facts": {}}))
-        .await;
+    // The session's task does not run meanwhile: its thread is this one.
+    let late = [
+        handle.drain().within(Duration::ZERO).await.map(drop),
+        handle.name().wait(Duration::ZERO).map(drop),
+    ];
+    for (late, missing) in late.into_iter().zip(["drained", "name_is"]) {
+        match late {
+            Err(ControlError::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, missing),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Late answers without a waiting caller are no error.
+    handle.drain().within(LONG).await.expect("drained");
+    let name = aside(move || handle.name().wait(LONG)).await;
+    assert_eq!(name.expect("in time"), "acc-1 (null engine)");
 }

@@ -145,7 +145,6 @@ impl Cluster {
             ending: AtomicBool::new(false),
             losses,
             lost: Mutex::default(),
-            lost_more: AtomicBool::new(false),
             ends: Mutex::new(vec![None; connection_of.len()]),
             rails: std::sync::OnceLock::new(),
             links: config.nics.iter().map(settings::link).collect(),

@@ -77,8 +77,6 @@ pub(crate) struct ClusterState {
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
     /// Connections lost so far, with the causes.
     pub lost: Mutex<Vec<(usize, String)>>,
-    /// Some losses are not recorded.
-    pub lost_more: AtomicBool,
     /// Peer and index within the peer of each connection.
     pub connection_of: ConnectionOf,
     pub nics: Vec<ClientNic>,
@@ -240,10 +238,10 @@ impl Owner for EventRouter {
         if !state.is_closing() {
             let mut lost = lock(&state.lost);
             let is_known = lost.iter().any(|(of, _)| *of == connection);
+            let later = "later losses, of any connection, are counted in `losses` alone";
             if lost.len() < MOST_LOSSES || !is_known {
                 lost.push((connection, cause.to_string()));
-            } else if !state.lost_more.swap(true, Ordering::Relaxed) {
-                let later = "later losses, of any connection, are counted in `losses` alone";
+            } else if lost.iter().all(|(_, cause)| cause != later) {
                 lost.push((connection, later.to_owned()));
             }
         }

@@ -6,7 +6,7 @@ use crate::{
         self, Completion, CompletionMode, Deadlines, FrontendConfig, NicConfig, NicFabric, TcpKeys,
     },
     connection::{EchoCfgs, NicThreadCfgs, Spin},
-    control::{Auth, AuthError, HeartbeatCfgs, LocalNode, RolePart, Timing, Token},
+    control::{Auth, ControlError, HeartbeatCfgs, LocalNode, RolePart, Timing, Token},
     dispatch::DispatchCfgs,
     run::facts::node_facts,
     topology::{LinkWatch, Topology, device_of},
@@ -35,7 +35,7 @@ fn ns(ms: u64) -> u64 {
 }
 
 /// Authentication policy; reads the token.
-pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, AuthError> {
+pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, ControlError> {
     Ok(match auth {
         config::Auth::LoopbackOnly => Auth::Unset,
         config::Auth::None => Auth::None,
@@ -55,7 +55,7 @@ pub(super) fn timing(d: &Deadlines) -> Timing {
 }
 
 /// A frontend's part in its sessions; reads the token.
-pub(super) fn frontend_node(config: &FrontendConfig) -> Result<LocalNode, AuthError> {
+pub(super) fn frontend_node(config: &FrontendConfig) -> Result<LocalNode, ControlError> {
     Ok(LocalNode {
         node: config.node.clone(),
         auth: auth(config.auth())?,

@@ -213,6 +213,10 @@ fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
             (1u32 << 20).to_be_bytes().to_vec(),
             "a frame of 1048576 bytes, 4096 are allowed",
         ),
+        (
+            b"QDLDATA1\x01\0".to_vec(),
+            "a data connection at a control port",
+        ),
         (vec![0, 0, 0, 20, b'{'], "inside a frame, 5 bytes into it"),
         (frame(b"{\"type\""), "no JSON object"),
         (frame(b"[1,2]"), "no JSON object"),
