@@ -11,9 +11,9 @@ struct Items {
 
 impl Items {
     fn read(&mut self, text: &str) {
-        let text = text.replace("pub(crate) ", "pub ");
         let mut public_type = false;
         let mut method: Option<usize> = None;
+        let text = text.replace("pub(crate) ", "pub ");
         for line in text.lines() {
             if !line.starts_with([' ', '}']) {
                 public_type = line.starts_with("pub struct ");
