@@ -88,7 +88,7 @@ impl Network {
                 [cluster.link_notes(), cluster.machine_notes()].concat(),
             ),
             links: cluster.link_notes(),
-            facts: (cluster.facts(), cluster.peer_facts()),
+            facts: cluster.facts(),
             held: Mutex::new(Some(cluster)),
             verdict: verdict.clone(),
         })

@@ -170,9 +170,9 @@ pub(crate) fn refusal(text: &str) -> Bytes {
 /// Decodes and checks the JSON of one frame.
 fn parse(json: &[u8]) -> Result<Message, FrameError> {
     let message = serde_json::from_slice(json).map_err(|e| explain(json, &e))?;
-    check(&message).map_err(|o| FrameError::BadField {
+    check(&message).map_err(|(field, problem)| FrameError::BadField {
         kind: message.kind().to_owned(),
-        detail: format!("{}: {}", o.field, o.problem),
+        detail: format!("{field}: {problem}"),
     })?;
     Ok(message)
 }

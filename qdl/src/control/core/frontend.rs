@@ -98,7 +98,7 @@ impl<T> Frontend<T> {
                 refused("control", "the session has not begun".to_owned())
             }
             // A request that the peer would reject stays here: the caller gets the error.
-            (None, Err(o)) => refused(o.field, o.problem),
+            (None, Err((field, problem))) => refused(field, problem),
             (None, Ok(())) => {
                 self.next_id += 1;
                 let connections = match &message {
@@ -183,7 +183,7 @@ impl<T> Frontend<T> {
             }
             other => {
                 let expected = "an accelerator's frame of a session";
-                Err(self.link.unexpected(&other, expected))
+                Err(self.link.handshake.unexpected(&other, expected))
             }
         }
     }
@@ -204,7 +204,7 @@ impl<T> Frontend<T> {
             if !granted.eq(ask.connections.iter().copied()) {
                 let problem =
                     "are not the connections, epochs and slots that were asked for".to_owned();
-                return Err(self.link.field(kind, "connections", problem));
+                return Err(self.link.handshake.field(kind, "connections", problem));
             }
         }
         let ask = self.waiting.remove(&id);
@@ -215,7 +215,7 @@ impl<T> Frontend<T> {
 
     fn no_such(&self, id: u64, kind: &'static str) -> ControlError {
         let problem = format!("{id} is no such request of this session");
-        self.link.field(kind, "id", problem)
+        self.link.handshake.field(kind, "id", problem)
     }
 }
 

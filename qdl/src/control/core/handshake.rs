@@ -106,7 +106,7 @@ enum Phase {
 
 /// State of one side of a handshake.
 #[derive(Debug)]
-pub(super) struct Handshake {
+pub struct Handshake {
     pub role: Role,
     pub local: Arc<LocalNode>,
     /// The peer, as errors print it.
@@ -213,12 +213,8 @@ impl Handshake {
                     return Err(ControlError::Model { peer, mismatch });
                 }
                 let own = RolePart::of(self.role.other(), stream, engine);
-                self.peer_own = Some(own.map_err(|(field, problem)| ControlError::Field {
-                    peer: self.peer.clone(),
-                    kind: "model",
-                    field,
-                    problem,
-                })?);
+                let own = own.map_err(|(field, problem)| self.field("model", field, problem))?;
+                self.peer_own = Some(own);
                 self.peer_facts = *facts;
                 self.phase = if accelerator {
                     Phase::Admission
@@ -227,16 +223,32 @@ impl Handshake {
                 };
                 return Ok(None);
             }
-            (_, message) => return Err(self.unexpected(&message)),
+            (_, message) => return Err(self.unexpected(&message, self.expected())),
         };
         Ok(Some(reply))
     }
 
-    fn unexpected(&self, message: &Message) -> ControlError {
+    /// Makes the error of a frame that is out of order.
+    pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
         ControlError::Unexpected {
             peer: self.peer.clone(),
-            got: message.kind(),
-            expected: self.expected(),
+            got: got.kind(),
+            expected,
+        }
+    }
+
+    /// Makes the error of an invalid field.
+    pub(crate) fn field(
+        &self,
+        kind: &'static str,
+        field: &'static str,
+        problem: String,
+    ) -> ControlError {
+        ControlError::Field {
+            peer: self.peer.clone(),
+            kind,
+            field,
+            problem,
         }
     }
 
@@ -295,7 +307,7 @@ impl Handshake {
             heartbeat_ms,
         } = message
         else {
-            return Err(self.unexpected(&message));
+            return Err(self.unexpected(&message, self.expected()));
         };
         if version != VERSION {
             let (peer, theirs) = (self.peer.clone(), version);
@@ -320,12 +332,7 @@ impl Handshake {
                  give both nodes the same heartbeat settings",
                 self.role
             );
-            return Err(ControlError::Field {
-                peer,
-                kind: "hello",
-                field: "heartbeat_ms",
-                problem,
-            });
+            return Err(self.field("hello", "heartbeat_ms", problem));
         }
         if auth != self.local.auth.kind() {
             return Err(ControlError::TokenMissing {

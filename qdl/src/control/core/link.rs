@@ -7,10 +7,9 @@ use crate::control::{
     frame::FrameError,
     message::{Counters, ErrorCode, Hex, Message, Role, Scores, clip},
 };
-use record::NodeFacts;
 
 use super::{
-    handshake::{Handshake, LocalNode, RolePart},
+    handshake::{Handshake, LocalNode},
     heartbeat::{Heartbeat, nanos},
 };
 
@@ -54,7 +53,7 @@ enum Phase {
 /// State that both roles share.
 #[derive(Debug)]
 pub struct Link {
-    handshake: Handshake,
+    pub handshake: Handshake,
     handshake_by: u64,
     step: Option<HandshakeStep>,
     out: VecDeque<Message>,
@@ -95,21 +94,6 @@ impl Link {
     /// The peer, as errors print it.
     pub(crate) fn peer(&self) -> String {
         self.handshake.peer.clone()
-    }
-
-    /// Role-specific part of the peer's model frame, once it has come.
-    pub(crate) fn peer_own(&self) -> Option<&RolePart> {
-        self.handshake.peer_own.as_ref()
-    }
-
-    /// Facts about the peer's node, once they have come.
-    pub(crate) fn peer_facts(&self) -> &NodeFacts {
-        &self.handshake.peer_facts
-    }
-
-    /// Whether the peer has authenticated, so that its frames may have their full length.
-    pub(crate) fn is_proved(&self) -> bool {
-        self.handshake.proved
     }
 
     /// Whether the handshake is complete; stays true after the session's end.
@@ -376,8 +360,8 @@ impl Link {
             Phase::Over => return None,
             Phase::Mute { until, .. } | Phase::Leaving { until, .. } => return Some(*until),
             Phase::Going if !self.in_session() => self.handshake_by,
-            Phase::Going if self.is_held_up() => self.heartbeat.next_send(),
-            Phase::Going => self.heartbeat.next_send().min(self.heartbeat.gone_at()),
+            Phase::Going if self.is_held_up() => self.heartbeat.next_send,
+            Phase::Going => self.heartbeat.next_send.min(self.heartbeat.gone_at()),
         };
         Some(self.send_by().map_or(at, |by| at.min(by)))
     }
@@ -417,32 +401,8 @@ impl Link {
     pub(crate) fn check_beat(&mut self, seq: u64) -> Result<(), ControlError> {
         self.heartbeat.check_number(seq).map_err(|expected| {
             let problem = format!("{seq}, expected {expected}");
-            self.field("heartbeat", "seq", problem)
+            self.handshake.field("heartbeat", "seq", problem)
         })
-    }
-
-    /// Makes the error of an invalid field.
-    pub(crate) fn field(
-        &self,
-        kind: &'static str,
-        field: &'static str,
-        problem: String,
-    ) -> ControlError {
-        ControlError::Field {
-            peer: self.peer(),
-            kind,
-            field,
-            problem,
-        }
-    }
-
-    /// Makes the error of a frame that is out of order.
-    pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
-        ControlError::Unexpected {
-            peer: self.peer(),
-            got: got.kind(),
-            expected,
-        }
     }
 
     /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the one being

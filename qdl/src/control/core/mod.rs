@@ -27,7 +27,7 @@ mod tests;
 use super::message::Message;
 
 pub use handshake::{LocalNode, RolePart, Timing};
-pub(super) use link::Link;
+pub(super) use link::{HandshakeStep, Link};
 
 /// Interface of both roles to the shell.
 pub(super) trait Core {

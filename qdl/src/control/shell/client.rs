@@ -242,12 +242,12 @@ impl ClientSession {
                 Some(Event::Answer(..) | Event::Session(_)) | None => {}
             }
         };
-        let engine = match core.link().peer_own() {
+        let engine = match &core.link().handshake.peer_own {
             Some(RolePart::Engine(engine)) => engine.clone(),
             // The handshake requires the engine.
             _ => EngineInfo::default(),
         };
-        let facts = core.link().peer_facts().clone();
+        let facts = core.link().handshake.peer_facts.clone();
         let ended = Arc::new(Ended::new(core.link().peer()));
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(MAX_EVENTS);

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::control::{
     core::{
-        LocalNode,
+        HandshakeStep, LocalNode,
         accelerator::{Accelerator, Event},
     },
     error::ControlError,
@@ -163,12 +163,12 @@ async fn greet(
     let mut claim = None;
     loop {
         match wire.next(&mut core).await {
-            Some(Event::Proved) => proof.given(),
-            Some(Event::Admit(node)) => {
+            Some(Event::Handshake(HandshakeStep::Proved)) => proof.given(),
+            Some(Event::Handshake(HandshakeStep::Admit(node))) => {
                 let place = claim_place(&served, &node).map(|place| claim = Some(place));
                 core.admit(place, now_ns());
             }
-            Some(Event::Connected(node)) => {
+            Some(Event::Handshake(HandshakeStep::Connected(node))) => {
                 if let Some(claim) = claim.take() {
                     let (commands, inbox) = mpsc::unbounded_channel();
                     return Ok(ServerSession {

@@ -161,7 +161,7 @@ impl ServerHandle {
 impl ServerSession {
     /// Moments at which the frontend wants tokens to leave this node.
     pub(crate) fn stream(&self) -> Stream {
-        match self.core.link().peer_own() {
+        match &self.core.link().handshake.peer_own {
             Some(RolePart::Stream(stream)) => *stream,
             // The handshake requires the stream.
             _ => Stream::None,
@@ -247,7 +247,7 @@ impl ServerSession {
                     end.cause = cause;
                     break;
                 }
-                Some(Event::Proved | Event::Admit(_) | Event::Connected(_)) => {}
+                Some(Event::Handshake(_)) => {}
                 None => break,
             }
         }

@@ -190,12 +190,14 @@ impl Cluster {
     /// Reasons why the Network division would not permit the links, such as loopback or an unknown
     /// link layer. One line each; empty where there are none.
     pub fn link_notes(&self) -> Vec<String> {
-        notes::links(&self.state.local.facts, &self.peer_facts())
+        let (own, peers) = self.facts();
+        notes::links(&own, &peers)
     }
 
     /// Reasons against the machines: nodes on one machine, or on indistinguishable machines.
     pub fn machine_notes(&self) -> Vec<String> {
-        notes::machines(&self.state.local.facts, &self.peer_facts())
+        let (own, peers) = self.facts();
+        notes::machines(&own, &peers)
     }
 
     /// Requests every accelerator's description; a missing one is replaced by the reason.
@@ -218,15 +220,10 @@ impl Cluster {
         answers.collect()
     }
 
-    /// Facts that this node sends to its peers.
-    pub fn facts(&self) -> NodeFacts {
-        self.state.local.facts.clone()
-    }
-
-    /// Facts of each accelerator, by its node name.
-    pub fn peer_facts(&self) -> Vec<(String, NodeFacts)> {
+    /// Facts that this node sends to its peers, and those of each accelerator by its node name.
+    pub fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
         let of = |peer: &PeerState| (peer.node.clone(), peer.facts.clone());
-        self.state.each_peer(of)
+        (self.state.local.facts.clone(), self.state.each_peer(of))
     }
 }
 

@@ -345,8 +345,8 @@ impl History {
             "after the end: {event:?}"
         );
         match event {
-            AcceleratorEvent::Admit(_) => self.a.admit(Ok(()), self.now),
-            AcceleratorEvent::Proved | AcceleratorEvent::Connected(_) => {}
+            AcceleratorEvent::Handshake(HandshakeStep::Admit(_)) => self.a.admit(Ok(()), self.now),
+            AcceleratorEvent::Handshake(_) => {}
             AcceleratorEvent::Open(connections) => {
                 assert!(self.opening.is_none(), "one at a time");
                 for l in &connections {

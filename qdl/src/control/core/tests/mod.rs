@@ -10,7 +10,7 @@ use fabric::wire::Stream;
 use record::EngineInfo;
 
 use super::{
-    Core, LocalNode, RolePart, Timing,
+    Core, HandshakeStep, LocalNode, RolePart, Timing,
     accelerator::{Accelerator, Event as AcceleratorEvent},
     frontend::{ClientEvent, Event, Frontend},
     heartbeat::{HeartbeatCfgs, nanos},
@@ -95,7 +95,7 @@ fn meet(
         while let Some(e) = a.poll_event() {
             any = true;
             match e {
-                AcceleratorEvent::Admit(_) => a.admit(Ok(()), now),
+                AcceleratorEvent::Handshake(HandshakeStep::Admit(_)) => a.admit(Ok(()), now),
                 e => there.push(e),
             }
         }
@@ -117,8 +117,10 @@ fn session() -> (Frontend<usize>, Accelerator) {
         matches!(&here[..], [Event::Connected(n)] if n == "acc-1"),
         "{here:?}"
     );
+    use AcceleratorEvent::Handshake;
+    use HandshakeStep::{Connected, Proved};
     assert!(
-        matches!(&there[..], [AcceleratorEvent::Proved, AcceleratorEvent::Connected(n)] if n == "fe-1"),
+        matches!(&there[..], [Handshake(Proved), Handshake(Connected(n))] if n == "fe-1"),
         "{there:?}"
     );
     (f, a)

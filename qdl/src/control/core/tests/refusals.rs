@@ -137,10 +137,10 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     );
 
     let (f, a) = session();
-    assert_eq!(a.link().peer_own(), Some(&local("fe-1").own));
-    assert_eq!(f.link().peer_own(), Some(&local("acc-1").own));
-    assert_eq!(a.link().peer_facts(), &local("fe-1").facts);
-    assert_eq!(f.link().peer_facts(), &local("acc-1").facts);
+    assert_eq!(a.link().handshake.peer_own, Some(local("fe-1").own));
+    assert_eq!(f.link().handshake.peer_own, Some(local("acc-1").own));
+    assert_eq!(a.link().handshake.peer_facts, local("fe-1").facts);
+    assert_eq!(f.link().handshake.peer_facts, local("acc-1").facts);
 }
 
 #[test]
