@@ -309,28 +309,28 @@ fn an_accelerator_that_listens_on_all_addresses_of_both_families_is_used_over_ei
 }
 
 #[tokio::test]
-async fn who_comes_to_the_port_of_the_other_plane_is_told_by_name() {
+async fn a_connection_to_the_port_of_the_other_plane_is_refused_by_name() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
     let data = free.expect("a port");
     let node = std::thread::spawn(move || Running::over(vec![NicConfig::tcp(data)]));
     let node = node.join().expect("started");
     let control = node.address;
-    let told = std::thread::spawn(move || {
+    let error = std::thread::spawn(move || {
         let c = config_at(&[data], "  - address: 127.0.0.1\n", "");
         Front::try_connect(&c, 1, 1).err().expect("no control port")
     });
-    let told = told.join().expect("no panic");
+    let error = error.join().expect("no panic");
     let own = format!("whose control port is {}", control.port());
-    assert_has(&told, &["the data port of nics[0] of acc-a", &own]);
+    assert_has(&error, &["the data port of nics[0] of acc-a", &own]);
     let preamble = Preamble {
         connection: 0,
         epoch: 1,
         key: [0; 16],
     };
     let patience = Duration::from_secs(20);
-    let told = TcpDevice::connect(control.ip(), control, &preamble, None, patience).await;
-    let told = told.expect_err("no data port").to_string();
-    assert_has(&told, &["it is a control port"]);
+    let error = TcpDevice::connect(control.ip(), control, &preamble, None, patience).await;
+    let error = error.expect_err("no data port").to_string();
+    assert_has(&error, &["it is a control port"]);
 }
 
 /// Like [`Digest`], but refuses one sample in 40 at its first attempt, with a reason longer than

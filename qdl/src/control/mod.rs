@@ -11,9 +11,9 @@
 //! The control plane is not on a sample's path. Every wait has a deadline, every frame is checked
 //! before use, and an unauthenticated peer learns nothing but the hello.
 
-pub mod frame;
-pub mod limits;
-pub mod message;
+pub(crate) mod frame;
+pub(crate) mod limits;
+pub(crate) mod message;
 
 mod auth;
 mod core;

@@ -15,10 +15,10 @@
 //!
 //! Times are nanoseconds of one monotonic clock. The caller supplies random bytes.
 
-pub mod accelerator;
-pub mod frontend;
+pub(super) mod accelerator;
+pub(super) mod frontend;
 mod handshake;
-pub mod heartbeat;
+pub(super) mod heartbeat;
 mod link;
 
 #[cfg(all(test, not(qdl_loom)))]

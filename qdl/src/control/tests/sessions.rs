@@ -100,11 +100,11 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
         });
     });
     let session = server.accept_session().await.expect("a session");
-    let mouth = session.handle.clone();
+    let sender = session.handle.clone();
     aside(move || client.join()).await.expect("said good-bye");
 
     // The client is gone before the accelerator sends the first of these.
-    (0..100).for_each(|i| mouth.connection_lost(i, 1, "closed"));
+    (0..100).for_each(|i| sender.connection_lost(i, 1, "closed"));
     let cause = timeout(LONG, session.run(handler)).await.expect("ends");
     assert!(cause.is_clean(), "{cause}");
 }
@@ -249,7 +249,7 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
 }
 
 #[tokio::test]
-async fn those_who_knock_and_never_speak_keep_nobody_out() {
+async fn silent_peers_keep_no_frontend_out() {
     let server = Server::bind(any_port(), 2, open("acc-1")).await;
     let server = server.expect("bound");
     let address = server.address();

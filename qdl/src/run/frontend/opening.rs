@@ -1,7 +1,7 @@
 //! The steps that open connections to one accelerator, apart from the state of the connections:
 //! requesting those that are due, and connecting the granted ones.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::task::spawn_blocking;
 
@@ -29,10 +29,8 @@ pub struct Requested {
     /// Connections (number and epoch) whose local half failed, and the last of those errors.
     pub failed: Vec<(u16, u32)>,
     pub error: Option<ClusterError>,
-    /// The requested connections.
-    pub asked: Vec<(u16, u32)>,
-    /// Their local halves.
-    pub prepared: HashMap<u16, Prepared>,
+    /// The requested connections, with their local halves.
+    pub prepared: Vec<((u16, u32), Prepared)>,
     /// The accelerator's answer; `None` where nothing was requested.
     pub answer: Option<Result<Vec<ConnectionGrant>, ControlError>>,
 }
@@ -47,8 +45,7 @@ fn prepare(state: &ClusterState, due: Vec<DueConnection>) -> (Requested, Vec<Con
         match state.nics[nic_index].prepare(nic_index, || dispatcher.endpoint(connection)) {
             Ok((half, transport)) => {
                 request.transport = transport;
-                requested.prepared.insert(request.connection, half);
-                requested.asked.push(which);
+                requested.prepared.push((which, half));
                 requests.push(request);
             }
             Err(e) => {

@@ -1,7 +1,7 @@
 //! The frontend's task for one accelerator: opens connections, quarantines lost ones until both
 //! ends have let go, opens them again, and reconnects to a lost accelerator.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fabric::{Broken, clock::now_ns};
 use record::EngineInfo;
@@ -353,7 +353,6 @@ impl PeerTask {
         let Requested {
             failed,
             error,
-            asked,
             prepared,
             answer,
         } = requested;
@@ -368,8 +367,8 @@ impl PeerTask {
             None => {}
             Some(Ok(grants)) => self.connect(handle, grants, prepared),
             Some(Err(e)) => {
-                // Before the accelerator learns that this end has no part of them.
-                drop(prepared);
+                // The halves go before the accelerator learns that this end has no part of them.
+                let asked: Vec<_> = prepared.into_iter().map(|(which, _)| which).collect();
                 let answer = match e {
                     ControlError::Refused { .. } => OpenAnswer::Refused,
                     _ => OpenAnswer::Missing,
@@ -390,12 +389,12 @@ impl PeerTask {
         &mut self,
         handle: &ClientHandle,
         grants: Vec<ConnectionGrant>,
-        mut prepared: HashMap<u16, Prepared>,
+        prepared: Vec<((u16, u32), Prepared)>,
     ) {
         let now = self.now();
         let node = self.state.peer(self.index).node.clone();
-        for g in grants {
-            let half = prepared.remove(&g.connection).unwrap_or(Prepared::Tcp);
+        // The control plane has checked that the grants are in the order of the requests.
+        for (g, (_, half)) in grants.into_iter().zip(prepared) {
             let transition = |l: &mut FrontendEnd| l.on_answer(g.epoch, OpenAnswer::Granted, now);
             if self.advance(handle, g.connection, g.epoch, "", transition) {
                 let connection = self.connections[usize::from(g.connection)].connection;

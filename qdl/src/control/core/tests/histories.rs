@@ -7,7 +7,7 @@ use fastrand::Rng;
 use super::*;
 use crate::control::{
     core::{Link, accelerator::Refusal},
-    message::{Counters, clip},
+    message::Counters,
 };
 use crate::wire::Description;
 
@@ -35,6 +35,7 @@ struct Pipe {
 }
 
 /// State of one end that both roles share.
+#[derive(Default)]
 struct EndState {
     heard: u64,
     eof: bool,
@@ -94,12 +95,6 @@ impl History {
             2 => Fault::Stuck(rng.u64(..2) as usize),
             _ => Fault::None,
         };
-        let end = || EndState {
-            heard: 0,
-            eof: false,
-            gone: None,
-            over_at: None,
-        };
         History {
             f: frontend(with("fe-1", &auth)),
             a: accelerator(with("acc-1", &auth)),
@@ -109,7 +104,7 @@ impl History {
             now: 0,
             delay,
             gone_after: nanos(gone_after),
-            ends: [end(), end()],
+            ends: Default::default(),
             pipes: Default::default(),
             opening: None,
             answers: Vec::new(),
@@ -255,11 +250,8 @@ impl History {
                 .extend(connections.iter().map(|l| (l.connection, l.epoch)));
             self.a.opened(Ok(connections.iter().map(grant).collect()));
         } else {
-            let text = clip("193 of 200 MiB are in use");
-            self.a.opened(Err(Refusal {
-                code: ErrorCode::Budget,
-                text,
-            }));
+            let refusal = Refusal::new(ErrorCode::Budget, "193 of 200 MiB are in use");
+            self.a.opened(Err(refusal));
         }
     }
 
@@ -360,10 +352,7 @@ impl History {
                 let refused = is_chosen(&mut self.rng, 20);
                 self.a.described(match refused {
                     false => Ok(Description::default()),
-                    true => Err(Refusal {
-                        code: ErrorCode::Protocol,
-                        text: "no description".to_owned(),
-                    }),
+                    true => Err(Refusal::new(ErrorCode::Protocol, "no description")),
                 });
             }
             AcceleratorEvent::Side(id, at) => self.a.side_is(id, (at + 1, "x".to_owned())),

@@ -96,15 +96,15 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
 
 /// Each role must send its own field with the model; omitting it does not mean none.
 #[test]
-fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
+fn a_stream_and_an_engine_are_sent_by_their_roles_alone() {
     let stream = RolePart::Stream(Stream::None);
-    let engine = RolePart::Engine(EngineInfo {
+    let engine = EngineInfo {
         name: "x".to_owned(),
         tokens: true,
         at_once: 64,
         ..EngineInfo::default()
-    });
-    let (_, there) = handshake_with(|f| f.own = engine.clone());
+    };
+    let (_, there) = handshake_with(|f| f.own = RolePart::Engine(engine.clone()));
     let there = there.to_string();
     assert!(there.contains("model.stream: is missing"), "{there}");
     let mut a = local("acc-1");
@@ -114,22 +114,17 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     assert!(here.contains("model.engine: is missing"), "{here}");
     assert_remote(there, ErrorCode::Protocol, &["model.engine"]);
 
-    let both = |to: &mut dyn FnMut(Message)| {
-        let RolePart::Engine(engine) = engine.clone() else {
-            return;
-        };
-        to(Message::Model {
-            spec: ModelSpec::opaque("digest", 64, 8),
-            stream: Some(Stream::All),
-            engine: Some(engine),
-            facts: Box::default(),
-        });
-    };
     let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
     carry(&mut f, &mut a, 0);
     carry(&mut a, &mut f, 0);
     carry(&mut f, &mut a, 0);
-    both(&mut |m| a.handle(m, 0));
+    let both = Message::Model {
+        spec: ModelSpec::opaque("digest", 64, 8),
+        stream: Some(Stream::All),
+        engine: Some(engine),
+        facts: Box::default(),
+    };
+    a.handle(both, 0);
     let cause = a.link().cause().expect("refused").to_string();
     assert!(
         cause.contains("comes from the accelerator alone"),
@@ -530,7 +525,7 @@ fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
 
 /// A message about an earlier epoch must not affect the current one.
 #[test]
-fn a_word_on_an_earlier_epoch_is_ignored() {
+fn a_frame_on_an_earlier_epoch_is_ignored() {
     let (_, mut a) = session();
     for epoch in [1, 2] {
         let connections = vec![connection(0, epoch)];
@@ -593,7 +588,7 @@ fn an_answer_that_was_not_asked_for_ends_the_session_and_answers_what_was() {
 }
 
 #[test]
-fn a_silent_accelerator_is_gone_in_time_and_who_waits_is_answered() {
+fn a_silent_accelerator_is_gone_in_time_and_a_waiting_request_is_answered() {
     let (mut f, _) = session();
     f.name(5);
     let mut now = 0;
