@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_has_spoken_keeps_its_place_before_the_runtime_has_polled() {
+    async fn a_peer_that_has_spoken_keeps_its_place_though_nobody_has_looked() {
         let (port, mut lobby, _greeted) = lobby().await;
         // The kernel has accepted them, and this runtime has not polled yet.
         let first = peers(port, 1, b"xx");
