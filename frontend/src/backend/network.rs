@@ -205,11 +205,15 @@ impl Backend for Network {
     }
 
     fn outstanding(&self) -> u64 {
-        self.cluster.upgrade().map_or(0, |c| c.outstanding())
+        self.cluster
+            .upgrade()
+            .map_or(0, |c| c.dispatcher().outstanding())
     }
 
     fn completed(&self) -> u64 {
-        self.cluster.upgrade().map_or(0, |c| c.completed())
+        self.cluster
+            .upgrade()
+            .map_or(0, |c| c.dispatcher().counts().completed)
     }
 
     fn abort(&self, cause: &str) {
