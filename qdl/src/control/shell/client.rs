@@ -202,7 +202,8 @@ impl ClientHandle {
 
 impl ClientSession {
     /// Connects to `address`, the accelerator's `control.listen` (`host:port`), authenticates both
-    /// ways and compares models. Must be called on a tokio runtime that runs as long as the session.
+    /// ways and compares models. Must be called on a tokio runtime that runs as long as the
+    /// session.
     ///
     /// # Errors
     /// [`ControlError`] names the address, the missing frame or the refusal, and the remedy.

@@ -39,9 +39,9 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Listens on `address`. At most `pending` peers without a session have a place; one more evicts
-    /// the oldest silent peer, so that silent peers keep no frontend out. Must be called on a tokio
-    /// runtime, which drives the handshakes.
+    /// Listens on `address`. At most `pending` peers without a session have a place; one more
+    /// evicts the oldest silent peer, so that silent peers keep no frontend out. Must be called on
+    /// a tokio runtime, which drives the handshakes.
     ///
     /// # Errors
     /// The address is in use, is not local, or is not loopback although no token is set; or a
