@@ -36,19 +36,9 @@ fn million() -> usize {
 
 #[test]
 fn every_response_is_the_digest_of_its_own_sample() {
-    let m = model();
-    let (a, b) = (
-        Running::start(&m, NodeSetup::default()),
-        Running::start(
-            &m,
-            NodeSetup {
-                name: "acc-b",
-                ..NodeSetup::default()
-            },
-        ),
-    );
+    let (a, b) = (Running::named("acc-a"), Running::named("acc-b"));
     let total = million();
-    let front = Front::connect(&config(&[&a, &b], &m, 3, ""), 2048, total);
+    let front = Front::connect(&config(&[&a, &b], 3, ""), 2048, total);
     let (name, _) = front.cluster.name().expect("both answer");
     assert_eq!(name, "Network SUT: acc-a (digest) + acc-b (digest)");
     front.issue_in_bursts(total, 20_000);
@@ -58,29 +48,16 @@ fn every_response_is_the_digest_of_its_own_sample() {
 
 #[test]
 fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_is_back() {
-    let m = model();
-    let a = Running::start(&m, NodeSetup::default());
-    let b = Running::start(
-        &m,
-        NodeSetup {
-            name: "acc-b",
-            ..NodeSetup::default()
-        },
-    );
+    let a = Running::named("acc-a");
+    let b = Running::named("acc-b");
     let address = a.address;
     let total = 60_000;
-    let front = Front::connect(&config(&[&a, &b], &m, 2, ""), 512, total);
+    let front = Front::connect(&config(&[&a, &b], 2, ""), 512, total);
     front.issue(0..20_000);
     drop(a);
     front.issue(20_000..40_000);
     front.wait_done();
-    let again = Running::start(
-        &m,
-        NodeSetup {
-            control: address.to_string(),
-            ..NodeSetup::default()
-        },
-    );
+    let again = Running::at(address.to_string());
     front.wait_noted("is back");
     front.issue(40_000..60_000);
     front.wait_done();
@@ -107,20 +84,13 @@ impl Completer for Gated {
 
 #[test]
 fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
-    let m = model();
     let nics = || vec![tcp_nic(), tcp_nic()];
-    let a = Running::start(
-        &m,
-        NodeSetup {
-            nics: nics(),
-            ..NodeSetup::default()
-        },
-    );
+    let a = Running::over(nics());
     let address = a.address.to_string();
     let nic = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
     // One thread per NIC: only one of them hangs.
     let extra = "nic_threads: 2\ndeadlines: {connect_ms: 1000, lost_ms: 50000}\n";
-    let c = config_with(&[&a], &m, &nic.repeat(2), extra);
+    let c = config_with(&[&a], &nic.repeat(2), extra);
     let (gate, waits) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
     let front = Front::try_connect_with(&c, 64, 3000, &mut |rail, inner| match rail {
         0 => inner,
@@ -140,14 +110,11 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
         waits.load(Ordering::SeqCst)
     });
     drop(a);
-    let again = Running::start(
-        &m,
-        NodeSetup {
-            control: address.clone(),
-            nics: nics(),
-            ..NodeSetup::default()
-        },
-    );
+    let again = Running::start(NodeSetup {
+        control: address.clone(),
+        nics: nics(),
+        ..NodeSetup::default()
+    });
     // The second connection cannot be taken down; the frontend does not wait for it without limit.
     front.wait_noted("stay out of use");
     front.wait_noted("is back");
@@ -169,7 +136,7 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
     let fake = Fake::start();
     let extra = "deadlines: {connect_ms: 60000, lost_ms: 50000}\n";
     let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
-    let c = config_at(&[fake.control], &model(), nics, extra);
+    let c = config_at(&[fake.control], nics, extra);
     let front = Front::connect(&c, 64, 2000);
     front.issue(0..1000);
     front.wait_done();
@@ -187,7 +154,7 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
     // No connection is left.
     front.wait_noted("fake lost ");
     front.issue(1000..2000);
-    let outstanding = || front.cluster.outstanding();
+    let outstanding = || front.cluster.dispatcher().outstanding();
     wait("the first was never made again", &|| outstanding() == 0);
     front.check();
 }
@@ -200,7 +167,7 @@ fn a_session_that_ends_during_a_start_is_what_the_start_says() {
     fake.swallow(1);
     let extra = "deadlines: {connect_ms: 60000, lost_ms: 50000}\n";
     let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
-    let c = config_at(&[fake.control], &model(), nics, extra);
+    let c = config_at(&[fake.control], nics, extra);
     let starting = std::thread::spawn(move || Front::try_connect(&c, 64, 10).err());
     eventually("the second was never opened", || fake.swallowed() != 0);
     fake.end_session();
@@ -214,7 +181,7 @@ fn a_session_that_ends_during_a_start_is_what_the_start_says() {
 fn an_accelerator_that_has_no_name_is_an_error_that_names_it() {
     let fake = Fake::start();
     let nics = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
-    let front = Front::connect(&config_at(&[fake.control], &model(), nics, ""), 64, 10);
+    let front = Front::connect(&config_at(&[fake.control], nics, ""), 64, 10);
     let (name, _) = front.cluster.name().expect("it answers");
     assert_eq!(name, "Network SUT: fake");
     fake.forget_name();
@@ -230,7 +197,7 @@ fn an_accelerator_that_has_no_name_is_an_error_that_names_it() {
 fn a_connection_that_the_accelerator_lost_first_is_made_again() {
     let fake = Fake::start();
     let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
-    let front = Front::connect(&config_at(&[fake.control], &model(), nics, ""), 64, 1000);
+    let front = Front::connect(&config_at(&[fake.control], nics, ""), 64, 1000);
     for epoch in 1..4 {
         // The release may arrive before the NIC thread has taken its own end down.
         fake.lose(1, epoch);
@@ -244,12 +211,11 @@ fn a_connection_that_the_accelerator_lost_first_is_made_again() {
 
 #[test]
 fn nothing_of_a_cluster_is_left_once_it_is_gone() {
-    let m = model();
-    let a = Running::start(&m, NodeSetup::default());
+    let a = Running::named("acc-a");
     let finish = |f: Front| drop(f.cluster.finish());
     let drop_it = |f: Front| drop(f.cluster);
     for end in [finish as fn(Front), drop_it] {
-        let front = Front::connect(&config(&[&a], &m, 2, ""), 64, 100);
+        let front = Front::connect(&config(&[&a], 2, ""), 64, 100);
         front.issue(0..100);
         front.wait_done();
         let book = Arc::downgrade(&front.book);
@@ -261,15 +227,11 @@ fn nothing_of_a_cluster_is_left_once_it_is_gone() {
 
 #[test]
 fn slots_beyond_the_memory_budget_are_refused_in_words() {
-    let m = model();
-    let a = Running::start(
-        &m,
-        NodeSetup {
-            memory: 1 << 20,
-            ..NodeSetup::default()
-        },
-    );
-    let c = config(&[&a], &m, 2, "");
+    let a = Running::start(NodeSetup {
+        memory: 1 << 20,
+        ..NodeSetup::default()
+    });
+    let c = config(&[&a], 2, "");
     let error = Front::try_connect(&c, 1, 1).err().expect("refused");
     assert_has(&error, &["memory_mib", "acc-a"]);
 }
@@ -295,15 +257,12 @@ fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
     for len in [0, 3, 7, 30] {
         let service: Arc<dyn Service> = Arc::new(Answers(len));
         let nics = vec![tcp_nic()];
-        let node = Running::start(
-            &m,
-            NodeSetup {
-                nics,
-                service,
-                ..NodeSetup::default()
-            },
-        );
-        let front = Front::connect(&config(&[&node], &m, 1, ""), 4, 1);
+        let node = Running::start(NodeSetup {
+            nics,
+            service,
+            ..NodeSetup::default()
+        });
+        let front = Front::connect(&config(&[&node], 1, ""), 4, 1);
         front.issue(0..1);
         front.wait_noted(&format!("an answer of {len} bytes"));
         let seen = front.book.seen[0].load(Ordering::Relaxed);
@@ -320,75 +279,58 @@ fn run_over(config: &qdl::config::FrontendConfig) {
 
 #[test]
 fn an_accelerator_that_listens_on_all_addresses_of_both_families_is_used_over_either() {
-    let m = model();
     let all = NicConfig::tcp("[::]:0".parse().expect("an address"));
-    let node = Running::start(
-        &m,
-        NodeSetup {
-            control: "[::]:0".to_owned(),
-            nics: vec![all],
-            ..NodeSetup::default()
-        },
-    );
+    let node = Running::start(NodeSetup {
+        control: "[::]:0".to_owned(),
+        nics: vec![all],
+        ..NodeSetup::default()
+    });
     for own in ["127.0.0.1", "::1"] {
         let ip: std::net::IpAddr = own.parse().expect("an address");
         let control = (ip, node.address.port()).into();
         let nics = format!("  - address: '{own}'\n");
-        run_over(&config_at(&[control], &m, &nics, ""));
+        run_over(&config_at(&[control], &nics, ""));
         // The NIC's address family differs from that of the control plane's address.
         let other = if own == "::1" { "127.0.0.1" } else { "::1" };
         let nics = format!("  - address: '{other}'\n");
-        let e = Front::try_connect(&config_at(&[control], &m, &nics, ""), 1, 1).err();
+        let e = Front::try_connect(&config_at(&[control], &nics, ""), 1, 1).err();
         assert_has(&e.expect("no way"), &[other, "one is IPv4, the other IPv6"]);
     }
     let four = NicConfig::tcp("0.0.0.0:0".parse().expect("an address"));
-    let node = Running::start(
-        &m,
-        NodeSetup {
-            control: "[::]:0".to_owned(),
-            nics: vec![four],
-            ..NodeSetup::default()
-        },
-    );
+    let node = Running::start(NodeSetup {
+        control: "[::]:0".to_owned(),
+        nics: vec![four],
+        ..NodeSetup::default()
+    });
     let control = (std::net::Ipv6Addr::LOCALHOST, node.address.port()).into();
-    let c = config_at(&[control], &m, "  - address: '::1'\n", "");
+    let c = config_at(&[control], "  - address: '::1'\n", "");
     let e = Front::try_connect(&c, 1, 1).err().expect("no way");
     assert_has(&e, &["nics[0].listen", "listen on [::]"]);
 }
 
 #[tokio::test]
-async fn who_comes_to_the_port_of_the_other_plane_is_told_by_name() {
-    let m = model();
+async fn a_connection_to_the_port_of_the_other_plane_is_refused_by_name() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
     let data = free.expect("a port");
-    let node = std::thread::spawn(move || {
-        let m = model();
-        Running::start(
-            &m,
-            NodeSetup {
-                nics: vec![NicConfig::tcp(data)],
-                ..NodeSetup::default()
-            },
-        )
-    });
+    let node = std::thread::spawn(move || Running::over(vec![NicConfig::tcp(data)]));
     let node = node.join().expect("started");
     let control = node.address;
-    let told = std::thread::spawn(move || {
-        let c = config_at(&[data], &m, "  - address: 127.0.0.1\n", "");
+    let error = std::thread::spawn(move || {
+        let c = config_at(&[data], "  - address: 127.0.0.1\n", "");
         Front::try_connect(&c, 1, 1).err().expect("no control port")
     });
-    let told = told.join().expect("no panic");
+    let error = error.join().expect("no panic");
     let own = format!("whose control port is {}", control.port());
-    assert_has(&told, &["the data port of nics[0] of acc-a", &own]);
+    assert_has(&error, &["the data port of nics[0] of acc-a", &own]);
     let preamble = Preamble {
         connection: 0,
         epoch: 1,
         key: [0; 16],
     };
     let patience = Duration::from_secs(20);
-    let told = TcpDevice::connect(control.ip(), control, &preamble, None, patience).await;
-    let told = told.expect_err("no data port").to_string();
-    assert_has(&told, &["it is a control port"]);
+    let error = TcpDevice::connect(control.ip(), control, &preamble, None, patience).await;
+    let error = error.expect_err("no data port").to_string();
+    assert_has(&error, &["it is a control port"]);
 }
 
 /// Like [`Digest`], but refuses one sample in 40 at its first attempt, with a reason longer than
@@ -413,13 +355,12 @@ impl Service for Picky {
 
 #[test]
 fn one_refused_sample_in_forty_is_tried_again_and_nothing_else() {
-    let m = model();
     let setup = NodeSetup {
         service: Arc::new(Picky::default()),
         ..NodeSetup::default()
     };
-    let node = Running::start(&m, setup);
-    let front = Front::connect(&config(&[&node], &m, 3, ""), 512, 2_000);
+    let node = Running::start(setup);
+    let front = Front::connect(&config(&[&node], 3, ""), 512, 2_000);
     front.issue_in_bursts(2_000, 500);
     front.wait_done();
     // The whole reason of the first refusal may arrive after its sample.

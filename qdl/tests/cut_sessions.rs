@@ -171,18 +171,15 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
     let slot = request_stride(&m).expect("small") + response_stride(&m).expect("small");
     // Just enough for one frontend: any leak refuses the next.
     let memory = CONNECTIONS * SLOTS * slot;
-    let node = Running::start(
-        &m,
-        NodeSetup {
-            memory,
-            nics: vec![accelerators],
-            ..NodeSetup::default()
-        },
-    );
+    let node = Running::start(NodeSetup {
+        memory,
+        nics: vec![accelerators],
+        ..NodeSetup::default()
+    });
     let scissors = Scissors::before(node.address);
     let nics = format!("  - {{{nic}: {CONNECTIONS}, slots: {SLOTS}}}\n");
     let extra = "deadlines: {connect_ms: 5000}\n";
-    let cut = config_at(&[scissors.address], &m, &nics, extra);
+    let cut = config_at(&[scissors.address], &nics, extra);
     let whole = || {
         scissors.left.store(i64::MAX, SeqCst);
         let end = Instant::now() + PATIENCE;

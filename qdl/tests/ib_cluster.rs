@@ -31,26 +31,19 @@ fn on_devices() -> bool {
 /// Two rails between the two devices, one for each of the frontend's entries.
 fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     let [one, two] = devices();
-    let m = model();
     // An emulated machine delays acknowledgements for long; with the default that counts as a loss.
     let nic = || {
         let mut nic = NicConfig::ib(&two);
         ib_keys(&mut nic).timeout = 18;
         nic
     };
-    let node = Running::start(
-        &m,
-        NodeSetup {
-            nics: vec![nic(), nic()],
-            ..NodeSetup::default()
-        },
-    );
+    let node = Running::over(vec![nic(), nic()]);
     // A user who is not root has little lockable memory; a device in a guest has more.
     let slots = if on_devices() { 32 } else { 4 };
     let entry = format!(
         "  - device: {one}\n    queue_pairs: 4\n    slots: {slots}\n    timeout: 18\n{change}"
     );
-    let config = config_with(&[&node], &m, &format!("{entry}{entry}"), "");
+    let config = config_with(&[&node], &format!("{entry}{entry}"), "");
     (node, config)
 }
 
@@ -87,17 +80,10 @@ fn a_sleeping_rail_is_woken_by_events() {
 
 #[test]
 fn a_nic_that_is_missing_is_named() {
-    let m = model();
     let [_, two] = devices();
     let nic = NicConfig::ib(&two);
-    let node = Running::start(
-        &m,
-        NodeSetup {
-            nics: vec![nic],
-            ..NodeSetup::default()
-        },
-    );
-    let config = config_with(&[&node], &m, "  - device: stub9\n", "");
+    let node = Running::over(vec![nic]);
+    let config = config_with(&[&node], "  - device: stub9\n", "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");
     assert!(text.contains("nics[0]") && text.contains("stub9"), "{text}");
 }
@@ -105,10 +91,9 @@ fn a_nic_that_is_missing_is_named() {
 #[test]
 fn fabrics_that_differ_are_named_at_both_ends() {
     let _alone = ALONE.lock();
-    let m = model();
     let [one, _] = devices();
-    let node = Running::start(&m, NodeSetup::default());
-    let config = config_with(&[&node], &m, &format!("  - device: {one}\n"), "");
+    let node = Running::named("acc-a");
+    let config = config_with(&[&node], &format!("  - device: {one}\n"), "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");
     assert_has(&text, &["asks for the ib fabric", "acc-a is tcp"]);
 }

@@ -83,21 +83,17 @@ impl Service for OnGpu {
 fn run(service: OnGpu, gpudirect: bool, total: usize) -> (u64, u64) {
     let service = Arc::new(service);
     let erased: Arc<dyn Service> = service.clone();
-    let m = model();
     let mut nic = NicConfig::ib("stub1");
     nic.gpu = Some(77);
     ib_keys(&mut nic).gpudirect = gpudirect;
     let nics = vec![nic];
-    let node = Running::start(
-        &m,
-        NodeSetup {
-            nics,
-            service: erased,
-            ..NodeSetup::default()
-        },
-    );
+    let node = Running::start(NodeSetup {
+        nics,
+        service: erased,
+        ..NodeSetup::default()
+    });
     let entry = "  - device: stub0\n    queue_pairs: 3\n    slots: 16\n";
-    let config = config_with(&[&node], &m, entry, "");
+    let config = config_with(&[&node], entry, "");
     let front = Front::connect(&config, 64, total);
     for at in (0..total).step_by(50) {
         front.issue(at..(at + 50).min(total));

@@ -20,9 +20,10 @@ fn node() -> (Running, Receiver<ServedReport>) {
     let setup = NodeSetup {
         memory: 1 << 20,
         drain_ms: 100,
+        model: small(),
         ..NodeSetup::default()
     };
-    Running::reporting(&small(), setup)
+    Running::reporting(setup)
 }
 
 /// A step of a frontend; `None` once it has left.

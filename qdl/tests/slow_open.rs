@@ -55,7 +55,7 @@ fn node(service: &Arc<Gated>) -> NodeSetup {
 
 fn frontend(node: &Running, deadlines: &str) -> FrontendConfig {
     let nics = format!("  - {{device: stub0, queue_pairs: 2, slots: {SLOTS}}}\n");
-    config_with(&[node], &model(), &nics, deadlines)
+    config_with(&[node], &nics, deadlines)
 }
 
 fn wait_for_queue_pairs(expected: usize) {
@@ -67,7 +67,7 @@ fn wait_for_queue_pairs(expected: usize) {
 #[test]
 fn a_frontend_that_leaves_during_open_leaves_nothing_behind() {
     let service = Arc::new(Gated::default());
-    let (node, reports) = Running::reporting(&model(), node(&service));
+    let (node, reports) = Running::reporting(node(&service));
     let held = service.0.lock().expect("alive");
     let hasty = frontend(&node, "deadlines: {connect_ms: 300}\n");
     let refused = Front::try_connect(&hasty, 4, 1).err();
@@ -94,7 +94,7 @@ fn a_frontend_that_leaves_during_open_leaves_nothing_behind() {
 #[test]
 fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
     let service = Arc::new(Gated::default());
-    let node = Running::start(&model(), node(&service));
+    let node = Running::start(node(&service));
     let deadlines = "deadlines: {connect_ms: 300, lost_ms: 50000}\n";
     let front = Front::connect(&frontend(&node, deadlines), 64, 1000);
     let held = service.0.lock().expect("alive");

@@ -88,7 +88,7 @@ impl Network {
                 [cluster.link_notes(), cluster.machine_notes()].concat(),
             ),
             links: cluster.link_notes(),
-            facts: (cluster.facts(), cluster.peer_facts()),
+            facts: cluster.facts(),
             held: Mutex::new(Some(cluster)),
             verdict: verdict.clone(),
         })
@@ -171,7 +171,8 @@ impl Backend for Network {
         match cluster.name() {
             Ok((name, took)) => (name, Some(took)),
             Err(e) => {
-                let issued = cluster.completed() + cluster.outstanding() > 0;
+                let dispatcher = cluster.dispatcher();
+                let issued = dispatcher.counts().completed + dispatcher.outstanding() > 0;
                 self.verdict.fail(without_name(issued), e.to_string());
                 (format!("Network SUT: ({e})"), None)
             }
@@ -204,11 +205,15 @@ impl Backend for Network {
     }
 
     fn outstanding(&self) -> u64 {
-        self.cluster.upgrade().map_or(0, |c| c.outstanding())
+        self.cluster
+            .upgrade()
+            .map_or(0, |c| c.dispatcher().outstanding())
     }
 
     fn completed(&self) -> u64 {
-        self.cluster.upgrade().map_or(0, |c| c.completed())
+        self.cluster
+            .upgrade()
+            .map_or(0, |c| c.dispatcher().counts().completed)
     }
 
     fn abort(&self, cause: &str) {

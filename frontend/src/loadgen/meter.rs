@@ -145,7 +145,7 @@ mod tests {
     fn issue_threads_are_distinguished() {
         let issue = IssueThreads::default();
         issue.add_this();
-        let used = usage(&issue.all(), NicUse::default());
+        let used = usage(&fabric::os::thread_times(), &issue.all(), NicUse::default());
         assert_eq!(used.group(ISSUE).map(|g| g.threads), Some(1));
     }
 }

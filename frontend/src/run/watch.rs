@@ -12,7 +12,7 @@ use std::{
 use ::report::SoFar;
 use fabric::{clock::now_ns, os::thread_times, wire::Stream};
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
-use qdl::run::usage_of;
+use qdl::run::usage;
 use record::LossRecord;
 
 use super::{Result, readings::Readings};
@@ -172,7 +172,7 @@ impl Watch {
             let read = || {
                 let threads = thread_times();
                 gather.threads(now, &threads, &issue);
-                usage_of(&threads, &issue, self.backend.nic_use())
+                usage(&threads, &issue, self.backend.nic_use())
             };
             self.meter.look(outstanding > 0, read);
             let rates = self.rates.rates();

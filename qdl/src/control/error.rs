@@ -12,6 +12,7 @@ use super::{
 
 /// Error of opening a session, or cause of its end. A `peer` is its address, behind its node name
 /// once that is known: `acc-1 (10.0.0.1:7400)`.
+#[allow(missing_docs, reason = "the texts say what each field is")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {
     /// The connection attempt failed.
@@ -20,17 +21,13 @@ pub enum ControlError {
          control.listen?"
     )]
     Connect {
-        /// The address tried.
         peer: String,
-        /// The system's error.
         source: Arc<io::Error>,
     },
     /// Every attempt failed for the whole time that an accelerator may take to load.
     #[error("{error}; it was tried for {} s (deadlines.connect_ms)", after.as_secs_f64())]
     StillLoading {
-        /// Error of the last attempt.
         error: Box<ControlError>,
-        /// Duration of the attempts.
         after: Duration,
     },
     /// A deadline passed.
@@ -38,51 +35,34 @@ pub enum ControlError {
         "{peer}: no {waiting_for} within {after:?}; is it running, reachable and not overloaded?"
     )]
     Timeout {
-        /// The silent peer.
         peer: String,
         /// The frame or action that did not come in time.
         waiting_for: &'static str,
-        /// The time limit.
         after: Duration,
     },
     /// The peer closed the connection without an error frame.
     #[error("{peer}: closed the control connection while {waiting_for} was expected; see its log")]
     Closed {
-        /// The peer.
         peer: String,
-        /// The frame that was expected.
         waiting_for: &'static str,
     },
     /// The peer's end of a session vanished without a bye.
     #[error("{peer}: its program ended or was killed; see its log")]
-    Vanished {
-        /// The peer.
-        peer: String,
-    },
+    Vanished { peer: String },
     /// The socket failed.
     #[error("{peer}: {doing} on the control connection: {source}")]
     Io {
-        /// The peer.
         peer: String,
-        /// The failing operation.
         doing: &'static str,
-        /// The system's error.
         source: Arc<io::Error>,
     },
     /// The peer sent an unreadable frame.
     #[error("{peer}: {source}")]
-    Frame {
-        /// The peer.
-        peer: String,
-        /// Problem of the frame.
-        source: FrameError,
-    },
+    Frame { peer: String, source: FrameError },
     /// The peer sent a frame that is out of order.
     #[error("{peer}: sent {got} where {expected} was expected")]
     Unexpected {
-        /// The peer.
         peer: String,
-        /// Type of the frame.
         got: &'static str,
         /// Types that the protocol expects here.
         expected: &'static str,
@@ -90,13 +70,9 @@ pub enum ControlError {
     /// The peer sent a field whose value is invalid in this state.
     #[error("{peer}: {kind}.{field}: {problem}")]
     Field {
-        /// The peer.
         peer: String,
-        /// Type of the frame.
         kind: &'static str,
-        /// Field within it.
         field: &'static str,
-        /// Problem of the value.
         problem: String,
     },
     /// The peer speaks a different protocol version.
@@ -104,16 +80,10 @@ pub enum ControlError {
         "{peer}: speaks protocol version {theirs}, this node speaks {VERSION}: run the same \
          release on both"
     )]
-    Version {
-        /// The peer.
-        peer: String,
-        /// The peer's version.
-        theirs: u64,
-    },
+    Version { peer: String, theirs: u64 },
     /// Both nodes are frontends, or both are accelerators.
     #[error("{peer}: is {theirs} too: a frontend talks to an accelerator; check the address")]
     Role {
-        /// The peer.
         peer: String,
         /// The peer's role, equal to this node's.
         theirs: Role,
@@ -121,11 +91,9 @@ pub enum ControlError {
     /// Two nodes have the same name.
     #[error("node name {node:?} is taken by {first} and by {second}: names must be unique")]
     NameTaken {
-        /// The shared name.
         node: String,
         /// Address of the first node, or `this node`.
         first: String,
-        /// The second node.
         second: String,
     },
     /// Only one of the two sides has a token.
@@ -135,32 +103,25 @@ pub enum ControlError {
         if *here { "wants one" } else { "has none" }
     )]
     TokenMissing {
-        /// The peer.
         peer: String,
         /// Whether this node has the token.
         here: bool,
     },
     /// The peer's proof is wrong.
     #[error("{peer}: its token is not this node's: token_file must hold the same on both")]
-    TokenWrong {
-        /// The peer.
-        peer: String,
-    },
+    TokenWrong { peer: String },
     /// This node's token or policy is invalid.
     #[error(transparent)]
     Auth(#[from] AuthError),
     /// The nodes run different models.
     #[error("{peer}: {mismatch}: both nodes must name the same model")]
     Model {
-        /// The peer.
         peer: String,
-        /// First difference.
         mismatch: ModelMismatch,
     },
     /// The accelerator serves a different frontend.
     #[error("{peer}: came while frontend {served} is served")]
     Busy {
-        /// The frontend that connected.
         peer: String,
         /// Node name of the frontend being served.
         served: String,
@@ -168,23 +129,16 @@ pub enum ControlError {
     /// The peer refused a request; the session goes on.
     #[error("{peer}: refused {asked} ({code}): {text}")]
     Refused {
-        /// The peer.
         peer: String,
-        /// Type of the refused request.
         asked: &'static str,
-        /// The peer's error code.
         code: ErrorCode,
-        /// The peer's explanation.
         text: String,
     },
     /// The peer ended the session with an error frame.
     #[error("{peer}: ended the session ({code}): {text}")]
     Remote {
-        /// The peer.
         peer: String,
-        /// The peer's error code.
         code: ErrorCode,
-        /// The peer's explanation.
         text: String,
     },
     /// The peer sent no frame for too long.
@@ -192,22 +146,13 @@ pub enum ControlError {
         "{peer}: not heard of for {:.2} s on the control connection; it counts as gone",
         silent.as_secs_f64()
     )]
-    Silent {
-        /// The silent peer.
-        peer: String,
-        /// Duration of the silence.
-        silent: Duration,
-    },
+    Silent { peer: String, silent: Duration },
     /// The session ended in good order.
     #[error("{peer}: said bye")]
-    Bye {
-        /// The peer.
-        peer: String,
-    },
+    Bye { peer: String },
     /// This node ended the session.
     #[error("{peer}: session ended by this node ({code}): {text}")]
     Ended {
-        /// The peer.
         peer: String,
         /// Error code sent to the peer.
         code: ErrorCode,
@@ -216,20 +161,10 @@ pub enum ControlError {
     },
     /// The owner of the session does not read its events.
     #[error("{peer}: {unread} events of its session were left unread")]
-    EventsUnread {
-        /// The peer.
-        peer: String,
-        /// Number of unread events.
-        unread: usize,
-    },
+    EventsUnread { peer: String, unread: usize },
     /// A setting of this node is invalid.
     #[error("{key}: {problem}")]
-    Setting {
-        /// Key of the setting.
-        key: &'static str,
-        /// Problem of the setting.
-        problem: String,
-    },
+    Setting { key: &'static str, problem: String },
     /// The system has no random bytes.
     #[error("no random bytes from the system: {0}")]
     Random(Arc<io::Error>),

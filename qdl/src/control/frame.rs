@@ -23,6 +23,7 @@ pub(crate) const MAX_FRAME_BEFORE_AUTH: usize = 4096;
 const QUOTED: usize = 160;
 
 /// Error of reading or writing a frame.
+#[allow(missing_docs, reason = "the texts say what each field is")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length exceeds the limit.
@@ -30,12 +31,7 @@ pub enum FrameError {
         "a frame of {bytes} bytes, {limit} are allowed; is that a control connection of this \
          protocol?"
     )]
-    TooLong {
-        /// The announced length.
-        bytes: u64,
-        /// The limit.
-        limit: usize,
-    },
+    TooLong { bytes: u64, limit: usize },
     /// The bytes open a data connection.
     #[error(
         "a data connection at a control port: control.listen and nics[].listen are two ports, and \
@@ -50,33 +46,19 @@ pub enum FrameError {
     },
     /// The bytes are no JSON object.
     #[error("a frame that is no JSON object: {detail}")]
-    NotJson {
-        /// Position and cause.
-        detail: String,
-    },
+    NotJson { detail: String },
     /// The object has no string field `type`.
     #[error("a frame without a field `type` that is a string")]
     NoType,
     /// This version has no such `type`.
     #[error("a frame of unknown type {name:?}; version {VERSION} of the protocol has no such type")]
-    UnknownType {
-        /// The unknown type.
-        name: String,
-    },
+    UnknownType { name: String },
     /// A field is missing, unknown, of the wrong type or outside its limits.
     #[error("frame {kind}: {detail}")]
-    BadField {
-        /// Type of the frame.
-        kind: String,
-        /// The field and its problem.
-        detail: String,
-    },
+    BadField { kind: String, detail: String },
     /// A hello of a different version, whatever its other fields.
     #[error("a hello of protocol version {theirs}, this node speaks {VERSION}")]
-    Version {
-        /// The peer's version.
-        theirs: u64,
-    },
+    Version { theirs: u64 },
     /// The socket failed.
     #[error("control connection: {0}")]
     Io(Arc<io::Error>),
@@ -188,9 +170,9 @@ pub(crate) fn refusal(text: &str) -> Bytes {
 /// Decodes and checks the JSON of one frame.
 fn parse(json: &[u8]) -> Result<Message, FrameError> {
     let message = serde_json::from_slice(json).map_err(|e| explain(json, &e))?;
-    check(&message).map_err(|o| FrameError::BadField {
+    check(&message).map_err(|(field, problem)| FrameError::BadField {
         kind: message.kind().to_owned(),
-        detail: format!("{}: {}", o.field, o.problem),
+        detail: format!("{field}: {problem}"),
     })?;
     Ok(message)
 }

@@ -111,18 +111,8 @@ const COUNTS: [&str; 5] = [
     "model.engine.at_once",
 ];
 
-/// A field that exceeds its limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outside {
-    /// Name of the field.
-    pub field: &'static str,
-    /// Problem of its value.
-    pub problem: String,
-}
-
-fn outside<T>(field: &'static str, problem: String) -> Result<T, Outside> {
-    Err(Outside { field, problem })
-}
+/// A field that exceeds its limits, and the problem of its value.
+type Outside = (&'static str, String);
 
 /// Checks a node name: 1 to [`MAX_NODE`] letters, digits, `.`, `_` and `-`. It becomes part of the
 /// SUT's name and of file names.
@@ -154,9 +144,9 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         Message::Hello {
             heartbeat_ms: 0, ..
         } => {
-            return outside("heartbeat_ms", "0, must be at least 1".to_owned());
+            return Err(("heartbeat_ms", "0, must be at least 1".to_owned()));
         }
-        Message::Hello { node, .. } => check_node_name(node).or_else(|p| outside("node", p))?,
+        Message::Hello { node, .. } => check_node_name(node).map_err(|p| ("node", p))?,
         Message::Model { spec, .. } => check_sizes(spec)?,
         Message::Open { connections, .. } => {
             check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
@@ -164,21 +154,19 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
                 |l: &&ConnectionRequest| l.request_stride == 0 || l.response_stride == 0;
             if let Some(l) = connections.iter().find(no_stride) {
                 let problem = format!("connection {}: a stride of 0 bytes", l.connection);
-                return outside("connections", problem);
+                return Err(("connections", problem));
             }
         }
         Message::Opened { connections, .. } => {
             check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
         }
         Message::Described { description, .. } => {
-            description
-                .check()
-                .or_else(|(field, p)| outside(field, p))?;
+            description.check()?;
         }
         _ => {}
     }
     let kind = message.kind();
-    let json = serde_json::to_value(message).or_else(|e| outside(kind, e.to_string()))?;
+    let json = serde_json::to_value(message).map_err(|e| (kind, e.to_string()))?;
     check_value(kind, &mut kind.to_owned(), &json)
 }
 
@@ -207,7 +195,7 @@ fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(
             {
                 let n = items.len();
                 let problem = format!("{n}, must be {} to {}", may.start(), may.end());
-                return outside(field, problem);
+                return Err((field, problem));
             }
             items
                 .iter()
@@ -220,16 +208,16 @@ fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(
                 Hash(digits) => check_hash(text, *digits),
                 List(_) | Free => Ok(()),
             };
-            checked.or_else(|problem| match known {
-                Some(_) => outside(field, problem),
-                None => outside(kind, format!("{}: {problem}", &path[kind.len() + 1..])),
+            checked.map_err(|problem| match known {
+                Some(_) => (field, problem),
+                None => (kind, format!("{}: {problem}", &path[kind.len() + 1..])),
             })
         }
         Value::Number(n) if n.as_u64().is_some_and(|n| n > MAX_COUNT) => {
             let counted = COUNTS.iter().find(|counts| path.starts_with(**counts));
             counted.map_or(Ok(()), |counts| {
                 let field = &counts[kind.len() + 1..];
-                outside(field, format!("{n}, must be at most {MAX_COUNT}"))
+                Err((field, format!("{n}, must be at most {MAX_COUNT}")))
             })
         }
         _ => Ok(()),
@@ -277,18 +265,18 @@ fn check_connections(
         } else {
             continue;
         };
-        return outside("connections", format!("connection {connection}: {problem}"));
+        return Err(("connections", format!("connection {connection}: {problem}")));
     }
     Ok(())
 }
 
 fn check_sizes(model: &ModelSpec) -> Result<(), Outside> {
     if !model.other_outputs.is_empty() && model.outputs().any(|t| t.ragged) {
-        return outside("spec.output", "one of several is ragged".to_owned());
+        return Err(("spec.output", "one of several is ragged".to_owned()));
     }
     let each = |field, bytes| match bytes {
         Some(n) if n <= MAX_SAMPLE => Ok(()),
-        _ => outside(field, format!("more than {MAX_SAMPLE} bytes a sample")),
+        _ => Err((field, format!("more than {MAX_SAMPLE} bytes a sample"))),
     };
     model
         .inputs

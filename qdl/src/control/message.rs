@@ -37,10 +37,7 @@ impl Role {
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Role::Frontend => "frontend",
-            Role::Accelerator => "accelerator",
-        })
+        self.serialize(f)
     }
 }
 
@@ -80,17 +77,7 @@ pub enum ErrorCode {
 
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ErrorCode::Version => "version",
-            ErrorCode::Role => "role",
-            ErrorCode::Auth => "auth",
-            ErrorCode::Busy => "busy",
-            ErrorCode::Model => "model",
-            ErrorCode::NameTaken => "name_taken",
-            ErrorCode::Budget => "budget",
-            ErrorCode::Protocol => "protocol",
-            ErrorCode::ShuttingDown => "shutting_down",
-        })
+        self.serialize(f)
     }
 }
 

@@ -11,9 +11,9 @@
 //! The control plane is not on a sample's path. Every wait has a deadline, every frame is checked
 //! before use, and an unauthenticated peer learns nothing but the hello.
 
-pub mod frame;
-pub mod limits;
-pub mod message;
+pub(crate) mod frame;
+pub(crate) mod limits;
+pub(crate) mod message;
 
 mod auth;
 mod core;
@@ -26,7 +26,8 @@ mod shell;
 mod tests;
 
 pub use self::core::{
-    Timing, accelerator::Refusal, frontend::ClientEvent, heartbeat::HeartbeatCfgs,
+    LocalNode, RolePart, Timing, accelerator::Refusal, frontend::ClientEvent,
+    heartbeat::HeartbeatCfgs,
 };
 pub use auth::{Auth, AuthError, Token};
 pub use error::ControlError;
@@ -35,8 +36,7 @@ pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
     RequestTransport, Role, Scores,
 };
-pub(crate) use shell::ClientParams;
 pub use shell::{
-    ClientEvents, ClientHandle, ClientSession, Pending, Server, ServerHandle, ServerParams,
-    ServerSession, SessionHandler,
+    ClientEvents, ClientHandle, ClientSession, Pending, Server, ServerHandle, ServerSession,
+    SessionHandler,
 };

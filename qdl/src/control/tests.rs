@@ -1,5 +1,4 @@
-//! Sessions over loopback sockets. [`Raw`] frames its JSON by hand, so that the tests check the
-//! bytes on the wire independently of the codec.
+//! Sessions over loopback sockets.
 
 pub(in crate::control) mod codec;
 mod sessions;
@@ -15,7 +14,6 @@ use std::{
 
 use fabric::wire::Stream;
 use record::{EngineInfo, NodeFacts};
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -24,81 +22,40 @@ use tokio::{
 };
 
 use super::*;
-use crate::{control::message::VERSION, model::ModelSpec, wire::Description};
+use crate::{control::message::Hex, model::ModelSpec, wire::Description};
 
 /// Time limit that no sound test reaches.
 const LONG: Duration = Duration::from_secs(20);
 
-const TOKEN: &str = "0123456789abcdef";
-
-fn token(text: &str) -> Auth {
+pub(in crate::control) fn token(text: &str) -> Auth {
     Auth::Token(Token::new(text.as_bytes()).expect("long enough"))
 }
 
-fn model() -> ModelSpec {
-    ModelSpec::opaque("digest", 64, 8)
-}
-
-fn engine() -> EngineInfo {
-    EngineInfo {
-        name: "digest".to_owned(),
-        ..EngineInfo::default()
-    }
-}
-
-fn facts(host: &str) -> NodeFacts {
-    NodeFacts {
-        host: host.to_owned(),
-        boot: Some("0123456789abcdef0123456789abcdef".to_owned()),
-        ..NodeFacts::default()
-    }
-}
-
-/// Time limits so long that no session times out on a slow machine.
-fn patient() -> Timing {
-    let s = Duration::from_secs;
-    Timing {
-        step: LONG,
-        heartbeat: HeartbeatCfgs {
-            every: Duration::from_millis(20),
-            gone_after: s(30),
+/// A node's part in its sessions: a frontend's for a name that begins with `fe`. The time limits
+/// are so long that no session times out on a slow machine.
+pub(in crate::control) fn local(node: &str) -> LocalNode {
+    LocalNode {
+        node: node.to_owned(),
+        auth: token("0123456789abcdef"),
+        model: ModelSpec::opaque("digest", 64, 8),
+        own: match node.starts_with("fe") {
+            true => RolePart::Stream(Stream::First),
+            false => RolePart::Engine(EngineInfo {
+                name: "digest".to_owned(),
+                ..EngineInfo::default()
+            }),
         },
-    }
-}
-
-/// Time limits that give a silent peer up quickly.
-fn hasty() -> Timing {
-    let ms = Duration::from_millis;
-    Timing {
-        step: LONG,
-        heartbeat: HeartbeatCfgs {
-            every: ms(20),
-            gone_after: ms(300),
+        facts: NodeFacts {
+            host: format!("host of {node}"),
+            ..NodeFacts::default()
         },
-    }
-}
-
-fn server_params() -> ServerParams {
-    ServerParams {
-        node: "acc-1".to_owned(),
-        auth: token(TOKEN),
-        model: model(),
-        engine: engine(),
-        facts: facts("there"),
-        timing: patient(),
-        pending: 16,
-    }
-}
-
-fn client_params(address: SocketAddr) -> ClientParams {
-    ClientParams {
-        address: address.to_string(),
-        node: "fe-1".to_owned(),
-        auth: token(TOKEN),
-        model: model(),
-        stream: Stream::First,
-        facts: facts("here"),
-        timing: patient(),
+        timing: Timing {
+            step: LONG,
+            heartbeat: HeartbeatCfgs {
+                every: Duration::from_millis(20),
+                gone_after: Duration::from_secs(30),
+            },
+        },
     }
 }
 
@@ -106,8 +63,12 @@ fn any_port() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-async fn bind(params: ServerParams) -> Server {
-    Server::bind(any_port(), params).await.expect("bound")
+async fn connect(address: SocketAddr, local: LocalNode) -> Result<ClientSession, ControlError> {
+    ClientSession::connect(address.to_string(), local).await
+}
+
+async fn bind(local: LocalNode) -> Server {
+    Server::bind(any_port(), 16, local).await.expect("bound")
 }
 
 /// A call that a handler received.
@@ -119,10 +80,9 @@ enum HandlerCall {
     Gone(String, bool),
 }
 
-/// Grants connections up to a budget of slots, and reports its calls.
+/// Grants every connection, and reports its calls.
 struct Handler {
     calls: mpsc::UnboundedSender<HandlerCall>,
-    budget: u32,
     drains: AtomicU32,
 }
 
@@ -131,7 +91,6 @@ impl Handler {
         let (calls, received) = mpsc::unbounded_channel();
         let handler = Handler {
             calls,
-            budget: 4096,
             drains: AtomicU32::new(0),
         };
         (Arc::new(handler), received)
@@ -145,27 +104,7 @@ impl Handler {
 impl SessionHandler for Handler {
     fn open(&self, connections: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
         self.report(HandlerCall::Open(connections.to_vec()));
-        let slots: u32 = connections.iter().map(|l| l.slots).sum();
-        if slots > self.budget {
-            return Err(Refusal {
-                code: ErrorCode::Budget,
-                text: format!("{slots} slots asked for, {} there are", self.budget),
-            });
-        }
-        Ok(connections
-            .iter()
-            .map(|l| ConnectionGrant {
-                connection: l.connection,
-                epoch: l.epoch,
-                slots: l.slots,
-                nic: l.nic,
-                gpu: None,
-                key: Key::random().expect("random bytes"),
-                transport: GrantTransport::Tcp {
-                    address: any_port(),
-                },
-            })
-            .collect())
+        Ok(connections.iter().map(grant).collect())
     }
 
     fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
@@ -203,72 +142,31 @@ impl SessionHandler for Handler {
     }
 }
 
-fn connection(connection: u16, epoch: u32, slots: u32) -> ConnectionRequest {
+pub(in crate::control) fn connection(connection: u16, epoch: u32) -> ConnectionRequest {
     ConnectionRequest {
         connection,
         nic: 0,
         gpu_turn: 0,
         epoch,
-        slots,
+        slots: 4,
         request_stride: 64,
         response_stride: 24,
         transport: RequestTransport::Tcp {},
     }
 }
 
-/// A peer that sends raw bytes.
-struct Raw(TcpStream);
-
-impl Raw {
-    async fn connect(address: SocketAddr) -> Raw {
-        Raw(TcpStream::connect(address).await.expect("connected"))
+pub(in crate::control) fn grant(request: &ConnectionRequest) -> ConnectionGrant {
+    ConnectionGrant {
+        connection: request.connection,
+        epoch: request.epoch,
+        slots: request.slots,
+        nic: 0,
+        gpu: None,
+        key: Hex([7; 16]),
+        transport: GrantTransport::Tcp {
+            address: any_port(),
+        },
     }
-
-    async fn bytes(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).await.expect("written");
-    }
-
-    async fn say(&mut self, value: Value) {
-        let json = value.to_string();
-        let mut bytes = (json.len() as u32).to_be_bytes().to_vec();
-        bytes.extend(json.as_bytes());
-        self.bytes(&bytes).await;
-    }
-
-    /// The next frame, `None` at the end.
-    async fn hear(&mut self) -> Option<Value> {
-        timeout(LONG, async {
-            let mut len = [0; 4];
-            self.0.read_exact(&mut len).await.ok()?;
-            let mut json = vec![0; u32::from_be_bytes(len) as usize];
-            self.0.read_exact(&mut json).await.expect("a whole frame");
-            Some(serde_json::from_slice(&json).expect("JSON"))
-        })
-        .await
-        .expect("an answer")
-    }
-
-    /// The next frame of this type; skips heartbeats.
-    async fn hear_type(&mut self, kind: &str) -> Value {
-        timeout(LONG, async {
-            loop {
-                let frame = self.hear().await.expect("a frame");
-                if frame["type"] == kind {
-                    return frame;
-                }
-                assert_eq!(frame["type"], "heartbeat", "{frame} instead of {kind}");
-            }
-        })
-        .await
-        .expect("a frame of this type in time")
-    }
-}
-
-fn hello(node: &str) -> Value {
-    json!({
-        "type": "hello", "version": VERSION, "role": "frontend", "node": node, "auth": "none",
-        "nonce": "00".repeat(32), "heartbeat_ms": 10,
-    })
 }
 
 /// All calls up to the end of a session.
@@ -303,20 +201,14 @@ async fn aside<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
 async fn gone(events: &mut ClientEvents) -> ControlError {
     let cause = timeout(LONG, async {
         loop {
-            match events.next().await.expect("not over yet") {
-                ClientEvent::Gone(cause) => return cause,
-                _ => continue,
+            if let ClientEvent::Gone(cause) = events.next().await {
+                return cause;
             }
         }
     })
     .await
     .expect("gone in time");
-    assert!(events.next().await.is_none(), "gone is told once");
+    let again = events.next().await;
+    assert!(matches!(again, ClientEvent::Gone(_)), "the last: {again:?}");
     cause
-}
-
-async fn listener() -> (TcpListener, SocketAddr) {
-    let l = TcpListener::bind(any_port()).await.expect("bound");
-    let address = l.local_addr().expect("bound");
-    (l, address)
 }

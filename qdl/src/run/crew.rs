@@ -30,40 +30,22 @@ fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-/// Number of connections of each NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Connections {
-    /// The NIC's `connections`, to this many accelerators.
-    ToAccelerators(usize),
-    /// As many as frontends request.
-    AsAsked,
-}
-
-impl Connections {
-    fn of(self, nic: &NicConfig) -> usize {
-        match self {
-            Connections::ToAccelerators(n) => nic.connections() * n,
-            Connections::AsAsked => usize::MAX,
-        }
-    }
-}
-
 /// Plans the NIC threads of a frontend on this machine.
 pub fn frontend_crew(config: &FrontendConfig) -> CrewPlan {
-    let connections = Connections::ToAccelerators(config.accelerators.len());
-    let FrontendConfig {
-        nics, nic_threads, ..
-    } = config;
-    crew(nics, &near(nics), *nic_threads, cores(), connections)
+    let (nics, accelerators) = (&config.nics, config.accelerators.len());
+    crew(
+        nics,
+        &near(nics),
+        config.nic_threads,
+        cores(),
+        Some(accelerators),
+    )
 }
 
 /// Plans the NIC threads of an accelerator on this machine.
 pub fn accelerator_crew(config: &AcceleratorConfig) -> CrewPlan {
-    let AcceleratorConfig {
-        nics, nic_threads, ..
-    } = config;
-    let connections = Connections::AsAsked;
-    crew(nics, &near(nics), *nic_threads, cores(), connections)
+    let nics = &config.nics;
+    crew(nics, &near(nics), config.nic_threads, cores(), None)
 }
 
 /// Resolves `connections: auto` of a frontend's NICs to the number of their threads, divided among
@@ -77,7 +59,7 @@ fn connections(config: &mut FrontendConfig, near: &[Near], cores: usize) {
     let FrontendConfig {
         nics, nic_threads, ..
     } = config;
-    let plan = crew(nics, near, *nic_threads, cores, Connections::AsAsked);
+    let plan = crew(nics, near, *nic_threads, cores, None);
     let accelerators = config.accelerators.len().max(1);
     for (i, nic) in nics.iter_mut().enumerate() {
         if let Some(connections @ Auto::Auto) = nic.connections_mut() {
@@ -95,12 +77,14 @@ pub(super) fn near(nics: &[NicConfig]) -> Vec<Near> {
 
 /// Plans the threads of these NICs, placed by `near`, on a machine with `cores` cores. `wanted` is
 /// `nic_threads`: a number, limited by the connections, or `auto` for the rule of this module.
+/// A frontend's NICs have their `connections` to each of the `accelerators`; without that number,
+/// they have as many as frontends request.
 pub(super) fn crew(
     nics: &[NicConfig],
     near: &[Near],
     wanted: Auto<usize>,
     cores: usize,
-    connections: Connections,
+    accelerators: Option<usize>,
 ) -> CrewPlan {
     let groups = groups(nics, near);
     let together = groups.iter().filter(|g| g.shares).map(|g| g.nics.len());
@@ -116,7 +100,8 @@ pub(super) fn crew(
             Auto::Fixed(wanted) => wanted.div_ceil(together),
             Auto::Auto => (own(group) / group.nics.len()).min(MOST),
         };
-        most.clamp(1, connections.of(&nics[nic]).clamp(1, MAX_SHARES))
+        let connections = accelerators.map_or(usize::MAX, |n| n * nics[nic].connections());
+        most.clamp(1, connections.clamp(1, MAX_SHARES))
     };
     let shares = |group: &Group| -> usize {
         let all = group.nics.iter().map(|nic| shares_of(group, *nic));
@@ -207,36 +192,34 @@ mod tests {
         for connections in nics.iter_mut().filter_map(NicConfig::connections_mut) {
             *connections = Auto::Fixed(1);
         }
-        crew(&nics, near, wanted, cores, Connections::ToAccelerators(1))
+        crew(&nics, near, wanted, cores, Some(1))
     }
 
     #[test]
     fn a_nic_has_threads_as_far_as_there_are_cores_and_connections() {
         use Auto::{Auto as Free, Fixed};
-        let asked = Connections::AsAsked;
-        let to = Connections::ToAccelerators;
         assert_eq!(tcp(1)[0].connections(), 2);
-        // NICs, `nic_threads`, cores, connections; shares and threads.
-        for (nics, wanted, cores, connections, expected) in [
-            (8, Free, 1, to(1), (8, 1)),
-            (8, Free, 2, to(1), (8, 1)),
-            (8, Free, 4, to(1), (8, 2)),
-            (8, Free, 16, to(1), (8, 8)),
-            (1, Free, 2, to(1), (1, 1)),
-            (1, Free, 16, to(1), (2, 2)),
-            (1, Free, 16, to(8), (MOST, MOST)),
-            (1, Free, 16, asked, (MOST, MOST)),
-            (4, Free, 16, to(1), (8, 8)),
-            (1, Fixed(7), 2, to(1), (2, 2)),
-            (3, Fixed(4), 2, to(1), (6, 4)),
-            (8, Fixed(64), 2, to(1), (16, 16)),
+        // NICs, `nic_threads`, cores, accelerators; shares and threads.
+        for (nics, wanted, cores, accelerators, expected) in [
+            (8, Free, 1, Some(1), (8, 1)),
+            (8, Free, 2, Some(1), (8, 1)),
+            (8, Free, 4, Some(1), (8, 2)),
+            (8, Free, 16, Some(1), (8, 8)),
+            (1, Free, 2, Some(1), (1, 1)),
+            (1, Free, 16, Some(1), (2, 2)),
+            (1, Free, 16, Some(8), (MOST, MOST)),
+            (1, Free, 16, None, (MOST, MOST)),
+            (4, Free, 16, Some(1), (8, 8)),
+            (1, Fixed(7), 2, Some(1), (2, 2)),
+            (3, Fixed(4), 2, Some(1), (6, 4)),
+            (8, Fixed(64), 2, Some(1), (16, 16)),
         ] {
             let near = vec![Near::default(); nics];
-            let plan = crew(&tcp(nics), &near, wanted, cores, connections);
+            let plan = crew(&tcp(nics), &near, wanted, cores, accelerators);
             let found = (plan.shares(), plan.threads());
             assert_eq!(
                 found, expected,
-                "{nics}, {wanted:?}, {cores}, {connections:?}"
+                "{nics}, {wanted:?}, {cores}, {accelerators:?}"
             );
         }
         let plan = of(&tcp(5), &vec![Near::default(); 5], Fixed(2), 16);
@@ -308,7 +291,7 @@ mod tests {
             kinds in prop::collection::vec((0u8..4, 0u32..3), 1..20),
             wanted in prop_oneof![Just(Auto::Auto), (1usize..40).prop_map(Auto::Fixed)],
             cores in 1usize..200,
-            accelerators in 0usize..4,
+            accelerators in prop::option::of(1usize..4),
         ) {
             let nics: Vec<_> = kinds.iter().map(|(kind, _)| match kind {
                 0 => NicConfig::ib("mlx5_0"),
@@ -325,11 +308,7 @@ mod tests {
                 .iter()
                 .map(|(_, node)| Near { cpus: vec![], nodes: vec![*node] })
                 .collect();
-            let connections = match accelerators {
-                0 => Connections::AsAsked,
-                n => Connections::ToAccelerators(n),
-            };
-            let plan = crew(&nics, &near, wanted, cores, connections);
+            let plan = crew(&nics, &near, wanted, cores, accelerators);
             prop_assert!(plan.is_sound() && plan.nics() == nics.len(), "{:?}", plan);
             for a in 0..plan.shares() {
                 for b in (0..a).filter(|b| plan.thread_of[a] == plan.thread_of[*b]) {

@@ -2,11 +2,7 @@
 
 use std::error::Error;
 
-use crate::{
-    control::{AuthError, ControlError},
-    dispatch::DispatchError,
-    rails::RailsError,
-};
+use crate::{control::ControlError, dispatch::DispatchError, rails::RailsError};
 use fabric::tcp::TcpError;
 
 /// Error of a configured NIC, or of a connection on it.
@@ -32,12 +28,10 @@ impl NicError {
 /// Error of bringing a cluster up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The control plane failed: a peer is unreachable, or refuses this node.
+    /// The control plane failed: a peer is unreachable or refuses this node, or the token is
+    /// invalid.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// This node's token is invalid.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
     /// A NIC, or a connection on it, failed.
     #[error(transparent)]
     Nic(#[from] NicError),
@@ -58,7 +52,7 @@ pub enum ClusterError {
 /// Error of starting a node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The control plane failed.
+    /// The control plane failed, or the token is invalid.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A data port failed.
@@ -67,9 +61,6 @@ pub enum NodeError {
     /// An RDMA or libfabric NIC failed.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The token is invalid.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
     /// No thread or descriptor is left.
     #[error("starting: {0}")]
     Io(#[from] std::io::Error),

@@ -32,7 +32,7 @@ pub use frontend::{
     descriptions,
 };
 pub use settings::pinning_warnings;
-pub use usage::{usage, usage_of};
+pub use usage::usage;
 
 use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
 

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use super::{lock, settings};
 use crate::config::{NicConfig, OfiKeys};
 use fabric::{
-    Endpoint, Link, OpenError, Region,
+    Endpoint, Link, OpenError,
     ib::check_memory,
     ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiResources},
 };
@@ -28,7 +28,7 @@ const MOST: u32 = 3;
 /// A libfabric NIC that opens connections.
 #[derive(Debug)]
 pub(super) struct OfiNic {
-    resources: Arc<OfiResources>,
+    pub resources: Arc<OfiResources>,
     inline_bytes: u32,
 }
 
@@ -68,11 +68,6 @@ impl OfiNic {
             return Ok(());
         }
         check_memory(&device.name(), bytes)
-    }
-
-    /// Registers source memory for the whole run.
-    pub(crate) fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OpenError> {
-        self.resources.keep(sources)
     }
 
     /// Prepares the local half of a connection.

@@ -2,7 +2,7 @@
 
 use fabric::{
     clock::now_ns,
-    os::{ThreadTime, affinity, machine_time, thread_times},
+    os::{ThreadTime, affinity, machine_time},
 };
 use record::{ISSUE, NicUse, NodeUse, ThreadGroup};
 
@@ -11,14 +11,9 @@ const KINDS: usize = 32;
 /// Name of the kind for the rest.
 const OTHER: &str = "other";
 
-/// Takes a reading of this process. Threads are grouped by name; threads with ids in `issue` form
-/// the group [`ISSUE`]. Costs two small reads of `/proc` per thread.
-pub fn usage(issue: &[u64], nics: NicUse) -> NodeUse {
-    usage_of(&thread_times(), issue, nics)
-}
-
-/// As [`usage`], from thread times that were read just now.
-pub fn usage_of(threads: &[ThreadTime], issue: &[u64], nics: NicUse) -> NodeUse {
+/// A reading of this process, from thread times that were read just now. Threads are grouped by
+/// name; threads with ids in `issue` form the group [`ISSUE`].
+pub fn usage(threads: &[ThreadTime], issue: &[u64], nics: NicUse) -> NodeUse {
     let machine = machine_time().unwrap_or_default();
     NodeUse {
         clock_us: now_ns() / 1000,
@@ -116,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_reading_of_this_process_has_its_threads_and_cores() {
-        let used = usage(&[], NicUse::default());
+        let used = usage(&fabric::os::thread_times(), &[], NicUse::default());
         assert!(used.cores > 0);
         assert!(used.machine_busy_ticks <= used.machine_ticks);
         assert!(!used.threads.is_empty());

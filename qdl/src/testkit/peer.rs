@@ -8,8 +8,8 @@ use std::{
 
 use crate::{
     control::{
-        Auth, ClientEvent, ClientParams, ClientSession, ConnectionGrant, ConnectionRequest,
-        ControlError, GrantTransport, Pending, RequestTransport, Timing,
+        Auth, ClientEvent, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
+        GrantTransport, LocalNode, Pending, RequestTransport, RolePart, Timing,
     },
     model::ModelSpec,
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
@@ -25,14 +25,13 @@ use record::NodeFacts;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a frontend says in its handshake with the accelerator at `address`, without a token.
-pub(crate) fn client(address: &impl ToString, model: &ModelSpec) -> ClientParams {
-    ClientParams {
-        address: address.to_string(),
+/// A frontend's part in its sessions, without a token.
+pub(crate) fn local(model: &ModelSpec) -> LocalNode {
+    LocalNode {
         node: "front".to_owned(),
         auth: Auth::Unset,
         model: model.clone(),
-        stream: Stream::None,
+        own: RolePart::Stream(Stream::None),
         facts: NodeFacts::default(),
         timing: Timing::default(),
     }
@@ -71,8 +70,8 @@ impl Peer {
     pub fn join(address: &impl ToString, model: &ModelSpec, connections: u16) -> Self {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
-        let params = client(address, model);
-        let session = runtime.block_on(ClientSession::connect(params));
+        let session = ClientSession::connect(address.to_string(), local(model));
+        let session = runtime.block_on(session);
         let mut peer = Peer {
             runtime,
             session: session.expect("taken"),
@@ -123,7 +122,7 @@ impl Peer {
         let events = &mut self.session.events;
         let heard = async {
             loop {
-                let event = events.next().await.expect("an event");
+                let event = events.next().await;
                 if let Some(it) = of(&event) {
                     return it;
                 }
@@ -138,7 +137,7 @@ impl Peer {
     pub fn leave(self) {
         self.session.handle.bye();
         let mut events = self.session.events;
-        let gone = async { while events.next().await.is_some() {} };
+        let gone = async { while !matches!(events.next().await, ClientEvent::Gone(_)) {} };
         let gone = async { tokio::time::timeout(PATIENCE, gone).await };
         self.runtime.block_on(gone).expect("it ends");
     }

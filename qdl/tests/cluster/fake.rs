@@ -21,7 +21,7 @@ use qdl::{
     connection::{NicThreadCfgs, Spin},
     control::{
         Auth, ConnectionGrant, ConnectionRequest, ControlError, Counters, GrantTransport, Key,
-        Refusal, Server, ServerHandle, ServerParams, SessionHandler, Timing,
+        LocalNode, Refusal, RolePart, Server, ServerHandle, SessionHandler, Timing,
     },
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
 };
@@ -169,24 +169,23 @@ impl Fake {
                 .build()
                 .expect("a runtime");
             runtime.block_on(async {
-                let params = ServerParams {
+                let local = LocalNode {
                     node: "fake".to_owned(),
                     auth: Auth::Unset,
                     model: model(),
-                    engine: EngineInfo {
+                    own: RolePart::Engine(EngineInfo {
                         name: "digest".to_owned(),
                         ..EngineInfo::default()
-                    },
+                    }),
                     facts: record::NodeFacts::default(),
                     timing: Timing::default(),
-                    pending: 4,
                 };
                 let any = "127.0.0.1:0".parse().expect("address");
-                let mut server = Server::bind(any, params).await.expect("bound");
+                let mut server = Server::bind(any, 4, local).await.expect("bound");
                 tell.send(server.address()).expect("waited for");
                 let serve = async {
                     let session = server.accept_session().await.expect("a session");
-                    let _ = shared.handle.set(session.handle());
+                    let _ = shared.handle.set(session.handle.clone());
                     session.run(shared.clone()).await;
                 };
                 tokio::select! {

@@ -62,6 +62,7 @@ pub struct NodeSetup {
     pub nics: Vec<NicConfig>,
     pub service: Arc<dyn Service>,
     pub drain_ms: u64,
+    pub model: ModelSpec,
 }
 
 impl Default for NodeSetup {
@@ -73,22 +74,44 @@ impl Default for NodeSetup {
             nics: vec![tcp_nic()],
             service: Arc::new(Digest),
             drain_ms: 2000,
+            model: model(),
         }
     }
 }
 
 impl Running {
+    /// Starts a node of this name.
+    pub fn named(name: &'static str) -> Running {
+        Running::start(NodeSetup {
+            name,
+            ..NodeSetup::default()
+        })
+    }
+
+    /// Starts a node that listens on this control address.
+    pub fn at(control: String) -> Running {
+        Running::start(NodeSetup {
+            control,
+            ..NodeSetup::default()
+        })
+    }
+
+    /// Starts a node with these NICs.
+    pub fn over(nics: Vec<NicConfig>) -> Running {
+        Running::start(NodeSetup {
+            nics,
+            ..NodeSetup::default()
+        })
+    }
+
     /// Starts a node.
-    pub fn start(model: &ModelSpec, setup: NodeSetup) -> Running {
-        Running::reporting(model, setup).0
+    pub fn start(setup: NodeSetup) -> Running {
+        Running::reporting(setup).0
     }
 
     /// Starts a node that reports each session once it has ended and its resources are released or
     /// written off.
-    pub fn reporting(
-        model: &ModelSpec,
-        setup: NodeSetup,
-    ) -> (Running, mpsc::Receiver<ServedReport>) {
+    pub fn reporting(setup: NodeSetup) -> (Running, mpsc::Receiver<ServedReport>) {
         let NodeSetup {
             name,
             control,
@@ -96,6 +119,7 @@ impl Running {
             nics,
             service,
             drain_ms,
+            model,
         } = setup;
         let text = format!(
             "node: {name}\ncontrol: {{listen: '{control}'}}\nauth: none\nengine: {{kind: digest}}\nnics: \
@@ -109,7 +133,7 @@ impl Running {
         config.nics = nics;
         let params = NodeParams {
             sut_name: format!("{name} (digest)"),
-            model: model.clone(),
+            model,
             engine_info: EngineInfo {
                 name: "digest".to_owned(),
                 ..EngineInfo::default()
@@ -222,34 +246,19 @@ pub struct Front {
     pub book: Arc<Book>,
 }
 
-pub fn config(
-    nodes: &[&Running],
-    model: &ModelSpec,
-    connections: usize,
-    extra: &str,
-) -> FrontendConfig {
+pub fn config(nodes: &[&Running], connections: usize, extra: &str) -> FrontendConfig {
     let nics = format!("  - address: 127.0.0.1\n    connections: {connections}\n    slots: 64\n");
-    config_with(nodes, model, &nics, extra)
+    config_with(nodes, &nics, extra)
 }
 
 /// Returns a configuration with these entries of `nics`.
-pub fn config_with(
-    nodes: &[&Running],
-    model: &ModelSpec,
-    nics: &str,
-    extra: &str,
-) -> FrontendConfig {
+pub fn config_with(nodes: &[&Running], nics: &str, extra: &str) -> FrontendConfig {
     let addresses: Vec<_> = nodes.iter().map(|n| n.address).collect();
-    config_at(&addresses, model, nics, extra)
+    config_at(&addresses, nics, extra)
 }
 
 /// Returns a configuration for accelerators with these control addresses.
-pub fn config_at(
-    addresses: &[SocketAddr],
-    model: &ModelSpec,
-    nics: &str,
-    extra: &str,
-) -> FrontendConfig {
+pub fn config_at(addresses: &[SocketAddr], nics: &str, extra: &str) -> FrontendConfig {
     let accelerators: String = addresses
         .iter()
         .map(|a| format!("  - control: '{a}'\n"))
@@ -258,7 +267,7 @@ pub fn config_at(
         "node: front\nmodel:\n  name: {}\n  inputs: [{{name: input, dtype: u8, shape: [{LARGEST}], ragged: true}}]\n  \
          output: {{name: output, dtype: u8, shape: [8]}}\ndataset: {{kind: random, count: 16, max_bytes: {LARGEST}}}\n\
          accelerators:\n{accelerators}nics:\n{nics}{extra}",
-        model.name
+        model().name
     );
     config::parse_frontend(&text, "test.yaml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -336,7 +345,7 @@ impl Front {
             at = end;
             burst = burst * 7 % 4099;
             // LoadGen's lead over the system is limited, as is the memory.
-            while self.cluster.outstanding() > outstanding {
+            while self.cluster.dispatcher().outstanding() > outstanding {
                 std::thread::yield_now();
             }
         }
@@ -344,8 +353,8 @@ impl Front {
 
     pub fn wait_done(&self) {
         eventually_or(
-            || format!("{} outstanding", self.cluster.outstanding()),
-            || self.cluster.outstanding() == 0,
+            || format!("{} outstanding", self.cluster.dispatcher().outstanding()),
+            || self.cluster.dispatcher().outstanding() == 0,
         );
     }
 

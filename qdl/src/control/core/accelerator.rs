@@ -22,7 +22,7 @@ use crate::{
 
 use super::{
     Core,
-    handshake::Local,
+    handshake::LocalNode,
     heartbeat::nanos,
     link::{HandshakeStep, Link},
 };
@@ -53,12 +53,9 @@ impl Refusal {
 /// Events for the owner, including requests to the owner.
 #[derive(Debug)]
 pub(in crate::control) enum Event {
-    /// The frontend has authenticated.
-    Proved,
-    /// Asks whether this frontend may be served; the owner answers with [`Accelerator::admit`].
-    Admit(String),
-    /// The session with this frontend begins.
-    Connected(String),
+    /// Progress of the handshake. The owner answers [`HandshakeStep::Admit`] with
+    /// [`Accelerator::admit`].
+    Handshake(HandshakeStep),
     /// Requests connections, one request at a time; answered with [`Accelerator::opened`].
     Open(Vec<ConnectionRequest>),
     /// Requests the node's part of the SUT's name; answered with [`Accelerator::named`].
@@ -126,7 +123,7 @@ pub(in crate::control) struct Accelerator {
 
 impl Accelerator {
     /// Makes the state of a connection from `address`. `nonce` must be random.
-    pub(crate) fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+    pub(crate) fn new(local: Arc<LocalNode>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Accelerator {
             link: Link::new(Role::Accelerator, local, address, nonce, now),
             connections: HashMap::new(),
@@ -140,7 +137,7 @@ impl Accelerator {
         }
     }
 
-    /// Answers [`Event::Admit`]: admits the frontend, or names the frontend being served.
+    /// Answers [`HandshakeStep::Admit`]: admits the frontend, or names the frontend being served.
     pub(crate) fn admit(&mut self, place: Result<(), String>, now: u64) {
         self.link.admit(place, now);
     }
@@ -246,7 +243,7 @@ impl Accelerator {
             Message::Start { id } => {
                 if self.started {
                     let problem = "a session starts once".to_owned();
-                    return Err(self.link.field("start", "id", problem));
+                    return Err(self.link.handshake.field("start", "id", problem));
                 }
                 self.check_room(self.waiting.len(), "start")?;
                 self.started = true;
@@ -273,7 +270,7 @@ impl Accelerator {
             Message::Describe { id } => {
                 if self.describing.is_some() {
                     let problem = "one such request waits already".to_owned();
-                    return Err(self.link.field("describe", "id", problem));
+                    return Err(self.link.handshake.field("describe", "id", problem));
                 }
                 self.describing = Some(id);
                 self.events.push_back(Event::Describe);
@@ -287,7 +284,11 @@ impl Accelerator {
                 self.link.check_beat(seq)?;
                 if counters.is_some() || scores.is_some() {
                     let problem = "come from an accelerator alone".to_owned();
-                    return Err(self.link.field("heartbeat", "counters, scores", problem));
+                    return Err(self.link.handshake.field(
+                        "heartbeat",
+                        "counters, scores",
+                        problem,
+                    ));
                 }
                 Ok(())
             }
@@ -301,7 +302,7 @@ impl Accelerator {
             }
             other => {
                 let expected = "a frontend's frame of a session";
-                Err(self.link.unexpected(&other, expected))
+                Err(self.link.handshake.unexpected(&other, expected))
             }
         }
     }
@@ -311,7 +312,7 @@ impl Accelerator {
             return Ok(());
         }
         let problem = format!("{MAX_WAITING} such requests wait already");
-        Err(self.link.field(kind, "id", problem))
+        Err(self.link.handshake.field(kind, "id", problem))
     }
 
     /// Starts waiting requests.
@@ -414,14 +415,14 @@ impl Accelerator {
     ) -> Result<(), ControlError> {
         let Some(connection) = self.connections.get_mut(&number) else {
             let problem = format!("connection {number} was never opened");
-            return Err(self.link.field(kind, "connection", problem));
+            return Err(self.link.handshake.field(kind, "connection", problem));
         };
         if epoch > connection.asked {
             let problem = format!(
                 "connection {number} is at epoch {}, this says {epoch}",
                 connection.asked
             );
-            return Err(self.link.field(kind, "epoch", problem));
+            return Err(self.link.handshake.field(kind, "epoch", problem));
         }
         if !connection.pending.contains(&epoch) {
             self.pass_on(number, epoch, cause);
@@ -489,11 +490,8 @@ impl Core for Accelerator {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        match self.link.poll_step() {
-            Some(HandshakeStep::Proved) => return Some(Event::Proved),
-            Some(HandshakeStep::Admit(node)) => return Some(Event::Admit(node)),
-            Some(HandshakeStep::Connected(node)) => return Some(Event::Connected(node)),
-            None => {}
+        if let Some(step) = self.link.poll_step() {
+            return Some(Event::Handshake(step));
         }
         let next = self.events.pop_front();
         next.or_else(|| self.link.poll_cause().map(Event::Gone))

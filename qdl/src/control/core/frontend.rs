@@ -13,32 +13,25 @@ use crate::control::{
 
 use super::{
     Core,
-    handshake::Local,
+    handshake::LocalNode,
     link::{HandshakeStep, Link},
 };
 
 /// Events that a session reports to its frontend.
+#[allow(missing_docs, reason = "the names of fields are those of the frames")]
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
     /// The accelerator has given up a connection.
     ConnectionLost {
-        /// Number of the connection.
         connection: u16,
-        /// Epoch of the connection.
         epoch: u32,
-        /// Cause in words.
         cause: String,
     },
     /// The full reason of a sample's refusal, by connection, epoch, slot and use count.
     RefusedSample((u16, u32, u16, u16), String),
     /// The accelerator's end of a lost connection is destroyed, and none of its batches reads the
     /// slots.
-    ConnectionReset {
-        /// Number of the connection.
-        connection: u16,
-        /// Epoch of the connection.
-        epoch: u32,
-    },
+    ConnectionReset { connection: u16, epoch: u32 },
     /// A heartbeat with the accelerator's totals.
     Heartbeat(Counters),
     /// Scores of a heartbeat.
@@ -79,7 +72,7 @@ pub(in crate::control) struct Frontend<T> {
 
 impl<T> Frontend<T> {
     /// Makes the state of a connection to `address`. `nonce` must be random.
-    pub(crate) fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+    pub(crate) fn new(local: Arc<LocalNode>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Frontend {
             link: Link::new(Role::Frontend, local, address, nonce, now),
             waiting: HashMap::new(),
@@ -101,11 +94,11 @@ impl<T> Frontend<T> {
         let refused = |key, problem| ControlError::Setting { key, problem };
         let refused = match (self.link.cause(), check(&message)) {
             (Some(cause), _) => cause.clone(),
-            (None, _) if !self.link.in_session() => {
+            (None, _) if !self.link.has_begun() => {
                 refused("control", "the session has not begun".to_owned())
             }
             // A request that the peer would reject stays here: the caller gets the error.
-            (None, Err(o)) => refused(o.field, o.problem),
+            (None, Err((field, problem))) => refused(field, problem),
             (None, Ok(())) => {
                 self.next_id += 1;
                 let connections = match &message {
@@ -190,7 +183,7 @@ impl<T> Frontend<T> {
             }
             other => {
                 let expected = "an accelerator's frame of a session";
-                Err(self.link.unexpected(&other, expected))
+                Err(self.link.handshake.unexpected(&other, expected))
             }
         }
     }
@@ -211,7 +204,7 @@ impl<T> Frontend<T> {
             if !granted.eq(ask.connections.iter().copied()) {
                 let problem =
                     "are not the connections, epochs and slots that were asked for".to_owned();
-                return Err(self.link.field(kind, "connections", problem));
+                return Err(self.link.handshake.field(kind, "connections", problem));
             }
         }
         let ask = self.waiting.remove(&id);
@@ -222,7 +215,7 @@ impl<T> Frontend<T> {
 
     fn no_such(&self, id: u64, kind: &'static str) -> ControlError {
         let problem = format!("{id} is no such request of this session");
-        self.link.field(kind, "id", problem)
+        self.link.handshake.field(kind, "id", problem)
     }
 }
 

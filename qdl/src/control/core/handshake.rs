@@ -37,25 +37,25 @@ impl Default for Timing {
 /// Role-specific part of a node's model frame. A frontend must send `stream` and an accelerator
 /// must send `engine`, and neither may send the other field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Own {
+pub enum RolePart {
     /// A frontend: moments at which tokens leave the accelerator.
     Stream(Stream),
     /// An accelerator: the engine that runs the model.
     Engine(EngineInfo),
 }
 
-impl Own {
+impl RolePart {
     /// Extracts the part from the model frame of a peer with this role.
     fn of(
         role: Role,
         stream: Option<Stream>,
         engine: Option<EngineInfo>,
-    ) -> Result<Own, (&'static str, String)> {
+    ) -> Result<RolePart, (&'static str, String)> {
         let missing = |field| Err((field, format!("is missing: the {role} has to say it")));
         let foreign = |field| Err((field, format!("comes from the {} alone", role.other())));
         match (role, stream, engine) {
-            (Role::Frontend, Some(stream), None) => Ok(Own::Stream(stream)),
-            (Role::Accelerator, None, Some(engine)) => Ok(Own::Engine(engine)),
+            (Role::Frontend, Some(stream), None) => Ok(RolePart::Stream(stream)),
+            (Role::Accelerator, None, Some(engine)) => Ok(RolePart::Engine(engine)),
             (Role::Frontend, None, _) => missing("stream"),
             (Role::Accelerator, _, None) => missing("engine"),
             (Role::Frontend, Some(_), Some(_)) => foreign("engine"),
@@ -66,41 +66,30 @@ impl Own {
 
 /// This node's part in every session.
 #[derive(Clone, Debug)]
-pub struct Local {
+pub struct LocalNode {
+    /// Name of the node.
     pub node: String,
+    /// Authentication policy.
     pub auth: Auth,
+    /// The model that the node runs.
     pub model: ModelSpec,
-    pub own: Own,
+    /// Role-specific part of the model frame.
+    pub own: RolePart,
+    /// Facts about the node.
     pub facts: NodeFacts,
-    pub heartbeat: HeartbeatCfgs,
-    /// Time limit for the whole handshake, and for sending a frame.
-    pub deadline: Duration,
+    /// Time limits and heartbeat.
+    pub timing: Timing,
 }
 
-impl Local {
+impl LocalNode {
     /// Checks the settings.
-    pub(crate) fn new(
-        node: String,
-        auth: Auth,
-        model: ModelSpec,
-        own: Own,
-        facts: NodeFacts,
-        timing: &Timing,
-    ) -> Result<Self, ControlError> {
+    pub(crate) fn check(&self) -> Result<(), ControlError> {
         let setting = |key| move |problem| ControlError::Setting { key, problem };
-        check_node_name(&node)
-            .map_err(|problem| format!("{node:?}: {problem}"))
+        check_node_name(&self.node)
+            .map_err(|problem| format!("{:?}: {problem}", self.node))
             .map_err(setting("node"))?;
-        timing.heartbeat.check().map_err(setting("heartbeat"))?;
-        Ok(Local {
-            node,
-            auth,
-            model,
-            own,
-            facts,
-            heartbeat: timing.heartbeat,
-            deadline: timing.step,
-        })
+        let heartbeat = self.timing.heartbeat.check();
+        heartbeat.map_err(setting("heartbeat"))
     }
 }
 
@@ -117,9 +106,9 @@ enum Phase {
 
 /// State of one side of a handshake.
 #[derive(Debug)]
-pub(super) struct Handshake {
+pub struct Handshake {
     pub role: Role,
-    pub local: Arc<Local>,
+    pub local: Arc<LocalNode>,
     /// The peer, as errors print it.
     pub peer: String,
     /// The peer's node name, once its hello has come.
@@ -127,7 +116,7 @@ pub(super) struct Handshake {
     /// The peer has authenticated.
     pub proved: bool,
     /// Role-specific part of the peer's model frame, once it has come.
-    pub peer_own: Option<Own>,
+    pub peer_own: Option<RolePart>,
     /// Facts about the peer's node.
     pub peer_facts: NodeFacts,
     address: String,
@@ -137,7 +126,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    pub(crate) fn new(role: Role, local: Arc<Local>, address: String, nonce: Hex<32>) -> Self {
+    pub(crate) fn new(role: Role, local: Arc<LocalNode>, address: String, nonce: Hex<32>) -> Self {
         Handshake {
             role,
             local,
@@ -223,13 +212,9 @@ impl Handshake {
                     let peer = self.peer.clone();
                     return Err(ControlError::Model { peer, mismatch });
                 }
-                let own = Own::of(self.role.other(), stream, engine);
-                self.peer_own = Some(own.map_err(|(field, problem)| ControlError::Field {
-                    peer: self.peer.clone(),
-                    kind: "model",
-                    field,
-                    problem,
-                })?);
+                let own = RolePart::of(self.role.other(), stream, engine);
+                let own = own.map_err(|(field, problem)| self.field("model", field, problem))?;
+                self.peer_own = Some(own);
                 self.peer_facts = *facts;
                 self.phase = if accelerator {
                     Phase::Admission
@@ -238,21 +223,37 @@ impl Handshake {
                 };
                 return Ok(None);
             }
-            (_, message) => return Err(self.unexpected(&message)),
+            (_, message) => return Err(self.unexpected(&message, self.expected())),
         };
         Ok(Some(reply))
     }
 
-    fn unexpected(&self, message: &Message) -> ControlError {
+    /// Makes the error of a frame that is out of order.
+    pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
         ControlError::Unexpected {
             peer: self.peer.clone(),
-            got: message.kind(),
-            expected: self.expected(),
+            got: got.kind(),
+            expected,
+        }
+    }
+
+    /// Makes the error of an invalid field.
+    pub(crate) fn field(
+        &self,
+        kind: &'static str,
+        field: &'static str,
+        problem: String,
+    ) -> ControlError {
+        ControlError::Field {
+            peer: self.peer.clone(),
+            kind,
+            field,
+            problem,
         }
     }
 
     pub(crate) fn hello(&self) -> Message {
-        let every = self.local.heartbeat.every.as_millis();
+        let every = self.local.timing.heartbeat.every.as_millis();
         Message::Hello {
             version: VERSION,
             role: self.role,
@@ -271,8 +272,8 @@ impl Handshake {
 
     fn own_model(&self) -> Message {
         let (stream, engine) = match &self.local.own {
-            Own::Stream(stream) => (Some(*stream), None),
-            Own::Engine(engine) => (None, Some(engine.clone())),
+            RolePart::Stream(stream) => (Some(*stream), None),
+            RolePart::Engine(engine) => (None, Some(engine.clone())),
         };
         Message::Model {
             spec: self.local.model.clone(),
@@ -306,7 +307,7 @@ impl Handshake {
             heartbeat_ms,
         } = message
         else {
-            return Err(self.unexpected(&message));
+            return Err(self.unexpected(&message, self.expected()));
         };
         if version != VERSION {
             let (peer, theirs) = (self.peer.clone(), version);
@@ -324,19 +325,14 @@ impl Handshake {
                 second: peer,
             });
         }
-        let longest = self.local.heartbeat.longest_period();
+        let longest = self.local.timing.heartbeat.longest_period();
         if Duration::from_millis(u64::from(heartbeat_ms)) >= longest {
             let problem = format!(
                 "{heartbeat_ms}, but the {} wants heartbeats more often than every {longest:?}: \
                  give both nodes the same heartbeat settings",
                 self.role
             );
-            return Err(ControlError::Field {
-                peer,
-                kind: "hello",
-                field: "heartbeat_ms",
-                problem,
-            });
+            return Err(self.field("hello", "heartbeat_ms", problem));
         }
         if auth != self.local.auth.kind() {
             return Err(ControlError::TokenMissing {

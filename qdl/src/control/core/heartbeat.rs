@@ -49,7 +49,8 @@ impl HeartbeatCfgs {
 pub(super) struct Heartbeat {
     every: u64,
     gone_after: u64,
-    next_send: u64,
+    /// Time at which [`Heartbeat::take_due`] becomes true.
+    pub next_send: u64,
     sent: u64,
     heard_at: u64,
     heard: u64,
@@ -109,11 +110,6 @@ impl Heartbeat {
     pub(crate) fn silence(&self, now: u64) -> Option<Duration> {
         let silent = now.saturating_sub(self.heard_at);
         (silent >= self.gone_after).then(|| Duration::from_nanos(silent))
-    }
-
-    /// Time at which [`Heartbeat::take_due`] becomes true.
-    pub(crate) fn next_send(&self) -> u64 {
-        self.next_send
     }
 
     /// Time at which [`Heartbeat::silence`] returns a value, unless a frame comes earlier.

@@ -7,10 +7,9 @@ use crate::control::{
     frame::FrameError,
     message::{Counters, ErrorCode, Hex, Message, Role, Scores, clip},
 };
-use record::NodeFacts;
 
 use super::{
-    handshake::{Handshake, Local, Own},
+    handshake::{Handshake, LocalNode},
     heartbeat::{Heartbeat, nanos},
 };
 
@@ -54,7 +53,7 @@ enum Phase {
 /// State that both roles share.
 #[derive(Debug)]
 pub struct Link {
-    handshake: Handshake,
+    pub handshake: Handshake,
     handshake_by: u64,
     step: Option<HandshakeStep>,
     out: VecDeque<Message>,
@@ -70,13 +69,13 @@ impl Link {
     /// Makes a connection's state. `nonce` must be random. A frontend sends its hello at once.
     pub(crate) fn new(
         role: Role,
-        local: Arc<Local>,
+        local: Arc<LocalNode>,
         address: String,
         nonce: Hex<32>,
         now: u64,
     ) -> Self {
-        let heartbeat = Heartbeat::new(&local.heartbeat, now);
-        let handshake_by = now.saturating_add(nanos(local.deadline));
+        let heartbeat = Heartbeat::new(&local.timing.heartbeat, now);
+        let handshake_by = now.saturating_add(nanos(local.timing.step));
         let handshake = Handshake::new(role, local, address, nonce);
         let hello = (role == Role::Frontend).then(|| handshake.hello());
         Link {
@@ -97,24 +96,14 @@ impl Link {
         self.handshake.peer.clone()
     }
 
-    /// Role-specific part of the peer's model frame, once it has come.
-    pub(crate) fn peer_own(&self) -> Option<&Own> {
-        self.handshake.peer_own.as_ref()
-    }
-
-    /// Facts about the peer's node, once they have come.
-    pub(crate) fn peer_facts(&self) -> &NodeFacts {
-        &self.handshake.peer_facts
-    }
-
-    /// Whether the peer has authenticated, so that its frames may have their full length.
-    pub(crate) fn is_proved(&self) -> bool {
-        self.handshake.proved
+    /// Whether the handshake is complete; stays true after the session's end.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.handshake.is_done()
     }
 
     /// Whether the handshake is complete and the session goes on.
     pub(crate) fn in_session(&self) -> bool {
-        self.handshake.is_done() && matches!(self.phase, Phase::Going)
+        self.has_begun() && matches!(self.phase, Phase::Going)
     }
 
     /// Cause of the session's end, once it has ended.
@@ -191,7 +180,7 @@ impl Link {
         }
         self.cause = Some(cause);
         self.phase = Phase::Leaving {
-            until: now.saturating_add(nanos(self.handshake.local.deadline)),
+            until: now.saturating_add(nanos(self.handshake.local.timing.step)),
             shut: false,
         };
     }
@@ -329,7 +318,7 @@ impl Link {
 
     /// Checks the time limits. Returns true when a heartbeat is due.
     pub(crate) fn handle_timeout(&mut self, now: u64) -> bool {
-        let (peer, after) = (self.peer(), self.handshake.local.deadline);
+        let (peer, after) = (self.peer(), self.handshake.local.timing.step);
         let late = |peer, waiting_for| ControlError::Timeout {
             peer,
             waiting_for,
@@ -362,7 +351,7 @@ impl Link {
 
     fn send_by(&self) -> Option<u64> {
         let since = self.unsent?;
-        Some(since.saturating_add(nanos(self.handshake.local.deadline)))
+        Some(since.saturating_add(nanos(self.handshake.local.timing.step)))
     }
 
     /// Time at which [`Link::handle_timeout`] must be called.
@@ -371,8 +360,8 @@ impl Link {
             Phase::Over => return None,
             Phase::Mute { until, .. } | Phase::Leaving { until, .. } => return Some(*until),
             Phase::Going if !self.in_session() => self.handshake_by,
-            Phase::Going if self.is_held_up() => self.heartbeat.next_send(),
-            Phase::Going => self.heartbeat.next_send().min(self.heartbeat.gone_at()),
+            Phase::Going if self.is_held_up() => self.heartbeat.next_send,
+            Phase::Going => self.heartbeat.next_send.min(self.heartbeat.gone_at()),
         };
         Some(self.send_by().map_or(at, |by| at.min(by)))
     }
@@ -412,32 +401,8 @@ impl Link {
     pub(crate) fn check_beat(&mut self, seq: u64) -> Result<(), ControlError> {
         self.heartbeat.check_number(seq).map_err(|expected| {
             let problem = format!("{seq}, expected {expected}");
-            self.field("heartbeat", "seq", problem)
+            self.handshake.field("heartbeat", "seq", problem)
         })
-    }
-
-    /// Makes the error of an invalid field.
-    pub(crate) fn field(
-        &self,
-        kind: &'static str,
-        field: &'static str,
-        problem: String,
-    ) -> ControlError {
-        ControlError::Field {
-            peer: self.peer(),
-            kind,
-            field,
-            problem,
-        }
-    }
-
-    /// Makes the error of a frame that is out of order.
-    pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
-        ControlError::Unexpected {
-            peer: self.peer(),
-            got: got.kind(),
-            expected,
-        }
     }
 
     /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the one being
@@ -458,7 +423,7 @@ impl Link {
     }
 
     fn begin(&mut self, now: u64) {
-        self.heartbeat = Heartbeat::new(&self.handshake.local.heartbeat, now);
+        self.heartbeat = Heartbeat::new(&self.handshake.local.timing.heartbeat, now);
         self.step = Some(HandshakeStep::Connected(self.handshake.peer_node.clone()));
     }
 

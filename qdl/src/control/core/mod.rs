@@ -6,16 +6,19 @@
 //!
 //! 1. [`Core::handle`] for each received frame; [`Link::handle_eof`] and similar for socket errors;
 //! 2. [`Core::handle_timeout`] with the time;
-//! 3. [`Core::poll_event`] until it returns none; requests and answers are plain methods;
-//! 4. [`Link::poll_transmit`] for each frame to send; [`Link::note_flushed`] once all are sent;
+//! 3. [`Link::poll_transmit`] for each frame to send; [`Link::note_flushed`] once all are sent;
+//! 4. [`Core::poll_event`] until it returns none; requests and answers are plain methods;
 //! 5. sleep until the socket is ready, or until [`Core::poll_timeout`].
+//!
+//! Step 3 precedes step 4: the begin of a session, its bye and its end by this node are events only
+//! once their frames are flushed. A caller whose events queue further frames returns to step 1.
 //!
 //! Times are nanoseconds of one monotonic clock. The caller supplies random bytes.
 
-pub mod accelerator;
-pub mod frontend;
+pub(super) mod accelerator;
+pub(super) mod frontend;
 mod handshake;
-pub mod heartbeat;
+pub(super) mod heartbeat;
 mod link;
 
 #[cfg(all(test, not(qdl_loom)))]
@@ -23,9 +26,8 @@ mod tests;
 
 use super::message::Message;
 
-pub use handshake::Timing;
-pub(super) use handshake::{Local, Own};
-pub(super) use link::Link;
+pub use handshake::{LocalNode, RolePart, Timing};
+pub(super) use link::{HandshakeStep, Link};
 
 /// Interface of both roles to the shell.
 pub(super) trait Core {

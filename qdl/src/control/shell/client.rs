@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use fabric::{clock::now_ns, wire::Stream};
+use fabric::clock::now_ns;
 use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
 use tokio::{
     net::TcpStream,
@@ -16,15 +16,13 @@ use super::{
 };
 use crate::{
     control::{
-        auth::Auth,
         core::{
-            Core, Local, Own, Timing,
+            Core, LocalNode, RolePart,
             frontend::{ClientEvent, Event, Frontend},
         },
         error::ControlError,
         message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
     },
-    model::ModelSpec,
     wire::Description,
 };
 
@@ -36,25 +34,6 @@ type Session = Frontend<ReplySender>;
 
 /// Command of a handle to the session, with the time.
 type Command = Box<dyn FnOnce(&mut Session, u64) + Send>;
-
-/// Parameters of a frontend's session.
-#[derive(Clone, Debug)]
-pub(crate) struct ClientParams {
-    /// The accelerator's `control.listen`: `host:port`.
-    pub address: String,
-    /// This node's name.
-    pub node: String,
-    /// Authentication policy of this node.
-    pub auth: Auth,
-    /// The model of this run.
-    pub model: ModelSpec,
-    /// Moments at which tokens leave the accelerator.
-    pub stream: Stream,
-    /// Facts about this node.
-    pub facts: NodeFacts,
-    /// Time limits and heartbeat.
-    pub timing: Timing,
-}
 
 /// A session with one accelerator. A task on the runtime of [`ClientSession::connect`] drives it.
 #[derive(Debug)]
@@ -78,19 +57,15 @@ pub struct ClientSession {
 pub struct ClientEvents {
     events: mpsc::Receiver<ClientEvent>,
     ended: Arc<Ended>,
-    over: bool,
     /// The session's task drops the sender when its socket is closed.
     closed: oneshot::Receiver<()>,
 }
 
 impl ClientEvents {
-    /// Waits for the next event; `None` after [`ClientEvent::Gone`].
-    pub(crate) async fn next(&mut self) -> Option<ClientEvent> {
-        match self.events.recv().await {
-            Some(event) => Some(event),
-            None => (!std::mem::replace(&mut self.over, true))
-                .then(|| ClientEvent::Gone(self.ended.cause())),
-        }
+    /// Waits for the next event. [`ClientEvent::Gone`] is the last, and comes again if asked again.
+    pub(crate) async fn next(&mut self) -> ClientEvent {
+        let event = self.events.recv().await;
+        event.unwrap_or_else(|| ClientEvent::Gone(self.ended.cause()))
     }
 
     /// Waits until the session's socket is closed in good order, shortly after the session's end.
@@ -226,27 +201,29 @@ impl ClientHandle {
 }
 
 impl ClientSession {
-    /// Connects, authenticates both ways and compares models. Must be called on a tokio runtime
-    /// that runs as long as the session.
+    /// Connects to `address`, the accelerator's `control.listen` (`host:port`), authenticates both
+    /// ways and compares models. Must be called on a tokio runtime that runs as long as the
+    /// session.
     ///
     /// # Errors
     /// [`ControlError`] names the address, the missing frame or the refusal, and the remedy.
-    pub(crate) async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
-        let (address, timing) = (params.address, params.timing);
-        let own = Own::Stream(params.stream);
-        let (node, facts) = (params.node, params.facts);
-        let local = Local::new(node, params.auth, params.model, own, facts, &timing)?;
+    pub(crate) async fn connect(
+        address: String,
+        local: LocalNode,
+    ) -> Result<ClientSession, ControlError> {
+        local.check()?;
+        let step = local.timing.step;
         let failed = |e| ControlError::Connect {
             peer: address.clone(),
             source: Arc::new(e),
         };
-        let stream = match timeout(timing.step, TcpStream::connect(&*address)).await {
+        let stream = match timeout(step, TcpStream::connect(&*address)).await {
             Ok(stream) => stream.map_err(failed)?,
             Err(_) => {
                 return Err(ControlError::Timeout {
                     peer: address.clone(),
                     waiting_for: "connection",
-                    after: timing.step,
+                    after: step,
                 });
             }
         };
@@ -266,12 +243,12 @@ impl ClientSession {
                 Some(Event::Answer(..) | Event::Session(_)) | None => {}
             }
         };
-        let engine = match core.link().peer_own() {
-            Some(Own::Engine(engine)) => engine.clone(),
+        let engine = match &core.link().handshake.peer_own {
+            Some(RolePart::Engine(engine)) => engine.clone(),
             // The handshake requires the engine.
             _ => EngineInfo::default(),
         };
-        let facts = core.link().peer_facts().clone();
+        let facts = core.link().handshake.peer_facts.clone();
         let ended = Arc::new(Ended::new(core.link().peer()));
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(MAX_EVENTS);
@@ -293,7 +270,6 @@ impl ClientSession {
             events: ClientEvents {
                 events,
                 ended,
-                over: false,
                 closed,
             },
         })

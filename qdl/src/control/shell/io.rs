@@ -140,7 +140,7 @@ impl Wire {
                 Ok(None) => return,
                 Err(e) => core.link_mut().fail_frame(e, now),
             }
-            if core.link().is_proved() {
+            if core.link().handshake.proved {
                 self.codec.authenticated();
             }
         }

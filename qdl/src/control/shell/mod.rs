@@ -12,8 +12,7 @@ mod pending;
 mod server;
 mod session;
 
-pub(crate) use client::ClientParams;
 pub use client::{ClientEvents, ClientHandle, ClientSession};
 pub use pending::Pending;
-pub use server::{Server, ServerParams};
+pub use server::Server;
 pub use session::{ServerHandle, ServerSession, SessionHandler};

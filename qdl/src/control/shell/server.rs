@@ -1,48 +1,27 @@
 //! The accelerator's listener: many peers may connect, and one frontend at a time is served.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use fabric::{clock::now_ns, os::listen};
-use record::{EngineInfo, NodeFacts};
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     io::Wire,
-    session::{Served, ServerSession},
+    session::{Claim, ServerHandle, ServerSession},
 };
-use crate::{
-    control::{
-        auth::Auth,
-        core::{
-            Local, Own, Timing,
-            accelerator::{Accelerator, Event},
-        },
-        error::ControlError,
-        lobby::{Guest, Lobby, canonical},
-        message::Hex,
+use crate::control::{
+    core::{
+        HandshakeStep, LocalNode,
+        accelerator::{Accelerator, Event},
     },
-    model::ModelSpec,
+    error::ControlError,
+    lobby::{Guest, Lobby, canonical},
+    message::Hex,
 };
-
-/// Parameters of an accelerator's sessions.
-#[derive(Clone, Debug)]
-pub struct ServerParams {
-    /// This node's name.
-    pub node: String,
-    /// Authentication policy of this node.
-    pub auth: Auth,
-    /// The model that this node runs.
-    pub model: ModelSpec,
-    /// Engine that runs the model.
-    pub engine: EngineInfo,
-    /// Facts about this node.
-    pub facts: NodeFacts,
-    /// Time limits and heartbeat.
-    pub timing: Timing,
-    /// Most peers without a session. One more evicts the oldest silent peer, so that silent peers
-    /// keep no frontend out.
-    pub pending: usize,
-}
 
 /// The listener. A task performs handshakes until this is dropped, also during a session, so that a
 /// second frontend learns at once that it has to wait.
@@ -60,17 +39,21 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Listens on `address`. Must be called on a tokio runtime, which drives the handshakes.
+    /// Listens on `address`. At most `pending` peers without a session have a place; one more
+    /// evicts the oldest silent peer, so that silent peers keep no frontend out. Must be called on
+    /// a tokio runtime, which drives the handshakes.
     ///
     /// # Errors
     /// The address is in use, is not local, or is not loopback although no token is set; or a
-    /// parameter is invalid.
-    pub async fn bind(address: SocketAddr, params: ServerParams) -> Result<Self, ControlError> {
-        let own = Own::Engine(params.engine);
-        let (node, facts) = (params.node, params.facts);
-        let local = Local::new(node, params.auth, params.model, own, facts, &params.timing)?;
+    /// setting of `local` is invalid.
+    pub async fn bind(
+        address: SocketAddr,
+        pending: usize,
+        local: LocalNode,
+    ) -> Result<Self, ControlError> {
+        local.check()?;
         local.auth.check(address.ip())?;
-        if params.pending == 0 {
+        if pending == 0 {
             return Err(ControlError::Setting {
                 key: "pending",
                 problem: "0 handshakes, must be at least 1".to_owned(),
@@ -90,7 +73,7 @@ impl Server {
         let address = listener.local_addr().map_err(failed)?;
         let (found, sessions) = mpsc::channel(1);
         let (served, local) = (Served::default(), Arc::new(local));
-        let (pending, patience) = (params.pending, local.deadline);
+        let patience = local.timing.step;
         let mut lobby = Lobby::new(
             ("control", "control connections refused"),
             listener,
@@ -144,10 +127,24 @@ impl Server {
     }
 }
 
+/// The claim of the frontend being served, if any.
+type Served = Arc<Mutex<Weak<String>>>;
+
+/// Claims the place for `node`; the error names the frontend being served.
+fn claim_place(served: &Served, node: &str) -> Result<Claim, String> {
+    let mut served = served.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(other) = served.upgrade() {
+        return Err(other.to_string());
+    }
+    let claim = Arc::new(node.to_owned());
+    *served = Arc::downgrade(&claim);
+    Ok(claim)
+}
+
 /// Performs one handshake; after a failure, also the orderly end.
 async fn greet(
     guest: Guest,
-    local: Arc<Local>,
+    local: Arc<LocalNode>,
     served: Served,
 ) -> Result<ServerSession, ControlError> {
     let Guest {
@@ -158,7 +155,7 @@ async fn greet(
         proof,
     } = guest;
     // Fails only for a dead socket.
-    let reached = canonical(stream.local_addr().unwrap_or(address));
+    let local_address = canonical(stream.local_addr().unwrap_or(address));
     let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
     let from = address.to_string();
     let mut wire = Wire::new(stream, &from)?;
@@ -166,15 +163,24 @@ async fn greet(
     let mut claim = None;
     loop {
         match wire.next(&mut core).await {
-            Some(Event::Proved) => proof.given(),
-            Some(Event::Admit(node)) => {
-                let place = served.claim(&node).map(|place| claim = Some(place));
+            Some(Event::Handshake(HandshakeStep::Proved)) => proof.given(),
+            Some(Event::Handshake(HandshakeStep::Admit(node))) => {
+                let place = claim_place(&served, &node).map(|place| claim = Some(place));
                 core.admit(place, now_ns());
             }
-            Some(Event::Connected(node)) => {
+            Some(Event::Handshake(HandshakeStep::Connected(node))) => {
                 if let Some(claim) = claim.take() {
-                    let addresses = (address, reached);
-                    return Ok(ServerSession::new((wire, core), addresses, node, claim));
+                    let (commands, inbox) = mpsc::unbounded_channel();
+                    return Ok(ServerSession {
+                        wire,
+                        core,
+                        peer_node: node,
+                        peer_address: address,
+                        local_address,
+                        claim,
+                        inbox,
+                        handle: ServerHandle { commands },
+                    });
                 }
             }
             Some(Event::Gone(cause)) => {

@@ -1,9 +1,6 @@
 //! The accelerator's side of a session, from the handshake to its end.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{net::SocketAddr, sync::Arc};
 
 use fabric::{clock::now_ns, wire::Stream};
 use record::{BatchSizes, GpuRecord, NodeUse};
@@ -13,7 +10,7 @@ use super::io::Wire;
 use crate::{
     control::{
         core::{
-            Core, Own,
+            Core, RolePart,
             accelerator::{Accelerator, Event, Refusal},
         },
         error::ControlError,
@@ -88,33 +85,8 @@ pub trait SessionHandler: Send + Sync + 'static {
     fn gone(&self, cause: &ControlError);
 }
 
-/// The frontend being served, if any.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Served(Arc<Mutex<Option<String>>>);
-
-/// The right to be served; released when dropped.
-#[derive(Debug)]
-pub(super) struct Claim(Served);
-
-impl Served {
-    /// Claims the place for `node`; the error names the frontend being served.
-    pub(crate) fn claim(&self, node: &str) -> Result<Claim, String> {
-        let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*served {
-            Some(other) => Err(other.clone()),
-            None => {
-                *served = Some(node.to_owned());
-                Ok(Claim(self.clone()))
-            }
-        }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-}
+/// Node name of the frontend being served; dropping it lets the next frontend in.
+pub(super) type Claim = Arc<String>;
 
 /// Command of a handle to the session, with the time.
 type Command = Box<dyn FnOnce(&mut Accelerator, u64) + Send>;
@@ -122,20 +94,24 @@ type Command = Box<dyn FnOnce(&mut Accelerator, u64) + Send>;
 /// An authenticated and admitted frontend, before [`ServerSession::run`].
 #[derive(Debug)]
 pub struct ServerSession {
-    wire: Wire,
-    core: Accelerator,
-    node: String,
-    address: SocketAddr,
-    reached: SocketAddr,
-    claim: Claim,
-    inbox: mpsc::UnboundedReceiver<Command>,
-    handle: ServerHandle,
+    pub(super) wire: Wire,
+    pub(super) core: Accelerator,
+    /// The frontend's node name.
+    pub(crate) peer_node: String,
+    /// The frontend's address.
+    pub(crate) peer_address: SocketAddr,
+    /// This node's address that the frontend reached.
+    pub(crate) local_address: SocketAddr,
+    pub(super) claim: Claim,
+    pub(super) inbox: mpsc::UnboundedReceiver<Command>,
+    /// Handle for messages from other threads.
+    pub handle: ServerHandle,
 }
 
 /// Sends messages to the frontend from any thread. Messages after the session's end are dropped.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
-    commands: mpsc::UnboundedSender<Command>,
+    pub(super) commands: mpsc::UnboundedSender<Command>,
 }
 
 impl ServerHandle {
@@ -183,52 +159,13 @@ impl ServerHandle {
 }
 
 impl ServerSession {
-    pub(super) fn new(
-        (wire, core): (Wire, Accelerator),
-        (address, reached): (SocketAddr, SocketAddr),
-        node: String,
-        claim: Claim,
-    ) -> Self {
-        let (commands, inbox) = mpsc::unbounded_channel();
-        ServerSession {
-            wire,
-            core,
-            node,
-            address,
-            reached,
-            claim,
-            inbox,
-            handle: ServerHandle { commands },
-        }
-    }
-
-    /// The frontend's node name.
-    pub(crate) fn peer_node(&self) -> &str {
-        &self.node
-    }
-
-    /// The frontend's address.
-    pub(crate) fn peer_address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// Moments at which the frontend wants tokens to leave this node.
     pub(crate) fn stream(&self) -> Stream {
-        match self.core.link().peer_own() {
-            Some(Own::Stream(stream)) => *stream,
+        match &self.core.link().handshake.peer_own {
+            Some(RolePart::Stream(stream)) => *stream,
             // The handshake requires the stream.
             _ => Stream::None,
         }
-    }
-
-    /// This node's address that the frontend reached.
-    pub(crate) fn local_address(&self) -> SocketAddr {
-        self.reached
-    }
-
-    /// Handle for messages from other threads.
-    pub fn handle(&self) -> ServerHandle {
-        self.handle.clone()
     }
 
     /// Serves the frontend until the session ends and returns the cause
@@ -310,7 +247,7 @@ impl ServerSession {
                     end.cause = cause;
                     break;
                 }
-                Some(Event::Proved | Event::Admit(_) | Event::Connected(_)) => {}
+                Some(Event::Handshake(_)) => {}
                 None => break,
             }
         }

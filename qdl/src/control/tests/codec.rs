@@ -4,6 +4,8 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 use tokio_util::codec::{Decoder, Encoder};
 
+use serde_json::{Value, json};
+
 use super::*;
 use crate::control::{
     frame::{Codec, FrameError, MAX_FRAME},
@@ -335,10 +337,4 @@ fn a_field_outside_its_limits_is_refused_by_name() {
             other => panic!("{kind}{pointer}: {other:?}"),
         }
     }
-}
-
-#[test]
-fn a_data_connection_at_a_control_port_is_told_by_name() {
-    let (_, e) = feed(&mut Codec::before_auth(), b"QDLDATA1\x01\0", 4);
-    assert!(matches!(e, Some(FrameError::DataConnection)), "{e:?}");
 }

@@ -1,46 +1,36 @@
 //! Sessions in normal use, and refusals that a user meets.
 
+use crate::testkit::assert_has;
+
 use super::*;
 
-fn open_server() -> ServerParams {
-    ServerParams {
+/// A node without a token.
+fn open(node: &str) -> LocalNode {
+    LocalNode {
         auth: Auth::Unset,
-        ..server_params()
-    }
-}
-
-fn open_client(address: SocketAddr) -> ClientParams {
-    ClientParams {
-        auth: Auth::Unset,
-        ..client_params(address)
+        ..local(node)
     }
 }
 
 #[tokio::test]
 async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
-    let server = bind(server_params()).await;
+    let server = bind(local("acc-1")).await;
     let address = server.address();
     let mut calls = serve(server);
 
     for round in 0..2 {
-        let session = ClientSession::connect(client_params(address))
-            .await
-            .expect("connected");
+        let session = connect(address, local("fe-1")).await.expect("connected");
         assert_eq!(session.peer_node, "acc-1");
         assert_eq!(session.peer_address, address);
         let (handle, mut events) = (session.handle, session.events);
 
-        let asked = vec![connection(0, 1, 16), connection(1, 1, 32)];
+        let asked = vec![connection(0, 1), connection(1, 1)];
         let grants = handle
             .open(asked.clone())
             .within(LONG)
             .await
             .expect("opened");
         assert_eq!(grants.len(), 2);
-        assert_ne!(
-            grants[0].key, grants[1].key,
-            "every connection has its own key"
-        );
         handle.start().within(LONG).await.expect("ready");
 
         // From a thread that runs no tasks, like LoadGen's.
@@ -50,10 +40,9 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
 
         handle.connection_lost(1, 1, "cable\nout");
         handle.connection_reset(1, 1);
-        let again = handle.open(vec![connection(1, 2, 32)]).within(LONG).await;
+        let again = handle.open(vec![connection(1, 2)]).within(LONG).await;
         let again = again.expect("opened again");
         assert_eq!((again[0].connection, again[0].epoch), (1, 2));
-        assert_ne!(again[0].key, grants[1].key, "a new epoch has a new key");
 
         let (counters, ..) = handle.drain().within(LONG).await.expect("drained");
         assert_eq!(counters.responded, 11);
@@ -61,7 +50,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         assert_eq!((&*said.machine, &*said.config), ("{}", "node: acc-1\n"));
         let beat = timeout(LONG, async {
             loop {
-                if let Some(ClientEvent::Heartbeat(c)) = events.next().await {
+                if let ClientEvent::Heartbeat(c) = events.next().await {
                     return c;
                 }
             }
@@ -82,7 +71,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
                 HandlerCall::Open(asked),
                 HandlerCall::Lost(1, 1, "cable out".to_owned()),
                 HandlerCall::Reset(1, 1),
-                HandlerCall::Open(vec![connection(1, 2, 32)]),
+                HandlerCall::Open(vec![connection(1, 2)]),
             ]
         );
         assert!(
@@ -94,7 +83,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
 
 #[tokio::test]
 async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
-    let mut server = bind(server_params()).await;
+    let mut server = bind(local("acc-1")).await;
     let address = server.address();
     let (handler, _heard) = Handler::new();
     // A process that ends closes its socket, even with unread bytes.
@@ -105,38 +94,28 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
         runtime.expect("a runtime").block_on(async {
             let ClientSession {
                 handle, mut events, ..
-            } = ClientSession::connect(client_params(address))
-                .await
-                .expect("connected");
+            } = connect(address, local("fe-1")).await.expect("connected");
             handle.bye();
             assert!(gone(&mut events).await.is_clean());
         });
     });
     let session = server.accept_session().await.expect("a session");
-    let mouth = session.handle();
+    let sender = session.handle.clone();
     aside(move || client.join()).await.expect("said good-bye");
 
     // The client is gone before the accelerator sends the first of these.
-    (0..100).for_each(|i| mouth.connection_lost(i, 1, "closed"));
+    (0..100).for_each(|i| sender.connection_lost(i, 1, "closed"));
     let cause = timeout(LONG, session.run(handler)).await.expect("ends");
     assert!(cause.is_clean(), "{cause}");
 }
 
 #[tokio::test]
 async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
-    let server = bind(server_params()).await;
+    let server = bind(local("acc-1")).await;
     let address = server.address();
     let mut calls = serve(server);
-    let first = ClientSession::connect(client_params(address))
-        .await
-        .expect("connected");
-    let second = || ClientParams {
-        node: "fe-2".to_owned(),
-        ..client_params(address)
-    };
-    let e = ClientSession::connect(second())
-        .await
-        .expect_err("an error");
+    let first = connect(address, local("fe-1")).await.expect("connected");
+    let e = connect(address, local("fe-2")).await.expect_err("an error");
     assert!(
         matches!(
             e,
@@ -159,7 +138,7 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     drop(first);
     timeout(LONG, async {
         loop {
-            match ClientSession::connect(second()).await {
+            match connect(address, local("fe-2")).await {
                 Ok(session) => return session,
                 Err(ControlError::Remote {
                     code: ErrorCode::Busy,
@@ -182,8 +161,8 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
 
 #[tokio::test]
 async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
-    let server = bind(server_params()).await;
-    let e = Server::bind(server.address(), server_params())
+    let server = bind(local("acc-1")).await;
+    let e = Server::bind(server.address(), 16, local("acc-1"))
         .await
         .expect_err("an error");
     let text = e.to_string();
@@ -193,38 +172,29 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
         "{text}"
     );
 
-    let open = ServerParams {
-        auth: Auth::Unset,
-        ..server_params()
-    };
-    let e = Server::bind(([0, 0, 0, 0], 0).into(), open)
+    let e = Server::bind(([0, 0, 0, 0], 0).into(), 16, open("acc-1"))
         .await
         .expect_err("an error");
     assert!(e.to_string().contains("token_file"), "{e}");
 
-    let bad = ServerParams {
-        node: "two words".to_owned(),
-        ..server_params()
-    };
-    let e = Server::bind(any_port(), bad).await.expect_err("an error");
+    let bad = Server::bind(any_port(), 16, local("two words")).await;
+    let e = bad.expect_err("an error");
     assert!(
         matches!(e, ControlError::Setting { key: "node", .. }),
         "{e}"
     );
 
-    let (l, address) = listener().await;
-    drop(l);
-    let e = ClientSession::connect(client_params(address))
-        .await
-        .expect_err("an error");
+    let free = TcpListener::bind(any_port()).await;
+    let address = free.and_then(|l| l.local_addr()).expect("bound");
+    let e = connect(address, local("fe-1")).await.expect_err("an error");
     assert!(matches!(e, ControlError::Connect { .. }), "{e}");
     assert!(e.to_string().contains(&address.to_string()), "{e}");
 }
 
 #[tokio::test]
 async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
-    let mut server = bind(server_params()).await;
-    let client = tokio::spawn(ClientSession::connect(client_params(server.address())));
+    let mut server = bind(local("acc-1")).await;
+    let client = tokio::spawn(connect(server.address(), local("fe-1")));
     let session = server.accept_session().await.expect("a session");
     let ClientSession {
         handle, mut events, ..
@@ -252,19 +222,17 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let server = bind(server_params()).await;
+            let server = bind(local("acc-1")).await;
             tell.send(server.address()).expect("awaited");
             let _heard = serve(server);
             let _ = ended.await;
         });
     });
     let address = received.recv().expect("bound");
-    let params = ClientParams {
-        timing: hasty(),
-        ..client_params(address)
-    };
-    let gone_after = params.timing.heartbeat.gone_after;
-    let session = ClientSession::connect(params).await.expect("connected");
+    let mut hasty = local("fe-1");
+    let gone_after = Duration::from_millis(300);
+    hasty.timing.heartbeat.gone_after = gone_after;
+    let session = connect(address, hasty).await.expect("connected");
     for time in 1..=3 {
         tokio::time::sleep(Duration::from_millis(30)).await;
         std::thread::sleep(gone_after * 4 / 3);
@@ -281,92 +249,54 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
 }
 
 #[tokio::test]
-async fn those_who_knock_and_never_speak_keep_nobody_out() {
-    let server = bind(ServerParams {
-        pending: 2,
-        ..open_server()
-    })
-    .await;
+async fn silent_peers_keep_no_frontend_out() {
+    let server = Server::bind(any_port(), 2, open("acc-1")).await;
+    let server = server.expect("bound");
     let address = server.address();
     let _heard = serve(server);
     let mut silent = Vec::new();
     for _ in 0..6 {
-        silent.push(Raw::connect(address).await);
+        silent.push(TcpStream::connect(address).await.expect("connected"));
     }
-    let session = ClientSession::connect(open_client(address))
-        .await
-        .expect("let in");
+    let session = connect(address, open("fe-1")).await.expect("let in");
     session.handle.name().within(LONG).await.expect("served");
     // The oldest silent peers were evicted.
-    assert_eq!(silent[0].hear().await, None);
-    // Also during a session, a stranger disturbs nothing, and is received why it is refused.
-    let mut raw = Raw::connect(address).await;
-    raw.bytes(&[0xff; 64]).await;
-    let frame = raw.hear_type("error").await;
-    assert_eq!(frame["code"], "protocol", "{frame}");
-    assert_eq!(raw.hear().await, None, "closed after the error");
+    let end = silent[0].read(&mut [0]).await;
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    // Also during a session, a stranger disturbs nothing, and learns why it is refused.
+    let mut stranger = TcpStream::connect(address).await.expect("connected");
+    stranger.write_all(&[0xff; 64]).await.expect("sent");
+    let length = stranger.read_u32().await.expect("a frame");
+    let mut frame = String::new();
+    let end = stranger.read_to_string(&mut frame).await;
+    assert_eq!(end.expect("closed after the error"), length as usize);
+    assert_has(&frame, &[r#""type":"error","code":"protocol""#]);
     let named = session.handle.name().within(LONG).await;
     named.expect("still served");
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
-    let (l, address) = listener().await;
-    let frontend = tokio::spawn(ClientSession::connect(open_client(address)));
-    let mut raw = Raw(l.accept().await.expect("accepted").0);
-    accept(&mut raw).await;
-    let ClientSession { handle, events, .. } = frontend.await.expect("ran").expect("connected");
+    let server = bind(local("acc-1")).await;
+    let address = server.address();
+    let _calls = serve(server);
+    let session = connect(address, local("fe-1")).await.expect("connected");
+    let ClientSession { handle, events, .. } = session;
     // The events need no reader.
     drop(events);
-    let short = Duration::from_millis(5);
-    let e = handle.drain().within(short).await.expect_err("an error");
-    assert!(
-        matches!(
-            e,
-            ControlError::Timeout {
-                waiting_for: "drained",
-                ..
-            }
-        ),
-        "{e}"
-    );
-    let h = handle.clone();
-    let e = aside(move || h.name().wait(short))
-        .await
-        .expect_err("an error");
-    assert!(
-        matches!(
-            e,
-            ControlError::Timeout {
-                waiting_for: "name_is",
-                ..
-            }
-        ),
-        "{e}"
-    );
-    // A late answer without a waiting caller is no error.
-    raw.hear_type("drain").await;
-    let asked = raw.hear_type("name").await;
-    raw.say(json!({"type": "name_is", "id": asked["id"], "name": "late"}))
-        .await;
-    let h = handle.clone();
-    let again = tokio::spawn(aside(move || h.name().wait(LONG)));
-    let asked = raw.hear_type("name").await;
-    raw.say(json!({"type": "name_is", "id": asked["id"], "name": "in time"}))
-        .await;
-    assert_eq!(again.await.expect("ran").expect("a name"), "in time");
-}
-
-/// Performs the accelerator's side of the handshake, without a token.
-async fn accept(raw: &mut Raw) {
-    raw.hear_type("hello").await;
-    let mut ours = hello("acc-1");
-    ours["role"] = json!("accelerator");
-    raw.say(ours).await;
-    raw.hear_type("answer").await;
-    raw.say(json!({"type": "answer"})).await;
-    raw.hear_type("model").await;
-    let engine = json!({"name": "digest", "tokens": false});
-    raw.say(json!({"type": "model", "spec": model(), "engine": engine, "facts": {}}))
-        .await;
+    // The session's task does not run meanwhile: its thread is this one.
+    let late = [
+        handle.drain().within(Duration::ZERO).await.map(drop),
+        handle.name().wait(Duration::ZERO).map(drop),
+    ];
+    for (late, missing) in late.into_iter().zip(["drained", "name_is"]) {
+        match late {
+            Err(ControlError::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, missing),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Late answers without a waiting caller are no error.
+    handle.drain().within(LONG).await.expect("drained");
+    let name = aside(move || handle.name().wait(LONG)).await;
+    assert_eq!(name.expect("in time"), "acc-1 (null engine)");
 }

@@ -140,12 +140,12 @@ impl Session {
                 let (end, link) = nic.accept(endpoint, end).map_err(|e| no_memory(&e))?;
                 (GrantTransport::Ofi { end }, Some(link))
             }
-            (nic, wanted) => {
+            (_, wanted) => {
                 let text = format!(
                     "asks for the {} fabric, and nics[{nic_index}] of {} is {}",
                     wanted.fabric(),
                     node.config.node,
-                    nic.fabric()
+                    node.config.nics[nic_index].fabric.as_str()
                 );
                 return Err(refusal(ErrorCode::Protocol, text));
             }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     config::{AcceleratorConfig, NicFabric},
-    control::{self, ErrorCode, ServerParams},
+    control::{self, ErrorCode, LocalNode, RolePart},
     run::{
         crew::{accelerator_crew, near},
         error::{NicError, NodeError},
@@ -112,14 +112,14 @@ impl Node {
         }
         let control = runtime.block_on(control::Server::bind(
             config.control.listen,
-            ServerParams {
+            places.max(FEWEST_PLACES),
+            LocalNode {
                 node: config.node.clone(),
                 auth: settings::auth(config.auth())?,
                 model: params.model.clone(),
-                engine: params.engine_info.clone(),
+                own: RolePart::Engine(params.engine_info.clone()),
                 facts: node_facts(&config.nics),
                 timing: settings::timing(&config.deadlines),
-                pending: places.max(FEWEST_PLACES),
             },
         ))?;
         let current: Arc<CurrentSession> = Arc::new(Mutex::default());
@@ -205,12 +205,12 @@ impl Node {
                     Ok(s) => s,
                     Err(e) => break Some(e.to_string()),
                 };
-                let peer = session.peer_node().to_owned();
-                tracing::info!("serving {peer} ({})", session.peer_address());
+                let peer = session.peer_node.clone();
+                tracing::info!("serving {peer} ({})", session.peer_address);
                 sessions += 1;
                 let own = Arc::new(Session::new(sessions, state.clone(), &session));
                 *lock(&current) = Some(own.clone());
-                let handle = session.handle();
+                let handle = session.handle.clone();
                 let watching = tokio::spawn(own.clone().watch());
                 let reading = tokio::spawn(own.clone().take_readings());
                 let mut running = tokio::spawn(session.run(own.clone()));

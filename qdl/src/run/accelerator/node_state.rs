@@ -11,6 +11,7 @@ use record::{BatchSizes, EngineInfo, EngineUse, GpuRecord, SequenceTotals};
 use super::budget::Budget;
 use crate::{
     config::AcceleratorConfig,
+    control::Counters,
     model::ModelSpec,
     rails::Score,
     run::{ib_nic::IbNic, ofi_nic::OfiNic},
@@ -71,27 +72,8 @@ pub(crate) struct NodeState {
     pub service: Arc<dyn Service>,
     /// Memory budget of slots.
     pub budget: Budget<ServeConnection>,
-    /// Totals of connections that have ended.
-    pub ended: Mutex<EndedTotals>,
-}
-
-/// Totals of connections that have ended.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct EndedTotals {
-    pub responded: u64,
-    pub refused: u64,
-    pub late: u64,
-    pub parts: u64,
-}
-
-impl EndedTotals {
-    /// Adds the counts of a connection.
-    pub(crate) fn add(&mut self, connection: &ServeConnection) {
-        self.responded += connection.responded();
-        self.refused += connection.refused();
-        self.late += connection.late();
-        self.parts += connection.parts();
-    }
+    /// Totals of the samples of connections that have ended.
+    pub ended: Mutex<Counters>,
 }
 
 /// One NIC of an accelerator.
@@ -100,15 +82,4 @@ pub(crate) enum ServerNic {
     Tcp(SocketAddr),
     Ib(IbNic),
     Ofi(OfiNic),
-}
-
-impl ServerNic {
-    /// Name of the fabric: `tcp`, `ib` or `ofi`.
-    pub(crate) fn fabric(&self) -> &'static str {
-        match self {
-            ServerNic::Tcp(_) => "tcp",
-            ServerNic::Ib(_) => "ib",
-            ServerNic::Ofi(_) => "ofi",
-        }
-    }
 }

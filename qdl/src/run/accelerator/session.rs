@@ -4,10 +4,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -18,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    node_state::{EndedTotals, EngineTotals, NodeState},
+    node_state::{EngineTotals, NodeState},
     readings::NodeReadings,
 };
 use crate::{
@@ -42,7 +39,7 @@ use crate::{
     topology::LinkWatch,
     wire::Description,
 };
-use fabric::{Broken, Link, clock::now_ns, wire::Stream};
+use fabric::{Broken, Link, clock::now_ns, os::thread_times, wire::Stream};
 
 /// Interval of checks while connections are quarantined.
 const LOOK: Duration = Duration::from_millis(5);
@@ -68,7 +65,7 @@ pub struct Session {
     /// Number of refusals logged, and number of full reasons sent.
     pub reasons: Arc<[AtomicU64; 2]>,
     /// The node's totals before the session.
-    before: (ServeCounts, EndedTotals, EngineTotals),
+    before: (ServeCounts, Counters, EngineTotals),
     /// Signals a lost connection.
     losses: Notify,
     /// Records of connections that have ended.
@@ -76,28 +73,9 @@ pub struct Session {
     /// Last epoch of each connection that was lost, without those that the frontend closed as it
     /// left.
     lost: Mutex<HashMap<u16, u32>>,
-    /// Arrivals at the time of an answered drain.
-    drained: DrainMark,
+    /// Arrivals at the time of the last answered drain.
+    drained: Mutex<Option<u64>>,
     readings: NodeReadings,
-}
-
-/// Set once every arrival was answered on request, as it happens before the frontend leaves.
-#[derive(Debug, Default)]
-struct DrainMark {
-    done: AtomicBool,
-    arrived: AtomicU64,
-}
-
-impl DrainMark {
-    fn set(&self, arrived: u64) {
-        self.arrived.store(arrived, Ordering::Relaxed);
-        self.done.store(true, Ordering::Release);
-    }
-
-    /// Whether no sample has arrived since.
-    fn holds(&self, arrived: u64) -> bool {
-        self.done.load(Ordering::Acquire) && self.arrived.load(Ordering::Relaxed) == arrived
-    }
 }
 
 impl Session {
@@ -106,8 +84,8 @@ impl Session {
         let ended = *lock(&node.ended);
         Session {
             id,
-            handle: session.handle(),
-            local: session.local_address(),
+            handle: session.handle.clone(),
+            local: session.local_address,
             stream: session.stream(),
             connections: Mutex::default(),
             reasons: Arc::default(),
@@ -115,7 +93,7 @@ impl Session {
             losses: Notify::new(),
             ended: Mutex::default(),
             lost: Mutex::default(),
-            drained: DrainMark::default(),
+            drained: Mutex::default(),
             readings: NodeReadings::default(),
             node,
         }
@@ -129,7 +107,7 @@ impl Session {
     /// Whether a drain was answered and no sample came since: its connections then end in good
     /// order, whatever their sockets report.
     fn is_leaving(&self) -> bool {
-        self.drained.holds(self.arrived())
+        *lock(&self.drained) == Some(self.arrived())
     }
 
     /// Attaches a connection whose data connection has come to a NIC, unless it was given up
@@ -207,7 +185,7 @@ impl Session {
 
     fn record_end(&self, connection: &ServeConnection, lost: bool) {
         records::served(connection, lost).put_on(&mut lock(&self.ended));
-        lock(&self.node.ended).add(connection);
+        add(&mut lock(&self.node.ended), connection);
     }
 
     /// Releases every connection after the session; its memory is freed with the last batch that
@@ -290,14 +268,14 @@ impl Session {
             // Lock in the order of `collect`, so that no connection is counted in neither or both.
             let connections = lock(&self.connections);
             now = *lock(&node.ended);
-            connections.slots().for_each(|c| now.add(c));
+            connections.slots().for_each(|c| add(&mut now, c));
         }
         let engine = (node.params.engine)();
         let counters = Counters {
             arrived: self.arrived(),
             responded: now.responded - before.responded,
             refused: now.refused - before.refused,
-            dropped_late: now.late - before.late,
+            dropped_late: now.dropped_late - before.dropped_late,
             parts: now.parts - before.parts,
             copies: engine.copies.saturating_sub(engine_before.copies),
             batches: engine.batches.since(&engine_before.batches).batches(),
@@ -305,6 +283,14 @@ impl Session {
         let answered = counters.responded + counters.refused + counters.dropped_late;
         (counters, counters.arrived <= answered)
     }
+}
+
+/// Adds the counts of a connection's samples.
+fn add(totals: &mut Counters, connection: &ServeConnection) {
+    totals.responded += connection.responded();
+    totals.refused += connection.refused();
+    totals.dropped_late += connection.late();
+    totals.parts += connection.parts();
 }
 
 /// Marks the connections of a cleanly ended session as lost or closed. The last epoch of a number
@@ -399,7 +385,7 @@ impl SessionHandler for Session {
     fn drain(&self) -> Option<Counters> {
         let (counters, done) = self.totals();
         if done {
-            self.drained.set(counters.arrived);
+            *lock(&self.drained) = Some(counters.arrived);
         }
         done.then_some(counters)
     }
@@ -418,7 +404,11 @@ impl SessionHandler for Session {
     fn used(&self) -> NodeUse {
         NodeUse {
             engine: (self.node.params.engine)().used,
-            ..usage(&[], records::nic_use(self.node.server.nic_use()))
+            ..usage(
+                &thread_times(),
+                &[],
+                records::nic_use(self.node.server.nic_use()),
+            )
         }
     }
 

@@ -75,7 +75,7 @@ impl ClientNic {
                 let open = || -> Result<_, OpenError> {
                     let nic = OfiNic::open(nic, ofi, accelerators * nic.connections())?;
                     nic.check_memory(slots)?;
-                    nic.keep(sources)?;
+                    nic.resources.keep(sources)?;
                     Ok(nic)
                 };
                 Ok(ClientNic::Ofi(open().map_err(NicError::of(index))?))

@@ -34,7 +34,6 @@ use crate::{
     run::{
         crew::{frontend_crew, near},
         error::ClusterError,
-        facts::node_facts,
         lock,
         records::{self, places},
         request_stride, response_stride, settings,
@@ -124,7 +123,7 @@ impl Cluster {
             .unzip();
         let state = Arc::new(ClusterState {
             dispatcher: std::sync::OnceLock::new(),
-            auth: settings::auth(config.auth())?,
+            local: settings::frontend_node(config)?,
             peers: config
                 .accelerators
                 .iter()
@@ -138,7 +137,6 @@ impl Cluster {
                     })
                 })
                 .collect(),
-            facts: node_facts(&config.nics),
             config: config.clone(),
             on_event,
             began: Instant::now(),
@@ -147,7 +145,6 @@ impl Cluster {
             ending: AtomicBool::new(false),
             losses,
             lost: Mutex::default(),
-            lost_more: AtomicBool::new(false),
             ends: Mutex::new(vec![None; connection_of.len()]),
             rails: std::sync::OnceLock::new(),
             links: config.nics.iter().map(settings::link).collect(),
@@ -453,7 +450,7 @@ impl Cluster {
                 one_by_one,
             }),
             losses,
-            facts: Some(state.facts.clone()),
+            facts: Some(state.local.facts.clone()),
             events,
             sides,
             readings: self.readings(),

@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use record::NodeFacts;
 use tokio::sync::mpsc;
 
 use super::{
@@ -20,9 +19,9 @@ use super::{
 };
 use crate::{
     config::FrontendConfig,
-    control::{Auth, ClientParams},
+    control::{ClientSession, ControlError, LocalNode},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    run::{lock, settings},
+    run::lock,
     topology::LinkWatch,
 };
 use fabric::{Broken, clock::now_ns};
@@ -66,10 +65,8 @@ pub(crate) type ConnectionOf = Vec<(usize, u16)>;
 pub(crate) struct ClusterState {
     pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
-    pub auth: Auth,
+    pub local: LocalNode,
     pub peers: Vec<Mutex<PeerState>>,
-    /// Facts about this node.
-    pub facts: NodeFacts,
     pub on_event: Arc<OnClusterEvent>,
     pub began: Instant,
     /// The run is ending, so nothing is reconnected.
@@ -80,8 +77,6 @@ pub(crate) struct ClusterState {
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
     /// Connections lost so far, with the causes.
     pub lost: Mutex<Vec<(usize, String)>>,
-    /// Some losses are not recorded.
-    pub lost_more: AtomicBool,
     /// Peer and index within the peer of each connection.
     pub connection_of: ConnectionOf,
     pub nics: Vec<ClientNic>,
@@ -142,17 +137,10 @@ impl ClusterState {
         format!("{}/{index}", self.peer(peer).node)
     }
 
-    /// Parameters of a session with an accelerator.
-    pub(crate) fn params(&self, index: usize) -> ClientParams {
-        ClientParams {
-            address: self.config.accelerators[index].control.to_string(),
-            node: self.config.node.clone(),
-            auth: self.auth.clone(),
-            model: self.config.model.clone(),
-            stream: self.config.stream.unwrap_or_default(),
-            facts: self.facts.clone(),
-            timing: settings::timing(&self.config.deadlines),
-        }
+    /// Opens a session with an accelerator.
+    pub(crate) async fn connect(&self, index: usize) -> Result<ClientSession, ControlError> {
+        let address = self.config.accelerators[index].control.to_string();
+        ClientSession::connect(address, self.local.clone()).await
     }
 }
 
@@ -250,10 +238,10 @@ impl Owner for EventRouter {
         if !state.is_closing() {
             let mut lost = lock(&state.lost);
             let is_known = lost.iter().any(|(of, _)| *of == connection);
+            let later = "later losses, of any connection, are counted in `losses` alone";
             if lost.len() < MOST_LOSSES || !is_known {
                 lost.push((connection, cause.to_string()));
-            } else if !state.lost_more.swap(true, Ordering::Relaxed) {
-                let later = "later losses, of any connection, are counted in `losses` alone";
+            } else if lost.iter().all(|(_, cause)| cause != later) {
                 lost.push((connection, later.to_owned()));
             }
         }

@@ -115,7 +115,7 @@ async fn reach(state: &ClusterState, index: usize) -> Result<ClientSession, Cont
     let (began, patience) = (Instant::now(), state.config.deadlines.connect());
     let mut say_at = began;
     loop {
-        let error = match ClientSession::connect(state.params(index)).await {
+        let error = match state.connect(index).await {
             Err(error) if error.is_of_loading() => error,
             done => return done,
         };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{
     config::FrontendConfig,
-    control::{ClientParams, ClientSession, ControlError, ErrorCode},
-    run::{error::ClusterError, facts::node_facts, settings},
+    control::{ClientSession, ControlError, ErrorCode, LocalNode},
+    run::{error::ClusterError, settings},
     wire::Description,
 };
 
@@ -35,24 +35,15 @@ impl Described {
 /// [`ClusterError`] of the first accelerator that is unreachable or refuses this node. An
 /// accelerator that serves a different frontend refuses with `busy`.
 pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, ClusterError> {
-    let auth = settings::auth(config.auth())?;
-    let facts = node_facts(&config.nics);
+    let local = settings::frontend_node(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         let mut asked = Vec::new();
         for accelerator in &config.accelerators {
-            let params = ClientParams {
-                address: accelerator.control.to_string(),
-                node: config.node.clone(),
-                auth: auth.clone(),
-                model: config.model.clone(),
-                stream: config.stream.unwrap_or_default(),
-                facts: facts.clone(),
-                timing: settings::timing(&config.deadlines),
-            };
-            asked.push(tokio::spawn(one(params)));
+            let address = accelerator.control.to_string();
+            asked.push(tokio::spawn(one(address, local.clone())));
         }
         let mut described = Vec::new();
         for one in asked {
@@ -62,8 +53,8 @@ pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, ClusterEr
     })
 }
 
-async fn one(params: ClientParams) -> Result<Described, ControlError> {
-    let mut session = ClientSession::connect(params).await?;
+async fn one(address: String, local: LocalNode) -> Result<Described, ControlError> {
+    let mut session = ClientSession::connect(address, local).await?;
     let answer = session.handle.describe().within(DESCRIBING).await;
     match &answer {
         // The node may still work on it: the error tells it that the caller has left.

@@ -1,7 +1,7 @@
 //! The steps that open connections to one accelerator, apart from the state of the connections:
 //! requesting those that are due, and connecting the granted ones.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::task::spawn_blocking;
 
@@ -11,6 +11,10 @@ use crate::{
     run::error::ClusterError,
 };
 use fabric::Link;
+
+/// A connection that is due to be opened: its index among all connections, and the request for it,
+/// without the parameters of its local half.
+pub(crate) type DueConnection = (usize, ConnectionRequest);
 
 /// Result of a step.
 pub(crate) enum OpeningResult {
@@ -25,51 +29,29 @@ pub struct Requested {
     /// Connections (number and epoch) whose local half failed, and the last of those errors.
     pub failed: Vec<(u16, u32)>,
     pub error: Option<ClusterError>,
-    /// The requested connections.
-    pub asked: Vec<(u16, u32)>,
-    /// Their local halves.
-    pub prepared: HashMap<u16, Prepared>,
+    /// The requested connections, with their local halves.
+    pub prepared: Vec<((u16, u32), Prepared)>,
     /// The accelerator's answer; `None` where nothing was requested.
     pub answer: Option<Result<Vec<ConnectionGrant>, ControlError>>,
 }
 
-/// A connection that is due to be opened.
-pub(crate) struct DueConnection {
-    pub number: u16,
-    pub epoch: u32,
-    /// Index among all connections.
-    pub connection: usize,
-    pub nic_index: usize,
-    pub turn: u16,
-    pub gpu_turn: u16,
-}
-
-/// Makes the local halves of connections, and the requests for them.
-fn prepare(state: &ClusterState, due: &[DueConnection]) -> (Requested, Vec<ConnectionRequest>) {
+/// Makes the local halves of connections, and completes the requests for them.
+fn prepare(state: &ClusterState, due: Vec<DueConnection>) -> (Requested, Vec<ConnectionRequest>) {
     let (mut requested, mut requests) = (Requested::default(), Vec::new());
     let dispatcher = state.dispatcher();
-    for d in due {
-        let cfgs = dispatcher.connection(d.connection);
-        let nic = &state.nics[d.nic_index];
-        match nic.prepare(d.nic_index, || dispatcher.endpoint(d.connection)) {
+    for (connection, mut request) in due {
+        let nic_index = dispatcher.connection(connection).nic_index;
+        let which = (request.connection, request.epoch);
+        match state.nics[nic_index].prepare(nic_index, || dispatcher.endpoint(connection)) {
             Ok((half, transport)) => {
-                requested.prepared.insert(d.number, half);
-                requested.asked.push((d.number, d.epoch));
-                requests.push(ConnectionRequest {
-                    connection: d.number,
-                    nic: d.turn,
-                    gpu_turn: d.gpu_turn,
-                    epoch: d.epoch,
-                    slots: cfgs.slots as u32,
-                    request_stride: cfgs.request_stride as u32,
-                    response_stride: cfgs.response_stride as u32,
-                    transport,
-                });
+                request.transport = transport;
+                requested.prepared.push((which, half));
+                requests.push(request);
             }
             Err(e) => {
                 // A NIC that is down delays only its own connections.
                 requested.error = Some(e);
-                requested.failed.push((d.number, d.epoch));
+                requested.failed.push(which);
             }
         }
     }
@@ -84,8 +66,8 @@ pub(crate) async fn request(
     due: Vec<DueConnection>,
 ) -> OpeningResult {
     let deadline = state.config.deadlines.step();
-    let all = due.iter().map(|d| (d.number, d.epoch)).collect();
-    let prepared = spawn_blocking(move || prepare(&state, &due)).await;
+    let all = due.iter().map(|(_, r)| (r.connection, r.epoch)).collect();
+    let prepared = spawn_blocking(move || prepare(&state, due)).await;
     let (mut requested, requests) = prepared.unwrap_or_else(|e| {
         let none = Requested {
             failed: all,

@@ -1,7 +1,7 @@
 //! The frontend's task for one accelerator: opens connections, quarantines lost ones until both
 //! ends have let go, opens them again, and reconnects to a lost accelerator.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fabric::{Broken, clock::now_ns};
 use record::EngineInfo;
@@ -14,12 +14,15 @@ use tokio::{
 use super::{
     client_nic::Prepared,
     cluster_state::{ClusterState, LocalLoss, REASON},
-    opening::{self, DueConnection, OpeningResult, Requested},
+    opening::{self, OpeningResult, Requested},
     rail_map::ConnectionEnd,
 };
 use crate::{
     config::{Gpus, ModelFiles},
-    control::{ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ControlError, Scores},
+    control::{
+        ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
+        RequestTransport, Scores,
+    },
     run::{
         error::ClusterError,
         life::frontend_end::{EndActions, FrontendEnd, OpenAnswer, RetryBackoff},
@@ -35,7 +38,6 @@ const SESSION_LOOK: Duration = Duration::from_millis(50);
 struct PeerConnection {
     /// Index among all connections.
     connection: usize,
-    nic_index: usize,
     /// Indices of the accelerator's NIC and GPU to request.
     turn: u16,
     gpu_turn: u16,
@@ -82,7 +84,6 @@ impl PeerTask {
                 let nic = &state.config.nics[nic_index];
                 PeerConnection {
                     connection,
-                    nic_index,
                     // NICs are paired by index. Further connections of a NIC go in turn to the
                     // accelerator's remaining NICs.
                     turn: (nic_index + nth * seen_nics) as u16,
@@ -122,7 +123,7 @@ impl PeerTask {
             let Some(cause) = ended else {
                 session.handle.bye();
                 // Until the bye is sent, or the peer is gone.
-                while session.events.next().await.is_some() {}
+                while !matches!(session.events.next().await, ClientEvent::Gone(_)) {}
                 session.events.closed().await;
                 return;
             };
@@ -145,15 +146,15 @@ impl PeerTask {
             let report_at = self.report_at;
             tokio::select! {
                 event = session.events.next() => match event {
-                    Some(ClientEvent::ConnectionLost { connection, epoch, cause }) => {
+                    ClientEvent::ConnectionLost { connection, epoch, cause } => {
                         self.reason(connection, &cause);
                         let text = format!("the accelerator lost it: {cause}");
                         self.advance(&handle, connection, epoch, &text, |l| l.lost_there(epoch));
                     }
-                    Some(ClientEvent::ConnectionReset { connection, epoch }) => {
+                    ClientEvent::ConnectionReset { connection, epoch } => {
                         self.reset_there(connection, epoch);
                     }
-                    Some(ClientEvent::RefusedSample(use_of, words)) => {
+                    ClientEvent::RefusedSample(use_of, words) => {
                         let end = {
                             let mut peer = self.state.peer(self.index);
                             let node = peer.node.clone();
@@ -163,12 +164,11 @@ impl PeerTask {
                             self.state.abort(&words);
                         }
                     }
-                    Some(ClientEvent::Heartbeat(counters)) => {
+                    ClientEvent::Heartbeat(counters) => {
                         self.state.peer(self.index).heartbeat = Some((counters, now_ns()));
                     }
-                    Some(ClientEvent::Scores(scores)) => self.pass_scores(&scores),
-                    Some(ClientEvent::Gone(cause)) => return cause,
-                    None => return self.end_cause(&handle),
+                    ClientEvent::Scores(scores) => self.pass_scores(&scores),
+                    ClientEvent::Gone(cause) => return cause,
                 },
                 Some(loss) = self.losses.recv() => self.on_loss(&handle, &loss),
                 Some(Ok(done)) = self.tasks.join_next() => {
@@ -219,16 +219,6 @@ impl PeerTask {
         self.state
             .dispatcher()
             .put_scores(self.index, scores.interior, each);
-    }
-
-    fn end_cause(&self, handle: &ClientHandle) -> ControlError {
-        handle.ended().unwrap_or_else(|| ControlError::Setting {
-            key: "control",
-            problem: format!(
-                "the session with {} ended",
-                self.state.peer(self.index).node
-            ),
-        })
     }
 
     /// Applies a transition to a connection's state and executes its consequences. True where the
@@ -301,17 +291,23 @@ impl PeerTask {
 
     /// Requests all connections that are due.
     fn open(&mut self, handle: &ClientHandle, now: Duration) {
+        let dispatcher = self.state.dispatcher();
         let due = (0u16..)
             .zip(&mut self.connections)
             .filter_map(|(number, l)| {
-                Some(DueConnection {
-                    number,
-                    epoch: l.life.ask(now)?,
-                    connection: l.connection,
-                    nic_index: l.nic_index,
-                    turn: l.turn,
+                let epoch = l.life.ask(now)?;
+                let cfgs = dispatcher.connection(l.connection);
+                let request = ConnectionRequest {
+                    connection: number,
+                    nic: l.turn,
                     gpu_turn: l.gpu_turn,
-                })
+                    epoch,
+                    slots: cfgs.slots as u32,
+                    request_stride: cfgs.request_stride as u32,
+                    response_stride: cfgs.response_stride as u32,
+                    transport: RequestTransport::Tcp {},
+                };
+                Some((l.connection, request))
             });
         let due: Vec<_> = due.collect();
         if !due.is_empty() {
@@ -357,7 +353,6 @@ impl PeerTask {
         let Requested {
             failed,
             error,
-            asked,
             prepared,
             answer,
         } = requested;
@@ -372,8 +367,8 @@ impl PeerTask {
             None => {}
             Some(Ok(grants)) => self.connect(handle, grants, prepared),
             Some(Err(e)) => {
-                // Before the accelerator learns that this end has no part of them.
-                drop(prepared);
+                // The halves go before the accelerator learns that this end has no part of them.
+                let asked: Vec<_> = prepared.into_iter().map(|(which, _)| which).collect();
                 let answer = match e {
                     ControlError::Refused { .. } => OpenAnswer::Refused,
                     _ => OpenAnswer::Missing,
@@ -394,12 +389,12 @@ impl PeerTask {
         &mut self,
         handle: &ClientHandle,
         grants: Vec<ConnectionGrant>,
-        mut prepared: HashMap<u16, Prepared>,
+        prepared: Vec<((u16, u32), Prepared)>,
     ) {
         let now = self.now();
         let node = self.state.peer(self.index).node.clone();
-        for g in grants {
-            let half = prepared.remove(&g.connection).unwrap_or(Prepared::Tcp);
+        // The control plane has checked that the grants are in the order of the requests.
+        for (g, (_, half)) in grants.into_iter().zip(prepared) {
             let transition = |l: &mut FrontendEnd| l.on_answer(g.epoch, OpenAnswer::Granted, now);
             if self.advance(handle, g.connection, g.epoch, "", transition) {
                 let connection = self.connections[usize::from(g.connection)].connection;
@@ -591,7 +586,7 @@ impl PeerTask {
     }
 
     async fn try_again(&mut self) -> Result<ClientSession, ClusterError> {
-        let session = ClientSession::connect(self.state.params(self.index)).await?;
+        let session = self.state.connect(self.index).await?;
         let (expected, engine) = {
             let peer = self.state.peer(self.index);
             (peer.node.clone(), peer.engine.clone())

@@ -15,9 +15,7 @@ const MOST_SESSIONS: usize = 256;
 pub(crate) struct PeerState {
     pub node: String,
     pub address: String,
-    /// Engine of the accelerator.
     pub engine: EngineInfo,
-    /// Facts about the accelerator's node.
     pub facts: NodeFacts,
     pub handle: Option<ClientHandle>,
     /// Last known part of the SUT's name.
@@ -30,9 +28,7 @@ pub(crate) struct PeerState {
     pub heartbeat: Option<(Counters, u64)>,
     /// Totals of earlier sessions, as of their last heartbeats.
     pub lost_sessions: Vec<LostSession>,
-    /// Outages of the accelerator.
     pub outages: Outages,
-    /// Refusals of the accelerator.
     pub refusals: Refusals,
     /// Work of its node at the start of LoadGen's clock, and at the end.
     pub used: [Option<NodeUse>; 2],
@@ -59,6 +55,7 @@ impl PeerState {
             last.add(&over);
         }
     }
+
     /// Record of an accelerator, from its own totals.
     pub(crate) fn record(&self, connections: usize) -> AcceleratorRecord {
         let said = self.drained;

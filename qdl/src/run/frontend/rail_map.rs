@@ -1,7 +1,7 @@
 //! Rails of a cluster, for policies by health: their construction from the accelerators' grants,
 //! and their names and changes in the log and the report.
 
-use std::sync::Mutex;
+use std::{collections::BTreeSet, sync::Mutex};
 
 use record::{RailChange, RailRecord};
 
@@ -46,20 +46,13 @@ impl RailMap {
         policy: RailPolicy,
         health: HealthConfig,
     ) -> Result<(Self, RailArbiter), RailsError> {
-        let mut rails: Vec<Vec<RailEnds>> = vec![Vec::new(); peers];
-        let mut gpus: Vec<Vec<Option<u32>>> = vec![Vec::new(); peers];
-        for (peer, nic, end) in connections {
-            rails[*peer].push((*nic, end.nic));
-            gpus[*peer].push(end.gpu);
-        }
-        for list in &mut rails {
-            list.sort_unstable();
-            list.dedup();
-        }
-        for list in &mut gpus {
-            list.sort_unstable();
-            list.dedup();
-        }
+        let of_peer = |p: usize| connections.iter().filter(move |(peer, ..)| *peer == p);
+        let rails: Vec<Vec<RailEnds>> = (0..peers)
+            .map(|p| distinct(of_peer(p).map(|(_, nic, end)| (*nic, end.nic))))
+            .collect();
+        let gpus: Vec<Vec<Option<u32>>> = (0..peers)
+            .map(|p| distinct(of_peer(p).map(|(.., end)| end.gpu)))
+            .collect();
         let rail_of = |peer: usize, nic: usize, end: ConnectionEnd| {
             let at = rails[peer].iter().position(|r| *r == (nic, end.nic));
             // The arbiter refuses too many rails below.
@@ -77,10 +70,7 @@ impl RailMap {
                 let here = connections
                     .iter()
                     .filter(|l| (l.peer, l.target) == (p, target));
-                let mut own: Vec<_> = here.map(|l| l.rail).collect();
-                own.sort_unstable();
-                own.dedup();
-                own
+                distinct(here.map(|l| l.rail))
             };
             PeerCfgs {
                 policy,
@@ -100,10 +90,6 @@ impl RailMap {
         Ok((map, arbiter))
     }
 
-    fn changes(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Change)>> {
-        lock(&self.changes)
-    }
-
     /// Name of a rail, such as `nics[0]-nics[2]`, by the indices in the two nodes' configurations.
     fn name(&self, peer: usize, rail: RailId) -> String {
         match self.peers.get(peer).and_then(|p| p.get(rail.index())) {
@@ -114,7 +100,7 @@ impl RailMap {
 
     /// Records a change of a rail, and returns a line for the log.
     pub(crate) fn record(&self, peer: usize, node: &str, change: Change) -> String {
-        let mut changes = self.changes();
+        let mut changes = lock(&self.changes);
         if changes.len() < MOST_CHANGES {
             changes.push((peer, change));
         }
@@ -140,7 +126,7 @@ impl RailMap {
             let text = format!("rail {}: {from} -> {to}", self.name(*peer, c.rail));
             (*peer, c.at_ns, c.to == RailState::Probation, text)
         };
-        self.changes().iter().map(each).collect()
+        lock(&self.changes).iter().map(each).collect()
     }
 
     /// Rails that end at a NIC of a peer.
@@ -158,7 +144,7 @@ impl RailMap {
         peer: usize,
         node: &str,
     ) -> Vec<RailRecord> {
-        let all = self.changes();
+        let all = lock(&self.changes);
         let one = |r: &RailReport| RailRecord {
             name: format!("{node} {}", self.name(peer, r.rail)),
             state: word(r.state),
@@ -180,6 +166,11 @@ impl RailMap {
         };
         report.iter().map(one).collect()
     }
+}
+
+/// The values in order, each once.
+fn distinct<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn word(state: RailState) -> String {

@@ -13,6 +13,7 @@ use super::{
     description::{DESCRIBING, Described},
     notes,
     peer_state::PeerState,
+    rail_map::RailMap,
 };
 use crate::{
     control::{ClientHandle, ControlError, limits::MAX_SIDE},
@@ -79,36 +80,6 @@ impl Cluster {
         peers.filter_map(one).collect()
     }
 
-    /// Events of the run with their times; losses are kept separately.
-    pub(super) fn events(&self, began_ns: Option<u64>) -> Vec<Event> {
-        let at = |at_ns: u64| began_ns.map(|began| (at_ns as f64 - began as f64) / 1e9);
-        let mut events = Vec::new();
-        if let Some((report, done_ns)) = &*lock(&self.warmed)
-            && let Some(at_s) = at(done_ns.saturating_sub(report.took_ns))
-        {
-            let (n, ms) = (report.samples, report.took_ns / 1_000_000);
-            events.push(Event {
-                at_s,
-                kind: "warm_up".to_owned(),
-                text: format!("{n} samples in {ms} ms"),
-            });
-        }
-        let Some(rails) = self.state.rails.get() else {
-            return events;
-        };
-        for (peer, at_ns, probe, text) in rails.changes_so_far() {
-            let node = self.state.peer(peer).node.clone();
-            if let Some(at_s) = at(at_ns) {
-                events.push(Event {
-                    at_s,
-                    kind: if probe { "probe" } else { "rail" }.to_owned(),
-                    text: format!("{node} {text}"),
-                });
-            }
-        }
-        events
-    }
-
     /// Requests every accelerator's part of the SUT's name over the network. The duration is that
     /// of the slowest answer. An accelerator that was lost after it had sent its name keeps that
     /// name, marked as lost: the failure rules let the run go on without it.
@@ -158,23 +129,41 @@ impl Cluster {
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
-    /// Events and losses of the running run so far.
+    /// Losses of the running run so far, and its other events.
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let state = &self.state;
-        let events = self.events(state.dispatcher().first_issued_ns());
         let in_run = |at_ns| state.in_run(at_ns);
         let losses = state.each_peer(|peer| peer.outages.records(&peer.node, in_run));
+        let mut events = Vec::new();
+        let Some(began_ns) = state.dispatcher().first_issued_ns() else {
+            return (events, losses.concat());
+        };
+        let mut add = |at_ns: u64, kind: &str, text: String| {
+            events.push(Event {
+                at_s: (at_ns as f64 - began_ns as f64) / 1e9,
+                kind: kind.to_owned(),
+                text,
+            });
+        };
+        if let Some((report, done_ns)) = &*lock(&self.warmed) {
+            let (n, ms) = (report.samples, report.took_ns / 1_000_000);
+            let text = format!("{n} samples in {ms} ms");
+            add(done_ns.saturating_sub(report.took_ns), "warm_up", text);
+        }
+        for (peer, at_ns, probe, text) in state
+            .rails
+            .get()
+            .into_iter()
+            .flat_map(RailMap::changes_so_far)
+        {
+            let node = state.peer(peer).node.clone();
+            add(
+                at_ns,
+                if probe { "probe" } else { "rail" },
+                format!("{node} {text}"),
+            );
+        }
         (events, losses.concat())
-    }
-
-    /// Number of samples issued and not completed.
-    pub fn outstanding(&self) -> u64 {
-        self.state.dispatcher().outstanding()
-    }
-
-    /// Number of samples completed with a response.
-    pub fn completed(&self) -> u64 {
-        self.state.dispatcher().counts().completed
     }
 
     /// Node name and engine of each accelerator, in the order of the configuration.
@@ -201,12 +190,14 @@ impl Cluster {
     /// Reasons why the Network division would not permit the links, such as loopback or an unknown
     /// link layer. One line each; empty where there are none.
     pub fn link_notes(&self) -> Vec<String> {
-        notes::links(&self.state.facts, &self.peer_facts())
+        let (own, peers) = self.facts();
+        notes::links(&own, &peers)
     }
 
     /// Reasons against the machines: nodes on one machine, or on indistinguishable machines.
     pub fn machine_notes(&self) -> Vec<String> {
-        notes::machines(&self.state.facts, &self.peer_facts())
+        let (own, peers) = self.facts();
+        notes::machines(&own, &peers)
     }
 
     /// Requests every accelerator's description; a missing one is replaced by the reason.
@@ -229,15 +220,10 @@ impl Cluster {
         answers.collect()
     }
 
-    /// Facts that this node sends to its peers.
-    pub fn facts(&self) -> NodeFacts {
-        self.state.facts.clone()
-    }
-
-    /// Facts of each accelerator, by its node name.
-    pub fn peer_facts(&self) -> Vec<(String, NodeFacts)> {
+    /// Facts that this node sends to its peers, and those of each accelerator by its node name.
+    pub fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
         let of = |peer: &PeerState| (peer.node.clone(), peer.facts.clone());
-        self.state.each_peer(of)
+        (self.state.local.facts.clone(), self.state.each_peer(of))
     }
 }
 

@@ -69,28 +69,15 @@ pub(crate) struct Life {
 pub(crate) enum LifeError {
     /// The memory is still in use.
     #[error("epoch {epoch} still uses the slots of this connection")]
-    InUse {
-        /// The epoch that uses the memory.
-        epoch: u32,
-    },
+    InUse { epoch: u32 },
     /// The slots are quarantined.
     #[error(
         "the slots of epoch {epoch} are quarantined: {missing} has not confirmed that it let go"
     )]
-    Quarantined {
-        /// The lost epoch.
-        epoch: u32,
-        /// The end that has not confirmed.
-        missing: &'static str,
-    },
+    Quarantined { epoch: u32, missing: &'static str },
     /// The epoch is not higher than the last.
     #[error("epoch {asked} does not come after epoch {last}")]
-    OldEpoch {
-        /// The requested epoch.
-        asked: u32,
-        /// The last epoch.
-        last: u32,
-    },
+    OldEpoch { asked: u32, last: u32 },
     /// The session is over.
     #[error("the session is over")]
     Over,

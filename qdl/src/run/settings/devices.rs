@@ -68,21 +68,3 @@ pub(crate) fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs
         near: near(&Topology::of_this_machine().unwrap_or_default(), nic),
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_entry_with_nothing_set_has_the_defaults_of_the_fabric() {
-        let nic = NicConfig::ib("mlx5_0");
-        let keys = nic.as_ib().expect("an RDMA device");
-        assert_eq!(
-            ib(&nic, keys),
-            IbWishes {
-                queue_pairs: keys.queue_pairs,
-                ..IbWishes::new("mlx5_0")
-            }
-        );
-    }
-}

@@ -6,8 +6,9 @@ use crate::{
         self, Completion, CompletionMode, Deadlines, FrontendConfig, NicConfig, NicFabric, TcpKeys,
     },
     connection::{EchoCfgs, NicThreadCfgs, Spin},
-    control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
+    control::{Auth, ControlError, HeartbeatCfgs, LocalNode, RolePart, Timing, Token},
     dispatch::DispatchCfgs,
+    run::facts::node_facts,
     topology::{LinkWatch, Topology, device_of},
 };
 use fabric::{
@@ -34,7 +35,7 @@ fn ns(ms: u64) -> u64 {
 }
 
 /// Authentication policy; reads the token.
-pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, AuthError> {
+pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, ControlError> {
     Ok(match auth {
         config::Auth::LoopbackOnly => Auth::Unset,
         config::Auth::None => Auth::None,
@@ -51,6 +52,18 @@ pub(super) fn timing(d: &Deadlines) -> Timing {
             gone_after: d.heartbeat_timeout(),
         },
     }
+}
+
+/// A frontend's part in its sessions; reads the token.
+pub(super) fn frontend_node(config: &FrontendConfig) -> Result<LocalNode, ControlError> {
+    Ok(LocalNode {
+        node: config.node.clone(),
+        auth: auth(config.auth())?,
+        model: config.model.clone(),
+        own: RolePart::Stream(config.stream.unwrap_or_default()),
+        facts: node_facts(&config.nics),
+        timing: timing(&config.deadlines),
+    })
 }
 
 /// How a thread polls before it sleeps: not at all for `event`, for ever for `poll`.

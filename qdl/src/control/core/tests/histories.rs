@@ -7,7 +7,7 @@ use fastrand::Rng;
 use super::*;
 use crate::control::{
     core::{Link, accelerator::Refusal},
-    message::{Counters, clip},
+    message::Counters,
 };
 use crate::wire::Description;
 
@@ -35,6 +35,7 @@ struct Pipe {
 }
 
 /// State of one end that both roles share.
+#[derive(Default)]
 struct EndState {
     heard: u64,
     eof: bool,
@@ -75,10 +76,13 @@ impl History {
         let delay = 1 + rng.u64(..20) * MS;
         let every = Duration::from_millis(20 + rng.u64(..30));
         let gone_after = 2 * every + Duration::from_nanos(2 * delay);
-        let with = |node: &str, auth: &Auth| Local {
-            heartbeat: HeartbeatCfgs { every, gone_after },
-            auth: auth.clone(),
-            ..local(node)
+        let with = |node: &str, auth: &Auth| {
+            let mut local = LocalNode {
+                auth: auth.clone(),
+                ..local(node)
+            };
+            local.timing.heartbeat = HeartbeatCfgs { every, gone_after };
+            local
         };
         let auth = if is_chosen(&mut rng, 10) {
             token("0123456789abcdef")
@@ -91,12 +95,6 @@ impl History {
             2 => Fault::Stuck(rng.u64(..2) as usize),
             _ => Fault::None,
         };
-        let end = || EndState {
-            heard: 0,
-            eof: false,
-            gone: None,
-            over_at: None,
-        };
         History {
             f: frontend(with("fe-1", &auth)),
             a: accelerator(with("acc-1", &auth)),
@@ -106,7 +104,7 @@ impl History {
             now: 0,
             delay,
             gone_after: nanos(gone_after),
-            ends: [end(), end()],
+            ends: Default::default(),
             pipes: Default::default(),
             opening: None,
             answers: Vec::new(),
@@ -252,11 +250,8 @@ impl History {
                 .extend(connections.iter().map(|l| (l.connection, l.epoch)));
             self.a.opened(Ok(connections.iter().map(grant).collect()));
         } else {
-            let text = clip("193 of 200 MiB are in use");
-            self.a.opened(Err(Refusal {
-                code: ErrorCode::Budget,
-                text,
-            }));
+            let refusal = Refusal::new(ErrorCode::Budget, "193 of 200 MiB are in use");
+            self.a.opened(Err(refusal));
         }
     }
 
@@ -342,8 +337,8 @@ impl History {
             "after the end: {event:?}"
         );
         match event {
-            AcceleratorEvent::Admit(_) => self.a.admit(Ok(()), self.now),
-            AcceleratorEvent::Proved | AcceleratorEvent::Connected(_) => {}
+            AcceleratorEvent::Handshake(HandshakeStep::Admit(_)) => self.a.admit(Ok(()), self.now),
+            AcceleratorEvent::Handshake(_) => {}
             AcceleratorEvent::Open(connections) => {
                 assert!(self.opening.is_none(), "one at a time");
                 for l in &connections {
@@ -357,10 +352,7 @@ impl History {
                 let refused = is_chosen(&mut self.rng, 20);
                 self.a.described(match refused {
                     false => Ok(Description::default()),
-                    true => Err(Refusal {
-                        code: ErrorCode::Protocol,
-                        text: "no description".to_owned(),
-                    }),
+                    true => Err(Refusal::new(ErrorCode::Protocol, "no description")),
                 });
             }
             AcceleratorEvent::Side(id, at) => self.a.side_is(id, (at + 1, "x".to_owned())),
@@ -438,7 +430,7 @@ impl History {
 
     /// Checks that hold for every history.
     fn check(&self, began_leaving: u64) {
-        let waits = nanos(local("x").deadline) * 2 + self.gone_after + 600 * MS + 4 * self.delay;
+        let waits = nanos(local("x").timing.step) * 2 + self.gone_after + 600 * MS + 4 * self.delay;
         for side in &self.ends {
             assert!(side.gone.is_some(), "an end has a cause");
             let over = side.over_at.expect("over");

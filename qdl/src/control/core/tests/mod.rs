@@ -7,61 +7,45 @@ mod refusals;
 use std::{sync::Arc, time::Duration};
 
 use fabric::wire::Stream;
-use record::{EngineInfo, NodeFacts};
+use record::EngineInfo;
 
 use super::{
-    Core, Local, Own,
+    Core, HandshakeStep, LocalNode, RolePart, Timing,
     accelerator::{Accelerator, Event as AcceleratorEvent},
     frontend::{ClientEvent, Event, Frontend},
     heartbeat::{HeartbeatCfgs, nanos},
 };
 use crate::{
     control::{
-        auth::{Auth, Token},
+        auth::Auth,
         error::ControlError,
-        message::{
-            ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Hex, Message,
-            RequestTransport,
-        },
+        message::{ConnectionGrant, ConnectionRequest, ErrorCode, Hex, Message},
+        tests::{self, connection, grant, token},
     },
     model::ModelSpec,
 };
 
 const MS: u64 = 1_000_000;
 
-fn token(text: &str) -> Auth {
-    Auth::Token(Token::new(text.as_bytes()).expect("long enough"))
-}
-
-fn local(node: &str) -> Local {
-    Local {
-        node: node.to_owned(),
-        auth: token("0123456789abcdef"),
-        model: ModelSpec::opaque("digest", 64, 8),
-        own: match node.starts_with("fe") {
-            true => Own::Stream(Stream::First),
-            false => Own::Engine(EngineInfo {
-                name: "digest".to_owned(),
-                ..EngineInfo::default()
-            }),
+/// A node with short time limits.
+fn local(node: &str) -> LocalNode {
+    LocalNode {
+        timing: Timing {
+            step: Duration::from_millis(200),
+            heartbeat: HeartbeatCfgs {
+                every: Duration::from_millis(20),
+                gone_after: Duration::from_millis(100),
+            },
         },
-        facts: NodeFacts {
-            host: format!("host of {node}"),
-            ..NodeFacts::default()
-        },
-        heartbeat: HeartbeatCfgs {
-            every: Duration::from_millis(20),
-            gone_after: Duration::from_millis(100),
-        },
-        deadline: Duration::from_millis(200),
+        ..tests::local(node)
     }
 }
 
-fn frontend(local: Local) -> Frontend<usize> {
+fn frontend(local: LocalNode) -> Frontend<usize> {
     Frontend::new(Arc::new(local), "10.0.0.2:7400".to_owned(), Hex([1; 32]), 0)
 }
 
-fn accelerator(local: Local) -> Accelerator {
+fn accelerator(local: LocalNode) -> Accelerator {
     Accelerator::new(Arc::new(local), "10.0.0.1:999".to_owned(), Hex([2; 32]), 0)
 }
 
@@ -84,33 +68,6 @@ impl Frontend<usize> {
 
     fn describe(&mut self, token: usize) {
         self.ask("described", |id| Message::Describe { id }, token);
-    }
-}
-
-fn connection(connection: u16, epoch: u32) -> ConnectionRequest {
-    ConnectionRequest {
-        connection,
-        nic: 0,
-        gpu_turn: 0,
-        epoch,
-        slots: 4,
-        request_stride: 64,
-        response_stride: 24,
-        transport: RequestTransport::Tcp {},
-    }
-}
-
-fn grant(l: &ConnectionRequest) -> ConnectionGrant {
-    ConnectionGrant {
-        connection: l.connection,
-        epoch: l.epoch,
-        slots: l.slots,
-        nic: 0,
-        gpu: None,
-        key: Hex([7; 16]),
-        transport: GrantTransport::Tcp {
-            address: ([127, 0, 0, 1], 1).into(),
-        },
     }
 }
 
@@ -138,7 +95,7 @@ fn meet(
         while let Some(e) = a.poll_event() {
             any = true;
             match e {
-                AcceleratorEvent::Admit(_) => a.admit(Ok(()), now),
+                AcceleratorEvent::Handshake(HandshakeStep::Admit(_)) => a.admit(Ok(()), now),
                 e => there.push(e),
             }
         }
@@ -160,8 +117,10 @@ fn session() -> (Frontend<usize>, Accelerator) {
         matches!(&here[..], [Event::Connected(n)] if n == "acc-1"),
         "{here:?}"
     );
+    use AcceleratorEvent::Handshake;
+    use HandshakeStep::{Connected, Proved};
     assert!(
-        matches!(&there[..], [AcceleratorEvent::Proved, AcceleratorEvent::Connected(n)] if n == "fe-1"),
+        matches!(&there[..], [Handshake(Proved), Handshake(Connected(n))] if n == "fe-1"),
         "{there:?}"
     );
     (f, a)

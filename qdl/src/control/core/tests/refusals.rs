@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// Both sides' cause after one handshake.
-fn handshake(f: Local, a: Local) -> (Option<ControlError>, Option<ControlError>) {
+fn handshake(f: LocalNode, a: LocalNode) -> (Option<ControlError>, Option<ControlError>) {
     let (mut f, mut a) = (frontend(f), accelerator(a));
     meet(&mut f, &mut a, 0);
     (f.link().cause().cloned(), a.link().cause().cloned())
 }
 
-fn handshake_with(change: impl FnOnce(&mut Local)) -> (Option<ControlError>, ControlError) {
+fn handshake_with(change: impl FnOnce(&mut LocalNode)) -> (Option<ControlError>, ControlError) {
     let mut f = local("fe-1");
     change(&mut f);
     let (here, there) = handshake(f, local("acc-1"));
@@ -86,25 +86,25 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
         every: Duration::from_millis(ms),
         gone_after: Duration::from_secs(1),
     };
-    let (here, _) = handshake_with(|f| f.heartbeat = slow(60));
+    let (here, _) = handshake_with(|f| f.timing.heartbeat = slow(60));
     assert_remote(here, ErrorCode::Protocol, &["hello.heartbeat_ms: 60"]);
     let mut f = local("fe-1");
-    f.heartbeat = slow(59);
+    f.timing.heartbeat = slow(59);
     let (here, _) = handshake(f, local("acc-1"));
     assert!(here.is_none(), "{here:?}");
 }
 
 /// Each role must send its own field with the model; omitting it does not mean none.
 #[test]
-fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
-    let stream = Own::Stream(Stream::None);
-    let engine = Own::Engine(EngineInfo {
+fn a_stream_and_an_engine_are_sent_by_their_roles_alone() {
+    let stream = RolePart::Stream(Stream::None);
+    let engine = EngineInfo {
         name: "x".to_owned(),
         tokens: true,
         at_once: 64,
         ..EngineInfo::default()
-    });
-    let (_, there) = handshake_with(|f| f.own = engine.clone());
+    };
+    let (_, there) = handshake_with(|f| f.own = RolePart::Engine(engine.clone()));
     let there = there.to_string();
     assert!(there.contains("model.stream: is missing"), "{there}");
     let mut a = local("acc-1");
@@ -114,22 +114,17 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     assert!(here.contains("model.engine: is missing"), "{here}");
     assert_remote(there, ErrorCode::Protocol, &["model.engine"]);
 
-    let both = |to: &mut dyn FnMut(Message)| {
-        let Own::Engine(engine) = engine.clone() else {
-            return;
-        };
-        to(Message::Model {
-            spec: ModelSpec::opaque("digest", 64, 8),
-            stream: Some(Stream::All),
-            engine: Some(engine),
-            facts: Box::default(),
-        });
-    };
     let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
     carry(&mut f, &mut a, 0);
     carry(&mut a, &mut f, 0);
     carry(&mut f, &mut a, 0);
-    both(&mut |m| a.handle(m, 0));
+    let both = Message::Model {
+        spec: ModelSpec::opaque("digest", 64, 8),
+        stream: Some(Stream::All),
+        engine: Some(engine),
+        facts: Box::default(),
+    };
+    a.handle(both, 0);
     let cause = a.link().cause().expect("refused").to_string();
     assert!(
         cause.contains("comes from the accelerator alone"),
@@ -137,10 +132,10 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     );
 
     let (f, a) = session();
-    assert_eq!(a.link().peer_own(), Some(&local("fe-1").own));
-    assert_eq!(f.link().peer_own(), Some(&local("acc-1").own));
-    assert_eq!(a.link().peer_facts(), &local("fe-1").facts);
-    assert_eq!(f.link().peer_facts(), &local("acc-1").facts);
+    assert_eq!(a.link().handshake.peer_own, Some(local("fe-1").own));
+    assert_eq!(f.link().handshake.peer_own, Some(local("acc-1").own));
+    assert_eq!(a.link().handshake.peer_facts, local("fe-1").facts);
+    assert_eq!(f.link().handshake.peer_facts, local("acc-1").facts);
 }
 
 #[test]
@@ -212,6 +207,10 @@ fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
         (
             (1u32 << 20).to_be_bytes().to_vec(),
             "a frame of 1048576 bytes, 4096 are allowed",
+        ),
+        (
+            b"QDLDATA1\x01\0".to_vec(),
+            "a data connection at a control port",
         ),
         (vec![0, 0, 0, 20, b'{'], "inside a frame, 5 bytes into it"),
         (frame(b"{\"type\""), "no JSON object"),
@@ -526,7 +525,7 @@ fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
 
 /// A message about an earlier epoch must not affect the current one.
 #[test]
-fn a_word_on_an_earlier_epoch_is_ignored() {
+fn a_frame_on_an_earlier_epoch_is_ignored() {
     let (_, mut a) = session();
     for epoch in [1, 2] {
         let connections = vec![connection(0, epoch)];
@@ -589,7 +588,7 @@ fn an_answer_that_was_not_asked_for_ends_the_session_and_answers_what_was() {
 }
 
 #[test]
-fn a_silent_accelerator_is_gone_in_time_and_who_waits_is_answered() {
+fn a_silent_accelerator_is_gone_in_time_and_a_waiting_request_is_answered() {
     let (mut f, _) = session();
     f.name(5);
     let mut now = 0;
@@ -611,6 +610,22 @@ fn a_silent_accelerator_is_gone_in_time_and_who_waits_is_answered() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// The peer's last frames are still read then, and the cause is not set yet.
+#[test]
+fn a_request_after_a_failed_write_gets_the_cause_of_the_sessions_end() {
+    let (mut f, _) = session();
+    let broken = std::io::ErrorKind::BrokenPipe.into();
+    f.link_mut().fail_write(broken, MS);
+    f.name(7);
+    f.handle_timeout(200 * MS);
+    let answer = f.poll_event();
+    let vanished = matches!(
+        answer,
+        Some(Event::Answer(7, Err(ControlError::Vanished { .. })))
+    );
+    assert!(vanished, "{answer:?}");
 }
 
 /// A peer that accepts no bytes is neither read nor waited for without limit.
@@ -641,7 +656,7 @@ fn a_peer_that_takes_no_answers_is_held_up_then_given_up() {
         a.handle(beat, now);
         a.handle_timeout(now);
     }
-    assert_eq!(now, nanos(local("x").deadline));
+    assert_eq!(now, nanos(local("x").timing.step));
     let cause = a.link().cause().expect("over").to_string();
     assert!(cause.contains("room to send a frame"), "{cause}");
 }

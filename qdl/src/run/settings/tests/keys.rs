@@ -13,10 +13,7 @@ use verbs::DeviceLimits;
 use super::*;
 use crate::{
     config::{AcceleratorConfig, Auto, EngineConfig, parse_accelerator, parse_frontend},
-    run::{
-        crew::{Connections, crew},
-        request_stride, response_stride,
-    },
+    run::{crew::crew, request_stride, response_stride},
     testkit::machine,
 };
 
@@ -259,7 +256,7 @@ fn settings(topology: &Topology, nics: &[NicConfig], d: &Deadlines, wanted: Auto
         text((fabric, thread, nic.connections(), nic.resolve_slots(64)))
     };
     let near = vec![Near::default(); nics.len()];
-    let crew = crew(nics, &near, wanted, 2, Connections::ToAccelerators(1));
+    let crew = crew(nics, &near, wanted, 2, Some(1));
     text((nics.iter().map(one).collect::<Vec<_>>(), timing(d), crew))
 }
 

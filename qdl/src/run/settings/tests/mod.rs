@@ -15,6 +15,13 @@ fn the_defaults_of_a_file_are_those_of_what_it_sets() {
         tcp(&NicConfig::default(), &TcpKeys::default(), &d),
         TcpCfgs::default()
     );
+    let nic = NicConfig::ib("mlx5_0");
+    let keys = nic.as_ib().expect("an RDMA device");
+    let expected = fabric::ib::IbWishes {
+        queue_pairs: keys.queue_pairs,
+        ..fabric::ib::IbWishes::new("mlx5_0")
+    };
+    assert_eq!(ib(&nic, keys), expected);
     let echo = DispatchCfgs::default().echo;
     assert_eq!(ns(d.echo_interval_ms), echo.interval_ns);
     assert_eq!(ns(d.echo_timeout_ms), echo.timeout_ns);
