@@ -174,17 +174,17 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         return OK;
     }
     let _ = stopper.set(accelerator.stopper());
-    if let Some(line) = accelerator.content() {
+    if let Some(line) = &accelerator.content {
         tracing::info!("{line}");
     }
-    tracing::info!("engine {}", accelerator.engine());
-    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines().warm_up() {
+    tracing::info!("engine {}", accelerator.engine);
+    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
         tracing::info!("engine warmed up: {cold_us} us for the first sample, {warm_us} us warm");
     }
-    if let Some((ms, sequences)) = accelerator.pipelines().sequences() {
+    if let Some((ms, sequences)) = accelerator.pipelines.sequences() {
         tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
     }
-    println!("{}", accelerator.ready_line());
+    println!("{}", accelerator.ready_line);
     let mut code = OK;
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {

@@ -86,14 +86,18 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A node ready to serve.
 pub struct Accelerator {
     node: Node,
-    pipelines: Arc<Pipelines>,
+    /// The running engines.
+    pub pipelines: Arc<Pipelines>,
     /// The engine's first error during a run.
     fatal: Arc<Mutex<Option<String>>>,
-    ready: String,
-    hashed: Hashed,
-    model: ModelSpec,
+    /// The line that announces the node as ready.
+    pub ready_line: String,
+    /// Hashes of the engine's files and the time they took, as one line; `None` without files.
+    pub content: Option<String>,
+    /// The served model.
+    pub model: ModelSpec,
     /// The engine's parameters, as one line of text.
-    engine: String,
+    pub engine: String,
 }
 
 impl Accelerator {
@@ -160,7 +164,7 @@ impl Accelerator {
             &service,
         )?;
         let _ = stopper.set(node.stopper());
-        let ready = format!(
+        let ready_line = format!(
             "ready: node {}, control {}, engine {}, model {}",
             config.node,
             node.control_address(),
@@ -171,36 +175,11 @@ impl Accelerator {
             node,
             pipelines,
             fatal,
-            ready,
-            hashed,
+            ready_line,
+            content: hashed.line(),
             model,
             engine: params.says(),
         })
-    }
-
-    /// The served model.
-    pub fn model(&self) -> &ModelSpec {
-        &self.model
-    }
-
-    /// The engine's parameters, as one line of text.
-    pub fn engine(&self) -> &str {
-        &self.engine
-    }
-
-    /// The running engines.
-    pub fn pipelines(&self) -> &Pipelines {
-        &self.pipelines
-    }
-
-    /// The line that announces the node as ready.
-    pub fn ready_line(&self) -> &str {
-        &self.ready
-    }
-
-    /// Hashes of the engine's files and the time they took, as one line; `None` without files.
-    pub fn content(&self) -> Option<String> {
-        self.hashed.line()
     }
 
     /// A handle that stops the node from another thread.

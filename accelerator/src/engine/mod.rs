@@ -36,7 +36,7 @@ use std::{
 };
 
 use fabric::Region;
-use qdl::{config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival};
+use qdl::{config::EngineConfig, model::ModelSpec, rails::Score};
 use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, SampleRun};
@@ -44,6 +44,7 @@ pub use content::{Hashed, Hashing};
 use cuda::Gpu;
 pub use decompress::{Decompressed, Decompressor};
 pub use digest::{Answers as DigestAnswers, Digest};
+pub(crate) use error::catch_panic;
 use error::one_line;
 pub use error::{EngineError, Fault};
 pub use onnx_data::files as onnx_data_files;
@@ -104,7 +105,7 @@ pub trait Engine: Send + Sync {
 
     /// The inline path past queue and workers: the NIC thread that received a sample answers it.
     /// `None` for an engine without one.
-    fn inline(&self) -> Option<&dyn Inline> {
+    fn inline(&self) -> Option<&Digest> {
         None
     }
 
@@ -172,15 +173,6 @@ pub trait Worker {
         let _ = batch;
         Ok(())
     }
-}
-
-/// Answers one sample at once, on any thread.
-pub trait Inline: Send + Sync {
-    /// Writes the response into the arrival's output and returns its length in bytes.
-    ///
-    /// # Errors
-    /// [`EngineError::OutputRoom`] if the response does not fit.
-    fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError>;
 }
 
 /// Parameters of an engine: the configuration and the model.

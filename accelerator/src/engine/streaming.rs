@@ -9,16 +9,10 @@
 //! A [`Sequence`] is one sample in progress: its prompt in the input slot, its answer in the output
 //! slot. The engine pushes tokens as they come. The frontend decides which tokens leave at once as
 //! a part ([`fabric::wire::Stream`]); the engine is not concerned.
-//!
-//! An engine's threads run in [`guarded`], so that a panic ends the node with the engine's name.
 
 mod sequence;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
@@ -55,22 +49,6 @@ pub trait Streaming: Send + Sync {
     /// Drops the engine's sequences and ends its threads, within `timeout`. Drops sequences
     /// submitted afterwards. Called once.
     fn stop(&self, timeout: Duration);
-}
-
-/// Runs the body of an engine's thread. An error or panic of the body ends the node, under the
-/// engine's name and the thread's index `worker`. Drops the body's state, then calls `fatal`.
-pub fn guarded(
-    engine: &'static str,
-    worker: usize,
-    fatal: &OnFatal,
-    body: impl FnOnce() -> Result<(), EngineError>,
-) {
-    // A panic leaves only the body's own state undefined, and it is dropped.
-    let ended = catch_unwind(AssertUnwindSafe(body))
-        .unwrap_or_else(|panic| Err(EngineError::panicked(engine, worker, panic.as_ref())));
-    if let Err(error) = ended {
-        fatal(error);
-    }
 }
 
 /// A configured model of token ids.

@@ -89,12 +89,12 @@ impl Steps {
         // End of the previous step, if the batch was not empty since.
         let mut last_end = None;
         while !self.inbox.is_closed() {
-            let seen = self.inbox.epoch();
+            let seen = self.inbox.arrived.epoch();
             let prefill = self.join(&mut batch);
             if batch.is_empty() {
                 last_end = None;
                 let until = clock::now_ns().saturating_add(LONGEST_SLEEP_NS);
-                self.inbox.wait(seen, until, self.pace.spin);
+                self.inbox.arrived.wait(seen, until, self.pace.spin);
                 continue;
             }
             let took = self.pace.step(batch.len(), prefill);
@@ -116,7 +116,7 @@ impl Steps {
     /// Moves new sequences into the batch; returns their prompt tokens.
     fn join(&self, batch: &mut Vec<Active>) -> u64 {
         let mut prefill = 0;
-        while let Some(sequence) = self.inbox.pop() {
+        while let Some(sequence) = self.inbox.queue.pop() {
             let seed = Answers::seed(sequence.input());
             prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
             batch.push(Active {
