@@ -124,17 +124,11 @@ fn main() -> ! {
 fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let mut config = match qdl::config::load_accelerator(&arguments.config) {
         Ok(config) => config,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return SETUP;
-        }
+        Err(e) => return failed(e),
     };
     match qdl::topology::spell_out(&config.nics, true) {
         Ok(nics) => config.nics = nics.into_iter().map(|(_, nic)| nic).collect(),
-        Err(e) => {
-            eprintln!("error: {e}");
-            return SETUP;
-        }
+        Err(e) => return failed(e),
     }
     for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
@@ -157,10 +151,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     });
     let accelerator = match Accelerator::start(&config, &text, arguments.once) {
         Ok(a) => a,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return SETUP;
-        }
+        Err(e) => return failed(e),
     };
     if arguments.check {
         let page = accelerator::check::page(&config, &accelerator);

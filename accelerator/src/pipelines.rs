@@ -88,11 +88,7 @@ impl Pipelines {
 
     /// Warm-up times of the slowest pipeline; `None` where the engine answers inline.
     pub fn warm_up(&self) -> Option<WarmUp> {
-        let all = self.all().filter_map(Pipeline::warm_up);
-        all.reduce(|a, b| WarmUp {
-            cold_us: a.cold_us.max(b.cold_us),
-            warm_us: a.warm_us.max(b.warm_us),
-        })
+        self.all().filter_map(Pipeline::warm_up).reduce(WarmUp::max)
     }
 
     /// For engines that batch by themselves: start time of the slowest in milliseconds, and the sum

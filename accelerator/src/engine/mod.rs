@@ -87,18 +87,14 @@ pub trait Engine: Send + Sync {
         ))
     }
 
-    /// True if an answer is token ids without padding: its length is the token count for LoadGen.
-    fn counts_tokens(&self) -> bool {
-        false
-    }
-
     /// State of the prefix cache, which reuses computed prompt prefixes; `None` if the engine has
     /// no such cache. Valid once the engine has started.
     fn prefix_cache(&self) -> Option<PrefixCache> {
         None
     }
 
-    /// The interface of an engine that batches by itself; `None` for an engine with workers.
+    /// The interface of an engine that batches by itself; `None` for an engine with workers. An
+    /// answer of such an engine is token ids without padding: its length is LoadGen's token count.
     fn streaming(&self) -> Option<&dyn Streaming> {
         None
     }
@@ -226,8 +222,8 @@ impl EngineParams {
         })
     }
 
-    /// One line for people: engine, model file, library, and batching.
-    pub fn says(&self) -> String {
+    /// One line for the log: engine, model file, library, and batching.
+    pub fn describe(&self) -> String {
         let engine = &self.engine;
         let mut line = engine.kind.as_str().to_owned();
         if let Some(file) = &self.file {

@@ -12,14 +12,10 @@ pub struct Counters {
     pub samples: u64,
     /// Tokens of those answers, where the engine counts tokens.
     pub tokens: u64,
-    /// Writes of those answers, where an answer may leave in parts.
-    pub parts: u64,
     /// Copies of inputs into memory that the engine reads.
     pub copies: u64,
     /// Bytes of those copies.
     pub copied_bytes: u64,
-    /// Wake-ups of sleeping workers.
-    pub wakeups: u64,
     /// Time of all workers in batches, decompression included, in nanoseconds.
     pub busy_ns: u64,
     /// Decompression: samples, bytes and time.
@@ -67,10 +63,8 @@ impl Counters {
         self.batches += o.batches;
         self.samples += o.samples;
         self.tokens += o.tokens;
-        self.parts += o.parts;
         self.copies += o.copies;
         self.copied_bytes += o.copied_bytes;
-        self.wakeups += o.wakeups;
         self.busy_ns += o.busy_ns;
         self.decompressed.add(&o.decompressed);
         if self.batch_sizes.len() < o.batch_sizes.len() {

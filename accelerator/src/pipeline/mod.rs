@@ -53,7 +53,7 @@ pub use counters::Counters;
 use self::{
     intake::{Intake, RUNNING},
     sequences::Sequences,
-    shared::Shared,
+    shared::{Shared, finish},
 };
 use crate::lock;
 use crate::{
@@ -120,6 +120,16 @@ pub struct WarmUp {
     pub cold_us: u32,
     /// Microseconds of a batch of one sample after warming up.
     pub warm_us: u32,
+}
+
+impl WarmUp {
+    /// The longer time of each.
+    pub(crate) fn max(self, other: WarmUp) -> WarmUp {
+        WarmUp {
+            cold_us: self.cold_us.max(other.cold_us),
+            warm_us: self.warm_us.max(other.warm_us),
+        }
+    }
 }
 
 /// An engine that did not stop in time: the number of its running workers, or of the sequences that
@@ -311,8 +321,7 @@ impl Batches {
                 .map_err(|_| EngineError::StartTimeout {
                     seconds: options.start_timeout.as_secs(),
                 })??;
-            slowest.cold_us = slowest.cold_us.max(warm_up.cold_us);
-            slowest.warm_us = slowest.warm_us.max(warm_up.warm_us);
+            slowest = slowest.max(warm_up);
         }
         Ok(slowest)
     }
@@ -384,7 +393,6 @@ impl Batches {
             return;
         }
         let (mut lens, mut finished) = SCRATCH.take();
-        lens.clear();
         let started = clock::now_ns();
         for arrival in arrivals.iter_mut() {
             match inline.answer(arrival) {
@@ -397,16 +405,8 @@ impl Batches {
         }
         let compute_us = clock::micros(clock::now_ns().saturating_sub(started));
         lock(&self.shared.cells[0]).add_inline(arrivals.len());
-        let answers = arrivals.drain(..).zip(&lens).map(|(arrival, &len)| {
-            let finished = Finished {
-                ticket: arrival.ticket(),
-                len,
-                queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
-                compute_us,
-                sent: qdl::serve::Sent::default(),
-            };
-            (arrival, finished)
-        });
+        let answers = arrivals.drain(..).zip(lens.drain(..));
+        let answers = answers.map(|answer| finish(answer, started, compute_us));
         respond_all(answers, &mut finished);
         SCRATCH.set((lens, finished));
     }

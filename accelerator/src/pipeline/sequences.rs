@@ -52,15 +52,10 @@ pub(super) struct Inner {
     /// Sequences in the engine. Only the drawing thread increments this counter.
     inside: CachePadded<AtomicUsize>,
     output_bytes: usize,
-    answered: CachePadded<Answered>,
-    on_end: OnEnd,
-}
-
-#[derive(Default)]
-struct Answered {
-    samples: AtomicU64,
+    /// Samples answered, and the tokens of their answers.
+    answered: AtomicU64,
     tokens: AtomicU64,
-    parts: AtomicU64,
+    on_end: OnEnd,
 }
 
 impl Sequences {
@@ -76,7 +71,8 @@ impl Sequences {
             drawing: SendToken::new(()),
             most: AtomicUsize::new(0),
             inside: CachePadded::default(),
-            answered: CachePadded::default(),
+            answered: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
             on_end: {
                 let weak = weak.clone();
                 Arc::new(move |outcome| {
@@ -116,11 +112,9 @@ impl Sequences {
     }
 
     pub fn counters(&self) -> Counters {
-        let answered = &self.inner.answered;
         Counters {
-            samples: answered.samples.load(Relaxed),
-            tokens: answered.tokens.load(Relaxed),
-            parts: answered.parts.load(Relaxed),
+            samples: self.inner.answered.load(Relaxed),
+            tokens: self.inner.tokens.load(Relaxed),
             ..Counters::default()
         }
     }
@@ -251,10 +245,9 @@ impl Inner {
 
     /// Counts the end of a sequence and draws the next one.
     fn handle_end(&self, outcome: SequenceOutcome) {
-        if let SequenceOutcome::Answered { tokens, parts } = outcome {
-            self.answered.samples.fetch_add(1, Relaxed);
-            self.answered.tokens.fetch_add(tokens as u64, Relaxed);
-            self.answered.parts.fetch_add(u64::from(parts), Relaxed);
+        if let SequenceOutcome::Answered { tokens } = outcome {
+            self.answered.fetch_add(1, Relaxed);
+            self.tokens.fetch_add(tokens as u64, Relaxed);
         }
         self.inside.fetch_sub(1, SeqCst);
         self.intake.in_flight.fetch_sub(1, SeqCst);

@@ -10,7 +10,7 @@ use fabric::clock;
 use qdl::{
     connection::Spin,
     model::Compression,
-    serve::{Arrival, Finished, Origin, respond_all},
+    serve::{Arrival, Finished, Origin, Sent, respond_all},
 };
 
 use super::{
@@ -154,16 +154,9 @@ impl Shared {
         let took = clock::now_ns().saturating_sub(started);
         let compute_us = clock::micros(took);
         lock(&self.cells[index]).add_batch(batch.len(), took, batch.counts());
-        let answers = batch.take().map(|(arrival, len)| {
-            let finished = Finished {
-                ticket: arrival.ticket(),
-                len,
-                queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
-                compute_us,
-                sent: qdl::serve::Sent::default(),
-            };
-            (arrival, finished)
-        });
+        let answers = batch
+            .take()
+            .map(|answer| finish(answer, started, compute_us));
         respond_all(answers, finished);
         Ok(took)
     }
@@ -277,9 +270,24 @@ impl Shared {
         for cell in &self.cells {
             sum.add(&lock(cell));
         }
-        sum.wakeups = self.events.wake_ups();
         sum
     }
+}
+
+/// The response to an arrival of that length, whose computation began at `started`.
+pub(super) fn finish(
+    (arrival, len): (Arrival, u32),
+    started: u64,
+    compute_us: u32,
+) -> (Arrival, Finished) {
+    let finished = Finished {
+        ticket: arrival.ticket(),
+        len,
+        queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
+        compute_us,
+        sent: Sent::default(),
+    };
+    (arrival, finished)
 }
 
 /// Returns an error that is a sample's fault. For [`Fault::Either`], a batch of zeros of that size

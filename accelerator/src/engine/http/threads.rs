@@ -112,9 +112,7 @@ impl ClientThread {
                 match server.answer(&prompt, most, &mut sequence).await {
                     Ok((last, answer)) => {
                         drop(stream);
-                        if let Err((sequence, e)) = sequence.finish(&last) {
-                            sequence.refuse(&e);
-                        }
+                        sequence.finish(&last);
                         return server.client.done(answer).await;
                     }
                     Err(trouble) => trouble,
@@ -129,7 +127,7 @@ impl ClientThread {
             }
             Verdict::Refuse(words) => sequence.refuse(&words),
             Verdict::End(reason) => (self.fatal)(EngineError::Server {
-                url: server.config.url.clone(),
+                url: server.ask.config.url.clone(),
                 reason,
             }),
         }

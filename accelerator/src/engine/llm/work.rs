@@ -158,14 +158,12 @@ impl DecodeLoop {
         let (token, last) = self.limits.choose(best, row.made);
         row.made += 1;
         row.last = token;
-        if !last {
-            if let Err(why) = row.owner.push(&[token])
-                && let Some(sequence) = self.schedule.take(slot)
-            {
-                sequence.refuse(&why);
+        if last {
+            if let Some(sequence) = self.schedule.take(slot) {
+                sequence.finish(&[token]);
             }
-        } else if let Some(sequence) = self.schedule.take(slot)
-            && let Err((sequence, why)) = sequence.finish(&[token])
+        } else if let Err(why) = row.owner.push(&[token])
+            && let Some(sequence) = self.schedule.take(slot)
         {
             sequence.refuse(&why);
         }

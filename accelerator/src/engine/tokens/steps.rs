@@ -155,21 +155,14 @@ impl Steps {
             }
             let (at, len) = (active.at as usize, active.len as usize);
             let token = [self.answers.token(active.seed, at, len)];
-            let failed = if at + 1 == len {
-                let Active { sequence, .. } = batch.swap_remove(i);
-                sequence.finish(&token).err()
-            } else {
-                active.at += 1;
-                match active.sequence.push(&token) {
-                    Ok(()) => {
-                        i += 1;
-                        None
-                    }
-                    Err(why) => Some((batch.swap_remove(i).sequence, why)),
-                }
-            };
-            if let Some((sequence, why)) = failed {
-                sequence.refuse(&why);
+            if at + 1 == len {
+                batch.swap_remove(i).sequence.finish(&token);
+                continue;
+            }
+            active.at += 1;
+            match active.sequence.push(&token) {
+                Ok(()) => i += 1,
+                Err(why) => batch.swap_remove(i).sequence.refuse(&why),
             }
         }
     }
