@@ -23,14 +23,14 @@ use crate::{
     pipeline::{Counters, Options, Pipeline, StopTimeout, WarmUp},
 };
 
+/// An engine and its GPU.
+type EngineOfGpu = (usize, Arc<dyn Engine>);
+
 /// Makes an engine for each GPU, in that order; for engines without a GPU, one for each index.
 ///
 /// # Errors
 /// The first error of [`engine::create`].
-pub fn create(
-    params: &EngineParams,
-    gpus: &[usize],
-) -> Result<Vec<(usize, Arc<dyn Engine>)>, EngineError> {
+pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<EngineOfGpu>, EngineError> {
     let each = |gpu: &usize| {
         let params = params.clone().with(|engine| engine.gpu = *gpu);
         Ok((*gpu, engine::create(&params)?))
@@ -49,7 +49,7 @@ impl Pipelines {
     /// # Errors
     /// As [`Pipeline::start`]; [`EngineError::Param`] if `engines` is empty.
     pub fn start(
-        engines: Vec<(usize, Arc<dyn Engine>)>,
+        engines: Vec<EngineOfGpu>,
         options: &Options,
         on_fatal: impl Fn(EngineError) + Send + Sync + 'static,
     ) -> Result<Self, EngineError> {
