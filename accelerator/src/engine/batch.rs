@@ -39,7 +39,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch with room for `max_batch` samples. With a decompressor for compressed samples,
+    /// An empty batch with room for `max_batch` samples. With a decompressor,
     /// [`Batch::decompress`] must precede any read of a sample.
     pub fn new(max_batch: usize, decompressor: Option<Decompressor>) -> Self {
         Batch {

@@ -161,8 +161,8 @@ impl Program {
     }
 }
 
-/// Runs the program to its end and returns its exit status in words. Sends its id to `started`; sets
-/// `reaped` once the id may be reused.
+/// Runs the program to its end and returns its exit status in words. Sends its id to `started`;
+/// sets `reaped` once the id may be reused.
 fn run(
     mut child: Child,
     log: &Path,
