@@ -192,7 +192,7 @@ impl Bench {
         worker.warm_up(m.size)?;
         Ok(Bench {
             worker,
-            batch: Batch::with_capacity(m.size),
+            batch: Batch::new(m.size, None),
             inputs,
             outputs: Region::new(stride * m.size)?,
             origin: Arc::new(NoFrontend),

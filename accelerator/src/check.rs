@@ -17,7 +17,7 @@ use crate::{node::Accelerator, pipeline::WarmUp};
 pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     let mut page = Page::new();
     page.fact("node", &config.node);
-    let model = accelerator.model();
+    let model = &accelerator.model;
     let inputs: Vec<_> = model.inputs.iter().map(TensorSpec::to_string).collect();
     let outputs: Vec<_> = model.outputs().map(TensorSpec::to_string).collect();
     page.fact(
@@ -29,13 +29,13 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
             outputs.join(", ")
         ),
     );
-    page.fact("engine", accelerator.engine());
-    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines().warm_up() {
+    page.fact("engine", &accelerator.engine);
+    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
         let times =
             format!("a sample of zeros took {cold_us} us cold and {warm_us} us warm, alone");
         page.fact("engine", times);
     }
-    if let Some((ms, sequences)) = accelerator.pipelines().sequences() {
+    if let Some((ms, sequences)) = accelerator.pipelines.sequences() {
         page.fact(
             "engine",
             format!("started in {ms} ms, {sequences} sequences at once"),
@@ -85,7 +85,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         };
         page.fact("locked", limit);
     }
-    let engine = match accelerator.pipelines().runs_inline() {
+    let engine = match accelerator.pipelines.runs_inline() {
         true => "none of the engine, which answers on them".to_owned(),
         false => format!("{} of the engine", config.engine.workers()),
     };

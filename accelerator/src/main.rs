@@ -124,17 +124,11 @@ fn main() -> ! {
 fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let mut config = match qdl::config::load_accelerator(&arguments.config) {
         Ok(config) => config,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return SETUP;
-        }
+        Err(e) => return failed(e),
     };
     match qdl::topology::spell_out(&config.nics, true) {
         Ok(nics) => config.nics = nics.into_iter().map(|(_, nic)| nic).collect(),
-        Err(e) => {
-            eprintln!("error: {e}");
-            return SETUP;
-        }
+        Err(e) => return failed(e),
     }
     for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
@@ -157,10 +151,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     });
     let accelerator = match Accelerator::start(&config, &text, arguments.once) {
         Ok(a) => a,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return SETUP;
-        }
+        Err(e) => return failed(e),
     };
     if arguments.check {
         let page = accelerator::check::page(&config, &accelerator);
@@ -174,17 +165,17 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         return OK;
     }
     let _ = stopper.set(accelerator.stopper());
-    if let Some(line) = accelerator.content() {
+    if let Some(line) = &accelerator.content {
         tracing::info!("{line}");
     }
-    tracing::info!("engine {}", accelerator.engine());
-    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines().warm_up() {
+    tracing::info!("engine {}", accelerator.engine);
+    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
         tracing::info!("engine warmed up: {cold_us} us for the first sample, {warm_us} us warm");
     }
-    if let Some((ms, sequences)) = accelerator.pipelines().sequences() {
+    if let Some((ms, sequences)) = accelerator.pipelines.sequences() {
         tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
     }
-    println!("{}", accelerator.ready_line());
+    println!("{}", accelerator.ready_line);
     let mut code = OK;
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {

@@ -16,6 +16,7 @@ use qdl::{
     wire::Description,
 };
 use record::{EngineInfo, ServedReport};
+use submission::describe::{self, Role};
 
 use crate::lock;
 use crate::{
@@ -36,9 +37,6 @@ pub enum SetupError {
     /// A port, a thread or the token failed.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// This build lacks an engine that the configuration accepts.
-    #[error("engine.kind: this build has no engine `{0}`")]
-    NoEngine(&'static str),
 }
 
 /// Engine parameters from the configuration keys that the frontend and the accelerator share.
@@ -60,7 +58,7 @@ pub fn engine_params(
 pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
     EngineInfo {
         name: engine.name().to_owned(),
-        tokens: engine.counts_tokens(),
+        tokens: engine.streaming().is_some(),
         at_once: 0,
         content: hashed.content.clone(),
         prefix_cache: engine.prefix_cache(),
@@ -68,32 +66,32 @@ pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
 }
 
 /// Answers a frontend's request for a description of this node: the machine at that time.
-fn describes(node: &str, text: &str) -> Describe {
+fn describe(node: &str, text: &str) -> Describe {
     let (node, config) = (node.to_owned(), text.to_owned());
     Arc::new(move || {
-        let machine = submission::describe::Node::describe_as_json(
-            submission::describe::Role::Accelerator,
-            VERSION,
-            &node,
-        )?;
-        let config = config.clone();
-        Ok(Description { machine, config })
+        let version = env!("CARGO_PKG_VERSION");
+        Ok(Description {
+            machine: describe::Node::describe_as_json(Role::Accelerator, version, &node)?,
+            config: config.clone(),
+        })
     })
 }
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A node ready to serve.
 pub struct Accelerator {
     node: Node,
-    pipelines: Arc<Pipelines>,
+    /// The running engines.
+    pub pipelines: Arc<Pipelines>,
     /// The engine's first error during a run.
     fatal: Arc<Mutex<Option<String>>>,
-    ready: String,
-    hashed: Hashed,
-    model: ModelSpec,
+    /// The line that announces the node as ready.
+    pub ready_line: String,
+    /// Hashes of the engine's files and the time they took, as one line; `None` without files.
+    pub content: Option<String>,
+    /// The served model.
+    pub model: ModelSpec,
     /// The engine's parameters, as one line of text.
-    engine: String,
+    pub engine: String,
 }
 
 impl Accelerator {
@@ -155,12 +153,12 @@ impl Accelerator {
                 },
                 once,
                 engine: Arc::new(move || counting.totals()),
-                describe: describes(&config.node, text),
+                describe: describe(&config.node, text),
             },
             &service,
         )?;
         let _ = stopper.set(node.stopper());
-        let ready = format!(
+        let ready_line = format!(
             "ready: node {}, control {}, engine {}, model {}",
             config.node,
             node.control_address(),
@@ -171,36 +169,11 @@ impl Accelerator {
             node,
             pipelines,
             fatal,
-            ready,
-            hashed,
+            ready_line,
+            content: hashed.line(),
             model,
-            engine: params.says(),
+            engine: params.describe(),
         })
-    }
-
-    /// The served model.
-    pub fn model(&self) -> &ModelSpec {
-        &self.model
-    }
-
-    /// The engine's parameters, as one line of text.
-    pub fn engine(&self) -> &str {
-        &self.engine
-    }
-
-    /// The running engines.
-    pub fn pipelines(&self) -> &Pipelines {
-        &self.pipelines
-    }
-
-    /// The line that announces the node as ready.
-    pub fn ready_line(&self) -> &str {
-        &self.ready
-    }
-
-    /// Hashes of the engine's files and the time they took, as one line; `None` without files.
-    pub fn content(&self) -> Option<String> {
-        self.hashed.line()
     }
 
     /// A handle that stops the node from another thread.

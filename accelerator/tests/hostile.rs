@@ -38,10 +38,10 @@ impl Node {
         std::fs::write(&path, CONFIG).expect("written");
         let config = load_accelerator(&path).unwrap_or_else(|e| panic!("{e}"));
         let node = Accelerator::start(&config, "", false).unwrap_or_else(|e| panic!("{e}"));
-        let control = node.ready_line().split("control ").nth(1);
+        let control = node.ready_line.split("control ").nth(1);
         let control = control.and_then(|rest| rest.split(',').next());
         Node {
-            model: node.model().clone(),
+            model: node.model.clone(),
             control: control.expect("an address").to_owned(),
             stop: node.stopper(),
             thread: std::thread::spawn(move || node.run(&mut |_| ())),

@@ -10,10 +10,10 @@ use std::{
 };
 
 use accelerator::engine::{EngineKind, EngineParams, create};
-use common::{Samples, eventually, start};
+use common::{Samples, eventually, model, ragged, start, tensor};
 use qdl::{
     config::Provider,
-    model::{DType, ModelSpec, TensorSpec},
+    model::{DType, ModelSpec},
     serve::Service,
     testkit::assert_has,
 };
@@ -44,19 +44,11 @@ fn params(file: PathBuf) -> EngineParams {
 
 /// Two ragged inputs around a fixed one.
 fn masked_sum() -> EngineParams {
-    let ragged = |name| TensorSpec {
-        ragged: true,
-        ..tensor(name, DType::I64, &[8])
-    };
+    let [ids, mask] = ["ids", "mask"].map(|name| ragged(name, DType::I64, &[8]));
     let bias = tensor("bias", DType::I64, &[1]);
+    let total = tensor("total", DType::I64, &[1]);
     EngineParams {
-        spec: Some(ModelSpec {
-            name: "m".to_owned(),
-            inputs: vec![ragged("ids"), bias, ragged("mask")],
-            output: tensor("total", DType::I64, &[1]),
-            other_outputs: Vec::new(),
-            compression: None,
-        }),
+        spec: Some(model(vec![ids, bias, mask], total)),
         ..params(fixture("masked_sum.onnx"))
     }
 }
@@ -278,29 +270,18 @@ fn a_library_without_cuda_says_so_and_what_to_do() {
     );
 }
 
-fn tensor(name: &str, dtype: DType, shape: &[usize]) -> TensorSpec {
-    TensorSpec {
-        name: name.to_owned(),
-        dtype,
-        shape: shape.to_vec(),
-        ragged: false,
-    }
-}
-
 /// The detector as in a configuration: class as first output, bias before pixels.
 fn named() -> ModelSpec {
+    let inputs = vec![
+        tensor("bias", DType::F32, &[]),
+        tensor("pixels", DType::U8, &[4]),
+    ];
     ModelSpec {
-        name: "m".to_owned(),
-        inputs: vec![
-            tensor("bias", DType::F32, &[]),
-            tensor("pixels", DType::U8, &[4]),
-        ],
-        output: tensor("class", DType::I64, &[]),
         other_outputs: vec![
             tensor("scores", DType::F32, &[4]),
             tensor("boxes", DType::F32, &[2, 4]),
         ],
-        compression: None,
+        ..model(inputs, tensor("class", DType::I64, &[]))
     }
 }
 
@@ -431,43 +412,22 @@ fn an_output_of_a_single_element_needs_no_dimension() {
 /// exactly and is read in place.
 #[test]
 fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
-    let pipeline = start(&params(fixture("fixed_batch.onnx")));
-    assert_eq!(pipeline.engine().fixed_batch(), Some(4));
-    let floats: Vec<u8> = (0..28).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    let samples = Samples::new(&floats, (0..14).map(|i| (i * 8, 8)).collect(), 8, None);
-    pipeline.arrived(&mut samples.arrivals(0..10));
-    eventually("ten answered", || samples.total() == 10);
-    pipeline.arrived(&mut samples.arrivals(10..14));
-    eventually("all answered", || samples.total() == 14);
-    for i in 0..14 {
-        assert_eq!(samples.output(i), samples.input(i), "sample {i}");
-    }
-    let counters = pipeline.counters();
-    assert!(
-        counters.batch_sizes.iter().skip(5).all(|n| *n == 0),
-        "no batch is larger than the model's"
-    );
-    samples.assert_each_answered_once();
-}
-
-/// The padding of a batch affects no response, with several inputs and outputs too.
-#[test]
-fn a_fixed_batch_of_several_tensors_is_filled_up() {
-    let params = EngineParams {
-        spec: Some(named()),
-        ..params(fixture("detect_of_4.onnx"))
-    };
-    let pipeline = start(&params);
-    let samples = detections(11);
-    // A batch of one each, after a full one whose bytes must not be seen again.
-    pipeline.arrived(&mut samples.arrivals(0..4));
-    eventually("four answered", || samples.total() == 4);
-    for i in 4..11 {
-        pipeline.arrived(&mut vec![samples.arrival(i)]);
-        eventually("answered", || samples.total() == i + 1);
-    }
-    for i in 0..11 {
-        assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
+    for (max_batch, most) in [(32, 4), (2, 2)] {
+        let params = params(fixture("fixed_batch.onnx")).with(|e| e.max_batch = max_batch);
+        let pipeline = start(&params);
+        assert_eq!(pipeline.engine().fixed_batch(), Some(4));
+        let floats: Vec<u8> = (0..28).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let samples = Samples::new(&floats, (0..14).map(|i| (i * 8, 8)).collect(), 8, None);
+        pipeline.arrived(&mut samples.arrivals(0..10));
+        eventually("ten answered", || samples.total() == 10);
+        pipeline.arrived(&mut samples.arrivals(10..14));
+        eventually("all answered", || samples.total() == 14);
+        for i in 0..14 {
+            assert_eq!(samples.output(i), samples.input(i), "sample {i}");
+        }
+        let sizes = pipeline.counters().batch_sizes;
+        assert!(sizes.iter().skip(most + 1).all(|n| *n == 0), "{sizes:?}");
+        samples.assert_each_answered_once();
     }
 }
 
@@ -484,14 +444,4 @@ fn a_batch_is_filled_up_with_zeros() {
     eventually("all answered", || samples.total() == 5);
     let twice: Vec<u8> = [34f32, 36.0].iter().flat_map(|f| f.to_le_bytes()).collect();
     assert_eq!(samples.output(4), twice);
-}
-
-#[test]
-fn a_smaller_max_batch_is_minded_by_a_fixed_batch() {
-    let pipeline = start(&params(fixture("fixed_batch.onnx")).with(|e| e.max_batch = 2));
-    let samples = Samples::random(&[8; 6], 8, None);
-    pipeline.arrived(&mut samples.arrivals(0..6));
-    eventually("all answered", || samples.total() == 6);
-    let sizes = pipeline.counters().batch_sizes;
-    assert!(sizes.iter().skip(3).all(|n| *n == 0), "{sizes:?}");
 }

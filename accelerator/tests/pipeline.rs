@@ -13,7 +13,7 @@ use std::{
 
 use accelerator::{
     engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, SampleRun, create},
-    pipeline::{Options, Pipeline, StopTimeout},
+    pipeline::{Options, Pipeline},
 };
 use common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
 use qdl::{
@@ -100,7 +100,6 @@ fn every_sample_is_answered_once_with_its_own_digest() {
                 .map(|(n, size)| n * size)
                 .sum();
             assert_eq!(sum, c.samples, "no batch is larger than max_batch");
-            assert!(c.wakeups > 0);
         }
         pipeline
             .stop(Duration::from_secs(60))
@@ -349,7 +348,8 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
     let error = stuck
         .stop(Duration::from_millis(20))
         .expect_err("it is held");
-    assert!(matches!(error, StopTimeout::Workers { workers: 1, .. }));
+    let words = "1 engine worker(s) still run a batch after 20 ms";
+    assert_eq!(error.to_string(), words);
     eventually("only the one that runs is left", || stuck.in_flight() <= 1);
 
     // A slow worker: the stop waits until all pending samples are answered.

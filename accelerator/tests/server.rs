@@ -13,7 +13,10 @@ use qdl::testkit::assert_has;
 
 mod common;
 
-use common::eventually;
+use common::{
+    eventually,
+    processes::{free_port, is_running, pids, stat},
+};
 
 /// Answers like vLLM's server; see `tests/command.rs` of the engine.
 const SERVER: &str = include_str!("../src/engine/http/tests/server.py");
@@ -34,9 +37,7 @@ impl Node {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
         fs::write(path("server.py"), SERVER).expect("written");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
+        let port = free_port();
         let server = format!(
             "python3 {} {habit} {} {port}",
             path("server.py"),
@@ -107,10 +108,7 @@ impl Node {
 
     /// Returns the server's process ids.
     fn server(&self) -> Vec<i32> {
-        let text = fs::read_to_string(self.folder.path().join("pids")).expect("pids");
-        text.split_whitespace()
-            .map(|pid| pid.parse().expect("a number"))
-            .collect()
+        pids(self.folder.path())
     }
 }
 
@@ -119,19 +117,6 @@ impl Drop for Node {
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
-}
-
-/// Returns the fields of `/proc/PID/stat` after the name: state, parent, group.
-fn stat(pid: i32) -> Vec<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let rest = stat.rsplit(')').next().unwrap_or_default();
-    rest.split_whitespace().map(str::to_owned).collect()
-}
-
-fn is_running(pid: i32) -> bool {
-    stat(pid)
-        .first()
-        .is_some_and(|state| !["Z", "X"].contains(&state.as_str()))
 }
 
 const DIRECT: &[&str] = &["SERVER"];

@@ -27,7 +27,7 @@ pub struct BatchCounts {
 /// Samples that run together; never empty in an engine.
 ///
 /// The vectors are reused from batch to batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Batch {
     arrivals: Vec<Arrival>,
     lens: Vec<u32>,
@@ -39,24 +39,17 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch with room for `max_batch` samples.
-    pub fn with_capacity(max_batch: usize) -> Self {
+    /// An empty batch with room for `max_batch` samples. With a decompressor,
+    /// [`Batch::decompress`] must precede any read of a sample.
+    pub fn new(max_batch: usize, decompressor: Option<Decompressor>) -> Self {
         Batch {
             arrivals: Vec::with_capacity(max_batch),
             lens: Vec::with_capacity(max_batch),
             runs: Vec::with_capacity(max_batch),
             sample_bytes: None,
             counts: BatchCounts::default(),
-            decompressor: None,
+            decompressor,
         }
-    }
-
-    /// The batch with a decompressor for compressed samples: [`Batch::decompress`] must precede any
-    /// read of a sample.
-    #[must_use]
-    pub fn decompressing(mut self, decompressor: Option<Decompressor>) -> Self {
-        self.decompressor = decompressor;
-        self
     }
 
     /// Adds samples with `put`, then finds the runs.
@@ -212,8 +205,6 @@ impl Batch {
 
     /// Drops the samples unanswered.
     pub fn clear(&mut self) {
-        self.arrivals.clear();
-        self.lens.clear();
-        self.runs.clear();
+        drop(self.take());
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
     unsafe {
         command.pre_exec(move || {
             if let Some(signal) = on_death {
-                checked(libc::prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong))?;
+                check(libc::prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong))?;
                 if libc::getppid() != parent {
                     return Err(io::Error::from_raw_os_error(libc::ESRCH));
                 }
@@ -53,14 +53,14 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
                 libc::signal(signal, libc::SIG_DFL);
             }
             let mut none: libc::sigset_t = std::mem::zeroed();
-            checked(libc::sigemptyset(&mut none))?;
-            checked(libc::sigprocmask(
+            check(libc::sigemptyset(&mut none))?;
+            check(libc::sigprocmask(
                 libc::SIG_SETMASK,
                 &none,
                 std::ptr::null_mut(),
             ))?;
             if let Some(files) = files {
-                checked(libc::setrlimit(libc::RLIMIT_NOFILE, &files))?;
+                check(libc::setrlimit(libc::RLIMIT_NOFILE, &files))?;
             }
             close_on_exec();
             Ok(())
@@ -112,7 +112,7 @@ pub(super) fn last_line(path: &Path) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-fn checked(result: libc::c_int) -> io::Result<()> {
+fn check(result: libc::c_int) -> io::Result<()> {
     match result {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::Path,
     thread::{self, JoinHandle},
     time::Instant,
 };
@@ -18,11 +18,7 @@ use record::{Content, MAX_CONTENT_NAME};
 use super::{EngineError, EngineParams, onnx_data};
 
 /// A hash in progress.
-pub struct Hashing {
-    thread: Option<JoinHandle<io::Result<Hashed>>>,
-    ready: Option<Content>,
-    path: PathBuf,
-}
+pub struct Hashing(Result<Hashed, JoinHandle<Result<Hashed, EngineError>>>);
 
 /// The content of an engine, and the cost of its hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,31 +46,28 @@ impl Hashed {
 impl Hashing {
     /// Starts hashing, before the engine is made; a separate thread reads the file.
     pub fn begin(params: &EngineParams) -> Hashing {
-        let mut hashing = Hashing {
-            thread: None,
-            ready: None,
-            path: params.file.clone().unwrap_or_default(),
-        };
         let engine = &params.engine;
-        match engine.kind {
-            EngineKind::Null | EngineKind::Digest => {}
-            EngineKind::Tokens => hashing.ready = Some(settings(params)),
+        let content = match engine.kind {
+            EngineKind::Null | EngineKind::Digest => None,
+            EngineKind::Tokens => Some(settings(params)),
             EngineKind::Http => {
-                let asked = engine.http.as_ref().and_then(|h| h.model.clone());
-                let name = asked.unwrap_or_else(|| params.model.clone());
-                hashing.ready = Some(Content::Server { name: short(&name) });
+                let named = engine.http.as_ref().and_then(|h| h.model.as_ref());
+                let name = short(named.unwrap_or(&params.model));
+                Some(Content::Server { name })
             }
             _ => {
-                let path = hashing.path.clone();
-                let named = path.extension().is_some_and(|e| e == "onnx");
-                // If the thread cannot start, `end` returns no content.
-                hashing.thread = thread::Builder::new()
-                    .name("model-hash".to_owned())
-                    .spawn(move || of_file(&path, named))
-                    .ok();
+                let path = params.file.clone().unwrap_or_default();
+                let thread = thread::Builder::new().name("model-hash".to_owned());
+                let started =
+                    thread.spawn(move || of_file(&path).map_err(|e| EngineError::model(&path, e)));
+                // Without a thread there is no content.
+                return Hashing(started.map_or_else(|_| Ok(Hashed::default()), Err));
             }
-        }
-        hashing
+        };
+        Hashing(Ok(Hashed {
+            content,
+            ..Hashed::default()
+        }))
     }
 
     /// Waits for the hash, after the engine is made.
@@ -82,17 +75,10 @@ impl Hashing {
     /// # Errors
     /// [`EngineError::Model`]: the file, or one that it names, cannot be read.
     pub fn end(self) -> Result<Hashed, EngineError> {
-        let path = self.path;
-        let Some(thread) = self.thread else {
-            return Ok(Hashed {
-                content: self.ready,
-                ..Hashed::default()
-            });
-        };
-        let done = thread.join();
-        let done =
-            done.unwrap_or_else(|_| Err(io::Error::other("the thread that hashes it failed")));
-        done.map_err(|e| EngineError::model(&path, e))
+        self.0.or_else(|thread| {
+            let hashed = thread.join();
+            hashed.unwrap_or_else(|panic| Err(EngineError::panicked("hash", 0, panic.as_ref())))
+        })
     }
 }
 
@@ -110,9 +96,10 @@ fn settings(params: &EngineParams) -> Content {
     }
 }
 
-/// The hash of a model file; with `named`, also of the files of weights that it names.
-fn of_file(path: &Path, named: bool) -> io::Result<Hashed> {
+/// The hash of a model file and, for ONNX, of the files of weights that it names.
+fn of_file(path: &Path) -> io::Result<Hashed> {
     let began = Instant::now();
+    let named = path.extension().is_some_and(|e| e == "onnx");
     let (own, mut bytes) = sha256_of_file(path)?;
     let mut each = Vec::new();
     for name in named.then(|| onnx_data::names(path)).into_iter().flatten() {

@@ -10,7 +10,7 @@ use std::{thread, time::Duration};
 use qdl::{model::ModelSpec, serve::Arrival};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{ANY_INPUT, Batch, Engine, EngineError, EngineKind, EngineParams, Inline, Worker};
+use super::{ANY_INPUT, Batch, Engine, EngineError, EngineKind, EngineParams, Worker};
 
 /// Difference of consecutive words of an answer: odd, so no word repeats within an answer.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -129,6 +129,12 @@ impl Digest {
         xxh3_64(sample).to_le_bytes()
     }
 
+    /// Answers one sample at once, on any thread; returns the length of the answer in bytes.
+    pub(crate) fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError> {
+        let (digest, bytes) = (self.digest(arrival.input()), arrival.input_len());
+        self.write(digest, bytes, arrival.output())
+    }
+
     fn digest(&self, sample: &[u8]) -> u64 {
         match self.zeros {
             true => 0,
@@ -174,8 +180,8 @@ impl Engine for Digest {
         Ok(Box::new(self.clone()))
     }
 
-    fn inline(&self) -> Option<&dyn Inline> {
-        self.inline.then_some(self as &dyn Inline)
+    fn inline(&self) -> Option<&Digest> {
+        self.inline.then_some(self)
     }
 }
 
@@ -190,13 +196,6 @@ impl Worker for Digest {
             *len = self.write(digest, bytes, output)?;
         }
         Ok(())
-    }
-}
-
-impl Inline for Digest {
-    fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError> {
-        let (digest, bytes) = (self.digest(arrival.input()), arrival.input_len());
-        self.write(digest, bytes, arrival.output())
     }
 }
 

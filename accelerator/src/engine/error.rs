@@ -4,6 +4,7 @@ use std::{
     any::Any,
     fmt::Display,
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
 
@@ -189,6 +190,17 @@ impl EngineError {
             _ => Fault::Engine,
         }
     }
+}
+
+/// Runs `body`. A panic of it becomes an error with the engine's name and the thread's index
+/// `worker`; the caller drops what the panic left undefined.
+pub(crate) fn catch_panic<T>(
+    engine: &'static str,
+    worker: usize,
+    body: impl FnOnce() -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(EngineError::panicked(engine, worker, panic.as_ref())))
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -9,19 +9,16 @@ use std::{
     time::Duration,
 };
 
-use qdl::connection::{Spin, join_all};
+use qdl::connection::join_all;
 
-use super::{
-    EngineError, Sequence,
-    streaming::{OnFatal, guarded},
-};
+use super::{EngineError, Sequence, catch_panic, streaming::OnFatal};
 use crate::{event_count::EventCount, lock, queue::Queue};
 
 /// Sequences that wait for the engine's thread.
 pub(super) struct Inbox {
-    queue: Queue<Sequence>,
+    pub queue: Queue<Sequence>,
     /// Notified when a sequence arrives or the inbox closes.
-    arrived: EventCount,
+    pub arrived: EventCount,
     closed: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -47,7 +44,9 @@ impl Inbox {
         let inbox = self.clone();
         let thread = thread::Builder::new().name(engine.to_owned());
         let thread = thread.spawn(move || {
-            guarded(engine, 0, &fatal, body);
+            if let Err(error) = catch_panic(engine, 0, body) {
+                fatal(error);
+            }
             inbox.close();
         });
         let thread = thread.map_err(|source| EngineError::Thread { worker: 0, source })?;
@@ -72,10 +71,6 @@ impl Inbox {
         }
     }
 
-    pub fn pop(&self) -> Option<Sequence> {
-        self.queue.pop()
-    }
-
     /// Ends the thread's wait and drops the waiting sequences.
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
@@ -85,16 +80,6 @@ impl Inbox {
 
     pub fn is_closed(&self) -> bool {
         self.closed.load(SeqCst)
-    }
-
-    /// The epoch for [`Inbox::wait`]; the thread reads it before it empties the inbox.
-    pub fn epoch(&self) -> u64 {
-        self.arrived.epoch()
-    }
-
-    /// Waits until a sequence has arrived since `seen`, or until `until_ns`.
-    pub fn wait(&self, seen: u64, until_ns: u64, spin: Spin) {
-        self.arrived.wait(seen, until_ns, spin);
     }
 
     fn clear(&self) {

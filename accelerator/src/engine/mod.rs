@@ -36,7 +36,7 @@ use std::{
 };
 
 use fabric::Region;
-use qdl::{config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival};
+use qdl::{config::EngineConfig, model::ModelSpec, rails::Score};
 use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, SampleRun};
@@ -44,6 +44,7 @@ pub use content::{Hashed, Hashing};
 use cuda::Gpu;
 pub use decompress::{Decompressed, Decompressor};
 pub use digest::{Answers as DigestAnswers, Digest};
+pub(crate) use error::catch_panic;
 use error::one_line;
 pub use error::{EngineError, Fault};
 pub use onnx_data::files as onnx_data_files;
@@ -86,25 +87,21 @@ pub trait Engine: Send + Sync {
         ))
     }
 
-    /// True if an answer is token ids without padding: its length is the token count for LoadGen.
-    fn counts_tokens(&self) -> bool {
-        false
-    }
-
     /// State of the prefix cache, which reuses computed prompt prefixes; `None` if the engine has
     /// no such cache. Valid once the engine has started.
     fn prefix_cache(&self) -> Option<PrefixCache> {
         None
     }
 
-    /// The interface of an engine that batches by itself; `None` for an engine with workers.
+    /// The interface of an engine that batches by itself; `None` for an engine with workers. An
+    /// answer of such an engine is token ids without padding: its length is LoadGen's token count.
     fn streaming(&self) -> Option<&dyn Streaming> {
         None
     }
 
     /// The inline path past queue and workers: the NIC thread that received a sample answers it.
     /// `None` for an engine without one.
-    fn inline(&self) -> Option<&dyn Inline> {
+    fn inline(&self) -> Option<&Digest> {
         None
     }
 
@@ -174,15 +171,6 @@ pub trait Worker {
     }
 }
 
-/// Answers one sample at once, on any thread.
-pub trait Inline: Send + Sync {
-    /// Writes the response into the arrival's output and returns its length in bytes.
-    ///
-    /// # Errors
-    /// [`EngineError::OutputRoom`] if the response does not fit.
-    fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError>;
-}
-
 /// Parameters of an engine: the configuration and the model.
 #[derive(Clone, Debug)]
 pub struct EngineParams {
@@ -234,8 +222,8 @@ impl EngineParams {
         })
     }
 
-    /// One line for people: engine, model file, library, and batching.
-    pub fn says(&self) -> String {
+    /// One line for the log: engine, model file, library, and batching.
+    pub fn describe(&self) -> String {
         let engine = &self.engine;
         let mut line = engine.kind.as_str().to_owned();
         if let Some(file) = &self.file {

@@ -167,7 +167,7 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
 }
 
 /// The fault of a model's files of weights, in words; `None` if they are complete.
-pub(super) fn wrong(path: &Path) -> Option<String> {
+pub(super) fn find_fault(path: &Path) -> Option<String> {
     let target = fs::canonicalize(path).ok()?;
     ends(path).into_iter().find_map(|(name, least)| {
         let data = path.with_file_name(&name);
@@ -260,18 +260,18 @@ pub(super) mod tests {
         let target = real.join("net.onnx");
         fs::write(&target, model("w.data")).expect("written");
         assert_eq!(files(&target), [real.join("w.data")]);
-        let said = wrong(&target).expect("missing");
+        let said = find_fault(&target).expect("missing");
         assert!(
             said.contains("w.data: No such file") && said.contains("24 bytes"),
             "{said}"
         );
         fs::write(real.join("w.data"), [0; 20]).expect("written");
-        let said = wrong(&target).expect("short");
+        let said = find_fault(&target).expect("short");
         assert!(said.contains("has 20 bytes and must have 24"), "{said}");
         fs::write(real.join("w.data"), [0; 24]).expect("written");
-        assert_eq!(wrong(&target), None);
+        assert_eq!(find_fault(&target), None);
         std::os::unix::fs::symlink(&target, &model_at).expect("a link");
-        let said = wrong(&model_at).expect("elsewhere");
+        let said = find_fault(&model_at).expect("elsewhere");
         assert!(
             said.contains("net.onnx, and its data w.data is not beside the link"),
             "{said}"

@@ -8,14 +8,14 @@ use std::{
 use super::EngineError;
 
 /// The configured path, or else the value of the environment's `variable`.
-pub(super) fn named(configured: Option<&Path>, variable: &str) -> Option<PathBuf> {
+pub(super) fn named_path(configured: Option<&Path>, variable: &str) -> Option<PathBuf> {
     let from_env = env::var_os(variable).filter(|v| !v.is_empty());
     let configured = configured.map(Path::to_owned);
     configured.or(from_env.map(PathBuf::from))
 }
 
 /// The first of the candidates that is `usable`.
-pub(super) fn first(
+pub(super) fn find_first(
     candidates: Vec<PathBuf>,
     usable: impl Fn(&PathBuf) -> bool,
     what: &str,

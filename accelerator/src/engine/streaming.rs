@@ -9,20 +9,14 @@
 //! A [`Sequence`] is one sample in progress: its prompt in the input slot, its answer in the output
 //! slot. The engine pushes tokens as they come. The frontend decides which tokens leave at once as
 //! a part ([`fabric::wire::Stream`]); the engine is not concerned.
-//!
-//! An engine's threads run in [`guarded`], so that a panic ends the node with the engine's name.
 
 mod sequence;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
-use super::{EngineError, EngineParams};
+use super::EngineError;
 
 pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 
@@ -57,22 +51,6 @@ pub trait Streaming: Send + Sync {
     fn stop(&self, timeout: Duration);
 }
 
-/// Runs the body of an engine's thread. An error or panic of the body ends the node, under the
-/// engine's name and the thread's index `worker`. Drops the body's state, then calls `fatal`.
-pub fn guarded(
-    engine: &'static str,
-    worker: usize,
-    fatal: &OnFatal,
-    body: impl FnOnce() -> Result<(), EngineError>,
-) {
-    // A panic leaves only the body's own state undefined, and it is dropped.
-    let ended = catch_unwind(AssertUnwindSafe(body))
-        .unwrap_or_else(|panic| Err(EngineError::panicked(engine, worker, panic.as_ref())));
-    if let Err(error) = ended {
-        fatal(error);
-    }
-}
-
 /// A configured model of token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenModel {
@@ -90,19 +68,17 @@ impl TokenModel {
     ///
     /// # Errors
     /// [`EngineError::TokenModel`] names the key and shows a correct value.
-    pub fn of(engine: &'static str, params: &EngineParams) -> Result<Self, EngineError> {
-        match &params.spec {
-            Some(spec) => TokenModel::of_spec(engine, spec),
-            None => Err(refusal(engine, "inputs", "there are none")),
-        }
-    }
-
-    /// As [`TokenModel::of`], for a model that the engine has read.
-    ///
-    /// # Errors
-    /// As [`TokenModel::of`].
-    pub fn of_spec(engine: &'static str, spec: &ModelSpec) -> Result<Self, EngineError> {
-        let refuse = |field, found: &str| Err(refusal(engine, field, found));
+    pub fn of(engine: &'static str, spec: Option<&ModelSpec>) -> Result<Self, EngineError> {
+        let refuse = |field, found: &str| {
+            let reason = format!(
+                "{found}; engine `{engine}` takes and gives token ids, as in `{{name: tokens, \
+                 dtype: i32, shape: [1024], ragged: true}}`"
+            );
+            Err(EngineError::TokenModel { field, reason })
+        };
+        let Some(spec) = spec else {
+            return refuse("inputs", "there are none");
+        };
         let [input] = &spec.inputs[..] else {
             return refuse("inputs", &format!("there are {}", spec.inputs.len()));
         };
@@ -121,16 +97,6 @@ impl TokenModel {
     }
 }
 
-fn refusal(engine: &str, field: &'static str, found: &str) -> EngineError {
-    EngineError::TokenModel {
-        field,
-        reason: format!(
-            "{found}; engine `{engine}` takes and gives token ids, as in `{{name: tokens, dtype: \
-             i32, shape: [1024], ragged: true}}`"
-        ),
-    }
-}
-
 /// Capacity of a tensor of ids; `None` for any other tensor.
 fn ids(tensor: &TensorSpec) -> Option<usize> {
     match tensor.shape[..] {
@@ -141,8 +107,6 @@ fn ids(tensor: &TensorSpec) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use qdl::config::EngineKind;
-
     use super::*;
     use crate::testkit::{model, ragged, tensor};
 
@@ -150,12 +114,9 @@ mod tests {
     fn a_model_that_is_none_of_token_ids_is_refused_by_its_key() {
         let ids = || ragged("t", DType::I32, &[64]);
         let sound = model(vec![ids()], ragged("t", DType::I32, &[9]));
-        let sound = TokenModel::of_spec("tokens", &sound).expect("token ids");
+        let sound = TokenModel::of("tokens", Some(&sound)).expect("token ids");
         assert_eq!((sound.prompt, sound.answer), (64, 9));
-        let with = |inputs, output| EngineParams {
-            spec: Some(model(inputs, output)),
-            ..EngineParams::new(EngineKind::Tokens)
-        };
+        let with = |inputs, output| Some(model(inputs, output));
         let input = |t: TensorSpec| with(vec![t], ids());
         let output = |shape: &[usize]| with(vec![ids()], ragged("t", DType::I32, shape));
         let cases = [
@@ -173,13 +134,10 @@ mod tests {
             ),
             (output(&[8, 8]), "model.output: t: i32[8, 8] ragged;"),
             (output(&[0]), "model.output: t: i32[0] ragged;"),
-            (
-                EngineParams::new(EngineKind::Tokens),
-                "model.inputs: there are none;",
-            ),
+            (None, "model.inputs: there are none;"),
         ];
-        for (params, words) in cases {
-            let error = TokenModel::of("tokens", &params)
+        for (spec, words) in cases {
+            let error = TokenModel::of("tokens", spec.as_ref())
                 .expect_err(words)
                 .to_string();
             assert!(error.starts_with(words), "{error}");

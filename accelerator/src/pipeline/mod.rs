@@ -26,6 +26,7 @@
 //! ends its session as after the loss of a peer.
 
 mod counters;
+mod intake;
 mod sequences;
 mod shared;
 mod warming;
@@ -34,7 +35,6 @@ use std::{
     cell::Cell,
     collections::BTreeMap,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, atomic::Ordering::SeqCst, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -50,11 +50,15 @@ use record::{DecompressedUse, EngineUse};
 
 pub use counters::Counters;
 
-use self::{sequences::Sequences, shared::Shared};
+use self::{
+    intake::{Intake, RUNNING},
+    sequences::Sequences,
+    shared::{Shared, finish},
+};
 use crate::lock;
 use crate::{
     batcher::Policy,
-    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH},
+    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, catch_panic},
 };
 
 /// An engine that batches by itself has at least this long for its stop.
@@ -118,28 +122,21 @@ pub struct WarmUp {
     pub warm_us: u32,
 }
 
-/// An engine that did not stop in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StopTimeout {
-    /// Worker threads still run.
-    #[error("{workers} engine worker(s) still run a batch after {waited_ms} ms")]
-    Workers {
-        /// Number of workers.
-        workers: usize,
-        /// Time that they had, in milliseconds.
-        waited_ms: u128,
-    },
-    /// An engine that batches by itself still holds sequences after its stop.
-    #[error("engine {engine} still holds {sequences} sequence(s) after {waited_ms} ms")]
-    Sequences {
-        /// The engine's name.
-        engine: &'static str,
-        /// Number of sequences.
-        sequences: usize,
-        /// Time that the engine had, in milliseconds.
-        waited_ms: u128,
-    },
+impl WarmUp {
+    /// The longer time of each.
+    pub(crate) fn max(self, other: WarmUp) -> WarmUp {
+        WarmUp {
+            cold_us: self.cold_us.max(other.cold_us),
+            warm_us: self.warm_us.max(other.warm_us),
+        }
+    }
 }
+
+/// An engine that did not stop in time: the number of its running workers, or of the sequences that
+/// it still holds, as text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct StopTimeout(String);
 
 /// A running engine.
 pub struct Pipeline(PipelineKind);
@@ -205,12 +202,16 @@ impl Pipeline {
         Ok(Pipeline(PipelineKind::Batches(batches)))
     }
 
+    fn intake(&self) -> &Intake {
+        match &self.0 {
+            PipelineKind::Batches(b) => &b.shared.intake,
+            PipelineKind::Sequences(s) => &s.inner.intake,
+        }
+    }
+
     /// The engine.
     pub fn engine(&self) -> &Arc<dyn Engine> {
-        match &self.0 {
-            PipelineKind::Batches(b) => &b.shared.engine,
-            PipelineKind::Sequences(s) => &s.inner.engine,
-        }
+        &self.intake().engine
     }
 
     /// Times of one sample before and after warming up; `None` where the engine answers inline or
@@ -234,10 +235,7 @@ impl Pipeline {
     /// Samples of all origins that have arrived and are neither answered nor dropped. Inline
     /// samples never count: they are done when [`Service::arrived`] returns.
     pub fn in_flight(&self) -> usize {
-        match &self.0 {
-            PipelineKind::Batches(b) => b.shared.in_flight.load(SeqCst),
-            PipelineKind::Sequences(s) => s.inner.in_flight.load(SeqCst),
-        }
+        self.intake().in_flight.load(SeqCst)
     }
 
     /// True if no sample is in flight.
@@ -272,10 +270,6 @@ impl Pipeline {
     /// True if the NIC thread that received a sample answers it.
     pub fn runs_inline(&self) -> bool {
         matches!(&self.0, PipelineKind::Batches(b) if b.shared.inline().is_some())
-    }
-
-    fn compressed(&self) -> bool {
-        matches!(&self.0, PipelineKind::Batches(b) if b.shared.compression.is_some())
     }
 
     /// Counts since the start.
@@ -327,8 +321,7 @@ impl Batches {
                 .map_err(|_| EngineError::StartTimeout {
                     seconds: options.start_timeout.as_secs(),
                 })??;
-            slowest.cold_us = slowest.cold_us.max(warm_up.cold_us);
-            slowest.warm_us = slowest.warm_us.max(warm_up.warm_us);
+            slowest = slowest.max(warm_up);
         }
         Ok(slowest)
     }
@@ -345,10 +338,10 @@ impl Batches {
         threads.retain(running);
         match threads.len() {
             0 => Ok(()),
-            workers => Err(StopTimeout::Workers {
-                workers,
-                waited_ms: timeout.as_millis(),
-            }),
+            workers => Err(StopTimeout(format!(
+                "{workers} engine worker(s) still run a batch after {} ms",
+                timeout.as_millis()
+            ))),
         }
     }
 }
@@ -377,7 +370,9 @@ impl Service for Pipeline {
     }
 
     fn slots(&self, _gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
-        if self.compressed() {
+        let compressed =
+            matches!(&self.0, PipelineKind::Batches(b) if b.shared.compression.is_some());
+        if compressed {
             return Err("samples are compressed, and decompressed by the CPU".to_owned());
         }
         self.engine().slots(bytes).map_err(|e| e.to_string())
@@ -390,16 +385,14 @@ thread_local! {
 }
 
 impl Batches {
-    fn answer_inline(&self, inline: &dyn Inline, arrivals: &mut Vec<Arrival>) {
+    fn answer_inline(&self, inline: &Digest, arrivals: &mut Vec<Arrival>) {
+        if self.shared.intake.mode() != RUNNING {
+            arrivals.clear();
+        }
         if arrivals.is_empty() {
             return;
         }
-        if !self.shared.running() {
-            arrivals.clear();
-            return;
-        }
         let (mut lens, mut finished) = SCRATCH.take();
-        lens.clear();
         let started = clock::now_ns();
         for arrival in arrivals.iter_mut() {
             match inline.answer(arrival) {
@@ -411,17 +404,9 @@ impl Batches {
             }
         }
         let compute_us = clock::micros(clock::now_ns().saturating_sub(started));
-        self.shared.cells[0].inline(arrivals.len());
-        let answers = arrivals.drain(..).zip(&lens).map(|(arrival, &len)| {
-            let finished = Finished {
-                ticket: arrival.ticket(),
-                len,
-                queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
-                compute_us,
-                sent: qdl::serve::Sent::default(),
-            };
-            (arrival, finished)
-        });
+        lock(&self.shared.cells[0]).add_inline(arrivals.len());
+        let answers = arrivals.drain(..).zip(lens.drain(..));
+        let answers = answers.map(|answer| finish(answer, started, compute_us));
         respond_all(answers, &mut finished);
         SCRATCH.set((lens, finished));
     }
@@ -433,17 +418,14 @@ fn work(
     options: &Options,
     ready: &mpsc::Sender<Result<WarmUp, EngineError>>,
 ) {
-    let made = catch_unwind(AssertUnwindSafe(|| {
-        let mut worker = shared.engine.worker(index)?;
+    let engine = &shared.intake.engine;
+    let made = catch_panic(engine.name(), index, || {
+        let mut worker = engine.worker(index)?;
         let max_batch = options.policy().max_batch;
         let batch = shared.batch()?;
         let sizes = &options.engine.batch_sizes;
         let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes)?;
         Ok((worker, batch, warm_up))
-    }));
-    let made = made.unwrap_or_else(|panic| {
-        let engine = shared.engine.name();
-        Err(EngineError::panicked(engine, index, panic.as_ref()))
     });
     match made {
         Ok((mut worker, batch, warm_up)) => {

@@ -12,11 +12,10 @@
 //! `submit` causes another turn of the loop, not a deeper call.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
         atomic::{
-            AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
         mpsc,
@@ -26,17 +25,16 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use qdl::{connection::token::SendToken, model::Lengths, serve::Arrival};
+use qdl::{connection::token::SendToken, serve::Arrival};
 
 use super::{
     Counters, ENGINE_END, LOOK, Options, StopTimeout,
-    shared::{ABANDONED, DRAINING, OnFatal, RUNNING, accept},
+    intake::{ABANDONED, DRAINING, Intake, OnFatal},
 };
 use crate::engine::{
-    Engine, EngineError, Sequence,
+    Engine, EngineError, Sequence, Streaming, catch_panic,
     streaming::{self, OnEnd, SequenceOutcome},
 };
-use crate::queue::Queue;
 
 /// The pipeline of an engine that batches by itself.
 pub(super) struct Sequences {
@@ -46,31 +44,18 @@ pub(super) struct Sequences {
 }
 
 pub(super) struct Inner {
-    pub engine: Arc<dyn Engine>,
-    queue: Queue<Arrival>,
+    pub intake: Intake,
     /// The thread that holds the token moves samples from the queue to the engine.
     drawing: SendToken<()>,
     /// Limit of concurrent sequences; 0 until the engine has started.
     most: AtomicUsize,
     /// Sequences in the engine. Only the drawing thread increments this counter.
     inside: CachePadded<AtomicUsize>,
-    /// Sequences in the engine and samples in the queue.
-    pub in_flight: CachePadded<AtomicUsize>,
     output_bytes: usize,
-    /// `None` where the engine takes any bytes.
-    lengths: Option<Lengths>,
-    mode: AtomicU8,
-    failed: AtomicBool,
-    on_fatal: OnFatal,
-    answered: CachePadded<Answered>,
-    on_end: OnEnd,
-}
-
-#[derive(Default)]
-struct Answered {
-    samples: AtomicU64,
+    /// Samples answered, and the tokens of their answers.
+    answered: AtomicU64,
     tokens: AtomicU64,
-    parts: AtomicU64,
+    on_end: OnEnd,
 }
 
 impl Sequences {
@@ -80,21 +65,14 @@ impl Sequences {
         options: &Options,
         on_fatal: OnFatal,
     ) -> Result<Self, EngineError> {
-        let model = engine.model();
-        let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of_inputs(model).ok());
-        let output_bytes = model.max_output_bytes().unwrap_or(0);
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
-            queue: Queue::new(options.queue),
+            output_bytes: engine.model().max_output_bytes().unwrap_or(0),
+            intake: Intake::new(engine, options, on_fatal),
             drawing: SendToken::new(()),
             most: AtomicUsize::new(0),
             inside: CachePadded::default(),
-            in_flight: CachePadded::default(),
-            output_bytes,
-            lengths: lengths.flatten(),
-            mode: AtomicU8::new(RUNNING),
-            failed: AtomicBool::new(false),
-            on_fatal,
-            answered: CachePadded::default(),
+            answered: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
             on_end: {
                 let weak = weak.clone();
                 Arc::new(move |outcome| {
@@ -103,7 +81,6 @@ impl Sequences {
                     }
                 })
             },
-            engine,
         });
         let begun = Instant::now();
         let mut sequences = Sequences {
@@ -120,7 +97,7 @@ impl Sequences {
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
         let not_ready = |_| EngineError::NotReady {
-            engine: sequences.inner.engine.name(),
+            engine: sequences.inner.intake.engine.name(),
             seconds: options.start_timeout.as_secs(),
         };
         let started = readies.recv_timeout(options.start_timeout);
@@ -135,11 +112,9 @@ impl Sequences {
     }
 
     pub fn counters(&self) -> Counters {
-        let answered = &self.inner.answered;
         Counters {
-            samples: answered.samples.load(Relaxed),
-            tokens: answered.tokens.load(Relaxed),
-            parts: answered.parts.load(Relaxed),
+            samples: self.inner.answered.load(Relaxed),
+            tokens: self.inner.tokens.load(Relaxed),
             ..Counters::default()
         }
     }
@@ -149,18 +124,18 @@ impl Sequences {
         let inner = &self.inner;
         let begun = Instant::now();
         inner.drain(begun + timeout);
-        inner.mode.store(ABANDONED, SeqCst);
+        inner.intake.abandon();
         inner.draw();
         if !self.stopped.swap(true, SeqCst) {
             inner.stop(timeout.saturating_sub(begun.elapsed()).max(ENGINE_END));
         }
         match inner.inside.load(SeqCst) {
             0 => Ok(()),
-            sequences => Err(StopTimeout::Sequences {
-                engine: inner.engine.name(),
-                sequences,
-                waited_ms: begun.elapsed().as_millis(),
-            }),
+            sequences => Err(StopTimeout(format!(
+                "engine {} still holds {sequences} sequence(s) after {} ms",
+                inner.intake.engine.name(),
+                begun.elapsed().as_millis()
+            ))),
         }
     }
 }
@@ -173,64 +148,53 @@ impl Drop for Sequences {
 }
 
 impl Inner {
-    fn running(&self) -> bool {
-        self.mode.load(SeqCst) == RUNNING
+    /// Calls the engine; a panic becomes an error.
+    fn call<'e>(
+        &'e self,
+        body: impl FnOnce(&'e dyn Streaming) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let engine = &self.intake.engine;
+        catch_panic(engine.name(), 0, || engine.streaming().map_or(Ok(()), body))
     }
 
     /// Starts the engine. The engine may keep the callback; the callback holds a weak reference, so
     /// that it does not keep the engine alive.
     fn start(self: &Arc<Self>) -> Result<(), EngineError> {
-        let Some(engine) = self.engine.streaming() else {
-            return Ok(());
-        };
         let weak = Arc::downgrade(self);
         let fatal: streaming::OnFatal = Arc::new(move |error| {
             if let Some(inner) = weak.upgrade() {
                 inner.fail(error);
             }
         });
-        let started = catch_unwind(AssertUnwindSafe(|| engine.start(fatal)));
-        self.most.store(engine.in_flight().max(1), SeqCst);
-        started.unwrap_or_else(|panic| Err(self.panicked(panic.as_ref())))
+        self.call(|engine| {
+            engine.start(fatal)?;
+            self.most.store(engine.in_flight().max(1), SeqCst);
+            Ok(())
+        })
     }
 
     fn stop(&self, timeout: Duration) {
-        let stopped = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(engine) = self.engine.streaming() {
-                engine.stop(timeout);
-            }
-        }));
-        if let Err(panic) = stopped {
-            self.fail(self.panicked(panic.as_ref()));
+        let stopped = self.call(|engine| {
+            engine.stop(timeout);
+            Ok(())
+        });
+        if let Err(error) = stopped {
+            self.fail(error);
         }
-    }
-
-    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> EngineError {
-        EngineError::panicked(self.engine.name(), 0, panic)
     }
 
     /// Reports the first error and ends the pipeline. Drops the queued samples unanswered; the
     /// engine drops its own.
     fn fail(&self, error: EngineError) {
-        self.mode.store(ABANDONED, SeqCst);
+        self.intake.abandon();
         self.draw();
-        if !self.failed.swap(true, SeqCst) {
-            (self.on_fatal)(error);
-        }
+        self.intake.report(error);
     }
 
     pub fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        if arrivals.is_empty() {
-            return;
+        if self.intake.take(arrivals) {
+            self.draw();
         }
-        if !self.running() {
-            arrivals.clear();
-            return;
-        }
-        self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = accept(&self.queue, self.lengths.as_ref(), arrivals);
-        self.in_flight.fetch_sub(refused, SeqCst);
-        self.draw();
     }
 
     /// Gives queued samples to the engine up to its limit; drops them if the pipeline is abandoned.
@@ -238,16 +202,16 @@ impl Inner {
         let mut claim = self.drawing.claim();
         while let Some(_drawing) = claim.next() {
             loop {
-                let over = self.mode.load(SeqCst) == ABANDONED;
+                let over = self.intake.mode() == ABANDONED;
                 if !over && self.inside.load(SeqCst) >= self.most.load(SeqCst) {
                     break;
                 }
-                let Some(arrival) = self.queue.pop() else {
+                let Some(arrival) = self.intake.queue.pop() else {
                     break;
                 };
                 if over || arrival.origin().is_gone() {
                     drop(arrival);
-                    self.in_flight.fetch_sub(1, SeqCst);
+                    self.intake.in_flight.fetch_sub(1, SeqCst);
                 } else {
                     self.submit(arrival);
                 }
@@ -258,24 +222,21 @@ impl Inner {
     fn submit(&self, arrival: Arrival) {
         self.inside.fetch_add(1, SeqCst);
         let sequence = Sequence::new(arrival, self.output_bytes, self.on_end.clone());
-        let submitted = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(engine) = self.engine.streaming() {
-                engine.submit(sequence);
-            }
-        }));
-        if let Err(panic) = submitted {
-            self.fail(self.panicked(panic.as_ref()));
+        let submitted = self.call(|engine| {
+            engine.submit(sequence);
+            Ok(())
+        });
+        if let Err(error) = submitted {
+            self.fail(error);
         }
     }
 
     /// Refuses new samples and waits until all samples are answered, the engine fails, or
     /// `deadline` passes.
     fn drain(&self, deadline: Instant) {
-        let _ = self
-            .mode
-            .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
-        while self.in_flight.load(SeqCst) > 0
-            && self.mode.load(SeqCst) == DRAINING
+        self.intake.drain();
+        while self.intake.in_flight.load(SeqCst) > 0
+            && self.intake.mode() == DRAINING
             && Instant::now() < deadline
         {
             thread::sleep(LOOK);
@@ -284,13 +245,12 @@ impl Inner {
 
     /// Counts the end of a sequence and draws the next one.
     fn handle_end(&self, outcome: SequenceOutcome) {
-        if let SequenceOutcome::Answered { tokens, parts } = outcome {
-            self.answered.samples.fetch_add(1, Relaxed);
-            self.answered.tokens.fetch_add(tokens as u64, Relaxed);
-            self.answered.parts.fetch_add(u64::from(parts), Relaxed);
+        if let SequenceOutcome::Answered { tokens } = outcome {
+            self.answered.fetch_add(1, Relaxed);
+            self.tokens.fetch_add(tokens as u64, Relaxed);
         }
         self.inside.fetch_sub(1, SeqCst);
-        self.in_flight.fetch_sub(1, SeqCst);
+        self.intake.in_flight.fetch_sub(1, SeqCst);
         self.draw();
     }
 }

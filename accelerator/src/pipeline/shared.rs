@@ -1,39 +1,31 @@
 //! State that NIC threads and workers share, and the worker's loop.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
 use crossbeam_utils::CachePadded;
 use fabric::clock;
 use qdl::{
     connection::Spin,
-    model::{Compression, Lengths},
-    serve::{Arrival, Finished, Origin, respond_all},
+    model::Compression,
+    serve::{Arrival, Finished, Origin, Sent, respond_all},
 };
 
-use super::counters::WorkerCounters;
+use super::{
+    Counters,
+    intake::{ABANDONED, DRAINING, Intake, OnFatal, RUNNING},
+};
 use crate::lock;
 use crate::{
     batcher::{BatchDecision, Batcher},
-    engine::{Batch, Decompressor, Engine, EngineError, Fault, Inline, Worker},
+    engine::{Batch, Decompressor, Digest, Engine, EngineError, Fault, Worker, catch_panic},
     event_count::EventCount,
-    queue::Queue,
 };
 
 /// Longest sleep of an idle worker, in nanoseconds; the worker then checks for work.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
-
-pub(super) const RUNNING: u8 = 0;
-pub(super) const DRAINING: u8 = 1;
-pub(super) const ABANDONED: u8 = 2;
-
-/// The callback for the first error that ends the pipeline.
-pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
 
 /// State behind a lock that only workers take, once per batch.
 pub(super) struct BatcherState {
@@ -42,22 +34,16 @@ pub(super) struct BatcherState {
 }
 
 pub(super) struct Shared {
-    pub engine: Arc<dyn Engine>,
-    pub queue: Queue<Arrival>,
-    pub events: EventCount,
-    pub cells: Vec<CachePadded<WorkerCounters>>,
-    pub in_flight: CachePadded<AtomicUsize>,
+    pub intake: Intake,
+    events: EventCount,
+    /// The counters of each worker. A worker locks its own once per batch.
+    pub cells: Vec<CachePadded<Mutex<Counters>>>,
     state: Mutex<BatcherState>,
     pub max_batch: usize,
     spin: Spin,
     /// Size of every sample in bytes, if all have the same.
     sample_bytes: Option<usize>,
-    /// `None` where the engine takes any bytes, or samples arrive compressed.
-    lengths: Option<Lengths>,
     pub compression: Option<Compression>,
-    mode: AtomicU8,
-    failed: AtomicBool,
-    on_fatal: OnFatal,
 }
 
 impl Shared {
@@ -68,18 +54,13 @@ impl Shared {
             .fixed_size()
             .then(|| model.max_input_bytes())
             .flatten();
-        // A model without lengths cannot be served: its workers return the reason.
-        let as_they_are = !engine.takes_any_bytes() && options.compression.is_none();
-        let lengths = as_they_are.then(|| Lengths::of_inputs(model).ok());
+        let cells = 0..options.engine.threads.max(1);
         Shared {
-            lengths: lengths.flatten(),
             compression: options.compression,
-            queue: Queue::new(options.queue),
             events: EventCount::default(),
-            cells: (0..options.engine.threads.max(1))
-                .map(|_| WorkerCounters::new(policy.max_batch))
+            cells: cells
+                .map(|_| CachePadded::new(Mutex::new(Counters::new(policy.max_batch))))
                 .collect(),
-            in_flight: CachePadded::default(),
             state: Mutex::new(BatcherState {
                 batcher: Batcher::new(policy, &options.engine.batch_sizes),
                 busy: 0,
@@ -87,55 +68,35 @@ impl Shared {
             max_batch: policy.max_batch,
             spin: Spin::new(options.engine.spin_us.saturating_mul(1_000)),
             sample_bytes,
-            mode: AtomicU8::new(RUNNING),
-            failed: AtomicBool::new(false),
-            on_fatal,
-            engine,
+            intake: Intake::new(engine, options, on_fatal),
         }
     }
 
     /// The engine's inline path, if samples arrive uncompressed.
-    pub fn inline(&self) -> Option<&dyn Inline> {
-        self.engine.inline().filter(|_| self.compression.is_none())
+    pub fn inline(&self) -> Option<&Digest> {
+        let inline = self.intake.engine.inline();
+        inline.filter(|_| self.compression.is_none())
     }
 
     /// The batch of a worker; the worker's thread calls this.
     pub fn batch(&self) -> Result<Batch, EngineError> {
-        let model = self
-            .engine
-            .model()
-            .clone()
-            .with_compression(self.compression);
-        let any = self.engine.takes_any_bytes();
-        let decompressor = Decompressor::of(&model, any, self.max_batch)?;
+        let engine = &self.intake.engine;
+        let model = engine.model().clone().with_compression(self.compression);
+        let decompressor = Decompressor::of(&model, engine.takes_any_bytes(), self.max_batch)?;
         if let Some(decompressor) = &decompressor {
-            self.engine.memory(decompressor.region());
+            engine.memory(decompressor.region());
         }
-        Ok(Batch::with_capacity(self.max_batch).decompressing(decompressor))
-    }
-
-    /// True while the pipeline accepts samples.
-    pub fn running(&self) -> bool {
-        self.mode.load(SeqCst) == RUNNING
+        Ok(Batch::new(self.max_batch, decompressor))
     }
 
     /// Hands samples from a NIC thread to the workers and wakes one worker.
     pub fn submit(&self, arrivals: &mut Vec<Arrival>) {
-        if arrivals.is_empty() {
+        if !self.intake.take(arrivals) {
             return;
-        }
-        if !self.running() {
-            arrivals.clear();
-            return;
-        }
-        self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = accept(&self.queue, self.lengths.as_ref(), arrivals);
-        if refused > 0 {
-            self.in_flight.fetch_sub(refused, SeqCst);
         }
         self.events.notify();
         // `abandon` may have emptied the queue before these samples were pushed.
-        if self.mode.load(SeqCst) == ABANDONED {
+        if self.intake.mode() == ABANDONED {
             self.drop_pending();
         }
     }
@@ -143,24 +104,15 @@ impl Shared {
     /// Reports the first error and ends the pipeline. Samples in flight are dropped unanswered.
     pub fn fail(&self, error: EngineError) {
         self.abandon();
-        if !self.failed.swap(true, SeqCst) {
-            (self.on_fatal)(error);
-        }
+        self.intake.report(error);
     }
 
     /// The body of a worker thread.
     pub fn serve(&self, index: usize, worker: &mut dyn Worker, batch: Batch) {
         // A panic leaves only the batch and the worker in an undefined state, and both are dropped.
-        let served = catch_unwind(AssertUnwindSafe(|| {
-            self.serve_batches(index, worker, batch)
-        }));
-        match served {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => self.fail(error),
-            Err(panic) => {
-                let panic = panic.as_ref();
-                self.fail(EngineError::panicked(self.engine.name(), index, panic));
-            }
+        let name = self.intake.engine.name();
+        if let Err(error) = catch_panic(name, index, || self.serve_batches(index, worker, batch)) {
+            self.fail(error);
         }
     }
 
@@ -177,7 +129,7 @@ impl Shared {
             let guard = InFlight {
                 batch: &mut batch,
                 samples,
-                in_flight: &self.in_flight,
+                in_flight: &self.intake.in_flight,
             };
             let took = match self.run(index, worker, guard.batch, &mut finished) {
                 Ok(took) => took,
@@ -201,17 +153,10 @@ impl Shared {
         worker.run(batch)?;
         let took = clock::now_ns().saturating_sub(started);
         let compute_us = clock::micros(took);
-        self.cells[index].batch(batch.len(), took, batch.counts());
-        let answers = batch.take().map(|(arrival, len)| {
-            let finished = Finished {
-                ticket: arrival.ticket(),
-                len,
-                queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
-                compute_us,
-                sent: qdl::serve::Sent::default(),
-            };
-            (arrival, finished)
-        });
+        lock(&self.cells[index]).add_batch(batch.len(), took, batch.counts());
+        let answers = batch
+            .take()
+            .map(|answer| finish(answer, started, compute_us));
         respond_all(answers, finished);
         Ok(took)
     }
@@ -257,13 +202,13 @@ impl Shared {
             }
             // The next step needs at most a full batch; younger samples may stay in the queue.
             while state.batcher.len() < self.max_batch {
-                let Some(arrival) = self.queue.pop() else {
+                let Some(arrival) = self.intake.queue.pop() else {
                     break;
                 };
                 state.batcher.push(arrival.arrived_ns(), arrival);
             }
             let now = clock::now_ns();
-            let step = match self.mode.load(SeqCst) {
+            let step = match self.intake.mode() {
                 RUNNING => state.batcher.step(now, state.busy),
                 DRAINING if !state.batcher.is_empty() => BatchDecision::Run,
                 _ => return false,
@@ -274,7 +219,7 @@ impl Shared {
                     batch.fill(self.sample_bytes, |arrivals| {
                         state.batcher.take(now, arrivals);
                     });
-                    let more = !state.batcher.is_empty() || !self.queue.is_empty();
+                    let more = !state.batcher.is_empty() || !self.intake.queue.is_empty();
                     drop(state);
                     if more {
                         // A sleeping worker runs the rest, or waits for its deadline.
@@ -292,15 +237,13 @@ impl Shared {
 
     /// Lets the workers end once no sample is pending; drops new samples.
     pub fn drain(&self) {
-        let _ = self
-            .mode
-            .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
+        self.intake.drain();
         self.events.notify_all();
     }
 
     /// Lets the workers end now, and drops the pending samples.
     pub fn abandon(&self) {
-        self.mode.store(ABANDONED, SeqCst);
+        self.intake.abandon();
         self.events.notify_all();
         self.drop_pending();
     }
@@ -309,42 +252,36 @@ impl Shared {
         let mut state = lock(&self.state);
         let mut dropped = state.batcher.len();
         state.batcher.clear();
-        while self.queue.pop().is_some() {
+        while self.intake.queue.pop().is_some() {
             dropped += 1;
         }
-        self.in_flight.fetch_sub(dropped, SeqCst);
+        self.intake.in_flight.fetch_sub(dropped, SeqCst);
     }
 
     /// The sum of all workers' counts.
-    pub fn counters(&self) -> super::Counters {
-        let mut sum = super::Counters::default();
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
         for cell in &self.cells {
-            cell.add_to(&mut sum);
+            sum.add(&lock(cell));
         }
-        sum.wakeups = self.events.wake_ups();
         sum
     }
 }
 
-/// Pushes the arrivals of a valid length (all of them without `lengths`) and refuses the others;
-/// returns the number of refusals.
-pub(super) fn accept(
-    queue: &Queue<Arrival>,
-    lengths: Option<&Lengths>,
-    arrivals: &mut Vec<Arrival>,
-) -> usize {
-    let mut refused = 0;
-    for arrival in arrivals.drain(..) {
-        let got = arrival.input_len();
-        match lengths {
-            Some(lengths) if lengths.rows(got).is_none() => {
-                arrival.refuse(&EngineError::sample_size(lengths, got));
-                refused += 1;
-            }
-            _ => queue.push(arrival),
-        }
-    }
-    refused
+/// The response to an arrival of that length, whose computation began at `started`.
+pub(super) fn finish(
+    (arrival, len): (Arrival, u32),
+    started: u64,
+    compute_us: u32,
+) -> (Arrival, Finished) {
+    let finished = Finished {
+        ticket: arrival.ticket(),
+        len,
+        queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
+        compute_us,
+        sent: Sent::default(),
+    };
+    (arrival, finished)
 }
 
 /// Returns an error that is a sample's fault. For [`Fault::Either`], a batch of zeros of that size

@@ -3,6 +3,9 @@
 // Each test file uses another part of this.
 #![allow(dead_code, unused_imports)]
 
+#[path = "../../src/testkit.rs"]
+mod models;
+pub mod processes;
 mod samples;
 
 use std::sync::{
@@ -19,6 +22,7 @@ use accelerator::{
 };
 use qdl::model::ModelSpec;
 
+pub use models::{model, ragged, tensor};
 pub use qdl::testkit::eventually;
 pub use samples::{Answer, BLANK, Samples};
 

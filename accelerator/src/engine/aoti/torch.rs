@@ -88,12 +88,12 @@ impl Torch {
 /// [`EngineError::Missing`] lists every searched path. A named path without the libraries is
 /// an error, without a search elsewhere.
 pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
-    let candidates = match search::named(configured, "QDL_TORCH") {
+    let candidates = match search::named_path(configured, "QDL_TORCH") {
         Some(path) if path.is_file() => path.parent().map(Path::to_owned).into_iter().collect(),
         Some(path) => vec![path],
         None => library_folders(),
     };
-    search::first(
+    search::find_first(
         candidates,
         |folder| folder.join("libtorch_cpu.so").is_file(),
         "PyTorch's libraries were",

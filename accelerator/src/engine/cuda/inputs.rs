@@ -259,7 +259,7 @@ mod tests {
             let mut inputs = Inputs::new(&gpu, &model).expect("inputs");
             for round in 0..3 {
                 let mut want = vec![Vec::new(); model.inputs.len()];
-                let mut batch = Batch::with_capacity(SAMPLES);
+                let mut batch = Batch::new(SAMPLES, None);
                 batch.fill(None, |arrivals| {
                     for i in 0..SAMPLES {
                         let rows = 1 + (i + round) * 17 % ROWS;

@@ -111,7 +111,7 @@ impl<'a> Account<'a> {
                 });
             }
             if let Some(last) = self.last
-                && self.came > ask.min_tokens
+                && self.came > ask.config.min_tokens
                 && ask.ends_with(last)
             {
                 return Err(Trouble::End(format!(
@@ -138,7 +138,10 @@ impl<'a> Account<'a> {
         if !self.is_prompt_counted {
             return Err(Trouble::Uncounted("prompt"));
         }
-        let (min, max) = (self.ask.min_tokens.min(self.max_tokens), self.max_tokens);
+        let (min, max) = (
+            self.ask.config.min_tokens.min(self.max_tokens),
+            self.max_tokens,
+        );
         let wrong = |what: String| Err(Trouble::End(what));
         match self.finish {
             None => wrong(format!("{came} tokens, and no word why they end")),
@@ -160,8 +163,9 @@ impl<'a> Account<'a> {
         let Some(last) = self.last else {
             return Err(Trouble::End("an answer without a token".to_owned()));
         };
-        let known = !ask.eos.is_empty() || (ask.ignore_eos && !ask.stop.is_empty());
-        if ask.ignore_eos && ask.stop.is_empty() {
+        let known =
+            !ask.config.eos.is_empty() || (ask.config.ignore_eos && !ask.config.stop.is_empty());
+        if ask.config.ignore_eos && ask.config.stop.is_empty() {
             return Err(Trouble::End(format!(
                 "it stopped at token {last} although engine.http.ignore_eos is set"
             )));

@@ -1,8 +1,9 @@
 //! Keeps HTTP connections to the server: opened on demand, one for each concurrent request.
 
 use std::{
+    error::Error,
     net::{self, SocketAddr, ToSocketAddrs},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -95,11 +96,11 @@ impl HttpClient {
         if timeout(self.connect, read).await == Ok(true) {
             self.keep(sender).await;
         }
-        let words = String::from_utf8_lossy(&words);
+        let words = trouble::words(&String::from_utf8_lossy(&words));
         Err(Trouble::Status {
             status,
             path,
-            words: trouble::words(&words),
+            words,
         })
     }
 
@@ -111,9 +112,14 @@ impl HttpClient {
         let asked = async {
             let (response, sender) = self.ask(Method::GET, path, Bytes::new()).await?;
             let status = response.status().as_u16();
-            let text = text(response, MAX_ANSWER).await?;
+            let body = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await;
+            let body = body
+                .map_err(|e| Trouble::Connect(e.to_string()))?
+                .to_bytes();
             self.keep(sender).await;
-            Ok((status, text))
+            Ok((status, String::from_utf8_lossy(&body).into_owned()))
         };
         let late = |_| Trouble::Connect(format!("no answer to {path} in {:?}", self.connect));
         timeout(self.connect, asked).await.map_err(late)?
@@ -193,7 +199,8 @@ impl HttpClient {
     }
 
     fn take_idle(&self) -> Option<Sender> {
-        let mut idle = self.idle();
+        // Locked for one push or pop on one thread, so without contention.
+        let mut idle = lock(&self.idle);
         while let Some(sender) = idle.pop() {
             if sender.is_ready() {
                 return Some(sender);
@@ -207,13 +214,8 @@ impl HttpClient {
             .await
             .is_ok_and(|r| r.is_ok())
         {
-            self.idle().push(sender);
+            lock(&self.idle).push(sender);
         }
-    }
-
-    /// Locked for one push or pop on one thread, so without contention.
-    fn idle(&self) -> MutexGuard<'_, Vec<Sender>> {
-        lock(&self.idle)
     }
 }
 
@@ -229,29 +231,15 @@ async fn connect(places: impl Iterator<Item = SocketAddr>) -> std::io::Result<Tc
 }
 
 fn is_closed(e: &hyper::Error) -> bool {
-    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || is_io(e)
-}
-
-fn is_io(e: &hyper::Error) -> bool {
-    let mut source = std::error::Error::source(e);
-    while let Some(e) = source {
-        if e.is::<std::io::Error>() {
-            return true;
-        }
-        source = e.source();
-    }
-    false
+    let sources = std::iter::successors(e.source(), |e| (**e).source());
+    let is_io = |e: &(dyn Error + 'static)| e.is::<std::io::Error>();
+    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || sources.into_iter().any(is_io)
 }
 
 /// An error with its sources, in one line.
-pub(super) fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        text = format!("{text}: {e}");
-        source = e.source();
-    }
-    text
+pub(super) fn chain(e: &dyn Error) -> String {
+    let sources = std::iter::successors(e.source(), |e| (**e).source());
+    sources.fold(e.to_string(), |text, e| format!("{text}: {e}"))
 }
 
 async fn beginning(mut body: Incoming, most: usize, into: &mut Vec<u8>) -> bool {
@@ -265,10 +253,4 @@ async fn beginning(mut body: Incoming, most: usize, into: &mut Vec<u8>) -> bool 
         }
     }
     true
-}
-
-async fn text(response: Response<Incoming>, most: usize) -> Result<String, Trouble> {
-    let body = Limited::new(response.into_body(), most).collect().await;
-    let body = body.map_err(|e| Trouble::Connect(e.to_string()))?;
-    Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
 }

@@ -75,18 +75,20 @@ impl Program {
         let is_needed: Arc<AtomicBool> = Arc::default();
         let reaped: Arc<Mutex<bool>> = Arc::default();
         let (started, wait) = mpsc::channel();
-        let watcher = Watcher {
-            command: command.to_vec(),
-            log: log.to_owned(),
-            grace,
-            on_end: Box::new(on_end),
-            is_needed: is_needed.clone(),
-            reaped: reaped.clone(),
-            tell,
-        };
+        let (words, path) = (command.to_vec(), log.to_owned());
+        let (needed, is_reaped) = (is_needed.clone(), reaped.clone());
         // The starting thread must outlive the program: at its end the kernel signals the program.
         let thread = thread::Builder::new().name("llm-server".to_owned());
-        let spawned = thread.spawn(move || watcher.run(&file, &started));
+        let spawned = thread.spawn(move || match spawn(&words, &file) {
+            Ok(child) => {
+                let words = run(child, &path, grace, &is_reaped, &started);
+                let _ = tell.send(Some(words.clone()));
+                if needed.load(SeqCst) {
+                    on_end(words);
+                }
+            }
+            Err(e) => drop(started.send(Err(e))),
+        });
         spawned.map_err(|e| format!("no thread to watch it: {e}"))?;
         let pid = wait.recv().unwrap_or_else(|e| Err(io::Error::other(e)));
         let what = command.first().map_or("", String::as_str);
@@ -159,53 +161,38 @@ impl Program {
     }
 }
 
-struct Watcher {
-    command: Vec<String>,
-    log: PathBuf,
+/// Runs the program to its end and returns its exit status in words. Sends its id to `started`;
+/// sets `reaped` once the id may be reused.
+fn run(
+    mut child: Child,
+    log: &Path,
     grace: Duration,
-    on_end: Box<dyn FnOnce(String) + Send>,
-    is_needed: Arc<AtomicBool>,
-    reaped: Arc<Mutex<bool>>,
-    tell: watch::Sender<Option<String>>,
-}
-
-impl Watcher {
-    fn run(self, log: &File, started: &mpsc::Sender<io::Result<libc::pid_t>>) {
-        let mut child = match spawn(&self.command, log) {
-            Ok(child) => child,
-            Err(e) => {
-                let _ = started.send(Err(e));
-                return;
-            }
-        };
-        let pid = child.id() as libc::pid_t;
-        let watchman = watchman(pid, self.grace);
-        let _ = started.send(Ok(pid));
-        wait_for_end(pid);
-        // Not reaped yet, so its id cannot be reused: the signal reaches its group only.
-        let mut reaped = lock(&self.reaped);
-        signal(pid, libc::SIGKILL);
-        let status = match child.wait() {
-            Ok(status) => status.to_string(),
-            Err(e) => format!("status unknown: {e}"),
-        };
-        *reaped = true;
-        drop(reaped);
-        if let Some(mut watchman) = watchman {
-            let _ = watchman.kill();
-            let _ = watchman.wait();
-        }
-        let line = child::last_line(&self.log);
-        let line = line.map_or_else(|| "(nothing)".to_owned(), |line| shorten(&line));
-        let words = format!(
-            "it ended ({status}); the last line of its log {}: {line}",
-            self.log.display()
-        );
-        let _ = self.tell.send(Some(words.clone()));
-        if self.is_needed.load(SeqCst) {
-            (self.on_end)(words);
-        }
+    reaped: &Mutex<bool>,
+    started: &mpsc::Sender<io::Result<libc::pid_t>>,
+) -> String {
+    let pid = child.id() as libc::pid_t;
+    let watchman = watchman(pid, grace);
+    let _ = started.send(Ok(pid));
+    wait_for_end(pid);
+    // Not reaped yet, so its id cannot be reused: the signal reaches its group only.
+    let mut reaped = lock(reaped);
+    signal(pid, libc::SIGKILL);
+    let status = match child.wait() {
+        Ok(status) => status.to_string(),
+        Err(e) => format!("status unknown: {e}"),
+    };
+    *reaped = true;
+    drop(reaped);
+    if let Some(mut watchman) = watchman {
+        let _ = watchman.kill();
+        let _ = watchman.wait();
     }
+    let line = child::last_line(log);
+    let line = line.map_or_else(|| "(nothing)".to_owned(), |line| shorten(&line));
+    format!(
+        "it ended ({status}); the last line of its log {}: {line}",
+        log.display()
+    )
 }
 
 fn spawn(command: &[String], log: &File) -> io::Result<Child> {

@@ -41,7 +41,7 @@ use std::{
 };
 
 pub use counters::Report;
-use qdl::{config::HttpConfig, model::ModelSpec};
+use qdl::model::ModelSpec;
 use record::{CacheState, PrefixCache};
 use tokio::runtime::Builder;
 
@@ -65,18 +65,17 @@ const NAME: &str = "http";
 /// The `http` engine.
 pub struct Http {
     model: ModelSpec,
-    config: HttpConfig,
     count: usize,
     ask: AnswerParams,
     counters: Arc<Counters>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
     /// Set at the start.
-    known: OnceLock<Known>,
+    known: OnceLock<ServerStart>,
 }
 
-/// What the server's responses at the start say.
-struct Known {
+/// Information from the server's responses at the start.
+struct ServerStart {
     /// Limit of concurrent requests.
     in_flight: usize,
     /// One sentence each: a prefix cache that is on, an unknown context.
@@ -100,7 +99,7 @@ impl Http {
             spec: model,
             prompt: max_prompt,
             answer: room,
-        } = TokenModel::of(NAME, params)?;
+        } = TokenModel::of(NAME, params.spec.as_ref())?;
         let max_tokens = config.max_tokens.unwrap_or(room);
         if max_tokens > room {
             let reason = format!("{max_tokens} is more than the model's output of {room}");
@@ -121,17 +120,12 @@ impl Http {
             count: params.engine.threads,
             ask: AnswerParams {
                 model: config.model.clone().unwrap_or_else(|| model.name.clone()),
-                temperature: config.temperature,
                 max_tokens,
-                min_tokens: config.min_tokens,
-                stop: config.stop.clone(),
-                ignore_eos: config.ignore_eos,
-                eos: config.eos.clone(),
                 vocab: 0,
                 max_prompt,
+                config,
             },
             model,
-            config,
             counters,
             program: Mutex::default(),
             threads: OnceLock::new(),
@@ -145,19 +139,18 @@ impl Http {
     }
 
     fn server(&self, ask: &AnswerParams) -> Result<LlmServer, String> {
-        let config = &self.config;
+        let config = &self.ask.config;
         Ok(LlmServer {
             client: HttpClient::new(&config.url, config.connect(), self.counters.clone())?,
             dialect: dialect::of(config.dialect),
             ask: ask.clone(),
-            config: config.clone(),
             counters: self.counters.clone(),
             in_flight: self.in_flight(),
         })
     }
 
     fn try_start(&self, fatal: &OnFatal) -> Result<(), String> {
-        let config = &self.config;
+        let config = &self.ask.config;
         let program = match &config.command[..] {
             [] => None,
             command => {
@@ -178,7 +171,10 @@ impl Http {
         let exit = program.as_ref().map(Program::exit);
         let mut slot = lock(&self.program);
         *slot = program;
-        let ask = block_on(self.query_server(slot.as_ref()))?;
+        // The pipeline starts an engine on a thread without a runtime.
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| format!("no runtime to ask it from: {e}"))?;
+        let ask = runtime.block_on(self.query_server(slot.as_ref()))?;
         if let Some(program) = &*slot {
             program.need()?;
         }
@@ -193,7 +189,7 @@ impl Http {
     }
 
     async fn query_server(&self, program: Option<&Program>) -> Result<AnswerParams, String> {
-        let config = &self.config;
+        let config = &self.ask.config;
         let mut server = self.server(&self.ask)?;
         start::ready(&server.client, config, program).await?;
         let about = start::query_all(&server.client, server.dialect, &server.ask).await?;
@@ -204,11 +200,11 @@ impl Http {
             config.url
         );
         let mut ask = self.ask.clone();
-        let (warnings, cache) = start::judge(about, config, server.dialect, &mut ask)?;
+        let (warnings, cache) = start::judge(about, server.dialect, &mut ask)?;
         for warning in &warnings {
             tracing::warn!("server {}: {warning}", config.url);
         }
-        let _ = self.known.set(Known {
+        let _ = self.known.set(ServerStart {
             in_flight,
             warnings,
             cache,
@@ -221,21 +217,11 @@ impl Http {
     fn stop_program(&self) {
         let mut slot = lock(&self.program);
         if let Some(program) = slot.take()
-            && let Err(e) = program.stop(self.config.stop_within())
+            && let Err(e) = program.stop(self.ask.config.stop_within())
         {
-            tracing::warn!("server {}: {e}", self.config.url);
+            tracing::warn!("server {}: {e}", self.ask.config.url);
         }
     }
-}
-
-/// Runs a future on a new runtime and thread: the caller's thread may have a runtime already.
-fn block_on<T: Send>(what: impl Future<Output = Result<T, String>> + Send) -> Result<T, String> {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| format!("no runtime to ask it from: {e}"))?;
-    std::thread::scope(|scope| {
-        let asked = scope.spawn(|| runtime.block_on(what)).join();
-        asked.unwrap_or_else(|_| Err("asking it panicked".to_owned()))
-    })
 }
 
 impl Engine for Http {
@@ -245,10 +231,6 @@ impl Engine for Http {
 
     fn model(&self) -> &ModelSpec {
         &self.model
-    }
-
-    fn counts_tokens(&self) -> bool {
-        true
     }
 
     fn prefix_cache(&self) -> Option<PrefixCache> {
@@ -269,7 +251,7 @@ impl Streaming for Http {
         self.try_start(&fatal).map_err(|reason| {
             self.stop_program();
             EngineError::Server {
-                url: self.config.url.clone(),
+                url: self.ask.config.url.clone(),
                 reason,
             }
         })
@@ -277,7 +259,7 @@ impl Streaming for Http {
 
     fn in_flight(&self) -> usize {
         let known = self.known.get().map(|known| known.in_flight);
-        known.unwrap_or_else(|| start::in_flight(None, &self.config).0)
+        known.unwrap_or_else(|| start::in_flight(None, &self.ask.config).0)
     }
 
     fn submit(&self, sequence: Sequence) {
@@ -291,7 +273,7 @@ impl Streaming for Http {
     fn stop(&self, timeout: Duration) {
         if let Some(threads) = self.threads.get() {
             threads.stop(timeout);
-            tracing::info!("server {}: {}", self.config.url, self.report());
+            tracing::info!("server {}: {}", self.ask.config.url, self.report());
         }
         self.stop_program();
     }

@@ -147,7 +147,6 @@ pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, 
 /// A mismatch that would make the run wrong; in words.
 pub(super) fn judge(
     about: ServerFacts,
-    config: &HttpConfig,
     dialect: &Dialect,
     ask: &mut AnswerParams,
 ) -> Result<(Vec<String>, PrefixCache), String> {
@@ -159,7 +158,10 @@ pub(super) fn judge(
         ));
     }
     let (prompt, answer) = (ask.max_prompt, ask.max_tokens);
-    let context = [about.context, config.context].into_iter().flatten().min();
+    let context = [about.context, ask.config.context]
+        .into_iter()
+        .flatten()
+        .min();
     match context {
         Some(context) if prompt + answer > context => {
             return Err(format!(
@@ -173,7 +175,7 @@ pub(super) fn judge(
                 .to_owned(),
         ),
     }
-    ask.vocab = match (config.vocab, about.vocab) {
+    ask.vocab = match (ask.config.vocab, about.vocab) {
         (Some(ours), Some(theirs)) if ours != theirs => {
             return Err(format!(
                 "its vocabulary has {theirs} ids, and engine.http.vocab says {ours}"
@@ -184,7 +186,7 @@ pub(super) fn judge(
              set engine.http.vocab",
         )?,
     };
-    let cache = prefix_cache(about.prefix_cache, config, dialect);
+    let cache = prefix_cache(about.prefix_cache, &ask.config, dialect);
     match cache.state {
         CacheState::Off => {}
         CacheState::On => warnings.push(format!(

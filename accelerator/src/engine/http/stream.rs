@@ -4,7 +4,6 @@ use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::body::Body;
-use qdl::config::HttpConfig;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -58,7 +57,6 @@ pub(super) struct LlmServer {
     pub client: HttpClient,
     pub dialect: &'static Dialect,
     pub ask: AnswerParams,
-    pub config: HttpConfig,
     pub counters: Arc<Counters>,
     /// Limit of concurrent requests.
     pub in_flight: usize,
@@ -103,7 +101,7 @@ impl LlmServer {
         let mut pause = FIRST_PAUSE;
         loop {
             let asked = self.request_time();
-            let after = self.config.first_token();
+            let after = self.ask.config.first_token();
             self.counters.lock().requests += 1;
             let request = self.client.post(self.dialect.path, body.clone());
             let late = || self.extend_deadline(0, after, asked);
@@ -117,7 +115,9 @@ impl LlmServer {
                 };
             self.counters.lock().busy += 1;
             let after = first.at.elapsed();
-            if after + pause > self.config.busy() && !self.may_wait(self.config.busy(), first) {
+            if after + pause > self.ask.config.busy()
+                && !self.may_wait(self.ask.config.busy(), first)
+            {
                 return Err(Trouble::Busy {
                     status,
                     words,
@@ -152,8 +152,8 @@ impl LlmServer {
         let ids = self.ask.max_prompt + self.ask.max_tokens;
         let mut events = EventReader::new(body, EVENT + EVENT_ID * ids);
         let (mut after, mut until) = (
-            self.config.first_token(),
-            asked.at + self.config.first_token(),
+            self.ask.config.first_token(),
+            asked.at + self.ask.config.first_token(),
         );
         let mut steps = 0;
         loop {
@@ -167,7 +167,7 @@ impl LlmServer {
             // Only tokens extend the deadline: other events may go on without end.
             if account.received() > tokens {
                 steps += 1;
-                after = self.config.next_token();
+                after = self.ask.config.next_token();
                 until = Instant::now() + after;
                 if !sink.is_trial() {
                     self.counters.token();
@@ -227,7 +227,7 @@ impl LlmServer {
             tracing::warn!(
                 "server {}: an answer of {tokens} tokens came whole in one event: its time per \
                  output token (TPOT) is 0, and LoadGen's TPOT means nothing",
-                self.config.url
+                self.ask.config.url
             );
         }
     }

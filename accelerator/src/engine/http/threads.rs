@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -10,15 +11,11 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use qdl::connection::join_all;
-
 use tokio::{
-    runtime::Builder,
-    sync::{
-        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-        watch,
-    },
-    task::{JoinError, JoinSet},
+    runtime::{Builder, Handle},
+    sync::watch,
 };
 
 use super::{
@@ -27,15 +24,12 @@ use super::{
     judge::{Judge, Verdict},
     stream::LlmServer,
 };
-use crate::engine::{
-    EngineError, Sequence,
-    streaming::{OnFatal, guarded},
-};
+use crate::engine::{EngineError, Sequence, catch_panic, streaming::OnFatal};
 use crate::lock;
 
 pub(super) struct Threads {
-    /// Unbounded: the submitter keeps to [`Streaming::in_flight`](crate::engine::Streaming).
-    to: Vec<UnboundedSender<Sequence>>,
+    /// The submitter keeps to [`Streaming::in_flight`](crate::engine::Streaming).
+    clients: Vec<(Handle, Arc<ClientThread>)>,
     next: AtomicUsize,
     stop: watch::Sender<bool>,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -46,9 +40,8 @@ impl Threads {
     pub fn start(servers: Vec<LlmServer>, judge: Judge, fatal: &OnFatal) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let judge = Arc::new(judge);
-        let (mut to, mut handles) = (Vec::new(), Vec::new());
+        let (mut clients, mut handles) = (Vec::new(), Vec::new());
         for (i, server) in servers.into_iter().enumerate() {
-            let (sender, from) = unbounded_channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let client = ClientThread {
                 thread: i,
@@ -56,21 +49,24 @@ impl Threads {
                 judge: judge.clone(),
                 fatal: fatal.clone(),
             };
-            let (stopped, fatal) = (stopped.clone(), fatal.clone());
+            clients.push((runtime.handle().clone(), Arc::new(client)));
+            let (mut stopped, fatal) = (stopped.clone(), fatal.clone());
             let thread = thread::Builder::new().name(format!("http-{i}"));
-            let handle = thread.spawn(move || {
-                guarded(NAME, i, &fatal, || {
-                    runtime.block_on(serve(Arc::new(client), from, stopped));
+            handles.push(thread.spawn(move || {
+                let ended = catch_panic(NAME, i, || {
+                    // Fails only if the sender is gone.
+                    let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                     // This drops the remaining sequences and their connections.
                     drop(runtime);
                     Ok(())
                 });
-            })?;
-            to.push(sender);
-            handles.push(handle);
+                if let Err(error) = ended {
+                    fatal(error);
+                }
+            })?);
         }
         Ok(Threads {
-            to,
+            clients,
             next: AtomicUsize::new(0),
             stop,
             handles: Mutex::new(handles),
@@ -79,12 +75,15 @@ impl Threads {
 
     /// Hands a sequence to one thread; drops it after the stop.
     pub fn submit(&self, sequence: Sequence) {
-        let i = match self.to.len() {
-            1 => 0,
-            n => self.next.fetch_add(1, Relaxed) % n,
-        };
-        // An error returns the sequence, and it is dropped.
-        let _ = self.to[i].send(sequence);
+        let i = self.next.fetch_add(1, Relaxed) % self.clients.len();
+        let (runtime, client) = &self.clients[i];
+        let run = AssertUnwindSafe(client.clone().run(sequence)).catch_unwind();
+        let client = client.clone();
+        runtime.spawn(async move {
+            if let Err(panic) = run.await {
+                (client.fatal)(EngineError::panicked(NAME, client.thread, panic.as_ref()));
+            }
+        });
     }
 
     /// Ends the threads and drops their sequences; a thread that does not end `within` goes on.
@@ -92,27 +91,6 @@ impl Threads {
         let _ = self.stop.send(true);
         let mut handles = lock(&self.handles);
         join_all(std::mem::take(&mut *handles), within);
-    }
-}
-
-async fn serve(
-    client: Arc<ClientThread>,
-    mut from: UnboundedReceiver<Sequence>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let mut running = JoinSet::new();
-    loop {
-        let sequence = tokio::select! {
-            biased;
-            _ = stopped.wait_for(|stop| *stop) => return,
-            Some(ended) = running.join_next() => {
-                client.handle_end(ended);
-                continue;
-            }
-            sequence = from.recv() => sequence,
-        };
-        let Some(sequence) = sequence else { return };
-        running.spawn(client.clone().run(sequence));
     }
 }
 
@@ -124,15 +102,6 @@ struct ClientThread {
 }
 
 impl ClientThread {
-    /// Handles the end of a sequence's task: a panic ends the node.
-    fn handle_end(&self, ended: Result<(), JoinError>) {
-        if let Err(error) = ended
-            && let Ok(panic) = error.try_into_panic()
-        {
-            (self.fatal)(EngineError::panicked(NAME, self.thread, panic.as_ref()));
-        }
-    }
-
     /// Runs one sequence, from its prompt to its answer or verdict.
     async fn run(self: Arc<Self>, mut sequence: Sequence) {
         let server = &self.server;
@@ -143,9 +112,7 @@ impl ClientThread {
                 match server.answer(&prompt, most, &mut sequence).await {
                     Ok((last, answer)) => {
                         drop(stream);
-                        if let Err((sequence, e)) = sequence.finish(&last) {
-                            sequence.refuse(&e);
-                        }
+                        sequence.finish(&last);
                         return server.client.done(answer).await;
                     }
                     Err(trouble) => trouble,
@@ -160,7 +127,7 @@ impl ClientThread {
             }
             Verdict::Refuse(words) => sequence.refuse(&words),
             Verdict::End(reason) => (self.fatal)(EngineError::Server {
-                url: server.config.url.clone(),
+                url: server.ask.config.url.clone(),
                 reason,
             }),
         }

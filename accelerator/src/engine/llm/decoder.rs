@@ -210,7 +210,7 @@ impl Decoder {
     }
 }
 
-fn checked(status: sys::OrtStatusPtr) -> ort::Result<()> {
+fn check(status: sys::OrtStatusPtr) -> ort::Result<()> {
     // SAFETY: each caller passes a status that a function of the runtime has just returned, and
     // this call consumes it.
     unsafe { ort::Error::result_from_status(status) }
@@ -237,7 +237,7 @@ impl TensorView {
         let mut made = ptr::null_mut();
         // SAFETY: the pointers and lengths are those of living slices; the caller guarantees the
         // memory at `address`.
-        checked(unsafe {
+        check(unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 memory.ptr(),
                 address,
@@ -266,7 +266,7 @@ impl Binding {
     fn new(session: &Session) -> Result<Self, String> {
         let mut made = ptr::null_mut();
         // SAFETY: the session lives; the runtime guards its state behind the mutable pointer.
-        checked(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut made) })
+        check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut made) })
             .map_err(|e| one_line(&e.to_string()))?;
         NonNull::new(made)
             .map(Binding)
@@ -276,12 +276,12 @@ impl Binding {
     fn input(&mut self, name: &CStr, view: &TensorView) -> ort::Result<()> {
         // SAFETY: binding and view live, and the name ends with a zero. A second binding of a name
         // replaces the first.
-        checked(unsafe { (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
+        check(unsafe { (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }
 
     fn output(&mut self, name: &CStr, view: &TensorView) -> ort::Result<()> {
         // SAFETY: as for `input`.
-        checked(unsafe { (ort::api().BindOutput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
+        check(unsafe { (ort::api().BindOutput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }
 
     /// # Safety
@@ -289,7 +289,7 @@ impl Binding {
     unsafe fn run(&mut self, session: &mut Session) -> ort::Result<()> {
         // SAFETY: session and binding live, and `&mut` excludes other users; the caller guarantees
         // the bound memory. Null means no run options.
-        checked(unsafe {
+        check(unsafe {
             (ort::api().RunWithBinding)(session.ptr().cast_mut(), ptr::null(), self.0.as_ptr())
         })
     }

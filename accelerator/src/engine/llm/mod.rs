@@ -25,10 +25,7 @@ use std::{
 };
 
 use ort::{ep, session::Session};
-use qdl::{
-    config::{LlmConfig, Provider},
-    model::ModelSpec,
-};
+use qdl::{config::Provider, model::ModelSpec};
 
 use self::{
     decoder::Decoder,
@@ -72,19 +69,32 @@ impl Llm {
         open_model(&path)?;
         onnx::load(params.engine.library.as_deref())?;
         let config = params.engine.llm.unwrap_or_default();
-        let gpu = gpu(params)?;
+        let on_gpu = params.engine.provider != Provider::Cpu;
+        if on_gpu {
+            onnx::check_provider()?;
+        }
+        let index = i32::try_from(params.engine.gpu).unwrap_or(i32::MAX);
+        let gpu = on_gpu.then_some(index);
         let settings = SessionCfgs {
             path,
             intra_threads: params.engine.intra_threads,
         };
-        let session = open(&settings, gpu)?;
+        let provider = gpu.map(|index| {
+            let provider = ep::CUDA::default().with_device_id(index).build();
+            provider.error_on_failure()
+        });
+        let session = settings.open(provider.as_slice())?;
         let graph = DecoderGraph::read(&session, &settings.path)?;
         let most = config.max_tokens.unwrap_or(DEFAULT_ANSWER);
         let model = match &params.spec {
             Some(spec) => spec.clone(),
-            None => default_model(&params.model, &graph, &config, most),
+            None => {
+                let context = config.context.unwrap_or(graph.context);
+                let prompt = context.saturating_sub(most).max(1);
+                ModelSpec::of_tokens(&params.model, prompt, most)
+            }
         };
-        let TokenModel { prompt, answer, .. } = TokenModel::of_spec(NAME, &model)?;
+        let TokenModel { prompt, answer, .. } = TokenModel::of(NAME, Some(&model))?;
         let limits = AnswerLimits {
             min: config.min_tokens,
             max: config.max_tokens.unwrap_or(answer),
@@ -124,10 +134,6 @@ impl Engine for Llm {
 
     fn model(&self) -> &ModelSpec {
         &self.model
-    }
-
-    fn counts_tokens(&self) -> bool {
-        true
     }
 
     fn streaming(&self) -> Option<&dyn Streaming> {
@@ -184,31 +190,6 @@ impl Streaming for Llm {
     fn stop(&self, timeout: Duration) {
         self.inbox.stop(timeout);
     }
-}
-
-/// The GPU's index, if one is configured; an error if the library does not support it.
-fn gpu(params: &EngineParams) -> Result<Option<i32>, EngineError> {
-    if params.engine.provider == Provider::Cpu {
-        return Ok(None);
-    }
-    onnx::check_provider()?;
-    Ok(Some(i32::try_from(params.engine.gpu).unwrap_or(i32::MAX)))
-}
-
-fn open(settings: &SessionCfgs, gpu: Option<i32>) -> Result<Session, EngineError> {
-    match gpu {
-        None => settings.open(),
-        Some(index) => {
-            let provider = ep::CUDA::default().with_device_id(index).build();
-            settings.open_on(&[provider.error_on_failure()])
-        }
-    }
-}
-
-/// Inputs and outputs of the model, if the configuration does not give them.
-fn default_model(name: &str, graph: &DecoderGraph, config: &LlmConfig, answer: usize) -> ModelSpec {
-    let context = config.context.unwrap_or(graph.context);
-    ModelSpec::of_tokens(name, context.saturating_sub(answer).max(1), answer)
 }
 
 fn check(

@@ -91,8 +91,8 @@ impl DecodeLoop {
     /// Serves until the inbox is closed.
     pub fn serve(mut self) -> Result<(), EngineError> {
         while !self.inbox.is_closed() {
-            let seen = self.inbox.epoch();
-            while let Some(sequence) = self.inbox.pop() {
+            let seen = self.inbox.arrived.epoch();
+            while let Some(sequence) = self.inbox.queue.pop() {
                 let prompt = sequence.prompt().len();
                 self.schedule.push(sequence, prompt);
             }
@@ -101,7 +101,7 @@ impl DecodeLoop {
             match self.schedule.next(|m| decoder.move_slot(m)) {
                 DecodeStep::Idle => {
                     let until = clock::now_ns().saturating_add(LOOK_AGAIN_NS);
-                    self.inbox.wait(seen, until, Spin::new(0));
+                    self.inbox.arrived.wait(seen, until, Spin::new(0));
                 }
                 DecodeStep::Join { slot } => self.join(slot).map_err(|e| failed(1, e))?,
                 DecodeStep::Decode { first, rows } => {
@@ -158,14 +158,12 @@ impl DecodeLoop {
         let (token, last) = self.limits.choose(best, row.made);
         row.made += 1;
         row.last = token;
-        if !last {
-            if let Err(why) = row.owner.push(&[token])
-                && let Some(sequence) = self.schedule.take(slot)
-            {
-                sequence.refuse(&why);
+        if last {
+            if let Some(sequence) = self.schedule.take(slot) {
+                sequence.finish(&[token]);
             }
-        } else if let Some(sequence) = self.schedule.take(slot)
-            && let Err((sequence, why)) = sequence.finish(&[token])
+        } else if let Err(why) = row.owner.push(&[token])
+            && let Some(sequence) = self.schedule.take(slot)
         {
             sequence.refuse(&why);
         }

@@ -26,9 +26,9 @@ static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 /// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
-    let named = search::named(configured, "ORT_DYLIB_PATH");
+    let named = search::named_path(configured, "ORT_DYLIB_PATH");
     let candidates = named.map_or_else(installed_paths, |path| vec![path]);
-    search::first(
+    search::find_first(
         candidates,
         |path| path.is_file(),
         "ONNX Runtime was",

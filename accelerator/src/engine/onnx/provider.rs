@@ -61,7 +61,7 @@ impl OnGpu {
             .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic);
         // SAFETY: the stream belongs to the stream worker, which is dropped after the session.
         let provider = unsafe { provider.with_compute_stream(stream.handle().cast()) };
-        let session = settings.open_on(&[provider.build().error_on_failure()])?;
+        let session = settings.open(&[provider.build().error_on_failure()])?;
         let memory = gpu_memory(index)?;
         let allocator = Allocator::new(&session, memory.clone());
         Ok(OnGpu {
@@ -203,7 +203,7 @@ mod tests {
             path: path.clone(),
             intra_threads: 1,
         };
-        let mut session = settings.open().unwrap_or_else(|e| panic!("{e}"));
+        let mut session = settings.open(&[]).unwrap_or_else(|e| panic!("{e}"));
         let read = spec::read(&session, &EngineParams::new(EngineKind::Onnx), &path);
         let model = read.unwrap_or_else(|e| panic!("{e}")).model;
         let memory = MemoryInfo::default();

@@ -23,13 +23,8 @@ pub(in crate::engine) struct SessionCfgs {
 }
 
 impl SessionCfgs {
-    /// Loads the model. The library must be open.
-    pub fn open(&self) -> Result<Session, EngineError> {
-        self.open_on(&[])
-    }
-
-    /// As [`SessionCfgs::open`], with preferred execution providers.
-    pub fn open_on(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
+    /// Loads the model, with preferred execution providers. The library must be open.
+    pub fn open(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
         let invalid = |reason: String| {
             let reason = format!("not a model that ONNX Runtime can load ({reason})");
@@ -77,7 +72,7 @@ impl OnCpu {
         let asked = RunOptions::new().map_err(|e| EngineError::model(&settings.path, e))?;
         Ok(OnCpu {
             asked: asked.with_outputs(wanted),
-            session: settings.open()?,
+            session: settings.open(&[])?,
             memory: MemoryInfo::default(),
             unpacker: Unpacker::new(model)?,
             inputs: model.inputs.clone(),

@@ -25,8 +25,6 @@ pub enum SequenceOutcome {
     Answered {
         /// Number of tokens.
         tokens: usize,
-        /// Number of writes.
-        parts: u32,
     },
     /// The sample was refused, or dropped because its connection is gone.
     Unanswered,
@@ -116,20 +114,15 @@ impl Sequence {
         Ok(())
     }
 
-    /// Appends the last tokens, if any, and sends the response.
-    ///
-    /// # Errors
-    /// [`TooLong`] with the sequence, which the caller must refuse.
-    // Returned unboxed: a box would be an allocation.
-    #[allow(clippy::result_large_err)]
-    pub fn finish(mut self, tokens: &[i32]) -> Result<(), (Self, TooLong)> {
-        if let Err(e) = self.append(tokens) {
-            return Err((self, e));
+    /// Appends the last tokens, if any, and sends the response. Refuses the sample if its answer is
+    /// too long.
+    pub fn finish(mut self, tokens: &[i32]) {
+        if let Err(why) = self.append(tokens) {
+            return self.refuse(&why);
         }
         let (queue_us, compute_us) = self.durations();
         let outcome = SequenceOutcome::Answered {
             tokens: self.tokens(),
-            parts: self.sent.parts + 1,
         };
         if let Some(arrival) = self.arrival.take() {
             let finished = Finished {
@@ -142,7 +135,6 @@ impl Sequence {
             arrival.respond(&finished);
         }
         self.end(outcome);
-        Ok(())
     }
 
     /// Refuses the sample: the reason goes into its slot.

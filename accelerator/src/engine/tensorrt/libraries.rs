@@ -18,7 +18,7 @@ pub const SHIM: &str = "libqdl_tensorrt.so";
 /// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_shim() -> Result<PathBuf, EngineError> {
-    let candidates = match search::named(None, "QDL_TENSORRT_SHIM") {
+    let candidates = match search::named_path(None, "QDL_TENSORRT_SHIM") {
         Some(named) => vec![named],
         None => {
             let program = env::current_exe().unwrap_or_default();
@@ -28,7 +28,7 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
             beside.into_iter().chain(above).collect()
         }
     };
-    search::first(
+    search::find_first(
         candidates,
         |path| path.is_file(),
         "the shim over TensorRT was",
@@ -45,7 +45,7 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
 /// As [`find_shim`].
 pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, EngineError> {
     let major = headers / 10_000;
-    let named = search::named(configured, "QDL_TENSORRT");
+    let named = search::named_path(configured, "QDL_TENSORRT");
     if let Some(path) = &named
         && path.is_file()
     {
@@ -64,7 +64,7 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
             .collect::<Vec<_>>()
     };
     let candidates = [of("libnvinfer"), of("libnvinfer_lean")].concat();
-    search::first(
+    search::find_first(
         candidates,
         |path| path.is_file(),
         &format!("TensorRT {major} was"),

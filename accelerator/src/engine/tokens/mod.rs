@@ -36,7 +36,7 @@ impl Tokens {
     /// [`EngineError::TokenModel`] if the model is not one of token ids, [`EngineError::Param`] if
     /// `engine.tokens` does not fit its output.
     pub fn new(params: &EngineParams) -> Result<Self, EngineError> {
-        let model = TokenModel::of(NAME, params)?;
+        let model = TokenModel::of(NAME, params.spec.as_ref())?;
         let settings = params.engine.tokens.clone().unwrap_or_default();
         let answers = Answers::new(&settings, model.answer)?;
         let most = settings.sequences;
@@ -55,10 +55,6 @@ impl Engine for Tokens {
 
     fn model(&self) -> &ModelSpec {
         &self.model
-    }
-
-    fn counts_tokens(&self) -> bool {
-        true
     }
 
     fn streaming(&self) -> Option<&dyn Streaming> {

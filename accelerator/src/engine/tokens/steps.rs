@@ -89,12 +89,12 @@ impl Steps {
         // End of the previous step, if the batch was not empty since.
         let mut last_end = None;
         while !self.inbox.is_closed() {
-            let seen = self.inbox.epoch();
+            let seen = self.inbox.arrived.epoch();
             let prefill = self.join(&mut batch);
             if batch.is_empty() {
                 last_end = None;
                 let until = clock::now_ns().saturating_add(LONGEST_SLEEP_NS);
-                self.inbox.wait(seen, until, self.pace.spin);
+                self.inbox.arrived.wait(seen, until, self.pace.spin);
                 continue;
             }
             let took = self.pace.step(batch.len(), prefill);
@@ -116,7 +116,7 @@ impl Steps {
     /// Moves new sequences into the batch; returns their prompt tokens.
     fn join(&self, batch: &mut Vec<Active>) -> u64 {
         let mut prefill = 0;
-        while let Some(sequence) = self.inbox.pop() {
+        while let Some(sequence) = self.inbox.queue.pop() {
             let seed = Answers::seed(sequence.input());
             prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
             batch.push(Active {
@@ -155,21 +155,14 @@ impl Steps {
             }
             let (at, len) = (active.at as usize, active.len as usize);
             let token = [self.answers.token(active.seed, at, len)];
-            let failed = if at + 1 == len {
-                let Active { sequence, .. } = batch.swap_remove(i);
-                sequence.finish(&token).err()
-            } else {
-                active.at += 1;
-                match active.sequence.push(&token) {
-                    Ok(()) => {
-                        i += 1;
-                        None
-                    }
-                    Err(why) => Some((batch.swap_remove(i).sequence, why)),
-                }
-            };
-            if let Some((sequence, why)) = failed {
-                sequence.refuse(&why);
+            if at + 1 == len {
+                batch.swap_remove(i).sequence.finish(&token);
+                continue;
+            }
+            active.at += 1;
+            match active.sequence.push(&token) {
+                Ok(()) => i += 1,
+                Err(why) => batch.swap_remove(i).sequence.refuse(&why),
             }
         }
     }

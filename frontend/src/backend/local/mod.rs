@@ -64,7 +64,7 @@ pub fn check(config: &FrontendConfig) -> Result<String> {
     let params = engine_params(cfg, &config.model.name, file, Some(&config.model));
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     check_model(config, cfg, engines[0].1.as_ref())?;
-    Ok(params.says())
+    Ok(params.describe())
 }
 
 /// Creates the engine, loads the model and warms it up. `stream` selects the parts of an answer

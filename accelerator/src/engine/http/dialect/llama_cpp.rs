@@ -30,8 +30,8 @@ pub(super) const DIALECT: Dialect = Dialect {
     rest: |ask, max_tokens| {
         json!({
             "n_predict": max_tokens,
-            "temperature": ask.temperature,
-            "ignore_eos": ask.ignore_eos,
+            "temperature": ask.config.temperature,
+            "ignore_eos": ask.config.ignore_eos,
             "cache_prompt": false,
             "return_tokens": true,
             "stream": true,

@@ -16,7 +16,7 @@ mod tensorrt_llm;
 pub(super) mod trouble;
 mod vllm;
 
-use qdl::config;
+use qdl::config::{self, HttpConfig};
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::SmallVec;
@@ -30,13 +30,11 @@ pub(super) type Tokens = SmallVec<[i32; 8]>;
 /// Parameters of a request, the same for every sequence.
 #[derive(Clone, Debug)]
 pub(super) struct AnswerParams {
+    pub config: HttpConfig,
+    /// The model's name on the server.
     pub model: String,
-    pub temperature: f64,
+    /// Limit of an answer in tokens.
     pub max_tokens: usize,
-    pub min_tokens: usize,
-    pub stop: Vec<u32>,
-    pub ignore_eos: bool,
-    pub eos: Vec<u32>,
     pub vocab: usize,
     /// Ids in the longest prompt.
     pub max_prompt: usize,
@@ -46,7 +44,8 @@ impl AnswerParams {
     /// True if `id` ends an answer according to the configuration.
     pub fn ends_with(&self, id: i32) -> bool {
         let is = |end: &u32| i64::from(*end) == i64::from(id);
-        self.stop.iter().any(is) || (!self.ignore_eos && self.eos.iter().any(is))
+        let config = &self.config;
+        config.stop.iter().any(is) || (!config.ignore_eos && config.eos.iter().any(is))
     }
 }
 

@@ -33,10 +33,10 @@ pub(super) const DIALECT: Dialect = Dialect {
         json!({
             "sampling_params": {
                 "max_new_tokens": max_tokens,
-                "min_new_tokens": ask.min_tokens.min(max_tokens),
-                "temperature": ask.temperature,
-                "ignore_eos": ask.ignore_eos,
-                "stop_token_ids": ask.stop,
+                "min_new_tokens": ask.config.min_tokens.min(max_tokens),
+                "temperature": ask.config.temperature,
+                "ignore_eos": ask.config.ignore_eos,
+                "stop_token_ids": ask.config.stop,
                 "skip_special_tokens": false,
             },
             "stream": true,

@@ -60,10 +60,10 @@ pub(super) const GENERATE: Dialect = Dialect {
 fn sampling(ask: &AnswerParams, max_tokens: usize) -> Value {
     json!({
         "max_tokens": max_tokens,
-        "min_tokens": ask.min_tokens.min(max_tokens),
-        "temperature": ask.temperature,
-        "ignore_eos": ask.ignore_eos,
-        "stop_token_ids": ask.stop,
+        "min_tokens": ask.config.min_tokens.min(max_tokens),
+        "temperature": ask.config.temperature,
+        "ignore_eos": ask.config.ignore_eos,
+        "stop_token_ids": ask.config.stop,
     })
 }
 

@@ -5,20 +5,17 @@ use std::path::Path;
 use fabric::wire::Stream;
 use qdl::config::Dialect;
 
-use super::rig::{eventually, params, prompts, samples, start};
+use super::rig::{
+    eventually, params,
+    processes::{free_port, is_running, pids},
+    prompts, samples, start,
+};
 use crate::engine::EngineParams;
 
 /// A server in Python. It answers queries. It answers prompts with the ids 5 and 6 (`good`), or
 /// with only the first one and then silence (`hangs`). SIGTERM ends it, except with `deaf`;
 /// `tests/server.rs` starts and stops it with the node.
 const SERVER: &str = include_str!("server.py");
-
-/// A port that is free now. If another process takes it before the server does, the server ends and
-/// the test reports it.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
 
 fn with_server(folder: &Path, habit: &str) -> EngineParams {
     let script = folder.join("server.py");
@@ -38,21 +35,6 @@ fn with_server(folder: &Path, habit: &str) -> EngineParams {
     http.ready_s = 60;
     http.stop_s = 1;
     params
-}
-
-/// The ids of the server's processes, from the file that it writes.
-fn pids(folder: &Path) -> Vec<i32> {
-    let text = std::fs::read_to_string(folder.join("pids")).expect("pids");
-    text.split(' ')
-        .map(|pid| pid.parse().expect("a number"))
-        .collect()
-}
-
-/// True if the process runs; a zombie does not.
-fn runs(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
-    !state.is_empty() && !state.starts_with(['Z', 'X'])
 }
 
 #[test]
@@ -81,7 +63,7 @@ fn a_killed_server_ends_the_engine() {
     );
     assert!(samples.total() == 0 && samples.refused().is_empty());
     eventually("what it started is gone", || {
-        pids.iter().all(|pid| !runs(*pid))
+        pids.iter().all(|pid| !is_running(*pid))
     });
 }
 
@@ -122,9 +104,8 @@ fn a_server_that_is_never_ready_is_ended() {
     assert!(error.contains("not ready after 1 s"), "{error}");
     assert!(error.contains("server.log: loading"), "{error}");
     assert!(error.contains("engine.http.ready_s"), "{error}");
-    let pid = std::fs::read_to_string(folder.path().join("pids")).expect("a pid");
-    let pid = pid.trim().parse().expect("a number");
-    eventually("it is gone", || !runs(pid));
+    let pid = pids(folder.path())[0];
+    eventually("it is gone", || !is_running(pid));
 }
 
 #[test]

@@ -13,8 +13,7 @@ use super::{
         judge::{Judge, TRIAL, Verdict},
     },
     rig::{
-        BLANK, ROOM, SampleRecord, Samples, VOCAB, eventually, params, prompts, run_one, samples,
-        started,
+        ROOM, SampleRecord, Samples, VOCAB, eventually, params, prompts, run_one, samples, started,
     },
     server::{Reply, Request, Server, StreamPiece, begun, correct, events, singly, tokens_of},
 };
@@ -271,23 +270,6 @@ fn an_error_that_names_the_request_is_the_samples_without_a_trial() {
         let asked = server.state.asked.load(SeqCst);
         assert_eq!(asked, 2, "a trial at the start, a sample");
     }
-}
-
-#[test]
-fn an_answer_longer_than_its_slot_is_never_written_past_it() {
-    // The server ignores the limit; the slot has room for 8 tokens, the model for more.
-    let server = Server::working(Dialect::Vllm, |asked| {
-        let tokens: Vec<i32> = (0..ROOM as i32).collect();
-        Reply::of(singly(Dialect::Vllm, asked, &tokens, "stop"))
-    });
-    let started = started(&server, Dialect::Vllm, |_| ());
-    // The room of the second lies behind that of the first.
-    let samples = Samples::prompts(&[vec![1], vec![2]], 8 * 4, Stream::All);
-    started.http.submit(samples.sequence(0, ROOM * 4));
-    eventually("it ends", || samples.ended() == 1);
-    let words = "an answer of 9 tokens and more, and room for 8";
-    refused((samples.record(0), started.fatal()), words);
-    assert!(samples.output(1).iter().all(|b| *b == BLANK));
 }
 
 #[test]

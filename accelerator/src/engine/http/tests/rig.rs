@@ -1,5 +1,8 @@
 //! An engine for a scripted server, and samples for it.
 
+#[allow(dead_code, reason = "the tests of the node use more of it")]
+#[path = "../../../../tests/common/processes.rs"]
+pub mod processes;
 #[allow(dead_code, reason = "the tests of the pipeline use more of it")]
 #[path = "../../../../tests/common/samples.rs"]
 mod samples;
@@ -23,7 +26,7 @@ use crate::engine::{
 };
 
 pub use qdl::testkit::eventually;
-pub use samples::{BLANK, SampleRecord, Samples};
+pub use samples::{SampleRecord, Samples};
 
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 64;
@@ -93,7 +96,7 @@ impl Drop for Started {
 /// Opens and starts the engine.
 pub fn start(params: &EngineParams) -> Result<Started, EngineError> {
     let http = Arc::new(Http::open(params)?);
-    assert!(http.counts_tokens() && http.streaming().is_some());
+    assert!(http.streaming().is_some());
     let fatal: Arc<Mutex<Option<String>>> = Arc::default();
     let first = fatal.clone();
     http.start(Arc::new(move |e| {

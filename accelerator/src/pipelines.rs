@@ -9,9 +9,7 @@
 //! A sample's [`Origin`](qdl::serve::Origin) names its GPU: the GPU of its connection and slots.
 //! With a single pipeline the samples go straight to it.
 
-mod share;
-
-use std::{cell::Cell, fmt, sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use fabric::{Region, clock::now_ns};
 use qdl::{
@@ -26,13 +24,13 @@ use crate::{
 };
 
 /// An engine and its GPU.
-pub type Placed = (usize, Arc<dyn Engine>);
+type EngineOfGpu = (usize, Arc<dyn Engine>);
 
 /// Makes an engine for each GPU, in that order; for engines without a GPU, one for each index.
 ///
 /// # Errors
 /// The first error of [`engine::create`].
-pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<Placed>, EngineError> {
+pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<EngineOfGpu>, EngineError> {
     let each = |gpu: &usize| {
         let params = params.clone().with(|engine| engine.gpu = *gpu);
         Ok((*gpu, engine::create(&params)?))
@@ -40,16 +38,8 @@ pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<Placed>, Engi
     gpus.iter().map(each).collect()
 }
 
-struct OfGpu {
-    gpu: usize,
-    pipeline: Pipeline,
-}
-
-/// The pipelines of a node; never empty.
-pub struct Pipelines {
-    first: OfGpu,
-    others: Vec<OfGpu>,
-}
+/// The pipelines of a node, each with its GPU; never empty.
+pub struct Pipelines(Vec<(usize, Pipeline)>);
 
 impl Pipelines {
     /// Starts the pipelines one after the other, each as [`Pipeline::start`] does. Each pipeline
@@ -59,70 +49,62 @@ impl Pipelines {
     /// # Errors
     /// As [`Pipeline::start`]; [`EngineError::Param`] if `engines` is empty.
     pub fn start(
-        engines: Vec<Placed>,
+        engines: Vec<EngineOfGpu>,
         options: &Options,
         on_fatal: impl Fn(EngineError) + Send + Sync + 'static,
     ) -> Result<Self, EngineError> {
+        if engines.is_empty() {
+            return Err(EngineError::param("gpus", "no GPU is listed"));
+        }
         let several = engines.len() > 1;
         let on_fatal = Arc::new(on_fatal);
-        let mut all = engines.into_iter().map(|(gpu, engine)| {
+        let start = |(gpu, engine)| {
             let mut options = options.clone();
             if several {
                 options.name = format!("gpu{gpu}-{}", options.name);
             }
-            let told = on_fatal.clone();
+            let on_fatal = on_fatal.clone();
             let near = options.near.get(&gpu).cloned().unwrap_or_default();
-            let start = || Pipeline::start(engine, &options, move |e| told(e));
-            let pipeline = near.run(start)?;
-            Ok(OfGpu { gpu, pipeline })
-        });
-        let first = all.next().unwrap_or_else(|| {
-            Err(EngineError::Param {
-                field: "gpus",
-                reason: "no GPU is listed".to_owned(),
-            })
-        })?;
-        let others = all.collect::<Result<_, EngineError>>()?;
-        Ok(Pipelines { first, others })
+            let pipeline = near.run(|| Pipeline::start(engine, &options, move |e| on_fatal(e)))?;
+            Ok((gpu, pipeline))
+        };
+        let all = engines.into_iter().map(start);
+        Ok(Pipelines(all.collect::<Result<_, EngineError>>()?))
     }
 
-    fn all(&self) -> impl Iterator<Item = &OfGpu> {
-        std::iter::once(&self.first).chain(&self.others)
+    fn all(&self) -> impl Iterator<Item = &Pipeline> {
+        self.0.iter().map(|(_, pipeline)| pipeline)
     }
 
     /// The engine of the first pipeline; all engines are of one kind and run one model.
     pub fn engine(&self) -> &Arc<dyn Engine> {
-        self.first.pipeline.engine()
+        self.0[0].1.engine()
     }
 
     /// Each pipeline with its GPU.
-    pub fn each(&self) -> impl Iterator<Item = (usize, &Pipeline)> {
-        self.all().map(|p| (p.gpu, &p.pipeline))
+    pub fn each(&self) -> &[(usize, Pipeline)] {
+        &self.0
     }
 
     /// Warm-up times of the slowest pipeline; `None` where the engine answers inline.
     pub fn warm_up(&self) -> Option<WarmUp> {
-        let all = self.all().filter_map(|p| p.pipeline.warm_up());
-        all.reduce(|a, b| WarmUp {
-            cold_us: a.cold_us.max(b.cold_us),
-            warm_us: a.warm_us.max(b.warm_us),
-        })
+        self.all().filter_map(Pipeline::warm_up).reduce(WarmUp::max)
     }
 
     /// For engines that batch by themselves: start time of the slowest in milliseconds, and the sum
     /// of their limits of concurrent sequences.
     pub fn sequences(&self) -> Option<(u64, usize)> {
-        let all = self.all().filter_map(|p| p.pipeline.sequences());
+        let all = self.all().filter_map(Pipeline::sequences);
         all.reduce(|a, b| (a.0.max(b.0), a.1 + b.1))
     }
 
     /// Samples that all engines can work on at once: full batches of all workers, or sequences; 1
     /// for each engine that answers inline.
     pub fn at_once(&self) -> u64 {
-        let each = self.all().map(|p| match p.pipeline.sequences() {
+        let each = self.all().map(|p| match p.sequences() {
             Some((_, sequences)) => sequences as u64,
             None => {
-                let engine = p.pipeline.used();
+                let engine = p.used();
                 engine.max_batch.saturating_mul(u64::from(engine.workers))
             }
         });
@@ -131,20 +113,18 @@ impl Pipelines {
 
     /// True if the NIC thread that received a sample answers it.
     pub fn runs_inline(&self) -> bool {
-        self.first.pipeline.runs_inline()
+        self.0[0].1.runs_inline()
     }
 
     /// Samples in flight in all pipelines.
     pub fn in_flight(&self) -> usize {
-        self.all().map(|p| p.pipeline.in_flight()).sum()
+        self.all().map(Pipeline::in_flight).sum()
     }
 
     /// Counts of all pipelines since the start.
     pub fn counters(&self) -> Counters {
-        let mut sum = self.first.pipeline.counters();
-        for p in &self.others {
-            sum.add(&p.pipeline.counters());
-        }
+        let mut sum = Counters::default();
+        self.all().for_each(|p| sum.add(&p.counters()));
         sum
     }
 
@@ -163,7 +143,7 @@ impl Pipelines {
             // A node has one score: that of its worst GPU.
             interior: self
                 .all()
-                .filter_map(|p| p.pipeline.engine().interior(now_ns()))
+                .filter_map(|p| p.engine().interior(now_ns()))
                 .min(),
         }
     }
@@ -171,7 +151,7 @@ impl Pipelines {
     /// Use of all engines together.
     pub fn used(&self) -> EngineUse {
         let mut sum = EngineUse::default();
-        for one in self.all().map(|p| p.pipeline.used()) {
+        for one in self.all().map(Pipeline::used) {
             sum.max_batch = sum.max_batch.max(one.max_batch);
             sum.workers += one.workers;
             sum.busy_us += one.busy_us;
@@ -186,13 +166,13 @@ impl Pipelines {
     /// name in place of a GPU's.
     pub fn gpus(&self) -> Vec<GpuRecord> {
         let mut records = Vec::new();
-        for p in self.all() {
-            let own = p.pipeline.engine().gpus();
-            if own.is_empty() && !self.others.is_empty() {
-                let counters = p.pipeline.counters();
+        for (gpu, p) in &self.0 {
+            let own = p.engine().gpus();
+            if own.is_empty() && self.0.len() > 1 {
+                let counters = p.counters();
                 records.push(GpuRecord {
-                    index: p.gpu,
-                    name: p.pipeline.engine().name().to_owned(),
+                    index: *gpu,
+                    name: p.engine().name().to_owned(),
                     batches: BatchSizes::from_counts(&counters.batch_sizes),
                     copies_in: counters.copies,
                     bytes_in: counters.copied_bytes,
@@ -211,19 +191,18 @@ impl Pipelines {
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let mut result = Ok(());
         for p in self.all() {
-            result = result.and(p.pipeline.stop(timeout));
+            result = result.and(p.stop(timeout));
         }
         result
     }
 
     fn position(&self, gpu: u32) -> Option<usize> {
-        self.all().position(|p| p.gpu == gpu as usize)
+        self.0.iter().position(|(of, _)| *of == gpu as usize)
     }
 
     /// Sorts a burst by GPU; samples without a GPU go to the pipelines with the fewest in flight.
     fn sort(&self, arrivals: &mut Vec<Arrival>, sorted: &mut Sorted) {
-        let count = 1 + self.others.len();
-        sorted.by_gpu.resize_with(count, Vec::new);
+        sorted.by_gpu.resize_with(self.0.len(), Vec::new);
         for arrival in arrivals.drain(..) {
             match arrival.origin().gpu().and_then(|g| self.position(g)) {
                 Some(at) => sorted.by_gpu[at].push(arrival),
@@ -235,13 +214,18 @@ impl Pipelines {
         }
         sorted.load.clear();
         let all = self.all().zip(&sorted.by_gpu);
-        let load = all.map(|(p, mine)| p.pipeline.in_flight() + mine.len());
+        let load = all.map(|(p, mine)| (p.in_flight() + mine.len(), 0));
         sorted.load.extend(load);
-        share::share(&sorted.load, sorted.any.len(), &mut sorted.shares);
+        for _ in 0..sorted.any.len() {
+            let least = sorted.load.iter_mut().min_by_key(|(load, _)| *load);
+            if let Some((load, share)) = least {
+                (*load, *share) = (*load + 1, *share + 1);
+            }
+        }
         let mut any = sorted.any.drain(..);
         // Neighbours stay together: a pipeline's share is one contiguous part of the burst.
-        for (mine, n) in sorted.by_gpu.iter_mut().zip(&sorted.shares) {
-            mine.extend(any.by_ref().take(*n));
+        for (mine, (_, share)) in sorted.by_gpu.iter_mut().zip(&sorted.load) {
+            mine.extend(any.by_ref().take(*share));
         }
     }
 }
@@ -251,8 +235,8 @@ impl Pipelines {
 struct Sorted {
     by_gpu: Vec<Vec<Arrival>>,
     any: Vec<Arrival>,
-    load: Vec<usize>,
-    shares: Vec<usize>,
+    /// For each pipeline: samples in flight, and its share of `any`.
+    load: Vec<(usize, usize)>,
 }
 
 thread_local! {
@@ -262,14 +246,14 @@ thread_local! {
 
 impl Service for Pipelines {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        if self.others.is_empty() {
-            return self.first.pipeline.arrived(arrivals);
+        if let [(_, single)] = &self.0[..] {
+            return single.arrived(arrivals);
         }
         let mut sorted = SORTED.take().unwrap_or_default();
         self.sort(arrivals, &mut sorted);
         for (p, mine) in self.all().zip(&mut sorted.by_gpu) {
             if !mine.is_empty() {
-                p.pipeline.arrived(mine);
+                p.arrived(mine);
                 mine.clear();
             }
         }
@@ -278,26 +262,18 @@ impl Service for Pipelines {
 
     fn memory(&self, inputs: &Arc<Region>) {
         for p in self.all() {
-            p.pipeline.memory(inputs);
+            p.memory(inputs);
         }
     }
 
     fn slots(&self, gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
-        let p = match gpu {
-            Some(gpu) => self.all().find(|p| p.gpu == gpu as usize),
-            None if self.others.is_empty() => Some(&self.first),
-            None => None,
+        let at = match gpu {
+            Some(gpu) => self.position(gpu),
+            None => (self.0.len() == 1).then_some(0),
         };
-        match p {
-            Some(p) => p.pipeline.slots(gpu, bytes),
+        match at {
+            Some(at) => self.0[at].1.slots(gpu, bytes),
             None => Err("its NIC names no GPU, or one that has no engine".to_owned()),
         }
-    }
-}
-
-impl fmt::Debug for Pipelines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = self.all().map(|p| (p.gpu, &p.pipeline));
-        f.debug_map().entries(each).finish()
     }
 }
