@@ -1,13 +1,9 @@
 //! Reads and writes a run's folder: `summary.json` and the files beside it.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fmt, fs, io, path::Path};
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
@@ -41,117 +37,114 @@ pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
     fs::write(folder.join(TIMELINE), [json, b"\n".to_vec()].concat())
 }
 
-/// Error of reading a run.
+/// Why a file of a run cannot be read or written: one line with the path.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+#[error("{0}")]
+pub struct FileError(String);
+
+impl FileError {
     /// The system cannot read the file.
-    #[error(
-        "cannot read {}: {source}; name the folder of a run, or a page that was made of one",
-        path.display()
-    )]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    pub fn read(path: &Path) -> impl FnOnce(io::Error) -> FileError {
+        let advice = "name the folder of a run, or a page that was made of one";
+        move |e| FileError(format!("cannot read {}: {e}; {advice}", path.display()))
+    }
+
+    /// The system cannot write the file. `what` ends in a blank: `histograms to `.
+    pub fn write(what: &str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+        let advice = "check that the folder exists and has room";
+        move |e| {
+            FileError(format!(
+                "cannot write {what}{}: {e}; {advice}",
+                path.display()
+            ))
+        }
+    }
+
     /// The file's content is invalid.
-    #[error("{}: {why}", path.display())]
-    Content {
-        /// Path of the file.
-        path: PathBuf,
-        /// Description of the error.
-        why: String,
-    },
-}
-
-/// All data of one run.
-#[derive(Clone, Debug, Default)]
-pub struct RunFolder {
-    /// The run's name: its folder's name.
-    pub name: String,
-    /// The content of `summary.json`.
-    pub summary: Summary,
-    /// The run's timeline, if it has one.
-    pub timeline: Option<Timeline>,
-    /// Histograms in nanoseconds, by their keys.
-    pub histograms: BTreeMap<String, Histogram<u64>>,
-    /// The run's start, in seconds since 1970.
-    pub began: Option<f64>,
-    /// The text of the log of histograms.
-    pub hlog: Option<String>,
-    /// The content of `run.json`.
-    pub manifest: Option<Manifest>,
-    /// The nodes' configurations, by the names of their copies.
-    pub configurations: BTreeMap<String, Value>,
-    /// The content of `summary.json`, including keys of later versions.
-    pub raw: Value,
-    /// Missing files, and what the page lacks without each.
-    pub missing: Vec<String>,
-}
-
-fn content(path: &Path, why: &dyn ToString) -> ReadError {
-    ReadError::Content {
-        path: path.to_owned(),
-        why: why.to_string(),
+    pub fn content<E: fmt::Display>(path: &Path) -> impl FnOnce(E) -> FileError {
+        move |why| FileError(format!("{}: {why}", path.display()))
     }
 }
 
+/// All data of one run. In JSON, the contents of its files; [`RunFolder::open`] derives the rest.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunFolder {
+    /// The run's name: its folder's name.
+    pub name: String,
+    /// The content of `summary.json`, including keys of later versions.
+    #[serde(rename = "summary")]
+    pub raw: Value,
+    /// The run's timeline, if it has one.
+    pub timeline: Option<Timeline>,
+    /// The text of the log of histograms, `latency.hlog`.
+    pub hlog: Option<String>,
+    /// The content of `run.json`.
+    #[serde(rename = "run")]
+    pub manifest: Option<Manifest>,
+    /// The nodes' configurations, by the names of their copies.
+    pub configurations: BTreeMap<String, Value>,
+    /// The content of `summary.json`.
+    #[serde(skip)]
+    pub summary: Summary,
+    /// Histograms in nanoseconds, by their keys.
+    #[serde(skip)]
+    pub histograms: BTreeMap<String, Histogram<u64>>,
+    /// The run's start, in seconds since 1970.
+    #[serde(skip)]
+    pub began: Option<f64>,
+    /// Missing files, and what the page lacks without each.
+    #[serde(skip)]
+    pub missing: Vec<String>,
+}
+
 /// Returns a file's text; `None` if the file does not exist.
-fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
+fn text_of(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ReadError::Io {
-            path: path.to_owned(),
-            source,
-        }),
+        text => text.map(Some).map_err(FileError::read(path)),
     }
 }
 
 /// Returns a file's JSON; `None` if the file does not exist.
-fn json_of<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ReadError> {
+fn json_of<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let text = text_of(path)?;
     let value = text.map(|text| serde_json::from_str(&text));
-    value.transpose().map_err(|e| content(path, &e))
+    value.transpose().map_err(FileError::content(path))
 }
 
 impl RunFolder {
     /// Reads a run's folder.
     ///
     /// # Errors
-    /// [`ReadError`] names the file. Missing optional files are no error: [`RunFolder::missing`]
+    /// [`FileError`] names the file. Missing optional files are no error: [`RunFolder::missing`]
     /// names them.
-    pub fn read(path: &Path) -> Result<RunFolder, ReadError> {
+    pub fn read(path: &Path) -> Result<RunFolder, FileError> {
         let file = path.join(SUMMARY);
-        let text = fs::read_to_string(&file).map_err(|source| ReadError::Io {
-            path: file.clone(),
-            source,
-        })?;
-        let raw: Value = serde_json::from_str(&text).map_err(|e| content(&file, &e))?;
-        let summary = Summary::deserialize(&raw).map_err(|e| content(&file, &e))?;
+        let text = fs::read_to_string(&file).map_err(FileError::read(&file))?;
         let mut run = RunFolder {
             name: name_of(path),
-            summary,
-            raw,
+            raw: serde_json::from_str(&text).map_err(FileError::content(&file))?,
+            timeline: json_of(&path.join(TIMELINE))?,
+            manifest: json_of(&path.join(MANIFEST))?,
+            configurations: configurations::read(&path.join(COPIES)),
+            hlog: text_of(&path.join(LOG))?,
             ..RunFolder::default()
         };
-        run.timeline = json_of(&path.join(TIMELINE))?;
-        run.manifest = json_of(&path.join(MANIFEST))?;
-        run.configurations = configurations::read(&path.join(COPIES));
-        let file = path.join(LOG);
-        run.hlog = text_of(&file)?;
-        run.open().map_err(|why| content(&file, &why))?;
+        let opened = run.open();
+        opened.map_err(|(file, why)| FileError::content(&path.join(file))(why))?;
         Ok(run)
     }
 
-    /// Parses the files' texts and fills in the fields that follow from them.
+    /// Parses the files' contents and fills in the fields that follow from them.
     ///
     /// # Errors
-    /// The log of histograms is malformed.
-    pub fn open(&mut self) -> Result<(), String> {
+    /// The name of a malformed file, and why it is malformed.
+    pub fn open(&mut self) -> Result<(), (&'static str, String)> {
+        let summary = Summary::deserialize(&self.raw);
+        self.summary = summary.map_err(|e| (SUMMARY, e.to_string()))?;
         if let Some(log) = &self.hlog {
-            self.histograms = histograms::read_log(log)?;
+            self.histograms = histograms::read_log(log).map_err(|why| (LOG, why))?;
             self.began = histograms::began(log);
         } else {
             self.missing.push(format!(

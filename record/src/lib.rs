@@ -46,9 +46,9 @@ pub use engine::{
 };
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
 pub use folder::{
-    HISTOGRAMS, ReadError, RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline,
+    FileError, HISTOGRAMS, RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline,
 };
-pub use histograms::{SaveError, file_names, save};
+pub use histograms::{file_names, save};
 pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
 pub use loadgen::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,

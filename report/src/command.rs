@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use record::RunFolder;
+use record::{FileError, RunFolder};
 
-use crate::{Error, FILE, html, put, read_all};
+use crate::{FILE, html, put, read_all};
 
 /// Draws the page of one run, or one page that compares several runs.
 ///
@@ -14,7 +14,7 @@ use crate::{Error, FILE, html, put, read_all};
 /// same settings count as repetitions of one run.
 #[derive(Clone, Debug, Parser)]
 pub struct ReportArgs {
-    /// RunFolder folders, or pages
+    /// Run folders, or pages
     #[arg(required = true, value_name = "DIR")]
     runs: Vec<PathBuf>,
 
@@ -33,7 +33,7 @@ pub enum Outcome {
     Setup,
 }
 
-fn make(args: &ReportArgs) -> Result<PathBuf, Error> {
+fn make(args: &ReportArgs) -> Result<PathBuf, FileError> {
     let runs = args.runs.iter().map(|path| read_all(path));
     let runs: Vec<Vec<RunFolder>> = runs.collect::<Result<_, _>>()?;
     let runs = runs.concat();

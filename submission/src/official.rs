@@ -18,9 +18,10 @@ use crate::{
 /// A checkout of mlcommons/inference and the Python that runs its scripts.
 #[derive(Clone, Debug)]
 pub struct Official {
-    checker: PathBuf,
+    pub checker: PathBuf,
     python: PathBuf,
-    note: Option<String>,
+    /// A warning if git says that the checkout is older than the round's.
+    pub note: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl Official {
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
         let folder = checker.canonicalize().map_err(Error::read(checker))?;
         let tools = folder.join("tools/submission/submission_checker");
-        let usage = |what: String| Error::Usage(format!("--checker {}: {what}", checker.display()));
+        let usage = |what: String| Error(format!("--checker {}: {what}", checker.display()));
         if !tools.join("main.py").is_file() {
             let what = "it has no tools/submission/submission_checker/main.py; is it a checkout \
                         of mlcommons/inference?";
@@ -73,21 +74,12 @@ impl Official {
             (false, text) => {
                 let python = official.python.display();
                 let last = text.lines().last().unwrap_or_default();
-                Err(Error::Usage(format!(
+                Err(Error(format!(
                     "--python {python}: MLCommons' scripts want numpy and PyYAML: {last}; name a \
                      Python that has them"
                 )))
             }
         }
-    }
-
-    /// A warning if git says that the checkout is older than the round's.
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
-    }
-
-    pub fn folder(&self) -> &Path {
-        &self.checker
     }
 
     /// Runs the verifier of each compliance run of a newly built tree. Call this before
@@ -197,8 +189,8 @@ impl Official {
         command
             .arg(script)
             .arg("--input")
-            .arg(absolute(built.tree.root())?)
-            .args(["--submitter", built.tree.submitter()])
+            .arg(absolute(&built.tree.root)?)
+            .args(["--submitter", &built.tree.submitter])
             .arg("--backup")
             .arg(&backup);
         let (good, text) = self.output(command)?;
@@ -220,15 +212,15 @@ impl Official {
         let mut command = self.script(&self.checker.join("tools/submission"));
         command
             .args(["-m", "submission_checker.main", "--input"])
-            .arg(absolute(tree.root())?)
-            .args(["--version", version, "--submitter", tree.submitter()])
+            .arg(absolute(&tree.root)?)
+            .args(["--version", version, "--submitter", &tree.submitter])
             .arg("--csv")
             .arg(&csv);
         let (good, text) = self.output(command)?;
         for file in [csv.clone(), csv.with_extension("json")] {
             let _ = std::fs::remove_file(file);
         }
-        let root = format!("{}/", absolute(tree.root())?.display());
+        let root = format!("{}/", absolute(&tree.root)?.display());
         let lines = telling(&text).into_iter();
         Ok(ScriptResult {
             what: format!("the submission checker, --version {version}"),

@@ -72,7 +72,7 @@ pub fn describe(
         (Some(config), Some(all)) => every_node(args, config, all),
         (Some(_), None) => {
             let what = "--config is the frontend's: `qdl describe --config F.yaml`";
-            Err(Error::Usage(what.to_owned()))
+            Err(Error(what.to_owned()))
         }
         (None, _) => run(args, role, version),
     })
@@ -81,7 +81,7 @@ pub fn describe(
 fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Outcome, Error> {
     let folder = args.output.clone().unwrap_or_default();
     let mut outcome = Outcome::Good;
-    for told in all(config).map_err(Error::Usage)? {
+    for told in all(config).map_err(Error)? {
         let (machine, yaml) = match told.said {
             Ok(said) => said,
             Err(why) => {
@@ -90,10 +90,10 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Out
                 continue;
             }
         };
-        let name = Name::new(&told.node).map_err(Error::Usage)?;
+        let name = Name::new(&told.node).map_err(Error)?;
         let path = folder.join(manifest::node_json(&name));
         let node: Node = serde_json::from_str(&machine)
-            .map_err(|e| Error::Usage(format!("{}'s description is not one: {e}", told.node)))?;
+            .map_err(|e| Error(format!("{}'s description is not one: {e}", told.node)))?;
         error::write_json(&path, &node)?;
         // Ignore a closed pipe.
         let _ = writeln!(std::io::stdout(), "{}", path.display());
@@ -117,9 +117,9 @@ fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<Outcome, Error>
             None => Node::of_this_machine(role, version),
             Some(root) => Node::below(root, role, version),
         };
-        let mut node = node.map_err(|e| Error::Usage(e.to_string()))?;
+        let mut node = node.map_err(|e| Error(e.to_string()))?;
         node.node = args.name.clone().unwrap_or(node.node);
-        let text = serde_json::to_string_pretty(&node).map_err(|e| Error::Usage(e.to_string()))?;
+        let text = serde_json::to_string_pretty(&node).map_err(|e| Error(e.to_string()))?;
         text + "\n"
     };
     match &args.output {

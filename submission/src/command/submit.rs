@@ -91,7 +91,7 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     let official = args.checker.as_deref();
     let official = official.map(|checker| Official::new(checker, &args.python, &round));
     let official = official.transpose()?;
-    if let Some(note) = official.as_ref().and_then(Official::note) {
+    if let Some(note) = official.as_ref().and_then(|o| o.note.as_deref()) {
         eprintln!("note: {note}");
     }
     let rehearsal = args.rehearsal.as_deref();
@@ -100,7 +100,7 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
         Some(_) => rehearsal,
         None => rehearsal.map(Rehearsal::without_checker),
     };
-    let checkout = official.as_ref().map(Official::folder);
+    let checkout = official.as_ref().map(|o| &*o.checker);
     let tree = Tree::new(&args.output, args.division, &form.submitter);
     let (mut scripts, mut of_runs) = (Vec::new(), Vec::new());
     if !args.runs.is_empty() {

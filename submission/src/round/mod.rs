@@ -250,7 +250,7 @@ impl Round {
         let known = BUILT_IN.iter().find(|(n, _)| *n == name);
         let Some((_, text)) = known else {
             let all: Vec<_> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-            return Err(Error::Usage(format!(
+            return Err(Error(format!(
                 "round {name:?} is not built in; there is {}, or give a file that ends in .yaml",
                 all.join(", ")
             )));
