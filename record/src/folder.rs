@@ -24,8 +24,7 @@ const LOG: &str = "latency.hlog";
 /// # Errors
 /// The system cannot write the file.
 pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
-    let json = serde_json::to_vec_pretty(summary)?;
-    fs::write(folder.join(SUMMARY), [json, b"\n".to_vec()].concat())
+    write(&folder.join(SUMMARY), serde_json::to_vec_pretty(summary)?)
 }
 
 /// Writes `timeline.json`.
@@ -33,8 +32,12 @@ pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
 /// # Errors
 /// The system cannot write the file.
 pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
-    let json = serde_json::to_vec(timeline)?;
-    fs::write(folder.join(TIMELINE), [json, b"\n".to_vec()].concat())
+    write(&folder.join(TIMELINE), serde_json::to_vec(timeline)?)
+}
+
+fn write(path: &Path, mut json: Vec<u8>) -> io::Result<()> {
+    json.push(b'\n');
+    fs::write(path, json)
 }
 
 /// Why a file of a run cannot be read or written: one line with the path.

@@ -115,10 +115,3 @@ impl NodeRecord {
         (&self.host, self.machine.as_deref(), self.boot.as_deref())
     }
 }
-
-impl Manifest {
-    /// All nodes, the frontend first.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeRecord> {
-        std::iter::once(&self.frontend).chain(&self.accelerators)
-    }
-}

@@ -24,16 +24,11 @@ pub struct ReportArgs {
     output: Option<PathBuf>,
 }
 
-/// How the command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The page is written.
-    Good,
-    /// The usage was wrong, a run cannot be read, or the page cannot be written.
-    Setup,
-}
-
-fn make(args: &ReportArgs) -> Result<PathBuf, FileError> {
+/// Makes the page, and prints its path unless `quiet`.
+///
+/// # Errors
+/// [`FileError`] names the file: a run cannot be read, or the page cannot be written.
+pub fn command(args: &ReportArgs, quiet: bool) -> Result<(), FileError> {
     let runs = args.runs.iter().map(|path| read_all(path));
     let runs: Vec<Vec<RunFolder>> = runs.collect::<Result<_, _>>()?;
     let runs = runs.concat();
@@ -44,21 +39,8 @@ fn make(args: &ReportArgs) -> Result<PathBuf, FileError> {
         (None, _) => PathBuf::from("compare.html"),
     };
     put(&out, &html(&runs))?;
-    Ok(out)
-}
-
-/// Makes the page, and prints its path unless `quiet`.
-pub fn command(args: &ReportArgs, quiet: bool) -> Outcome {
-    match make(args) {
-        Ok(path) => {
-            if !quiet {
-                println!("{}", path.display());
-            }
-            Outcome::Good
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            Outcome::Setup
-        }
+    if !quiet {
+        println!("{}", out.display());
     }
+    Ok(())
 }

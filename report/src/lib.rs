@@ -41,7 +41,7 @@ use std::{
 
 use record::{FileError, RunFolder};
 
-pub use command::{Outcome, ReportArgs, command};
+pub use command::{ReportArgs, command};
 pub use embedded::read_all;
 pub use live::{RunEnd, SoFar, State, so_far};
 pub use page::{STYLE, script};

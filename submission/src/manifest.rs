@@ -43,9 +43,9 @@ const FORMAT: u32 = 1;
 
 /// All nodes with their roles, the frontend first.
 pub(crate) fn nodes(manifest: &Manifest) -> impl Iterator<Item = (Role, &NodeRecord)> {
-    let accelerators = std::iter::repeat(Role::Accelerator);
-    let roles = std::iter::once(Role::Frontend).chain(accelerators);
-    roles.zip(manifest.nodes())
+    let accelerators = manifest.accelerators.iter();
+    let accelerators = accelerators.map(|node| (Role::Accelerator, node));
+    std::iter::once((Role::Frontend, &manifest.frontend)).chain(accelerators)
 }
 
 /// Writes the manifest into `folder` before the run, with a copy of each file. `files` holds names
