@@ -244,7 +244,6 @@ impl Tree {
         named(&self.own().join("results"))
     }
 
-    /// All results of a system.
     pub fn results(&self, system: &Name) -> Vec<ResultId> {
         let of_system = self.own().join("results").join(system);
         let results = named(&of_system).into_iter().flat_map(|model| {

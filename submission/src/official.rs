@@ -35,8 +35,18 @@ pub struct ScriptResult {
     pub is_checker: bool,
 }
 
+impl ScriptResult {
+    fn new(what: String, good: bool, text: &str) -> Self {
+        ScriptResult {
+            what,
+            good,
+            lines: telling(text),
+            is_checker: false,
+        }
+    }
+}
+
 impl Official {
-    /// Opens a checkout of mlcommons/inference.
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
         let folder = checker.canonicalize().map_err(Error::read(checker))?;
         let tools = folder.join("tools/submission/submission_checker");
@@ -138,12 +148,7 @@ impl Official {
             error::write(&folder.join(file), &text)?;
         }
         let what = format!("{name} of {} {}", with.place.model, with.place.scenario);
-        Ok(ScriptResult {
-            what,
-            good,
-            lines: telling(&text),
-            is_checker: false,
-        })
+        Ok(ScriptResult::new(what, good, &text))
     }
 
     fn fill(&self, arg: &str, with: &ScriptValues<'_>) -> String {
@@ -197,15 +202,10 @@ impl Official {
         let _ = std::fs::remove_dir_all(&backup);
         // The script returns 0 on errors too.
         let good = good && !text.contains("ERROR");
-        Ok(ScriptResult {
-            what: "truncation of accuracy logs".to_owned(),
-            good,
-            lines: telling(&text),
-            is_checker: false,
-        })
+        let what = "truncation of accuracy logs".to_owned();
+        Ok(ScriptResult::new(what, good, &text))
     }
 
-    /// Runs the submission checker on a tree.
     pub fn check(&self, round: &Round, tree: &layout::Tree) -> Result<ScriptResult, Error> {
         let version = round.checker_version.as_str();
         let csv = std::env::temp_dir().join(format!("qdl-checker-{}.csv", std::process::id()));
@@ -221,12 +221,10 @@ impl Official {
             let _ = std::fs::remove_file(file);
         }
         let root = format!("{}/", absolute(&tree.root)?.display());
-        let lines = telling(&text).into_iter();
+        let what = format!("the submission checker, --version {version}");
         Ok(ScriptResult {
-            what: format!("the submission checker, --version {version}"),
-            good,
-            lines: lines.map(|l| l.replace(&root, "")).collect(),
             is_checker: true,
+            ..ScriptResult::new(what, good, &text.replace(&root, ""))
         })
     }
 

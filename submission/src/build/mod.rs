@@ -84,7 +84,6 @@ impl Material<'_> {
     }
 }
 
-/// Builds the tree below `root`.
 pub fn build(material: &Material<'_>, root: &Path) -> Result<BuiltTree, Error> {
     let tree = Tree::new(root, material.division, &material.form.submitter);
     if tree.own().exists() {

@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 use super::{files::is_empty, *};
 use crate::{describe, error};
 
-/// Checks `systems/SYSTEM.json`.
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);
     if !path.is_file() {
