@@ -1,13 +1,13 @@
 //! Reads and writes a run's folder: `summary.json` and the files beside it.
 
-use std::{collections::BTreeMap, fmt, fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    COPIES, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations, histograms,
+    COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations, histograms,
     timeline::Timeline,
 };
 
@@ -38,35 +38,6 @@ pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
 fn write(path: &Path, mut json: Vec<u8>) -> io::Result<()> {
     json.push(b'\n');
     fs::write(path, json)
-}
-
-/// Why a file of a run cannot be read or written: one line with the path.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct FileError(String);
-
-impl FileError {
-    /// The system cannot read the file.
-    pub fn read(path: &Path) -> impl FnOnce(io::Error) -> FileError {
-        let advice = "name the folder of a run, or a page that was made of one";
-        move |e| FileError(format!("cannot read {}: {e}; {advice}", path.display()))
-    }
-
-    /// The system cannot write the file. `what` ends in a blank: `histograms to `.
-    pub fn write(what: &str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
-        let advice = "check that the folder exists and has room";
-        move |e| {
-            FileError(format!(
-                "cannot write {what}{}: {e}; {advice}",
-                path.display()
-            ))
-        }
-    }
-
-    /// The file's content is invalid.
-    pub fn content<E: fmt::Display>(path: &Path) -> impl FnOnce(E) -> FileError {
-        move |why| FileError(format!("{}: {why}", path.display()))
-    }
 }
 
 /// All data of one run. In JSON, the contents of its files; [`RunFolder::open`] derives the rest.

@@ -20,7 +20,7 @@ use hdrhistogram::{
     },
 };
 
-use super::{Stage, TokenTime, folder::FileError};
+use super::{FileError, Stage, TokenTime};
 
 /// Table lines per halving of the distance to 100 %, as in HdrHistogram's tools.
 const TICKS: u32 = 5;
