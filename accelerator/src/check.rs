@@ -15,7 +15,7 @@ use crate::{node::Accelerator, pipeline::WarmUp};
 
 /// The facts of the check, as a page.
 pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
-    let mut page = Page::new();
+    let mut page = Page::default();
     page.fact("node", &config.node);
     let model = &accelerator.model;
     let inputs: Vec<_> = model.inputs.iter().map(TensorSpec::to_string).collect();

@@ -13,10 +13,7 @@ use accelerator::{
 };
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 use qdl::run::Stop;
-use submission::{
-    command::{DescribeArgs, Outcome},
-    describe::Role,
-};
+use submission::{command::DescribeArgs, describe::Role};
 
 const OK: u8 = 0;
 /// The setup failed (configuration, model or port): nothing was served.
@@ -74,10 +71,8 @@ fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
         _ => {
             let args: DescribeArgs = cli::arguments(matches);
             let version = env!("CARGO_PKG_VERSION");
-            match submission::command::describe(&args, Role::Accelerator, version, None) {
-                Outcome::Good => OK,
-                _ => SETUP,
-            }
+            submission::command::describe(&args, Role::Accelerator, version, None)
+                .map_or_else(failed, |_| OK)
         }
     }
 }

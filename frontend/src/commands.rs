@@ -6,7 +6,7 @@ mod tune;
 use accelerator::cli::{self, Screen, TopologyArgs};
 use clap::{ArgMatches, Command};
 use qdl::topology::NodeProgram;
-use submission::command::{DescribeArgs, Outcome, SubmitArgs};
+use submission::command::{DescribeArgs, SubmitArgs};
 
 use crate::{compliance::describe, exit::ExitCode};
 
@@ -35,10 +35,8 @@ pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
             .map_or_else(failed, |()| ExitCode::Good),
         "describe" => exit_code(describe::command(&cli::arguments(matches))),
         "tune" => tune::command(&cli::arguments(matches), screen.quiet),
-        "report" => match report::command(&cli::arguments(matches), screen.quiet) {
-            report::Outcome::Good => ExitCode::Good,
-            report::Outcome::Setup => ExitCode::Setup,
-        },
+        "report" => report::command(&cli::arguments(matches), screen.quiet)
+            .map_or_else(failed, |()| ExitCode::Good),
         _ => exit_code(submission::command::submit(
             &cli::arguments(matches),
             screen.quiet,
@@ -46,11 +44,11 @@ pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
     }
 }
 
-fn exit_code(outcome: Outcome) -> ExitCode {
-    match outcome {
-        Outcome::Good => ExitCode::Good,
-        Outcome::Findings => ExitCode::Invalid,
-        Outcome::Setup => ExitCode::Setup,
+fn exit_code(good: Result<bool, submission::Error>) -> ExitCode {
+    match good {
+        Ok(true) => ExitCode::Good,
+        Ok(false) => ExitCode::Invalid,
+        Err(error) => failed(error),
     }
 }
 

@@ -99,45 +99,32 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// Ids that distinguish machines.
-pub(crate) struct MachineIds<'a> {
-    pub host: &'a str,
-    pub machine: Option<&'a str>,
-    pub boot: Option<&'a str>,
-}
+/// Ids that distinguish machines: host name, machine-id and boot-id.
+pub(crate) type MachineIds<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
 
 impl NodeFacts {
     /// Whether both nodes are on one machine; `None` if unknown.
     pub fn same_machine(&self, other: &NodeFacts) -> Option<bool> {
-        self.ids().same(&other.ids())
+        same_machine(self.ids(), other.ids())
     }
 
     fn ids(&self) -> MachineIds<'_> {
-        MachineIds {
-            host: &self.host,
-            machine: self.machine.as_deref(),
-            boot: self.boot.as_deref(),
-        }
+        (&self.host, self.machine.as_deref(), self.boot.as_deref())
     }
 }
 
-impl MachineIds<'_> {
-    /// Whether both are one machine; `None` if unknown.
-    ///
-    /// Two live nodes with equal boot-ids share a kernel, whatever their addresses, network
-    /// namespaces or containers. Two kernels are two machines, or guests that look like machines.
-    /// The machine-id counts only without a boot-id: copied images share it, and containers have
-    /// their own or none. So equal machine-ids mean one machine only with equal host names;
-    /// different ones mean two.
-    pub(crate) fn same(&self, other: &MachineIds<'_>) -> Option<bool> {
-        if let (Some(a), Some(b)) = (self.boot, other.boot) {
-            return Some(a == b);
-        }
-        match (self.machine, other.machine) {
-            (Some(a), Some(b)) if a != b => Some(false),
-            (Some(_), Some(_)) if self.host == other.host => Some(true),
-            _ => None,
-        }
+/// Whether both are one machine; `None` if unknown.
+///
+/// Two live nodes with equal boot-ids share a kernel, whatever their addresses, network namespaces
+/// or containers. Two kernels are two machines, or guests that look like machines. The machine-id
+/// counts only without a boot-id: copied images share it, and containers have their own or none. So
+/// equal machine-ids mean one machine only with equal host names; different ones mean two.
+pub(crate) fn same_machine(one: MachineIds<'_>, other: MachineIds<'_>) -> Option<bool> {
+    match (one, other) {
+        ((.., Some(a)), (.., Some(b))) => Some(a == b),
+        ((_, Some(a), _), (_, Some(b), _)) if a != b => Some(false),
+        ((host, Some(_), _), (other, Some(_), _)) if host == other => Some(true),
+        _ => None,
     }
 }
 

@@ -1,17 +1,13 @@
 //! Reads and writes a run's folder: `summary.json` and the files beside it.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    COPIES, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations, histograms,
+    COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations, histograms,
     timeline::Timeline,
 };
 
@@ -28,8 +24,7 @@ const LOG: &str = "latency.hlog";
 /// # Errors
 /// The system cannot write the file.
 pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
-    let json = serde_json::to_vec_pretty(summary)?;
-    fs::write(folder.join(SUMMARY), [json, b"\n".to_vec()].concat())
+    write(&folder.join(SUMMARY), serde_json::to_vec_pretty(summary)?)
 }
 
 /// Writes `timeline.json`.
@@ -37,121 +32,93 @@ pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
 /// # Errors
 /// The system cannot write the file.
 pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
-    let json = serde_json::to_vec(timeline)?;
-    fs::write(folder.join(TIMELINE), [json, b"\n".to_vec()].concat())
+    write(&folder.join(TIMELINE), serde_json::to_vec(timeline)?)
 }
 
-/// Error of reading a run.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The system cannot read the file.
-    #[error(
-        "cannot read {}: {source}; name the folder of a run, or a page that was made of one",
-        path.display()
-    )]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file's content is invalid.
-    #[error("{}: {why}", path.display())]
-    Content {
-        /// Path of the file.
-        path: PathBuf,
-        /// Description of the error.
-        why: String,
-    },
+fn write(path: &Path, mut json: Vec<u8>) -> io::Result<()> {
+    json.push(b'\n');
+    fs::write(path, json)
 }
 
-/// All data of one run.
-#[derive(Clone, Debug, Default)]
+/// All data of one run. In JSON, the contents of its files; [`RunFolder::open`] derives the rest.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunFolder {
     /// The run's name: its folder's name.
     pub name: String,
-    /// The content of `summary.json`.
-    pub summary: Summary,
+    /// The content of `summary.json`, including keys of later versions.
+    #[serde(rename = "summary")]
+    pub raw: Value,
     /// The run's timeline, if it has one.
     pub timeline: Option<Timeline>,
-    /// Histograms in nanoseconds, by their keys.
-    pub histograms: BTreeMap<String, Histogram<u64>>,
-    /// The run's start, in seconds since 1970.
-    pub began: Option<f64>,
-    /// The text of the log of histograms.
+    /// The text of the log of histograms, `latency.hlog`.
     pub hlog: Option<String>,
     /// The content of `run.json`.
+    #[serde(rename = "run")]
     pub manifest: Option<Manifest>,
     /// The nodes' configurations, by the names of their copies.
     pub configurations: BTreeMap<String, Value>,
-    /// The content of `summary.json`, including keys of later versions.
-    pub raw: Value,
+    /// The content of `summary.json`.
+    #[serde(skip)]
+    pub summary: Summary,
+    /// Histograms in nanoseconds, by their keys.
+    #[serde(skip)]
+    pub histograms: BTreeMap<String, Histogram<u64>>,
+    /// The run's start, in seconds since 1970.
+    #[serde(skip)]
+    pub began: Option<f64>,
     /// Missing files, and what the page lacks without each.
+    #[serde(skip)]
     pub missing: Vec<String>,
 }
 
-fn content(path: &Path, why: &dyn ToString) -> ReadError {
-    ReadError::Content {
-        path: path.to_owned(),
-        why: why.to_string(),
-    }
-}
-
 /// Returns a file's text; `None` if the file does not exist.
-fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
+fn text_of(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ReadError::Io {
-            path: path.to_owned(),
-            source,
-        }),
+        text => text.map(Some).map_err(FileError::read(path)),
     }
 }
 
 /// Returns a file's JSON; `None` if the file does not exist.
-fn json_of<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ReadError> {
+fn json_of<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let text = text_of(path)?;
     let value = text.map(|text| serde_json::from_str(&text));
-    value.transpose().map_err(|e| content(path, &e))
+    value.transpose().map_err(FileError::content(path))
 }
 
 impl RunFolder {
     /// Reads a run's folder.
     ///
     /// # Errors
-    /// [`ReadError`] names the file. Missing optional files are no error: [`RunFolder::missing`]
+    /// [`FileError`] names the file. Missing optional files are no error: [`RunFolder::missing`]
     /// names them.
-    pub fn read(path: &Path) -> Result<RunFolder, ReadError> {
+    pub fn read(path: &Path) -> Result<RunFolder, FileError> {
         let file = path.join(SUMMARY);
-        let text = fs::read_to_string(&file).map_err(|source| ReadError::Io {
-            path: file.clone(),
-            source,
-        })?;
-        let raw: Value = serde_json::from_str(&text).map_err(|e| content(&file, &e))?;
-        let summary = Summary::deserialize(&raw).map_err(|e| content(&file, &e))?;
+        let text = fs::read_to_string(&file).map_err(FileError::read(&file))?;
         let mut run = RunFolder {
             name: name_of(path),
-            summary,
-            raw,
+            raw: serde_json::from_str(&text).map_err(FileError::content(&file))?,
+            timeline: json_of(&path.join(TIMELINE))?,
+            manifest: json_of(&path.join(MANIFEST))?,
+            configurations: configurations::read(&path.join(COPIES)),
+            hlog: text_of(&path.join(LOG))?,
             ..RunFolder::default()
         };
-        run.timeline = json_of(&path.join(TIMELINE))?;
-        run.manifest = json_of(&path.join(MANIFEST))?;
-        run.configurations = configurations::read(&path.join(COPIES));
-        let file = path.join(LOG);
-        run.hlog = text_of(&file)?;
-        run.open().map_err(|why| content(&file, &why))?;
+        let opened = run.open();
+        opened.map_err(|(file, why)| FileError::content(&path.join(file))(why))?;
         Ok(run)
     }
 
-    /// Parses the files' texts and fills in the fields that follow from them.
+    /// Parses the files' contents and fills in the fields that follow from them.
     ///
     /// # Errors
-    /// The log of histograms is malformed.
-    pub fn open(&mut self) -> Result<(), String> {
+    /// The name of a malformed file, and why it is malformed.
+    pub fn open(&mut self) -> Result<(), (&'static str, String)> {
+        let summary = Summary::deserialize(&self.raw);
+        self.summary = summary.map_err(|e| (SUMMARY, e.to_string()))?;
         if let Some(log) = &self.hlog {
-            self.histograms = histograms::read_log(log)?;
+            self.histograms = histograms::read_log(log).map_err(|why| (LOG, why))?;
             self.began = histograms::began(log);
         } else {
             self.missing.push(format!(

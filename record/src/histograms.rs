@@ -20,20 +20,7 @@ use hdrhistogram::{
     },
 };
 
-use super::{Stage, TokenTime};
-
-/// Error of writing a file of histograms.
-#[derive(Debug, thiserror::Error)]
-pub enum SaveError {
-    /// The system cannot write the file.
-    #[error("cannot write histograms to {}: {error}; check that the folder exists and has room", path.display())]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-}
+use super::{FileError, Stage, TokenTime};
 
 /// Table lines per halving of the distance to 100 %, as in HdrHistogram's tools.
 const TICKS: u32 = 5;
@@ -119,22 +106,20 @@ pub fn file_names(prefix: &str) -> Vec<String> {
 /// ([`write_hgrm`], in microseconds) into `folder`, and returns the files' paths.
 ///
 /// # Errors
-/// [`SaveError::Io`] names the file.
+/// [`FileError`] names the file.
 pub fn save(
     histograms: &[(&'static str, Histogram<u64>)],
     folder: &Path,
     prefix: &str,
     started: SystemTime,
     duration: Duration,
-) -> Result<Vec<PathBuf>, SaveError> {
+) -> Result<Vec<PathBuf>, FileError> {
     let mut files = Vec::with_capacity(1 + histograms.len());
     let mut write = |name: String, bytes: io::Result<Vec<u8>>| {
         let path = folder.join(name);
-        match bytes.and_then(|b| fs::write(&path, b)) {
-            Ok(()) => files.push(path),
-            Err(error) => return Err(SaveError::Io { path, error }),
-        }
-        Ok(())
+        let written = bytes.and_then(|b| fs::write(&path, b));
+        let written = written.map_err(FileError::write("histograms to ", &path));
+        written.map(|()| files.push(path))
     };
     let mut log = Vec::new();
     let written = write_log(histograms, started, duration, &mut log);

@@ -22,6 +22,7 @@ mod batches;
 mod configurations;
 mod correctness;
 mod engine;
+mod error;
 mod facts;
 mod folder;
 mod histograms;
@@ -44,11 +45,10 @@ pub use engine::{
     CacheState, Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
     PrefixCache,
 };
+pub use error::FileError;
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
-pub use folder::{
-    HISTOGRAMS, ReadError, RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline,
-};
-pub use histograms::{SaveError, file_names, save};
+pub use folder::{HISTOGRAMS, RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline};
+pub use histograms::{file_names, save};
 pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
 pub use loadgen::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,

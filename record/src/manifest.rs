@@ -6,7 +6,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{NodeFacts, PrefixCache, facts::MachineIds};
+use super::{
+    NodeFacts, PrefixCache,
+    facts::{MachineIds, same_machine},
+};
 
 /// Name of the manifest's file.
 pub const MANIFEST: &str = "run.json";
@@ -105,21 +108,10 @@ impl NodeRecord {
 
     /// Whether two nodes run on one machine; `None` if unknown.
     pub fn same_machine(&self, other: &NodeRecord) -> Option<bool> {
-        self.ids().same(&other.ids())
+        same_machine(self.ids(), other.ids())
     }
 
     fn ids(&self) -> MachineIds<'_> {
-        MachineIds {
-            host: &self.host,
-            machine: self.machine.as_deref(),
-            boot: self.boot.as_deref(),
-        }
-    }
-}
-
-impl Manifest {
-    /// All nodes, the frontend first.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeRecord> {
-        std::iter::once(&self.frontend).chain(&self.accelerators)
+        (&self.host, self.machine.as_deref(), self.boot.as_deref())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::RunRecord;
+use super::{AcceleratorRecord, RunRecord};
 
 /// Collects one line for each pair of counts that differ.
 #[derive(Default)]
@@ -92,31 +92,21 @@ fn compare_connections(run: &RunRecord, all: &mut Comparison) {
             ("samples issued and sent again", due),
         );
     }
-    let posted = (format!("writes posted{warm_up}"), sum([l.posted, l.warmed]));
-    let arrivals = sum([l.responses, l.late_dropped, refused, l.warmed]);
-    let arrivals = (format!("responses and late answers{warm_up}"), arrivals);
+    let posted = format!("writes posted{warm_up}");
+    let posted = (posted.as_str(), sum([l.posted, l.warmed]));
+    let arrivals = format!("responses and late answers{warm_up}");
+    let arrived = sum([l.responses, l.late_dropped, refused, l.warmed]);
+    let arrivals = (arrivals.as_str(), arrived);
     let ends = total.rx.writes.saturating_sub(total.rx.parts);
+    let refusals = ("samples refused", refused);
     let warmed = ("samples of the warm-up", l.warmed);
-    all.same(
-        ("writes of the connections", total.tx.writes),
-        (&posted.0, posted.1),
-    );
-    all.same(
-        ("refusals of the connections", total.refused),
-        ("samples refused", refused),
-    );
-    all.same(
-        ("arrivals of the connections", ends),
-        (&arrivals.0, arrivals.1),
-    );
-    all.same(
-        ("samples that warmed the connections up", total.warmed),
-        warmed,
-    );
-    all.same(
-        ("samples of the connections", total.samples),
-        ("responses", l.responses),
-    );
+    let responses = ("responses", l.responses);
+    all.same(("writes of the connections", total.tx.writes), posted);
+    all.same(("refusals of the connections", total.refused), refusals);
+    all.same(("arrivals of the connections", ends), arrivals);
+    let words = "samples that warmed the connections up";
+    all.same((words, total.warmed), warmed);
+    all.same(("samples of the connections", total.samples), responses);
 
     for c in run.system.connections.iter().filter(|c| c.lost.is_empty()) {
         let name = &c.name;
@@ -162,31 +152,19 @@ fn compare_connections(run: &RunRecord, all: &mut Comparison) {
     if (l.lost_connections, l.emptied) != (0, 0) {
         return;
     }
-    if let Some(arrived) = accelerators
-        .iter()
-        .map(|a| a.arrived)
-        .collect::<Option<Vec<_>>>()
-    {
-        all.same(
-            ("samples that arrived at the accelerators", sum(arrived)),
-            posted,
-        );
+    let total_of = |of: fn(&AcceleratorRecord) -> Option<u64>| {
+        let mut each = accelerators.iter();
+        each.try_fold(0u64, |sum, a| Some(sum.saturating_add(of(a)?)))
+    };
+    if let Some(n) = total_of(|a| a.arrived) {
+        all.same(("samples that arrived at the accelerators", n), posted);
     }
-    let reported = accelerators.iter();
-    let reported = reported.map(|a| Some(sum([a.samples?, a.refused])));
-    if let Some(reported) = reported.collect::<Option<Vec<_>>>() {
-        all.same(
-            ("samples answered by the accelerators", sum(reported)),
-            arrivals,
-        );
+    if let Some(n) = total_of(|a| Some(sum([a.samples?, a.refused]))) {
+        all.same(("samples answered by the accelerators", n), arrivals);
     }
-    if let Some(parts) = accelerators
-        .iter()
-        .map(|a| a.parts)
-        .collect::<Option<Vec<_>>>()
-    {
+    if let Some(n) = total_of(|a| a.parts) {
         let received = ("parts that came over the connections", total.rx.parts);
-        all.same(("parts posted by the accelerators", sum(parts)), received);
+        all.same(("parts posted by the accelerators", n), received);
     }
 }
 

@@ -35,10 +35,11 @@ pub struct ServedConnection {
 
 /// Maximum number of ended connections that one session's report keeps apart. Later ones are added
 /// to an earlier epoch of the same connection.
-pub const MOST_ENDED: usize = 4_096;
+const MOST_ENDED: usize = 4_096;
 
 impl ServedConnection {
-    /// Appends this connection to `ended`, or adds it to an earlier epoch from [`MOST_ENDED`] on.
+    /// Appends this connection to `ended`, or adds it to an earlier epoch from
+    /// `MOST_ENDED` on.
     pub fn put_on(self, ended: &mut Vec<ServedConnection>) {
         let full = ended.len() >= MOST_ENDED;
         let same = |c: &&mut ServedConnection| full && c.connection == self.connection;

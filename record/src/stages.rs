@@ -62,29 +62,24 @@ impl Stage {
 
     /// Returns the stage's key in JSON, which is its tag in logs and part of file names.
     pub fn key(self) -> &'static str {
-        match self {
-            Stage::Failed => "failed_attempts",
-            Stage::IssueToPost => "issue_to_post",
-            Stage::Network => "network",
-            Stage::Queue => "queue",
-            Stage::Compute => "compute",
-            Stage::Completion => "completion",
-            Stage::RoundTrip => "round_trip",
-            Stage::Total => "total",
-        }
+        self.names().0
     }
 
     /// Returns the stage's name in the table.
     pub fn label(self) -> &'static str {
+        self.names().1
+    }
+
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Stage::Failed => "failed attempts",
-            Stage::IssueToPost => "issue -> post",
-            Stage::Network => "network, out and back",
-            Stage::Queue => "batch wait",
-            Stage::Compute => "inference",
-            Stage::Completion => "completion",
-            Stage::RoundTrip => "round trip",
-            Stage::Total => "total",
+            Stage::Failed => ("failed_attempts", "failed attempts"),
+            Stage::IssueToPost => ("issue_to_post", "issue -> post"),
+            Stage::Network => ("network", "network, out and back"),
+            Stage::Queue => ("queue", "batch wait"),
+            Stage::Compute => ("compute", "inference"),
+            Stage::Completion => ("completion", "completion"),
+            Stage::RoundTrip => ("round_trip", "round trip"),
+            Stage::Total => ("total", "total"),
         }
     }
 }

@@ -28,18 +28,6 @@ pub enum Mode {
     Submission,
 }
 
-impl Mode {
-    /// The mode's name in JSON.
-    pub fn key(self) -> &'static str {
-        match self {
-            Mode::Performance => "performance",
-            Mode::Accuracy => "accuracy",
-            Mode::FindPeak => "find_peak",
-            Mode::Submission => "submission",
-        }
-    }
-}
-
 /// Payload of the answered samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -39,23 +39,21 @@ impl TokenTime {
 
     /// Returns the time's key in JSON, which is its tag in logs and part of file names.
     pub fn key(self) -> &'static str {
-        match self {
-            TokenTime::Ttft => "ttft",
-            TokenTime::Tpot => "tpot",
-            TokenTime::FirstAccelerator => "first_accelerator",
-            TokenTime::FirstNetwork => "first_network",
-            TokenTime::PartNetwork => "part_network",
-        }
+        self.names().0
     }
 
     /// Returns the time's name in the table.
     pub fn label(self) -> &'static str {
+        self.names().1
+    }
+
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            TokenTime::Ttft => "TTFT",
-            TokenTime::Tpot => "TPOT",
-            TokenTime::FirstAccelerator => "accelerator, first token",
-            TokenTime::FirstNetwork => "network, first token",
-            TokenTime::PartNetwork => "network, each part",
+            TokenTime::Ttft => ("ttft", "TTFT"),
+            TokenTime::Tpot => ("tpot", "TPOT"),
+            TokenTime::FirstAccelerator => ("first_accelerator", "accelerator, first token"),
+            TokenTime::FirstNetwork => ("first_network", "network, first token"),
+            TokenTime::PartNetwork => ("part_network", "network, each part"),
         }
     }
 }

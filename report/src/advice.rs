@@ -10,23 +10,14 @@ use crate::{
 };
 
 /// A card: name of the cause, what is seen, what it means, and what to change.
-fn card(name: &str, rows: [&str; 3], first: bool) -> String {
+fn card(finding: &Finding, first: bool) -> String {
     let class = if first { "card first" } else { "card" };
-    let rows = ["Seen", "Means", "Turn"].iter().zip(rows);
-    let rows: String = rows
-        .map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", prose(text)))
-        .collect();
+    let name = escape(causes::name(finding.cause));
+    let (seen, means) = (prose(&finding.figure), prose(causes::means(finding.cause)));
+    let turn = prose(&finding.turn);
     format!(
-        "<li class=\"{class}\"><h3>{}</h3><dl>{rows}</dl></li>",
-        escape(name)
-    )
-}
-
-fn of_finding(f: &Finding, first: bool) -> String {
-    card(
-        causes::name(f.cause),
-        [&f.figure, causes::means(f.cause), &f.turn],
-        first,
+        "<li class=\"{class}\"><h3>{name}</h3><dl><dt>Seen</dt><dd>{seen}</dd>\
+         <dt>Means</dt><dd>{means}</dd><dt>Turn</dt><dd>{turn}</dd></dl></li>"
     )
 }
 
@@ -36,7 +27,7 @@ pub fn html(run: &RunFolder) -> String {
     // A cause that only older versions name has no text except its line.
     let findings = limits.findings.iter().enumerate();
     let cards = findings.filter(|(_, f)| f.cause != Cause::Other);
-    let cards = cards.map(|(i, finding)| of_finding(finding, i == 0));
+    let cards = cards.map(|(i, finding)| card(finding, i == 0));
     let cards: String = cards.collect();
     let is_other = limits.findings.first();
     let is_other = is_other.is_some_and(|f| f.cause == Cause::Other);

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use record::RunFolder;
+use record::{FileError, RunFolder};
 
-use crate::{Error, FILE, html, put, read_all};
+use crate::{FILE, html, put, read_all};
 
 /// Draws the page of one run, or one page that compares several runs.
 ///
@@ -14,7 +14,7 @@ use crate::{Error, FILE, html, put, read_all};
 /// same settings count as repetitions of one run.
 #[derive(Clone, Debug, Parser)]
 pub struct ReportArgs {
-    /// RunFolder folders, or pages
+    /// Run folders, or pages
     #[arg(required = true, value_name = "DIR")]
     runs: Vec<PathBuf>,
 
@@ -24,16 +24,11 @@ pub struct ReportArgs {
     output: Option<PathBuf>,
 }
 
-/// How the command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The page is written.
-    Good,
-    /// The usage was wrong, a run cannot be read, or the page cannot be written.
-    Setup,
-}
-
-fn make(args: &ReportArgs) -> Result<PathBuf, Error> {
+/// Makes the page, and prints its path unless `quiet`.
+///
+/// # Errors
+/// [`FileError`] names the file: a run cannot be read, or the page cannot be written.
+pub fn command(args: &ReportArgs, quiet: bool) -> Result<(), FileError> {
     let runs = args.runs.iter().map(|path| read_all(path));
     let runs: Vec<Vec<RunFolder>> = runs.collect::<Result<_, _>>()?;
     let runs = runs.concat();
@@ -44,21 +39,8 @@ fn make(args: &ReportArgs) -> Result<PathBuf, Error> {
         (None, _) => PathBuf::from("compare.html"),
     };
     put(&out, &html(&runs))?;
-    Ok(out)
-}
-
-/// Makes the page, and prints its path unless `quiet`.
-pub fn command(args: &ReportArgs, quiet: bool) -> Outcome {
-    match make(args) {
-        Ok(path) => {
-            if !quiet {
-                println!("{}", path.display());
-            }
-            Outcome::Good
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            Outcome::Setup
-        }
+    if !quiet {
+        println!("{}", out.display());
     }
+    Ok(())
 }

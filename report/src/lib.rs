@@ -35,34 +35,19 @@ mod pictures;
 pub mod text;
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
-use record::{ReadError, RunFolder};
+use record::{FileError, RunFolder};
 
-pub use command::{Outcome, ReportArgs, command};
+pub use command::{ReportArgs, command};
 pub use embedded::read_all;
 pub use live::{RunEnd, SoFar, State, so_far};
+pub use page::{STYLE, script};
 
 /// File name of the page in a run's folder.
 pub const FILE: &str = "report.html";
-
-/// Why a page was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A run cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The page cannot be written.
-    #[error("cannot write {}: {source}; check that the folder exists and has room", path.display())]
-    Write {
-        /// Path of the page.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-}
 
 /// The page of one run, or the comparison of several.
 pub fn html(runs: &[RunFolder]) -> String {
@@ -75,28 +60,14 @@ pub fn html(runs: &[RunFolder]) -> String {
 /// Writes the page of the run in `folder` into that folder, and returns the page's path.
 ///
 /// # Errors
-/// [`Error`] names the file: the run cannot be read, or the page cannot be written.
-pub fn write(folder: &Path) -> Result<PathBuf, Error> {
+/// [`FileError`] names the file: the run cannot be read, or the page cannot be written.
+pub fn write(folder: &Path) -> Result<PathBuf, FileError> {
     let run = RunFolder::read(folder)?;
     let path = folder.join(FILE);
     put(&path, &html(&[run]))?;
     Ok(path)
 }
 
-fn put(path: &Path, page: &str) -> Result<(), Error> {
-    fs::write(path, page).map_err(|source| Error::Write {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// The style sheet of every page.
-pub fn style() -> &'static str {
-    page::STYLE
-}
-
-/// The script of every page, as elements. It draws the charts of the document, and defines
-/// `drawCharts()`, which draws charts added since.
-pub fn script() -> String {
-    page::script()
+fn put(path: &Path, page: &str) -> Result<(), FileError> {
+    fs::write(path, page).map_err(FileError::write("", path))
 }

@@ -1,58 +1,25 @@
 //! Errors that stop a command. A defect of a tree is a [`crate::rules::RuleFinding`] instead.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, path::Path};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Why a command could not do its work.
+/// Why a command could not do its work: one line that names the file or the flag.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file that cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A file that cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A file whose content is invalid.
-    #[error("{}: {what}", path.display())]
-    Content {
-        /// Path of the file.
-        path: PathBuf,
-        /// What is wrong with the content.
-        what: String,
-    },
-    /// Wrong usage.
-    #[error("{0}")]
-    Usage(String),
-}
+#[error("{0}")]
+pub struct Error(pub(crate) String);
 
 impl Error {
-    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
-        let path = path.to_owned();
-        |source| Error::Read { path, source }
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Error {
+        move |e| Error(format!("cannot read {}: {e}", path.display()))
     }
 
-    pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
-        let path = path.to_owned();
-        |source| Error::Write { path, source }
+    pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Error {
+        move |e| Error(format!("cannot write {}: {e}", path.display()))
     }
 
-    pub(crate) fn content(path: &Path) -> impl FnOnce(String) -> Error + use<> {
-        let path = path.to_owned();
-        |what| Error::Content { path, what }
+    pub(crate) fn content(path: &Path) -> impl FnOnce(String) -> Error {
+        move |what| Error(format!("{}: {what}", path.display()))
     }
 }
 

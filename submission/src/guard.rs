@@ -34,15 +34,6 @@ rules! {
     CLEAN "guard.clean" "that build is of a commit and nothing else";
 }
 
-/// Fields of LoadGen's settings that the submitter may set from any source.
-const TARGETS: [&str; 6] = [
-    "server_target_qps",
-    "offline_expected_qps",
-    "single_stream_expected_latency_ns",
-    "multi_stream_expected_latency_ns",
-    "scenario",
-    "mode",
-];
 /// Fields whose values the round fixes: only mlperf.conf and user.conf may set them.
 const ROUNDS: [&str; 18] = [
     "min_duration_ms",
@@ -158,7 +149,7 @@ pub fn check_settings(round: &Round, run: &RunSettings) -> Vec<Refusal> {
         let by_file = user_conf.is_some_and(|name| from.starts_with(name));
         let by_round = by_file || ["default", "mlperf.conf"].contains(&from.as_str());
         let field = field.as_str();
-        if !by_round && ROUNDS.contains(&field) && !TARGETS.contains(&field) {
+        if !by_round && ROUNDS.contains(&field) {
             found.say(OVERRIDE, format!("{field} is set by {from}"));
         }
     }

@@ -30,7 +30,7 @@ const MAX_NAME: usize = 100;
 pub struct Name(String);
 
 impl Name {
-    /// Checks `text` and makes it a name.
+    /// Checks `text` and makes it a name. The error says what a name may contain.
     pub fn new(text: &str) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let good = !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('.');
@@ -166,9 +166,9 @@ impl Division {
 
 #[derive(Clone, Debug)]
 pub struct Tree {
-    root: PathBuf,
-    division: Division,
-    submitter: Name,
+    pub root: PathBuf,
+    pub division: Division,
+    pub submitter: Name,
 }
 
 /// One result: a scenario of a model on a system.
@@ -187,18 +187,6 @@ impl Tree {
             division,
             submitter: submitter.clone(),
         }
-    }
-
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub fn submitter(&self) -> &str {
-        &self.submitter
-    }
-
-    pub fn division(&self) -> Division {
-        self.division
     }
 
     /// `DIVISION/ORG`.
@@ -256,7 +244,6 @@ impl Tree {
         named(&self.own().join("results"))
     }
 
-    /// All results of a system.
     pub fn results(&self, system: &Name) -> Vec<ResultId> {
         let of_system = self.own().join("results").join(system);
         let results = named(&of_system).into_iter().flat_map(|model| {

@@ -43,16 +43,16 @@ const FORMAT: u32 = 1;
 
 /// All nodes with their roles, the frontend first.
 pub(crate) fn nodes(manifest: &Manifest) -> impl Iterator<Item = (Role, &NodeRecord)> {
-    let accelerators = std::iter::repeat(Role::Accelerator);
-    let roles = std::iter::once(Role::Frontend).chain(accelerators);
-    roles.zip(manifest.nodes())
+    let accelerators = manifest.accelerators.iter();
+    let accelerators = accelerators.map(|node| (Role::Accelerator, node));
+    std::iter::once((Role::Frontend, &manifest.frontend)).chain(accelerators)
 }
 
 /// Writes the manifest into `folder` before the run, with a copy of each file. `files` holds names
 /// of copies and paths of originals; `sent` holds names and texts of files that nodes sent.
 ///
 /// # Errors
-/// [`Error::Read`]: an original cannot be read. [`Error::Write`]: a file cannot be written.
+/// An original cannot be read, or a file cannot be written.
 pub fn begin(
     mut manifest: Manifest,
     folder: &Path,
@@ -66,7 +66,7 @@ pub fn begin(
     if folder.join(MANIFEST).is_file() {
         for old in layout::files(&copies) {
             let path = copies.join(old);
-            fs::remove_file(&path).map_err(|source| Error::Write { path, source })?;
+            fs::remove_file(&path).map_err(Error::write(&path))?;
         }
     }
     let mut record = |name: &str, from: PathBuf| {
@@ -90,7 +90,7 @@ pub fn begin(
 /// Adds the logs' hashes, exit code and reason to the manifest at the end of the run.
 ///
 /// # Errors
-/// [`Error::Read`]: a log cannot be read. [`Error::Write`]: the manifest cannot be written.
+/// A log cannot be read, or the manifest cannot be written.
 pub fn end(mut manifest: Manifest, folder: &Path, exit: u8, reason: &str) -> Result<(), Error> {
     for name in LOGS {
         let path = folder.join(name);
@@ -159,7 +159,7 @@ pub(crate) fn cut(path: &Path) -> Result<Vec<u8>, Error> {
 /// SHA-256 of a file, in hexadecimal digits.
 ///
 /// # Errors
-/// [`Error::Read`]: the file cannot be read.
+/// The file cannot be read.
 pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
     let hashed = os::sha256_of_file(path);
     hashed.map(|(hash, _)| hash).map_err(Error::read(path))

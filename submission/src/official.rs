@@ -18,9 +18,10 @@ use crate::{
 /// A checkout of mlcommons/inference and the Python that runs its scripts.
 #[derive(Clone, Debug)]
 pub struct Official {
-    checker: PathBuf,
+    pub checker: PathBuf,
     python: PathBuf,
-    note: Option<String>,
+    /// A warning if git says that the checkout is older than the round's.
+    pub note: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +35,22 @@ pub struct ScriptResult {
     pub is_checker: bool,
 }
 
+impl ScriptResult {
+    fn new(what: String, good: bool, text: &str) -> Self {
+        ScriptResult {
+            what,
+            good,
+            lines: telling(text),
+            is_checker: false,
+        }
+    }
+}
+
 impl Official {
-    /// Opens a checkout of mlcommons/inference.
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
         let folder = checker.canonicalize().map_err(Error::read(checker))?;
         let tools = folder.join("tools/submission/submission_checker");
-        let usage = |what: String| Error::Usage(format!("--checker {}: {what}", checker.display()));
+        let usage = |what: String| Error(format!("--checker {}: {what}", checker.display()));
         if !tools.join("main.py").is_file() {
             let what = "it has no tools/submission/submission_checker/main.py; is it a checkout \
                         of mlcommons/inference?";
@@ -73,21 +84,12 @@ impl Official {
             (false, text) => {
                 let python = official.python.display();
                 let last = text.lines().last().unwrap_or_default();
-                Err(Error::Usage(format!(
+                Err(Error(format!(
                     "--python {python}: MLCommons' scripts want numpy and PyYAML: {last}; name a \
                      Python that has them"
                 )))
             }
         }
-    }
-
-    /// A warning if git says that the checkout is older than the round's.
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
-    }
-
-    pub fn folder(&self) -> &Path {
-        &self.checker
     }
 
     /// Runs the verifier of each compliance run of a newly built tree. Call this before
@@ -146,12 +148,7 @@ impl Official {
             error::write(&folder.join(file), &text)?;
         }
         let what = format!("{name} of {} {}", with.place.model, with.place.scenario);
-        Ok(ScriptResult {
-            what,
-            good,
-            lines: telling(&text),
-            is_checker: false,
-        })
+        Ok(ScriptResult::new(what, good, &text))
     }
 
     fn fill(&self, arg: &str, with: &ScriptValues<'_>) -> String {
@@ -197,44 +194,37 @@ impl Official {
         command
             .arg(script)
             .arg("--input")
-            .arg(absolute(built.tree.root())?)
-            .args(["--submitter", built.tree.submitter()])
+            .arg(absolute(&built.tree.root)?)
+            .args(["--submitter", &built.tree.submitter])
             .arg("--backup")
             .arg(&backup);
         let (good, text) = self.output(command)?;
         let _ = std::fs::remove_dir_all(&backup);
         // The script returns 0 on errors too.
         let good = good && !text.contains("ERROR");
-        Ok(ScriptResult {
-            what: "truncation of accuracy logs".to_owned(),
-            good,
-            lines: telling(&text),
-            is_checker: false,
-        })
+        let what = "truncation of accuracy logs".to_owned();
+        Ok(ScriptResult::new(what, good, &text))
     }
 
-    /// Runs the submission checker on a tree.
     pub fn check(&self, round: &Round, tree: &layout::Tree) -> Result<ScriptResult, Error> {
         let version = round.checker_version.as_str();
         let csv = std::env::temp_dir().join(format!("qdl-checker-{}.csv", std::process::id()));
         let mut command = self.script(&self.checker.join("tools/submission"));
         command
             .args(["-m", "submission_checker.main", "--input"])
-            .arg(absolute(tree.root())?)
-            .args(["--version", version, "--submitter", tree.submitter()])
+            .arg(absolute(&tree.root)?)
+            .args(["--version", version, "--submitter", &tree.submitter])
             .arg("--csv")
             .arg(&csv);
         let (good, text) = self.output(command)?;
         for file in [csv.clone(), csv.with_extension("json")] {
             let _ = std::fs::remove_file(file);
         }
-        let root = format!("{}/", absolute(tree.root())?.display());
-        let lines = telling(&text).into_iter();
+        let root = format!("{}/", absolute(&tree.root)?.display());
+        let what = format!("the submission checker, --version {version}");
         Ok(ScriptResult {
-            what: format!("the submission checker, --version {version}"),
-            good,
-            lines: lines.map(|l| l.replace(&root, "")).collect(),
             is_checker: true,
+            ..ScriptResult::new(what, good, &text.replace(&root, ""))
         })
     }
 

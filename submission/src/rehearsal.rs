@@ -23,7 +23,6 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Reads a rehearsal's file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let rehearsal: Rehearsal = error::read_yaml(path)?;
         let is_rule = |id: &String| rules::ALL.iter().any(|rule| rule.id == id);

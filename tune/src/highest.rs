@@ -2,7 +2,8 @@
 //!
 //! ```
 //! use tune::highest::{Highest, Rule};
-//! let mut search = Highest::new(100.0).near(1.05).rule(Rule::Of { hold: 1, trials: 3 });
+//! let rule = Rule::Of { hold: 1, trials: 3 };
+//! let mut search = Highest { near: 1.05, rule, ..Highest::new(100.0) };
 //! while let Some(rate) = search.next() {
 //!     search.tell(rate <= 30_000.0);
 //! }
@@ -45,8 +46,10 @@ pub struct Tally {
 
 impl Tally {
     pub(crate) fn at(rate: f64) -> Self {
-        let none = Tally::default();
-        Tally { rate, ..none }
+        Tally {
+            rate,
+            ..Tally::default()
+        }
     }
 
     /// Number of trials that held.
@@ -67,15 +70,23 @@ impl Tally {
 /// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] records its verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Highest {
-    first: f64,
-    least: f64,
-    most: f64,
-    step: f64,
-    near: f64,
-    whole: bool,
-    rule: Rule,
-    /// The tried rates, ascending.
-    tallies: Vec<Tally>,
+    /// The first rate to try.
+    pub first: f64,
+    /// The lowest rate to try.
+    pub least: f64,
+    /// The highest rate to try.
+    pub most: f64,
+    /// The first step of the bracket, a factor above 1. Each further step is the square of the last
+    /// one, up to 2.
+    pub step: f64,
+    /// The search ends when the lowest refuted rate is at most `near` times the result.
+    pub near: f64,
+    /// Whether to try whole numbers only.
+    pub whole: bool,
+    /// The rule by which trials at one rate decide.
+    pub rule: Rule,
+    /// All rates with their trials, ascending.
+    pub tallies: Vec<Tally>,
 }
 
 /// Maximum step of the bracket.
@@ -96,44 +107,6 @@ impl Highest {
         }
     }
 
-    /// Tries no rate below `least` or above `most`.
-    #[must_use]
-    pub fn within(mut self, least: f64, most: f64) -> Self {
-        (self.least, self.most) = (least, most);
-        self.first = self.first.clamp(least, most);
-        self
-    }
-
-    /// Sets the first step of the bracket, a factor above 1. Each further step is the square of the
-    /// last one, up to 2.
-    #[must_use]
-    pub fn step(mut self, step: f64) -> Self {
-        self.step = step;
-        self
-    }
-
-    /// Ends the search when the lowest refuted rate is at most `ratio` times the result.
-    #[must_use]
-    pub fn near(mut self, ratio: f64) -> Self {
-        self.near = ratio;
-        self
-    }
-
-    /// Sets the rule by which trials at one rate decide.
-    #[must_use]
-    pub fn rule(mut self, rule: Rule) -> Self {
-        self.rule = rule;
-        self
-    }
-
-    /// Tries whole numbers only.
-    #[must_use]
-    pub fn whole(mut self) -> Self {
-        self.whole = true;
-        self.first = self.first.round().max(1.0);
-        self
-    }
-
     /// The rate to try now; `None` when the search is over.
     pub fn next(&self) -> Option<f64> {
         let retested = |t: &&Tally| t.again.is_some() && t.word == Decision::Undecided;
@@ -143,7 +116,8 @@ impl Highest {
         let (held, failed) = (self.holding(), self.failed());
         let undecided = |t: &Tally| (t.word == Decision::Undecided).then_some(t.rate);
         match (held, failed) {
-            (None, None) => Some(self.first),
+            (None, None) if self.whole => Some(self.rounded(self.first)),
+            (None, None) => Some(self.first.clamp(self.least, self.most)),
             (Some(h), None) if h.rate >= self.most => undecided(h),
             (Some(h), None) => Some(self.rounded(h.rate * self.step)),
             (None, Some(f)) if f.rate <= self.least => None,
@@ -185,11 +159,6 @@ impl Highest {
     /// The lowest refuted rate.
     pub fn failed(&self) -> Option<&Tally> {
         self.tallies.iter().find(|t| t.word == Decision::Refuted)
-    }
-
-    /// All rates with their trials, ascending.
-    pub fn tallies(&self) -> &[Tally] {
-        &self.tallies
     }
 
     /// The lower end of the bracket: the highest rate below all refuted ones that holds.
@@ -260,7 +229,7 @@ mod tests {
                 0 => Rule::Sequential,
                 _ => Rule::Of { hold, trials: hold + more },
             };
-            let mut search = Highest::new(first).step(step).near(near).rule(rule);
+            let mut search = Highest { step, near, rule, ..Highest::new(first) };
             let trials = run(&mut search, |rate| rate <= limit);
             let found = search.found().expect("a rate");
             prop_assert!(found <= limit && limit <= found * near * 1.001, "{found} of {limit}");
@@ -272,7 +241,7 @@ mod tests {
             limit in 1.0..1e6_f64, least in 10.0..1e3_f64, factor in 1.0..100.0_f64,
         ) {
             let most = least * factor;
-            let mut search = Highest::new(100.0).within(least, most);
+            let mut search = Highest { least, most, ..Highest::new(100.0) };
             run(&mut search, |rate| {
                 assert!((least..=most).contains(&rate), "{rate}");
                 rate <= limit
@@ -298,7 +267,12 @@ mod tests {
     fn whole_numbers_are_found_exactly() {
         for limit in 1..60 {
             let limit = f64::from(limit);
-            let mut search = Highest::new(8.3).within(1.0, 1e4).whole();
+            let mut search = Highest {
+                least: 1.0,
+                most: 1e4,
+                whole: true,
+                ..Highest::new(8.3)
+            };
             run(&mut search, |rate| rate <= limit && rate.fract() == 0.0);
             let found = search.found().unwrap_or(0.0);
             assert!(
@@ -310,7 +284,10 @@ mod tests {
 
     #[test]
     fn one_trial_that_holds_is_enough_to_go_up_and_not_for_the_result() {
-        let mut search = Highest::new(8.0).within(1.0, 16.0);
+        let mut search = Highest {
+            most: 16.0,
+            ..Highest::new(8.0)
+        };
         search.tell(true);
         assert_eq!((search.next(), search.found()), (Some(16.0), None));
         (0..4).for_each(|_| search.tell(true));

@@ -8,16 +8,16 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`highest`] | the search: a bracket, then bisection |
-//! | [`sprt`] | the sequential test of the trials at one rate |
-//! | [`system`] | a trial's setting and its record |
-//! | [`session`] | the search, each key's values in turn, the full run |
+//! | `sprt` | the sequential test of the trials at one rate |
+//! | `system` | a trial's setting and its record |
+//! | `session` | the search, each key's values in turn, the full run |
 //! | [`page`] | the result as Markdown |
 
 pub mod highest;
 pub mod page;
-pub mod session;
-pub mod sprt;
-pub mod system;
+mod session;
+mod sprt;
+mod system;
 
 pub use session::{Knob, RateKind, Session, SessionPlan};
 pub use system::{FinishedTrial, Halt, TrialLimit, TrialRecord, TrialRunner, TrialSetting};

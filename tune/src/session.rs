@@ -199,18 +199,20 @@ impl Session {
             false => four_figures(rate).min(plan.most),
         });
         let (first, least) = (beat.unwrap_or(plan.first), beat.unwrap_or(plan.least));
-        let search = Highest::new(first).within(least, plan.most);
-        let mut search = search.near(plan.near);
+        let mut search = Highest {
+            least,
+            most: plan.most,
+            near: plan.near,
+            whole,
+            ..Highest::new(first)
+        };
         if beat.is_some() {
-            search = search.step(STEP);
-        }
-        if whole {
-            search = search.whole();
+            search.step = STEP;
         }
         while let Some(rate) = search.next() {
             let record = self.trial(system, at, false, rate)?;
             search.tell(record.valid);
-            self.searches[at].tallies = search.tallies().to_vec();
+            self.searches[at].tallies = search.tallies.clone();
             self.searches[at].found = search.found();
         }
         Ok(())

@@ -7,7 +7,8 @@ use qdl::{
     run::{Described, descriptions},
 };
 use submission::{
-    command::{self, DescribeArgs, NodeAnswer, Outcome},
+    Error,
+    command::{self, DescribeArgs, NodeAnswer},
     describe::{Node, Role},
 };
 
@@ -15,7 +16,7 @@ use submission::{
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs `qdl describe`.
-pub fn command(args: &DescribeArgs) -> Outcome {
+pub fn command(args: &DescribeArgs) -> Result<bool, Error> {
     command::describe(args, Role::Frontend, VERSION, Some(&all))
 }
 

@@ -16,7 +16,7 @@ const STYLE: &str = "#link{position:sticky;top:0;z-index:1;margin:0;padding:5px 
 
 /// Returns the page before its first event.
 pub fn html() -> Bytes {
-    let (style, charts) = (report::style(), report::script());
+    let (style, charts) = (report::STYLE, report::script());
     Bytes::from(format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\

@@ -38,7 +38,7 @@ pub fn check(
     labels: bool,
     uncounted: impl Iterator<Item = String>,
 ) -> Result<ExitCode, anyhow::Error> {
-    let mut page = Page::new();
+    let mut page = Page::default();
     loadgen(&mut page, settings, plan);
     for note in settings.provenance.notes() {
         page.fact("note", note);

@@ -2,6 +2,8 @@
 
 use record::{LoadgenRecord, RunFolder, RunRecord, Stage};
 
+use FigureSource::{Loadgen, Quantile, Rate};
+
 use super::{
     bootstrap::{BootstrapDraw, draws, interval, means, why_none},
     groups::SettingGroup,
@@ -30,21 +32,15 @@ const fn figure(name: &'static str, source: FigureSource) -> ComparedFigure {
 }
 
 const FIGURES: [ComparedFigure; 9] = [
-    figure("samples/s", FigureSource::Rate),
-    figure(
-        "LoadGen's p90",
-        FigureSource::Loadgen(|l| Some(l.latency?.p90_us)),
-    ),
-    figure(
-        "LoadGen's p99",
-        FigureSource::Loadgen(|l| Some(l.latency?.p99_us)),
-    ),
-    figure("p99 TTFT", FigureSource::Loadgen(|l| Some(l.ttft?.p99_us))),
-    figure("p99 TPOT", FigureSource::Loadgen(|l| Some(l.tpot?.p99_us))),
-    figure("p50", FigureSource::Quantile(0.5)),
-    figure("p90", FigureSource::Quantile(0.9)),
-    figure("p99", FigureSource::Quantile(0.99)),
-    figure("p99.9", FigureSource::Quantile(0.999)),
+    figure("samples/s", Rate),
+    figure("LoadGen's p90", Loadgen(|l| Some(l.latency?.p90_us))),
+    figure("LoadGen's p99", Loadgen(|l| Some(l.latency?.p99_us))),
+    figure("p99 TTFT", Loadgen(|l| Some(l.ttft?.p99_us))),
+    figure("p99 TPOT", Loadgen(|l| Some(l.tpot?.p99_us))),
+    figure("p50", Quantile(0.5)),
+    figure("p90", Quantile(0.9)),
+    figure("p99", Quantile(0.99)),
+    figure("p99.9", Quantile(0.999)),
 ];
 
 /// Names of a scenario's main figures: LoadGen's, on which its verdict rests, then ours, whose
@@ -61,15 +57,15 @@ fn that_matter(run: &RunRecord) -> &'static [&'static str] {
 
 impl ComparedFigure {
     fn is_rate(self) -> bool {
-        matches!(self.source, FigureSource::Rate)
+        matches!(self.source, Rate)
     }
 
     fn of(self, run: &RunFolder) -> Option<f64> {
         let r = &run.summary.run;
         let value = match self.source {
-            FigureSource::Rate => r.per_s,
-            FigureSource::Loadgen(of) => of(r.loadgen.as_ref()?)?,
-            FigureSource::Quantile(q) => {
+            Rate => r.per_s,
+            Loadgen(of) => of(r.loadgen.as_ref()?)?,
+            Quantile(q) => {
                 let row = r.stages.get(Stage::Total)?;
                 match q {
                     q if q <= 0.5 => row.p50_us,
@@ -89,7 +85,7 @@ impl ComparedFigure {
 
     /// The figure of a group: from its merged histograms, or the mean of its runs.
     fn of_group(self, group: &SettingGroup<'_>) -> Option<f64> {
-        if let (FigureSource::Quantile(q), Some(all)) = (self.source, group.total()) {
+        if let (Quantile(q), Some(all)) = (self.source, group.total()) {
             return Some(all.value_at_quantile(q) as f64 / 1000.0).filter(|us| *us > 0.0);
         }
         let each = self.of_each(group)?;
@@ -99,9 +95,9 @@ impl ComparedFigure {
     /// The figure of a bootstrap draw; NaN for LoadGen's figures.
     fn of_draw(self, draw: &BootstrapDraw) -> f64 {
         match self.source {
-            FigureSource::Rate => draw.per_s,
-            FigureSource::Quantile(q) => draw.quantile_us(q),
-            FigureSource::Loadgen(_) => f64::NAN,
+            Rate => draw.per_s,
+            Quantile(q) => draw.quantile_us(q),
+            Loadgen(_) => f64::NAN,
         }
     }
 
@@ -174,7 +170,7 @@ fn beside(first: &SettingGroup<'_>, other: &SettingGroup<'_>, at: usize) -> Comp
         let values = (figure.of_group(first)?, figure.of_group(other)?);
         let ratio = values.1 / values.0;
         let ratios: Option<Vec<f64>> = match figure.source {
-            FigureSource::Loadgen(_) => {
+            Loadgen(_) => {
                 let was = means(&figure.of_each(first)?, seeds.0);
                 let is = means(&figure.of_each(other)?, seeds.1);
                 was.zip(is)
@@ -235,11 +231,11 @@ impl Comparison {
         let (was, is) = (d.figure.said(d.values.0), d.figure.said(d.values.1));
         let head = format!("{other}: {name} is {is}, against {was} of {first}: {change_}");
         let head = match d.figure.source {
-            FigureSource::Quantile(_) => format!("From issue to completion, {head}"),
+            Quantile(_) => format!("From issue to completion, {head}"),
             _ => head,
         };
         let Some((low, high)) = d.interval else {
-            if let FigureSource::Loadgen(_) = d.figure.source {
+            if let Loadgen(_) = d.figure.source {
                 return format!(
                     "{head}. LoadGen's figure alone counts, and there is one for each run: repeat \
                      both settings to know whether that is more than noise."
@@ -292,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_change_in_words() {
-        let q = figure("p99", FigureSource::Quantile(0.99));
-        let rate = figure("samples/s", FigureSource::Rate);
+        let q = figure("p99", Quantile(0.99));
+        let rate = figure("samples/s", Rate);
         assert_eq!(change(1.123, q), "12 % longer");
         assert_eq!(change(0.98, rate), "2.0 % less");
         assert_eq!(change(1.0, q), "the same");

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use hdrhistogram::Histogram;
 use record::{RunFolder, Stage};
 
+use crate::text::json_name;
+
 /// Settings that may differ between repetitions: seeds, and output paths.
 const PER_RUN: &[&str] = &[
     "qsl_rng_seed",
@@ -53,7 +55,7 @@ fn settings(run: &RunFolder) -> BTreeMap<String, String> {
         put(&s.name, s.given.value.clone());
     }
     put("scenario", r.scenario.clone());
-    put("mode", r.mode.key().to_owned());
+    put("mode", json_name(r.mode));
     put("fabric", r.fabric.clone());
     let accelerators = &r.system.accelerators;
     put("accelerators", accelerators.len().to_string());

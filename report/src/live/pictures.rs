@@ -168,7 +168,7 @@ fn as_run(of: &SoFar) -> RunFolder {
     RunFolder::of("", &summary, Some(of.timeline.clone()))
 }
 
-/// The whole state of the run as HTML, for a page with [`style`](crate::style) and
+/// The whole state of the run as HTML, for a page with [`STYLE`](crate::STYLE) and
 /// [`script`](crate::script): a header, and a `section` for each part.
 pub fn so_far(of: &SoFar) -> String {
     let run = as_run(of);

@@ -31,7 +31,8 @@ pub const STYLE: &str = concat!(
     include_str!("style.css")
 );
 
-/// uPlot, and the script that draws with it.
+/// The script of every page, as elements. It draws the charts of the document, and defines
+/// `drawCharts()`, which draws charts added since.
 pub fn script() -> String {
     format!("<script>/*\n{UPLOT_LICENCE}\n*/\n{UPLOT}</script><script>{SCRIPT}</script>")
 }

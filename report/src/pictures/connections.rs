@@ -76,33 +76,24 @@ fn in_total(run: &RunFolder, connections: &[ConnectionRecord]) -> String {
     let heading = "in total|samples|sent|received|rate|most in flight|slots|round trip|sent again|\
         window full|lost";
     let of = |c: &ConnectionRecord| {
-        let rtt = match c.path.looks {
-            0 => "-".to_owned(),
-            _ => text::time_us(c.path.mean_rtt_us()),
+        let unless = |absent: bool, text: String| match absent {
+            true => "-".to_owned(),
+            false => text,
         };
-        let held = match c.path.looked_us {
-            0 => "-".to_owned(),
-            us => percent(c.path.rwnd_limited_us as f64 / us as f64),
-        };
-        let slots = match c.slots {
-            0 => "-".to_owned(),
-            n => text::grouped(n),
-        };
-        let lost = match c.lost.len() {
-            0 => "-".to_owned(),
-            n => format!("{n} x"),
-        };
+        let path = &c.path;
+        let rtt = text::time_us(path.mean_rtt_us());
+        let full = percent(path.rwnd_limited_us as f64 / path.looked_us as f64);
         let figures = [
             text::grouped(c.samples),
             text::bytes(c.tx.bytes),
             text::bytes(c.rx.bytes),
             text::bit_rate(c.tx.bytes as f64 * 8.0 / seconds / 1e9),
             text::grouped(c.in_flight_max),
-            slots,
-            rtt,
-            text::grouped(c.path.retransmits),
-            held,
-            lost,
+            unless(c.slots == 0, text::grouped(c.slots)),
+            unless(path.looks == 0, rtt),
+            text::grouped(path.retransmits),
+            unless(path.looked_us == 0, full),
+            unless(c.lost.is_empty(), format!("{} x", c.lost.len())),
         ];
         row(Cell::words(format!("`{}`", c.name)), figures)
     };

@@ -1,6 +1,6 @@
 //! The picture of the run's nodes: the frontend, the accelerators, and the traffic with each.
 
-use record::{AcceleratorRecord, NodeFacts, RunFolder};
+use record::{AcceleratorRecord, LinkFact, NodeFacts, RunFolder};
 
 use crate::{
     html::{Cell, columns, figure, table},
@@ -10,13 +10,11 @@ use crate::{
 /// A node's links: `nics[0] eth0, ethernet`.
 fn links(facts: Option<&NodeFacts>) -> Vec<String> {
     let links = facts.iter().flat_map(|f| &f.links);
-    links
-        .map(|l| {
-            let layer = serde_json::to_value(l.layer).unwrap_or_default();
-            let layer = layer.as_str().unwrap_or_default();
-            format!("nics[{}] {}, {layer}", l.nic, l.name)
-        })
-        .collect()
+    let link = |l: &LinkFact| {
+        let layer = text::json_name(l.layer);
+        format!("nics[{}] {}, {layer}", l.nic, l.name)
+    };
+    links.map(link).collect()
 }
 
 fn host(facts: Option<&NodeFacts>) -> Cell {

@@ -279,8 +279,7 @@ fn rates(l: &LoadgenRecord) -> String {
     }
     let many = |n: u64, what: &str| match n {
         0 => format!("no {what}s"),
-        1 => format!("1 {what}"),
-        n => format!("{} {what}s", text::grouped(n)),
+        n => text::counted(n, what),
     };
     said.push(many(l.errors, "error"));
     said.push(many(l.warnings, "warning"));
@@ -294,12 +293,12 @@ fn times(row: &LoadgenLatency) -> Vec<String> {
 }
 
 fn amount(unit: LimitUnit, n: f64) -> String {
-    let count = || text::grouped(n.round() as u64);
-    match unit {
-        LimitUnit::Us => text::time_us(n),
-        LimitUnit::Queries => format!("{} queries", count()),
-        LimitUnit::Samples => format!("{} samples", count()),
-    }
+    let unit = match unit {
+        LimitUnit::Us => return text::time_us(n),
+        LimitUnit::Queries => "queries",
+        LimitUnit::Samples => "samples",
+    };
+    format!("{} {unit}", text::grouped(n.round() as u64))
 }
 
 fn asked(limit: &LimitRecord) -> String {

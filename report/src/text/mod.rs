@@ -19,10 +19,20 @@ mod settings;
 mod stages;
 mod summary;
 
+use serde::Serialize;
+
 pub use events::{refusal, with_losses, with_refusals};
-pub use figures::{accuracy, places};
-pub use numbers::{bit_rate, bytes, counted, cut, grouped, rate, short, three, time_us};
+pub use figures::accuracy;
+pub(crate) use figures::places;
+pub(crate) use numbers::{bit_rate, three};
+pub use numbers::{bytes, counted, grouped, rate, time_us};
 
 pub use page::{Page, memory};
 pub use served::served;
 pub use summary::summary;
+
+/// The name of an enum's variant in JSON.
+pub(crate) fn json_name(variant: impl Serialize) -> String {
+    let name = serde_json::to_value(variant).unwrap_or_default();
+    name.as_str().unwrap_or_default().to_owned()
+}

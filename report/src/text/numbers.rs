@@ -16,37 +16,29 @@ pub fn time_us(us: f64) -> String {
     if us < 0.9995 {
         return format!("{:.0} ns", us * 1000.0);
     }
-    for (unit, scale) in [("us", 1.0), ("ms", 1e3)] {
-        if us / scale < 999.5 {
-            return format!("{} {unit}", three(us / scale));
-        }
-    }
-    format!("{} s", three(us / 1e6))
+    scaled(us, &["us", "ms", "s"])
 }
 
 /// Formats a size in bytes with three figures and a decimal unit.
 pub fn bytes(n: u64) -> String {
-    if n < 1000 {
-        return format!("{n} B");
+    match n {
+        0..1000 => format!("{n} B"),
+        _ => scaled(n as f64 / 1e3, &["kB", "MB", "GB", "TB", "PB"]),
     }
-    let mut value = n as f64;
-    for unit in ["B", "kB", "MB", "GB", "TB"] {
-        if value < 999.5 {
-            return format!("{} {unit}", three(value));
-        }
-        value /= 1000.0;
-    }
-    format!("{} PB", three(value))
 }
 
 /// Formats a rate in Gbit/s with three figures and a unit.
 pub fn bit_rate(gbit_per_s: f64) -> String {
-    for (unit, scale) in [("kbit/s", 1e6), ("Mbit/s", 1e3)] {
-        if gbit_per_s * scale < 999.5 {
-            return format!("{} {unit}", three(gbit_per_s * scale));
-        }
-    }
-    format!("{} Gbit/s", three(gbit_per_s))
+    scaled(gbit_per_s * 1e6, &["kbit/s", "Mbit/s", "Gbit/s"])
+}
+
+/// Formats with three figures in the first unit that leaves less than 1000. Each unit is 1000 times
+/// the one before it.
+fn scaled(value: f64, units: &[&str]) -> String {
+    let last = units.len().saturating_sub(1);
+    let scale = |n: usize| (0..n).fold(value, |value, _| value / 1000.0);
+    let n = (0..last).find(|n| scale(*n) < 999.5).unwrap_or(last);
+    format!("{} {}", three(scale(n)), units[n])
 }
 
 /// Formats with two decimals below 10, one below 100, none above.
@@ -66,17 +58,10 @@ pub fn counted(n: u64, what: &str) -> String {
 
 /// Formats a count in at most seven characters: grouped below a million, three figures above.
 pub fn short(n: u64) -> String {
-    if n < 1_000_000 {
-        return grouped(n);
+    match n {
+        0..1_000_000 => grouped(n),
+        _ => scaled(n as f64 / 1e6, &["M", "G", "T", "P", "E"]),
     }
-    let mut value = n as f64 / 1e6;
-    for unit in ["M", "G", "T", "P"] {
-        if value < 999.5 {
-            return format!("{} {unit}", three(value));
-        }
-        value /= 1000.0;
-    }
-    format!("{} E", three(value))
 }
 
 /// Formats a rate per second: three figures below 100, whole and grouped above.
@@ -183,33 +168,30 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
 
 /// The first `most` characters; an ellipsis replaces the rest.
 pub fn head(text: &str, most: usize) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= most {
-        return text.to_owned();
-    }
-    letters[..most - 1].iter().chain(&['…']).collect()
+    ends(text, most, 0)
 }
 
 /// The last `most` characters, as the end of a path with its line; an ellipsis replaces the rest.
 pub fn tail(text: &str, most: usize) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= most {
-        return text.to_owned();
-    }
-    let from = letters.len() - most + 1;
-    ['…'].iter().chain(&letters[from..]).collect()
+    ends(text, most, most - 1)
 }
 
 /// Shortens a name to `width` characters; keeps both ends, since connection names end in an index.
 pub fn cut(name: &str, width: usize) -> String {
-    let letters: Vec<char> = name.chars().collect();
-    if letters.len() <= width {
-        return name.to_owned();
+    ends(name, width, width / 3)
+}
+
+/// At most `most` characters, the last `tail` of the text among them.
+fn ends(text: &str, most: usize, tail: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
     }
-    let tail = width / 3;
-    let head = &letters[..width - tail - 1];
-    let tail = &letters[letters.len() - tail..];
-    head.iter().chain(&['…']).chain(tail).collect()
+    let (head, end) = (
+        &letters[..most - tail - 1],
+        &letters[letters.len() - tail..],
+    );
+    head.iter().chain(&['…']).chain(end).collect()
 }
 
 #[cfg(test)]

@@ -9,11 +9,6 @@ use super::numbers::{INDENT, WIDTH, wrap};
 pub struct Page(Vec<(String, String)>);
 
 impl Page {
-    /// An empty page.
-    pub fn new() -> Self {
-        Page::default()
-    }
-
     /// Adds a fact. The text wraps a long one, and shows a label that repeats the previous one as
     /// blank.
     pub fn fact(&mut self, label: impl Into<String>, text: impl Into<String>) {
@@ -70,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_label_stands_once_and_long_facts_are_wrapped() {
-        let mut page = Page::new();
+        let mut page = Page::default();
         page.fact("model", "word ".repeat(30));
         page.fact("note", "one");
         page.fact("note", "two");

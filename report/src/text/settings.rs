@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_what_somebody_set_and_what_that_went_before() {
+    fn the_table_has_changed_settings_and_the_values_they_override() {
         let all = [
             setting("max_query_count", given("0", DEFAULT), &[]),
             setting(

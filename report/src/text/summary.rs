@@ -241,17 +241,17 @@ impl Screen {
 
     /// Adds the engines' models: one line if all accelerators have the same.
     fn contents(&mut self, all: &[AcceleratorRecord]) {
-        let said = all.iter().filter_map(|a| Some((a, a.content.as_ref()?)));
-        let said: Vec<_> = said.collect();
-        let Some((_, first)) = said.first() else {
-            return;
-        };
-        if said.len() == all.len() && said.iter().all(|(_, c)| c.agrees(first)) {
-            return self.fact("model", &first.to_string(), None);
+        let said: Vec<_> = all.iter().filter_map(|a| a.content.as_ref()).collect();
+        match said.first() {
+            Some(first) if said.len() == all.len() && said.iter().all(|c| c.agrees(first)) => {
+                self.fact("model", &first.to_string(), None);
+            }
+            _ => {
+                let line =
+                    |a: &AcceleratorRecord| Some(format!("{}: {}", a.node, a.content.as_ref()?));
+                self.list("model", all.iter().filter_map(line), Some(YELLOW));
+            }
         }
-        let lines = said.iter();
-        let lines = lines.map(|(a, content)| format!("{}: {content}", a.node));
-        self.list("model", lines, Some(YELLOW));
     }
 
     /// Adds the share of right answers, per accelerator if there are several.

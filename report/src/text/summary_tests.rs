@@ -209,7 +209,7 @@ fn in_one_process_nothing_is_carried() {
 }
 
 #[test]
-fn a_rate_that_nobody_gave_is_no_target() {
+fn a_default_rate_is_no_target() {
     let mut s = example();
     let setting = |from: &str| SettingRecord {
         name: "server_target_qps".to_owned(),

@@ -62,7 +62,7 @@ fn of_system<'a>(
     for node in &nodes {
         let known = Name::new(&node.node).map_err(|why| {
             let what = "a node's description has a name that cannot be used";
-            Error::Usage(format!("{what}: {why}"))
+            Error(format!("{what}: {why}"))
         })?;
         let path = tree.nodes(name).join(node.role.file(&known));
         error::write_json(&path, node)?;

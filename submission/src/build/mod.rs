@@ -69,7 +69,7 @@ impl Material<'_> {
                 let list = |set: &BTreeSet<&Name>| {
                     set.iter().map(|n| &***n).collect::<Vec<_>>().join(", ")
                 };
-                return Err(Error::Usage(format!(
+                return Err(Error(format!(
                     "system {system} has two sets of nodes: {} in {}, {} in {}. Each set is a system of its \
                      own: name it in the form as `systems: {{NAME: {{accelerators: [{}]}}}}`, or run again",
                     list(first),
@@ -84,11 +84,10 @@ impl Material<'_> {
     }
 }
 
-/// Builds the tree below `root`.
 pub fn build(material: &Material<'_>, root: &Path) -> Result<BuiltTree, Error> {
     let tree = Tree::new(root, material.division, &material.form.submitter);
     if tree.own().exists() {
-        return Err(Error::Usage(format!(
+        return Err(Error(format!(
             "{} is there already: name another --output, or remove it",
             tree.own().display()
         )));
@@ -100,7 +99,7 @@ pub fn build(material: &Material<'_>, root: &Path) -> Result<BuiltTree, Error> {
         let kinds = from.entry(place.clone()).or_default();
         for kind in &run.kinds {
             if let Some(first) = kinds.insert(kind.clone(), run.folder.clone()) {
-                return Err(Error::Usage(format!(
+                return Err(Error(format!(
                     "two {kind} runs of {} {}: {} and {}; hand in one",
                     run.model,
                     run.scenario,
@@ -232,7 +231,7 @@ const NO_SOURCE: [&str; 3] = ["target", "results", "__pycache__"];
 /// may contain the tree itself.
 fn copy_source(from: &Path, to: &Path, not: &[PathBuf]) -> Result<(), Error> {
     if !from.is_dir() {
-        return Err(Error::Usage(format!(
+        return Err(Error(format!(
             "--src {}: there is no such folder",
             from.display()
         )));

@@ -57,7 +57,7 @@ pub fn find(
         let mut found = Vec::new();
         logs_below(folder, DEPTH, &mut found);
         if found.is_empty() {
-            return Err(Error::Usage(format!(
+            return Err(Error(format!(
                 "--runs {}: there is no {} in it, nor {DEPTH} folders below",
                 folder.display(),
                 loadgen_log::DETAIL

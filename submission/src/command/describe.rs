@@ -7,7 +7,6 @@ use std::{
 
 use clap::Parser;
 
-use super::{Outcome, say};
 use crate::{
     describe::{Node, Role, form},
     error::{self, Error},
@@ -61,39 +60,43 @@ pub struct NodeAnswer {
 /// Asks all nodes of a frontend's configuration, the frontend included.
 pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<NodeAnswer>, String>;
 
-/// Runs the command. `all` implements `--config`; only the frontend has it.
+/// Runs the command. `all` implements `--config`; only the frontend has it. Returns whether every
+/// node is described.
+///
+/// # Errors
+/// [`Error`]: the usage was wrong, or a file cannot be written.
 pub fn describe(
     args: &DescribeArgs,
     role: Role,
     version: &str,
     all: Option<AskAll<'_>>,
-) -> Outcome {
-    say(match (&args.config, all) {
+) -> Result<bool, Error> {
+    match (&args.config, all) {
         (Some(config), Some(all)) => every_node(args, config, all),
         (Some(_), None) => {
             let what = "--config is the frontend's: `qdl describe --config F.yaml`";
-            Err(Error::Usage(what.to_owned()))
+            Err(Error(what.to_owned()))
         }
         (None, _) => run(args, role, version),
-    })
+    }
 }
 
-fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Outcome, Error> {
+fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<bool, Error> {
     let folder = args.output.clone().unwrap_or_default();
-    let mut outcome = Outcome::Good;
-    for told in all(config).map_err(Error::Usage)? {
-        let (machine, yaml) = match told.said {
+    let mut good = true;
+    for answer in all(config).map_err(Error)? {
+        let (machine, yaml) = match answer.said {
             Ok(said) => said,
             Err(why) => {
-                eprintln!("error: {} is not described: {why}", told.node);
-                outcome = Outcome::Findings;
+                eprintln!("error: {} is not described: {why}", answer.node);
+                good = false;
                 continue;
             }
         };
-        let name = Name::new(&told.node).map_err(Error::Usage)?;
+        let name = Name::new(&answer.node).map_err(Error)?;
         let path = folder.join(manifest::node_json(&name));
         let node: Node = serde_json::from_str(&machine)
-            .map_err(|e| Error::Usage(format!("{}'s description is not one: {e}", told.node)))?;
+            .map_err(|e| Error(format!("{}'s description is not one: {e}", answer.node)))?;
         error::write_json(&path, &node)?;
         // Ignore a closed pipe.
         let _ = writeln!(std::io::stdout(), "{}", path.display());
@@ -103,10 +106,10 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Out
             let _ = writeln!(std::io::stdout(), "{}", path.display());
         }
     }
-    Ok(outcome)
+    Ok(good)
 }
 
-fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<Outcome, Error> {
+fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<bool, Error> {
     let text = if args.ask {
         let round = Round::find(&args.round)?;
         let fields = &round.measurements[..];
@@ -117,9 +120,9 @@ fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<Outcome, Error>
             None => Node::of_this_machine(role, version),
             Some(root) => Node::below(root, role, version),
         };
-        let mut node = node.map_err(|e| Error::Usage(e.to_string()))?;
+        let mut node = node.map_err(|e| Error(e.to_string()))?;
         node.node = args.name.clone().unwrap_or(node.node);
-        let text = serde_json::to_string_pretty(&node).map_err(|e| Error::Usage(e.to_string()))?;
+        let text = serde_json::to_string_pretty(&node).map_err(|e| Error(e.to_string()))?;
         text + "\n"
     };
     match &args.output {
@@ -127,5 +130,5 @@ fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<Outcome, Error>
         // Ignore a closed pipe.
         None => drop(std::io::stdout().write_all(text.as_bytes())),
     }
-    Ok(Outcome::Good)
+    Ok(true)
 }

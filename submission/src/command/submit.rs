@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Parser;
 
-use super::{Outcome, say};
 use crate::{
     build::{self, Material},
     describe::{Node, form::Form},
@@ -79,19 +78,19 @@ fn pair(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// Runs the command. With `quiet` it prints nothing if it finds nothing.
-pub fn submit(args: &SubmitArgs, quiet: bool) -> Outcome {
-    say(run(args, quiet))
-}
-
-fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
+/// Runs the command. With `quiet` it prints nothing if it finds nothing. Returns whether nothing is
+/// missing.
+///
+/// # Errors
+/// [`Error`]: the usage was wrong, or a file cannot be read or written.
+pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     let round = Round::find(&args.round)?;
     let form = Form::read(&args.form)?;
     form.of_round(&round).map_err(Error::content(&args.form))?;
     let official = args.checker.as_deref();
     let official = official.map(|checker| Official::new(checker, &args.python, &round));
     let official = official.transpose()?;
-    if let Some(note) = official.as_ref().and_then(Official::note) {
+    if let Some(note) = official.as_ref().and_then(|o| o.note.as_deref()) {
         eprintln!("note: {note}");
     }
     let rehearsal = args.rehearsal.as_deref();
@@ -100,7 +99,7 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
         Some(_) => rehearsal,
         None => rehearsal.map(Rehearsal::without_checker),
     };
-    let checkout = official.as_ref().map(Official::folder);
+    let checkout = official.as_ref().map(|o| &*o.checker);
     let tree = Tree::new(&args.output, args.division, &form.submitter);
     let (mut scripts, mut of_runs) = (Vec::new(), Vec::new());
     if !args.runs.is_empty() {
@@ -164,9 +163,5 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
         // Ignore a closed pipe.
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
-    Ok(if good {
-        Outcome::Good
-    } else {
-        Outcome::Findings
-    })
+    Ok(good)
 }

@@ -72,58 +72,39 @@ pub struct Switch {
     pub connects: Vec<String>,
 }
 
-pub struct FormField {
-    pub name: &'static str,
-    pub meaning: &'static str,
-    /// Source of the value if the form leaves the field empty.
-    pub or: FieldSource,
-}
-
-/// Source of a field that the form leaves empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldSource {
-    /// No source: an empty field is an error.
-    Nobody,
-    /// No source is needed: the field may be empty.
-    Empty,
-    Machine,
-}
-
+/// Declares [`FIELDS`] without the line breaks of a formatted list.
 macro_rules! fields {
-    ($($name:literal $or:ident $meaning:literal;)*) => {
-        /// The fields of the system's JSON that the form asks for.
-        pub const FIELDS: &[FormField] = &[$(FormField {
-            name: $name,
-            meaning: $meaning,
-            or: FieldSource::$or,
-        }),*];
+    ($($name:literal $required:literal $meaning:literal;)*) => {
+        /// The fields of the system's JSON that the form asks for: name, whether only the form has
+        /// the value and may not leave it empty, and meaning.
+        const FIELDS: &[(&str, bool, &str)] = &[$(($name, $required, $meaning)),*];
     };
 }
 
 fields! {
-    "system_name" Nobody "what the system is called in the table of results";
-    "system_type_detail" Empty "on-premise, cloud; may stay empty";
-    "framework" Nobody "what runs the model, with its version: TensorRT 10.3, vLLM 0.9.1";
-    "other_software_stack" Machine "drivers, CUDA, container; the GPUs' driver is filled in";
-    "cooling" Nobody "air, liquid";
-    "host_processor_interconnect" Empty "3x UPI 16 GT/s; may stay empty";
-    "host_memory_configuration" Machine "the modules: 16 x 64 GB DDR5-4800; filled in where the kernel knows them";
-    "host_storage_type" Machine "NVMe SSD; filled in from the disks";
-    "host_networking" Machine "the hosts' networks; filled in from their NICs";
-    "host_networking_topology" Nobody "how the hosts are connected: N/A, a leaf-spine of 400G Ethernet";
-    "accelerator_model_name" Machine "filled in where NVIDIA's driver is loaded";
-    "accelerator_memory_capacity" Machine "the same";
-    "accelerator_host_interconnect" Machine "the same";
-    "accelerator_interconnect" Nobody "between accelerators of a node: NVLink 4, PCIe, N/A";
-    "accelerator_interconnect_topology" Empty "NVSwitch, mesh; may stay empty";
-    "accelerator_memory_configuration" Nobody "HBM3, GDDR6";
-    "accelerator_on-chip_memories" Empty "L1 and L2; may stay empty";
-    "network_type" Machine "Ethernet, InfiniBand, IEEE 802.11, 3GPP; filled in from the NICs";
-    "network_media" Machine "copper or fiber; filled in where the ports say so";
-    "network_rate" Machine "200G; filled in from the NICs";
-    "network_topology" Machine "from the switches below";
-    "hw_notes" Empty "anything else about the hardware";
-    "sw_notes" Empty "anything else about the software";
+    "system_name" true "what the system is called in the table of results";
+    "system_type_detail" false "on-premise, cloud; may stay empty";
+    "framework" true "what runs the model, with its version: TensorRT 10.3, vLLM 0.9.1";
+    "other_software_stack" false "drivers, CUDA, container; the GPUs' driver is filled in";
+    "cooling" true "air, liquid";
+    "host_processor_interconnect" false "3x UPI 16 GT/s; may stay empty";
+    "host_memory_configuration" false "the modules: 16 x 64 GB DDR5-4800; filled in where the kernel knows them";
+    "host_storage_type" false "NVMe SSD; filled in from the disks";
+    "host_networking" false "the hosts' networks; filled in from their NICs";
+    "host_networking_topology" true "how the hosts are connected: N/A, a leaf-spine of 400G Ethernet";
+    "accelerator_model_name" false "filled in where NVIDIA's driver is loaded";
+    "accelerator_memory_capacity" false "the same";
+    "accelerator_host_interconnect" false "the same";
+    "accelerator_interconnect" true "between accelerators of a node: NVLink 4, PCIe, N/A";
+    "accelerator_interconnect_topology" false "NVSwitch, mesh; may stay empty";
+    "accelerator_memory_configuration" true "HBM3, GDDR6";
+    "accelerator_on-chip_memories" false "L1 and L2; may stay empty";
+    "network_type" false "Ethernet, InfiniBand, IEEE 802.11, 3GPP; filled in from the NICs";
+    "network_media" false "copper or fiber; filled in where the ports say so";
+    "network_rate" false "200G; filled in from the NICs";
+    "network_topology" false "from the switches below";
+    "hw_notes" false "anything else about the hardware";
+    "sw_notes" false "anything else about the software";
 }
 
 impl Form {
@@ -141,7 +122,7 @@ impl Form {
         });
         let own = self.fields.keys().map(|k| ("fields".to_owned(), k));
         for (key, odd) in own.chain(others) {
-            known(&key, odd, FIELDS.iter().map(|f| f.name))?;
+            known(&key, odd, FIELDS.iter().map(|f| f.0))?;
         }
         for (key, answer) in [
             ("host_memory_ecc", &self.host_memory_ecc),
@@ -196,9 +177,9 @@ impl Form {
 
     /// Name and meaning of each field that only the form can set and that it leaves empty.
     pub fn empty(&self) -> Vec<(&'static str, &'static str)> {
-        let empty = FIELDS.iter().filter(|f| f.or == FieldSource::Nobody);
-        let empty = empty.filter(|f| self.field(f.name).is_empty());
-        empty.map(|f| (f.name, f.meaning)).collect()
+        let empty = |f: &&(&str, bool, &str)| f.1 && self.field(f.0).is_empty();
+        let empty = FIELDS.iter().filter(empty);
+        empty.map(|(name, _, meaning)| (*name, *meaning)).collect()
     }
 }
 
@@ -219,7 +200,6 @@ fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Resul
 }
 
 pub fn blank(models: &[(&str, &[String])]) -> String {
-    let field = |f: &FormField| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
     let mut asked = String::new();
     for (model, fields) in models {
         asked += &format!("  {model}:\n");
@@ -227,7 +207,9 @@ pub fn blank(models: &[(&str, &[String])]) -> String {
             asked += &format!("    {field}: \"\"    # {}\n", measurement(field));
         }
     }
-    let fields: String = FIELDS.iter().map(field).collect();
+    let fields = FIELDS.iter();
+    let fields = fields.map(|(name, _, meaning)| format!("  # {meaning}\n  {name}: \"\"\n"));
+    let fields: String = fields.collect();
     let form = include_str!("form.yaml").replace("  # FIELDS\n", &fields);
     form.replace("  # MODELS\n", &asked)
 }

@@ -54,16 +54,12 @@ pub enum Role {
 }
 
 impl Role {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Role::Frontend => "frontend",
-            Role::Accelerator => "accelerator",
-        }
-    }
-
     /// File name of a node's description, in the folder [`crate::layout::Tree::nodes`].
     pub(crate) fn file(self, node: &Name) -> String {
-        format!("{}-{node}.json", self.name())
+        match self {
+            Role::Frontend => format!("frontend-{node}.json"),
+            Role::Accelerator => format!("accelerator-{node}.json"),
+        }
     }
 }
 

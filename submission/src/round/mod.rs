@@ -126,7 +126,6 @@ pub(crate) enum AnswerRule {
     Same,
 }
 
-/// The LoadGen release of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoadgenRelease {
@@ -216,7 +215,7 @@ pub struct SampleCounts {
     pub offline: u64,
 }
 
-/// LatencyLimits on latency at the 99th percentile, in milliseconds.
+/// Limits on latency at the 99th percentile, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LatencyLimits {
@@ -250,7 +249,7 @@ impl Round {
         let known = BUILT_IN.iter().find(|(n, _)| *n == name);
         let Some((_, text)) = known else {
             let all: Vec<_> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-            return Err(Error::Usage(format!(
+            return Err(Error(format!(
                 "round {name:?} is not built in; there is {}, or give a file that ends in .yaml",
                 all.join(", ")
             )));
@@ -259,7 +258,6 @@ impl Round {
         Self::parse(text).map_err(Error::content(Path::new(&path)))
     }
 
-    /// Parses a round.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let round: Round = error::yaml(text)?;
         round.check()?;
@@ -333,7 +331,6 @@ impl Model {
         format!("{script} > {folder}/accuracy.txt")
     }
 
-    /// Required figures of accuracy.txt in a scenario.
     pub(crate) fn accuracy_of(&self, scenario: &str) -> &[AccuracyFigure] {
         if scenario == "Interactive" && !self.accuracy_interactive.is_empty() {
             return &self.accuracy_interactive;
@@ -351,12 +348,10 @@ impl AccuracyFigure {
         rest[..end.unwrap_or(rest.len())].parse().ok()
     }
 
-    /// Minimum accepted value.
     pub(crate) fn least(&self) -> f64 {
         self.reference * self.at_least
     }
 
-    /// Maximum accepted value, if any.
     pub(crate) fn most(&self) -> Option<f64> {
         self.at_most.map(|share| self.reference * share)
     }

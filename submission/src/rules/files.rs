@@ -18,7 +18,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
         check.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
     }
     let all = layout::folders(&own).into_iter().chain(layout::files(&own));
-    let mapping = |name: &str| tree.division() == Division::Open && name == "model_mapping.json";
+    let mapping = |name: &str| tree.division == Division::Open && name == "model_mapping.json";
     for extra in all.filter(|name| !OWN.contains(&name.as_str()) && !mapping(name)) {
         let what = "it has no place there; move it to documentation/";
         check.say(TREE_EXTRA, &own.join(extra), what);

@@ -31,8 +31,6 @@ use crate::{
 #[derive(Debug, PartialEq, Eq)]
 pub struct SubmissionRule {
     pub id: &'static str,
-    /// The requirement, as a statement that holds for a correct tree.
-    pub says: &'static str,
     pub not_in: &'static [Division],
 }
 
@@ -43,7 +41,6 @@ macro_rules! rules {
         use $crate::rules::SubmissionRule as Declared;
         $(#[doc = $says] pub const $name: &Declared = &Declared {
             id: $id,
-            says: $says,
             not_in: &[$($($crate::layout::Division::$division),+)?],
         };)*
         /// All rules of this list.
@@ -195,7 +192,7 @@ impl<'a> TreeCheck<'a> {
         what: impl Into<String>,
         make: impl Into<String>,
     ) {
-        if rule.not_in.contains(&self.tree.division()) {
+        if rule.not_in.contains(&self.tree.division) {
             return;
         }
         let place = self.tree.short(at);

@@ -25,7 +25,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: 
         detail,
         is_measured,
         round: check.round,
-        division: check.tree.division(),
+        division: check.tree.division,
         say: &mut |rule, what| check.say_make(rule, &at, what, make.clone()),
     };
     check.general();

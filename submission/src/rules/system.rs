@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 use super::{files::is_empty, *};
 use crate::{describe, error};
 
-/// Checks `systems/SYSTEM.json`.
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);
     if !path.is_file() {
@@ -17,7 +16,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     };
     let round = check.round;
     let make = "fill in the form, then `qdl submit` again";
-    let division = check.tree.division();
+    let division = check.tree.division;
     let network = round.system.network_of(division);
     let all = round.system.fields.iter().chain(network);
     for missing in all.filter(|f| !fields.contains_key(*f)) {
@@ -58,7 +57,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     }
     for (rule, field, wanted) in [
         (SYSTEM_DIVISION, "division", division.name()),
-        (SYSTEM_SUBMITTER, "submitter", check.tree.submitter()),
+        (SYSTEM_SUBMITTER, "submitter", &check.tree.submitter),
         (SYSTEM_TYPE, "system_type", &round.system_type),
     ] {
         // The checker ignores case in the first two, and aborts on an unknown system_type.

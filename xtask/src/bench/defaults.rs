@@ -379,11 +379,13 @@ fn measure(bench: &Setup<'_>, work: &Workload, args: &Args) -> Result<Value> {
 
 /// The highest rate that holds within 5 %, searched from `first` with few runs; 0 if none holds.
 fn highest(first: f64, mut held: impl FnMut(f64) -> Result<bool>) -> Result<f64> {
-    let mut search = Highest::new(first)
-        .within(LEAST, f64::MAX)
-        .step(1.25)
-        .near(1.05)
-        .rule(Rule::Of { hold: 1, trials: 2 });
+    let mut search = Highest {
+        least: LEAST,
+        step: 1.25,
+        near: 1.05,
+        rule: Rule::Of { hold: 1, trials: 2 },
+        ..Highest::new(first)
+    };
     while let Some(rate) = search.next() {
         search.tell(held(rate)?);
     }

@@ -78,7 +78,11 @@ pub fn run(root: &Path) -> Result<()> {
     // A rate fails only after three failed trials: a short disturbance of the machine fails any
     // trial.
     let rule = Rule::Of { hold: 1, trials: 3 };
-    let search = Highest::new(FIRST).within(LEAST, f64::MAX).rule(rule);
+    let search = Highest {
+        least: LEAST,
+        rule,
+        ..Highest::new(FIRST)
+    };
     let mut searches = vec![search; SUTS.len()];
     let mut open = true;
     while std::mem::take(&mut open) {
