@@ -53,9 +53,9 @@ pub enum LoadgenError {
     /// The thread for LoadGen cannot be started.
     #[error("cannot start LoadGen's thread: {0}")]
     Thread(#[source] io::Error),
-    /// Fewer issue threads came than the settings require, for which LoadGen would wait forever; one
-    /// too many came, and LoadGen would write past the end of a list; or an issue thread waited 60 s
-    /// for a run.
+    /// Fewer issue threads came than the settings require, for which LoadGen would wait forever;
+    /// one too many came, and LoadGen would write past the end of a list; or an issue thread waited
+    /// 60 s for a run.
     #[error("{0}")]
     IssueThreads(String),
     /// The SUT or the QSL panicked, which aborted the test.

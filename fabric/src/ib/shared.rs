@@ -3,6 +3,7 @@
 //! device share: its asynchronous events.
 
 use std::{
+    any::Any,
     fmt,
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -12,7 +13,6 @@ use std::{
 
 use verbs::{AsyncEvent, CompChannel, Context, Cq, Mr, Notify, Qp, Rts, Wc};
 
-use super::IbResources;
 use crate::{Broken, nic::Cause};
 
 /// Completions polled from the send queue at a time.
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     /// Registrations that the peer and this device may still access.
     pub _registered: Vec<Arc<Mr>>,
     /// The domain, and the device with the thread that watches it.
-    pub _resources: Arc<IbResources>,
+    pub _resources: Arc<dyn Any + Send + Sync>,
 }
 
 /// Progress of the send queue.

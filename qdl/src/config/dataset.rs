@@ -358,11 +358,19 @@ impl DatasetConfig {
 
     fn check_random(&self, model: &ModelSpec, largest: usize, out: &mut Findings<'_>) {
         let (min, max) = self.bytes(model);
-        let limit = (largest, "the size of the model's input");
-        if !check_range("bytes", min, max, limit, out) {
-            return;
-        }
-        if self.distribution(model) == SizeDistribution::Fixed && min != max {
+        if max > largest || max == 0 {
+            out.add(
+                "dataset.max_bytes",
+                format!("max_bytes is {max}"),
+                format!("it must be 1 to {largest}, the size of the model's input"),
+            );
+        } else if min > max || min == 0 {
+            out.add(
+                "dataset.min_bytes",
+                format!("min_bytes is {min}"),
+                format!("it must be 1 to {max}, which is max_bytes"),
+            );
+        } else if self.distribution(model) == SizeDistribution::Fixed && min != max {
             out.add(
                 "dataset.min_bytes",
                 format!("samples of fixed size have max_bytes, {max}, all of them"),
@@ -392,8 +400,19 @@ impl DatasetConfig {
             );
         };
         let (min, max) = (self.min_len, self.max_len(model));
-        let limit = (longest, "the length of the model's inputs");
-        check_range("len", min, max, limit, out);
+        if max > longest || max == 0 {
+            out.add(
+                "dataset.max_len",
+                format!("max_len is {max}"),
+                format!("it must be 1 to {longest}, the length of the model's inputs"),
+            );
+        } else if min > max || min == 0 {
+            out.add(
+                "dataset.min_len",
+                format!("min_len is {min}"),
+                format!("it must be 1 to {max}, which is max_len"),
+            );
+        }
         if self.vocab == 0 {
             out.add(
                 "dataset.vocab",
@@ -402,35 +421,6 @@ impl DatasetConfig {
             );
         }
     }
-}
-
-/// Checks `min_KEY` and `max_KEY` against the largest number there is and its name. Returns whether
-/// they are sound.
-fn check_range(
-    key: &str,
-    min: usize,
-    max: usize,
-    (largest, what): (usize, &str),
-    out: &mut Findings<'_>,
-) -> bool {
-    let (key, is, limit) = if max > largest || max == 0 {
-        (format!("max_{key}"), max, format!("{largest}, {what}"))
-    } else if min > max || min == 0 {
-        (
-            format!("min_{key}"),
-            min,
-            format!("{max}, which is max_{key}"),
-        )
-    } else {
-        return true;
-    };
-    let problem = format!("{key} is {is}");
-    out.add(
-        format!("dataset.{key}"),
-        problem,
-        format!("it must be 1 to {limit}"),
-    );
-    false
 }
 
 /// Checks a file of tokens: it determines the samples, and its ids have 32 bits.
