@@ -17,13 +17,3 @@ pub fn two_cpus() -> [usize; 2] {
         [first, second, ..] => [*first, *second],
     }
 }
-
-/// CPU time of the whole process so far, user and system, in microseconds.
-pub fn cpu_us() -> f64 {
-    // SAFETY: an all-zero rusage is valid.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` outlives the call.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    let us = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
-    us(usage.ru_utime) + us(usage.ru_stime)
-}

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use fabric::os::Congestion;
+use fabric::os::{Congestion, process_cpu_us};
 use serde_json::json;
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
         plain::{Client, Server, Wait},
     },
     loopback::pairs,
-    machine, write_json,
+    write_json,
 };
 
 /// Measures plain sockets alone, over several rails with one thread per end.
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
         ));
     }
     let stop = AtomicBool::new(false);
-    let cpu = machine::cpu_us();
+    let cpu = process_cpu_us();
     let deadline = Deadline::after_ms(args.ms);
     let (answered, cpu) = thread::scope(|scope| {
         let (mut clients, mut servers) = (Vec::new(), Vec::new());
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<()> {
             .into_iter()
             .map(thread::ScopedJoinHandle::join)
             .collect();
-        let cpu = machine::cpu_us() - cpu;
+        let cpu = process_cpu_us() - cpu;
         stop.store(true, Ordering::Relaxed);
         for server in servers {
             server

@@ -17,7 +17,8 @@ use std::{
 
 use fabric::{
     Endpoint, Event, Imm, Link, Post,
-    ofi::{OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiResources},
+    ofi::{NicAddress, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiResources},
+    os::process_cpu_us,
     tcp, testkit,
 };
 
@@ -39,18 +40,6 @@ struct Round {
     looks: u64,
     /// Completions that those polls read.
     completions: u64,
-}
-
-/// CPU time of this process in microseconds.
-fn cpu_us() -> f64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the structure is written by the call.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    let us = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
-    us(usage.ru_utime) + us(usage.ru_stime)
 }
 
 fn fail(e: &dyn std::fmt::Display) -> ! {
@@ -177,9 +166,9 @@ fn exchange(
             let looks = rx.progress + rx.syscalls + tx.syscalls;
             (tx.work_requests.max(tx.writes), looks, rx.cqes)
         };
-        let (before, cpu) = (sum(&near), cpu_us());
+        let (before, cpu) = (sum(&near), process_cpu_us());
         let (exchanges, seconds) = spin(&mut near, ROUND);
-        let (after, cpu) = (sum(&near), cpu_us() - cpu);
+        let (after, cpu) = (sum(&near), process_cpu_us() - cpu);
         stop.store(true, Ordering::Relaxed);
         Round {
             exchanges,
@@ -218,9 +207,11 @@ fn main() {
     let is_address = at.parse::<std::net::IpAddr>().is_ok();
     let nic = OfiDeviceCfgs {
         label: provider.clone(),
-        provider,
-        domain: (!is_address).then(|| at.clone()),
-        address: is_address.then_some(at),
+        at: NicAddress {
+            provider,
+            domain: (!is_address).then(|| at.clone()),
+            address: is_address.then_some(at),
+        },
         ..OfiDeviceCfgs::default()
     };
     for size in [150_528usize, 64] {

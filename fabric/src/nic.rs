@@ -4,7 +4,6 @@
 
 use std::{
     fmt, io,
-    ptr::NonNull,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -186,47 +185,16 @@ pub(super) fn random(what: &'static str) -> Result<u64, OpenError> {
     Ok(u64::from_le_bytes(b))
 }
 
-/// A range of a region that is registered on its own.
-pub(super) struct RegionRange {
-    region: Arc<Region>,
+/// A range of `region` for libfabric.
+pub(super) fn ofi_memory(
+    region: &Arc<Region>,
     offset: usize,
     len: usize,
-}
-
-macro_rules! memory {
-    ($($trait:path),*) => {$(
-        // SAFETY: `RegionRange::new` checked that the range lies within the region, and the region
-        // stays mapped while the value lives. References to its bytes are made under the slot
-        // protocol only (see `Region`).
-        unsafe impl $trait for RegionRange {
-            fn addr(&self) -> NonNull<u8> {
-                let at = self.region.base().wrapping_add(self.offset);
-                NonNull::new(at).unwrap_or(NonNull::dangling())
-            }
-
-            fn len(&self) -> usize {
-                self.len
-            }
-        }
-    )*};
-}
-
-memory!(verbs::Memory, ofi::Memory);
-
-impl RegionRange {
-    pub(crate) fn new(
-        region: &Arc<Region>,
-        offset: usize,
-        len: usize,
-    ) -> Result<Arc<Self>, RegionError> {
-        region.at(offset, len)?;
-        let region = region.clone();
-        Ok(Arc::new(RegionRange {
-            region,
-            offset,
-            len,
-        }))
-    }
+) -> Result<ofi::Memory, RegionError> {
+    let at = region.at(offset, len)?;
+    // SAFETY: the range lies within the region, which stays mapped while it lives. References to
+    // its bytes are made under the slot protocol only (see `Region`).
+    Ok(unsafe { ofi::Memory::new(at, len, region.clone()) })
 }
 
 /// Registrations of source regions.
@@ -250,11 +218,11 @@ impl<M> Default for Sources<M> {
 
 impl<M> Sources<M> {
     /// Registers `region` by `register`, or returns the existing registration.
-    pub(crate) fn get<E: From<RegionError>>(
+    pub(crate) fn get(
         &self,
         region: &Arc<Region>,
-        register: impl FnOnce(Arc<RegionRange>) -> Result<Arc<M>, E>,
-    ) -> Result<Arc<M>, E> {
+        register: impl FnOnce() -> Result<Arc<M>, OpenError>,
+    ) -> Result<Arc<M>, OpenError> {
         let key = Arc::as_ptr(region) as usize;
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, mr)| mr.strong_count() > 0);
@@ -262,7 +230,7 @@ impl<M> Sources<M> {
         if let Some(mr) = known.find_map(|(_, mr)| mr.upgrade()) {
             return Ok(mr);
         }
-        let mr = register(RegionRange::new(region, 0, region.len())?)?;
+        let mr = register()?;
         all.push((key, Arc::downgrade(&mr)));
         Ok(mr)
     }

@@ -109,9 +109,11 @@ impl TestSettings {
     ) -> Result<(), LoadgenError> {
         let conf = check_file(path, model, others, ConfKind::User)?;
         if TAKEN.swap(true, Ordering::Relaxed) {
-            return Err(LoadgenError::SecondConf {
-                path: path.to_owned(),
-            });
+            return Err(LoadgenError::Conf(format!(
+                "{}: this process has taken a user.conf already; LoadGen allows one, so run each \
+                 test in its own process",
+                path.display()
+            )));
         }
         self.apply_conf(path, conf.path(), model, ConfKind::User)
     }
@@ -167,9 +169,9 @@ impl TestSettings {
         model: &str,
         kind: ConfKind,
     ) -> Result<(), LoadgenError> {
-        let model = CString::new(model).map_err(|_| LoadgenError::Nul { field: "model" })?;
-        let scenario = CString::new(self.scenario.name())
-            .map_err(|_| LoadgenError::Nul { field: "scenario" })?;
+        let nul = |field| move |_| LoadgenError::Nul { field };
+        let model = CString::new(model).map_err(nul("model"))?;
+        let scenario = CString::new(self.scenario.name()).map_err(nul("scenario"))?;
         let mut said = Said::new();
         // SAFETY: the settings are a whole struct in the shim's layout, the strings end in zero,
         // and `said` has the given size.
@@ -189,10 +191,10 @@ impl TestSettings {
             1 => said.text(),
             code => std::io::Error::from_raw_os_error(-code).to_string(),
         };
-        Err(LoadgenError::FromConfig {
-            path: path.to_owned(),
-            why,
-        })
+        let path = path.display();
+        Err(LoadgenError::Conf(format!(
+            "{path}: LoadGen's FromConfig failed: {why}"
+        )))
     }
 }
 
@@ -250,11 +252,7 @@ fn check_file(
     known.extend(others.iter().map(|model| (*model).to_owned()));
     let mut models = BTreeSet::new();
     for (line, text) in conf.lines() {
-        let wrong = |why| LoadgenError::ConfLine {
-            path: path.to_owned(),
-            line,
-            why,
-        };
+        let wrong = |why| LoadgenError::Conf(format!("{}:{line}: {why}", path.display()));
         let Some(entry) = parse(text).map_err(wrong)? else {
             continue;
         };
@@ -572,26 +570,5 @@ mod tests {
             error.contains("\"digits\"") && error.contains("resnet50"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let mut settings = TestSettings::default();
-        let error = settings
-            .apply_user_conf(Path::new("nowhere/user.conf"), "digits", &[])
-            .unwrap_err();
-        assert!(error.to_string().contains("nowhere/user.conf"), "{error}");
-    }
-
-    #[test]
-    fn the_embedded_file_applies() {
-        let mut settings = TestSettings {
-            scenario: Scenario::Server,
-            ..TestSettings::default()
-        };
-        settings.apply_mlperf_conf("resnet50").unwrap();
-        assert_eq!(settings.server_target_latency_ns, 15_000_000);
-        assert_eq!(settings.performance_sample_count_override, 1024);
-        assert_eq!(settings.qsl_rng_seed, 2_085_463_073_848_966_840);
     }
 }

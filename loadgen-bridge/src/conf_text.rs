@@ -32,17 +32,15 @@ impl ConfText {
     ///
     /// The file cannot be read, or is UTF-16 or binary.
     pub(crate) fn read(path: &Path) -> Result<Self, LoadgenError> {
-        let failed = |error| LoadgenError::ConfFile {
-            path: path.to_owned(),
-            error,
-        };
+        let name = path.display();
+        let failed = |error| LoadgenError::Conf(format!("cannot read {name}: {error}"));
         let bytes = fs::read(path).map_err(failed)?;
         if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") || bytes.contains(&0) {
-            return Err(LoadgenError::ConfLine {
-                path: path.to_owned(),
-                line: 1 + bytes.split(|b| *b == 0).next().map_or(0, newlines),
-                why: "it is not UTF-8 but UTF-16 or binary: save it as UTF-8".to_owned(),
-            });
+            let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
+            let line = 1 + text.iter().filter(|b| **b == b'\n').count();
+            return Err(LoadgenError::Conf(format!(
+                "{name}:{line}: it is not UTF-8 but UTF-16 or binary: save it as UTF-8"
+            )));
         }
         let (text, copy) = match bytes.strip_prefix(MARK) {
             Some(rest) => (rest, Some(copy_of(rest).map_err(failed)?)),
@@ -68,10 +66,6 @@ impl ConfText {
     pub(crate) fn path(&self) -> &CStr {
         &self.path
     }
-}
-
-fn newlines(bytes: &[u8]) -> usize {
-    bytes.iter().filter(|b| **b == b'\n').count()
 }
 
 /// Makes an unnamed file in memory with these bytes.

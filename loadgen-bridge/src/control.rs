@@ -67,25 +67,15 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Enters a callback; `false` if the thread must sleep for good.
-    fn enter(&mut self, loads: bool) -> bool {
+    /// Enters a callback, or leaves it (`inside` is false). `loaded` is the state of the samples
+    /// then, where the callback changes it. `false` if the thread must sleep for good.
+    fn cross(&mut self, inside: bool, loaded: Option<bool>) -> bool {
         if self.stop.is_some() {
             self.parked = true;
             return false;
         }
-        self.inside = true;
-        self.loaded |= loads;
-        true
-    }
-
-    /// Leaves a callback; `false` if the thread must sleep for good.
-    fn leave(&mut self, unloads: bool) -> bool {
-        if self.stop.is_some() {
-            self.parked = true;
-            return false;
-        }
-        self.inside = false;
-        self.loaded &= !unloads;
+        self.inside = inside;
+        self.loaded = loaded.unwrap_or(self.loaded);
         true
     }
 
@@ -182,10 +172,7 @@ impl Control {
         let came = state.came;
         if came < wanted {
             let stop = state.stop.clone();
-            let error = stop.map_or(
-                LoadgenError::IssueThreads { wanted, came },
-                LoadgenError::from,
-            );
+            let error = stop.map_or_else(|| too_few(wanted, came), LoadgenError::from);
             drop(state);
             self.stop(Stop::Aborted(error.to_string()));
             return Err(error);
@@ -195,8 +182,7 @@ impl Control {
         self.changed.notify_all();
         while (registered() as u64) < wanted {
             if Instant::now() > until {
-                let came = registered() as u64;
-                let error = LoadgenError::IssueThreads { wanted, came };
+                let error = too_few(wanted, registered() as u64);
                 self.stop(Stop::Aborted(error.to_string()));
                 release();
                 return Err(error);
@@ -216,10 +202,14 @@ impl Control {
             return Err(stop.into());
         }
         let Some(wanted) = state.wanted else {
-            return Err(LoadgenError::NoTest);
+            return Err(no_test());
         };
         if state.came >= wanted {
-            return Err(LoadgenError::TooManyIssueThreads);
+            return Err(LoadgenError::IssueThreads(
+                "a thread more than server_num_issue_query_threads called \
+                 register_issue_query_thread; that many may"
+                    .to_owned(),
+            ));
         }
         state.came += 1;
         drop(state);
@@ -229,7 +219,7 @@ impl Control {
         match state.stop.clone() {
             _ if state.go => Ok(()),
             Some(stop) => Err(stop.into()),
-            None => Err(LoadgenError::NoTest),
+            None => Err(no_test()),
         }
     }
 
@@ -249,16 +239,16 @@ impl Control {
 
     /// Enters a callback that `StartTest` waits for; `false` if the thread must sleep for good.
     pub(crate) fn enter(&self, loads: bool) -> bool {
-        let go_on = self.lock().enter(loads);
-        if !go_on {
-            self.changed.notify_all();
-        }
-        go_on
+        self.cross(true, loads.then_some(true))
     }
 
     /// Leaves the callback; `false` if the thread must sleep for good.
     pub(crate) fn leave(&self, unloads: bool) -> bool {
-        let go_on = self.lock().leave(unloads);
+        self.cross(false, unloads.then_some(false))
+    }
+
+    fn cross(&self, inside: bool, loaded: Option<bool>) -> bool {
+        let go_on = self.lock().cross(inside, loaded);
         if !go_on {
             self.changed.notify_all();
         }
@@ -284,6 +274,18 @@ impl Control {
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
+
+fn too_few(wanted: u64, came: u64) -> LoadgenError {
+    LoadgenError::IssueThreads(format!(
+        "server_num_issue_query_threads is {wanted}, and {came} threads called \
+         register_issue_query_thread within 10 s"
+    ))
+}
+
+fn no_test() -> LoadgenError {
+    let why = "register_issue_query_thread: no test that wants issue threads began within 60 s";
+    LoadgenError::IssueThreads(why.to_owned())
 }
 
 #[cfg(test)]
@@ -312,10 +314,10 @@ mod tests {
             let mut state = State::default();
             for event in events.chars() {
                 let goes_on = match event.to_ascii_lowercase() {
-                    'l' => state.enter(true),
-                    'n' => state.enter(false),
-                    'r' => state.leave(false),
-                    'u' => state.leave(true),
+                    'l' => state.cross(true, Some(true)),
+                    'n' => state.cross(true, None),
+                    'r' => state.cross(false, None),
+                    'u' => state.cross(false, Some(false)),
                     _ => {
                         state.stop = stop();
                         true
@@ -340,30 +342,6 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_one_run() {
-        let control = Control::new();
-        control.begin().unwrap();
-        assert!(matches!(control.begin(), Err(LoadgenError::SecondRun)));
-    }
-
-    #[test]
-    fn a_stop_before_the_run_is_kept() {
-        let control = Control::new();
-        control.stop(Stop::Aborted("first".to_owned()));
-        control.stop(Stop::Aborted("second".to_owned()));
-        assert!(
-            matches!(control.begin(), Err(LoadgenError::Aborted { reason }) if reason == "first")
-        );
-    }
-
-    /// Gathers issue threads, of which LoadGen registers `registered`; panics if `release` is
-    /// called.
-    fn gather(control: &Control, wanted: u64, registered: usize) -> Result<(), LoadgenError> {
-        let none = || panic!("all came");
-        control.gather_issue_threads(wanted, ISSUE_THREADS_COME_WITHIN, || registered, none)
-    }
-
-    #[test]
     fn issue_threads_that_loadgen_has_are_let_go_where_one_does_not_come() {
         let control = Control::new();
         std::thread::scope(|scope| {
@@ -371,10 +349,8 @@ mod tests {
             let mut let_go = false;
             let within = Duration::from_secs(2);
             let error = control.gather_issue_threads(2, within, || 1, || let_go = true);
-            assert!(matches!(
-                error,
-                Err(LoadgenError::IssueThreads { wanted: 2, came: 1 })
-            ));
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("is 2, and 1 threads"), "{error}");
             assert!(let_go, "it waits inside LoadGen for ever");
             for thread in threads {
                 thread.join().unwrap().unwrap();
@@ -406,12 +382,12 @@ mod tests {
         let control = Control::new();
         std::thread::scope(|scope| {
             let first = scope.spawn(|| control.join_as_issue_thread());
-            gather(&control, 1, 1).unwrap();
+            let none = || panic!("all came");
+            let gathered = control.gather_issue_threads(1, ISSUE_THREADS_COME_WITHIN, || 1, none);
+            gathered.unwrap();
             first.join().unwrap().unwrap();
         });
-        assert!(matches!(
-            control.join_as_issue_thread(),
-            Err(LoadgenError::TooManyIssueThreads)
-        ));
+        let error = control.join_as_issue_thread().unwrap_err().to_string();
+        assert!(error.starts_with("a thread more"), "{error}");
     }
 }

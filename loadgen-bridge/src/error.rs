@@ -22,25 +22,10 @@ pub enum LoadgenError {
         /// Name of the string.
         field: &'static str,
     },
-    /// A `user.conf` or `audit.config` cannot be read.
-    #[error("cannot read {path}: {error}")]
-    ConfFile {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A line of a `user.conf` or `audit.config` is invalid.
-    #[error("{path}:{line}: {why}")]
-    ConfLine {
-        /// The file.
-        path: PathBuf,
-        /// Number of the line, from 1.
-        line: usize,
-        /// What is wrong with the line.
-        why: String,
-    },
+    /// A `user.conf` or `audit.config` is unreadable, has an invalid line, is the second of this
+    /// process, or is rejected by LoadGen. The text names the file, the line and the reason.
+    #[error("{0}")]
+    Conf(String),
     /// No line of a `user.conf` is for the model, nor for all models.
     #[error("{path}: no line is for model {model:?}, nor for *; it has lines for: {has}")]
     ConfModel {
@@ -50,22 +35,6 @@ pub enum LoadgenError {
         model: String,
         /// The models in the file.
         has: String,
-    },
-    /// LoadGen rejected a configuration that passed this crate's checks.
-    #[error("{path}: LoadGen's FromConfig failed: {why}")]
-    FromConfig {
-        /// The file.
-        path: PathBuf,
-        /// LoadGen's error.
-        why: String,
-    },
-    /// A second `user.conf` in one process, which LoadGen counts as an error of every later run.
-    #[error(
-        "{path}: this process has taken a user.conf already; LoadGen allows one, so run each test in its own process"
-    )]
-    SecondConf {
-        /// The second file.
-        path: PathBuf,
     },
     /// A second run in one process, whose issue threads LoadGen would end before it begins.
     #[error(
@@ -84,24 +53,11 @@ pub enum LoadgenError {
     /// The thread for LoadGen cannot be started.
     #[error("cannot start LoadGen's thread: {0}")]
     Thread(#[source] io::Error),
-    /// Fewer issue threads came than the settings require. LoadGen would wait for them forever.
-    #[error(
-        "server_num_issue_query_threads is {wanted}, and {came} threads called register_issue_query_thread within 10 s"
-    )]
-    IssueThreads {
-        /// Number of issue threads in the settings.
-        wanted: u64,
-        /// Number of issue threads that came.
-        came: u64,
-    },
-    /// One issue thread too many registers. LoadGen would write past the end of a list.
-    #[error(
-        "a thread more than server_num_issue_query_threads called register_issue_query_thread; that many may"
-    )]
-    TooManyIssueThreads,
-    /// An issue thread waited 60 s, and no run began.
-    #[error("register_issue_query_thread: no test that wants issue threads began within 60 s")]
-    NoTest,
+    /// Fewer issue threads came than the settings require, for which LoadGen would wait forever;
+    /// one too many came, and LoadGen would write past the end of a list; or an issue thread waited
+    /// 60 s for a run.
+    #[error("{0}")]
+    IssueThreads(String),
     /// The SUT or the QSL panicked, which aborted the test.
     #[error("{place} panicked, so the test was aborted: {message}")]
     Panicked {

@@ -13,7 +13,6 @@
 //!
 //! The loss needs more than [`ROOM`] entries in [`EXCHANGED_EACH_S`], and happens once to a thread.
 //! So a thread that may get there outgrows its buffer in advance, before it completes a sample.
-//! thread. So a thread that may get there does, before the first sample, when it completes nothing.
 
 use crate::{
     control::{CONTROL, Stop},

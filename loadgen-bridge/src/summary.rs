@@ -149,10 +149,12 @@ fn parse_summary(text: &str) -> Option<TestOutcome> {
                 ("SUT name", name) => outcome.sut_name = name.to_owned(),
                 ("Result is", "VALID") => outcome.verdict = Verdict::Valid,
                 ("Result is", _) => outcome.verdict = Verdict::Invalid,
-                (key, value) => value
-                    .parse()
-                    .into_iter()
-                    .for_each(|number| outcome.take_number(key, number)),
+                (key, value) => {
+                    if let Ok(number) = value.parse() {
+                        outcome.figure = figure(key, number).or(outcome.figure);
+                        outcome.statistics.insert(key.to_owned(), number);
+                    }
+                }
             }
         }
     }
@@ -164,25 +166,18 @@ fn parse_summary(text: &str) -> Option<TestOutcome> {
     Some(outcome)
 }
 
-impl TestOutcome {
-    fn take_number(&mut self, key: &str, number: f64) {
-        match key {
-            "Completed samples per second" => {
-                self.figure = Some(Figure::CompletedSamplesPerSecond(number))
-            }
-            "Samples per second" => self.figure = Some(Figure::SamplesPerSecond(number)),
-            key => {
-                if let Some(percentile) = key.strip_suffix("th percentile latency (ns)")
-                    && let Ok(percentile) = percentile.parse()
-                {
-                    self.figure = Some(Figure::Latency {
-                        percentile,
-                        ns: number as u64,
-                    });
-                }
-            }
-        }
-        self.statistics.insert(key.to_owned(), number);
+/// The scenario's result, if the summary's line is it.
+fn figure(key: &str, number: f64) -> Option<Figure> {
+    match key {
+        "Completed samples per second" => Some(Figure::CompletedSamplesPerSecond(number)),
+        "Samples per second" => Some(Figure::SamplesPerSecond(number)),
+        _ => Some(Figure::Latency {
+            percentile: key
+                .strip_suffix("th percentile latency (ns)")?
+                .parse()
+                .ok()?,
+            ns: number as u64,
+        }),
     }
 }
 

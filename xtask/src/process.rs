@@ -260,11 +260,8 @@ fn elsewhere(root: &Path, caches: impl Iterator<Item = PathBuf>) -> Option<PathB
     if !blank(root) {
         return None;
     }
-    let whole: String = Sha256::digest(root.as_os_str().as_bytes())
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let whole = Sha256::digest(root.as_os_str().as_bytes());
+    let whole = hex::encode(&whole[..8]);
     let mut caches = caches.filter(|cache| cache.is_absolute() && !blank(cache));
     let cache = caches.next().unwrap_or_else(std::env::temp_dir);
     Some(cache.join(format!("qdl-target-{whole}")))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use fabric::clock::now_ns;
+use fabric::{clock::now_ns, os::process_cpu_us};
 
 use super::{
     Args, contract,
@@ -112,9 +112,9 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
     let mut library = Library::new(shape, pairs(1, &args.congestion)?, cpus)?;
     // One exchange shows that the pair is connected.
     library.round(Deadline::after_ms(1), &mut Meter::new(1))?;
-    let (cpu, begin) = (machine::cpu_us(), now_ns());
+    let (cpu, begin) = (process_cpu_us(), now_ns());
     thread::sleep(Duration::from_secs(args.idle_s));
-    let (cpu, took) = (machine::cpu_us() - cpu, now_ns() - begin);
+    let (cpu, took) = (process_cpu_us() - cpu, now_ns() - begin);
     Ok(cpu * 1e5 / took as f64)
 }
 
@@ -189,7 +189,7 @@ fn run_round(
     samples: Option<u64>,
 ) -> Result<Round> {
     let mut meter = Meter::new(shape.in_flight);
-    let (before, begin) = (machine::cpu_us(), now_ns());
+    let (before, begin) = (process_cpu_us(), now_ns());
     let by_time = || Deadline::after_ms(ms);
     let deadline = samples.map_or_else(by_time, Deadline::after_samples);
     sides.round(deadline, &mut meter, cpu)?;
@@ -199,6 +199,6 @@ fn run_round(
         per_s: meter.answered as f64 * 1e9 / took as f64,
         p50_us: meter.quantile_us(0.5),
         p99_us: meter.quantile_us(0.99),
-        cpu_us: (machine::cpu_us() - before) / meter.answered as f64,
+        cpu_us: (process_cpu_us() - before) / meter.answered as f64,
     })
 }

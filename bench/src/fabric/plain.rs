@@ -68,14 +68,8 @@ impl Ring {
             0
         };
         [
-            libc::iovec {
-                iov_base: base.wrapping_add(self.at).cast(),
-                iov_len: first,
-            },
-            libc::iovec {
-                iov_base: base.cast(),
-                iov_len: second,
-            },
+            iovec(base.wrapping_add(self.at), first),
+            iovec(base, second),
         ]
     }
 
@@ -90,6 +84,21 @@ impl Ring {
         self.part -= whole * stride;
         whole
     }
+}
+
+fn iovec(base: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: base.cast(),
+        iov_len: len,
+    }
+}
+
+fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: an all-zero msghdr is valid; the needed fields are set below.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = iov.as_mut_ptr();
+    message.msg_iovlen = iov.len().min(1024);
+    message
 }
 
 struct Connection {
@@ -137,18 +146,12 @@ impl Connection {
         let base = self.out.as_mut_ptr();
         match self.iov.last_mut() {
             Some(v) => v.iov_len = len,
-            None => self.iov.push(libc::iovec {
-                iov_base: base.cast(),
-                iov_len: len,
-            }),
+            None => self.iov.push(iovec(base, len)),
         }
     }
 
     fn point(&mut self, bytes: &[u8]) {
-        self.iov.push(libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        });
+        self.iov.push(iovec(bytes.as_ptr().cast_mut(), bytes.len()));
     }
 
     fn pending(&self) -> bool {
@@ -158,11 +161,7 @@ impl Connection {
     /// Sends everything queued with one `sendmsg`, or several if the socket accepts less.
     fn send(&mut self) -> Result<()> {
         while self.pending() {
-            let iov = &mut self.iov[self.head..];
-            // SAFETY: an all-zero msghdr is valid; the needed fields are set below.
-            let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-            msg.msg_iov = iov.as_mut_ptr();
-            msg.msg_iovlen = iov.len().min(1024);
+            let msg = message(&mut self.iov[self.head..]);
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             // SAFETY: the entries point into `out` and into memory that the owner keeps alive; the
             // socket is open.
@@ -196,10 +195,7 @@ impl Connection {
     /// Reads once, and returns how many messages the read completes.
     fn receive(&mut self, block: bool) -> Result<usize> {
         let mut iov = self.ring.room();
-        // SAFETY: an all-zero msghdr is valid; the needed fields are set below.
-        let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-        msg.msg_iov = iov.as_mut_ptr();
-        msg.msg_iovlen = 2;
+        let mut msg = message(&mut iov);
         let flags = if block { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: the entries are two disjoint runs of the ring, which `self` owns; the socket is
         // open.

@@ -2,7 +2,6 @@
 //! one back.
 
 use std::{
-    ptr::NonNull,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,23 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::{Region, ofi::OfiDeviceCfgs};
-use ofi::{Depths, Domain, Endpoint, Memory, Mr, NicAddress, Ofi, Outcome, RemoteRegion, Write};
+use fabric::{Region, ofi::OfiDeviceCfgs, os::process_cpu_us};
+use ofi::{Depths, Domain, Endpoint, Memory, Mr, Ofi, Outcome, RemoteRegion, Write};
 
-use super::{Round, cpu_us, fail};
-
-struct Whole(Region);
-
-// SAFETY: the region stays mapped as long as it lives, and no code makes references to its bytes.
-unsafe impl Memory for Whole {
-    fn addr(&self) -> NonNull<u8> {
-        NonNull::new(self.0.base()).unwrap_or(NonNull::dangling())
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
+use super::{Round, fail};
 
 struct RawEnd {
     endpoint: Endpoint,
@@ -41,7 +27,10 @@ fn end(domain: &Arc<Domain>, window: usize, source: usize, slots: usize) -> RawE
         if let Ok(bytes) = unsafe { region.bytes_mut(0, bytes) } {
             bytes.fill(1);
         }
-        Arc::new(Whole(region))
+        let (at, len) = (region.base(), region.len());
+        // SAFETY: the region stays mapped as long as it lives, and no code makes references to its
+        // bytes.
+        unsafe { Memory::new(at, len, Arc::new(region)) }
     };
     let key = std::process::id().into();
     let source = Mr::source(domain, memory(slots * source), key).unwrap_or_else(|e| fail(&e));
@@ -97,12 +86,7 @@ pub(super) fn run(
     time: Duration,
 ) -> Round {
     let ofi = Ofi::load(None).unwrap_or_else(|e| fail(&e));
-    let at = NicAddress {
-        provider: nic.provider.clone(),
-        domain: nic.domain.clone(),
-        address: nic.address.clone(),
-    };
-    let info = ofi.find(&at).unwrap_or_else(|e| fail(&e));
+    let info = ofi.find(&nic.at).unwrap_or_else(|e| fail(&e));
     let domains = [0, 1].map(|_| Domain::open(&info).unwrap_or_else(|e| fail(&e)));
     let near = end(&domains[0], answer, size, slots);
     let far = end(&domains[1], size, answer, slots);
@@ -130,12 +114,12 @@ pub(super) fn run(
     });
     let mut free: Vec<usize> = (0..slots).collect();
     let mut round = Round::default();
-    let (mut begun, mut cpu) = (Instant::now(), cpu_us());
+    let (mut begun, mut cpu) = (Instant::now(), process_cpu_us());
     let mut warm = false;
     loop {
         if !warm && begun.elapsed() >= time / 3 {
             (round, warm) = (Round::default(), true);
-            (begun, cpu) = (Instant::now(), cpu_us());
+            (begun, cpu) = (Instant::now(), process_cpu_us());
         }
         if warm && begun.elapsed() >= time {
             break;
@@ -155,7 +139,7 @@ pub(super) fn run(
         }
         round.exchanges += (free.len() - before) as u64;
     }
-    (round.seconds, round.cpu_us) = (begun.elapsed().as_secs_f64(), cpu_us() - cpu);
+    (round.seconds, round.cpu_us) = (begun.elapsed().as_secs_f64(), process_cpu_us() - cpu);
     // `ofi_rxm` does not survive an end in the middle of a write with data.
     while free.len() < slots {
         near.poll(&mut free);

@@ -283,7 +283,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Call`], for example if the key is in use (`FI_ENOKEY`).
-    pub fn expose(&mut self, memory: Arc<dyn Memory>, key: u64) -> Result<RemoteRegion, Error> {
+    pub fn expose(&mut self, memory: Memory, key: u64) -> Result<RemoteRegion, Error> {
         let endpoint = self.objects.endpoint;
         let window = register(&self.domain, memory, raw::FI_REMOTE_WRITE, key, endpoint)?;
         let by_address = self.domain.info().has_mr_mode(raw::FI_MR_VIRT_ADDR);

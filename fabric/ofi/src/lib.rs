@@ -18,8 +18,8 @@
 //! # Safety
 //!
 //! A provider writes into a window at any time, outside any borrow, and reads a source until its
-//! completion. So this crate makes no Rust reference to registered memory: the owner guarantees
-//! ([`Memory`]'s contract) that it stays mapped while an object holds it. An [`Endpoint`] holds all
+//! completion. So this crate makes no Rust reference to registered memory: the caller of
+//! [`Memory::new`] guarantees that it stays mapped while its owner lives. An [`Endpoint`] holds all
 //! memory of its operations until it is closed. The provider may access the memory until then:
 //! closing a region alone does not stop a started write (measured with `tcp`: `docs/ofi.md`).
 

@@ -1,7 +1,8 @@
 //! Memory for operations, and its registration.
 
+use std::any::Any;
 use std::ffi::c_void;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use libc::iovec;
@@ -11,16 +12,21 @@ use crate::error::Error;
 use crate::raw;
 
 /// Memory that a NIC may read or write.
-///
-/// # Safety
-/// `addr..addr + len` must stay mapped while the object lives, even if the object moves. No Rust
-/// reference to these bytes may exist while a NIC or a peer may write them.
-#[expect(clippy::len_without_is_empty, reason = "there is always memory")]
-pub unsafe trait Memory: Send + Sync {
-    /// Returns the first address.
-    fn addr(&self) -> NonNull<u8>;
-    /// Returns the length in bytes, at least 1.
-    fn len(&self) -> usize;
+pub struct Memory {
+    at: *mut u8,
+    len: usize,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Memory {
+    /// `len` bytes at `at`, at least 1.
+    ///
+    /// # Safety
+    /// The bytes must stay mapped while `owner` lives. No Rust reference to them may exist while a
+    /// NIC or a peer may write them.
+    pub unsafe fn new(at: *mut u8, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Memory { at, len, owner }
+    }
 }
 
 /// A region that a peer may write, or the place in it where a write begins.
@@ -44,7 +50,7 @@ pub struct Mr {
 /// A registration, if there is one, with its memory, which outlives the registration.
 pub(crate) struct Registered {
     raw: *mut raw::fid_mr,
-    memory: Arc<dyn Memory>,
+    memory: Memory,
 }
 
 // SAFETY: a registration belongs to a domain that any thread may use.
@@ -61,12 +67,8 @@ impl Registered {
     /// Returns the remote access data for a peer.
     pub(crate) fn remote(&self, by_address: bool) -> RemoteRegion {
         RemoteRegion {
-            addr: if by_address {
-                self.memory.addr().as_ptr() as u64
-            } else {
-                0
-            },
-            len: self.memory.len() as u64,
+            addr: if by_address { self.memory.at as u64 } else { 0 },
+            len: self.memory.len as u64,
             // SAFETY: the pointer is null or an open registration.
             key: unsafe { self.raw.as_ref() }.map_or(0, |mr| mr.key),
         }
@@ -78,18 +80,14 @@ impl Drop for Registered {
         // SAFETY: null, or open and unused: endpoints hold the registration until they are closed.
         if !unsafe { close(self.raw.cast()) } {
             // The provider may still use the memory, so leak it.
-            std::mem::forget(Arc::clone(&self.memory));
+            std::mem::forget(Arc::clone(&self.memory.owner));
         }
     }
 }
 
 impl Mr {
     /// Registers `memory` as a source, if required; with `key`, unless the provider chooses keys.
-    pub fn source(
-        domain: &Arc<Domain>,
-        memory: Arc<dyn Memory>,
-        key: u64,
-    ) -> Result<Arc<Self>, Error> {
+    pub fn source(domain: &Arc<Domain>, memory: Memory, key: u64) -> Result<Arc<Self>, Error> {
         let registered = if domain.info().limits().registers_sources {
             register(domain, memory, raw::FI_WRITE, key, ptr::null_mut())?
         } else {
@@ -106,8 +104,8 @@ impl Mr {
     pub(crate) fn slice(&self, offset: usize, len: usize) -> Option<(*mut u8, *mut c_void)> {
         let end = offset.checked_add(len)?;
         let memory = &self.registered.memory;
-        let at = memory.addr().as_ptr().wrapping_add(offset);
-        (end <= memory.len()).then(|| (at, self.registered.descriptor()))
+        let at = memory.at.wrapping_add(offset);
+        (end <= memory.len).then(|| (at, self.registered.descriptor()))
     }
 
     /// Whether the memory belongs to this domain.
@@ -121,8 +119,7 @@ impl std::fmt::Debug for Mr {
         write!(
             f,
             "{} bytes of {:?}",
-            self.registered.memory.len(),
-            self.domain
+            self.registered.memory.len, self.domain
         )
     }
 }
@@ -130,13 +127,13 @@ impl std::fmt::Debug for Mr {
 /// Registers memory; bound to `endpoint` if the provider requires that.
 pub(crate) fn register(
     domain: &Arc<Domain>,
-    memory: Arc<dyn Memory>,
+    memory: Memory,
     access: u64,
     key: u64,
     endpoint: *mut raw::fid_ep,
 ) -> Result<Registered, Error> {
     let info = domain.info();
-    let (addr, len) = (memory.addr(), memory.len());
+    let (at, len) = (memory.at, memory.len);
     let failed = |call, code: i32| {
         let doing = format!("registering {len} bytes on {}", info.domain());
         domain.failed(call, code.into(), doing)
@@ -147,7 +144,7 @@ pub(crate) fn register(
         bits => key & ((1 << bits) - 1),
     };
     let range = iovec {
-        iov_base: addr.as_ptr().cast(),
+        iov_base: at.cast(),
         iov_len: len,
     };
     // Newer libraries read more fields if a flag is set; zeroes select the old behaviour.

@@ -11,7 +11,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU8, AtomicU64, Ordering},
 };
 
 use verbs::{CompChannel, Connect, Cq, Init, Mr, Mtu, Notify, Qp, QpCaps, RecvChain, RemoteSlice};
@@ -20,12 +20,12 @@ use super::{
     IbCfgs, IbEnd, IbRegion, IbResources,
     device::PortNow,
     rx::IbRx,
-    shared::Shared,
+    shared::{Sends, Shared},
     tx::{IbTx, SPARE, Target},
 };
 use crate::{
     Endpoint, Link, OpenError, Region,
-    nic::{CELL_BYTES, covers, random},
+    nic::{CELL_BYTES, Cause, covers, random},
 };
 
 /// Next token of a connection. Tokens identify completion queues in events; a connection has two.
@@ -171,16 +171,20 @@ impl IbConnection {
         })?;
         let mut registered = vec![self.window, self.cells];
         registered.extend(self.sources.iter().cloned());
-        let shared = Shared::new(
+        let shared = Arc::new(Shared {
             qp,
-            self.send_cq,
-            self.recv_cq,
-            self.channel,
-            self.token,
-            registered,
-            self.resources.device().watched().clone(),
-            self.resources,
-        );
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            channel: self.channel,
+            token: self.token,
+            watched: self.resources.device().watched().clone(),
+            sends: Sends::default(),
+            cause: Cause::default(),
+            gone: AtomicU8::new(0),
+            _registered: registered,
+            _resources: self.resources,
+        });
+        shared.watched.add(&shared);
         let notify = if self.cfgs.wishes.solicited && peer.solicited {
             Notify::Solicited
         } else {

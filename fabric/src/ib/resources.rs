@@ -11,7 +11,7 @@ use verbs::{Access, Mr, Pd};
 use super::IbDevice;
 use crate::{
     DeviceMemory, OpenError, Region, Window,
-    nic::{CELL_BYTES, RegionRange, Sources},
+    nic::{CELL_BYTES, Sources},
     os::available_memory,
 };
 
@@ -51,8 +51,8 @@ impl IbResources {
     /// # Errors
     /// [`OpenError::Verbs`] if the registration fails.
     pub(crate) fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
-        self.sources
-            .get(region, |range| self.register(&range, Access::LocalRead))
+        let register = || self.register(region, 0, region.len(), Access::LocalRead);
+        self.sources.get(region, register)
     }
 
     /// Keeps these sources registered while no connection is up, so that a new connection finds
@@ -84,8 +84,8 @@ impl IbResources {
         if let Some(device) = window.region().device() {
             return self.on_device(window, device, bytes);
         }
-        let range = RegionRange::new(window.region(), window.slot_offset(0), bytes)?;
-        self.register(&range, Access::RemoteWrite)
+        let offset = window.slot_offset(0);
+        self.register(window.region(), offset, bytes, Access::RemoteWrite)
     }
 
     /// Registers slots in GPU memory as a dma-buf, at the addresses that the GPU uses.
@@ -118,15 +118,23 @@ impl IbResources {
     pub(super) fn cells(&self, slots: usize) -> Result<(Arc<Region>, Arc<Mr>), OpenError> {
         let nodes = &self.device.near().nodes;
         let region = Arc::new(Region::on_nodes(slots * CELL_BYTES, nodes)?);
-        let range = RegionRange::new(&region, 0, region.len())?;
-        let mr = self.register(&range, Access::RemoteWrite)?;
+        let mr = self.register(&region, 0, region.len(), Access::RemoteWrite)?;
         Ok((region, mr))
     }
 
     /// Registers on cores near the device: the registration faults in missing pages on their node.
-    fn register(&self, range: &Arc<RegionRange>, access: Access) -> Result<Arc<Mr>, OpenError> {
+    fn register(
+        &self,
+        region: &Arc<Region>,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<Mr>, OpenError> {
+        let (at, owner) = (region.at(offset, len)?, region.clone());
         let near = self.device.near();
-        Ok(near.run(|| Mr::register(&self.pd, range, access))?)
+        // SAFETY: the range lies within the region, which stays mapped while it lives. References
+        // to its bytes are made under the slot protocol only (see `Region`).
+        Ok(near.run(|| unsafe { Mr::register(&self.pd, at, len, access, owner) })?)
     }
 }
 

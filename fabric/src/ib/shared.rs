@@ -27,18 +27,25 @@ pub(super) struct Shared {
     /// Token of the receive queue; the send queue has `token + 1`.
     pub token: u64,
     pub watched: Arc<Watched>,
+    pub sends: Sends,
+    pub cause: Cause,
+    /// Halves that are dropped.
+    pub gone: AtomicU8,
+    /// Registrations that the peer and this device may still access.
+    pub _registered: Vec<Arc<Mr>>,
+    /// The domain, and the device with the thread that watches it.
+    pub _resources: Arc<dyn Any + Send + Sync>,
+}
+
+/// Progress of the send queue.
+#[derive(Default)]
+pub(super) struct Sends {
     /// Work requests and writes retired since the connection was made.
     retired_wrs: AtomicU64,
     retired_writes: AtomicU64,
-    send_cqes: AtomicU64,
+    cqes: AtomicU64,
     /// The send queue is armed and its event has not been taken.
-    send_armed: AtomicBool,
-    cause: Cause,
-    halves: AtomicU8,
-    /// Registrations that the peer and this device may still access.
-    _registered: Vec<Arc<Mr>>,
-    /// The domain, and the device with the thread that watches it.
-    _resources: Arc<dyn Any + Send + Sync>,
+    is_armed: AtomicBool,
 }
 
 /// Encodes a send's `wr_id`: the numbers of work requests and writes up to and including it, each
@@ -48,37 +55,6 @@ pub(super) fn wr_id(work_requests: u64, writes: u64) -> u64 {
 }
 
 impl Shared {
-    #[allow(clippy::too_many_arguments, reason = "a constructor of plain parts")]
-    pub(crate) fn new(
-        qp: Qp<Rts>,
-        send_cq: Arc<Cq>,
-        recv_cq: Arc<Cq>,
-        channel: Arc<CompChannel>,
-        token: u64,
-        registered: Vec<Arc<Mr>>,
-        watched: Arc<Watched>,
-        resources: Arc<dyn Any + Send + Sync>,
-    ) -> Arc<Self> {
-        let shared = Arc::new(Shared {
-            qp,
-            send_cq,
-            recv_cq,
-            channel,
-            token,
-            watched,
-            retired_wrs: AtomicU64::new(0),
-            retired_writes: AtomicU64::new(0),
-            send_cqes: AtomicU64::new(0),
-            send_armed: AtomicBool::new(false),
-            cause: Cause::default(),
-            halves: AtomicU8::new(2),
-            _registered: registered,
-            _resources: resources,
-        });
-        shared.watched.add(&shared);
-        shared
-    }
-
     pub(crate) fn qp_num(&self) -> u32 {
         self.qp.qp_num()
     }
@@ -139,15 +115,16 @@ impl Shared {
             };
             for wc in &wcs[..taken] {
                 if wc.is_success() {
-                    advance(&self.retired_writes, wc.wr_id() as u32);
-                    advance(&self.retired_wrs, (wc.wr_id() >> 32) as u32);
+                    advance(&self.sends.retired_writes, wc.wr_id() as u32);
+                    advance(&self.sends.retired_wrs, (wc.wr_id() >> 32) as u32);
                 } else if wc.is_flushed() {
                     flushed = Some(*wc);
                 } else {
                     self.fail(Broken::WorkCompletion(self.describe(wc)));
                 }
             }
-            self.send_cqes.fetch_add(taken as u64, Ordering::Relaxed);
+            let cqes = &self.sends.cqes;
+            cqes.fetch_add(taken as u64, Ordering::Relaxed);
             total += taken;
             if taken < TAKE {
                 break;
@@ -161,20 +138,20 @@ impl Shared {
     }
 
     pub(crate) fn retired_wrs(&self) -> u64 {
-        self.retired_wrs.load(Ordering::Acquire)
+        self.sends.retired_wrs.load(Ordering::Acquire)
     }
 
     pub(crate) fn retired_writes(&self) -> u64 {
-        self.retired_writes.load(Ordering::Acquire)
+        self.sends.retired_writes.load(Ordering::Acquire)
     }
 
     pub(crate) fn send_cqes(&self) -> u64 {
-        self.send_cqes.load(Ordering::Relaxed)
+        self.sends.cqes.load(Ordering::Relaxed)
     }
 
     /// Arms the send queue for its next completion, then retires earlier completions.
     pub(crate) fn arm_send(&self) {
-        if !self.send_armed.swap(true, Ordering::SeqCst)
+        if !self.sends.is_armed.swap(true, Ordering::SeqCst)
             && let Err(e) = self.send_cq.arm(Notify::Any)
         {
             self.fail(e);
@@ -184,12 +161,12 @@ impl Shared {
 
     /// Records that the send queue's event was taken, so that the queue is no longer armed.
     pub(crate) fn send_event(&self) {
-        self.send_armed.store(false, Ordering::SeqCst);
+        self.sends.is_armed.store(false, Ordering::SeqCst);
     }
 
     /// Counts a dropped half. The drop of the second half moves the queue pair to ERR.
     pub(crate) fn half_gone(&self) {
-        if self.halves.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.gone.fetch_add(1, Ordering::AcqRel) == 1 {
             self.fail(Broken::Closed);
         }
     }
@@ -226,7 +203,7 @@ impl Watched {
         all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn add(&self, connection: &Arc<Shared>) {
+    pub(crate) fn add(&self, connection: &Arc<Shared>) {
         let all = self.connections.lock();
         let mut all = all.unwrap_or_else(PoisonError::into_inner);
         all.retain(|c| c.strong_count() > 0);

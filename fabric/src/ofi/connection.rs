@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Broken, Endpoint, Link, OpenError, Region,
-    nic::{CELL_BYTES, RegionRange, covers, random, unfit},
+    nic::{CELL_BYTES, covers, ofi_memory, random, unfit},
 };
 
 /// Longest address in bytes, in any provider's format.
@@ -247,8 +247,8 @@ fn expose(
     (offset, len): (usize, usize),
 ) -> Result<RemoteRegion, OpenError> {
     for draw in 1.. {
-        let range = RegionRange::new(region, offset, len)?;
-        match raw.expose(range, random("random key")?) {
+        let memory = ofi_memory(region, offset, len)?;
+        match raw.expose(memory, random("random key")?) {
             Err(ofi::Error::Call { errno: NO_KEY, .. }) if draw < DRAWS => {}
             other => return Ok(other?),
         }

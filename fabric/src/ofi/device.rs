@@ -20,12 +20,8 @@ const SHUFFLE: &str = "QDL_OFI_SHUFFLE";
 pub struct OfiDeviceCfgs {
     /// The NIC's name in the configuration, for error messages.
     pub label: String,
-    /// libfabric's provider, such as `efa` or `tcp;ofi_rxm`.
-    pub provider: String,
-    /// The provider's name of the NIC.
-    pub domain: Option<String>,
-    /// An address of this machine, if the NIC is found by address.
-    pub address: Option<String>,
+    /// The provider, and the NIC's name or address.
+    pub at: NicAddress,
     /// NUMA node of the NIC's queues, and the cores of that node.
     pub near: Near,
 }
@@ -59,7 +55,7 @@ impl OfiDevice {
         shuffle: Option<u64>,
     ) -> Result<Arc<OfiDevice>, OpenError> {
         let ofi = Ofi::load(std::env::var(LIBRARY).ok().as_deref())?;
-        if cfgs.provider == "shm" {
+        if cfgs.at.provider == "shm" {
             return Err(OpenError::Setting {
                 nic: cfgs.label.clone(),
                 key: "ofi",
@@ -70,12 +66,7 @@ impl OfiDevice {
             });
         }
         let near = cfgs.near.clone();
-        let at = NicAddress {
-            provider: cfgs.provider.clone(),
-            domain: cfgs.domain.clone(),
-            address: cfgs.address.clone(),
-        };
-        let info = near.run(|| ofi.find(&at))?;
+        let info = near.run(|| ofi.find(&cfgs.at))?;
         Ok(Arc::new(OfiDevice {
             info,
             near,

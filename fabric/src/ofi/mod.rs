@@ -50,6 +50,7 @@ pub use crate::wire::{OfiEnd, OfiForm};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
 pub use device::{OfiDevice, OfiDeviceCfgs};
+pub use ofi::NicAddress;
 pub use resources::OfiResources;
 
 /// Messages internal to this fabric: control kinds with a 28-bit value.

@@ -10,7 +10,7 @@ use ofi::{Domain, Mr};
 use super::OfiDevice;
 use crate::{
     OpenError, Region,
-    nic::{Sources, random},
+    nic::{Sources, ofi_memory, random},
 };
 
 /// Domain of one NIC, with the registrations of its send sources.
@@ -50,9 +50,9 @@ impl OfiResources {
     /// [`OpenError::Ofi`] if the registration fails.
     pub(crate) fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
         let near = self.device.near();
-        self.sources.get(region, |range| {
-            let key = random("random key")?;
-            Ok(near.run(|| Mr::source(&self.domain, range, key))?)
+        self.sources.get(region, || {
+            let (memory, key) = (ofi_memory(region, 0, region.len())?, random("random key")?);
+            Ok(near.run(|| Mr::source(&self.domain, memory, key))?)
         })
     }
 

@@ -14,7 +14,7 @@
 //! | [`Host`] | identity of the machine |
 //! | [`sha256_of_file`] | hash of a file |
 //! | [`sleep_punctually`] | sleeps without timer slack |
-//! | [`thread_times`], [`machine_time`] | CPU time of threads and cores, and run-queue delay |
+//! | [`thread_times`], [`machine_time`], [`process_cpu_us`] | CPU time, and run-queue delay |
 
 mod cpus;
 mod event;
@@ -35,5 +35,4 @@ pub use memory::{available_memory, numa_nodes};
 pub use sha256::{sha256_of, sha256_of_file};
 pub use sockets::{Congestion, listen, set_congestion};
 pub use threads::{Near, affinity, pin, set_affinity, sleep_punctually};
-pub use usage::MachineTime;
-pub use usage::{ThreadTime, machine_time, thread_id, thread_times};
+pub use usage::{MachineTime, ThreadTime, machine_time, process_cpu_us, thread_id, thread_times};

@@ -24,6 +24,16 @@ pub struct MachineTime {
     pub busy: u64,
 }
 
+/// CPU time of this process so far, user and system, in microseconds.
+pub fn process_cpu_us() -> f64 {
+    // SAFETY: an all-zero rusage is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` outlives the call.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    let us = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
+    us(usage.ru_utime) + us(usage.ru_stime)
+}
+
 /// Kernel id of the calling thread.
 pub fn thread_id() -> u64 {
     // SAFETY: `gettid` takes no arguments and cannot fail.

@@ -251,8 +251,11 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     }
     let nic = fabric::ofi::OfiDeviceCfgs {
         label: "shm:shm".to_owned(),
-        provider: "shm".to_owned(),
-        domain: Some("shm".to_owned()),
+        at: fabric::ofi::NicAddress {
+            provider: "shm".to_owned(),
+            domain: Some("shm".to_owned()),
+            address: None,
+        },
         ..Default::default()
     };
     let refused = fabric::ofi::OfiDevice::open(&nic);

@@ -10,7 +10,10 @@ use std::{
 
 use fabric::{
     Broken, Endpoint, Event, Link, OpenError,
-    ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiForm, OfiResources},
+    ofi::{
+        Dialling, NicAddress, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiForm,
+        OfiResources,
+    },
     testkit::conformance,
 };
 use ofi::Error;
@@ -50,8 +53,11 @@ impl Provider {
     fn nic_at(&self, end: usize) -> OfiDeviceCfgs {
         OfiDeviceCfgs {
             label: self.name.to_owned(),
-            provider: self.name.to_owned(),
-            address: Some(self.ends[end].to_owned()),
+            at: NicAddress {
+                provider: self.name.to_owned(),
+                address: Some(self.ends[end].to_owned()),
+                ..NicAddress::default()
+            },
             ..OfiDeviceCfgs::default()
         }
     }

@@ -1,7 +1,6 @@
 //! Errors of libibverbs: each names the verb, its object and the remedy.
 
 use std::ffi::c_int;
-use std::fmt;
 use std::io;
 
 /// An error of the control path: opening, creating, registering, connecting.
@@ -28,7 +27,7 @@ pub enum Error {
         errno: i32,
     },
     /// A verb or a related system call failed.
-    #[error("{verb}: {} while {doing}{}", Errno(*errno), hint(verb, *errno))]
+    #[error("{verb}: {} while {doing}{}", text_of(*errno), hint(verb, *errno))]
     Verb {
         /// The verb by its libibverbs name.
         verb: &'static str,
@@ -60,19 +59,14 @@ impl Error {
 
     /// The error of a verb that reports in `errno`. `doing` runs after `errno` is read.
     pub(crate) fn verb_errno(verb: &'static str, doing: impl FnOnce() -> String) -> Self {
-        let errno = last_errno();
-        Self::Verb {
-            verb,
-            errno,
-            doing: doing(),
-        }
+        Self::verb(verb, -1, doing)
     }
 }
 
 /// The error of a post, or of polling or arming a completion queue. It holds numbers only, for the
 /// hot path; `Display` formats them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{verb}: {}{}", Errno(*errno), post_hint(verb, *errno))]
+#[error("{verb}: {}{}", text_of(*errno), post_hint(verb, *errno))]
 pub struct OpError {
     /// The verb by its libibverbs name.
     pub verb: &'static str,
@@ -87,14 +81,9 @@ impl OpError {
     }
 }
 
-/// Displays an errno as its text and number.
-struct Errno(i32);
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The text of std ends in "(os error N)", so it includes the number.
-        write!(f, "{}", io::Error::from_raw_os_error(self.0))
-    }
+/// Displays an errno as its text and number: the text of std ends in "(os error N)".
+fn text_of(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
 }
 
 /// The errno of a verb's result. Some providers return -errno, some errno, some -1 with `errno`
@@ -115,7 +104,7 @@ fn detail_of(errno: i32) -> String {
     if errno == 0 {
         String::new()
     } else {
-        format!(" ({})", Errno(errno))
+        format!(" ({})", text_of(errno))
     }
 }
 

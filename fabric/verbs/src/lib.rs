@@ -23,8 +23,7 @@
 //!
 //! A NIC writes into registered memory at any time, outside of any borrow. So [`Mr`] never returns
 //! a Rust reference: it returns addresses, and slices of (address, length, key) for work requests.
-//! The owner of the memory guarantees by [`Memory`]'s contract that it stays mapped while it is
-//! registered.
+//! The caller of [`Mr::register`] guarantees that the memory stays mapped while it is registered.
 
 mod chain;
 mod cq;
@@ -44,11 +43,10 @@ pub use cq::{CompChannel, Cq, Notify};
 pub use device::{Context, DeviceLimits, Verbs};
 pub use error::{Error, OpError};
 pub use event::AsyncEvent;
-pub use mr::{Access, LocalSlice, Memory, Mr, Pd, RemoteSlice};
+pub use mr::{Access, LocalSlice, Mr, Pd, RemoteSlice};
 pub use port::{GidEntry, Mtu, PortAttr, PortState};
 pub use qp::{Connect, Init, Qp, QpCaps, Rts};
 pub use wc::Wc;
-pub use wc::WcStatus;
 
 /// Implements `Debug` as the type's name and the name of its device.
 macro_rules! debug {

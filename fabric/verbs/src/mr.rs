@@ -11,21 +11,6 @@ use crate::Error;
 use crate::device::Context;
 use crate::raw;
 
-/// An owner of memory that a NIC may read and write at any time while it is registered.
-///
-/// # Safety
-/// While the value lives, `addr()..addr() + len()` is mapped at that address and readable; it is
-/// writable unless registered with [`Access::LocalRead`]. While a NIC may write a byte, no Rust
-/// reference to that byte exists: the owner returns raw pointers, and the fabric's protocol defines
-/// when a byte may be read.
-#[expect(clippy::len_without_is_empty, reason = "there is always memory")]
-pub unsafe trait Memory: Send + Sync + 'static {
-    /// Address of the first byte.
-    fn addr(&self) -> NonNull<u8>;
-    /// Length in bytes.
-    fn len(&self) -> usize;
-}
-
 /// A protection domain: its queue pairs access only the memory regions of the same domain.
 pub struct Pd {
     pub(crate) context: Arc<Context>,
@@ -107,26 +92,32 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers all of `memory` and pins its pages until the region is dropped.
+    /// Registers `len` bytes at `at` and pins their pages until the region is dropped, which keeps
+    /// `owner` alive.
     ///
     /// # Errors
-    /// [`Error::Refused`] if `memory` is larger than the device allows, or [`Error::Verb`].
-    pub fn register<M: Memory>(
+    /// [`Error::Refused`] if the range is larger than the device allows, or [`Error::Verb`].
+    ///
+    /// # Safety
+    /// While `owner` lives, the range is mapped and readable, and writable unless registered with
+    /// [`Access::LocalRead`]. While a NIC may write a byte, no Rust reference to that byte exists:
+    /// the fabric's protocol defines when a byte may be read.
+    pub unsafe fn register(
         pd: &Arc<Pd>,
-        memory: &Arc<M>,
+        at: *mut u8,
+        len: usize,
         access: Access,
+        owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Arc<Self>, Error> {
-        let (addr, len) = (memory.addr(), memory.len());
         Self::check_size(pd, len)?;
-        // SAFETY: the domain is live. `Memory` guarantees that the range is mapped while `memory`
-        // lives, and the region holds an `Arc` of it.
+        // SAFETY: the domain is live. The caller guarantees that the range is mapped while `owner`
+        // lives, which the region holds.
         let raw = unsafe {
-            let at = addr.as_ptr();
             (pd.context.api().reg_mr_iova2)(pd.as_raw(), at.cast(), len, at as u64, access.bits())
         };
         let doing = || format!("registering {len} bytes on {}", pd.context.name());
         let raw = NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_reg_mr", doing))?;
-        Ok(Self::of(pd, raw, addr.as_ptr() as u64, len, memory.clone()))
+        Ok(Self::of(pd, raw, at as u64, len, owner))
     }
 
     fn of(

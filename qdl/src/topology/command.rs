@@ -99,13 +99,4 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(json["nics"][0]["name"], "wlp0s20f3", "{json}");
     }
-
-    #[test]
-    fn this_machine_is_shown() {
-        match command(NodeProgram::Accelerator, TopologyForm::Matrix, None) {
-            Ok(text) => assert!(text.contains("NUMA"), "{text}"),
-            // A container may have no sysfs.
-            Err(e) => assert!(!Path::new("/sys/devices").exists(), "{e}"),
-        }
-    }
 }

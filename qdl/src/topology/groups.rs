@@ -79,11 +79,8 @@ impl Topology {
 
     /// Returns the GPU that a NIC serves; the first of several.
     pub(crate) fn gpu_of(&self, nic: usize) -> Option<usize> {
-        let groups = self.nic_groups();
-        groups
-            .iter()
-            .find(|g| g.nics.contains(&nic))
-            .and_then(|g| g.gpu)
+        let mut groups = self.nic_groups().into_iter();
+        groups.find(|g| g.nics.contains(&nic))?.gpu
     }
 
     /// Returns a warning if a NIC's thread is pinned to cores of another NUMA node.
@@ -106,10 +103,9 @@ impl Topology {
 /// Merges distance classes that form one group: without a common switch, all paths of a NUMA node
 /// go through the CPU, whichever host bridge they use.
 fn rank(n: Nearness) -> Nearness {
-    if n == Nearness::Phb {
-        Nearness::Node
-    } else {
-        n
+    match n {
+        Nearness::Phb => Nearness::Node,
+        other => other,
     }
 }
 

@@ -141,10 +141,7 @@ fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
 
 /// Reads the link state of one NIC. An unreadable state does not count as down.
 #[derive(Clone, Debug)]
-pub(crate) struct LinkWatch(LinkState);
-
-#[derive(Clone, Debug)]
-enum LinkState {
+pub(crate) enum LinkWatch {
     /// Name of a network interface.
     Interface(String),
     /// Path of the `state` file of an RDMA device's port.
@@ -157,45 +154,38 @@ impl LinkWatch {
     pub(crate) fn of_address(address: IpAddr) -> Self {
         let all = interface_addresses().unwrap_or_default();
         let mut with_it = all.into_iter().filter(|(_, list)| list.contains(&address));
-        LinkWatch(
-            with_it
-                .next()
-                .map_or(LinkState::Unknown, |(name, _)| LinkState::Interface(name)),
-        )
+        let interface = with_it.next().map(|(name, _)| Self::Interface(name));
+        interface.unwrap_or(Self::Unknown)
     }
 
     /// Watches a port of an RDMA device.
     pub(crate) fn of_port(device: &str, port: u8) -> Self {
-        let port = port.to_string();
-        let path: PathBuf = ["/sys/class/infiniband", device, "ports", &port, "state"]
-            .iter()
-            .collect();
-        LinkWatch(LinkState::Port(path))
+        Self::Port(format!("/sys/class/infiniband/{device}/ports/{port}/state").into())
     }
 
     /// Returns the name if the NIC is a network interface.
     pub(crate) fn interface(&self) -> Option<&str> {
-        match &self.0 {
-            LinkState::Interface(name) => Some(name),
-            LinkState::Port(_) | LinkState::Unknown => None,
+        match self {
+            Self::Interface(name) => Some(name),
+            Self::Port(_) | Self::Unknown => None,
         }
     }
 
     /// Returns whether the link is down; `None` if the state is unreadable. Costs one to three
     /// system calls.
     pub(crate) fn is_down(&self) -> Option<bool> {
-        match &self.0 {
-            LinkState::Interface(name) => {
+        match self {
+            Self::Interface(name) => {
                 let flags = i32::from(interface_flags(name).ok()?);
                 Some(flags & libc::IFF_UP == 0 || flags & libc::IFF_RUNNING == 0)
             }
-            LinkState::Port(path) => {
+            Self::Port(path) => {
                 // "4: ACTIVE"; 5 is ACTIVE_DEFER, which still completes transfers.
                 let state = fs::read_to_string(path).ok()?;
                 let number = state.split(':').next()?.trim().parse::<u8>().ok()?;
                 Some(number < 4)
             }
-            LinkState::Unknown => None,
+            Self::Unknown => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Nic, NicKind, PciPlace, Topology};
+use super::{Nearness, Nic, NicKind, PciPlace, Topology};
 
 impl Topology {
     /// Returns a table of the distance class between all GPUs and NICs, with cores, NUMA nodes, and
@@ -20,16 +20,11 @@ impl Topology {
         for (i, (name, place)) in all.iter().enumerate() {
             let mut row = vec![name.clone()];
             row.extend(all.iter().enumerate().map(|(j, (_, other))| {
-                let letters = if i == j {
-                    "X"
-                } else {
-                    place.nearness(other).letters()
-                };
-                // Two ports of one card: the shortest distance.
-                let letters = if letters == "X" && i != j {
-                    "PIX"
-                } else {
-                    letters
+                let letters = match place.nearness(other) {
+                    _ if i == j => "X",
+                    // Two ports of one card: the shortest distance.
+                    Nearness::Same => Nearness::Pix.letters(),
+                    nearness => nearness.letters(),
                 };
                 letters.to_owned()
             }));
@@ -37,18 +32,14 @@ impl Topology {
             row.push(place.numa.map_or_else(|| "-".to_owned(), |n| n.to_string()));
             rows.push(row);
         }
-        let mut out = columns(&rows);
-        if all.is_empty() {
-            out = "no GPU and no NIC that could carry samples\n".to_owned();
-        }
+        let mut out = match all.is_empty() {
+            true => "no GPU and no NIC that could carry samples\n".to_owned(),
+            false => columns(&rows),
+        };
         if !self.nics.is_empty() {
             out.push_str("\nNICs\n");
-            let lines: Vec<_> = self
-                .nics
-                .iter()
-                .enumerate()
-                .map(|(i, n)| nic_line(i, n))
-                .collect();
+            let lines = self.nics.iter().enumerate();
+            let lines: Vec<_> = lines.map(|(i, n)| nic_line(i, n)).collect();
             out.push_str(&columns(&lines));
         }
         if !self.gpus.is_empty() {

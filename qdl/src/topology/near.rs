@@ -22,14 +22,17 @@ impl Topology {
     /// Returns the NUMA node of an RDMA device or network interface, if known and not the only
     /// node.
     pub(crate) fn node_of_device(&self, name: &str) -> Option<u32> {
-        let nic = self.nics.iter().find(|n| n.name == name)?;
-        nic.place.numa.filter(|_| self.has_several_nodes())
+        self.node_of(|nic| nic.name == name)
     }
 
     /// Returns the NUMA node of the network interface with this address, if known and not the only
     /// node. Interfaces without hardware, such as loopback or a bridge, have none.
     pub(crate) fn node_of_address(&self, address: IpAddr) -> Option<u32> {
-        let nic = self.nics.iter().find(|n| n.addresses.contains(&address))?;
+        self.node_of(|nic| nic.addresses.contains(&address))
+    }
+
+    fn node_of(&self, is_it: impl Fn(&Nic) -> bool) -> Option<u32> {
+        let nic = self.nics.iter().find(|nic| is_it(nic))?;
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
@@ -50,14 +53,11 @@ impl Topology {
     /// Returns the placement of a NIC's threads and connection memory: on its node, or for threads
     /// on the configured `cpus`.
     pub(crate) fn near_nic(&self, nic: &NicConfig) -> Near {
-        let near = self.near(self.node_of_nic(nic).as_slice());
-        match &nic.cpus {
-            Some(cpus) => Near {
-                cpus: cpus.clone(),
-                ..near
-            },
-            None => near,
+        let mut near = self.near(self.node_of_nic(nic).as_slice());
+        if let Some(cpus) = &nic.cpus {
+            near.cpus.clone_from(cpus);
         }
+        near
     }
 
     /// Returns the placement of what several NICs share: on all their known nodes.

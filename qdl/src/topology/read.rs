@@ -142,15 +142,10 @@ impl Reader {
                 real = device;
             }
         }
-        let function = place.address().and_then(|a| {
-            real.ancestors().find(|p| {
-                p.file_name()
-                    .and_then(|n| n.to_str())
-                    .and_then(PciAddress::parse)
-                    == Some(a)
-            })
-        });
-        if let Some(f) = function {
+        let address_of = |p: &Path| PciAddress::parse(p.file_name()?.to_str()?);
+        let is_function = |p: &&Path| place.path.last().copied() == address_of(p);
+        let function = real.ancestors().find(is_function);
+        if let Some(f) = function.filter(|_| !place.path.is_empty()) {
             // -1 if the firmware does not report it.
             place.numa = text(&f.join("numa_node")).and_then(|n| n.parse().ok());
             let cpus = text(&f.join("local_cpulist")).and_then(|c| CpuList::parse(&c).ok());
@@ -187,22 +182,20 @@ impl Reader {
                     // Soft-RoCE has the position of its network interface.
                     place = self.place(&self.sys.join("class/net").join(n));
                 }
+                // "200 Gb/sec (4X HDR)", "2.5 Gb/sec (1X SDR)"
+                let speed = text(&dir.join("rate")).and_then(|r| {
+                    let gbit: f64 = r.split_whitespace().next()?.parse().ok()?;
+                    Some((gbit * 1000.0) as u64)
+                });
+                let own = netdev.as_ref().and_then(|n| addresses.get(n));
                 nics.push(Nic {
                     kind: NicKind::Rdma {
                         port: number,
                         link_layer: text(&dir.join("link_layer")).unwrap_or_default(),
                     },
-                    addresses: netdev
-                        .as_ref()
-                        .and_then(|n| addresses.get(n))
-                        .cloned()
-                        .unwrap_or_default(),
+                    addresses: own.cloned().unwrap_or_default(),
                     netdev,
-                    // "200 Gb/sec (4X HDR)", "2.5 Gb/sec (1X SDR)"
-                    speed_mbps: text(&dir.join("rate")).and_then(|r| {
-                        let gbit: f64 = r.split_whitespace().next()?.parse().ok()?;
-                        Some((gbit * 1000.0) as u64)
-                    }),
+                    speed_mbps: speed,
                     up,
                     place: place.clone(),
                     name: name.clone(),

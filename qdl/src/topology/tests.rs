@@ -203,28 +203,9 @@ fn a_root_without_sysfs_is_named() {
 #[test]
 fn the_matrix_names_everything() {
     let text = read(machine::TWO_SOCKETS).matrix();
-    let first: Vec<_> = text
-        .lines()
-        .nth(1)
-        .expect("a row")
-        .split_whitespace()
-        .collect();
-    assert_eq!(
-        first,
-        [
-            "GPU0",
-            "X",
-            "SYS",
-            "NODE",
-            "NODE",
-            "NODE",
-            "PHB",
-            "SYS",
-            "NODE",
-            "0-19,40-59",
-            "0"
-        ]
-    );
+    let row = text.lines().nth(1).expect("a row").split_whitespace();
+    let first = "GPU0 X SYS NODE NODE NODE PHB SYS NODE 0-19,40-59 0";
+    assert_eq!(row.collect::<Vec<_>>().join(" "), first);
     assert!(text.contains("GPU1  NODE  mlx5_4"), "{text}");
     assert_has(&text, &["100 Gbit/s", "down"]);
     assert!(text.lines().all(|l| l == l.trim_end()));

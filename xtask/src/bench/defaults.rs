@@ -89,34 +89,32 @@ impl Workload {
     }
 }
 
-const fn work(
-    scenario: Scenario,
-    bytes: usize,
-    nics: usize,
-    connections: Option<usize>,
-) -> Workload {
+const fn work(scenario: Scenario, bytes: usize, nics: usize) -> Workload {
     Workload {
         scenario,
         bytes,
         nics,
-        connections,
+        connections: None,
     }
 }
 
 /// The row that `bench loadgen` compares with null SUTs.
-pub(super) const LOADGEN: Workload = work(Scenario::Server, 64, 1, Some(1));
+pub(super) const LOADGEN: Workload = Workload {
+    connections: Some(1),
+    ..work(Scenario::Server, 64, 1)
+};
 
 const WORKS: [Workload; 10] = [
     LOADGEN,
-    work(Scenario::Server, 64, 1, None),
-    work(Scenario::Server, 64, 2, None),
-    work(Scenario::Server, 64, 4, None),
-    work(Scenario::Offline, 64, 1, None),
-    work(Scenario::Offline, 4_608, 1, None),
-    work(Scenario::Offline, 150_528, 1, None),
-    work(Scenario::Offline, 150_528, 2, None),
-    work(Scenario::Offline, 150_528, 4, None),
-    work(Scenario::Offline, 150_528, 8, None),
+    work(Scenario::Server, 64, 1),
+    work(Scenario::Server, 64, 2),
+    work(Scenario::Server, 64, 4),
+    work(Scenario::Offline, 64, 1),
+    work(Scenario::Offline, 4_608, 1),
+    work(Scenario::Offline, 150_528, 1),
+    work(Scenario::Offline, 150_528, 2),
+    work(Scenario::Offline, 150_528, 4),
+    work(Scenario::Offline, 150_528, 8),
 ];
 
 /// Samples in the data set: as images, they exceed any cache.
@@ -130,16 +128,12 @@ struct Setup<'a> {
     seconds: f64,
 }
 
-#[derive(Debug)]
-pub(super) struct Key {
-    name: &'static str,
-    value: &'static str,
-    scope: KeyScope,
-}
+/// A key, its value in YAML, and where it stands.
+pub(super) type Key = (&'static str, &'static str, KeyScope);
 
 /// The mappings of the configurations that get a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeyScope {
+pub(super) enum KeyScope {
     /// Each of the frontend's `nics`.
     Nic,
     /// Each of both programs' `nics`.
@@ -150,31 +144,29 @@ enum KeyScope {
     BothTops,
 }
 
-const fn key(name: &'static str, value: &'static str, scope: KeyScope) -> Key {
-    Key { name, value, scope }
-}
+use KeyScope::{BothNics, BothTops, Nic, Top};
 
 /// The keys and values that the sweep tries.
 const KEYS: &[Key] = &[
-    key("post_from_issue_thread_up_to", "0", KeyScope::Nic),
-    key("post_from_issue_thread_up_to", "1048576", KeyScope::Nic),
-    key("one_by_one", "true", KeyScope::Top),
-    key("slots", "4", KeyScope::Nic),
-    key("slots", "16", KeyScope::Nic),
-    key("slots", "64", KeyScope::Nic),
-    key("slots", "256", KeyScope::Nic),
-    key("slots", "1024", KeyScope::Nic),
-    key("connections", "1", KeyScope::Nic),
-    key("connections", "2", KeyScope::Nic),
-    key("connections", "4", KeyScope::Nic),
-    key("connections", "8", KeyScope::Nic),
-    key("nic_threads", "1", KeyScope::BothTops),
-    key("nic_threads", "2", KeyScope::BothTops),
-    key("nic_threads", "4", KeyScope::BothTops),
-    key("completion", "{mode: poll}", KeyScope::BothNics),
-    key("completion", "{mode: event}", KeyScope::BothNics),
-    key("completion", "{spin_us: 5}", KeyScope::BothNics),
-    key("completion", "{spin_us: 500}", KeyScope::BothNics),
+    ("post_from_issue_thread_up_to", "0", Nic),
+    ("post_from_issue_thread_up_to", "1048576", Nic),
+    ("one_by_one", "true", Top),
+    ("slots", "4", Nic),
+    ("slots", "16", Nic),
+    ("slots", "64", Nic),
+    ("slots", "256", Nic),
+    ("slots", "1024", Nic),
+    ("connections", "1", Nic),
+    ("connections", "2", Nic),
+    ("connections", "4", Nic),
+    ("connections", "8", Nic),
+    ("nic_threads", "1", BothTops),
+    ("nic_threads", "2", BothTops),
+    ("nic_threads", "4", BothTops),
+    ("completion", "{mode: poll}", BothNics),
+    ("completion", "{mode: event}", BothNics),
+    ("completion", "{spin_us: 5}", BothNics),
+    ("completion", "{spin_us: 500}", BothNics),
 ];
 
 /// Settings in one line of YAML.
@@ -186,8 +178,9 @@ fn line(settings: &[&Key]) -> String {
 }
 
 fn yaml(settings: &[&Key], is_here: impl Fn(KeyScope) -> bool) -> Vec<String> {
-    let here = settings.iter().filter(|k| is_here(k.scope));
-    here.map(|k| format!("{}: {}", k.name, k.value)).collect()
+    let here = settings.iter().filter(|(.., scope)| is_here(*scope));
+    here.map(|(name, value, _)| format!("{name}: {value}"))
+        .collect()
 }
 
 struct Trial<'a> {
@@ -211,42 +204,31 @@ impl<'a> Trial<'a> {
     /// duration.
     fn run(&self, rate: f64) -> Result<RunResult> {
         let seconds = self.bench.seconds;
-        let (qps, duration) = (format!("{rate:.0}"), seconds.to_string());
-        let samples = format!("{:.0}", (rate * seconds).max(1000.0));
-        self.pair.run(&match self.scenario {
-            Scenario::Server => [
-                ["--scenario", "server"],
-                ["--set", "target_latency=10"],
-                ["--target-qps", &qps],
-                ["--duration-s", &duration],
-            ]
-            .concat(),
-            Scenario::Offline => [
-                ["--scenario", "offline"],
-                ["--set", "min_duration=0"],
-                ["--samples", &samples],
-            ]
-            .concat(),
-        })
+        let arguments = match self.scenario {
+            Scenario::Server => format!(
+                "--scenario server --set target_latency=10 --target-qps {rate:.0} --duration-s {seconds}"
+            ),
+            Scenario::Offline => {
+                let samples = (rate * seconds).max(1000.0);
+                format!("--scenario offline --set min_duration=0 --samples {samples:.0}")
+            }
+        };
+        self.pair.run(&Vec::from_iter(arguments.split(' ')))
     }
 }
 
 pub(super) fn configs(work: &Workload, settings: &[&Key], control: &str) -> [String; 2] {
     let (bytes, entries) = (work.bytes, work.nics);
-    let is_set = settings.iter().any(|k| k.name == "connections");
+    let is_set = settings.iter().any(|k| k.0 == "connections");
     let own = work.connections.filter(|_| !is_set);
     let near = [
         vec!["address: 127.0.0.1".to_owned()],
-        own.map(|n| format!("connections: {n}"))
-            .into_iter()
-            .collect(),
-        yaml(settings, |p| {
-            matches!(p, KeyScope::Nic | KeyScope::BothNics)
-        }),
+        Vec::from_iter(own.map(|n| format!("connections: {n}"))),
+        yaml(settings, |p| matches!(p, Nic | BothNics)),
     ];
     let far = [
         vec!["listen: \"127.0.0.1:0\"".to_owned()],
-        yaml(settings, |p| p == KeyScope::BothNics),
+        yaml(settings, |p| p == BothNics),
     ];
     let nics = |keys: &[Vec<String>]| {
         let nic = format!("{{{}}}", keys.concat().join(", "));
@@ -258,7 +240,7 @@ pub(super) fn configs(work: &Workload, settings: &[&Key], control: &str) -> [Str
              model: {{name: tried, max_input_bytes: {bytes}}}\nengine: {{kind: \"null\"}}\n\
              nics: [{}]\n{}\n",
             nics(&far),
-            yaml(settings, |p| p == KeyScope::BothTops).join("\n")
+            yaml(settings, |p| p == BothTops).join("\n")
         ),
         format!(
             "node: trying\naccelerators: [{{control: \"{control}\"}}]\n\
@@ -267,11 +249,7 @@ pub(super) fn configs(work: &Workload, settings: &[&Key], control: &str) -> [Str
              dataset: {{kind: random, distribution: fixed, count: {SAMPLES}}}\n\
              engine: {{kind: \"null\"}}\nnics: [{}]\n{}\n",
             nics(&near),
-            yaml(settings, |p| matches!(
-                p,
-                KeyScope::Top | KeyScope::BothTops
-            ))
-            .join("\n")
+            yaml(settings, |p| matches!(p, Top | BothTops)).join("\n")
         ),
     ]
 }
@@ -319,7 +297,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
 }
 
 fn build_programs(root: &Path) -> Result<PathBuf> {
-    let release = programs::build(root, programs::Profile::Release)?;
+    let release = programs::build(root, programs::RELEASE)?;
     let null = null_sut(root)?;
     super::build_own(root)?;
     fs::copy(null, release.join("null_sut"))?;
@@ -335,7 +313,7 @@ fn measure(bench: &Setup<'_>, work: &Workload, args: &Args) -> Result<Value> {
     let mut no_result = Vec::new();
     for _ in 0..if args.no_sweep { 0 } else { DEPTH } {
         let mut found: Option<(f64, Vec<&Key>)> = None;
-        let is_free = |key: &&Key| settings.iter().all(|k: &&Key| k.name != key.name);
+        let is_free = |key: &&Key| settings.iter().all(|k: &&Key| k.0 != key.0);
         for key in KEYS.iter().filter(is_free) {
             let tried = [&settings[..], &[key]].concat();
             let least = found.as_ref().map_or(best, |f| f.0) * GAIN;
@@ -430,14 +408,12 @@ fn beside(
     connections: usize,
     known: Option<f64>,
 ) -> Result<f64> {
+    let ms = format!("{:.0}", bench.seconds * 1000.0);
     if work.scenario == Scenario::Server {
-        let ms = format!("{:.0}", bench.seconds * 1000.0);
         return highest(known.unwrap_or(FIRST), |rate| {
-            let qps = format!("{rate:.0}");
-            let arguments = ["--scenario", "server", "--target-qps", &qps];
-            let more = ["--duration-ms", &ms];
+            let load = format!("--scenario server --target-qps {rate:.0} --duration-ms {ms}");
             let (null, out) = (bench.programs.join("null_sut"), bench.folder.join("null"));
-            null_run(&null, &[&arguments[..], &more].concat(), &out).map(|(valid, _)| valid)
+            null_run(&null, &Vec::from_iter(load.split(' ')), &out).map(|(valid, _)| valid)
         });
     }
     let json = bench.folder.join("sockets.json");
@@ -450,16 +426,13 @@ fn beside(
     for threads in [work.nics].into_iter().chain(by_connection) {
         for in_flight in ["4", "16", "64"] {
             let each = work.nics * connections / threads;
+            let arguments = format!(
+                "sockets --in-flight {in_flight} --rails {threads} --connections {each} \
+                 --request {} --samples {SAMPLES} --ms {ms} --json",
+                work.bytes
+            );
             let mut command = Command::new(bench.programs.join("qdl-bench"));
-            command
-                .args(["sockets", "--in-flight", in_flight])
-                .args(["--rails", &threads.to_string()])
-                .args(["--connections", &each.to_string()])
-                .args(["--request", &work.bytes.to_string()])
-                .args(["--samples", &SAMPLES.to_string()])
-                .args(["--ms", &format!("{:.0}", bench.seconds * 1000.0)])
-                .arg("--json")
-                .arg(&json);
+            command.args(arguments.split(' ')).arg(&json);
             process::run_quietly("qdl-bench sockets", &mut command, BESIDE)?;
             best = best.max(read_json(&json)?["per_s"].as_f64().unwrap_or(0.0));
         }
@@ -473,8 +446,12 @@ mod tests {
 
     #[test]
     fn settings_stand_where_a_user_would_write_them() {
-        let work = work(Scenario::Offline, 64, 2, Some(3));
-        let key = |name: &str| KEYS.iter().find(|k| k.name == name).expect("a key");
+        let connections = Some(3);
+        let work = Workload {
+            connections,
+            ..work(Scenario::Offline, 64, 2)
+        };
+        let key = |name: &str| KEYS.iter().find(|k| k.0 == name).expect("a key");
         let settings = ["slots", "completion", "one_by_one", "nic_threads"].map(key);
         let [far, near] = configs(&work, &settings, "127.0.0.1:7");
         let nic = "{address: 127.0.0.1, connections: 3, slots: 4, completion: {mode: poll}}";

@@ -14,7 +14,7 @@ use super::{
     pair::{Pair, null_run, null_sut, write},
     table::Table,
 };
-use crate::demo::programs::{Profile, build};
+use crate::demo::programs::{RELEASE, build};
 
 /// First rate of a search, and minimum rate, in queries per second.
 const FIRST: f64 = 100_000.0;
@@ -66,7 +66,7 @@ struct Setup {
 
 /// Prints the table and writes `target/bench/loadgen.json`.
 pub fn run(root: &Path) -> Result<()> {
-    let programs = build(root, Profile::Release)?;
+    let programs = build(root, RELEASE)?;
     let folder = root.join("target/bench/loadgen");
     let bench = Setup {
         pair: Pair::start(root, &programs, &folder, |control| {

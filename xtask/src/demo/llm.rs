@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::accuracy::{self, Answers};
-use super::other_accuracy;
 use super::programs::Demo;
+use super::{head, invalid, other_accuracy, rows, verdict};
 use crate::process::{read_json, write_json};
 use crate::setup;
 
@@ -140,51 +140,39 @@ fn faults(summary: &Value, difference: Option<String>) -> Vec<String> {
     for run in runs.filter(|run| run["valid"] != json!(true)) {
         let name = run["scenario"].as_str().unwrap_or_default();
         let name = name.to_ascii_lowercase();
-        faults.push(format!(
-            "{name}: LoadGen found the run invalid; see target/demo/llm/{name}/mlperf_log_summary.txt"
-        ));
+        faults.push(invalid(FOLDER, &name));
     }
     faults
 }
 
 fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64) {
     let line = "-".repeat(86);
-    let well = match faults {
-        [] => "all well",
-        _ => "NOT as it should be",
-    };
-    println!("\n{line}\n A language model over a wire: {well} in {seconds:.0} s\n{line}");
-    println!(" model     {MODEL}");
+    head(&line, "A language model", faults, seconds);
     let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
     println!(
-        " ids       the same over the wire and in one process for {} of {} answers",
-        summary["ids_equal"], summary["samples"]
-    );
-    println!(
-        " accuracy  {:.1} % of the capitals named over the wire, {:.1} % in one process",
+        " model     {MODEL}
+ ids       the same over the wire and in one process for {} of {} answers
+ accuracy  {:.1} % of the capitals named over the wire, {:.1} % in one process
+           {:.1} tokens an answer",
+        summary["ids_equal"],
+        summary["samples"],
         number("accuracy") * 100.0,
-        number("accuracy_local") * 100.0
-    );
-    println!(
-        "           {:.1} tokens an answer",
+        number("accuracy_local") * 100.0,
         score.tokens as f64 / score.answers.max(1) as f64
     );
     println!(
         "\n {:<9} {:>8} {:>8} {:>9} {:>17} {:>17} {:>9}   LoadGen",
         "scenario", "samples", "tokens", "tokens/s", "TTFT p50/p99 ms", "TPOT p50/p99 ms", "p99 s"
     );
-    for run in summary["runs"].as_array().into_iter().flatten() {
-        println!("{}", row(run));
-    }
-    for fault in faults {
-        println!("\n ! {fault}");
-    }
-    println!("\n target/demo/llm.json          these figures");
-    println!(" target/demo/llm/<run>/        LoadGen's own logs, summary.json, histograms");
+    rows(summary, row, faults);
     println!(
-        "\n next: docs/llm.md; change {ACCELERATOR_CONFIG} (sequences, intra_threads) and run it again"
+        "
+ target/demo/llm.json          these figures
+ target/demo/llm/<run>/        LoadGen's own logs, summary.json, histograms
+
+ next: docs/llm.md; change {ACCELERATOR_CONFIG} (sequences, intra_threads) and run it again
+{line}"
     );
-    println!("{line}");
 }
 
 fn row(run: &Value) -> String {
@@ -206,11 +194,7 @@ fn row(run: &Value) -> String {
         ms(&run["ttft_us"]),
         ms(&run["tpot_us"]),
         number(&run["latency_us"]["p99"]) / 1e6,
-        if run["valid"] == json!(true) {
-            "VALID"
-        } else {
-            "INVALID"
-        }
+        verdict(run["valid"] == json!(true))
     )
 }
 

@@ -141,36 +141,49 @@ fn faults(
         faults.push(format!("the name \"{name}\" does not hold \"Network SUT\""));
     }
     for (name, _) in performance.iter().filter(|(_, valid)| !valid) {
-        faults.push(format!(
-            "{name}: LoadGen found the run invalid; see target/demo/{name}/mlperf_log_summary.txt"
-        ));
+        faults.push(invalid(FOLDER, name));
     }
     faults
+}
+
+/// The fault of a run that LoadGen found invalid; its folder is `name` in `folder`.
+fn invalid(folder: &str, name: &str) -> String {
+    format!("{name}: LoadGen found the run invalid; see {folder}/{name}/mlperf_log_summary.txt")
+}
+
+fn verdict(valid: bool) -> &'static str {
+    if valid { "VALID" } else { "INVALID" }
+}
+
+/// Prints the head of the last screen.
+fn head(line: &str, title: &str, faults: &[String], seconds: f64) {
+    let well = match faults {
+        [] => "all well",
+        _ => "NOT as it should be",
+    };
+    println!("\n{line}\n {title} over a wire: {well} in {seconds:.0} s\n{line}");
+}
+
+/// Prints a row for each run of the summary, and the faults.
+fn rows(summary: &Value, row: impl Fn(&Value) -> String, faults: &[String]) {
+    for run in summary["runs"].as_array().into_iter().flatten() {
+        println!("{}", row(run));
+    }
+    for fault in faults {
+        println!("\n ! {fault}");
+    }
 }
 
 fn close(summary: &Value, images: usize, faults: &[String], seconds: f64, programs: &Path) {
     let (line, programs) = ("-".repeat(78), programs.display());
     let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
-    println!("\n{line}");
+    let name = summary["name"].as_str().unwrap_or_default();
+    head(&line, "LoadGen", faults, seconds);
     println!(
-        " LoadGen over a wire: {} in {seconds:.0} s",
-        if faults.is_empty() {
-            "all well"
-        } else {
-            "NOT as it should be"
-        }
-    );
-    println!("{line}");
-    println!(
-        " SUT       {}",
-        summary["name"].as_str().unwrap_or_default()
-    );
-    println!(
-        "           asked for over the wire in {:.0} us",
-        number("name_round_trip_us")
-    );
-    println!(
-        " accuracy  {:.2} % over the wire, {:.2} % in one process",
+        " SUT       {name}
+           asked for over the wire in {:.0} us
+ accuracy  {:.2} % over the wire, {:.2} % in one process",
+        number("name_round_trip_us"),
         number("accuracy") * 100.0,
         number("accuracy_local") * 100.0
     );
@@ -181,25 +194,20 @@ fn close(summary: &Value, images: usize, faults: &[String], seconds: f64, progra
         "\n {:<10} {:<12} {:>10} {:>12} {:>12} {:>12}   LoadGen",
         "scenario", "mode", "samples", "samples/s", "network p50", "network p99"
     );
-    for run in summary["runs"].as_array().into_iter().flatten() {
-        println!("{}", row(run));
-    }
-    for fault in faults {
-        println!("\n ! {fault}");
-    }
-    println!("\n target/demo/summary.json      these figures; every stage's percentiles");
-    println!(" target/demo/<run>/            LoadGen's own logs, summary.json, histograms");
-    println!("\n next: change a line in {FRONTEND_CONFIG} or {ACCELERATOR_CONFIG}");
+    rows(summary, row, faults);
     println!(
-        "       (connections, slots, max_batch, max_delay_us), run `cargo xtask demo` again, and compare;"
+        "
+ target/demo/summary.json      these figures; every stage's percentiles
+ target/demo/<run>/            LoadGen's own logs, summary.json, histograms
+
+ next: change a line in {FRONTEND_CONFIG} or {ACCELERATOR_CONFIG}
+       (connections, slots, max_batch, max_delay_us), run `cargo xtask demo` again, and compare;
+       or start the two programs by hand, in two terminals:
+         {programs}/accelerator --config {ACCELERATOR_CONFIG}
+         {programs}/frontend --config {FRONTEND_CONFIG} --scenario server --target-qps 4000
+       figures that are to count want `cargo build --release`, which takes longer
+{line}"
     );
-    println!("       or start the two programs by hand, in two terminals:");
-    println!("         {programs}/accelerator --config {ACCELERATOR_CONFIG}");
-    println!(
-        "         {programs}/frontend --config {FRONTEND_CONFIG} --scenario server --target-qps 4000"
-    );
-    println!("       figures that are to count want `cargo build --release`, which takes longer");
-    println!("{line}");
 }
 
 fn row(run: &Value) -> String {
@@ -210,8 +218,7 @@ fn row(run: &Value) -> String {
         None => "-".to_owned(),
     };
     let verdict = match (text("mode"), run["valid"].as_bool()) {
-        ("performance", Some(true)) => "VALID",
-        ("performance", _) => "INVALID",
+        ("performance", valid) => verdict(valid == Some(true)),
         _ => "-",
     };
     format!(

@@ -18,23 +18,10 @@ const READY: Duration = Duration::from_secs(60);
 const BUILD: Duration = Duration::from_secs(3600);
 const RUN: Duration = Duration::from_secs(300);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// Full optimisation, for measurements.
-    Release,
-    /// Two thirds of the build time, for a first look.
-    Quick,
-}
-
-impl Profile {
-    /// The profile's name in `Cargo.toml`, and of its folder in cargo's target folder.
-    pub fn name(self) -> &'static str {
-        match self {
-            Profile::Release => "release",
-            Profile::Quick => "quick",
-        }
-    }
-}
+/// Cargo's profile for measurements: full optimisation.
+pub const RELEASE: &str = "release";
+/// Cargo's profile for a first look: two thirds of the build time.
+const QUICK: &str = "quick";
 
 /// Prints a command as a user would type it in the repository.
 fn announce(root: &Path, command: &Command) {
@@ -42,10 +29,10 @@ fn announce(root: &Path, command: &Command) {
     println!("$ {}", command_line(command).replace(&prefix, ""));
 }
 
-/// Builds the programs and `qdl`, and returns their folder.
-pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
+/// Builds the programs and `qdl` with cargo's `profile`, and returns their folder.
+pub fn build(root: &Path, profile: &str) -> Result<PathBuf> {
     let mut command = cargo(root);
-    command.args(["build", "--profile", profile.name(), "--locked"]);
+    command.args(["build", "--profile", profile, "--locked"]);
     for package in ["frontend", "accelerator", "qdl-cli"] {
         command.args(["--package", package]);
     }
@@ -53,7 +40,7 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     if !status.success() {
         bail!("the programs do not build");
     }
-    Ok(target(root).join(profile.name()))
+    Ok(target(root).join(profile))
 }
 
 pub struct Accelerator {
@@ -138,7 +125,7 @@ impl<'a> Demo<'a> {
     ) -> Result<Self> {
         setup::run(root, Models::Digits)?;
         println!("\n== building the two programs");
-        let programs = build(root, Profile::Quick)?;
+        let programs = build(root, QUICK)?;
         println!("\n== accelerator: {serves}; its log is {folder}/accelerator.log");
         let folder = root.join(folder);
         clear(&folder)?;

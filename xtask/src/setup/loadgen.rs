@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use super::{clear, deps, python, sha256};
+use super::{clear, deps, expect_sha256, make_folder, paths_in, python, remove_folder, sha256};
 use crate::process::run_quietly;
 
 const VERSION: &str = "6.0.17";
@@ -33,16 +33,9 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     let work = deps(root).join("loadgen.partial");
     clear(&work)?;
     let archive = download(root, &work)?;
-    let found = sha256(std::slice::from_ref(&archive))?;
-    if found != ARCHIVE {
-        bail!(
-            "{} has SHA-256 {found}, and not {ARCHIVE}: not the archive that was released",
-            archive.display()
-        );
-    }
+    expect_sha256(&archive, ARCHIVE, "the archive that was released")?;
     let extracted = work.join("tree");
-    std::fs::create_dir(&extracted)
-        .with_context(|| format!("cannot make {}", extracted.display()))?;
+    make_folder(&extracted)?;
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--gzip", "--strip-components=1"]);
     tar.args(["--no-same-owner", "--no-same-permissions", "--file"]);
@@ -58,7 +51,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     clear(&tree)?;
     std::fs::rename(&extracted, &tree)
         .with_context(|| format!("cannot write {}", tree.display()))?;
-    std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    remove_folder(&work)?;
     Ok(Some("fetched".to_owned()))
 }
 
@@ -72,10 +65,7 @@ fn download(root: &Path, work: &Path) -> Result<PathBuf> {
         "cannot fetch LoadGen's source archive; see that `pip download` reaches a package index from this machine, \
          then run `cargo xtask setup` again",
     )?;
-    let archives =
-        std::fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))?;
-    let mut archives = archives.filter_map(|entry| Some(entry.ok()?.path()));
-    let archive = archives.find(|path| path.to_string_lossy().ends_with(".tar.gz"));
+    let archive = paths_in(work)?.find(|path| path.to_string_lossy().ends_with(".tar.gz"));
     archive.with_context(|| {
         format!(
             "pip said it was done, but left no .tar.gz in {}",
@@ -109,21 +99,12 @@ fn tree_hash(tree: &Path) -> Result<String> {
     for name in files {
         hash.update(format!("{}  {name}\n", sha256(&[tree.join(&name)])?));
     }
-    Ok(hash
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    Ok(hex::encode(hash.finalize()))
 }
 
 /// Lists all files below `folder`, relative to `tree`.
 fn list(tree: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
-    for entry in
-        std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
-    {
-        let path = entry
-            .with_context(|| format!("cannot read {}", folder.display()))?
-            .path();
+    for path in paths_in(folder)? {
         if path.symlink_metadata().is_ok_and(|data| data.is_dir()) {
             list(tree, &path, files)?;
         } else if let Ok(name) = path.strip_prefix(tree) {

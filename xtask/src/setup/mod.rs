@@ -17,12 +17,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 pub use llm::script;
 pub use loadgen::interpreter;
-pub use python::download;
+pub use python::{download, unpack_wheels};
 
 /// Models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -46,8 +46,7 @@ fn deps(root: &Path) -> PathBuf {
 pub fn run(root: &Path, models: Models) -> Result<()> {
     let began = Instant::now();
     let folder = deps(root);
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    make_folder(&folder)?;
     let _one_at_a_time = lock(&folder.join("setup.lock"))?;
     step("compiler, make, python3-venv", apt::ensure)?;
     step("Python packages", || python::ensure(root))?;
@@ -103,10 +102,35 @@ fn lock(path: &Path) -> Result<File> {
 /// Empties a folder, or creates it, so that files of an earlier run cannot pass for new ones.
 pub fn clear(folder: &Path) -> Result<()> {
     if folder.exists() {
-        std::fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
+        remove_folder(folder)?;
     }
+    make_folder(folder)
+}
+
+fn make_folder(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
+}
+
+/// Paths in a folder.
+pub fn paths_in(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())))
+}
+
+/// Errors unless the SHA-256 of `file` is `wanted`; `what` says what the file should be.
+pub fn expect_sha256(file: &Path, wanted: &str, what: &str) -> Result<()> {
+    let found = sha256(&[file.to_owned()])?;
+    let file = file.display();
+    ensure!(
+        found == wanted,
+        "{file} has SHA-256 {found}, and not {wanted}: not {what}"
+    );
+    Ok(())
 }
 
 /// SHA-256 over the concatenated files, in hex.
@@ -117,11 +141,15 @@ pub fn sha256(files: &[PathBuf]) -> Result<String> {
             std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
         );
     }
-    Ok(hash
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    Ok(hex::encode(hash.finalize()))
+}
+
+/// Errors unless `folder` has all `outputs` of a script.
+fn expect_outputs(folder: &Path, script: &str, outputs: &[&str]) -> Result<()> {
+    match outputs.iter().find(|output| !folder.join(output).is_file()) {
+        Some(output) => bail!("{script} did not write {}", folder.join(output).display()),
+        None => Ok(()),
+    }
 }
 
 /// Whether the stamp's text equals `wanted`.
@@ -172,14 +200,5 @@ mod tests {
         drop(held);
         // Another test may start a program now, which keeps the file open until its exec.
         drop(lock(&path).unwrap());
-    }
-
-    #[test]
-    fn what_an_earlier_run_left_is_gone() {
-        let folder = tempfile::tempdir().unwrap();
-        let old = folder.path().join("demo/server");
-        std::fs::create_dir_all(&old).unwrap();
-        clear(&folder.path().join("demo")).unwrap();
-        assert!(!old.exists() && folder.path().join("demo").is_dir());
     }
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
-use super::{deps, is_stamped, python, sha256, write_stamp};
+use super::{deps, expect_outputs, is_stamped, make_folder, python, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Limit for a script: most take seconds, ResNet-50's takes a minute on a slow machine.
@@ -55,21 +55,14 @@ pub(super) fn write(
     if is_stamped(&stamp, &wanted) && outputs.iter().all(|output| folder.join(output).is_file()) {
         return Ok(None);
     }
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    make_folder(&folder)?;
     let mut command = Command::new(python::interpreter(root));
     command.arg(&script).args(arguments).arg(&folder);
     command
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root);
     run_quietly(inputs[0], &mut command, DEADLINE)?;
-    if let Some(missing) = outputs.iter().find(|output| !folder.join(output).is_file()) {
-        bail!(
-            "{} did not write {}",
-            script.display(),
-            folder.join(missing).display()
-        );
-    }
+    expect_outputs(&folder, inputs[0], outputs)?;
     write_stamp(&stamp, &wanted)?;
     Ok(Some("written".to_owned()))
 }

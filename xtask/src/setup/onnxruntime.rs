@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::{deps, python, sha256};
+use super::{deps, expect_sha256, make_folder, python, sha256};
 
 /// The version that `models/requirements.txt` pins.
 pub const VERSION: &str = "1.31.1";
@@ -35,15 +35,8 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
         return Ok(None);
     }
     let source = python::packages(root)?.join("onnxruntime/capi").join(&name);
-    let found = sha256(std::slice::from_ref(&source))?;
-    if found != *wanted {
-        bail!(
-            "{} has SHA-256 {found}, and not {wanted}: not the library that was released",
-            source.display()
-        );
-    }
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    expect_sha256(&source, wanted, "the library that was released")?;
+    make_folder(&folder)?;
     // The file gets its final name only when it is complete.
     let partial = folder.join(format!("{name}.partial"));
     std::fs::copy(&source, &partial)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{deps, is_stamped, sha256, write_stamp};
+use super::{deps, is_stamped, paths_in, remove_folder, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Limit for pip to fetch 150 MB over a slow line.
@@ -28,10 +28,8 @@ pub fn requirements(root: &Path) -> PathBuf {
 /// Path of the environment's `site-packages`.
 pub fn packages(root: &Path) -> Result<PathBuf> {
     let libraries = deps(root).join("venv/lib");
-    let found = std::fs::read_dir(&libraries)
-        .with_context(|| format!("cannot read {}", libraries.display()))?
-        .filter_map(|entry| Some(entry.ok()?.path().join("site-packages")))
-        .find(|path| path.is_dir());
+    let packages = paths_in(&libraries)?.map(|path| path.join("site-packages"));
+    let found = packages.into_iter().find(|path| path.is_dir());
     found.with_context(|| format!("no site-packages under {}", libraries.display()))
 }
 
@@ -53,6 +51,18 @@ pub fn download(python: &Path, work: &Path, pinned: &str, choices: &[&str]) -> R
     run_quietly("pip download", &mut pip, DEADLINE).map(|_| ())
 }
 
+/// Unpacks all wheels of a folder into another, and returns their paths.
+pub fn unpack_wheels(python: &Path, folder: &Path, into: &Path) -> Result<Vec<PathBuf>> {
+    let is_wheel = |path: &PathBuf| path.extension().is_some_and(|e| e == "whl");
+    let wheels: Vec<_> = paths_in(folder)?.filter(is_wheel).collect();
+    for wheel in &wheels {
+        let mut unpack = Command::new(python);
+        unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(into);
+        run_quietly("zipfile", &mut unpack, DEADLINE)?;
+    }
+    Ok(wheels)
+}
+
 /// Creates the environment and installs the packages, unless both exist with the current pins.
 pub fn ensure(root: &Path) -> Result<Option<String>> {
     let environment = deps(root).join("venv");
@@ -64,8 +74,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     let version = version()?;
     // Replace an incomplete or outdated environment instead of repairing it.
     if environment.exists() {
-        std::fs::remove_dir_all(&environment)
-            .with_context(|| format!("cannot remove {}", environment.display()))?;
+        remove_folder(&environment)?;
     }
     let mut make = Command::new("python3");
     make.args(["-m", "venv"]).arg(&environment);

@@ -51,7 +51,7 @@ pub fn rehearse(root: &Path, args: &Args) -> Result<i32> {
         Some(folder) => folder
             .canonicalize()
             .with_context(|| folder.display().to_string())?,
-        None => programs::build(root, programs::Profile::Release)?,
+        None => programs::build(root, programs::RELEASE)?,
     };
     let folder = target(root).join("submission");
     clear(&folder)?;

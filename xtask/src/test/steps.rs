@@ -23,6 +23,12 @@ enum Outcome {
     Skipped(String),
 }
 
+impl Outcome {
+    fn of(passed: bool) -> Self {
+        if passed { Self::Passed } else { Self::Failed }
+    }
+}
+
 struct StepResult {
     step: &'static str,
     outcome: Outcome,
@@ -72,11 +78,7 @@ impl Steps {
         }
         self.rows.push(StepResult {
             step,
-            outcome: if complaints.is_empty() {
-                Outcome::Passed
-            } else {
-                Outcome::Failed
-            },
+            outcome: Outcome::of(complaints.is_empty()),
             counts: None,
             took: began.elapsed(),
         });
@@ -106,14 +108,7 @@ impl Steps {
             return self.leave(step, &why);
         }
         let (mut outcome, counts) = match ended {
-            Ok((status, output)) => (
-                if status.success() {
-                    Outcome::Passed
-                } else {
-                    Outcome::Failed
-                },
-                Counts::read(&output),
-            ),
+            Ok((status, output)) => (Outcome::of(status.success()), Counts::read(&output)),
             Err(error) => {
                 println!("{error:#}");
                 (Outcome::Failed, Counts::default())

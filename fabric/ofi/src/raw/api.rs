@@ -29,7 +29,10 @@ macro_rules! api {
             /// # Safety
             /// `library` must be libfabric (or follow its ABI), and must stay loaded while the
             /// table is used.
-            pub(crate) unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {
+            pub(crate) unsafe fn from_library(
+                library: &Library,
+                file: &str,
+            ) -> Result<Self, Error> {
                 Ok(Self {
                     $(
                         $name: {

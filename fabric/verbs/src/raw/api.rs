@@ -33,7 +33,10 @@ macro_rules! api {
             ///
             /// # Safety
             /// `library` must have libibverbs' ABI, and must stay loaded while the table is in use.
-            pub(crate) unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {
+            pub(crate) unsafe fn from_library(
+                library: &Library,
+                file: &str,
+            ) -> Result<Self, Error> {
                 Ok(Self {
                     $(
                         $rname: {

@@ -3,7 +3,7 @@
 use fabric::{
     OpenError,
     ib::{IbDeviceCfgs, IbWishes},
-    ofi::OfiDeviceCfgs,
+    ofi::{NicAddress, OfiDeviceCfgs},
     os::Near,
 };
 
@@ -62,9 +62,11 @@ pub(crate) fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs
     }
     Ok(OfiDeviceCfgs {
         label: nic.label(),
-        provider: ofi.provider.clone(),
-        domain: ofi.domain.clone(),
-        address: ofi.address.map(|a| a.to_string()),
+        at: NicAddress {
+            provider: ofi.provider.clone(),
+            domain: ofi.domain.clone(),
+            address: ofi.address.map(|a| a.to_string()),
+        },
         near: near(&Topology::of_this_machine().unwrap_or_default(), nic),
     })
 }

@@ -287,7 +287,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
         );
     }
     let wanted = |name: &str| words.is_empty() || words.iter().any(|w| w == name);
-    let programs = programs::build(root, programs::Profile::Release)?;
+    let programs = programs::build(root, programs::RELEASE)?;
     let rails = Rails::new(RAILS, MBIT, CONGESTION)?;
     println!(
         "{RAILS} rails of {MBIT} Mbit/s (tbf, both ends), {} B samples, Server at {}/s ({:.0} % of them), {}, \
