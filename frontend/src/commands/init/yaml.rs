@@ -267,14 +267,4 @@ mod tests {
         let needs = qdl::run::SlotNeeds::of(&f).expect("slots");
         assert!(needs.accelerator_bytes() <= BUDGET, "{needs:?}");
     }
-
-    #[test]
-    fn an_output_that_is_not_there_is_named() {
-        let error = with_class_first(&spec(&[1]), Some("boxes")).expect_err("not there");
-        assert!(
-            error
-                .to_string()
-                .contains("--class boxes: the model's outputs are class")
-        );
-    }
 }
