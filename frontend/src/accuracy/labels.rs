@@ -71,8 +71,8 @@ fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, String> {
     };
     match said.filter(|said| !array.element().is(*said)) {
         Some(said) => Err(format!(
-            "it is {}, and not {said} as was said: leave `dtype` (`init --labels-dtype`) out, the \
-             file says it",
+            "it is {}, and not {said} as was said: leave `dtype` out (in `init`, \
+             --labels-dtype), the file says it",
             array.text()
         )),
         None => array.integers(),

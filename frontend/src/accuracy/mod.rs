@@ -90,7 +90,7 @@ impl Labels {
     }
 
     /// Compares the answers in a log with the labels.
-    pub fn score(&self, log: &Path, whose: &AnswerOrigins) -> Result<Scores> {
+    pub fn score(&self, log: &Path, origins: &AnswerOrigins) -> Result<Scores> {
         let (mut all, mut by_connection) = Scores::default();
         for record in AccuracyLog::open(log)? {
             let record = record?;
@@ -108,7 +108,7 @@ impl Labels {
             let right = u64::from(class == Some(label));
             let one = Accuracy::new(right, 1, u64::from(class.is_none()));
             all = sum(all, one);
-            if let Some(connection) = whose.of(index) {
+            if let Some(connection) = origins.of(index) {
                 let own = by_connection.entry(connection).or_default();
                 *own = sum(*own, one);
             }
@@ -188,10 +188,10 @@ mod tests {
               { \"seq_id\" : 1, \"qsl_idx\" : 0, \"data\" : \"0500000000000000\" },\n\
               { \"seq_id\" : 2, \"qsl_idx\" : 1, \"data\" : \"05\" }\n]\n",
         );
-        let whose = AnswerOrigins::new(3);
-        whose.answered(2, 1);
-        whose.answered(0, 0);
-        let (all, by_connection) = labels.score(log.path(), &whose).expect("a log");
+        let origins = AnswerOrigins::new(3);
+        origins.answered(2, 1);
+        origins.answered(0, 0);
+        let (all, by_connection) = labels.score(log.path(), &origins).expect("a log");
         assert_eq!(all, Accuracy::new(1, 3, 1));
         assert!((all.share - 1.0 / 3.0).abs() < 1e-12);
         let by = [Accuracy::new(0, 1, 0), Accuracy::new(1, 1, 0)];
@@ -200,13 +200,13 @@ mod tests {
 
     #[test]
     fn an_answer_to_no_sample_and_an_empty_log_are_errors() {
-        let (labels, whose) = (
+        let (labels, origins) = (
             labels(&[7], &[output(DType::U8, &[1])]),
             AnswerOrigins::new(1),
         );
         let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
         let error = |log: tempfile::NamedTempFile| {
-            let scored = labels.score(log.path(), &whose);
+            let scored = labels.score(log.path(), &origins);
             scored.expect_err("refused").to_string()
         };
         assert!(error(log).contains("answers sample 1, and the data set has 1"));

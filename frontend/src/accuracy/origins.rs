@@ -58,7 +58,7 @@ pub fn by_accelerator(
 /// Minimum difference, in standard deviations, between accelerators with different models.
 const FAR: f64 = 6.0;
 
-/// Describes the accelerator whose share of right answers differs most from the others', if chance
+/// Describes the accelerator origins share of right answers differs most from the others', if chance
 /// does not explain the difference.
 pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
     let sum = |of: fn(&Accuracy) -> u64| all.values().map(of).sum::<u64>();
@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn the_first_answer_counts() {
-        let whose = AnswerOrigins::new(2);
-        assert_eq!(whose.of(0), None);
-        whose.answered(0, 3);
-        whose.answered(0, 1);
-        whose.answered(7, 1);
-        assert_eq!(whose.of(0), Some(3));
-        assert_eq!(whose.of(1), None);
-        assert_eq!(whose.of(7), None);
+        let origins = AnswerOrigins::new(2);
+        assert_eq!(origins.of(0), None);
+        origins.answered(0, 3);
+        origins.answered(0, 1);
+        origins.answered(7, 1);
+        assert_eq!(origins.of(0), Some(3));
+        assert_eq!(origins.of(1), None);
+        assert_eq!(origins.of(7), None);
     }
 
     #[test]

@@ -128,11 +128,11 @@ impl Watch {
         system: &mut SystemRecord,
         outcome: Option<&TestOutcome>,
     ) -> (Option<Accuracy>, Option<String>) {
-        let (Some((labels, whose)), Some(outcome)) = (&self.labels, outcome) else {
+        let (Some((labels, origins)), Some(outcome)) = (&self.labels, outcome) else {
             return (None, None);
         };
         // LoadGen's mode counts, which audit.config may override: a performance run logs answers
-        // too, whose share of right ones is no accuracy.
+        // too, and their share of right ones is no accuracy.
         let mode = outcome.detail.mode().filter(|m| m.has_accuracy());
         let Some(mode) = mode else {
             return (None, None);
@@ -148,7 +148,7 @@ impl Watch {
                  accuracy_log_sampling_target";
             return (None, Some(note.to_owned()));
         }
-        let (all, by_connection) = match labels.score(&outcome.files.accuracy, whose) {
+        let (all, by_connection) = match labels.score(&outcome.files.accuracy, origins) {
             Ok(scores) => scores,
             Err(error) => {
                 self.verdict.fail(ExitCode::Setup, error.to_string());

@@ -232,13 +232,8 @@ where
 
 /// Parses the value of `--live`.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| match text {
-        "tui" => format!(
-            "there is no terminal screen: --live serves the page at {LIVE_ADDRESS}, --live ADDRESS:PORT \
-             elsewhere"
-        ),
-        _ => format!("expected ADDRESS:PORT, as in {LIVE_ADDRESS}, not {text:?}"),
-    })
+    text.parse()
+        .map_err(|_| format!("expected ADDRESS:PORT, as in {LIVE_ADDRESS}, not {text:?}"))
 }
 
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
@@ -312,7 +307,5 @@ mod tests {
         assert!(address("[::1]:0").is_ok());
         let wrong = address("9417").expect_err("no address");
         assert!(wrong.contains("ADDRESS:PORT"), "{wrong}");
-        let gone = address("tui").expect_err("no terminal screen");
-        assert!(gone.contains("--live serves the page"), "{gone}");
     }
 }

@@ -183,11 +183,7 @@ fn write(args: &InitArgs) -> Result<String> {
     let engine = engine::create(&params)?;
     let plan = InitValues {
         model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
-        model_file: args.model.clone(),
-        library: args.library.clone(),
-        samples: args.samples.clone(),
-        labels: args.labels.clone(),
-        labels_dtype: args.labels_dtype.map(|d| d.to_string()),
+        args,
         loaded: loaded(&args.samples, engine.model().max_input_bytes()),
         slots: yaml::slots(engine.model()),
         // Half of the cores are for LoadGen and the network.
