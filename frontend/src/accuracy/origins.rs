@@ -58,7 +58,7 @@ pub fn by_accelerator(
 /// Minimum difference, in standard deviations, between accelerators with different models.
 const FAR: f64 = 6.0;
 
-/// Describes the accelerator origins share of right answers differs most from the others', if chance
+/// Describes the accelerator whose share of right answers differs most from the others', if chance
 /// does not explain the difference.
 pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
     let sum = |of: fn(&Accuracy) -> u64| all.values().map(of).sum::<u64>();
