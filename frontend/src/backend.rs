@@ -24,16 +24,13 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// A connection fails; the text names the connection and the cause.
-    fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
-        let _ = samples;
+    fn warm_up(&self, _samples: &[Sample]) -> Result<Option<String>, String> {
         Ok(None)
     }
 
     /// Warms up again before a later phase, while no sample is outstanding; loading the samples
     /// took `idle`. A connection that fails here is lost as in the middle of a run.
-    fn warm_up_again(&self, samples: &[Sample], idle: Duration) {
-        let _ = (samples, idle);
-    }
+    fn warm_up_again(&self, _samples: &[Sample], _idle: Duration) {}
 
     /// Sends samples; returns at once.
     fn issue(&self, samples: &[Sample]);

@@ -1,9 +1,6 @@
 //! Exit codes of the process, and the failure that ended a run.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 /// Exit codes in `--help`, in the words of the README's table (a test compares them).
 pub const HELP: &str = "\
@@ -45,17 +42,12 @@ impl ExitCode {
 }
 
 /// Cause of an aborted run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
 pub struct Failure {
     pub code: ExitCode,
     /// One line with the peer, the time and the reason.
     pub cause: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.cause)
-    }
 }
 
 /// Shared record of the first failure of a run; later failures do not replace it.

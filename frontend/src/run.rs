@@ -19,7 +19,7 @@ use std::{
     io::Write,
     mem::ManuallyDrop,
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::{Arc, atomic::AtomicBool, mpsc},
     time::{Instant, SystemTime},
 };
 
@@ -33,9 +33,9 @@ use fabric::{
     clock::now_ns,
     os::{Near, available_memory},
 };
-use loadgen_bridge::{Plan, TestMode};
+use loadgen_bridge::{Plan, QuerySampleLibrary, TestMode, log_may_be_outgrown};
 use qdl::{
-    config::{self, FrontendConfig, NicConfig, Written},
+    config::{self, FrontendConfig, NicConfig, Verify, Written},
     counters::Live,
     run::{frontend_crew, pinning_warnings, settle_connections},
     topology::{Topology, spell_out},
@@ -63,17 +63,13 @@ use crate::{
     },
     run::{
         folder::RunFolder,
-        interrupt::Early,
+        interrupt::SignalWatch,
         memory::Estimate,
         progress::Progress,
         warm_up::WarmLibrary,
         watchdog::{AfterTheLast, Watchdog},
     },
-    settings::{
-        Settings,
-        cli::{Args, Verify},
-        own_settings,
-    },
+    settings::{Settings, cli::Args, own_settings},
 };
 
 /// Environment variable with the path of a checkout of mlcommons/inference.
@@ -96,13 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         settle_connections(&mut config);
     }
     let file = config.clone();
-    if let Some(verify) = args.verify {
-        config.verify = match verify {
-            Verify::None => config::Verify::None,
-            Verify::Digest => config::Verify::Digest,
-            Verify::Tokens => config::Verify::Tokens,
-        };
-    }
+    config.verify = args.verify.unwrap_or(config.verify);
     if let Some(ms) = args.warm_up_ms {
         config.warm_up.budget_ms = ms;
     }
@@ -117,10 +107,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
-    let whose = labels
-        .is_some()
-        .then(|| AnswerOrigins::new(dataset.count()));
-    let whose = whose.map(Arc::new);
+    let origins = labels.as_ref();
+    let origins = origins.map(|_| Arc::new(AnswerOrigins::new(dataset.count())));
     let verdict = Verdict::default();
     let tokens = tokens::sizes(&config.model);
     let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.runs)));
@@ -134,8 +122,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verifier.clone(),
         verdict.clone(),
     )?);
-    let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())
-        .map_err(|error| settings.with_origin(error))?;
+    let plan = Plan::of(
+        &settings.runs,
+        qsl.total_sample_count(),
+        qsl.performance_sample_count(),
+    )
+    .map_err(|error| settings.with_origin(error))?;
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
     estimate
@@ -146,7 +138,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         // Read the labels in every mode.
         let mut accuracy = settings.clone();
         accuracy.runs.mode = TestMode::AccuracyOnly;
-        let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
+        let labels = self::labels(&config, &accuracy, qsl.total_sample_count())?.is_some();
         return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
     let place = RunFolder::take(&mut settings, args.force)?;
@@ -159,7 +151,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for note in settings.provenance.notes() {
         progress.note(&note);
     }
-    let loaded = qsl.performance_count();
+    let loaded = qsl.performance_sample_count();
     let own_settings = own_settings::records(args, &config, &file, &written, loaded);
 
     let live = Arc::new(if args.local {
@@ -167,15 +159,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Live::of_shares(frontend_crew(&config).nic_of)
     });
-    let completers = Completers::new(live, verifier.clone(), tokens.clone());
-    let completers = completers
-        .noting(whose.clone())
-        .at_rate(settings.target_qps());
+    let mut completers = Completers::new(live, verifier.clone(), tokens.clone());
+    completers.origins.clone_from(&origins);
+    completers.quick = settings.target_qps().is_some_and(log_may_be_outgrown);
     interrupt::listen();
-    // Dropped before `place`, which may restore a finished run.
-    let mark = interrupt::mark(settings.folder());
     let room = ManuallyDrop::new(place.clone());
-    let early = Early::look(move |signal| {
+    // Dropped before `place`, which may restore a finished run.
+    let signals = SignalWatch::begin(settings.folder(), move |signal| {
         drop(ManuallyDrop::into_inner(room));
         progress::say(&format!(
             "error: interrupted by {signal}: nothing was measured"
@@ -193,7 +183,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             &completers,
             &verdict,
             note.clone(),
-            progress.noting(),
+            progress.screen.clone(),
         )?)
     };
     let engines = backend.engines();
@@ -227,18 +217,24 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let phases = completers.phases().clone();
     if let Some((_, known)) = &mut live_view {
         known.set_fabric(backend.fabric().0);
     }
-    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
+    let library = WarmLibrary {
+        qsl,
+        backend: backend.clone(),
+        verdict: verdict.clone(),
+        notes: note,
+        phases: completers.phases().clone(),
+        done: AtomicBool::new(false),
+    };
     let limit_ns = config.deadlines.watchdog_s.saturating_mul(1_000_000_000);
     let mut watch = Watch {
         backend,
         sut,
         completers,
         tokens,
-        labels: labels.zip(whose),
+        labels: labels.zip(origins),
         connections,
         counted,
         stream,
@@ -258,9 +254,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         began: Instant::now(),
     };
     let started = SystemTime::now();
-    drop(early);
+    signals.measure();
     let outcome = watch.test(&settings, Arc::new(library));
-    drop(mark);
+    drop(signals);
     let outcome = outcome?;
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
@@ -338,9 +334,9 @@ fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
 /// The verifier that the configuration requests; `first` is true if first tokens are reported.
 fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Option<Verifier>> {
     match config.verify {
-        config::Verify::None => Ok(None),
-        config::Verify::Digest => Ok(Some(Verifier::new(samples, &config.model))),
-        config::Verify::Tokens => {
+        Verify::None => Ok(None),
+        Verify::Digest => Ok(Some(Verifier::new(samples, &config.model))),
+        Verify::Tokens => {
             let answer = answer(config)?;
             Ok(Some(Verifier::tokens(samples, first, answer)))
         }
@@ -400,7 +396,7 @@ fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Resul
     let wanted = settings.runs.mode.has_accuracy();
     let labels = config.dataset.labels.as_ref().filter(|_| wanted);
     let read = |labels| Labels::read(labels, samples, &config.model);
-    Ok(labels.map(read).transpose()?)
+    labels.map(read).transpose()
 }
 
 /// Number of loaded samples: LoadGen's setting overrides the configuration.

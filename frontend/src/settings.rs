@@ -28,7 +28,7 @@ use serde_json::{Map, Value};
 use submission::round::Round;
 
 use crate::settings::{
-    cli::Args,
+    cli::{Args, SCENARIOS},
     provenance::{MLPERF_CONF, Provenance},
 };
 
@@ -62,6 +62,8 @@ pub struct Settings {
     /// LoadGen's test settings in force, with the `audit.config`.
     pub runs: TestSettings,
     pub log: LogSettings,
+    /// Path of the `user.conf`, if any.
+    pub user_conf: Option<PathBuf>,
     /// Path of the `audit.config`, if any.
     pub audit: Option<PathBuf>,
     /// True if the `audit.config` sets the run's length: such a test collects its own data and
@@ -87,14 +89,10 @@ impl Settings {
             ..LogSettings::default()
         };
         let mut provenance = Provenance::of_defaults(&both(&test, &log));
-        test.scenario = args
-            .scenario
-            .map(Scenario::from)
-            .or(config.scenario.map(scenario))
-            .context(
-                "no scenario: give --scenario server, offline, single-stream or multi-stream, or \
+        test.scenario = args.scenario.or(config.scenario.map(scenario)).context(
+            "no scenario: give --scenario server, offline, single-stream or multi-stream, or \
                  set loadgen.scenario in the configuration",
-            )?;
+        )?;
         let runs = test.scenario;
         let conf = move |error| with_model_hint(error, runs);
         let user_conf = args.user_conf.as_ref().or(config.user_conf.as_ref());
@@ -107,13 +105,14 @@ impl Settings {
                 .map_err(conf)?;
             let fields = fields(&test);
             provenance
-                .user_conf(path, model, test.scenario, &fields)
+                .conf(path, model, test.scenario, &fields)
                 .map_err(conf)?;
         }
         let mut settings = Settings {
             runs: test.clone(),
             test,
             log,
+            user_conf: user_conf.cloned(),
             audit: args
                 .audit_config
                 .as_ref()
@@ -216,7 +215,7 @@ impl Settings {
             self.note("outdir", "--output");
         }
         if let Some(mode) = args.mode {
-            self.test.mode = mode.into();
+            self.test.mode = mode;
             self.note("mode", "--mode");
         }
         if let Some(qps) = args.target_qps {
@@ -328,12 +327,8 @@ fn new_folder(scenario: Scenario, at: SystemTime) -> String {
         libc::localtime_r(&seconds, &mut t);
         t
     };
-    let scenario = match scenario {
-        Scenario::Server => "server",
-        Scenario::Offline => "offline",
-        Scenario::SingleStream => "single-stream",
-        Scenario::MultiStream => "multi-stream",
-    };
+    let named = SCENARIOS.iter().find(|(s, ..)| *s == scenario);
+    let scenario = named.map_or("", |(_, name, _)| name);
     let (year, month) = (t.tm_year + 1900, t.tm_mon + 1);
     let (day, hour, minute, second) = (t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}-{scenario}")
@@ -356,7 +351,7 @@ fn both(test: &TestSettings, log: &LogSettings) -> Map<String, Value> {
 }
 
 /// A struct's fields by name.
-fn fields(of: &impl Serialize) -> Map<String, Value> {
+pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(of) {
         Ok(Value::Object(map)) => map,
         // A struct of scalars serializes to an object; `put` refuses floats that are not finite.
@@ -421,35 +416,20 @@ fn number(text: &str, float: bool) -> Option<Value> {
 
 /// Maximum number of names in a hint.
 const HINTS: usize = 4;
+/// Minimum likeness of a name in a hint, by common pairs of letters.
+const ALIKE: f64 = 0.4;
 
-/// Suggests the names that share most words with `key`, shortest first; lists all names if none
-/// does.
+/// Suggests the names most alike to `key`; lists all names if none is.
 fn hint(key: &str, names: &[&str]) -> String {
-    let words: Vec<&str> = key.split(['_', '-', '.']).filter(|w| w.len() > 2).collect();
-    let mut near: Vec<(usize, &str)> = names
-        .iter()
-        .map(|n| {
-            let shared = words
-                .iter()
-                .filter(|w| n.contains(**w) || starts_alike(n, w));
-            (shared.count(), *n)
-        })
-        .filter(|(shared, _)| *shared > 0)
-        .collect();
-    near.sort_by_key(|(shared, n)| (std::cmp::Reverse(*shared), n.len()));
+    let likeness = |name: &&str| strsim::sorensen_dice(key, name);
+    let mut near: Vec<_> = names.iter().map(|n| (likeness(n), *n)).collect();
+    near.retain(|(likeness, _)| *likeness > ALIKE);
+    near.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     if near.is_empty() {
         return format!("it has {}", names.join(", "));
     }
     let near: Vec<&str> = near.into_iter().take(HINTS).map(|(_, n)| n).collect();
     format!("did you mean {}?", near.join(" or "))
-}
-
-/// Whether a word of `name` has the same first letters as `word`, which finds names with a typo.
-fn starts_alike(name: &str, word: &str) -> bool {
-    let Some(stem) = word.get(..3) else {
-        return false;
-    };
-    name.split('_').any(|w| w.starts_with(stem))
 }
 
 #[cfg(test)]

@@ -125,6 +125,10 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     let at = shown(&mut running, &place);
     let url = fs::read_to_string(place.path("out").join("live.url")).expect("its address");
     let (_, key) = url.trim().split_once("/?key=").expect("a key");
+    let file = fs::metadata(place.path("out").join("live.url")).expect("there");
+    assert_eq!((key.len(), file.permissions().mode() & 0o777), (32, 0o600));
+    let (status, _) = get(at, "/", &format!("Authorization: Bearer {key}\r\n"));
+    assert_eq!(status, 200);
     for (path, headers) in [
         ("/", String::new()),
         ("/events", String::new()),

@@ -233,23 +233,6 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
 }
 
 #[test]
-fn the_last_accelerator_is_killed_or_stopped_and_the_frontend_says_which() {
-    for signal in [libc::SIGKILL, libc::SIGSTOP] {
-        let place = TestFolder::new();
-        let (config, victim) = one_of_digests(&place, "", QUICK);
-        let frontend = start(&place, &config, "out", &server("50"));
-        victim.signal(signal);
-        let ended = frontend.end().with_code(3);
-        let error = ended.error();
-        assert_has(error, &["acc-a", "into the run"]);
-        let s = place.summary("out");
-        assert_eq!(s["valid"], false);
-        assert_eq!(s["exit"]["code"], 3);
-        assert!(place.path("out").join("INVALID").is_file());
-    }
-}
-
-#[test]
 fn a_frontend_is_killed_and_the_next_is_served_right() {
     let place = TestFolder::new();
     let (config, _acc) = one_of_digests(&place, "", QUICK);

@@ -154,6 +154,7 @@ fn offline_counts_tokens_and_reports_no_first_ones() {
         let arguments = [&measured(&offline("500"))[..], local].concat();
         let s = rig.good("out", &arguments);
         assert_eq!(s["tokens"]["first_tokens"], Value::Null);
+        assert_eq!(s["tokens"]["ttft_limit_us"], Value::Null);
         assert!(rig.place.logged_number("out", "Tokens per second") > 0.0);
     }
 }

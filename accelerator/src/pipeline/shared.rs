@@ -10,7 +10,7 @@ use fabric::clock;
 use qdl::{
     connection::Spin,
     model::Compression,
-    serve::{Arrival, Finished, Origin, Sent, respond_all},
+    serve::{Arrival, Finished, Sent, respond_all},
 };
 
 use super::{

@@ -4,8 +4,9 @@
 //! states it, and the default is `i64`. A number that is no class of the model is an error, so that
 //! a file of another type or data set yields no accuracy.
 
-use std::{fs, path::PathBuf};
+use std::fs;
 
+use anyhow::{Result, anyhow};
 use qdl::{
     config::LabelsConfig,
     model::{DType, TensorSpec},
@@ -27,72 +28,17 @@ const TYPES: [DType; 7] = [
     DType::I64,
 ];
 
-/// Advice after an error in labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Remedy {
-    /// The error is not about the type.
-    None,
-    /// State this type.
-    Say(DType),
-    /// State no type: the file states it.
-    SayNothing,
-}
-
-/// Error: the labels are unusable. The text is in terms of the configuration.
-#[derive(Debug, thiserror::Error)]
-#[error("labels {}: {why}{}", path.display(), self.of_yaml())]
-pub struct LabelsError {
-    path: PathBuf,
-    why: String,
-    remedy: Remedy,
-}
-
-impl LabelsError {
-    fn of_yaml(&self) -> String {
-        // Shows the file's name as in the configuration, without its folder.
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        match self.remedy {
-            Remedy::None => String::new(),
-            Remedy::Say(dtype) => {
-                format!(": say which, as in `labels: {{file: {name}, dtype: {dtype}}}`")
-            }
-            Remedy::SayNothing => ": leave `dtype` out, the file says it".to_owned(),
-        }
-    }
-
-    /// Returns the text in terms of the flags of `init`, which has no configuration file yet.
-    pub fn of_flags(&self) -> String {
-        let remedy = match self.remedy {
-            Remedy::None => String::new(),
-            Remedy::Say(dtype) => format!(": say which, as in `--labels-dtype {dtype}`"),
-            Remedy::SayNothing => ": leave --labels-dtype out, the file says it".to_owned(),
-        };
-        format!("--labels {}: {}{remedy}", self.path.display(), self.why)
-    }
-}
-
-type Wrong = (String, Remedy);
-
 /// Reads one class for each of `samples` samples, of a model with this output.
-pub fn read(
-    labels: &LabelsConfig,
-    samples: usize,
-    output: &TensorSpec,
-) -> Result<Vec<i64>, LabelsError> {
+pub fn read(labels: &LabelsConfig, samples: usize, output: &TensorSpec) -> Result<Vec<i64>> {
     let path = &*labels.file;
-    let refused = |(why, remedy): Wrong| LabelsError {
-        path: path.to_owned(),
-        why,
-        remedy,
-    };
-    let wrong = |why: String| refused((why, Remedy::None));
+    let wrong = |why: String| anyhow!("labels {}: {why}", path.display());
     let classes = match numpy::open(path, false, &|name, all| all.len() == 1 || name == LABELS)
         .map_err(wrong)?
     {
-        Some(arrays) => of_array(&arrays.opened, labels.dtype).map_err(refused)?,
+        Some(arrays) => of_array(&arrays.opened, labels.dtype).map_err(wrong)?,
         None => {
             let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
-            raw(&bytes, labels.dtype, samples).map_err(refused)?
+            raw(&bytes, labels, samples).map_err(wrong)?
         }
     };
     if classes.len() != samples {
@@ -116,29 +62,30 @@ pub fn read(
     }
 }
 
-fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
-    let plain = |why: String| (why, Remedy::None);
+fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, String> {
     let Some(array) = arrays.first() else {
-        return Err(plain(format!(
+        return Err(format!(
             "it has several arrays, and none of them is called `{LABELS}`: save it again with one that \
              is, as in numpy.savez(FILE, {LABELS}=...)"
-        )));
+        ));
     };
-    if let Some(said) = said.filter(|said| !array.element().is(*said)) {
-        let why = format!("it is {}, and not {said} as was said", array.text());
-        return Err((why, Remedy::SayNothing));
+    match said.filter(|said| !array.element().is(*said)) {
+        Some(said) => Err(format!(
+            "it is {}, and not {said} as was said: leave `dtype` out (in `init`, \
+             --labels-dtype), the file says it",
+            array.text()
+        )),
+        None => array.integers(),
     }
-    array.integers().map_err(plain)
 }
 
-/// The labels of a file without a header: `i64` unless `said` states another type.
-fn raw(bytes: &[u8], said: Option<DType>, samples: usize) -> Result<Vec<i64>, Wrong> {
-    let dtype = said.unwrap_or(DType::I64);
+/// The labels of a file without a header: `i64` unless `labels` states another type.
+fn raw(bytes: &[u8], labels: &LabelsConfig, samples: usize) -> Result<Vec<i64>, String> {
+    let dtype = labels.dtype.unwrap_or(DType::I64);
     let long = |dtype: &DType| samples.saturating_mul(dtype.bytes());
     let wanted = long(&dtype);
     if bytes.len() == wanted {
-        let numbers = Element::from(dtype).whole_numbers(bytes);
-        return numbers.map_err(|why| (why, Remedy::None));
+        return Element::from(dtype).whole_numbers(bytes);
     }
     let len = bytes.len();
     let why = format!("{len} bytes are no labels of {dtype} for {samples} samples, {wanted} are");
@@ -146,14 +93,17 @@ fn raw(bytes: &[u8], said: Option<DType>, samples: usize) -> Result<Vec<i64>, Wr
     let names: Vec<String> = fitting.iter().map(DType::to_string).collect();
     Err(match fitting.first() {
         Some(first) => {
-            let why = format!("{why}; they would fit {}", names.join(" or "));
-            (why, Remedy::Say(*first))
+            let name = labels.file.file_name().unwrap_or_default();
+            format!(
+                "{why}; they would fit {}: say which, as in `labels: {{file: {}, dtype: {first}}}` \
+                 (`init --labels-dtype {first}`)",
+                names.join(" or "),
+                name.to_string_lossy()
+            )
         }
-        None => {
-            let of =
-                "; no type fits: are they another data set's? Give one for each sample of this one";
-            (format!("{why}{of}"), Remedy::None)
-        }
+        None => format!(
+            "{why}; no type fits: are they another data set's? Give one for each sample of this one"
+        ),
     })
 }
 
@@ -233,25 +183,6 @@ mod tests {
         );
         let text = labels(&file, "", Some(DType::F32), 4, &scores).expect_err("not whole");
         assert!(text.contains("as float32, number 0 is 4.2"), "{text}");
-    }
-
-    #[test]
-    fn errors_of_labels_given_by_flags_name_the_flags() {
-        let error = |why: &str, remedy| LabelsError {
-            path: "/l.i32".into(),
-            why: why.to_owned(),
-            remedy,
-        };
-        let text = error("16 bytes", Remedy::Say(DType::I32)).of_flags();
-        assert_eq!(
-            text,
-            "--labels /l.i32: 16 bytes: say which, as in `--labels-dtype i32`"
-        );
-        let text = error("it is int64 (4,)", Remedy::SayNothing).of_flags();
-        assert!(
-            text.ends_with("leave --labels-dtype out, the file says it"),
-            "{text}"
-        );
     }
 
     #[test]

@@ -19,7 +19,6 @@ use qdl::{
 };
 use record::Accuracy;
 
-pub use self::labels::LabelsError;
 pub use self::origins::{AnswerOrigins, by_accelerator, odd_one};
 use crate::dataset::numpy::Element;
 
@@ -47,33 +46,17 @@ pub fn names_the_class(output: &TensorSpec) -> String {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Score {
-    /// Number of answers equal to their sample's label.
-    pub right: u64,
-    pub answers: u64,
-    /// Number of answers that are no value of the model's output type.
-    pub unreadable: u64,
+/// Returns the accuracy of the answers of both.
+pub fn sum(a: Accuracy, b: Accuracy) -> Accuracy {
+    Accuracy::new(
+        a.right + b.right,
+        a.answers + b.answers,
+        a.unreadable + b.unreadable,
+    )
 }
 
-impl Score {
-    pub fn accuracy(&self) -> Accuracy {
-        Accuracy::new(self.right, self.answers, self.unreadable)
-    }
-
-    pub fn add(&mut self, o: &Score) {
-        self.right += o.right;
-        self.answers += o.answers;
-        self.unreadable += o.unreadable;
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scores {
-    pub all: Score,
-    /// Score by connection, for answers of known origin.
-    pub by_connection: BTreeMap<usize, Score>,
-}
+/// The accuracy of all answers, and by connection of those of known origin.
+pub type Scores = (Accuracy, BTreeMap<usize, Accuracy>);
 
 /// Explains why this kind of data set has no accuracy without labels; names the answers' file.
 pub fn no_figure(kind: DatasetKind) -> String {
@@ -96,11 +79,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    pub fn read(
-        labels: &LabelsConfig,
-        samples: usize,
-        model: &ModelSpec,
-    ) -> Result<Self, LabelsError> {
+    pub fn read(labels: &LabelsConfig, samples: usize, model: &ModelSpec) -> Result<Self> {
         let output = &model.output;
         Ok(Labels {
             classes: labels::read(labels, samples, output)?,
@@ -111,8 +90,8 @@ impl Labels {
     }
 
     /// Compares the answers in a log with the labels.
-    pub fn score(&self, log: &Path, whose: &AnswerOrigins) -> Result<Scores> {
-        let mut scores = Scores::default();
+    pub fn score(&self, log: &Path, origins: &AnswerOrigins) -> Result<Scores> {
+        let (mut all, mut by_connection) = Scores::default();
         for record in AccuracyLog::open(log)? {
             let record = record?;
             let index = usize::try_from(record.qsl_idx).ok();
@@ -126,21 +105,18 @@ impl Labels {
                 );
             };
             let class = self.class(&record.data);
-            let one = Score {
-                right: u64::from(class == Some(label)),
-                answers: 1,
-                unreadable: u64::from(class.is_none()),
-            };
-            scores.all.add(&one);
-            if let Some(connection) = whose.of(index) {
-                let own = scores.by_connection.entry(connection).or_default();
-                own.add(&one);
+            let right = u64::from(class == Some(label));
+            let one = Accuracy::new(right, 1, u64::from(class.is_none()));
+            all = sum(all, one);
+            if let Some(connection) = origins.of(index) {
+                let own = by_connection.entry(connection).or_default();
+                *own = sum(*own, one);
             }
         }
-        if scores.all.answers == 0 {
+        if all.answers == 0 {
             bail!("{}: no sample was answered", log.display());
         }
-        Ok(scores)
+        Ok((all, by_connection))
     }
 
     /// The class in a response: the value of a single element, or the index of the largest of
@@ -212,30 +188,25 @@ mod tests {
               { \"seq_id\" : 1, \"qsl_idx\" : 0, \"data\" : \"0500000000000000\" },\n\
               { \"seq_id\" : 2, \"qsl_idx\" : 1, \"data\" : \"05\" }\n]\n",
         );
-        let whose = AnswerOrigins::new(3);
-        whose.answered(2, 1);
-        whose.answered(0, 0);
-        let scores = labels.score(log.path(), &whose).expect("a log");
-        let score = |right, answers, unreadable| Score {
-            right,
-            answers,
-            unreadable,
-        };
-        assert_eq!(scores.all, score(1, 3, 1));
-        assert!((scores.all.accuracy().share - 1.0 / 3.0).abs() < 1e-12);
-        let by = BTreeMap::from([(0, score(0, 1, 0)), (1, score(1, 1, 0))]);
-        assert_eq!(scores.by_connection, by);
+        let origins = AnswerOrigins::new(3);
+        origins.answered(2, 1);
+        origins.answered(0, 0);
+        let (all, by_connection) = labels.score(log.path(), &origins).expect("a log");
+        assert_eq!(all, Accuracy::new(1, 3, 1));
+        assert!((all.share - 1.0 / 3.0).abs() < 1e-12);
+        let by = [Accuracy::new(0, 1, 0), Accuracy::new(1, 1, 0)];
+        assert_eq!(by_connection, (0..).zip(by).collect());
     }
 
     #[test]
     fn an_answer_to_no_sample_and_an_empty_log_are_errors() {
-        let (labels, whose) = (
+        let (labels, origins) = (
             labels(&[7], &[output(DType::U8, &[1])]),
             AnswerOrigins::new(1),
         );
         let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
         let error = |log: tempfile::NamedTempFile| {
-            let scored = labels.score(log.path(), &whose);
+            let scored = labels.score(log.path(), &origins);
             scored.expect_err("refused").to_string()
         };
         assert!(error(log).contains("answers sample 1, and the data set has 1"));

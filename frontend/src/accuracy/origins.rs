@@ -10,7 +10,7 @@ use std::{
 
 use record::Accuracy;
 
-use super::Score;
+use super::sum;
 
 /// The connection of each sample's first answer.
 #[derive(Debug)]
@@ -40,20 +40,19 @@ impl AnswerOrigins {
 
 /// Merges scores by connection into scores by accelerator; a connection's name is `ACCELERATOR/0`.
 pub fn by_accelerator(
-    scores: &BTreeMap<usize, Score>,
+    scores: &BTreeMap<usize, Accuracy>,
     connections: &[String],
 ) -> BTreeMap<String, Accuracy> {
-    let mut sums: BTreeMap<&str, Score> = BTreeMap::new();
+    let mut sums: BTreeMap<String, Accuracy> = BTreeMap::new();
     for (connection, score) in scores {
         let Some(name) = connections.get(*connection) else {
             continue;
         };
         let node = name.rsplit_once('/').map_or(&**name, |(node, _)| node);
-        sums.entry(node).or_default().add(score);
+        let own = sums.entry(node.to_owned()).or_default();
+        *own = sum(*own, *score);
     }
-    let all = sums.into_iter();
-    all.map(|(node, s)| (node.to_owned(), s.accuracy()))
-        .collect()
+    sums
 }
 
 /// Minimum difference, in standard deviations, between accelerators with different models.
@@ -93,23 +92,19 @@ mod tests {
 
     #[test]
     fn the_first_answer_counts() {
-        let whose = AnswerOrigins::new(2);
-        assert_eq!(whose.of(0), None);
-        whose.answered(0, 3);
-        whose.answered(0, 1);
-        whose.answered(7, 1);
-        assert_eq!(whose.of(0), Some(3));
-        assert_eq!(whose.of(1), None);
-        assert_eq!(whose.of(7), None);
+        let origins = AnswerOrigins::new(2);
+        assert_eq!(origins.of(0), None);
+        origins.answered(0, 3);
+        origins.answered(0, 1);
+        origins.answered(7, 1);
+        assert_eq!(origins.of(0), Some(3));
+        assert_eq!(origins.of(1), None);
+        assert_eq!(origins.of(7), None);
     }
 
     #[test]
     fn connections_of_one_accelerator_are_summed() {
-        let score = |right| Score {
-            right,
-            answers: 10,
-            unreadable: 0,
-        };
+        let score = |right| Accuracy::new(right, 10, 0);
         let scores = BTreeMap::from([(0, score(9)), (1, score(8)), (2, score(1))]);
         let names = ["acc-a/0", "acc-a/1", "acc-b/0"].map(str::to_owned);
         let all = by_accelerator(&scores, &names);

@@ -19,6 +19,7 @@ use crate::{
     backend::Backend,
     exit::{ExitCode, Verdict},
     loadgen::{completer::Completers, qsl::Qsl},
+    run::progress::Screen,
 };
 
 /// Maximum time to wait for a query in issue before the cluster is taken down.
@@ -38,7 +39,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Connects to every accelerator of the configuration; `waiting` reports each awaited one.
+    /// Connects to every accelerator of the configuration; `screen` shows each awaited one.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -48,7 +49,7 @@ impl Network {
         completers: &Completers,
         verdict: &Verdict,
         notes: Sender<String>,
-        waiting: Box<dyn Fn(&str) + Send + Sync>,
+        screen: Screen,
     ) -> Result<Self, ClusterError> {
         let region = qsl.region().clone();
         let memory = match config.qsl {
@@ -72,7 +73,7 @@ impl Network {
                 // Ignore the error: no thread reads notes after the run.
                 let _ = notes.send(line.to_owned());
             }
-            ClusterEvent::Waiting(line) => waiting(line),
+            ClusterEvent::Waiting(line) => screen.note(line),
         };
         let mut make = |share| Box::new(completers.make(share)) as _;
         let cluster = Arc::new(Cluster::connect(
@@ -92,6 +93,12 @@ impl Network {
             held: Mutex::new(Some(cluster)),
             verdict: verdict.clone(),
         })
+    }
+
+    /// Reads from the cluster; the default after the run.
+    fn read<T: Default>(&self, read: impl FnOnce(&Cluster) -> T) -> T {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| read(&c)).unwrap_or_default()
     }
 
     /// Takes the cluster out, once no thread issues any more.
@@ -156,8 +163,7 @@ impl Backend for Network {
     }
 
     fn describe(&self) -> Vec<Described> {
-        let cluster = self.cluster.upgrade();
-        cluster.map(|c| c.describe()).unwrap_or_default()
+        self.read(|c| c.describe())
     }
 
     fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
@@ -171,49 +177,44 @@ impl Backend for Network {
         match cluster.name() {
             Ok((name, took)) => (name, Some(took)),
             Err(e) => {
+                // The rules require `Name()` from every node.
                 let dispatcher = cluster.dispatcher();
-                let issued = dispatcher.counts().completed + dispatcher.outstanding() > 0;
-                self.verdict.fail(without_name(issued), e.to_string());
+                let code = match dispatcher.counts().completed + dispatcher.outstanding() {
+                    0 => ExitCode::Setup,
+                    _ => ExitCode::Lost,
+                };
+                self.verdict.fail(code, e.to_string());
                 (format!("Network SUT: ({e})"), None)
             }
         }
     }
 
     fn engines(&self) -> Vec<(String, EngineInfo)> {
-        let cluster = self.cluster.upgrade();
-        cluster.map(|c| c.engines()).unwrap_or_default()
+        self.read(|c| c.engines())
     }
 
     fn connections(&self) -> Vec<String> {
-        let cluster = self.cluster.upgrade();
-        cluster.map(|c| c.connection_names()).unwrap_or_default()
+        self.read(|c| c.connection_names())
     }
 
     fn nic_use(&self) -> NicUse {
-        let cluster = self.cluster.upgrade();
-        cluster.map(|c| c.nic_use()).unwrap_or_default()
+        self.read(|c| c.nic_use())
     }
 
     fn readings(&self) -> Vec<ConnectionTick> {
-        let cluster = self.cluster.upgrade();
-        cluster.map(|c| c.readings()).unwrap_or_default()
+        self.read(|c| c.readings())
     }
 
     fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
-        let cluster = self.cluster.upgrade();
-        cluster.map(|c| c.happened()).unwrap_or_default()
+        self.read(|c| c.happened())
     }
 
     fn outstanding(&self) -> u64 {
-        self.cluster
-            .upgrade()
-            .map_or(0, |c| c.dispatcher().outstanding())
+        self.read(|c| c.dispatcher().outstanding())
     }
 
     fn completed(&self) -> u64 {
-        self.cluster
-            .upgrade()
-            .map_or(0, |c| c.dispatcher().counts().completed)
+        self.read(|c| c.dispatcher().counts().completed)
     }
 
     fn abort(&self, cause: &str) {
@@ -239,25 +240,5 @@ impl Backend for Network {
             };
         };
         cluster.finish()
-    }
-}
-
-/// Exit code of a run whose system has no name: the rules require `Name()` from every node.
-fn without_name(issued: bool) -> ExitCode {
-    if issued {
-        ExitCode::Lost
-    } else {
-        ExitCode::Setup
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_name_nothing_is_measured_or_the_run_is_lost() {
-        assert_eq!(without_name(false), ExitCode::Setup);
-        assert_eq!(without_name(true), ExitCode::Lost);
     }
 }

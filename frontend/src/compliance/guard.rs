@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use loadgen_bridge::QuerySampleLibrary;
 use qdl::config::{FrontendConfig, QslMode};
 use record::{EngineInfo, NodeRecord, PrefixCache, SettingRecord};
-use serde_json::{Map, Value};
 use submission::{
     guard::{self, Refusal, RunNodes, RunSettings},
     round::Round,
@@ -14,7 +14,7 @@ use submission::{
 use crate::{
     backend::Backend,
     loadgen::qsl::Qsl,
-    settings::{ROUND, Settings, cli::Args},
+    settings::{self, ROUND, Settings, cli::Args},
 };
 
 /// Reasons why a submission would reject the run, and whether the run is a submission.
@@ -36,28 +36,21 @@ impl Guard {
         settings: &Settings,
         qsl: &Qsl,
     ) -> anyhow::Result<Self> {
-        let asked = asked(args, config);
+        let asked = args.submission.as_deref().or(config.submission.as_deref());
         let round = Round::find(asked.unwrap_or(ROUND))?;
         let scenario = settings.test.scenario;
         let records = settings.provenance.records(scenario);
-        let fields: Map<String, Value> = match serde_json::to_value(&settings.test)? {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        };
-        let user_conf = args
-            .user_conf
-            .as_ref()
-            .or(config.loadgen.user_conf.as_ref());
+        let user_conf = settings.user_conf.as_ref();
         let name = user_conf.and_then(|path| path.file_name());
         let told = RunSettings {
             model: config.loadgen_model().to_owned(),
             scenario: scenario.name(),
             mode: settings.test.mode.name(),
-            fields,
+            fields: settings::fields(&settings.test),
             from: origins(&records, settings),
             user_conf: user_conf.map(|_| name.unwrap_or_default().to_string_lossy().into_owned()),
-            loaded: qsl.performance_count() as u64,
-            total: qsl.total() as u64,
+            loaded: qsl.performance_sample_count() as u64,
+            total: qsl.total_sample_count() as u64,
             local: args.local,
             staged: config.qsl == QslMode::Staged,
             compressed: config.model.compression.is_some(),
@@ -110,12 +103,6 @@ impl Guard {
             .iter()
             .map(|r| format!("{}: {}", r.rule.id, r.what))
     }
-}
-
-/// The round of `--submission` or of the configuration, if any.
-fn asked<'a>(args: &'a Args, config: &'a FrontendConfig) -> Option<&'a str> {
-    let given = args.submission.as_deref();
-    given.or(config.submission.as_deref())
 }
 
 /// Prefix-cache settings, by node, of the engines that can keep prefixes.

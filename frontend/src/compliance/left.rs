@@ -43,17 +43,15 @@ pub fn begin(
             .collect(),
         ..Manifest::default()
     };
-    let user_conf = args
-        .user_conf
-        .as_ref()
-        .or(config.loadgen.user_conf.as_ref());
     let mut files: Vec<(&str, &Path)> = vec![(FRONTEND_YAML, &args.config)];
-    files.extend(user_conf.map(|path| (USER_CONF, path.as_path())));
+    let given = [
+        (USER_CONF, &settings.user_conf),
+        (AUDIT_CONFIG, &settings.audit),
+    ];
     files.extend(
-        settings
-            .audit
-            .as_ref()
-            .map(|path| (AUDIT_CONFIG, path.as_path())),
+        given
+            .iter()
+            .filter_map(|(name, path)| Some((*name, path.as_deref()?))),
     );
     let descriptions = descriptions(config, backend, &mut left);
     Ok(manifest::begin(

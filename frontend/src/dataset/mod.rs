@@ -121,18 +121,15 @@ impl Dataset {
     fn in_file(path: &Path, lengths: Lengths, source: Source) -> Self {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         Dataset {
-            name: name.into_owned(),
             path: path.to_owned(),
-            lengths,
-            source,
+            ..Dataset::generated(name.into_owned(), lengths, source)
         }
     }
 
     fn generated(name: String, lengths: Lengths, source: Source) -> Self {
-        let path = PathBuf::new();
         Dataset {
             name,
-            path,
+            path: PathBuf::new(),
             lengths,
             source,
         }

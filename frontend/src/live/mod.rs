@@ -21,7 +21,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
         mpsc,
     },
     time::{Duration, Instant},
@@ -29,7 +29,7 @@ use std::{
 
 use anyhow::Result;
 use report::{RunEnd, SoFar, State};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use access::FILE as KEY_FILE;
 pub use gather::{LiveRun, RunMoment};
@@ -41,29 +41,12 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Nice value of the drawing thread.
 const NICE: libc::c_int = 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Viewers {
-    looking: AtomicUsize,
+    /// Each viewer holds one of [`server::MOST_VIEWERS`] places.
+    places: Arc<Semaphore>,
     /// True if a viewer has seen nothing yet.
     fresh: AtomicBool,
-}
-
-impl Viewers {
-    /// Registers a viewer until the returned value is dropped.
-    fn one(self: &Arc<Self>) -> Viewer {
-        self.looking.fetch_add(1, Relaxed);
-        self.fresh.store(true, Relaxed);
-        Viewer(self.clone())
-    }
-}
-
-#[derive(Debug)]
-struct Viewer(Arc<Viewers>);
-
-impl Drop for Viewer {
-    fn drop(&mut self) {
-        self.0.looking.fetch_sub(1, Relaxed);
-    }
 }
 
 /// The latest state for the drawing thread; undrawn states are overwritten.
@@ -85,7 +68,10 @@ impl LiveView {
     /// Starts to show a run with the initial state `first` and results in `folder`.
     pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self> {
         let (latest, seen) = watch::channel(Arc::new(first));
-        let viewers = Arc::<Viewers>::default();
+        let viewers = Arc::new(Viewers {
+            places: Arc::new(Semaphore::new(server::MOST_VIEWERS)),
+            fresh: AtomicBool::new(false),
+        });
         let (tell, done) = mpsc::channel();
         let bound = server::bind(address, folder)?;
         let note = bound.note();
@@ -101,7 +87,7 @@ impl LiveView {
 
     /// Whether a viewer needs an update: a new viewer, or a second has passed.
     pub fn due(&mut self) -> bool {
-        if self.viewers.looking.load(Relaxed) == 0 {
+        if self.viewers.places.available_permits() == server::MOST_VIEWERS {
             return false;
         }
         let fresh = self.viewers.fresh.swap(false, Relaxed);

@@ -10,16 +10,15 @@ use std::{
     io,
     net::SocketAddr,
     path::Path,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::Sender},
-    task::{Context, Poll},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed, mpsc::Sender},
     thread,
     time::Duration,
 };
 
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
-use http_body_util::{Either, Full};
+use futures_util::stream::unfold;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Frame, Incoming},
@@ -37,14 +36,14 @@ use tokio::{
 };
 
 use super::{
-    Latest, Viewer, Viewers,
-    access::{Access, AccessRefused, Admitted},
+    Latest, Viewers,
+    access::{Access, AccessRefused},
     be_nice, page,
 };
 
 /// Maximum number of connections; further connections are closed at once.
 const MOST_CONNECTIONS: usize = 64;
-const MOST_VIEWERS: usize = 16;
+pub(super) const MOST_VIEWERS: usize = 16;
 /// Time limit for a request's head.
 const HEAD: Duration = Duration::from_secs(5);
 /// Maximum bytes buffered per connection, besides one tick.
@@ -100,13 +99,12 @@ impl LiveListener {
 }
 
 /// A viewer's place, held until dropped.
-type ViewerSlot = Arc<Mutex<Option<(OwnedSemaphorePermit, Viewer)>>>;
+type ViewerSlot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 #[derive(Clone)]
 struct ConnectionContext {
     access: Access,
     viewers: Arc<Viewers>,
-    places: Arc<Semaphore>,
     /// The latest tick as an event; empty before the first.
     events: watch::Receiver<DrawnEvent>,
     /// This connection's viewer place, held until the last byte is sent.
@@ -158,7 +156,6 @@ async fn serve(bound: LiveListener, latest: Latest, viewers: Arc<Viewers>) -> io
     let shared = ConnectionContext {
         access: bound.access,
         viewers,
-        places: Arc::new(Semaphore::new(MOST_VIEWERS)),
         events,
         viewer_slot: ViewerSlot::default(),
     };
@@ -188,7 +185,11 @@ async fn serve(bound: LiveListener, latest: Latest, viewers: Arc<Viewers>) -> io
     }
     // A viewer's place is free once the viewer has the last event.
     let all = MOST_VIEWERS as u32;
-    let _ = timeout_at(Instant::now() + LAST, shared.places.acquire_many(all)).await;
+    let _ = timeout_at(
+        Instant::now() + LAST,
+        shared.viewers.places.acquire_many(all),
+    )
+    .await;
     Ok(())
 }
 
@@ -228,12 +229,11 @@ async fn connection(stream: TcpStream, shared: ConnectionContext) {
     lock(&viewer_slot).take();
 }
 
-type PageResponse = Response<Either<Full<Bytes>, EventStream>>;
+type PageResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 fn answer(request: &Request<Incoming>, shared: &ConnectionContext) -> PageResponse {
     let cookie = match shared.access.check(request.uri(), request.headers()) {
-        Ok(Admitted::Open) => None,
-        Ok(Admitted::Cookie(cookie)) => HeaderValue::try_from(cookie).ok(),
+        Ok(cookie) => cookie.and_then(|cookie| HeaderValue::try_from(cookie).ok()),
         Err(AccessRefused::Key) => {
             let mut answer = words(
                 StatusCode::UNAUTHORIZED,
@@ -266,7 +266,7 @@ fn answer(request: &Request<Incoming>, shared: &ConnectionContext) -> PageRespon
         return answer;
     }
     match request.uri().path() {
-        "/" => of(StatusCode::OK, page::TYPE, page::html()),
+        "/" => respond(StatusCode::OK, page::TYPE, Full::new(page::html())),
         "/events" => events(shared),
         _ => words(
             StatusCode::NOT_FOUND,
@@ -277,19 +277,15 @@ fn answer(request: &Request<Incoming>, shared: &ConnectionContext) -> PageRespon
 
 fn words(status: StatusCode, words: &'static str) -> PageResponse {
     let bytes = Bytes::from_static(words.as_bytes());
-    of(status, "text/plain; charset=utf-8", bytes)
+    respond(status, "text/plain; charset=utf-8", Full::new(bytes))
 }
 
-fn of(status: StatusCode, kind: &'static str, bytes: Bytes) -> PageResponse {
-    headed(status, kind, Either::Left(Full::new(bytes)))
-}
-
-fn headed(
+fn respond(
     status: StatusCode,
     kind: &'static str,
-    body: Either<Full<Bytes>, EventStream>,
+    body: impl Body<Data = Bytes, Error = Infallible> + Send + 'static,
 ) -> PageResponse {
-    let mut answer = Response::new(body);
+    let mut answer = Response::new(body.boxed_unsync());
     *answer.status_mut() = status;
     for (name, value) in [
         (header::CONTENT_TYPE, kind),
@@ -306,7 +302,7 @@ fn headed(
 }
 
 fn events(shared: &ConnectionContext) -> PageResponse {
-    let Ok(place) = shared.places.clone().try_acquire_owned() else {
+    let Ok(place) = shared.viewers.places.clone().try_acquire_owned() else {
         return words(
             StatusCode::SERVICE_UNAVAILABLE,
             "Too many look on already; close one of the pages and load this one again.\n",
@@ -315,50 +311,16 @@ fn events(shared: &ConnectionContext) -> PageResponse {
     let mut seen = shared.events.clone();
     // Skip the old event: the next one comes at once.
     seen.borrow_and_update();
-    *lock(&shared.viewer_slot) = Some((place, shared.viewers.one()));
-    let body = EventStream {
-        next: Some(Box::pin(next(seen))),
+    *lock(&shared.viewer_slot) = Some(place);
+    shared.viewers.fresh.store(true, Relaxed);
+    // Waits for the next event only when there is room for it, and then takes the latest.
+    let next = |seen: Option<watch::Receiver<DrawnEvent>>| async move {
+        let mut seen = seen?;
+        seen.changed().await.ok()?;
+        let event = seen.borrow_and_update().clone();
+        let frame = Ok(Frame::data(event.bytes));
+        Some((frame, (!event.last).then_some(seen)))
     };
-    headed(StatusCode::OK, "text/event-stream", Either::Right(body))
-}
-
-/// Waits for the next event; returns it with the receiver.
-async fn next(
-    mut seen: watch::Receiver<DrawnEvent>,
-) -> Option<(DrawnEvent, watch::Receiver<DrawnEvent>)> {
-    seen.changed().await.ok()?;
-    let event = seen.borrow_and_update().clone();
-    Some((event, seen))
-}
-
-type NextEvent =
-    Pin<Box<dyn Future<Output = Option<(DrawnEvent, watch::Receiver<DrawnEvent>)>> + Send>>;
-
-/// A viewer's stream of events: polls the next event only when there is room, and gets the latest.
-struct EventStream {
-    /// `None` after the last event.
-    next: Option<NextEvent>,
-}
-
-impl Body for EventStream {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
-        let Some(waits) = &mut self.next else {
-            return Poll::Ready(None);
-        };
-        let Poll::Ready(came) = waits.as_mut().poll(context) else {
-            return Poll::Pending;
-        };
-        let Some((event, seen)) = came else {
-            self.next = None;
-            return Poll::Ready(None);
-        };
-        self.next = (!event.last).then(|| Box::pin(next(seen)) as NextEvent);
-        Poll::Ready(Some(Ok(Frame::data(event.bytes))))
-    }
+    let body = StreamBody::new(unfold(Some(seen), next));
+    respond(StatusCode::OK, "text/event-stream", body)
 }

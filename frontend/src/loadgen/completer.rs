@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric::clock::now_ns;
 use loadgen_bridge::{
-    QuerySampleResponse, ResponseId, complete, first_token_complete, log_may_be_outgrown,
-    outgrow_log,
+    QuerySampleResponse, ResponseId, complete, first_token_complete, outgrow_log,
 };
 use qdl::{
     counters::{Live, Recorder},
@@ -40,10 +39,6 @@ pub struct Left {
     pub recorder: Recorder,
     /// Time of the border before that series ([`Phases`]).
     pub series_ns: u64,
-    /// Time at which the first sample of that series was issued.
-    pub first_ns: u64,
-    /// Time of completion of its last sample, on [`fabric::clock`]; 0 without samples.
-    pub last_ns: u64,
     /// Number of reported first tokens.
     pub first_tokens: u64,
     /// Time spent in calls to LoadGen in that series.
@@ -54,9 +49,9 @@ impl From<Left> for Share {
     fn from(left: Left) -> Self {
         Share {
             series_ns: left.series_ns,
+            first_ns: left.recorder.first_ns(),
+            last_ns: left.recorder.last_ns(),
             histograms: left.recorder.into_histograms(),
-            first_ns: left.first_ns,
-            last_ns: left.last_ns,
             told: left.told,
         }
     }
@@ -78,10 +73,10 @@ pub struct Completers {
     /// Set if answers are tokens.
     tokens: Option<Arc<Tokens>>,
     phases: Arc<Phases>,
-    /// Set if answers are scored.
-    whose: Option<Arc<AnswerOrigins>>,
+    /// The connection that answered each sample, if answers are scored.
+    pub origins: Option<Arc<AnswerOrigins>>,
     /// True if the sample rate is high enough to outgrow LoadGen's log.
-    quick: bool,
+    pub quick: bool,
     loadgen: LoadGen,
 }
 
@@ -99,27 +94,13 @@ impl Completers {
             live,
             left: Arc::default(),
             tokens,
-            whose: None,
+            origins: None,
             quick: false,
             loadgen: LoadGen {
                 first_token: first_token_complete,
                 complete,
             },
         }
-    }
-
-    /// Also records in `whose` the connection that answered each sample.
-    #[must_use]
-    pub fn noting(mut self, whose: Option<Arc<AnswerOrigins>>) -> Self {
-        self.whose = whose;
-        self
-    }
-
-    /// Sets the expected rate of the test in samples per second, if the test states one.
-    #[must_use]
-    pub fn at_rate(mut self, per_s: Option<f64>) -> Self {
-        self.quick = per_s.is_some_and(log_may_be_outgrown);
-        self
     }
 
     /// Creates the completer of one share of a NIC.
@@ -205,8 +186,8 @@ impl Completers {
             if !fresh {
                 continue;
             }
-            if let Some(whose) = &self.whose {
-                whose.answered(r.index, r.connection);
+            if let Some(origins) = &self.origins {
+                origins.answered(r.index, r.connection);
             }
             let mut answer = response(r.id, r.payload);
             if let Some(t) = tokens {
@@ -362,8 +343,6 @@ impl Drop for LoadgenCompleter {
         if let Some(recorder) = self.recorder.take() {
             let left = Left {
                 series_ns: self.series_ns,
-                first_ns: recorder.first_ns(),
-                last_ns: recorder.last_ns(),
                 recorder,
                 first_tokens: self.first_tokens,
                 told: self.told,

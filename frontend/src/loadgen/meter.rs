@@ -93,8 +93,7 @@ impl RateWindow {
 
 #[cfg(test)]
 mod tests {
-    use qdl::run::usage;
-    use record::{ISSUE, NicUse};
+    use record::NicUse;
 
     use super::*;
 
@@ -139,13 +138,5 @@ mod tests {
         assert!((samples - 100.0).abs() < 1.0, "{samples}");
         assert!((tokens - 200.0).abs() < 2.0, "{tokens}");
         assert!(window.0.len() < 15);
-    }
-
-    #[test]
-    fn issue_threads_are_distinguished() {
-        let issue = IssueThreads::default();
-        issue.add_this();
-        let used = usage(&fabric::os::thread_times(), &issue.all(), NicUse::default());
-        assert_eq!(used.group(ISSUE).map(|g| g.threads), Some(1));
     }
 }

@@ -59,7 +59,6 @@ struct Packing {
 }
 
 /// The query sample library over one data set.
-#[derive(Debug)]
 pub struct Qsl {
     dataset: Dataset,
     region: Arc<Region>,
@@ -137,14 +136,6 @@ impl Qsl {
         }
     }
 
-    pub fn performance_count(&self) -> usize {
-        self.performance_count
-    }
-
-    pub fn total(&self) -> usize {
-        self.dataset.count()
-    }
-
     fn load(&self, indices: &[usize]) -> Result<()> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let align = stride_of(&self.dataset, self.compression);
@@ -152,7 +143,7 @@ impl Qsl {
             let Some(len) = self.dataset.len(index) else {
                 bail!(
                     "cannot load sample {index}: the data set has {}",
-                    self.total()
+                    self.dataset.count()
                 );
             };
             loaded.total += 1;
@@ -266,7 +257,7 @@ impl QuerySampleLibrary for Qsl {
     }
 
     fn total_sample_count(&self) -> usize {
-        self.total()
+        self.dataset.count()
     }
 
     fn performance_sample_count(&self) -> usize {
@@ -423,7 +414,7 @@ mod tests {
             None,
             Verdict::default(),
         );
-        let error = made.expect_err("too long").to_string();
+        let error = made.err().expect("too long").to_string();
         assert!(error.contains("fits no slot"), "{error}");
     }
 }

@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use accelerator::engine::streaming::TOKEN_BYTES;
 use anyhow::{Result, bail};
 use fabric::wire::Stream;
 use loadgen_bridge::{Scenario, TestSettings};
@@ -15,8 +16,6 @@ use qdl::{
 };
 use record::EngineInfo;
 
-/// Bytes of a token id: `i32`, little-endian.
-pub const TOKEN_BYTES: usize = 4;
 /// Number of faults kept as text; all others are only counted.
 const KEPT: usize = 10;
 

@@ -180,7 +180,7 @@ impl FinishedRun<'_> {
             setting_notes: self.settings.provenance.notes(),
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
-            verified: self.verified.as_ref().map(Findings::record),
+            verified: self.verified.as_ref().map(|v| v.counts),
             tokens: self.tokens(seconds),
             throughput,
             carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
@@ -352,7 +352,7 @@ impl FinishedRun<'_> {
         let wrong = self
             .verified
             .as_ref()
-            .filter(|v| v.mismatches + v.duplicates > 0 || self.failure.is_none());
+            .filter(|v| v.counts.mismatches + v.counts.duplicates > 0 || self.failure.is_none());
         if let Some(complaint) = wrong.and_then(Findings::complaint) {
             return (ExitCode::Mismatch, complaint);
         }

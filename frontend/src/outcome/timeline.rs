@@ -238,11 +238,7 @@ impl TimelineGatherer {
     /// Adds an event, `at_s` seconds after the first query.
     pub fn event(&mut self, at_s: f64, kind: &str, text: &str) {
         if self.events.len() < MOST_EVENTS {
-            self.events.push(Event {
-                at_s,
-                kind: kind.to_owned(),
-                text: text.to_owned(),
-            });
+            self.events.push(event(at_s, kind, text));
         }
     }
 
@@ -304,6 +300,14 @@ impl TimelineGatherer {
     }
 }
 
+fn event(at_s: f64, kind: &str, text: &str) -> Event {
+    Event {
+        at_s,
+        kind: kind.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
 /// Events of a loss: the loss, the repeated samples, and the recovery.
 fn lost(loss: &LossRecord) -> Vec<Event> {
     let (node, numbers) = (&loss.node, &loss.connections);
@@ -314,20 +318,15 @@ fn lost(loss: &LossRecord) -> Vec<Event> {
             each.join(", ")
         }
     };
-    let event = |at_s: f64, kind: &str, text: String| Event {
-        at_s,
-        kind: kind.to_owned(),
-        text,
-    };
     let mut events = Vec::new();
     if let Some(at_s) = loss.at_s {
-        events.push(event(at_s, "lost", format!("{who}: {}", loss.why)));
+        events.push(event(at_s, "lost", &format!("{who}: {}", loss.why)));
         if loss.again > 0 {
             let text = format!("{} samples of {who}", loss.again);
-            events.push(event(at_s, "sent_again", text));
+            events.push(event(at_s, "sent_again", &text));
         }
     }
-    events.extend(loss.back_s.map(|at_s| event(at_s, "back", who)));
+    events.extend(loss.back_s.map(|at_s| event(at_s, "back", &who)));
     events
 }
 

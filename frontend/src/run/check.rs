@@ -19,7 +19,7 @@ use crate::{
     exit::ExitCode,
     loadgen::qsl::Qsl,
     run::{folder, memory::Estimate},
-    settings::{Settings, cli::Args},
+    settings::{self, Settings, cli::Args, provenance},
 };
 
 /// Minimum number of Server queries within the latency bound at the usual percentile of 99. Early
@@ -43,8 +43,7 @@ pub fn check(
     for note in settings.provenance.notes() {
         page.fact("note", note);
     }
-    let user_conf = args.user_conf.is_some() || config.loadgen.user_conf.is_some();
-    if user_conf || settings.runs.mode == TestMode::SubmissionRun {
+    if settings.user_conf.is_some() || settings.runs.mode == TestMode::SubmissionRun {
         for line in uncounted {
             page.fact("note", format!("would not count in a submission: {line}"));
         }
@@ -126,62 +125,47 @@ fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
 /// LoadGen's settings, under LoadGen's names, that determine the length and the validity of a run
 /// of this scenario.
 fn in_force(t: &TestSettings) -> Vec<String> {
-    let latency_ns = t.server_target_latency_ns as f64;
-    let mut all = match t.scenario {
-        Scenario::SingleStream => vec![(
-            "single_stream_expected_latency_ns",
-            t.single_stream_expected_latency_ns,
-        )],
-        Scenario::MultiStream => vec![
-            (
-                "multi_stream_expected_latency_ns",
-                t.multi_stream_expected_latency_ns,
-            ),
-            (
-                "multi_stream_samples_per_query",
-                t.multi_stream_samples_per_query as f64,
-            ),
+    let of_scenario: &[&str] = match t.scenario {
+        Scenario::SingleStream => &["single_stream_expected_latency_ns"],
+        Scenario::MultiStream => &[
+            "multi_stream_expected_latency_ns",
+            "multi_stream_samples_per_query",
         ],
-        Scenario::Server => {
-            let mut all = vec![("server_target_qps", t.server_target_qps)];
-            match t.use_token_latencies {
-                true => all.extend([
-                    ("server_ttft_latency", t.server_ttft_latency as f64),
-                    ("server_tpot_latency", t.server_tpot_latency as f64),
-                ]),
-                false => all.push(("server_target_latency_ns", latency_ns)),
-            }
-            let percentile = t.server_target_latency_percentile;
-            all.push(("server_target_latency_percentile", percentile));
-            all
-        }
-        Scenario::Offline => vec![("offline_expected_qps", t.offline_expected_qps)],
+        Scenario::Server if t.use_token_latencies => &[
+            "server_target_qps",
+            "server_ttft_latency",
+            "server_tpot_latency",
+            "server_target_latency_percentile",
+        ],
+        Scenario::Server => &[
+            "server_target_qps",
+            "server_target_latency_ns",
+            "server_target_latency_percentile",
+        ],
+        Scenario::Offline => &["offline_expected_qps"],
     };
-    all.push(("min_duration_ms", t.min_duration_ms as f64));
-    all.push(("min_query_count", t.min_query_count as f64));
-    let max_async = match t.scenario {
-        Scenario::Server => t.server_max_async_queries,
-        _ => 0,
-    };
-    // 0: not in force.
+    // 0 or false: not in force.
     let optional = [
-        ("server_max_async_queries", max_async),
-        (
-            "sample_concatenate_permutation",
-            t.sample_concatenate_permutation.into(),
-        ),
-        (
-            "performance_issue_unique",
-            t.performance_issue_unique.into(),
-        ),
-        ("performance_issue_same", t.performance_issue_same.into()),
-        ("max_duration_ms", t.max_duration_ms),
-        ("max_query_count", t.max_query_count),
+        "server_max_async_queries",
+        "sample_concatenate_permutation",
+        "performance_issue_unique",
+        "performance_issue_same",
+        "max_duration_ms",
+        "max_query_count",
     ];
-    let optional = optional.into_iter().filter(|(_, value)| *value > 0);
-    all.extend(optional.map(|(name, value)| (name, value as f64)));
-    let text = |(name, value): (&str, f64)| format!("{name} {value}");
-    all.into_iter().map(text).collect()
+    let server = t.scenario == Scenario::Server;
+    let optional = &optional[usize::from(!server)..];
+    let fields = settings::fields(t);
+    let text = |name: &&str| match fields.get(*name).map(provenance::text) {
+        Some(text) if text == "true" => format!("{name} 1"),
+        text => format!("{name} {}", text.unwrap_or_default()),
+    };
+    let set = |line: &String| !line.ends_with(" 0") && !line.ends_with(" false");
+    let always = of_scenario
+        .iter()
+        .chain(&["min_duration_ms", "min_query_count"]);
+    let optional = optional.iter().map(text).filter(set);
+    always.map(text).chain(optional).collect()
 }
 
 fn ms(ns: u64) -> f64 {

@@ -56,7 +56,7 @@ impl Watch {
         system.notes.extend(found.notes.iter().cloned());
         let mut left = self.completers.left();
         let latencies: Vec<_> = left.iter_mut().map(|l| l.recorder.take_ticks()).collect();
-        let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
+        let last_ns = left.iter().map(|l| l.recorder.last_ns()).max().unwrap_or(0);
         let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);
         let throughput = self
             .throughput
@@ -128,11 +128,11 @@ impl Watch {
         system: &mut SystemRecord,
         outcome: Option<&TestOutcome>,
     ) -> (Option<Accuracy>, Option<String>) {
-        let (Some((labels, whose)), Some(outcome)) = (&self.labels, outcome) else {
+        let (Some((labels, origins)), Some(outcome)) = (&self.labels, outcome) else {
             return (None, None);
         };
         // LoadGen's mode counts, which audit.config may override: a performance run logs answers
-        // too, whose share of right ones is no accuracy.
+        // too, and their share of right ones is no accuracy.
         let mode = outcome.detail.mode().filter(|m| m.has_accuracy());
         let Some(mode) = mode else {
             return (None, None);
@@ -148,18 +148,17 @@ impl Watch {
                  accuracy_log_sampling_target";
             return (None, Some(note.to_owned()));
         }
-        let scores = match labels.score(&outcome.files.accuracy, whose) {
+        let (all, by_connection) = match labels.score(&outcome.files.accuracy, origins) {
             Ok(scores) => scores,
             Err(error) => {
                 self.verdict.fail(ExitCode::Setup, error.to_string());
                 return (None, None);
             }
         };
-        let by = accuracy::by_accelerator(&scores.by_connection, &self.connections);
+        let by = accuracy::by_accelerator(&by_connection, &self.connections);
         for a in &mut system.accelerators {
             a.accuracy = by.get(&a.node).copied();
         }
-        let all = scores.all.accuracy();
         let unreadable = (all.unreadable > 0).then(|| {
             let (n, of) = (all.unreadable, all.answers);
             format!("{n} of {of} answers name no class: not whole, or scores that are NaN")

@@ -332,8 +332,6 @@ fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use qdl::testkit::assert_has;
-
     use super::*;
 
     fn settings(folder: &Path) -> Settings {
@@ -355,30 +353,6 @@ mod tests {
 
     fn says(path: &Path) -> String {
         fs::read_to_string(path.join(::report::FILE)).unwrap_or_default()
-    }
-
-    #[test]
-    fn a_finished_run_and_a_page_of_other_origin_stay_without_force() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut s = settings(&folder.path().join("r"));
-        drop(RunFolder::take(&mut s, false).expect("free"));
-        assert!(
-            !s.folder().exists(),
-            "a run that did not begin leaves nothing"
-        );
-        let place = RunFolder::take(&mut s, false).expect("free");
-        run(&s, ExitCode::Invalid, "first");
-        place.settle(ExitCode::Invalid).expect("settled");
-        let error = RunFolder::take(&mut s, false)
-            .expect_err("taken")
-            .to_string();
-        assert_has(&error, &["summary.json", "--force"]);
-        assert_eq!(says(s.folder()), "first");
-        fs::remove_file(s.folder().join(SUMMARY)).expect("removed");
-        let error = RunFolder::take(&mut s, false)
-            .expect_err("a page")
-            .to_string();
-        assert!(error.contains("report.html"), "{error}");
     }
 
     #[test]

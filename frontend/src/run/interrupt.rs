@@ -3,18 +3,18 @@
 //! two. A later signal ends the process at once.
 
 use std::{
-    ffi::CString,
-    io,
-    os::unix::ffi::OsStrExt,
+    fs, io,
     path::Path,
     ptr::null_mut,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
+
+use fabric::clock::now_ns;
 
 use crate::{exit::ExitCode, live, outcome::report::INVALID_FILE};
 
@@ -23,104 +23,30 @@ const TICK: Duration = Duration::from_millis(20);
 /// Signals within this time of the first count as the first.
 const SAME: Duration = Duration::from_secs(1);
 /// Text of the mark until the run's end writes its own.
-const WORDS: &[u8] = b"interrupted by a signal: the run did not come to its end\n";
+const WORDS: &str = "interrupted by a signal: the run did not come to its end\n";
 
 /// Number of the first signal; 0 before it.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// Time of the first signal, in nanoseconds of the monotonic clock.
+/// Time of the first signal, on [`fabric::clock`].
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
-/// Files for the signal handler; null without a run.
-static RUN: AtomicPtr<RunPaths> = AtomicPtr::new(null_mut());
-
-/// Paths of two files in a run's folder.
-struct RunPaths {
-    invalid: CString,
-    key: CString,
-}
 
 extern "C" fn handle_signal(signal: libc::c_int) {
-    // SAFETY: __errno_location is valid for the life of the thread.
-    let errno = unsafe { *libc::__errno_location() };
-    let first = SIGNAL.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
-    // SAFETY: `mark` stores a leaked allocation in RUN, which is never freed.
-    let run = unsafe { RUN.load(Ordering::Acquire).as_ref() };
-    if first.is_ok() {
-        FIRST_NS.store(now_ns(), Ordering::Relaxed);
-        if let Some(run) = run {
-            put(run);
-        }
-    } else {
-        let since = now_ns().saturating_sub(FIRST_NS.load(Ordering::Relaxed));
-        if Duration::from_nanos(since) > SAME && FIRST_NS.load(Ordering::Relaxed) > 0 {
-            // SAFETY: unlink and _exit are async-signal-safe; the path ends with 0.
-            unsafe {
-                if let Some(run) = run {
-                    libc::unlink(run.key.as_ptr());
-                }
-                libc::_exit(i32::from(ExitCode::Interrupted as u8))
-            }
-        }
+    let now = now_ns();
+    if SIGNAL.compare_exchange(0, signal, Relaxed, Relaxed).is_ok() {
+        FIRST_NS.store(now, Relaxed);
+        return;
     }
-    // SAFETY: __errno_location is valid for the life of the thread.
-    unsafe { *libc::__errno_location() = errno };
-}
-
-/// Writes the mark, with async-signal-safe calls only.
-fn put(run: &RunPaths) {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-    // SAFETY: the path ends with 0, the buffer is static, this function owns the descriptor.
-    unsafe {
-        let file = libc::open(run.invalid.as_ptr(), flags, 0o644);
-        if file >= 0 {
-            libc::write(file, WORDS.as_ptr().cast(), WORDS.len());
-            libc::close(file);
-        }
+    let first = FIRST_NS.load(Relaxed);
+    if first > 0 && Duration::from_nanos(now.saturating_sub(first)) > SAME {
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(i32::from(ExitCode::Interrupted as u8)) }
     }
-}
-
-/// Reads the monotonic clock, which is async-signal-safe.
-fn now_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to a local value.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    (now.tv_sec as u64)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(now.tv_nsec as u64)
-}
-
-/// While this value lives, the first signal marks its run INVALID.
-#[must_use]
-pub struct FolderMark(());
-
-impl Drop for FolderMark {
-    fn drop(&mut self) {
-        RUN.store(null_mut(), Ordering::Release);
-    }
-}
-
-/// Makes the first signal mark the run in `folder` INVALID until the returned mark is dropped. Drop
-/// the mark when the run's end is known, before the folder is released.
-pub fn mark(folder: &Path) -> FolderMark {
-    let path = |name| CString::new(folder.join(name).as_os_str().as_bytes());
-    // An existing folder's name contains no 0.
-    if let (Ok(invalid), Ok(key)) = (path(INVALID_FILE), path(live::KEY_FILE)) {
-        let run = Box::new(RunPaths { invalid, key });
-        RUN.store(Box::into_raw(run), Ordering::Release);
-        if requested().is_some() {
-            // SAFETY: the allocation in RUN is never freed.
-            if let Some(run) = unsafe { RUN.load(Ordering::Acquire).as_ref() } {
-                put(run);
-            }
-        }
-    }
-    FolderMark(())
 }
 
 /// Installs the handlers. A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
 pub fn listen() {
+    // The first reading initializes the clock; later ones are async-signal-safe.
+    now_ns();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all-zero is a valid sigaction with an empty mask; the handler makes only
         // async-signal-safe calls.
@@ -138,38 +64,61 @@ pub fn listen() {
     }
 }
 
-/// Watches for signals until the run's own loop does. A signal during connection or loading calls
-/// `end`, which does not return.
-pub struct Early(Arc<AtomicBool>);
+/// A thread that waits for the first signal while this value lives. Drop it when the run's end is
+/// known, before the folder is released.
+#[must_use]
+pub struct SignalWatch {
+    over: Arc<AtomicBool>,
+    measures: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
 
-impl Early {
-    /// Starts the watching thread.
-    pub fn look(end: impl FnOnce(&str) + Send + 'static) -> io::Result<Early> {
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
-        thread::Builder::new()
-            .name("interrupt".to_owned())
-            .spawn(move || {
-                while !seen.load(Ordering::Acquire) {
-                    if let Some(signal) = requested() {
-                        return end(signal);
+impl SignalWatch {
+    /// Starts the thread. The first signal marks the run in `folder` INVALID and removes the live
+    /// page's key. A signal during connection or loading then calls `end`, which does not return.
+    pub fn begin(folder: &Path, end: impl FnOnce(&str) + Send + 'static) -> io::Result<Self> {
+        let [over, measures] = [(); 2].map(|()| Arc::<AtomicBool>::default());
+        let (is_over, is_measured) = (over.clone(), measures.clone());
+        let [mark, key] = [INVALID_FILE, live::KEY_FILE].map(|name| folder.join(name));
+        let wait = move || {
+            while !is_over.load(Relaxed) {
+                if let Some(signal) = requested() {
+                    // Ignore the errors: the end of the run writes its own mark.
+                    let _ = fs::write(mark, WORDS);
+                    let _ = fs::remove_file(key);
+                    if !is_measured.load(Relaxed) {
+                        end(signal);
                     }
-                    thread::sleep(TICK);
+                    return;
                 }
-            })?;
-        Ok(Early(over))
+                thread::sleep(TICK);
+            }
+        };
+        let thread = thread::Builder::new().name("interrupt".to_owned());
+        Ok(SignalWatch {
+            over,
+            measures,
+            thread: Some(thread.spawn(wait)?),
+        })
+    }
+
+    /// Leaves the end of the run to the run's own loop.
+    pub fn measure(&self) {
+        self.measures.store(true, Relaxed);
     }
 }
 
-impl Drop for Early {
+impl Drop for SignalWatch {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+        self.over.store(true, Relaxed);
+        // The thread writes no mark after this.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// Returns the name of the received signal, if any.
 pub fn requested() -> Option<&'static str> {
-    match SIGNAL.load(Ordering::Relaxed) {
+    match SIGNAL.load(Relaxed) {
         0 => None,
         libc::SIGTERM => Some("SIGTERM"),
         libc::SIGHUP => Some("SIGHUP"),
@@ -190,19 +139,18 @@ mod tests {
         unsafe { libc::raise(libc::SIGINT) };
         assert_eq!(requested(), None);
         let folder = tempfile::tempdir().expect("a folder");
-        let marked = mark(folder.path());
+        let watch = SignalWatch::begin(folder.path(), |_| panic!("it measures")).expect("a thread");
+        watch.measure();
         // `timeout` sends two signals, and a closed terminal one more.
         for signal in [libc::SIGTERM, libc::SIGTERM, libc::SIGHUP] {
             // SAFETY: the handler for this signal is installed.
             unsafe { libc::raise(signal) };
             assert_eq!(requested(), Some("SIGTERM"));
         }
-        let words = std::fs::read(folder.path().join(INVALID_FILE)).expect("marked");
-        assert_eq!(words, WORDS);
-        drop(marked);
-        assert!(
-            RUN.load(Ordering::Relaxed).is_null(),
-            "it marks what is no run's"
-        );
+        let mark = folder.path().join(INVALID_FILE);
+        while fs::read_to_string(&mark).is_ok_and(|words| words != WORDS) || !mark.exists() {
+            thread::sleep(TICK);
+        }
+        drop(watch);
     }
 }

@@ -12,15 +12,30 @@ use record::Figures;
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
 
-enum Screen {
+/// Where lines go.
+#[derive(Clone)]
+pub enum Screen {
     Bar(ProgressBar),
-    Plain { next_ns: u64 },
+    Plain,
     Quiet,
 }
 
+impl Screen {
+    /// Prints a permanent line.
+    pub fn note(&self, text: &str) {
+        match self {
+            Screen::Bar(bar) => bar.println(text),
+            Screen::Plain => say(text),
+            Screen::Quiet => {}
+        }
+    }
+}
+
 pub struct Progress {
-    screen: Screen,
+    pub screen: Screen,
     what: String,
+    /// Time of the next plain line; 0 before the first.
+    next_ns: u64,
 }
 
 impl Progress {
@@ -36,46 +51,33 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(200));
             Screen::Bar(bar)
         } else {
-            Screen::Plain { next_ns: 0 }
+            Screen::Plain
         };
-        Progress { screen, what }
+        Progress {
+            screen,
+            what,
+            next_ns: 0,
+        }
     }
 
     /// Updates the line with the current figures; `rates` are of samples and of tokens.
     pub fn show(&mut self, now_ns: u64, figures: &Figures, rates: [f64; 2], outstanding: u64) {
         let text = || line(&self.what, figures, rates, outstanding);
-        match &mut self.screen {
+        match &self.screen {
             Screen::Bar(bar) => bar.set_message(text()),
-            Screen::Plain { next_ns } if *next_ns == 0 => {
-                *next_ns = now_ns.saturating_add(PLAIN_EVERY_NS);
+            Screen::Plain if now_ns >= self.next_ns => {
+                if self.next_ns > 0 {
+                    say(&text());
+                }
+                self.next_ns = now_ns.saturating_add(PLAIN_EVERY_NS);
             }
-            Screen::Plain { next_ns } if now_ns >= *next_ns => {
-                *next_ns = now_ns.saturating_add(PLAIN_EVERY_NS);
-                say(&text());
-            }
-            Screen::Plain { .. } | Screen::Quiet => {}
+            Screen::Plain | Screen::Quiet => {}
         }
     }
 
     /// Prints a permanent line.
     pub fn note(&self, text: &str) {
-        match &self.screen {
-            Screen::Bar(bar) => bar.println(text),
-            Screen::Plain { .. } => say(text),
-            Screen::Quiet => {}
-        }
-    }
-
-    /// Returns a printer of permanent lines for other threads.
-    pub fn noting(&self) -> Box<dyn Fn(&str) + Send + Sync> {
-        match &self.screen {
-            Screen::Bar(bar) => {
-                let bar = bar.clone();
-                Box::new(move |text| bar.println(text))
-            }
-            Screen::Plain { .. } => Box::new(say),
-            Screen::Quiet => Box::new(|_| ()),
-        }
+        self.screen.note(text);
     }
 
     /// Removes the line at the end of the run.

@@ -34,32 +34,16 @@ use crate::{
 
 /// A query sample library that warms the connections up after each load.
 pub struct WarmLibrary {
-    qsl: Arc<Qsl>,
-    backend: Arc<dyn Backend>,
-    verdict: Verdict,
-    notes: Sender<String>,
-    phases: Arc<Phases>,
-    done: AtomicBool,
+    pub qsl: Arc<Qsl>,
+    pub backend: Arc<dyn Backend>,
+    pub verdict: Verdict,
+    pub notes: Sender<String>,
+    pub phases: Arc<Phases>,
+    /// True after the first warm-up.
+    pub done: AtomicBool,
 }
 
 impl WarmLibrary {
-    pub fn new(
-        qsl: Arc<Qsl>,
-        backend: Arc<dyn Backend>,
-        verdict: Verdict,
-        notes: Sender<String>,
-        phases: Arc<Phases>,
-    ) -> Self {
-        WarmLibrary {
-            qsl,
-            backend,
-            verdict,
-            notes,
-            phases,
-            done: AtomicBool::new(false),
-        }
-    }
-
     /// Returns the longest loaded sample of each size class.
     fn samples(&self, indices: &[usize]) -> Vec<Sample> {
         let mut longest: BTreeMap<usize, Sample> = BTreeMap::new();
@@ -195,13 +179,14 @@ mod tests {
         )
         .expect("memory");
         let (book, (notes, _)) = (Arc::new(RecordingBackend::default()), mpsc::channel());
-        let library = WarmLibrary::new(
-            Arc::new(qsl),
-            book.clone(),
-            verdict.clone(),
+        let library = WarmLibrary {
+            qsl: Arc::new(qsl),
+            backend: book.clone(),
+            verdict: verdict.clone(),
             notes,
-            Arc::new(Phases::new(1, None)),
-        );
+            phases: Arc::new(Phases::new(1, None)),
+            done: AtomicBool::new(false),
+        };
         for phase in [[0, 1], [2, 3], [0, 1]] {
             library.load_samples(&phase);
             library.unload_samples(&phase);

@@ -313,14 +313,3 @@ fn quick_timers() {
         tracing::debug!("PR_SET_TIMERSLACK was refused");
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_loadgen_throws_and_what_cannot_be_read_are_no_errors_of_the_setup() {
-        assert!(broke_off(&LoadgenError::Exception("bad_alloc".to_owned())));
-        assert!(!broke_off(&LoadgenError::SecondRun));
-    }
-}

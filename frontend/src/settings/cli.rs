@@ -3,8 +3,12 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use accelerator::cli::Screen;
-use clap::{Parser, ValueEnum};
-use loadgen_bridge::TestMode;
+use clap::{
+    Parser,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+use loadgen_bridge::{Scenario, TestMode};
+use qdl::config::Verify;
 
 use crate::exit::HELP;
 
@@ -38,12 +42,12 @@ pub struct Args {
     pub check: bool,
 
     /// LoadGen's scenario: how queries arrive [default: loadgen.scenario of the configuration]
-    #[arg(long, value_enum, value_name = "SCENARIO")]
+    #[arg(long, value_parser = one_of(SCENARIOS), value_name = "SCENARIO")]
     pub scenario: Option<Scenario>,
 
     /// LoadGen's mode: what the run measures [default: performance, unless user.conf sets it]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub mode: Option<Mode>,
+    #[arg(long, value_parser = one_of(MODES), value_name = "MODE")]
+    pub mode: Option<TestMode>,
 
     /// Run LoadGen, the data set and the engine in this process, without a network: the baseline
     /// for the cost of the network
@@ -112,7 +116,7 @@ pub struct Args {
 
     /// Compare each response with the value computed from its sample. The accelerators must run the
     /// engine of this name, `digest` or `tokens` [default: verify of the configuration]
-    #[arg(long, value_enum, value_name = "HOW")]
+    #[arg(long, value_parser = one_of(CHECKS), value_name = "HOW")]
     pub verify: Option<Verify>,
 
     /// Time to wait for an accelerator that is still loading, in milliseconds, at most 3600000
@@ -150,74 +154,86 @@ pub struct Args {
     pub screen: Screen,
 }
 
-/// LoadGen's scenarios.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Scenario {
-    /// Queries of one sample, at Poisson-distributed times
-    Server,
-    /// One query of all samples
-    Offline,
-    /// Queries of one sample, each after the previous answer
-    SingleStream,
-    /// Queries of several samples (8), each after the previous answer
-    MultiStream,
-}
+/// A value of a flag, with its name and its help.
+type FlagValue<T> = (T, &'static str, &'static str);
 
-impl From<Scenario> for loadgen_bridge::Scenario {
-    fn from(s: Scenario) -> Self {
-        match s {
-            Scenario::Server => loadgen_bridge::Scenario::Server,
-            Scenario::Offline => loadgen_bridge::Scenario::Offline,
-            Scenario::SingleStream => loadgen_bridge::Scenario::SingleStream,
-            Scenario::MultiStream => loadgen_bridge::Scenario::MultiStream,
-        }
-    }
-}
+/// LoadGen's scenarios.
+pub(crate) const SCENARIOS: [FlagValue<Scenario>; 4] = [
+    (
+        Scenario::Server,
+        "server",
+        "Queries of one sample, at Poisson-distributed times",
+    ),
+    (Scenario::Offline, "offline", "One query of all samples"),
+    (
+        Scenario::SingleStream,
+        "single-stream",
+        "Queries of one sample, each after the previous answer",
+    ),
+    (
+        Scenario::MultiStream,
+        "multi-stream",
+        "Queries of several samples (8), each after the previous answer",
+    ),
+];
 
 /// LoadGen's modes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Measure the scenario's traffic
-    Performance,
-    /// Send every sample once; with labels, compute the share of correct answers
-    Accuracy,
-    /// First accuracy, then performance
-    Submission,
-    /// Search the highest VALID rate, from --target-qps upwards; only in Server
-    FindPeak,
-}
+const MODES: [FlagValue<TestMode>; 4] = [
+    (
+        TestMode::PerformanceOnly,
+        "performance",
+        "Measure the scenario's traffic",
+    ),
+    (
+        TestMode::AccuracyOnly,
+        "accuracy",
+        "Send every sample once; with labels, compute the share of correct answers",
+    ),
+    (
+        TestMode::SubmissionRun,
+        "submission",
+        "First accuracy, then performance",
+    ),
+    (
+        TestMode::FindPeakPerformance,
+        "find-peak",
+        "Search the highest VALID rate, from --target-qps upwards; only in Server",
+    ),
+];
 
-impl From<Mode> for TestMode {
-    fn from(m: Mode) -> Self {
-        match m {
-            Mode::Performance => TestMode::PerformanceOnly,
-            Mode::Accuracy => TestMode::AccuracyOnly,
-            Mode::Submission => TestMode::SubmissionRun,
-            Mode::FindPeak => TestMode::FindPeakPerformance,
-        }
-    }
-}
+/// Checks of each response against its sample.
+const CHECKS: [FlagValue<Verify>; 3] = [
+    (Verify::None, "none", "No check"),
+    (
+        Verify::Digest,
+        "digest",
+        "Each response must be the xxh3-64 hash of its sample",
+    ),
+    (
+        Verify::Tokens,
+        "tokens",
+        "Each answer must be the tokens that the engine `tokens` computes from its sample",
+    ),
+];
 
-/// Check of each response against its sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Verify {
-    /// No check
-    None,
-    /// Each response must be the xxh3-64 hash of its sample
-    Digest,
-    /// Each answer must be the tokens that the engine `tokens` computes from its sample
-    Tokens,
+/// Parses one of `values` by its name.
+fn one_of<T, const N: usize>(values: [FlagValue<T>; N]) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+{
+    let named = values
+        .iter()
+        .map(|(_, name, help)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(named.collect::<Vec<_>>()).try_map(move |given| {
+        let value = values.iter().find(|(_, name, _)| *name == given);
+        value.map(|(value, ..)| value.clone()).ok_or("unknown")
+    })
 }
 
 /// Parses the value of `--live`.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| match text {
-        "tui" => format!(
-            "there is no terminal screen: --live serves the page at {LIVE_ADDRESS}, --live ADDRESS:PORT \
-             elsewhere"
-        ),
-        _ => format!("expected ADDRESS:PORT, as in {LIVE_ADDRESS}, not {text:?}"),
-    })
+    text.parse()
+        .map_err(|_| format!("expected ADDRESS:PORT, as in {LIVE_ADDRESS}, not {text:?}"))
 }
 
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
@@ -264,7 +280,7 @@ mod tests {
         let words = words.split_whitespace().chain(["b = x=y"]);
         let args = Args::try_parse_from(words).expect("all of these exist");
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
-        assert_eq!(args.mode, Some(Mode::FindPeak));
+        assert_eq!(args.mode, Some(TestMode::FindPeakPerformance));
         assert_eq!((args.target_qps, args.screen.verbose), (Some(2000.0), 2));
         assert_eq!(args.live, address(LIVE_ADDRESS).ok());
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
@@ -291,7 +307,5 @@ mod tests {
         assert!(address("[::1]:0").is_ok());
         let wrong = address("9417").expect_err("no address");
         assert!(wrong.contains("ADDRESS:PORT"), "{wrong}");
-        let gone = address("tui").expect_err("no terminal screen");
-        assert!(gone.contains("--live serves the page"), "{gone}");
     }
 }

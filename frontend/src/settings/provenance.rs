@@ -59,27 +59,8 @@ impl Provenance {
         }
     }
 
-    /// Records the lines of a `user.conf` for `model`, with the resulting fields.
-    pub fn user_conf(
-        &mut self,
-        path: &Path,
-        model: &str,
-        scenario: Scenario,
-        fields: &Map<String, Value>,
-    ) -> Result<(), LoadgenError> {
-        let none = conf_values(path, model, scenario)?.is_empty();
-        if none {
-            self.notes.push(format!(
-                "{}: no line is for model {model} in {scenario}: it sets nothing here; write {}",
-                path.display(),
-                example(model, scenario)
-            ));
-        }
-        self.conf(path, model, scenario, fields).map(drop)
-    }
-
     /// Records the lines of a `user.conf` or an `audit.config` for `model`, with LoadGen's
-    /// resulting fields. Returns the fields that the lines set.
+    /// resulting fields. Returns the fields that the lines set. `*` stands for all models.
     pub fn conf(
         &mut self,
         path: &Path,
@@ -88,7 +69,15 @@ impl Provenance {
         fields: &Map<String, Value>,
     ) -> Result<Vec<&'static str>, LoadgenError> {
         let values = conf_values(path, model, scenario)?;
-        let file = name(path);
+        let file = path.file_name().unwrap_or(path.as_os_str());
+        let file = file.to_string_lossy();
+        if values.is_empty() && model != "*" {
+            self.notes.push(format!(
+                "{}: no line is for model {model} in {scenario}: it sets nothing here; write {}",
+                path.display(),
+                example(model, scenario)
+            ));
+        }
         if has_byte_order_mark(path) {
             self.notes
                 .push(format!("{file}: its byte order mark is passed over"));
@@ -216,12 +205,6 @@ fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
     of_another || (field.starts_with("test05_") && !test05)
 }
 
-/// A file's name without its folder.
-fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    name.to_string_lossy().into_owned()
-}
-
 /// Returns a value without quotation marks.
 pub fn text(value: &Value) -> String {
     match value {
@@ -267,7 +250,7 @@ mod tests {
         let path = folder.path().join("user.conf");
         fs::write(&path, text).expect("written");
         let mut p = Provenance::of_defaults(&fields(&TestSettings::default()));
-        p.user_conf(&path, "m", Scenario::Server, &fields(&server()))
+        p.conf(&path, "m", Scenario::Server, &fields(&server()))
             .expect("read");
         p
     }

@@ -16,8 +16,26 @@ const SPARE: usize = 4;
 
 #[derive(Debug, Default)]
 struct Rows {
-    rows: VecDeque<VecDeque<Sample>>,
-    spare: Vec<VecDeque<Sample>>,
+    rows: VecDeque<Vec<Sample>>,
+    /// Samples of the first row that have been taken.
+    taken: usize,
+    spare: Vec<Vec<Sample>>,
+}
+
+impl Rows {
+    /// Counts `n` samples of the first row as taken; keeps the memory of a row that is used up.
+    fn advance(&mut self, n: usize) {
+        self.taken += n;
+        if self.rows.front().is_some_and(|row| self.taken >= row.len())
+            && let Some(mut row) = self.rows.pop_front()
+        {
+            self.taken = 0;
+            row.clear();
+            if row.capacity() >= BURST && self.spare.len() < SPARE {
+                self.spare.push(row);
+            }
+        }
+    }
 }
 
 /// A FIFO queue of samples.
@@ -31,26 +49,26 @@ impl Backlog {
 
     /// Appends samples, one row at a time. Other threads may take the first rows before the last
     /// are pushed.
-    pub(crate) fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
+    pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
         if samples.len() > BURST {
             let rows = samples.len().div_ceil(BURST);
             self.lock().rows.reserve(rows);
         }
         while samples.len() >= BURST {
-            let row = samples.by_ref().take(BURST).collect();
+            let mut row = Vec::with_capacity(BURST);
+            row.extend(samples.by_ref().take(BURST));
             self.lock().rows.push_back(row);
         }
         if samples.len() == 0 {
             return;
         }
-        let Rows { rows, spare } = &mut *self.lock();
+        let Rows { rows, spare, .. } = &mut *self.lock();
         for sample in samples {
             match rows.back_mut().filter(|row| row.len() < BURST) {
-                Some(row) => row.push_back(sample),
+                Some(row) => row.push(sample),
                 None => {
-                    let mut row = spare.pop().unwrap_or_default();
-                    row.reserve(BURST);
-                    row.push_back(sample);
+                    let mut row = spare.pop().unwrap_or_else(|| Vec::with_capacity(BURST));
+                    row.push(sample);
                     rows.push_back(row);
                 }
             }
@@ -58,34 +76,46 @@ impl Backlog {
     }
 
     /// Removes the first sample.
-    pub(crate) fn pop(&self) -> Option<Sample> {
-        let mut taken = VecDeque::new();
-        self.take(1, &mut taken);
-        taken.pop_front()
+    pub fn pop(&self) -> Option<Sample> {
+        let mut rows = self.lock();
+        let sample = rows.rows.front()?.get(rows.taken).copied();
+        rows.advance(1);
+        sample
     }
 
     /// Puts samples back in front of the first.
-    pub(crate) fn put_back(&self, samples: &mut VecDeque<Sample>) {
+    pub fn put_back(&self, samples: &[Sample]) {
         if !samples.is_empty() {
-            self.lock().rows.push_front(mem::take(samples));
+            let mut rows = self.lock();
+            let taken = mem::take(&mut rows.taken);
+            if let Some(first) = rows.rows.front_mut() {
+                first.drain(..taken);
+            }
+            rows.rows.push_front(samples.to_vec());
         }
     }
 
-    /// Moves up to `most` samples, and at most one row, to `taken`, which must be empty.
-    pub(crate) fn take(&self, most: usize, taken: &mut VecDeque<Sample>) {
-        let Rows { rows, spare } = &mut *self.lock();
-        match rows.front_mut() {
-            Some(row) if row.len() > most => taken.extend(row.drain(..most)),
-            Some(row) => {
-                mem::swap(row, taken);
-                if let Some(empty) = rows.pop_front()
-                    && spare.len() < SPARE
-                {
-                    spare.push(empty);
-                }
-            }
-            None => {}
+    /// Moves up to `most` samples, and at most one row, to `taken`, in place of its contents.
+    pub fn take(&self, most: usize, taken: &mut Vec<Sample>) {
+        taken.clear();
+        let mut rows = self.lock();
+        let Rows {
+            rows: all,
+            taken: before,
+            ..
+        } = &mut *rows;
+        let Some(row) = all.front_mut() else {
+            return;
+        };
+        let n = most.min(row.len() - *before);
+        if n == row.len() {
+            mem::swap(row, taken);
+            // The row is used up: it has the empty memory of `taken`.
+            *before = 0;
+        } else {
+            taken.extend_from_slice(&row[*before..*before + n]);
         }
+        rows.advance(n);
     }
 }
 
@@ -118,7 +148,7 @@ mod tests {
         ) {
             let backlog = Backlog::default();
             let (mut pushed, mut came) = (0, 0);
-            let mut taken = VecDeque::new();
+            let mut taken = Vec::new();
             for (n, most, back) in steps {
                 backlog.push(samples(pushed..pushed + n).into_iter());
                 pushed += n;
@@ -126,17 +156,16 @@ mod tests {
                 prop_assert!(taken.len() <= most.min(BURST));
                 prop_assert!(most == 0 || came == pushed || !taken.is_empty());
                 let used = taken.len().saturating_sub(back);
-                for s in taken.drain(..used) {
+                for s in &taken[..used] {
                     prop_assert_eq!(s.id, came);
                     came += 1;
                 }
-                backlog.put_back(&mut taken);
-                prop_assert!(taken.is_empty());
+                backlog.put_back(&taken[used..]);
             }
             while came < pushed {
                 backlog.take(BURST, &mut taken);
                 prop_assert!(!taken.is_empty());
-                for s in taken.drain(..) {
+                for s in &taken {
                     prop_assert_eq!(s.id, came);
                     came += 1;
                 }

@@ -15,7 +15,6 @@
 
 use std::{
     cell::Cell,
-    collections::VecDeque,
     iter, ptr,
     sync::atomic::{Ordering, fence},
 };
@@ -77,7 +76,7 @@ impl Stay {
 thread_local! {
     static STAY: Cell<Stay> = const { Cell::new(Stay::NONE) };
     /// An empty row, for samples of the backlog that this thread posts.
-    static ROW: Cell<VecDeque<Sample>> = const { Cell::new(VecDeque::new()) };
+    static ROW: Cell<Vec<Sample>> = const { Cell::new(Vec::new()) };
 }
 
 /// Size of a burst: the first samples of a call that go together.
@@ -426,9 +425,10 @@ struct Requests<'a> {
     slots: Reserved,
     /// Writes of this burst.
     writes: usize,
-    /// Samples taken from the backlog and not posted yet.
-    row: VecDeque<Sample>,
-    /// Samples of the backlog that left `row` in this burst; its length still counts them.
+    /// Samples taken from the backlog; those before `next` have been posted.
+    row: Vec<Sample>,
+    next: usize,
+    /// Samples of the backlog posted in this burst; its length still counts them.
     from_backlog: u64,
 }
 
@@ -445,33 +445,31 @@ impl<'a> Requests<'a> {
             },
             slots: Reserved::default(),
             writes: 0,
-            row: VecDeque::new(),
+            row: Vec::new(),
+            next: 0,
             from_backlog: 0,
         }
     }
 
-    /// The next sample; `room` limits the samples taken from the backlog at once.
-    fn next_sample(&mut self, room: usize) -> Option<Sample> {
-        if self.row.is_empty() {
-            // Check for an empty ring first, since each pop costs a fence.
-            let ring = &self.connection.ring;
-            if !ring.is_empty()
-                && let Some(sample) = ring.pop()
-            {
-                return Some(sample);
-            }
-            if self.connection.by_health || self.shared.waiting() <= self.from_backlog {
-                return None;
-            }
+    /// Takes a sample from the ring. If the ring is empty, refills the row from the backlog, with
+    /// at most `room` samples.
+    fn pop_or_refill(&mut self, room: usize) -> Option<Sample> {
+        // Check for an empty ring first, since each pop costs a fence.
+        let ring = &self.connection.ring;
+        if !ring.is_empty()
+            && let Some(sample) = ring.pop()
+        {
+            return Some(sample);
+        }
+        if !self.connection.by_health && self.shared.waiting() > self.from_backlog {
             if self.row.capacity() == 0 {
                 self.row = ROW.take();
             }
+            self.next = 0;
             let most = room.min(self.slots.len());
             self.shared.backlog.take(most, &mut self.row);
         }
-        let sample = self.row.pop_front()?;
-        self.from_backlog += 1;
-        Some(sample)
+        None
     }
 
     /// Number of samples known to wait.
@@ -506,14 +504,25 @@ impl WriteSource for Requests<'_> {
                 return Ok(false);
             }
         }
-        let Some(sample) = self.next_sample(tx.room()) else {
-            return Ok(false);
+        let popped = match self.next < self.row.len() {
+            true => None,
+            false => self.pop_or_refill(tx.room()),
+        };
+        // Samples of a row are posted in place.
+        let sample = match (&popped, self.row.get(self.next)) {
+            (Some(sample), _) => sample,
+            (None, Some(sample)) => {
+                self.next += 1;
+                self.from_backlog += 1;
+                sample
+            }
+            (None, None) => return Ok(false),
         };
         let staged = shared.staged_from.as_deref();
         let posted = match self.slots.next() {
             Some(slot) => {
                 let sources = shared.sources.len();
-                connection.post(tx, sources, staged, (slot, &sample), self.now)
+                connection.post(tx, sources, staged, (slot, sample), self.now)
             }
             None => Err((PostError::Full, true)),
         };
@@ -526,7 +535,7 @@ impl WriteSource for Requests<'_> {
             }
             Err((e, is_ours)) => {
                 if is_ours {
-                    shared.take_back(connection, sample);
+                    shared.take_back(connection, *sample);
                 }
                 not_posted(e)
             }
@@ -539,7 +548,11 @@ impl WriteSource for Requests<'_> {
         self.writes = 0;
         // Only a failed link leaves samples in the row. The thread that takes the connection down
         // wakes the others.
-        self.shared.backlog.put_back(&mut self.row);
+        self.shared
+            .backlog
+            .put_back(self.row.get(self.next..).unwrap_or_default());
+        self.row.clear();
+        self.next = 0;
         self.shared
             .count_off(std::mem::take(&mut self.from_backlog));
         let in_flight = connection.tracker.in_flight();

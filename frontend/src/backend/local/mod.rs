@@ -16,7 +16,7 @@ mod part_times;
 use std::{fmt::Display, sync::Arc};
 
 use accelerator::{
-    engine::{self, Hashing},
+    engine::{self, EngineParams, Hashing},
     node::{engine_info, engine_params},
     pipeline::Options,
     pipelines::{self, Pipelines},
@@ -46,11 +46,16 @@ pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
 
-fn engine_of(config: &FrontendConfig) -> Result<&EngineConfig> {
-    config.engine.as_ref().context(
+fn engine_of(config: &FrontendConfig) -> Result<(&EngineConfig, EngineParams)> {
+    let engine = config.engine.as_ref().context(
         "--local runs the engine in this process, and the configuration has none: add `engine: \
          {kind: digest}`, or `engine: {kind: onnx}` and `model_file: PATH`",
-    )
+    )?;
+    let (model, file) = (&config.model, config.model_file.as_deref());
+    Ok((
+        engine,
+        engine_params(engine, &model.name, file, Some(model)),
+    ))
 }
 
 fn failed(error: impl Display) -> anyhow::Error {
@@ -59,9 +64,7 @@ fn failed(error: impl Display) -> anyhow::Error {
 
 /// Creates the engine and loads the model without running it. Returns a description.
 pub fn check(config: &FrontendConfig) -> Result<String> {
-    let cfg = engine_of(config)?;
-    let file = config.model_file.as_deref();
-    let params = engine_params(cfg, &config.model.name, file, Some(&config.model));
+    let (cfg, params) = engine_of(config)?;
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     check_model(config, cfg, engines[0].1.as_ref())?;
     Ok(params.describe())
@@ -76,10 +79,7 @@ pub fn start(
     verdict: &Verdict,
     stream: Stream,
 ) -> Result<Arc<LocalBackend>> {
-    let cfg = engine_of(config)?;
-    let model = &config.model;
-    let file = config.model_file.as_deref();
-    let params = engine_params(cfg, &model.name, file, Some(model));
+    let (cfg, params) = engine_of(config)?;
     let hashing = Hashing::begin(&params);
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     let hashed = hashing.end().map_err(failed)?;
@@ -114,7 +114,7 @@ pub fn start(
     pipelines.memory(&inputs);
     let backend = LocalBackend::new(LocalParts {
         node: config.node.clone(),
-        model: model.name.clone(),
+        model: config.model.name.clone(),
         info,
         pipelines,
         inputs,

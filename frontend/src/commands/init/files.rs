@@ -2,19 +2,18 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
+use qdl::control::Key;
 
 use super::Result;
 
 /// Suffix of a file's name until the file is checked.
 const UNTRIED: &str = ".untried";
-/// Random bytes in a token; the text has twice as many digits.
-const TOKEN_BYTES: usize = 32;
 
 /// Files under temporary names until they are checked. Dropping this removes the files that are not
 /// kept.
@@ -99,10 +98,7 @@ pub(super) fn token(path: &Path) -> Result<()> {
         return Ok(());
     }
     let said = || path.display().to_string();
-    let mut bytes = [0; TOKEN_BYTES];
-    fs::File::open("/dev/urandom")
-        .and_then(|mut chance| chance.read_exact(&mut bytes))
-        .context("/dev/urandom")?;
+    let bytes = [Key::random()?.0, Key::random()?.0].concat();
     let text: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
@@ -115,25 +111,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    #[test]
-    fn nothing_is_overwritten_and_what_is_not_kept_goes() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| folder.path().join(name);
-        fs::write(at("a"), "mine").expect("written");
-        let error = Staged::new(folder.path(), false).may_write("a");
-        assert!(error.expect_err("there").to_string().contains("--force"));
-        let mut staged = Staged::new(folder.path(), true);
-        staged.may_write("a").expect("by force");
-        staged.add("a", "new").expect("staged");
-        drop(staged);
-        assert_eq!(fs::read_to_string(at("a")).expect("kept"), "mine");
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
-        let mut staged = Staged::new(folder.path(), true);
-        staged.add("a", "new").expect("staged");
-        staged.keep().expect("renamed");
-        assert_eq!(fs::read_to_string(at("a")).expect("there"), "new");
-    }
 
     #[test]
     fn a_file_of_the_folder_moves_with_it() {
@@ -165,7 +142,7 @@ mod tests {
         let path = folder.path().join("token");
         token(&path).expect("made");
         let made = fs::read_to_string(&path).expect("text");
-        assert_eq!(made.trim().len(), 2 * TOKEN_BYTES);
+        assert_eq!(made.trim().len(), 64);
         let mode = fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         token(&path).expect("there");

@@ -27,13 +27,7 @@ use qdl::{
     model::{DType, ModelSpec, TensorSpec},
 };
 
-use crate::{
-    accuracy::{LabelsError, names_the_class},
-    dataset::Dataset,
-    exit::ExitCode,
-    run::run,
-    settings::cli,
-};
+use crate::{accuracy::names_the_class, dataset::Dataset, exit::ExitCode, run::run, settings::cli};
 
 use addresses::InitAddresses;
 use files::{Staged, shown};
@@ -189,11 +183,7 @@ fn write(args: &InitArgs) -> Result<String> {
     let engine = engine::create(&params)?;
     let plan = InitValues {
         model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
-        model_file: args.model.clone(),
-        library: args.library.clone(),
-        samples: args.samples.clone(),
-        labels: args.labels.clone(),
-        labels_dtype: args.labels_dtype.map(|d| d.to_string()),
+        args,
         loaded: loaded(&args.samples, engine.model().max_input_bytes()),
         slots: yaml::slots(engine.model()),
         // Half of the cores are for LoadGen and the network.
@@ -260,10 +250,7 @@ fn check(staged: &Staged, addresses: &InitAddresses) -> Result<usize> {
     let words = ["frontend", "--check", "--quiet", "--config"];
     let words = words.iter().map(std::ffi::OsStr::new);
     let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
-    run(&args).map_err(|error| match error.downcast_ref::<LabelsError>() {
-        Some(labels) => anyhow::Error::msg(labels.of_flags()),
-        None => error,
-    })?;
+    run(&args)?;
     let config = config::load_frontend(&frontend)?;
     Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
 }
@@ -389,13 +376,5 @@ mod tests {
         assert_eq!(dtype("i32"), Ok(DType::I32));
         let text = dtype("u32").expect_err("no such type");
         assert_has(&text, &["labels of u32 or u64 are those of i32"]);
-    }
-
-    #[test]
-    fn a_token_is_required_on_loopback_by_request() {
-        let mut addresses = InitAddresses::of(&[]).expect("loopback");
-        assert!(!addresses.need_token());
-        addresses.token = true;
-        assert!(addresses.need_token());
     }
 }

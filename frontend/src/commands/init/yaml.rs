@@ -12,7 +12,7 @@ use qdl::{
 use serde_json::Value;
 
 use super::{
-    Result, TOKEN,
+    InitArgs, Result, TOKEN,
     addresses::{InitAddresses, PlannedAccelerator},
     files::named_from,
 };
@@ -25,14 +25,10 @@ const BATCH: usize = 64;
 const COMMENT: usize = 32;
 
 #[derive(Clone, Debug)]
-pub(super) struct InitValues {
+pub(super) struct InitValues<'a> {
+    pub args: &'a InitArgs,
     /// The output that names the class comes first.
     pub model: ModelSpec,
-    pub model_file: PathBuf,
-    pub library: Option<PathBuf>,
-    pub samples: PathBuf,
-    pub labels: Option<PathBuf>,
-    pub labels_dtype: Option<String>,
     /// Number of samples to load at a time, if not all fit.
     pub loaded: Option<u64>,
     /// Slots of the only connection, if the usual number does not fit.
@@ -94,11 +90,12 @@ pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
     too_much.then(|| (BUDGET / slot.max(1)).clamp(1, usual))
 }
 
-pub(super) fn frontend(plan: &InitValues, addresses: &InitAddresses, folder: &Path) -> String {
+pub(super) fn frontend(plan: &InitValues<'_>, addresses: &InitAddresses, folder: &Path) -> String {
     let path = |file: &Path| quoted(&named_from(folder, file));
-    let labels = plan.labels.as_deref().map(path);
-    let labels = labels.map(|labels| match &plan.labels_dtype {
-        Some(dtype) => format!("{{file: {labels}, dtype: {}}}", quoted(dtype)),
+    let args = plan.args;
+    let labels = args.labels.as_deref().map(path);
+    let labels = labels.map(|labels| match &args.labels_dtype {
+        Some(dtype) => format!("{{file: {labels}, dtype: \"{dtype}\"}}"),
         None => labels,
     });
     let accelerators = addresses.accelerators.iter();
@@ -107,7 +104,7 @@ pub(super) fn frontend(plan: &InitValues, addresses: &InitAddresses, folder: &Pa
     let mut values = of_model(&plan.model);
     values.extend([
         ("token", token(addresses)),
-        ("samples", path(&plan.samples)),
+        ("samples", path(&args.samples)),
         ("labels", labels.unwrap_or_default()),
         ("loaded", optional(plan.loaded)),
         ("accelerators", accelerators.collect()),
@@ -118,29 +115,29 @@ pub(super) fn frontend(plan: &InitValues, addresses: &InitAddresses, folder: &Pa
         ("intra_threads", plan.intra_threads.to_string()),
         (
             "library",
-            plan.library.as_deref().map(path).unwrap_or_default(),
+            args.library.as_deref().map(path).unwrap_or_default(),
         ),
-        ("model_file", path(&plan.model_file)),
+        ("model_file", path(&args.model)),
     ]);
     fill_template(include_str!("templates/frontend.yaml"), COMMENT, &values)
 }
 
 /// Returns an accelerator's file, for `folder` or an equivalent folder on its machine.
 pub(super) fn accelerator(
-    plan: &InitValues,
+    plan: &InitValues<'_>,
     at: &PlannedAccelerator,
     addresses: &InitAddresses,
     folder: &Path,
 ) -> String {
     let model_file = match at.is_here {
-        true => named_from(folder, &plan.model_file),
+        true => named_from(folder, &plan.args.model),
         // The model file is copied beside the configuration.
         false => {
-            let name = plan.model_file.file_name().unwrap_or_default();
+            let name = plan.args.model.file_name().unwrap_or_default();
             name.to_string_lossy().into_owned()
         }
     };
-    let library = plan.library.as_deref().filter(|_| at.is_here);
+    let library = plan.args.library.as_deref().filter(|_| at.is_here);
     let library = library.map(|library| quoted(&named_from(folder, library)));
     let intra_threads = if at.is_here { plan.intra_threads } else { 1 };
     let mut values = of_model(&plan.model);
@@ -176,6 +173,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use qdl::{
         config::{parse_accelerator, parse_frontend},
         model::DType,
@@ -200,14 +198,22 @@ mod tests {
         }
     }
 
-    fn plan(spec: &ModelSpec) -> InitValues {
+    fn args() -> InitArgs {
+        let words = "init --library /lib/libonnxruntime.so --labels /data/labels";
+        let odd = [
+            "--model",
+            "/data/a model.onnx",
+            "--samples",
+            "/data/#1: samples",
+        ];
+        let words = words.split_whitespace().chain(odd);
+        InitArgs::try_parse_from(words).expect("sound")
+    }
+
+    fn plan<'a>(args: &'a InitArgs, spec: &ModelSpec) -> InitValues<'a> {
         InitValues {
+            args,
             model: with_class_first(spec, None).expect("a model"),
-            model_file: "/data/a model.onnx".into(),
-            library: Some("/lib/libonnxruntime.so".into()),
-            samples: "/data/#1: samples".into(),
-            labels: Some("/data/labels".into()),
-            labels_dtype: None,
             loaded: Some(7),
             slots: slots(spec),
             intra_threads: 3,
@@ -219,7 +225,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_whatever_names_are_in_it() {
         let model = spec(&[3, 8]);
-        let plan = plan(&model);
+        let args = args();
+        let plan = plan(&args, &model);
         let controls = ["127.0.0.1:7400".to_owned(), "[::1]:7401".to_owned()];
         let addresses = InitAddresses::of(&controls).expect("loopback");
         let folder = Path::new("/nowhere");
@@ -259,22 +266,12 @@ mod tests {
         let large = spec(&[(256 << 20) - 2]);
         assert_eq!(slots(&large), Some(2));
         let text = frontend(
-            &plan(&large),
+            &plan(&args(), &large),
             &InitAddresses::of(&[]).expect("loopback"),
             Path::new("/"),
         );
         let f = parse_frontend(&text, "frontend.yaml", Path::new("/")).expect("sound");
         let needs = qdl::run::SlotNeeds::of(&f).expect("slots");
         assert!(needs.accelerator_bytes() <= BUDGET, "{needs:?}");
-    }
-
-    #[test]
-    fn an_output_that_is_not_there_is_named() {
-        let error = with_class_first(&spec(&[1]), Some("boxes")).expect_err("not there");
-        assert!(
-            error
-                .to_string()
-                .contains("--class boxes: the model's outputs are class")
-        );
     }
 }

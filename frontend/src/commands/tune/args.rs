@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{
-    Parser, ValueEnum,
+    Parser,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+use loadgen_bridge::Scenario;
 
-use crate::settings::cli::{Scenario, key_value};
+use crate::settings::cli::{SCENARIOS, key_value};
 
 /// Finds the highest rate at which runs are VALID, with many short runs of `frontend`, then tries
 /// other values of some keys of the configuration.
@@ -111,10 +112,14 @@ pub struct TuneArgs {
     pub seed: u64,
 }
 
-/// The scenarios that have a rate.
+/// Parses a scenario that has a rate.
 fn with_a_rate() -> impl TypedValueParser<Value = Scenario> {
-    let names = ["server", "offline", "multi-stream"];
-    PossibleValuesParser::new(names).try_map(|name| Scenario::from_str(&name, false))
+    let [server, offline, _, multi_stream] = SCENARIOS;
+    let names = [server.1, offline.1, multi_stream.1];
+    PossibleValuesParser::new(names).try_map(|given| {
+        let named = SCENARIOS.iter().find(|(_, name, _)| *name == given);
+        named.map(|(scenario, ..)| *scenario).ok_or("unknown")
+    })
 }
 
 /// The keys whose values are tried.

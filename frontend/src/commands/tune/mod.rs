@@ -96,7 +96,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
 /// The search, and the field of LoadGen's settings that holds its rate.
 fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(RateKind, &'static str)> {
     let written = config.loadgen.scenario.map(settings::scenario);
-    let (kind, key) = match args.scenario.map(Scenario::from).or(written) {
+    let (kind, key) = match args.scenario.or(written) {
         Some(Scenario::Server) => (RateKind::Server, "server_target_qps"),
         Some(Scenario::Offline) => (RateKind::Offline, "offline_expected_qps"),
         Some(Scenario::MultiStream) => (RateKind::MultiStream, "multi_stream_samples_per_query"),

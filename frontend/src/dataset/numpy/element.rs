@@ -11,10 +11,6 @@ pub struct Element {
     big_endian: bool,
 }
 
-/// Error: a number is not whole, or does not fit in 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NotWhole(pub f64);
-
 impl From<DType> for Element {
     fn from(dtype: DType) -> Self {
         let letter = match dtype {
@@ -132,16 +128,17 @@ impl Element {
         ((bits << unused) as i64) >> unused
     }
 
-    /// Returns the whole number of these bytes.
-    pub fn whole(self, bytes: &[u8]) -> Result<i64, NotWhole> {
+    /// Returns the whole number of these bytes; else the number that is not whole, or does not fit
+    /// in 64 bits.
+    pub fn whole(self, bytes: &[u8]) -> Result<i64, f64> {
         let bits = self.bits(bytes);
         match self.letter {
             'i' => Ok(self.signed(bits)),
-            'b' | 'u' => i64::try_from(bits).map_err(|_| NotWhole(bits as f64)),
+            'b' | 'u' => i64::try_from(bits).map_err(|_| bits as f64),
             _ => {
                 let value = self.value(bytes);
                 let whole = value.fract() == 0.0 && value.abs() < 9e15;
-                whole.then_some(value as i64).ok_or(NotWhole(value))
+                whole.then_some(value as i64).ok_or(value)
             }
         }
     }
@@ -150,9 +147,9 @@ impl Element {
     pub fn whole_numbers(self, bytes: &[u8]) -> Result<Vec<i64>, String> {
         let each = bytes.chunks_exact(self.bytes).enumerate();
         each.map(|(i, b)| {
-            let none = |n: NotWhole| {
+            let none = |n: f64| {
                 let name = self.name();
-                format!("as {name}, number {i} is {:e}, which is not whole", n.0)
+                format!("as {name}, number {i} is {n:e}, which is not whole")
             };
             self.whole(b).map_err(none)
         })
@@ -201,10 +198,7 @@ mod tests {
         assert_eq!(of("<i8").whole(&i64::MIN.to_le_bytes()), Ok(i64::MIN));
         assert!(of("<u8").whole(&u64::MAX.to_le_bytes()).is_err());
         assert_eq!(of(">f8").whole(&3f64.to_be_bytes()), Ok(3));
-        assert_eq!(
-            of("<f4").whole(&0.5f32.to_le_bytes()),
-            Err(NotWhole(f64::from(0.5f32)))
-        );
+        assert_eq!(of("<f4").whole(&0.5f32.to_le_bytes()), Err(0.5));
         assert!(of("<f4").whole(&f32::NAN.to_le_bytes()).is_err());
         assert!(of("<f4").whole(&f32::INFINITY.to_le_bytes()).is_err());
         let bf16 = Element::from(DType::Bf16);

@@ -222,25 +222,6 @@ fn bounds_on_tokens_go_in_the_place_of_the_bound_on_latency() {
 }
 
 #[test]
-fn what_loadgen_ran_goes_before_what_was_asked_for() {
-    let o = outcome(Verdict::Invalid, SLOW);
-    let l = record(&o, TestMode::AccuracyOnly, None);
-    assert_eq!(l.asked_mode.as_deref(), Some("AccuracyOnly"));
-    assert_eq!(l.mode, "PerformanceOnly");
-    let accuracy = outcome(
-        Verdict::NotJudged,
-        &[
-            ("effective_scenario", "\"Offline\""),
-            ("effective_test_mode", "\"AccuracyOnly\""),
-        ],
-    );
-    let l = record(&accuracy, TestMode::AccuracyOnly, None);
-    assert_eq!((l.valid, l.latency), (None, None));
-    assert_eq!(l.asked_mode, None);
-    assert!(l.limits.is_empty() && reasons_of(&accuracy, &l, &Provenance::default()).is_empty());
-}
-
-#[test]
 fn what_loadgen_adds_to_our_own_times_is_its_lateness() {
     let mut ours = Histograms::new();
     (0..10).for_each(|_| {
