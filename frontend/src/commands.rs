@@ -8,7 +8,7 @@ use clap::{ArgMatches, Command};
 use qdl::topology::NodeProgram;
 use submission::command::{DescribeArgs, SubmitArgs};
 
-use crate::{compliance::describe, exit::ExitCode};
+use crate::{compliance::describe, loadgen::exit::ExitCode};
 
 /// Returns the definitions of all commands.
 pub fn all() -> Vec<Command> {

@@ -6,9 +6,8 @@
 //! | `commands` | the commands around a run, which `qdl` and this program share |
 //! | `settings` | the command line, what LoadGen is told, and where each setting came from |
 //! | `dataset` | samples and labels: files, arrays of NumPy, random ones |
-//! | `loadgen` | the library of samples, and completion |
+//! | `loadgen` | the library of samples, completion, and how a run ends |
 //! | `backend` | the system under test, over accelerators or an engine in this process |
-//! | `exit` | exit codes, and the first failure of a run |
 //! | `run` | a run from beginning to end, its folder, and what watches it |
 //! | `live` | `--live`: a run looked at while it goes on |
 //! | `accuracy` | the figure of an accuracy run |
@@ -20,13 +19,12 @@ mod backend;
 pub mod commands;
 mod compliance;
 mod dataset;
-mod exit;
 mod live;
 mod loadgen;
 mod outcome;
 mod run;
 mod settings;
 
-pub use exit::ExitCode;
+pub use loadgen::exit::ExitCode;
 pub use run::{progress::say, run};
 pub use settings::cli;

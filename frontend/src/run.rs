@@ -48,8 +48,8 @@ use crate::{
     compliance,
     compliance::{guard::Guard, left},
     dataset::Dataset,
-    exit::{ExitCode, Verdict},
     live::{LiveRun, LiveView},
+    loadgen::exit::{ExitCode, Verdict},
     loadgen::{
         completer::Completers,
         meter::{Meter, RateWindow},
@@ -183,7 +183,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             &completers,
             &verdict,
             note.clone(),
-            progress.screen.clone(),
+            {
+                let screen = progress.screen.clone();
+                move |line: &str| screen.note(line)
+            },
         )?)
     };
     let engines = backend.engines();

@@ -17,9 +17,8 @@ use record::{
 
 use crate::{
     backend::Backend,
-    exit::{ExitCode, Verdict},
+    loadgen::exit::{ExitCode, Verdict},
     loadgen::{completer::Completers, qsl::Qsl},
-    run::progress::Screen,
 };
 
 /// Maximum time to wait for a query in issue before the cluster is taken down.
@@ -39,7 +38,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Connects to every accelerator of the configuration; `screen` shows each awaited one.
+    /// Connects to every accelerator of the configuration; `show_waiting` gets a line on each
+    /// awaited one.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -49,7 +49,7 @@ impl Network {
         completers: &Completers,
         verdict: &Verdict,
         notes: Sender<String>,
-        screen: Screen,
+        show_waiting: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, ClusterError> {
         let region = qsl.region().clone();
         let memory = match config.qsl {
@@ -73,7 +73,7 @@ impl Network {
                 // Ignore the error: no thread reads notes after the run.
                 let _ = notes.send(line.to_owned());
             }
-            ClusterEvent::Waiting(line) => screen.note(line),
+            ClusterEvent::Waiting(line) => show_waiting(line),
         };
         let mut make = |share| Box::new(completers.make(share)) as _;
         let cluster = Arc::new(Cluster::connect(

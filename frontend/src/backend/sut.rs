@@ -15,7 +15,7 @@ use qdl::{counters::Live, dispatch::Sample};
 
 use crate::{
     backend::Backend,
-    exit::{ExitCode, Verdict},
+    loadgen::exit::{ExitCode, Verdict},
     loadgen::{meter::IssueThreads, phases::Phases, qsl::Qsl, verify::Verifier},
 };
 

@@ -143,7 +143,7 @@ impl Completers {
     /// first token of each completed sample, beyond the end of its memory if there is none
     /// (`AsyncLog::LogAccuracy` and `RecordSampleCompletion`). An invented first token is no
     /// remedy: LoadGen reads the records of several threads in no order. LoadGen does not wait for
-    /// these samples: an abort stops its test ([`Verdict::fail`](crate::exit::Verdict::fail)).
+    /// these samples: an abort ([`fail`](super::exit::Verdict::fail)) stops its test.
     pub fn complete_empty(&self, samples: &[Sample]) {
         let unanswered = self.unanswered(samples);
         if !self.tokens.as_ref().is_some_and(|t| t.first) {

@@ -25,7 +25,7 @@ use qdl::{
 
 use crate::{
     dataset::Dataset,
-    exit::{ExitCode, Verdict},
+    loadgen::exit::{ExitCode, Verdict},
     loadgen::verify::Verifier,
 };
 

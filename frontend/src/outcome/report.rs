@@ -27,7 +27,7 @@ use submission::{Name, manifest};
 use crate::{
     accuracy,
     backend::sut::NameAnswer,
-    exit::{ExitCode, Failure},
+    loadgen::exit::{ExitCode, Failure},
     loadgen::{
         phases::{self, PhaseShare},
         tokens::TokenFindings,

@@ -16,7 +16,7 @@ use report::text::{Page, memory};
 use crate::{
     accuracy::names_the_class,
     backend::local,
-    exit::ExitCode,
+    loadgen::exit::ExitCode,
     loadgen::qsl::Qsl,
     run::{folder, memory::Estimate},
     settings::{self, Settings, cli::Args, provenance},

@@ -9,7 +9,7 @@ use record::{Accuracy, LossRecord, SystemRecord};
 use super::{readings::Readings, watch::Watch};
 use crate::{
     accuracy,
-    exit::ExitCode,
+    loadgen::exit::ExitCode,
     loadgen::{
         phases::{self, Share},
         verify::Verifier,

@@ -11,8 +11,8 @@ use record::{HISTOGRAMS, SUMMARY, TIMELINE};
 use submission::manifest;
 
 use crate::{
-    exit::ExitCode,
     live,
+    loadgen::exit::ExitCode,
     outcome::report::{ACCURACY_FILE, INVALID_FILE},
     settings::Settings,
 };

@@ -16,7 +16,7 @@ use std::{
 
 use fabric::clock::now_ns;
 
-use crate::{exit::ExitCode, live, outcome::report::INVALID_FILE};
+use crate::{live, loadgen::exit::ExitCode, outcome::report::INVALID_FILE};
 
 /// Poll interval for signals.
 const TICK: Duration = Duration::from_millis(20);

@@ -28,7 +28,7 @@ use qdl::{
 
 use crate::{
     backend::Backend,
-    exit::{ExitCode, Verdict},
+    loadgen::exit::{ExitCode, Verdict},
     loadgen::{phases::Phases, qsl::Qsl},
 };
 

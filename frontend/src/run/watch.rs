@@ -19,8 +19,8 @@ use super::{Result, readings::Readings};
 use crate::{
     accuracy::{AnswerOrigins, Labels},
     backend::{Backend, sut::Sut},
-    exit::{ExitCode, Verdict},
     live::{LiveRun, LiveView, RunMoment},
+    loadgen::exit::{ExitCode, Verdict},
     loadgen::{
         completer::Completers,
         meter::{Meter, RateWindow},

@@ -10,7 +10,7 @@ use clap::{
 use loadgen_bridge::{Scenario, TestMode};
 use qdl::config::Verify;
 
-use crate::exit::HELP;
+use crate::loadgen::exit::HELP;
 
 /// Default address of `--live`.
 const LIVE_ADDRESS: &str = "127.0.0.1:9417";

@@ -30,8 +30,8 @@ use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemR
 use super::part_times::PartTimes;
 use crate::{
     backend::Backend,
-    exit::{ExitCode, Verdict},
     loadgen::completer::{Completers, LoadgenCompleter},
+    loadgen::exit::{ExitCode, Verdict},
 };
 
 /// Maximum number of arrivals per call to the pipeline.

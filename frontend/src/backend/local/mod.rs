@@ -29,8 +29,8 @@ use qdl::{
 };
 
 use crate::{
-    exit::{ExitCode, Verdict},
     loadgen::completer::Completers,
+    loadgen::exit::{ExitCode, Verdict},
 };
 
 pub use backend::LocalBackend;

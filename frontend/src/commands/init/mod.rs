@@ -27,7 +27,9 @@ use qdl::{
     model::{DType, ModelSpec, TensorSpec},
 };
 
-use crate::{accuracy::names_the_class, dataset::Dataset, exit::ExitCode, run::run, settings::cli};
+use crate::{
+    accuracy::names_the_class, dataset::Dataset, loadgen::exit::ExitCode, run::run, settings::cli,
+};
 
 use addresses::InitAddresses;
 use files::{Staged, shown};

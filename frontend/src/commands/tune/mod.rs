@@ -23,7 +23,7 @@ use tune::{Halt, Knob, RateKind, Session, SessionPlan, page};
 pub use self::args::TuneArgs;
 use self::{args::Knobs, child::Runner, journal::Journal, yaml::Yaml};
 use crate::{
-    exit::ExitCode,
+    loadgen::exit::ExitCode,
     run::{check::SERVER_QUERIES, interrupt},
     settings,
 };

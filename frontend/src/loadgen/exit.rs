@@ -90,7 +90,7 @@ mod tests {
 
     /// The exit codes of this program in the README's table, as `code words`.
     fn readme() -> Vec<String> {
-        let text = include_str!("../../README.md").replace('`', "");
+        let text = include_str!("../../../README.md").replace('`', "");
         let (_, table) = text.split_once("| frontend | meaning |").expect("a table");
         let rows = table.lines().skip(2).map_while(|l| l.strip_prefix("| "));
         rows.map(|row| row.trim_end_matches(" |").replacen(" |", "", 1))
