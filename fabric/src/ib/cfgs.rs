@@ -12,6 +12,8 @@ const RECEIVE_BATCH: u32 = 64;
 
 /// Receives for control messages: echoes, echo replies, the goodbye.
 const CONTROL_RECEIVES: u32 = 16;
+/// Receives of a connection beyond one for each slot: control messages, and one to spare.
+pub const OWN_RECEIVES: u32 = CONTROL_RECEIVES + 1;
 
 /// RNR retry count that means "without end". The sender's NIC holds parts back until the receiver
 /// has polled the earlier parts; the echo detects a receiver that has stopped polling.
@@ -183,7 +185,7 @@ impl IbCfgs {
                 ),
             );
         }
-        let least = slots.saturating_add(CONTROL_RECEIVES + 1);
+        let least = slots.saturating_add(OWN_RECEIVES);
         let receive_depth = match wishes.receive_depth {
             Some(depth) => depth,
             None => receives
@@ -194,9 +196,8 @@ impl IbCfgs {
             return refuse(
                 "receive_depth",
                 format!(
-                    "{receive_depth} receives do not cover {slots} slots and {} control messages: \
-                     set it to at least {least}, or to `auto`",
-                    CONTROL_RECEIVES
+                    "{receive_depth} receives do not cover {slots} slots and {OWN_RECEIVES} of the \
+                     connection's own: set it to at least {least}, or to `auto`"
                 ),
             );
         }

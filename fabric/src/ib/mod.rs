@@ -50,7 +50,7 @@ mod tx;
 
 pub use crate::wire::IbEnd;
 pub use crate::wire::IbRegion;
-pub use cfgs::{IbCfgs, IbWishes, Traffic};
+pub use cfgs::{IbCfgs, IbWishes, OWN_RECEIVES, Traffic};
 pub use connection::IbConnection;
 pub use device::{IbDevice, IbDeviceCfgs};
 pub use resources::{IbResources, check_memory, locked_memory_limit};

@@ -3,6 +3,7 @@
 //! The types determine the keys: those of [`NicConfig`], and those of the entry's fabric. Every
 //! other key is refused.
 
+use fabric::ib::OWN_RECEIVES;
 use garde::Validate;
 
 use super::{
@@ -221,12 +222,15 @@ impl IbKeys {
             );
         }
         if let (Some(depth), Some(slots)) = (self.receive_depth.fixed(), nic.slots.fixed())
-            && (depth as usize) < slots
+            && let least = slots + OWN_RECEIVES as usize
+            && (depth as usize) < least
         {
             out.add(
                 format!("{path}.receive_depth"),
-                format!("{depth} receives are fewer than the {slots} slots that can arrive"),
-                format!("set receive_depth to at least {slots}, or to `auto`"),
+                format!(
+                    "{depth} receives do not cover {slots} slots and {OWN_RECEIVES} of their own"
+                ),
+                format!("set receive_depth to at least {least}, or to `auto`"),
             );
         }
     }

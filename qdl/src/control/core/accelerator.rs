@@ -339,8 +339,7 @@ impl Accelerator {
                             self.working = Some((id, epochs));
                             self.events.push_back(Event::Open(connections));
                         }
-                        Err(text) => {
-                            let refusal = Refusal::new(ErrorCode::Protocol, text);
+                        Err(refusal) => {
                             self.open_done(id, &epochs, Err(refusal));
                         }
                     }
@@ -350,22 +349,22 @@ impl Accelerator {
     }
 
     /// Checks that epochs grow and that the session does not exceed its number of connections.
-    fn check_open(&self, connections: &[(u16, u32)]) -> Result<(), String> {
+    fn check_open(&self, connections: &[(u16, u32)]) -> Result<(), Refusal> {
         let opened = |connection: u16| self.connections.get(&connection).map_or(0, |l| l.opened);
         for &(connection, epoch) in connections {
             let last = opened(connection);
             if epoch <= last {
-                return Err(format!(
+                let text = format!(
                     "connection {connection}: epoch {epoch} does not come after epoch {last}"
-                ));
+                );
+                return Err(Refusal::new(ErrorCode::Protocol, text));
             }
         }
         let there = self.connections.values().filter(|l| l.opened > 0).count();
         let total = there + connections.iter().filter(|l| opened(l.0) == 0).count();
         if total > MAX_CONNECTIONS {
-            return Err(format!(
-                "{total} connections, a session has at most {MAX_CONNECTIONS}"
-            ));
+            let text = format!("{total} connections, a session has at most {MAX_CONNECTIONS}");
+            return Err(Refusal::new(ErrorCode::Budget, text));
         }
         Ok(())
     }
