@@ -27,6 +27,7 @@ fn an_ib_nic_takes_no_key_of_another_fabric() {
          cpus: [1, 1] => cpus is no list of cores
          connections: 2 => `connections` is a key of the fabric `tcp`, and this NIC is `ib`
          send_depth: 100 => one write in 64 is signaled, in a send queue of 100
+         slots: 64, receive_depth: 80 => 80 receives do not cover 64 slots and 17 of their own
          gpudirect: true => a frontend has no slots for a GPU to read",
     );
     let direct = good(with_accelerator_nic(
