@@ -212,6 +212,7 @@ impl Region {
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`].
+    #[inline]
     pub fn at(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         match offset.checked_add(len) {
             // No dereference: in a device's memory the address is invalid for this process.
@@ -230,6 +231,7 @@ impl Region {
 
     /// Address of host bytes, for the hot path: `None` costs nothing, while an error would allocate
     /// and drop strings.
+    #[inline]
     pub(crate) fn reach(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         let here = matches!(self.memory, Backing::Host { .. }) && end <= self.len;
@@ -301,6 +303,7 @@ impl Region {
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`], [`RegionError::Device`].
+    #[inline]
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RegionError> {
         let at = self.here(offset, len)?;
         // SAFETY: `here` checked the bounds, the mapping lives as long as `self`, and the caller
@@ -319,6 +322,7 @@ impl Region {
         clippy::mut_from_ref,
         reason = "the caller promises exclusive access to these bytes"
     )]
+    #[inline]
     pub unsafe fn bytes_mut(&self, offset: usize, len: usize) -> Result<&mut [u8], RegionError> {
         let at = self.here(offset, len)?;
         // SAFETY: as in `bytes`, and the caller promises exclusive access.

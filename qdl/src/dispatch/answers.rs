@@ -137,6 +137,7 @@ impl Inbound {
 ///
 /// # Safety
 /// These bytes have arrived, and the caller keeps the slot's grant closed while the slice lives.
+#[inline]
 pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &[u8] {
     let offset = window.slot_offset(slot) + RESPONSE_HEADER_BYTES + at as usize;
     // SAFETY: by the caller's promise, the peer does not write these bytes.

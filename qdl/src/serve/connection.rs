@@ -380,6 +380,7 @@ impl ServeConnection {
     }
 
     /// Writes the header of a response, in one piece or of the first part.
+    #[inline]
     fn begin(&self, imm: Imm, header: &ResponseHeader) {
         let offset = self.output_offset(imm.slot());
         // SAFETY: the header lies before the arrival's output, and no write of the slot is posted
