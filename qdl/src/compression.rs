@@ -5,9 +5,9 @@
 //!   | bytes of the sample, u32 little-endian | one LZ4 block, or the sample as it is |
 //! ```
 //!
-//! Bytes behind the length are the sample itself if they are as long as the sample, else an LZ4
-//! block. So a carried sample exceeds the sample by the length field at most. The receiver checks
-//! the length against its model before it allocates.
+//! A *carried sample* is a length field and the bytes behind it. If these are as many as the length
+//! says, they are the sample itself, else an LZ4 block. So the length field is the only overhead.
+//! The receiver checks the length against its model before it allocates memory.
 
 use lz4_flex::block;
 
@@ -17,7 +17,7 @@ pub const PREFIX_BYTES: usize = size_of::<u32>();
 /// Alignment of decompressed samples in bytes: a cache line, which suits every element type.
 pub const ALIGN: usize = 64;
 
-/// Bytes that a batch of decompressed samples of up to `largest` bytes needs.
+/// Bytes of memory for a batch of `max_batch` decompressed samples of up to `largest` bytes each.
 pub fn room(largest: usize, max_batch: usize) -> usize {
     let each = largest
         .checked_next_multiple_of(ALIGN)
@@ -31,7 +31,7 @@ pub enum Corrupt {
     /// Shorter than the length field.
     #[error("{0} bytes arrived, {PREFIX_BYTES} say how long a compressed sample is")]
     NoLength(usize),
-    /// Longer than the sample that it announces.
+    /// Longer than the sample's length in the length field.
     #[error("{carried} bytes arrived that are to be a sample of {sample}")]
     TooLong {
         /// Bytes behind the length field.
@@ -39,7 +39,7 @@ pub enum Corrupt {
         /// Bytes of the sample.
         sample: usize,
     },
-    /// Not an LZ4 block of the announced length.
+    /// Not an LZ4 block of a sample with the length in the length field.
     #[error("its LZ4 block is none of {sample} bytes: {why}")]
     Block {
         /// Bytes of the sample.
@@ -49,7 +49,7 @@ pub enum Corrupt {
     },
 }
 
-/// Appends the carried form of a sample to `to`. `scratch` is overwritten, and grows as needed.
+/// Appends the carried sample of `sample` to `to`. Overwrites `scratch`, which grows as needed.
 ///
 /// # Panics
 /// If the sample has more than `u32::MAX` bytes, which no data set has.
@@ -164,7 +164,7 @@ mod tests {
         assert!(words(&with(5001)).contains("none of 5001 bytes"));
         assert!(words(&with(1)).contains("to be a sample of 1"));
         assert!(words(&good[..good.len() - 1]).contains("5000"));
-        // A length that nothing bears out costs nothing before it was looked at.
+        // A false length causes no allocation before the caller's check.
         assert_eq!(decompressed_len(&with(u32::MAX)), Ok(u32::MAX as usize));
     }
 

@@ -10,10 +10,10 @@
 //! * [`run`] connects these parts over the life of a run.
 //!
 //! [`connection::tracker`], [`rails`], a connection's life and the control core are plain data
-//! structures that receive the clock as an argument. The code around them uses sockets and
-//! threads. `docs/architecture.md` describes the structure.
+//! structures that receive the clock's reading as an argument. Only the code around these uses
+//! sockets and threads. `docs/architecture.md` describes the structure.
 //!
-//! The library knows no LoadGen and no GPU runtime.
+//! The library depends on neither LoadGen nor a GPU runtime.
 
 pub mod compression;
 pub mod config;

@@ -1,4 +1,4 @@
-//! The header of a response: 16 bytes, written by the same work request as the payload behind them.
+//! The header of a response: 16 bytes, sent in the same work request as the payload behind them.
 //!
 //! ```text
 //!  0        4           8          12            16
@@ -9,9 +9,9 @@
 //!
 //! Each field is a little-endian u32. `length` counts the payload alone; for a response in parts,
 //! the payload of the first part. Two bits above the use count mark a refusal ([`Refusal`]): the
-//! payload is then a reason in UTF-8 instead of an answer. The two durations are the accelerator's:
-//! the sample's wait for its batch, and the batch's time in the engine. The last of several parts
-//! ends with a trailer:
+//! payload is then a reason in UTF-8 instead of an answer. The accelerator measures the two
+//! durations: the sample's wait for its batch, and the batch's time in the engine. The last of
+//! several parts ends with a trailer:
 //!
 //! ```text
 //!   first part  [ header | payload ]
@@ -19,8 +19,8 @@
 //!   last part            [ payload | trailer ]
 //! ```
 //!
-//! If an answer is refused after its first part, the last part holds the reason, and the two bits
-//! stand above the number of parts.
+//! If an answer is refused after its first part, the last part holds the reason. The two bits are
+//! then above the number of parts in the trailer.
 
 /// Most bytes of a reason within a response.
 pub(crate) const MAX_REASON: usize = 256;
@@ -46,7 +46,7 @@ impl Refusal {
         }
     }
 
-    /// Splits off the two bits and decodes them; `None` where they are invalid.
+    /// Splits the two upper bits from `word` and decodes them; `None` if they are invalid.
     fn unmark(word: u32) -> Option<(u32, Option<Refusal>)> {
         let rest = word & !(Refusal::REFUSED | Refusal::CUT);
         Some(match word - rest {
@@ -61,8 +61,8 @@ impl Refusal {
 /// Length of the trailer in bytes.
 pub(crate) const RESPONSE_TRAILER_BYTES: usize = 16;
 
-/// End of the last of several parts, behind its payload: only then the total length and time are
-/// known. A response in one piece has no trailer.
+/// End of the last of several parts, behind the payload: total length and times are known only
+/// then. A response in one piece has no trailer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponseTrailer {
     /// Payload bytes of all parts together.
@@ -71,10 +71,10 @@ pub(crate) struct ResponseTrailer {
     pub parts: u32,
     /// The last part holds a refusal's reason instead of the end of the answer.
     pub refusal: Option<Refusal>,
-    /// Microseconds from when the engine took the sample until this part was posted.
+    /// Microseconds from when the engine took the sample until the last part was final.
     pub compute_us: u32,
     /// Mean over all parts of the microseconds from the sample's arrival to the part's posting. The
-    /// frontend subtracts it to get the network's share.
+    /// frontend subtracts this mean to get the network time.
     pub mean_us: u32,
 }
 
@@ -90,8 +90,8 @@ impl ResponseTrailer {
         b
     }
 
-    /// Decodes the last bytes of a response. `None` where they contradict the `parts` parts
-    /// received, with `len` payload bytes in all.
+    /// Decodes the last bytes of a response. `None` if the trailer contradicts the received `parts`
+    /// parts with `len` payload bytes in all.
     pub(crate) fn decode(b: &[u8; RESPONSE_TRAILER_BYTES], len: u32, parts: u32) -> Option<Self> {
         let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let (told, refusal) = Refusal::unmark(word(4))?;
@@ -112,15 +112,15 @@ pub const RESPONSE_HEADER_BYTES: usize = 16;
 /// The header of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHeader {
-    /// Bytes of payload that follow.
+    /// Payload bytes behind the header.
     pub len: u32,
     /// Use count of the slot, as in the immediate.
     pub use_count: u16,
     /// The payload is a refusal's reason instead of an answer.
     pub refusal: Option<Refusal>,
-    /// Microseconds from arrival to the start of the batch.
+    /// Microseconds from the sample's arrival to the start of its batch.
     pub queue_us: u32,
-    /// Microseconds that the batch spent in the engine.
+    /// Microseconds that the sample's batch spent in the engine.
     pub compute_us: u32,
 }
 
@@ -140,8 +140,8 @@ impl ResponseHeader {
         b
     }
 
-    /// Decodes the first bytes of a response. `None` where they contradict the fabric's report: a
-    /// response of `arrived` bytes for use `use_count`.
+    /// Decodes the first bytes of a response. `None` if the header contradicts the fabric's report
+    /// of `arrived` bytes for use count `use_count`.
     pub(crate) fn decode(b: &[u8], arrived: u32, use_count: u16) -> Option<Self> {
         let word = |i: usize| {
             let b = b.get(i * 4..i * 4 + 4)?;

@@ -56,7 +56,7 @@ pub struct AcceleratorConfig {
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
     /// Maximum number of threads that poll the NICs; never more than connections. Default `auto`:
-    /// by the cores of this machine.
+    /// from the number of cores of this machine.
     #[serde(default)]
     #[garde(custom(auto_within(1..=MAX_THREADS)))]
     pub nic_threads: Auto<usize>,
@@ -93,17 +93,17 @@ pub struct AcceleratorModel {
     /// The model file; `onnx` requires it.
     pub file: Option<PathBuf>,
     /// Inputs in the order in which a slot holds them. An engine with a model file reads missing
-    /// inputs from it; given inputs must agree with the file.
+    /// inputs from the file; given inputs must agree with the file.
     pub inputs: Option<Vec<TensorSpec>>,
-    /// The output; an engine reads or checks it in the same way.
+    /// The output; an engine reads or checks the output in the same way.
     pub output: Option<TensorSpec>,
-    /// Further outputs, in the order in which they follow `output` in a response; checked likewise.
+    /// Further outputs, in their order behind `output` in a response; checked in the same way.
     #[serde(default)]
     pub other_outputs: Vec<TensorSpec>,
     /// Maximum sample length in bytes, for `null` and `digest`, which accept any bytes.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub max_input_bytes: Option<usize>,
-    /// Response length in bytes of `null` or `digest`; default 8, the minimum for `digest`.
+    /// Response length in bytes, for `null` and `digest`; default 8, the minimum for `digest`.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub output_bytes: Option<usize>,
     /// Compression of samples in the frontend's QSL, equal on both nodes; default no compression.
@@ -111,7 +111,7 @@ pub struct AcceleratorModel {
 }
 
 impl AcceleratorModel {
-    /// Returns the model for the wire; `None` if it must be read from the model file.
+    /// Returns the model for the wire; `None` if the model file must be read.
     pub fn spec(&self) -> Option<ModelSpec> {
         if let (Some(inputs), Some(output)) = (&self.inputs, &self.output) {
             return Some(ModelSpec {
@@ -130,7 +130,7 @@ impl AcceleratorModel {
 }
 
 impl AcceleratorConfig {
-    /// Returns how the nodes authenticate each other.
+    /// Returns the authentication between the nodes.
     pub fn auth(&self) -> Auth<'_> {
         Auth::of(self.token_file.as_ref(), self.auth)
     }

@@ -21,7 +21,7 @@ pub enum Auth<'a> {
     LoopbackOnly,
     /// `auth: none`: no authentication on any address.
     None,
-    /// `token_file: path`: both nodes hold the same token and prove it without sending it.
+    /// `token_file: path`: both nodes prove that they hold the same token, which is never sent.
     Token(&'a Path),
 }
 

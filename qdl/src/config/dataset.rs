@@ -192,7 +192,7 @@ impl DatasetConfig {
     /// Returns the minimum and maximum length of random samples in bytes. Default maximum: the
     /// model's input size. Default minimum: 1 for `log_uniform`, the maximum for `fixed`.
     pub fn bytes(&self, model: &ModelSpec) -> (usize, usize) {
-        // Another check reports a model whose size overflows.
+        // `rules::check_model` reports a model whose size overflows.
         let max = self.max_bytes.or(model.max_input_bytes()).unwrap_or(1);
         let min = self.min_bytes.unwrap_or(match self.distribution(model) {
             SizeDistribution::LogUniform => 1,
@@ -201,8 +201,8 @@ impl DatasetConfig {
         (min, max)
     }
 
-    /// Returns the maximum length of a text in tokens; default the model's. All lengths from the
-    /// minimum to it are equally likely.
+    /// Returns the maximum length of a text in tokens; default: the model's maximum. All lengths
+    /// from minimum to maximum are equally likely.
     pub fn max_len(&self, model: &ModelSpec) -> usize {
         self.max_len.or(token_rows(model)).unwrap_or(1)
     }
@@ -423,7 +423,7 @@ impl DatasetConfig {
     }
 }
 
-/// Checks a file of tokens: it determines the samples, and its ids have 32 bits.
+/// Checks a file of tokens: no other key may describe the samples, and the ids have 32 bits.
 fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
     let document = out.document;
     for key in document.keys("dataset") {
@@ -462,7 +462,7 @@ fn token_rows(model: &ModelSpec) -> Option<usize> {
 pub struct LabelsConfig {
     /// Labels in the order of the samples' indices: back to back, or a NumPy array.
     pub file: PathBuf,
-    /// Element type. An array has its own type; the default for any other file is `i64`.
+    /// Element type. A NumPy array states its type; the default for any other file is `i64`.
     pub dtype: Option<DType>,
 }
 
@@ -507,7 +507,7 @@ fn is_row(output: &TensorSpec) -> bool {
     output.shape.iter().filter(|d| **d > 1).count() <= 1
 }
 
-/// Checks that the model's output names a class, as labels do.
+/// Checks that the model's output can be compared with labels: it names a class.
 fn check_labels(model: &ModelSpec, out: &mut Findings<'_>) {
     let output = &model.output;
     if output.ragged || !is_row(output) {

@@ -1,4 +1,4 @@
-//! Deadlines of a node: every wait has one. Time budget of the warm-up of connections.
+//! Deadlines of a node: every wait has a deadline. Time budget of the warm-up of connections.
 
 use std::time::Duration;
 
@@ -20,17 +20,16 @@ const FRONTEND_KEYS: &[&str] = &["echo_interval_ms", "lost_ms", "name_ms", "watc
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
-    /// Frontend: how long it waits for an accelerator that is still loading and refuses
-    /// connections; default 600000. Both nodes: limit of each step of a handshake, at most 30000;
-    /// default 5000.
+    /// Frontend: maximum wait for an accelerator that is still loading and refuses connections;
+    /// default 600000. Both nodes: limit of each step of a handshake, at most 30000; default 5000.
     #[garde(custom(within_some(1..=MAX_MS)))]
     pub connect_ms: Option<u64>,
-    /// Frontend: without any connection for this long it aborts the test, and ends within this
-    /// time; default 5000.
+    /// Frontend: after this time without any connection, the frontend aborts the test, and ends
+    /// within the same time; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub lost_ms: u64,
-    /// Frontend: it sends an echo request on a data connection that was quiet for this long, which
-    /// checks both directions; default 250.
+    /// Frontend: the frontend sends an echo request on a data connection that was quiet for this
+    /// long; default 250. The echo checks both directions.
     #[garde(custom(within(1..=MAX_MS)))]
     pub echo_interval_ms: u64,
     /// A data connection is lost if it leaves an echo unanswered for this long, or if a TCP peer
@@ -50,8 +49,8 @@ pub struct Deadlines {
     /// and connections to close after a session. Default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub drain_ms: u64,
-    /// Frontend, in seconds: it aborts the test after this long with outstanding samples and no
-    /// answer, or with all samples answered and LoadGen idle; default 60.
+    /// Frontend, in seconds: the frontend aborts the test after this long with outstanding samples
+    /// and no answer, or with all samples answered and LoadGen idle; default 60.
     #[garde(custom(within(1..=MAX_S)))]
     pub watchdog_s: u64,
 }
@@ -83,7 +82,7 @@ impl Deadlines {
         drain from_millis drain_ms;
     }
 
-    /// Returns how long a frontend waits for an accelerator that is still loading.
+    /// Returns the maximum wait of a frontend for an accelerator that is still loading.
     pub fn connect(&self) -> Duration {
         Duration::from_millis(self.connect_ms.unwrap_or(600_000))
     }
@@ -157,17 +156,17 @@ impl Deadlines {
     }
 }
 
-/// Settings of the warm-up, which runs after LoadGen loads its samples and before it issues the
-/// first.
+/// Settings of the warm-up, which runs after LoadGen loads its samples and before LoadGen issues
+/// the first sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct WarmUpConfig {
-    /// Time budget in milliseconds. After it the warm-up sends only the mandatory sample over each
-    /// connection. 0: connections begin the run cold. Default 1000.
+    /// Time budget in milliseconds. When it is spent, the warm-up sends only the mandatory sample
+    /// over each connection. 0: connections begin the run cold. Default 1000.
     #[garde(custom(within(0..=MAX_MS)))]
     pub budget_ms: u64,
-    /// Deadline in milliseconds of a connection's sample: without an answer on any connection for
-    /// this long, the run ends; default 10,000.
+    /// Deadline in milliseconds: if no connection gets an answer to a warm-up sample for this long,
+    /// the run ends; default 10,000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub deadline_ms: u64,
 }

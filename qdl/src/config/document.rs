@@ -58,8 +58,8 @@ impl Document {
         self.root.is_some()
     }
 
-    /// Returns the place of `path`, as in `nics[0].slots`: of its value, or of its key if the value
-    /// is a block. If the file does not set `path`, returns the place of its nearest ancestor.
+    /// Returns the place of `path`, such as `nics[0].slots`: the place of the value, or of the key
+    /// if the value is a block. If the file does not set `path`, the place of the nearest ancestor.
     pub(super) fn locate(&self, path: &str) -> Option<TextPosition> {
         self.walk(path).1
     }
@@ -114,7 +114,7 @@ impl Document {
         out
     }
 
-    /// Returns the value at `path`, and the nearest place.
+    /// Returns the value at `path`, and the place as [`Self::locate`] does.
     fn walk(&self, path: &str) -> (Option<&Tree>, Option<TextPosition>) {
         let Some(root) = &self.root else {
             return (None, None);
@@ -185,7 +185,7 @@ enum Tree {
     Scalar,
 }
 
-/// Visitor methods for scalars; they drop the value.
+/// Visitor methods for scalars, which drop the value.
 macro_rules! scalars {
     ($($visit:ident($ty:ty))+) => {
         $(fn $visit<E>(self, _: $ty) -> Result<Tree, E> {

@@ -27,8 +27,8 @@ const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 pub enum EngineKind {
     /// Answers every sample at once with zeros.
     Null,
-    /// Answers with the xxh3-64 of the sample's bytes, 8 bytes little-endian, and successive words
-    /// that count on from it to the length of the model's output.
+    /// Answers with the xxh3-64 of the sample's bytes as 8 bytes little-endian. If the model's
+    /// output is longer, further words follow, each one greater than the last.
     Digest,
     /// Runs an ONNX model on ONNX Runtime.
     Onnx,
@@ -37,7 +37,7 @@ pub enum EngineKind {
     /// Runs a TensorRT plan, or builds one from an ONNX model, on an NVIDIA GPU.
     #[serde(rename = "tensorrt")]
     TensorRt,
-    /// Simulates a language model with a clock: its tokens are a hash of the prompt.
+    /// Simulates a language model's timing; the tokens are a hash of the prompt.
     Tokens,
     /// Sends prompts over HTTP to a language model's server on this machine.
     Http,
@@ -86,7 +86,7 @@ impl EngineKind {
         self.takes_any_bytes() || self == EngineKind::Onnx
     }
 
-    /// Returns whether the engine runs a language model: it batches itself and answers in tokens.
+    /// Returns whether the engine runs a language model, batches itself, and answers in tokens.
     pub(super) fn streams(self) -> bool {
         matches!(
             self,
@@ -164,7 +164,7 @@ pub struct EngineConfig {
     /// Index of the GPU in CUDA; default 0. Only for an engine on a GPU.
     #[garde(custom(within(0..=MAX_GPU)))]
     pub gpu: usize,
-    /// Several GPUs instead of `gpu`. Each has its own pipeline with `threads` worker threads,
+    /// Several GPUs instead of `gpu`. Each GPU has its own pipeline with `threads` worker threads,
     /// which runs the samples of the NICs whose entry names the GPU. `null` and `digest` create as
     /// many pipelines without a GPU. Default: none.
     pub gpus: Vec<usize>,
@@ -182,18 +182,18 @@ pub struct EngineConfig {
     pub begin_apart_us: u64,
     /// Precision of a plan built from an ONNX model; default `fp16`. `tensorrt` only.
     pub precision: Option<Precision>,
-    /// Maximum batch of each optimisation profile of a plan that is built, ascending, the last at
-    /// least `max_batch`; the builder chooses kernels for these sizes. Default: one profile,
-    /// `max_batch`. `tensorrt` only.
+    /// Maximum batch of each optimisation profile of a built plan, ascending, the last at least
+    /// `max_batch`. TensorRT chooses kernels for these sizes. Default: one profile, `max_batch`.
+    /// `tensorrt` only.
     pub profiles: Vec<usize>,
-    /// Optimisation level of the builder, 0 to 5: how hard it searches for fast kernels. Default:
-    /// TensorRT's own, 3. `tensorrt` only.
+    /// Optimisation level of TensorRT's builder, 0 to 5: effort of the search for fast kernels.
+    /// Default: TensorRT's own, 3. `tensorrt` only.
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
     /// Behaviour and timing of the simulated language model. `tokens` only.
     #[garde(dive)]
     pub tokens: Option<TokensConfig>,
-    /// The server. `http` only, which requires it.
+    /// The server. Required for `http`, refused for other engines.
     #[garde(dive)]
     pub http: Option<HttpConfig>,
     /// Settings of the language model in this process. `llm` only.
@@ -261,7 +261,7 @@ impl EngineConfig {
         self.threads.saturating_mul(self.gpus.len().max(1))
     }
 
-    /// Returns whether a sample's GPU determines its pipeline.
+    /// Returns whether the GPU that a sample arrives for determines the sample's pipeline.
     pub(super) fn minds_gpus(&self) -> bool {
         !self.gpus.is_empty() || self.uses_gpu()
     }
@@ -309,7 +309,7 @@ impl EngineConfig {
         }
     }
 
-    /// Returns why this engine does not have a key, and the remedy.
+    /// Returns why this engine does not have `key`, and the remedy; `None` if it has.
     fn lacks(&self, key: &str) -> Option<(&'static str, String)> {
         use EngineKind::{Digest, Http, Llm, Null, Onnx, TensorRt, Tokens};
         let kind = self.kind;

@@ -30,7 +30,7 @@ pub enum ConfigError {
     NotText {
         /// Path of the file.
         path: PathBuf,
-        /// Description of the content.
+        /// What is wrong with the file.
         what: String,
     },
     /// The file's content is invalid.
@@ -112,7 +112,7 @@ fn word_width(line: &str, column: usize) -> usize {
                 .count()
         }
     };
-    // Excludes the colon of a key.
+    // Exclude the colon behind a key.
     let is_key = line.chars().nth(column + width - 2) == Some(':');
     if is_key { (width - 1).max(1) } else { width }
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Problem {
         } = self;
         let number = line.to_string();
         let margin = " ".repeat(number.len());
-        // Of a long line, shows the part around the place.
+        // Show only the part of a long line around the place.
         let skip = (column - 1).saturating_sub(MAX_SHOWN / 2);
         let shown: String = self
             .source_line

@@ -39,7 +39,7 @@ pub struct FrontendConfig {
     pub model: ModelSpec,
     /// The data set.
     pub dataset: DatasetConfig,
-    /// Memory of the samples while they are sent; default `registered`.
+    /// Memory that samples are sent from; default `registered`.
     #[serde(default)]
     pub qsl: QslMode,
     /// Maximum number of samples that LoadGen loads at a time; default: the whole data set, limited
@@ -72,13 +72,13 @@ pub struct FrontendConfig {
     #[garde(dive)]
     pub warm_up: WarmUpConfig,
     /// `true`: one system call or doorbell per sample, for a strict reading of "no batching".
-    /// Default `false`: samples that are ready together share one. Each sample is its own message
-    /// in either case.
+    /// Default `false`: samples that are ready together share a call or doorbell. In both cases
+    /// each sample is a separate message.
     #[serde(default)]
     pub one_by_one: bool,
-    /// Which tokens of an answer the accelerator sends before its end, if the engine streams.
-    /// Default `first` if LoadGen measures tokens, otherwise `none`. `None` until LoadGen's
-    /// settings are known.
+    /// Tokens of an answer that the accelerator sends before the answer's end, if the engine
+    /// streams. Default `first` if LoadGen measures tokens, otherwise `none`. `None` until
+    /// LoadGen's settings are known.
     pub stream: Option<Stream>,
     /// Deadlines of this node.
     #[serde(default)]
@@ -87,8 +87,8 @@ pub struct FrontendConfig {
     /// Whether to compare each response with its own sample; default `none`.
     #[serde(default)]
     pub verify: Verify,
-    /// Round that the run must count in, as `--submission`: the program refuses a run that would
-    /// not count before it measures. Default none.
+    /// Submission round, as `--submission`: the program refuses, before it measures, a run that
+    /// would not count in this round. Default none.
     pub submission: Option<String>,
     /// LoadGen's settings. The command line takes precedence.
     #[serde(default)]
@@ -99,18 +99,19 @@ pub struct FrontendConfig {
     /// Engine of `--local`, the run without a network; default none.
     #[garde(dive)]
     pub engine: Option<EngineConfig>,
-    /// Model file of that engine; `onnx` requires it.
+    /// Model file of `engine`; required for `onnx`.
     pub model_file: Option<PathBuf>,
 }
 
-/// Memory of the samples while they are sent.
+/// Memory that samples are sent from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QslMode {
     /// Registered memory, from which the fabric sends without a copy.
     #[default]
     Registered,
-    /// Other memory: each sample is copied once before it is sent, and the copy is counted.
+    /// Unregistered memory: each sample is copied once before it is sent, and the copies are
+    /// counted.
     Staged,
 }
 
@@ -121,11 +122,11 @@ pub enum Verify {
     /// No verification.
     #[default]
     None,
-    /// Each response must equal the answer of the engine `digest` to its sample: the xxh3-64 in 8
-    /// bytes little-endian, and successive words that count on from it, to the answer's length.
+    /// Each response must equal the answer of the engine `digest` to the sample
+    /// (`EngineKind::Digest`).
     Digest,
     /// Each answer, its first token and its number of tokens must equal those of the engine
-    /// `tokens` for its sample.
+    /// `tokens` for the sample.
     Tokens,
 }
 
@@ -136,7 +137,7 @@ pub enum ModelFiles {
     /// The run does not begin if accelerators report different contents.
     #[default]
     Same,
-    /// Contents may differ: the summary names each.
+    /// Contents may differ; the summary names every content.
     Any,
 }
 
@@ -154,7 +155,7 @@ impl FrontendConfig {
         self.loadgen.model.as_deref().unwrap_or(&self.model.name)
     }
 
-    /// Returns how the nodes authenticate each other.
+    /// Returns the authentication between the nodes.
     pub fn auth(&self) -> Auth<'_> {
         Auth::of(self.token_file.as_ref(), self.auth)
     }

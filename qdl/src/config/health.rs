@@ -17,28 +17,29 @@ pub struct HealthConfig {
     /// Time constant of the EWMAs; default 20.
     #[garde(custom(within(1..=MAX_MS)))]
     pub ewma_ms: u64,
-    /// Below this fraction of the usual latency factor a rail goes out of service; default 0.3.
+    /// A rail goes out of service below this fraction of the median latency factor; default 0.3.
     pub out_below: Score,
-    /// Above this fraction the rail comes back; default 0.6.
+    /// A rail comes back above this fraction of the median latency factor; default 0.6.
     pub in_above: Score,
-    /// Maximum ratio of a rail's baseline to the best rail's; beyond it the rail counts as slow;
-    /// default 4.
+    /// Maximum ratio of a rail's baseline to the best rail's baseline, above which the rail counts
+    /// as slow; default 4.
     #[garde(custom(within(1..=1_000_000)))]
     pub baseline_spread: u32,
-    /// At most one sample in so many is a probe over a rail that is idle or out of service; default
-    /// 128.
+    /// At most one sample in this many is a probe over a rail that is idle or out of service;
+    /// default 128.
     #[garde(custom(within(1..=1_000_000)))]
     pub probe_one_in: u32,
     /// Minimum interval between probes of a rail; default 50.
     #[garde(custom(within(1..=MAX_MS)))]
     pub probe_every_ms: u64,
-    /// How long a congested rail must be healthy before it is back; default 100. Doubles each time.
+    /// Time that a congested rail must be healthy before it is back; default 100. Doubles each
+    /// time.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_ms: u64,
     /// Maximum of the doubled `congested_hold_ms`; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_max_ms: u64,
-    /// How long a lost rail must be healthy before it is back; default 1000. Doubles each time.
+    /// Time that a lost rail must be healthy before it is back; default 1000. Doubles each time.
     #[garde(custom(within(1..=MAX_MS)))]
     pub failed_hold_ms: u64,
     /// Maximum of the doubled `failed_hold_ms`; default 60,000.

@@ -13,7 +13,7 @@ pub const MAX_IN_FLIGHT: usize = 65_536;
 const MAX_TOKENS: usize = i32::MAX as usize;
 /// Maximum deadline in seconds: one day.
 const MAX_S: u64 = 86_400;
-/// Maximum length of `prefix_cache_off` in bytes, because frontends receive it.
+/// Maximum length of `prefix_cache_off` in bytes: the text is sent to frontends.
 const MAX_OFF: usize = 256;
 /// Maximum temperature that servers accept.
 const MAX_TEMPERATURE: f64 = 2.0;
@@ -78,40 +78,41 @@ pub struct HttpConfig {
     /// Minimum answer length in tokens; default 0.
     #[garde(custom(within(0..=MAX_TOKENS)))]
     pub min_tokens: usize,
-    /// Ids that end an answer and are part of it, beside the server's own end of sequence.
+    /// Ids that end an answer, as its last token, in addition to the server's end of sequence.
     pub stop: Vec<u32>,
     /// `true`: the answer continues after the end of sequence, up to `max_tokens`; default false.
     pub ignore_eos: bool,
-    /// Ids of the end of sequence. Each answer that the server reports as ended must hold one of
-    /// them. Default: none, without this check.
+    /// Ids of the end of sequence. Each answer that the server reports as ended must hold such an
+    /// id. Default: none, and no check.
     pub eos: Vec<u32>,
-    /// Number of ids in the vocabulary; required if the server does not report it. The engine
-    /// refuses ids beyond it.
+    /// Number of ids in the vocabulary, required if the server does not report one. The engine
+    /// refuses ids beyond the vocabulary.
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub vocab: Option<usize>,
-    /// Maximum tokens of prompt and answer together, if the server does not report it.
+    /// Maximum tokens of prompt and answer together, if the server reports no maximum.
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub context: Option<usize>,
     /// Maximum number of concurrent requests; default: 8 more than the server reports to process at
     /// once, or 512 without a report.
     #[garde(custom(within_some(1..=MAX_IN_FLIGHT)))]
     pub in_flight: Option<usize>,
-    /// Milliseconds to connect, and for the answer to a request at the start; default 5000.
+    /// Time limit in milliseconds to connect, and for an answer to a request at the start; default
+    /// 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub connect_ms: u64,
-    /// Seconds from a request to its first token, while no stream brings any; default 45. With the
-    /// ten seconds of one more try of a silent server, it is less than a frontend's `watchdog_s`,
-    /// so that this node reports the server first.
+    /// Maximum seconds from a request to its first token while no stream delivers tokens; default
+    /// 45. A retry on a silent server adds ten seconds. The sum is less than a frontend's
+    /// `watchdog_s`, so that this node reports the server first.
     #[garde(custom(within(1..=MAX_S)))]
     pub first_token_s: u64,
     /// Maximum seconds between two tokens; default 30.
     #[garde(custom(within(1..=MAX_S)))]
     pub next_token_s: u64,
-    /// Seconds of retries on a server that reports to be busy, while no stream brings a token;
-    /// default 30.
+    /// Maximum seconds of retries on a server that reports to be busy, while no stream delivers
+    /// tokens; default 30.
     #[garde(custom(within(1..=MAX_S)))]
     pub busy_s: u64,
-    /// Seconds until the server must be ready; default 600.
+    /// Maximum seconds from the start until the server is ready; default 600.
     #[garde(custom(within(1..=MAX_S)))]
     pub ready_s: u64,
     /// How the server's prefix cache was turned off, if the server does not report it. Default:
@@ -119,9 +120,9 @@ pub struct HttpConfig {
     pub prefix_cache_off: Option<String>,
     /// Program and arguments to start as the server; default: none, the server runs already.
     pub command: Vec<String>,
-    /// File of that program's output; default `llm-server.log` in the file's own folder.
+    /// File for the output of `command`; default `llm-server.log` in the configuration's folder.
     pub log: PathBuf,
-    /// Seconds that the program has to end before it is killed; default 10.
+    /// Seconds that the program of `command` has to end before it is killed; default 10.
     #[garde(custom(within(1..=MAX_S)))]
     pub stop_s: u64,
 }
@@ -173,7 +174,8 @@ impl HttpConfig {
         stop_within from_secs stop_s;
     }
 
-    /// Resolves the paths relative to `base`. The program is searched in `PATH` and stays as it is.
+    /// Resolves the paths relative to `base`. `command` is unchanged: its program is searched in
+    /// `PATH`.
     pub(super) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
     }

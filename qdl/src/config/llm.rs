@@ -1,5 +1,5 @@
-//! Configuration of two engines: `llm`, a small language model in this process, and `tokens`, a
-//! simulated one: length and timing of its answers.
+//! Configuration of two engines: `llm`, a small language model in this process, and `tokens`, which
+//! simulates length and timing of answers.
 
 use garde::Validate;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ const MAX_CONTEXT: usize = 1 << 20;
 /// Maximum token id.
 const MAX_ID: u32 = i32::MAX as u32;
 
-/// Settings of the engine `llm`. `engine.intra_threads` sets its threads.
+/// Settings of the engine `llm`. The key `engine.intra_threads` sets the engine's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlmConfig {
@@ -23,10 +23,10 @@ pub struct LlmConfig {
     /// model's input and output allow.
     #[garde(custom(within_some(2..=MAX_CONTEXT)))]
     pub context: Option<usize>,
-    /// Minimum answer length in tokens: the end is not chosen before it; default 1.
+    /// Minimum answer length in tokens: the engine does not choose `eos` earlier; default 1.
     #[garde(custom(within(1..=MAX_CONTEXT)))]
     pub min_tokens: usize,
-    /// Maximum answer length in tokens, including the end; default: the model's output.
+    /// Maximum answer length in tokens, `eos` included; default: the model's output.
     #[garde(custom(within_some(1..=MAX_CONTEXT)))]
     pub max_tokens: Option<usize>,
     /// The last token of an answer, which ends it; default: from the model file.
@@ -74,7 +74,7 @@ const MAX_TOKENS: usize = 1 << 24;
 /// Maximum vocabulary: ids are `i32`.
 const MAX_VOCAB: i32 = i32::MAX;
 
-/// Behaviour and timing of the engine `tokens`. Each step produces one token per sequence. It takes
+/// Behaviour and timing of the engine `tokens`. Each step produces one token per sequence and takes
 /// `step_us`, plus `beside_us` for each sequence after the first, plus `prefill_us` for each prompt
 /// token of new sequences. With all three at 0 the engine answers as fast as it can.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]

@@ -30,8 +30,8 @@ pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigErr
     load(path.as_ref())
 }
 
-/// Like [`load_frontend`], with paths relative to the folder `base` instead of the file's own, for
-/// a file generated from another.
+/// Like [`load_frontend`], for a file generated from another file: paths are relative to the folder
+/// `base` instead of the file's folder.
 ///
 /// # Errors
 /// As [`load_frontend`].
@@ -78,13 +78,14 @@ pub fn parse_accelerator(
     Source::new(text, origin, base).parse()
 }
 
-/// Returns the keys of a file that have their own value, with their lines, and the file's text.
+/// Returns the keys of a file that have a scalar value, with their lines, and the file's text.
 pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
     let source = Source::read(path)?;
     Ok((source.document.value_lines(), source.text))
 }
 
-/// Returns the tab that makes a text invalid YAML: before a key, with valid text above that line.
+/// Returns the place of the tab that makes a text invalid YAML: a tab before a key, below valid
+/// text.
 fn tab(text: &str) -> Option<TextPosition> {
     if Document::new(text).is_read() {
         return None;
@@ -175,8 +176,8 @@ impl Source {
         out.finish(config)
     }
 
-    /// Reads the keys of `nics` that belong to the fabric of each entry. The fabric follows from
-    /// the whole entry, in any order of its keys.
+    /// Reads the keys of each entry of `nics` that belong to the entry's fabric. All keys of the
+    /// entry, in any order, determine the fabric.
     fn read_fabrics(&self, nics: &mut [NicConfig], out: &mut Findings<'_>) -> Option<()> {
         /// The keys of `nics` that `T` has.
         #[derive(Deserialize)]
@@ -197,7 +198,7 @@ impl Source {
         Some(())
     }
 
-    /// Decodes the text to a `T`; on failure adds the problem to `out` and returns `None`.
+    /// Decodes the text to a `T`. On failure, adds the problem to `out` and returns `None`.
     fn decode<T: DeserializeOwned>(&self, out: &mut Findings<'_>) -> Option<T> {
         let error = match serde_saphyr::from_str_with_options(&self.text, options()) {
             Ok(read) => return Some(read),

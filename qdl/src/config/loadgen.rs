@@ -27,7 +27,7 @@ pub enum Scenario {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadgenConfig {
-    /// The scenario; default none, then the command line must name one.
+    /// The scenario; default none: the command line must then name a scenario.
     pub scenario: Option<Scenario>,
     /// The model's name in `user.conf`; default the name in `model`.
     pub model: Option<String>,

@@ -9,8 +9,9 @@
 //! the line with a caret, what would be right
 //! ```
 //!
-//! One struct represents each mapping of the file; its serde attributes name the defaults. Unknown
-//! keys are errors. Paths are relative to the file's own folder; loading resolves them.
+//! One struct represents each mapping of the file; the struct's serde attributes name the defaults.
+//! Unknown keys are errors. Paths in a file are relative to the file's folder; loading resolves
+//! paths.
 //!
 //! | file | purpose |
 //! | --- | --- |

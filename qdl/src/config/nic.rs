@@ -1,9 +1,9 @@
 //! Configuration of one NIC: its NIC thread and the keys of its fabric.
 //!
 //! An entry of `nics` is one mapping with keys in any order. [`NicConfig`] has the keys of every
-//! NIC, and [`TcpKeys`], [`IbKeys`] or [`OfiKeys`] those of its fabric. The entry determines the
-//! fabric: `ofi` names a libfabric provider, `device` or `match` RDMA devices, and any other entry
-//! is a TCP NIC. `nic_keys.rs` reads the entry and refuses all other keys.
+//! NIC; [`TcpKeys`], [`IbKeys`] or [`OfiKeys`] has the keys of the NIC's fabric. The entry
+//! determines the fabric: `ofi` names a libfabric provider, `device` or `match` RDMA devices, and
+//! any other entry is a TCP NIC. `nic_keys.rs` reads the entry and refuses all other keys.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -17,17 +17,19 @@ use super::{
 use fabric::os::Congestion;
 use fabric::wire::MAX_SLOTS;
 
-/// Default of `post_from_issue_thread_up_to`: copying it takes as long as a few system calls.
+/// Default of `post_from_issue_thread_up_to` in bytes, whose copy takes as long as a few system
+/// calls.
 const POST_UP_TO: usize = 16 << 10;
-/// Memory for the slots of one connection with `slots: auto`, in bytes. More than [`CONNECTIONS`]
-/// connections of a NIC to an accelerator, or more than [`QUEUE_PAIRS`] queue pairs, share the
-/// memory of that many.
+/// Memory for the slots of one connection with `slots: auto`, in bytes. If a NIC has more than
+/// [`CONNECTIONS`] connections (or [`QUEUE_PAIRS`] queue pairs) to an accelerator, they share the
+/// memory of [`CONNECTIONS`] (or [`QUEUE_PAIRS`]).
 const AUTO_BYTES: usize = 64 << 20;
 /// Minimum number of slots with `slots: auto`, within `AUTO_MOST_BYTES`.
 pub(crate) const MIN_AUTO_SLOTS: usize = 16;
-/// Maximum memory of that minimum, in bytes, shared alike: larger samples get fewer slots.
+/// Maximum memory of `MIN_AUTO_SLOTS` slots, in bytes, shared likewise: larger samples get fewer
+/// slots.
 const AUTO_MOST_BYTES: usize = 1 << 30;
-/// Minimum number of slots for large samples: one arrives while another is computed.
+/// Minimum number of slots for large samples: one sample arrives while another is computed.
 const FEWEST_AUTO_SLOTS: usize = 2;
 /// Maximum number of slots with `slots: auto`.
 pub(crate) const MAX_AUTO_SLOTS: usize = 2048;
@@ -46,7 +48,7 @@ const MAX_DEPTH: u32 = 65_536;
 /// Maximum number of retries: 7 means no limit in the verbs.
 const MAX_RETRIES: u8 = 6;
 
-/// One NIC: the keys of every fabric, and those of its own fabric.
+/// One NIC: the keys that every NIC has, and the keys of the NIC's fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
 #[garde(allow_unvalidated)]
@@ -59,25 +61,25 @@ pub struct NicConfig {
     /// 512) or sent inline in the work request (`ib`, `ofi`: 0 to 1024, default 64); see
     /// [`Self::inline_bytes`].
     pub inline_bytes: Option<u32>,
-    /// Waiting of the NIC thread.
+    /// How the NIC thread waits for completions.
     #[garde(dive)]
     pub completion: Completion,
     /// NUMA node of the NIC thread and its memory; default `auto`, the NIC's own node.
     #[garde(custom(auto_within(0..=MAX_NUMA)))]
     pub numa: Auto<u32>,
-    /// Cores that the NIC thread is pinned to; default the cores of its node on a machine with
-    /// several nodes.
+    /// Cores that the NIC thread is pinned to; default: on a machine with several NUMA nodes, the
+    /// cores of the NIC's node.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
-    /// Accelerator: the GPU nearest to the NIC, whose engine gets the NIC's samples; default none:
-    /// any engine.
+    /// Accelerator: the GPU nearest to the NIC. This GPU's engine gets the NIC's samples; default
+    /// none: any engine.
     #[garde(custom(within_some(0..=MAX_GPU as u32)))]
     pub gpu: Option<u32>,
     /// Frontend: the GPUs of an accelerator that the connections lead to; default `own`.
     pub gpus: Gpus,
-    /// The entry represents every NIC of this machine that is up and whose name matches; all share
-    /// its other keys. `*` matches any text, `?` any letter. With `ofi` it selects domains of the
-    /// provider, otherwise RDMA devices ([`crate::topology`] finds them).
+    /// The entry represents every NIC of this machine that is up and whose name matches. These NICs
+    /// share the entry's other keys. `*` matches any text, `?` any letter. With `ofi` it selects
+    /// domains of the provider, otherwise RDMA devices ([`crate::topology`] finds them).
     #[serde(rename = "match")]
     pub matching: Option<String>,
     /// Order of the NICs found by `match`; default: their order on the PCIe bus.
@@ -208,10 +210,11 @@ pub struct IbKeys {
     /// active MTUs.
     #[garde(custom(path_mtu))]
     pub mtu: Auto<u32>,
-    /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's value applies to both.
+    /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's value counts.
     #[garde(custom(within(1..=MAX_CONNECTIONS)))]
     pub queue_pairs: usize,
-    /// One write in this many is signaled, 1 to 32,768; default 64. At most half the send queue.
+    /// One write in this many is signaled, 1 to 32,768 and at most half of `send_depth`; default
+    /// 64.
     #[garde(custom(within(1..=MAX_DEPTH / 2)))]
     pub signal_every: u32,
     /// Depth of the send queue in work requests, 2 to 65,536; default `auto`, from the slots.
@@ -244,7 +247,7 @@ pub struct IbKeys {
     /// Retries after "receiver not ready", 0 to 6; default 6. 7 means no limit and is refused.
     #[garde(custom(within(0..=MAX_RETRIES)))]
     pub rnr_retry: u8,
-    /// Time that a sender must wait before such a retry, in the encoding of the verbs, 1 to 31;
+    /// Time that a sender must wait before an `rnr_retry`, in the encoding of the verbs, 1 to 31;
     /// default 12, 0.64 ms.
     #[garde(custom(within(1..=31)))]
     pub min_rnr_timer: u8,
@@ -390,9 +393,9 @@ impl NicConfig {
     }
 
     /// Returns the slots of a connection, for slots of `stride` bytes, the larger of request and
-    /// response: the configured number, or as many as fit in 64 MiB, from 16 to 2048. If 16 exceed
-    /// 1 GiB, as many as fit in it, at least 2. More than 2 connections, or more than 4 queue
-    /// pairs, share the memory of that many.
+    /// response: the configured number, or as many as fit in 64 MiB, from 16 to 2048. If 16 slots
+    /// exceed 1 GiB, as many as fit in 1 GiB, at least 2. More than 2 connections share the memory
+    /// of 2; more than 4 queue pairs, that of 4.
     pub fn resolve_slots(&self, stride: usize) -> usize {
         match self.slots {
             Auto::Fixed(slots) => slots,
@@ -419,8 +422,8 @@ pub enum Gpus {
     /// The GPU nearest to the NIC at the accelerator's end.
     #[default]
     Own,
-    /// All GPUs in turn, from that one on: if a GPU's own NIC is lost, samples reach it across the
-    /// accelerator's interior. Needs at least as many connections as GPUs.
+    /// All GPUs in turn, from the nearest one on: if a GPU's own NIC is lost, samples reach the GPU
+    /// across the accelerator's interior. Needs at least as many connections as GPUs.
     All,
 }
 
@@ -428,13 +431,13 @@ pub enum Gpus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupBy {
-    /// The NICs nearest to the first GPU, then those nearest to the second, and so on; on an
-    /// accelerator each feeds its GPU. Without GPUs, by NUMA node.
+    /// The NICs nearest to the first GPU, then the NICs nearest to the second GPU, and so on. On an
+    /// accelerator each NIC feeds its GPU. Without GPUs, by NUMA node.
     Gpu,
 }
 
 /// Split writes: a payload above the threshold is a plain RDMA WRITE, which may arrive out of
-/// order, followed by a WRITE_WITH_IMM, which may not.
+/// order, followed by a WRITE_WITH_IMM, which arrives in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdaptiveRouting {
@@ -443,12 +446,12 @@ pub struct AdaptiveRouting {
     pub split_above: Option<u32>,
 }
 
-/// Waiting of a NIC thread for completions.
+/// How a NIC thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct Completion {
-    /// Spins, sleeps, or first spins and then sleeps; default `adaptive`.
+    /// Whether the thread spins, sleeps, or first spins and then sleeps; default `adaptive`.
     pub mode: CompletionMode,
     /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000; default
     /// 50.
@@ -494,8 +497,8 @@ fn congestion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Congestion, 
     })
 }
 
-/// Rule: a name of 1 to 63 letters, digits and characters that `also` accepts. The two texts are
-/// the error and the remedy.
+/// Rule: a name of 1 to 63 letters, digits and characters that `also` accepts. `wrong` is the
+/// error, `right` the remedy.
 pub(super) fn name_of(
     also: fn(char) -> bool,
     [wrong, right]: [&'static str; 2],

@@ -1,7 +1,7 @@
 //! Checks which keys an entry of `nics` may have, and their relations.
 //!
-//! The types determine the keys: those of [`NicConfig`], and those of the entry's fabric. Every
-//! other key is refused.
+//! An entry may have the keys of [`NicConfig`] and the keys of its fabric's type. Every other key
+//! is refused.
 
 use fabric::ib::OWN_RECEIVES;
 use garde::Validate;
@@ -67,7 +67,7 @@ pub(super) fn check_keys(i: usize, side: ConfigSide, out: &mut Findings<'_>) {
     }
 }
 
-/// Returns why a key has no effect on this side; `None` if it has.
+/// Returns why a key has no effect on this side; `None` if the key has an effect.
 fn useless(key: &str, side: ConfigSide, fabric: &str) -> Option<&'static str> {
     match side {
         ConfigSide::Accelerator if FRONTEND_KEYS.contains(&key) => {
@@ -116,7 +116,7 @@ impl NicConfig {
         out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
     }
 
-    /// Checks that keys for a single NIC do not appear with keys that select several.
+    /// Checks that an entry with `match` has no keys for a single NIC.
     fn check_group(&self, path: &str, out: &mut Findings<'_>) {
         let Some(pattern) = &self.matching else {
             if self.group_by.is_some() {

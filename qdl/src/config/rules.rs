@@ -84,7 +84,7 @@ impl<'a> Findings<'a> {
         self.at(place, what.into(), Some(help.into()));
     }
 
-    /// Adds the error of a rule for a value, if the value violates it.
+    /// Adds the error of a rule if `value` violates the rule.
     pub(super) fn rule<T: ?Sized>(
         &mut self,
         path: &str,
@@ -243,7 +243,7 @@ pub(super) fn check_model(
     }
 }
 
-/// Checks the tensors and that their names differ. Returns their bytes.
+/// Checks the tensors and that their names differ. Returns the tensors' bytes together.
 fn check_tensors(kind: &str, all: Vec<(String, &TensorSpec)>, out: &mut Findings<'_>) -> usize {
     let mut total = 0usize;
     let mut names = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! The parser's errors in this project's words: what is wrong, and the remedy. Keys and flags of
-//! earlier versions, with their replacements.
+//! The parser's errors in this project's words: what is wrong, and the remedy. Also keys and flags
+//! of earlier versions, with replacements.
 
 use std::ffi::OsString;
 
@@ -69,7 +69,7 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             Some("working examples are in configs/".to_owned()),
         ),
         other => {
-            // The parser's text without the place, which precedes it already.
+            // Use the parser's text without the place, which the message begins with already.
             let text = other.to_string();
             let line = text.lines().next().unwrap_or_default();
             let what = line.split_once(" at line ").map_or(line, |(what, _)| what);
@@ -81,7 +81,7 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
     }
 }
 
-/// Returns whether the parser reports the place of a key but means its value.
+/// Returns whether the parser reports a key's place for an error in the key's value.
 pub(super) fn is_about_value(error: &YamlError) -> bool {
     matches!(
         error,
@@ -125,7 +125,8 @@ fn one_of(lead: &str, found: &str, allowed: &[&str]) -> String {
 
 /// Returns the most similar word, if at most a third of the letters differ.
 pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
-    // The length of a key is not limited, and the comparison is quadratic.
+    // Compare at most 64 characters: a key's length is not limited, and the comparison is
+    // quadratic.
     let found: String = found.chars().take(64).collect();
     let limit = found.chars().count().max(3) / 3;
     let near = allowed
@@ -135,7 +136,7 @@ pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
     (wrong <= limit).then_some(word)
 }
 
-/// Replacement for the flight recorder.
+/// Replacement for keys and flags of the former flight recorder.
 const LOGGED: &str = "-v logs each loss, re-dispatch and reset of a connection";
 
 const KEYS: &[(&str, &str)] = &[
@@ -168,8 +169,8 @@ fn moved_key(key: &str) -> Option<&'static str> {
     instead(KEYS, key)
 }
 
-/// Returns the error message for the first flag of an earlier version on a command line without its
-/// program name. A command is the first word or none.
+/// Returns the error message for the first flag or command of an earlier version on a command line
+/// without program name. Only the first word can be a command.
 pub fn moved_flag(words: impl IntoIterator<Item = OsString>) -> Option<String> {
     words.into_iter().enumerate().find_map(|(at, word)| {
         let word = word.to_str()?.split('=').next()?;

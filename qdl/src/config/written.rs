@@ -8,7 +8,7 @@ use super::{
     load::written_keys,
 };
 
-/// The keys of one file that have their own value, as in `nics[0].slots`, with their lines.
+/// The keys of one file that have a scalar value, such as `nics[0].slots`, with their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     name: String,
@@ -16,11 +16,11 @@ pub struct Written {
     origin: String,
     text: String,
     lines: BTreeMap<String, usize>,
-    /// Index of the file's entry that each of `nics` came from, if an entry represents several.
+    /// For each NIC, the index of the file's entry that represents it; empty without `match`.
     nics: Vec<usize>,
 }
 
-/// Keys that an entry with `match` leaves to the machine.
+/// Keys that the topology sets for an entry with `match`.
 const MATCHED: [&str; 5] = ["device", "port", "domain", "address", "gpu"];
 
 impl Written {
@@ -59,7 +59,7 @@ impl Written {
         Some(Problem::new(&self.origin, &self.text, place, what, None))
     }
 
-    /// Returns the line of a key, from 1; `None` if the file does not set it.
+    /// Returns the line of a key, from 1; `None` if the file does not set the key.
     pub fn line(&self, key: &str) -> Option<usize> {
         self.entry(key)
             .unwrap_or_else(|| self.lines.get(key).copied())

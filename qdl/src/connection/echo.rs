@@ -1,12 +1,12 @@
 //! Liveness of a connection's peer, decided by echoes on the data plane. The peer's NIC thread
-//! answers them. The age of a response never decides: a slow model is not a dead peer.
+//! answers each echo. The age of a response never decides: a slow model is not a dead peer.
 
 /// Time limits of the echo, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoCfgs {
-    /// A connection that is quiet for this long gets an echo.
+    /// This end sends an echo on a connection that was quiet for this long.
     pub interval_ns: u64,
-    /// A connection that stays quiet for this long after the echo is lost.
+    /// A connection is lost if it stays quiet for this long after an echo.
     pub timeout_ns: u64,
 }
 
@@ -29,9 +29,9 @@ pub struct Echo {
     asked_ns: Option<u64>,
     last_asked: u64,
     sequence: u32,
-    /// Bytes last seen as confirmed by the peer's system, and the echo sequence at that moment.
+    /// Bytes confirmed by the peer's system at the last progress, and the echo sequence then.
     confirmed: Option<(u64, u32)>,
-    /// Time of the first unanswered echo, whatever the peer's system confirms.
+    /// Time of the first unanswered echo; confirmed bytes do not reset it.
     silent_since: Option<u64>,
     /// Longest time with an unanswered echo, in nanoseconds.
     longest_ns: u64,
@@ -65,15 +65,14 @@ impl Echo {
         }
     }
 
-    /// Longest time so far with an unanswered echo, in nanoseconds, even if the peer's system
-    /// confirmed payload meanwhile: a kernel confirms payload for a stopped process too. The
-    /// current silence counts once the echo is answered or the connection is lost.
+    /// Longest time so far with an unanswered echo, in nanoseconds. Payload that the peer's system
+    /// confirmed meanwhile does not shorten it: a kernel confirms payload for a stopped process
+    /// too. The current silence counts once the echo is answered or the connection is lost.
     pub(crate) fn longest_silence_ns(&self) -> u64 {
         self.longest_ns
     }
 
-    /// Whether an echo is unanswered: the caller then reports the bytes that the peer has
-    /// confirmed.
+    /// Whether an echo is unanswered, so that the caller must report confirmed bytes.
     pub(crate) fn waits(&self) -> bool {
         self.asked_ns.is_some()
     }

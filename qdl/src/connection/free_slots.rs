@@ -4,7 +4,7 @@ use crossbeam_utils::CachePadded;
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Slots taken by one caller and not used yet, all in one bitmap word. The caller uses them in
+/// Slots taken by one caller and not used yet, all in one bitmap word. The caller uses the slots in
 /// ascending order and gives the rest back.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
@@ -27,16 +27,16 @@ impl Reserved {
 impl Iterator for Reserved {
     type Item = u16;
 
-    /// Takes the lowest slot; the caller owns it.
+    /// Takes the lowest slot, which the caller then owns.
     fn next(&mut self) -> Option<u16> {
         let bit = self.bits.trailing_zeros();
-        // `checked_sub` returns `None` for 0; else the lowest bit is cleared.
+        // Clears the lowest set bit; returns `None` if `bits` is 0.
         self.bits &= self.bits.checked_sub(1)?;
         Some((self.word * 64) as u16 + bit as u16)
     }
 }
 
-/// The lowest `most` set bits of `bits`.
+/// Returns the lowest `most` set bits of `bits`.
 fn lowest(bits: u64, most: usize) -> u64 {
     if bits.count_ones() as usize <= most {
         return bits;
@@ -48,11 +48,11 @@ fn lowest(bits: u64, most: usize) -> u64 {
     bits ^ rest
 }
 
-/// The free slots: one bit per slot, and one summary bit per word that may have free slots. A
-/// search takes a handful of instructions however many slots there are.
+/// The free slots: one bit per slot in words of 64, and one summary bit for each word that may have
+/// free slots. A search takes few instructions, whatever the number of slots.
 ///
-/// Only a search that found a word empty clears its summary bit; taking the last slot does not. On
-/// a full connection each sample empties and refills a word, and the summary stays unchanged.
+/// Only a search that finds a word empty clears the word's summary bit; taking the last slot does
+/// not. So on a full connection, samples that empty and refill a word leave the summary unchanged.
 #[derive(Debug)]
 pub(super) struct FreeSlots {
     words: Box<[AtomicU64]>,
@@ -78,7 +78,7 @@ impl FreeSlots {
         }
     }
 
-    /// First word at or after `from` with a set summary bit, wrapping once.
+    /// Returns the first word at or after word `from` with a set summary bit, wrapping once.
     fn word_from(&self, from: usize) -> Option<usize> {
         let n = self.summary.len();
         let (first, bit) = (from / 64 % n, from % 64);
@@ -95,7 +95,7 @@ impl FreeSlots {
         None
     }
 
-    /// Takes up to `most` free slots below `first`, all from one word. `None` where no slot is
+    /// Takes up to `most` free slots below slot `first`, all from one word. `None` if no slot is
     /// free.
     pub(crate) fn take(&self, first: usize, most: usize) -> Option<Reserved> {
         let words = first.div_ceil(64).clamp(1, self.words.len());
@@ -110,7 +110,7 @@ impl FreeSlots {
             return near;
         }
         if words < self.words.len() {
-            // The summary also covers words at or above the limit, so look at each word below it.
+            // The summary also covers words above the limit, so look at each word below the limit.
             return self.take_any(words, first, most);
         }
         loop {
@@ -121,8 +121,7 @@ impl FreeSlots {
             if word + 1 == words
                 && self.words[word].load(Ordering::SeqCst) & !mask(word, first) != 0
             {
-                // The word's only free slots lie at or above `first`, and its summary bit stays
-                // set.
+                // All free slots of the word are at or above `first`: its summary bit stays set.
                 return self.take_any(words, first, most);
             }
             self.emptied(word);
@@ -153,14 +152,14 @@ impl FreeSlots {
                 self.cursor.store(last + 1, Ordering::Relaxed);
                 return Some(Reserved { word, bits: got });
             }
-            // A different thread took the bits first; `old` has the rest.
+            // A different thread changed the word; `old` has the bits that are left.
             bits = old & within;
         }
         None
     }
 
-    /// Searches without the summary. While a search clears the summary bit of a word and sets it
-    /// again, no slot seems free. A missed slot would make a sample wait for the next response.
+    /// Searches without the summary. In `emptied`, a word's summary bit is clear for a moment
+    /// although a slot is free. A missed slot would make a sample wait for the next response.
     fn any_word(&self) -> Option<usize> {
         self.words
             .iter()
@@ -178,8 +177,8 @@ impl FreeSlots {
         }
     }
 
-    /// Frees slots, with one atomic operation per run of slots in the same word. Returns their
-    /// number.
+    /// Frees slots, with one atomic operation per sequence of slots in one word. Returns the number
+    /// of slots.
     pub(crate) fn give(&self, slots: impl Iterator<Item = u16>) -> u32 {
         let (mut word, mut bits, mut n) = (0, 0, 0);
         for slot in slots {
@@ -200,7 +199,7 @@ impl FreeSlots {
         n
     }
 
-    /// Gives unused slots back; the next search takes them first. Returns their number.
+    /// Gives unused slots back; the next search takes these first. Returns the number of slots.
     pub(crate) fn give_back(&self, unused: &mut Reserved) -> u32 {
         let (word, bits) = (unused.word, std::mem::take(&mut unused.bits));
         if bits != 0 {
@@ -216,8 +215,8 @@ impl FreeSlots {
         debug_assert_eq!(old & bits, 0, "slots of word {word} were free already");
         if old == 0 {
             self.freed.store(word as u32, Ordering::Relaxed);
-            // The bit is set already, or a search has cleared it. That search still rereads the
-            // word and finds the slots.
+            // Either the summary bit is set, or a search has just cleared it. That search rereads
+            // the word and finds the slots.
             let (s, bit) = (word / 64, 1u64 << (word % 64));
             loom_fence();
             if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
@@ -227,7 +226,7 @@ impl FreeSlots {
     }
 }
 
-/// Bits of a word that belong to slots below `first`.
+/// Returns the bits of a word that belong to slots below `first`.
 fn mask(word: usize, first: usize) -> u64 {
     match first.saturating_sub(word * 64) {
         n @ 0..64 => (1 << n) - 1,

@@ -1,5 +1,5 @@
-//! A connection while it is up: the code that both ends share. [`crate::dispatch`] is the
-//! frontend's end and [`crate::serve`] the accelerator's end.
+//! A connection that is up: the code that both ends share. [`crate::dispatch`] is the frontend's
+//! end and [`crate::serve`] the accelerator's end.
 //!
 //! * [`token`]: a lock whose losers leave their work to the owner.
 //! * [`tracker`]: the sample of each slot, at the frontend; `free_slots`: the free slots.
@@ -8,7 +8,7 @@
 //! * `receive`: the receiving half, polled by the NIC thread; `polling`: the order of polling.
 //! * [`nic_thread`]: the threads that poll connections; a NIC (an entry of `nics`) has one or
 //!   several. Both ends run the same loop over different work.
-//! * [`echo`]: liveness of a quiet connection. The caller passes the clock.
+//! * [`echo`]: liveness of a quiet connection; the caller passes the clock's readings.
 
 pub mod echo;
 pub mod nic_thread;

@@ -1,22 +1,22 @@
-//! Order in which a NIC thread polls its connections, and the point at which it handles events.
+//! Order in which a NIC thread polls its connections, and when the thread handles their events.
 //!
 //! After sparse traffic a turn ends at the first connection with events: polling more connections
-//! costs one system call each over TCP and would delay the answer. Under steady traffic a turn
-//! polls all connections before their events are handled, until a turn finds none.
+//! costs one system call each over TCP and would delay the answer. Under steady traffic, until a
+//! turn finds no event, a turn polls all connections before the thread handles the events.
 
 /// Polling state of one NIC thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PollOrder {
     /// Connection to poll first.
     first: usize,
-    /// The last turn found events.
+    /// Whether the last turn found events.
     came_before: bool,
-    /// Traffic is steady: each turn polls all connections.
+    /// Whether traffic is steady, so that each turn polls all connections.
     all: bool,
 }
 
 impl PollOrder {
-    /// Polls up to `connections` connections in turn. `poll` returns whether events came.
+    /// Runs one turn over connections `0..connections`. `poll` returns whether events came.
     pub(crate) fn turn(&mut self, connections: usize, mut poll: impl FnMut(usize) -> bool) {
         let mut came = false;
         let mut next = self.first;

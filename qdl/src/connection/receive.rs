@@ -10,9 +10,9 @@ const BUDGET: usize = 128;
 /// Most events of a burst.
 const MOST: usize = 512;
 
-/// Burst size: half of the writes in flight, clamped. It limits the events of one poll before the
-/// next connection's turn, and the writes per doorbell. While this end handles half of the writes,
-/// the peer handles the rest.
+/// Burst size: half of the writes in flight, but 128 to 512. It limits the events of one poll
+/// before the next connection's turn, and the writes per doorbell. While this end handles half of
+/// the writes, the peer handles the rest.
 pub(crate) fn burst(in_flight: usize) -> usize {
     (in_flight / 2).clamp(BUDGET, MOST)
 }
@@ -48,8 +48,8 @@ impl Receiving {
     }
 
     /// Passes up to `most` arrivals (immediate, offset in the slot, length) to `arrived`, which
-    /// returns an error for an invalid one. Records the first error as the reason of the break.
-    /// Returns the number of events.
+    /// returns an error for an invalid arrival. Stores the first error in `broken`. Returns the
+    /// number of events.
     pub(crate) fn poll(
         &mut self,
         send: &SendHalf,
@@ -58,7 +58,7 @@ impl Receiving {
     ) -> usize {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(most, &mut |event| match event {
-            // Arrivals after an invalid write count too: their grants are closed.
+            // Handle arrivals after an invalid write too: their grants are closed.
             Event::Arrived { imm, at, len } => {
                 if let Err(b) = arrived(imm, at, len) {
                     broken.get_or_insert(b);
@@ -71,7 +71,7 @@ impl Receiving {
         let carried = self.rx.carried();
         let moved = std::mem::replace(&mut self.carried, carried) != carried;
         if events == 0 {
-            // Take the sending half's failure only now: the receiving half may still report events.
+            // Take the sending half's failure only after the last event of the receiving half.
             broken = send.take_failed();
         }
         if self.broken.is_none() {
@@ -85,7 +85,7 @@ impl Receiving {
         events
     }
 
-    /// Counts of this half.
+    /// The fabric's counts of this half.
     pub(crate) fn counts(&self) -> FabricCounts {
         self.rx.counts()
     }

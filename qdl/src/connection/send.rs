@@ -1,5 +1,5 @@
-//! The sending half of a connection: the link's [`Tx`] behind the send token, its blocked state,
-//! its failure, and the control messages that wait for the next doorbell.
+//! The sending half of a connection: the link's [`Tx`] behind the send token, the link's blocked
+//! state and failure, and the control messages that wait for the next doorbell.
 //!
 //! The caller supplies the writes ([`WriteSource`]): samples at the frontend, responses at the
 //! accelerator.
@@ -17,18 +17,18 @@ pub(crate) trait WriteSource {
     /// Prepares a burst. Returns the most writes for its doorbell, at least 1.
     fn begin(&mut self) -> usize;
 
-    /// Posts the next write. Returns false where no write is waiting, no slot is free, or the
-    /// fabric is full; the source is unchanged then.
+    /// Posts the next write. Returns false, with the source unchanged, if no write is waiting, no
+    /// slot is free, or the fabric is full.
     ///
     /// # Errors
-    /// The connection cannot send any more. Boxed to keep the result of every write small.
+    /// The connection cannot send any more. The error is boxed to keep the result small.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>>;
 
-    /// Ends a burst of `writes` posted writes, before the flush. Returns true where more can be
-    /// posted at once, because a producer saw no free slot meanwhile and relies on this call.
+    /// Ends a burst of `writes` posted writes, before the flush. Returns true if more writes can be
+    /// posted now: a producer that saw no free slot during the burst relies on this.
     fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool;
 
-    /// Tells the source that the connection is down and posts nothing.
+    /// Called in place of a burst while the connection is down.
     fn down(&mut self) {}
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn not_posted(error: PostError) -> Result<bool, Box<Broken>> {
 pub(crate) struct SendCounts {
     /// Payloads copied into registered memory before they were sent.
     pub staged: u64,
-    /// Bytes of `staged`.
+    /// Bytes of these payloads.
     pub staged_bytes: u64,
     /// Most writes in flight at once.
     pub in_flight_max: u64,
@@ -60,9 +60,9 @@ pub(crate) struct SendCounts {
 /// State that the token protects.
 #[derive(Debug, Default)]
 struct Sending {
-    /// Set while the connection is up.
+    /// The link while the connection is up.
     link: Option<Box<dyn Tx>>,
-    /// Set while the link says goodbye.
+    /// The link during its goodbye.
     leaving: Option<Box<dyn Tx>>,
     counts: SendCounts,
     /// Counts of earlier links.
@@ -73,11 +73,11 @@ struct Sending {
 #[derive(Debug, Default)]
 pub(crate) struct SendHalf {
     token: SendToken<Sending>,
-    /// The last flush left bytes or writes behind.
+    /// Whether the last flush left bytes or writes behind.
     blocked: AtomicBool,
-    /// A flush is in progress: the writable edge may come before the result is in `blocked`.
+    /// Whether a flush is in progress: epoll's writable edge may come before `blocked` is stored.
     flushing: AtomicBool,
-    /// Why the link cannot send, until the NIC thread takes the value: only that thread takes a
+    /// Why the link cannot send. The NIC thread takes the value, since only that thread takes a
     /// connection down.
     failed: Mutex<Option<Broken>>,
     /// Whether `failed` is set.
@@ -95,8 +95,8 @@ impl SendHalf {
         });
     }
 
-    /// Stops posting and says goodbye. Returns true once the link is dropped; until then the caller
-    /// calls again.
+    /// Stops posting and says goodbye. Returns true once the link is dropped; call again until
+    /// then.
     pub(crate) fn finish(&self) -> bool {
         self.token.exclusive(|s| {
             if let Some(tx) = s.link.take() {
@@ -111,16 +111,16 @@ impl SendHalf {
         })
     }
 
-    /// Clears the last link's state. Only the token's owner calls it, so a new link keeps its own.
+    /// Clears the last link's state. The caller owns the token, so a new link keeps its own state.
     fn forget(&self) {
         self.blocked.store(false, Ordering::SeqCst);
         let _ = self.take_failed();
     }
 
     /// Posts writes while there is room, with one doorbell per burst. If a second thread owns the
-    /// token, leaves the work to that thread, which looks again. Returns whether it posted a write
-    /// or carried bytes, possibly of earlier posts. A failure of the link stays in this half for
-    /// the NIC thread ([`Self::has_failed`]).
+    /// token, that thread looks again and does the work. Returns whether this call posted a write
+    /// or carried bytes, possibly of earlier posts. Stores a failure of the link for the NIC thread
+    /// ([`Self::has_failed`]).
     pub(crate) fn post(&self, source: &mut impl WriteSource) -> bool {
         let mut is_work = false;
         let mut claim = self.token.claim();
@@ -148,7 +148,7 @@ impl SendHalf {
                 while writes < most && broken.is_none() {
                     no_room = tx.room() == 0;
                     if no_room {
-                        // A flush makes room or reports why there is none.
+                        // A flush makes room, or returns the reason why there is none.
                         must_flush = true;
                         break;
                     }
@@ -158,7 +158,7 @@ impl SendHalf {
                         Err(b) => broken = Some(*b),
                     }
                 }
-                // Repeat only after progress.
+                // Repeat only if this burst posted a write.
                 let again = source.end(writes, counts) && writes > 0;
                 is_work |= writes > 0;
                 if let Some(cause) = broken {
@@ -231,16 +231,16 @@ impl SendHalf {
         self.blocked.load(Ordering::SeqCst)
     }
 
-    /// Whether writes may be held up by a full fabric. A flush in progress counts: the edge that
-    /// wakes the NIC thread may come before the result. The flushing thread then looks again for
-    /// every thread that posted meanwhile.
+    /// Whether a full fabric may hold up writes. True during a flush too, whose result may come
+    /// after the edge that wakes the NIC thread. The flushing thread looks again for every thread
+    /// that posted meanwhile.
     pub(crate) fn is_held_up(&self) -> bool {
-        // Load in this order: a finished flush has stored its result.
+        // Load `flushing` first: a finished flush has stored its result in `blocked`.
         self.flushing.load(Ordering::SeqCst) || self.is_blocked()
     }
 
-    /// Counts of all links so far. The call holds the token, and producers meanwhile rely on the
-    /// next [`Self::post`], so call it for a connection that is down.
+    /// Fabric's counts of all links so far. Holds the token: work published meanwhile waits for the
+    /// next [`Self::post`]. So call it only for a connection that is down.
     pub(crate) fn fabric_counts(&self) -> FabricCounts {
         self.token.exclusive(|s| {
             let mut counts = s.past;
@@ -251,8 +251,8 @@ impl SendHalf {
         })
     }
 
-    /// This half's own counts. As with [`Self::fabric_counts`], call it while no samples are in
-    /// flight, or follow it with a post.
+    /// This half's own counts. Holds the token like [`Self::fabric_counts`]: call it while no
+    /// samples are in flight, or call [`Self::post`] afterwards.
     pub(crate) fn counts(&self) -> SendCounts {
         self.token.exclusive(|s| s.counts)
     }

@@ -1,9 +1,9 @@
-//! The send token: a lock whose losers leave their work to the owner and never wait.
+//! The send token: a lock that no thread waits for. The owner does the work of all other claimants.
 //!
 //! A thread publishes its work (in a backlog, a free slot, or a readable flag) and claims the
-//! token. The thread that owns the token does the work. A loser returns at once, because the owner
-//! looks again before it releases the token. So work published before a claim is done when every
-//! claim has ended, and no wake-up is needed.
+//! token. The thread that owns the token does the work. Any other claimant returns at once, because
+//! the owner looks again before it releases the token. So work published before a claim is done
+//! when every claim has ended, and no wake-up is needed.
 
 #[cfg(qdl_loom)]
 use loom::sync::MutexGuard;
@@ -15,7 +15,7 @@ use fabric::sync::{AtomicBool, Mutex, Ordering, fence};
 /// A value that one thread at a time owns.
 #[derive(Debug)]
 pub struct SendToken<T> {
-    /// A thread has claimed the token since the owner began to look.
+    /// Whether a thread has claimed the token since the owner began its last pass.
     again: AtomicBool,
     value: Mutex<T>,
 }
@@ -39,7 +39,7 @@ impl<T> SendToken<T> {
     /// `while let Some(value) = claim.next()`, where each pass does all of the work that it finds.
     pub fn claim(&self) -> Claim<'_, T> {
         // A read-modify-write: the owner's `swap` in `next` reads this value or a later one in the
-        // flag's modification order. So it acquires what this thread published before.
+        // flag's modification order. So the owner acquires what this thread published before.
         self.again.swap(true, Ordering::SeqCst);
         Claim {
             token: self,
@@ -47,8 +47,8 @@ impl<T> SendToken<T> {
         }
     }
 
-    /// Waits for the token and runs `f`. For setup and teardown, never while samples are in flight,
-    /// not even to read a count: work published meanwhile waits for the next [`SendToken::claim`].
+    /// Waits for the token and runs `f`. Only for setup and teardown, not even to read a count:
+    /// work published meanwhile waits for the next [`SendToken::claim`].
     pub fn exclusive<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.value.lock() {
             Ok(mut value) => f(&mut value),
@@ -80,8 +80,8 @@ pub struct Claim<'a, T> {
 }
 
 impl<T> Claim<'_, T> {
-    /// The value, while this thread owns the token and some thread has claimed it since the last
-    /// pass. `None` where a second thread owns the token: that thread makes one more pass.
+    /// The value for one pass. `None` if a second thread owns the token (that thread makes one more
+    /// pass), or if no thread has claimed the token since this thread's last pass.
     #[allow(clippy::should_implement_trait, reason = "the value borrows the claim")]
     pub fn next(&mut self) -> Option<MutexGuard<'_, T>> {
         if self.has_owned {

@@ -9,17 +9,17 @@ pub struct ConnectionCounts {
     pub samples: u64,
     /// Refusals received.
     pub refused: u64,
-    /// Samples posted, including repeated dispatches.
+    /// Samples posted, retries included.
     pub posted: u64,
     /// Slots at each end.
     pub slots: u64,
-    /// Slots that flow control allowed or that were in use at the end.
+    /// Slots in use at the end of the run, as `slots: auto` limits them.
     pub allowed: u64,
     /// Maximum number of samples in flight.
     pub in_flight_max: u64,
     /// Longest time in milliseconds that the peer left an echo request unanswered.
     pub silent_ms: u64,
-    /// The fabric's measurements of the path.
+    /// The fabric's measurements of the network path.
     pub path: PathCounts,
     /// Times that this connection woke the sleeping NIC thread.
     pub wakeups: u64,
@@ -55,27 +55,27 @@ pub(crate) struct ConnectionReading {
 /// Times of the NIC threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NicTimes {
-    /// Number of threads with work.
+    /// Number of threads that had work.
     pub threads: u32,
     /// Microseconds in turns that found work, summed over the threads.
     pub worked_us: u64,
-    /// Times that the threads went to sleep.
+    /// Number of sleeps of the threads.
     pub sleeps: u64,
 }
 
-/// The fabric's statistics of a connection's sending side while samples were in flight: sums over
-/// readings a few times a second.
+/// The fabric's statistics of a connection's sending side, summed over ten readings a second while
+/// samples were in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounts {
-    /// Readings.
+    /// Number of readings.
     pub looks: u64,
-    /// Microseconds between the readings.
+    /// Microseconds between readings, summed.
     pub looked_us: u64,
-    /// Of `looked_us`, the time with data to send or unacknowledged.
+    /// Of `looked_us`, the microseconds with data unsent or unacknowledged.
     pub busy_us: u64,
-    /// Of `busy_us`, the time with the peer's window full.
+    /// Of `busy_us`, the microseconds with the peer's window full.
     pub rwnd_limited_us: u64,
-    /// Round trip of packets in microseconds: the sum over the readings.
+    /// Smoothed round trip in microseconds, summed over the readings.
     pub rtt_us: u64,
     /// Minimum round trip of a packet, in microseconds; 0 before the first measurement.
     pub min_rtt_us: u64,
@@ -84,7 +84,7 @@ pub struct PathCounts {
 }
 
 impl PathCounts {
-    /// Adds one reading: `before` is the previous reading, `span_us` microseconds earlier.
+    /// Adds the reading `now`; `before` is the reading taken `span_us` microseconds earlier.
     pub(crate) fn look(&mut self, now: &PathReading, before: &PathReading, span_us: u64) {
         // The counts of a new socket begin at 0.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);

@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 
 use record::{Figures, timeline::LATENCY_BUCKETS};
 
-/// The figures last published for one share. Only one thread writes, so a plain store replaces a
+/// The figures last published for one share. Only one thread writes them, so it needs no
 /// read-modify-write.
 #[derive(Debug, Default)]
 struct Shown {
@@ -32,8 +32,8 @@ impl Shown {
     }
 }
 
-/// Latency counts of one NIC thread by bucket. The thread publishes them once per tick, after the
-/// tick's end, so a single sample costs nothing more.
+/// Latency counts of one share by bucket. The share's NIC thread adds the counts of a tick after
+/// the tick's end, so a sample costs no additional store.
 #[derive(Debug)]
 struct Latencies([AtomicU64; LATENCY_BUCKETS]);
 
@@ -47,9 +47,9 @@ impl Default for Latencies {
 /// writer for each share of a NIC's connections.
 #[derive(Debug)]
 pub struct Live {
-    /// Index of each share's NIC.
+    /// Index of the NIC of each share.
     nic_of: Box<[usize]>,
-    /// Time of the run's begin; 0 before it.
+    /// Clock at the run's begin; 0 before the run.
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
     latencies: Box<[CachePadded<Latencies>]>,
@@ -61,7 +61,7 @@ impl Live {
         Live::of_shares((0..nics).collect())
     }
 
-    /// Creates figures with one share for each entry, which is the index of the share's NIC.
+    /// Creates figures with one share for each entry of `nic_of`: the index of the share's NIC.
     pub fn of_shares(nic_of: Vec<usize>) -> Self {
         let rails = nic_of.len();
         Live {
@@ -72,7 +72,7 @@ impl Live {
         }
     }
 
-    /// Begins the run at `now_ns`, a sample's issue, unless it has begun. Returns its begin.
+    /// Begins the run at a sample's issue time, unless it has begun. Returns the run's begin.
     pub fn begin(&self, now_ns: u64) -> u64 {
         let now_ns = now_ns.max(1);
         let first = &self.first_ns;
@@ -87,8 +87,8 @@ impl Live {
         self.rails.len()
     }
 
-    /// Returns the sum of all shares. It may lag behind the NIC threads, and its fields may be of
-    /// slightly different moments.
+    /// Returns the sum of all shares. The sum may lag behind the NIC threads, and its fields may be
+    /// of slightly different moments.
     pub fn figures(&self) -> Figures {
         let mut all = Figures::default();
         self.rails.iter().for_each(|shown| shown.add_to(&mut all));

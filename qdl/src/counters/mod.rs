@@ -1,12 +1,11 @@
-//! Counters and histograms that threads fill during a run. They do not know the summary: `run` and
-//! the programs turn the counts into a `record`.
+//! Counters and histograms that threads fill during a run. `run` and the programs turn the counts
+//! into a `record`, the run's summary.
 //!
-//! A NIC thread owns a [`Recorder`]. It shares with other threads only the figures in [`Live`],
-//! which a progress thread reads. The end of the run merges the recorders into one set of
-//! [`Histograms`].
+//! A NIC thread owns a [`Recorder`] and shares only the figures in [`Live`], which a progress
+//! thread reads. At the end of a run, the recorders are merged into one set of [`Histograms`].
 //!
-//! Clocks of two nodes are never compared: the accelerator reports durations, the frontend measures
-//! the round trip, and `network` is the difference.
+//! Clocks of two nodes are never compared. The accelerator reports durations, the frontend measures
+//! the round trip, and the time in the network is the difference.
 
 mod connection;
 mod histograms;

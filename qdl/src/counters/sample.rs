@@ -11,7 +11,7 @@ pub struct SampleTimes {
     pub issued_ns: u64,
     /// End of the last failed attempt; 0 without a failed attempt.
     pub failed_ns: u64,
-    /// Post of the sample's write; of the last write if the sample was sent again.
+    /// Post of the sample's write; if the sample was sent again, of the last write.
     pub posted_ns: u64,
     /// The NIC thread read the response.
     pub seen_ns: u64,
@@ -19,7 +19,7 @@ pub struct SampleTimes {
     pub completed_ns: u64,
     /// Microseconds that the sample waited on the accelerator for its batch.
     pub queue_us: u32,
-    /// Microseconds of the batch in the engine.
+    /// Microseconds that the sample's batch spent in the engine.
     pub compute_us: u32,
     /// Payload bytes of the request.
     pub bytes_out: u32,
@@ -40,10 +40,11 @@ pub struct SampleTimes {
 }
 
 impl SampleTimes {
-    /// Returns the nanoseconds of each stage, indexed by `Stage as usize`, and whether they add up.
+    /// Returns the nanoseconds of each stage, by `Stage as usize`, and whether their sum is the
+    /// total.
     ///
-    /// They do not add up if timestamps decrease, or if the accelerator's residence, reported in
-    /// whole microseconds, exceeds the round trip; `network` is 0 then.
+    /// The sum is wrong if timestamps decrease, or if the accelerator's residence, in whole
+    /// microseconds, exceeds the round trip (`network` is then 0).
     pub(crate) fn split(&self) -> ([u64; Stage::COUNT], bool) {
         let queue = u64::from(self.queue_us) * 1000;
         let compute = u64::from(self.compute_us) * 1000;

@@ -4,20 +4,20 @@ use record::ThroughputReport;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Counts completed samples per second, from timed readings of a counter.
+/// Computes completed samples per second from timed readings of a counter.
 #[derive(Clone, Debug)]
 pub struct Throughput {
     start_ns: u64,
     last_ns: u64,
     last: u64,
-    /// Samples of each full second.
+    /// Samples completed in each full second.
     seconds: Vec<u64>,
-    /// Samples in `seconds`.
+    /// Sum of `seconds`.
     in_seconds: u64,
 }
 
 impl Throughput {
-    /// Begins at `start_ns` with no completed sample.
+    /// Starts the first second at `start_ns`, with no completed sample.
     pub fn new(start_ns: u64) -> Self {
         Throughput {
             start_ns,
@@ -29,7 +29,7 @@ impl Throughput {
     }
 
     /// Adds a reading of the counter. Samples between two readings count as evenly distributed, so
-    /// call it several times a second. Ignores a reading that decreases.
+    /// call this several times a second. Ignores a reading lower or earlier than the last.
     pub fn sample(&mut self, now_ns: u64, completed: u64) {
         if now_ns < self.last_ns || completed < self.last {
             return;
@@ -40,7 +40,7 @@ impl Throughput {
             if end > now_ns {
                 break;
             }
-            // `end` is after the last reading: otherwise that reading would have closed the second.
+            // `end` is after the last reading, which would have closed the second otherwise.
             let part = u128::from(came) * u128::from(end - self.last_ns);
             let by_end = self.last + (part / u128::from(span.max(1))) as u64;
             self.seconds.push(by_end - self.in_seconds);
@@ -49,7 +49,7 @@ impl Throughput {
         (self.last_ns, self.last) = (now_ns, completed);
     }
 
-    /// Returns the report up to the last reading.
+    /// Returns the report from the start to the last reading.
     pub fn report(&self) -> ThroughputReport {
         let duration_s = (self.last_ns - self.start_ns) as f64 / SECOND as f64;
         let mut later: Vec<u64> = self.seconds.iter().skip(1).copied().collect();

@@ -8,7 +8,7 @@ use super::{
     values::{Values, quantiles},
 };
 
-/// Bytes of one token in a prompt (including its share of masks) and in an answer.
+/// Bytes of one token in a prompt (with masks, if any) and in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenSizes {
     /// Bytes of a prompt's token.
@@ -17,7 +17,7 @@ pub struct TokenSizes {
     pub output: u32,
 }
 
-/// Counts of tokens or parts, with the exact minimum.
+/// Numbers of tokens or parts per answer or prompt, with the exact minimum.
 #[derive(Clone, Debug)]
 struct Lengths {
     values: Values,
@@ -59,7 +59,7 @@ impl Lengths {
     }
 }
 
-/// Times and lengths of answers in tokens. Allocates only when it is created.
+/// Times and lengths of answers in tokens. Allocates memory only in `new`.
 #[derive(Clone, Debug)]
 pub struct TokenHistograms {
     sizes: TokenSizes,
@@ -97,9 +97,9 @@ impl TokenHistograms {
             let ns = t.seen_ns.saturating_sub(t.first_ns) / later;
             self.time(TokenTime::Tpot, ns);
         }
-        // A sample that was sent again may have received its first token before its last post.
+        // After a retry, the first token may have come before the last post.
         if let Some(after) = t.first_ns.checked_sub(t.posted_ns) {
-            // The accelerator reports whole microseconds, which may round up beyond the total.
+            // The accelerator reports whole microseconds, which may exceed `after` by rounding.
             let theirs = after.min(u64::from(t.first_residence_us) * 1000);
             self.time(TokenTime::FirstAccelerator, theirs);
             self.time(TokenTime::FirstNetwork, after - theirs);
@@ -123,29 +123,29 @@ impl TokenHistograms {
         self.whole += other.whole;
     }
 
-    /// Returns the tokens of all answers.
+    /// Returns the number of tokens of all answers.
     pub(crate) fn tokens(&self) -> u64 {
         self.output.sum()
     }
 
-    /// Returns the parts before the last, of all answers.
+    /// Returns the number of parts of all answers, without last parts.
     pub(crate) fn parts_before_last(&self) -> u64 {
         self.parts.sum().saturating_sub(self.parts.values.count())
     }
 
-    /// Returns the histogram of one time, in nanoseconds.
+    /// Returns the histogram of `time`, in nanoseconds.
     pub(crate) fn histogram(&self, time: TokenTime) -> Histogram<u64> {
         self.times[time as usize].histogram()
     }
 
-    /// Returns an upper estimate of a time's quantile so far, in nanoseconds. Allocates nothing.
+    /// Returns an upper estimate of a quantile of `time` so far, in ns. Allocates nothing.
     pub(crate) fn quantile_ns(&self, time: TokenTime, quantile: f64) -> u64 {
         let values = &self.times[time as usize];
         values.quantile(quantile, values.count())
     }
 
     /// Returns the record of a run of `duration_s` seconds, without the frontend's own counts.
-    /// Includes times of the first token only if `first`: LoadGen expects a first token.
+    /// Includes times of the first token only if `first` is true: LoadGen measures first tokens.
     pub fn record_of(&self, duration_s: f64, first: bool) -> TokenRecord {
         let shown = |time: &&TokenTime| first || **time == TokenTime::PartNetwork;
         let row = |time: &TokenTime| {

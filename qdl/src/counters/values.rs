@@ -1,20 +1,20 @@
-//! Counts of values in buckets of 3 significant figures.
+//! Histograms: counts of values in buckets of 3 significant figures.
 
 use hdrhistogram::Histogram;
 use record::StageRow;
 
-/// Maximum of the histograms in nanoseconds: one hour. A longer time counts as one hour; maximum
-/// and mean stay exact.
+/// Upper bound of the histograms in nanoseconds: one hour. A longer time counts as one hour;
+/// maximum and mean stay exact.
 pub(super) const LONGEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// Below 2^11 ns each bucket holds one value; each doubling above has half as many buckets. This
-/// gives 3 significant figures, with the buckets of an [`hdrhistogram`] of the same bounds.
+/// Below 2^11 ns each bucket holds one value; each octave above has 2^10 buckets. This gives 3
+/// significant figures, with the buckets of an [`hdrhistogram`] of the same bounds.
 const FINE: u32 = 11;
 const HALF: usize = 1 << (FINE - 1);
 const BUCKETS: usize = bucket(LONGEST_NS) + 1;
 
-/// Returns the bucket of a time. Takes a few instructions, because every sample and stage needs it.
+/// Returns the bucket of a time in a few instructions: every stage of every sample needs one.
 pub(super) const fn bucket(ns: u64) -> usize {
     let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
     let shift = u64::BITS - FINE - (ns | (2 * HALF as u64 - 1)).leading_zeros();
@@ -28,7 +28,7 @@ pub(super) fn times_of(bucket: usize) -> (u64, u64) {
     (shortest, shortest + ((1 << shift) - 1))
 }
 
-/// Counts of values in buckets, with exact sum and maximum. Allocates only when it is created.
+/// Counts of values in buckets, with exact sum and maximum. Allocates memory only in `new`.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
     counts: Box<[u64]>,
@@ -79,7 +79,7 @@ impl Values {
         for (i, n) in self.counts.iter().enumerate() {
             if *n > 0 {
                 let (shortest, _) = times_of(i);
-                // At most the histogram's maximum, so recording succeeds.
+                // `shortest` is at most the histogram's maximum, so recording succeeds.
                 let _ = histogram.record_n(shortest, *n);
             }
         }
@@ -122,9 +122,8 @@ impl Values {
     }
 }
 
-/// Returns the upper ends of the buckets that hold the samples at these ranks, in thousandths and
-/// ascending. Ranks are integers, free of floating-point rounding: 99.9 % of 1000 samples is the
-/// 999th.
+/// Returns the upper ends of the buckets that hold the samples at these ranks, which ascend and are
+/// in thousandths. Integers avoid floating-point rounding: 99.9 % of 1000 samples is the 999th.
 pub(super) fn quantiles<const N: usize>(
     histogram: &Histogram<u64>,
     thousandths: [u64; N],

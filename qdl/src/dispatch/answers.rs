@@ -1,4 +1,4 @@
-//! Answers: from an arrival to its completion and its record, or to the sample's retry.
+//! Answers: from a write's arrival to the sample's completion and record, or to its retry.
 //!
 //! ```text
 //!   a write arrives --> arrived: decoded, checked --> Inbound --> complete --> record
@@ -6,9 +6,9 @@
 //!                                  refused or invalid --+--> the sample goes again
 //! ```
 //!
-//! A sample whose connection is lost between parts is sent again with its reported first token. The
-//! token is not reported twice, and the new answer must repeat it. A refused sample is tried again,
-//! first at a different accelerator.
+//! If a connection is lost between the parts of an answer, the sample is sent again. Its first
+//! token is not reported twice, and the new answer must begin with the same token. A refused sample
+//! is tried again, first at a different accelerator.
 
 use std::{
     iter,
@@ -30,43 +30,42 @@ use crate::{
 use fabric::{Broken, Imm, Window, clock::now_ns};
 
 /// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A
-/// sample that crashes its accelerator loses its connections for ever. But connections are also
-/// lost without the sample's fault, and a long answer is in flight on many. If half of its attempts
-/// fail by chance, 64 losses in a row occur once in 10^19; if nine of ten fail, once in 850.
+/// sample that crashes its accelerator loses every connection that carries it. Other losses are not
+/// the sample's fault. If half of the attempts fail by chance, 64 losses in a row occur once in
+/// 10^19; if nine of ten fail, once in 850.
 const LOSSES: u16 = 64;
 
-/// A part with parts to follow, seen in this turn.
+/// A part of an answer before the last part, read in this turn.
 pub(super) struct AnswerPart {
     /// Index of its link in `FrontendNic::links`.
     pub link: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
-    /// Payload bytes before this part, and in it.
+    /// Payload bytes of the answer before this part (`at`), and of this part (`len`).
     pub at: u32,
     pub len: u32,
-    /// Holds the sample's first token, which is not reported yet.
+    /// The part holds the sample's first token, which has not been reported yet.
     pub first: bool,
 }
 
-/// A complete response, seen in this turn.
+/// A complete response, read in this turn.
 pub(super) struct Answer {
     /// Index of its link in `FrontendNic::links`.
     pub link: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
-    /// Header; for a response in parts, with the total length and the final times.
+    /// Header; of a response in parts, with the total length and the final times.
     pub header: ResponseHeader,
-    /// Writes of the response.
+    /// Number of writes of the response.
     pub parts: u32,
-    /// Mean of the parts' microseconds from the sample's arrival to posting, at the accelerator.
+    /// Mean microseconds at the accelerator from the sample's arrival to the post of a part.
     pub mean_us: u32,
 }
 
 impl Answer {
-    /// Whether two whole answers have equal records: they left in one burst and were seen in one
-    /// turn.
+    /// Whether two answers in one piece have equal times and lengths, and so equal records.
     pub(crate) fn is_alike(&self, other: &Answer) -> bool {
         let (mine, theirs) = (&self.in_flight, &other.in_flight);
         self.link == other.link
@@ -97,7 +96,7 @@ pub(super) struct Inbound {
     /// Samples with invalid answers, by connection and slot; they are sent again.
     pub spoilt: Vec<(usize, u16, Sample)>,
     pub refusals: Vec<RefusedAnswer>,
-    /// Time at which the answers were seen, and time of return of their completion.
+    /// Clock times at which the answers were read, and at which [`Completer::complete`] returned.
     seen_ns: u64,
     completed_ns: u64,
 }
@@ -145,8 +144,8 @@ pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &
 }
 
 impl Shared {
-    /// Handles a write on a connection, which has index `link` among those that are up. Answers to
-    /// warm-up samples end here.
+    /// Handles a write that arrived on a connection; `link` is its index among the links that are
+    /// up. Answers to warm-up samples end here.
     pub(super) fn arrived(
         &self,
         (link, connection): (usize, &Connection),
@@ -160,11 +159,11 @@ impl Shared {
         let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
         let offset = window.slot_offset(slot) + at as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
-        // until the slot's grant is opened again, which only `release` permits.
+        // until the slot is granted again. Only `release` permits that grant.
         let bytes = unsafe { window.region().bytes(offset, len as usize) };
         let write = bytes.ok().and_then(|b| progress.read(b, imm, at));
-        // The grant is closed, or it is open and only this thread could sweep it. Either way this
-        // thread may read the record.
+        // Either the grant is closed, or it is open and only this thread can sweep it. In both
+        // cases this thread may read the record.
         let in_flight = connection.tracker.arrived(slot);
         let (write, in_flight) = match (write, in_flight) {
             (Some(write), Some(in_flight)) if self.is_of_the_model(&write, at) => {
@@ -266,7 +265,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a first part holds at least its token, and an answer has a length of the model.
+    /// Whether a first part holds at least one token, and an answer's length is valid for the
+    /// model.
     fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
         match write {
             Decoded::Part { len, .. } => at > 0 || *len >= self.token_bytes,
@@ -288,8 +288,8 @@ impl Shared {
 }
 
 impl Inbound {
-    /// Hands over this turn's parts, then its answers, in one call each; then frees the slots.
-    /// [`Self::record`] records the times later in the same turn.
+    /// Passes this turn's parts and then its answers to the completer, in one call each. Then frees
+    /// the slots. [`Self::record`] records the times later in the same turn.
     pub(crate) fn complete(
         &mut self,
         shared: &Shared,
@@ -310,7 +310,7 @@ impl Inbound {
             self.complete_answers(shared, completer, now);
             shared.completed[share].fetch_add(self.answers.len() as u64, Ordering::Release);
         }
-        // After the hand-over of parts, since a different thread may complete these samples.
+        // After the call for parts, since a different thread may complete these samples.
         for (connection, slot, sample) in self.spoilt.drain(..) {
             let mut none = None;
             let link = links.iter_mut().find(|l| l.connection == connection);
@@ -408,7 +408,7 @@ impl Inbound {
                 Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
                 _ => (now, residence, 0),
             };
-            // A retried answer may have begun before the loss: its first token came then.
+            // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.sample.first {
                 Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
                 _ => first_ns,
@@ -441,8 +441,8 @@ impl Inbound {
 
 impl Shared {
     /// Queues a sample again after the loss of its connection; false for a warm-up sample or an
-    /// aborted run. Sets `worn` to the sample if it is worn out and has more losses than the one in
-    /// `worn`.
+    /// aborted run. Stores the sample in `worn` if it has at least [`LOSSES`] losses and more than
+    /// `worn` has.
     pub(super) fn goes_again(
         &self,
         connection: &Connection,
@@ -519,7 +519,8 @@ impl Shared {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a sample into the ring of a connection that `may` admits. False where none has room.
+    /// Puts a sample into the ring of a connection that `may` admits. False if all of these are
+    /// full.
     fn give_to_one(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
         let given = match self.health.get() {
             Some(h) => self.assign_to(h, now_ns(), sample, may),

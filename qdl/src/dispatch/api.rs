@@ -23,8 +23,8 @@ pub struct Response<'a> {
     pub connection: usize,
     /// Bytes of the response, in the slot where the fabric stored them.
     pub payload: &'a [u8],
-    /// No part of the response was handed to [`Completer::parts`], on this connection or on a lost
-    /// one: the first token comes with the last.
+    /// No part of the response was passed to [`Completer::parts`], on this or a lost connection:
+    /// the first and the last token come together.
     pub whole: bool,
 }
 
@@ -39,19 +39,19 @@ pub struct Part<'a> {
     pub at: u32,
     /// Bytes of this part, in the slot where the fabric stored them.
     pub payload: &'a [u8],
-    /// The part holds the sample's first token, which was not handed over before.
+    /// The part holds the sample's first token, which was not reported before.
     pub first: bool,
-    /// Connections lost earlier while the sample was in flight on them.
+    /// Connections lost so far while the sample was in flight on them.
     pub losses: u16,
 }
 
-/// Two different first tokens of one sample: its connection was lost after the first one, and the
-/// answer to the retry begins with the second one.
+/// Two different first tokens of one sample: one was reported before a connection was lost, and the
+/// retry's answer begins with another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction {
     /// The sample's index, as issued.
     pub index: u64,
-    /// The reported token, its bytes little-endian.
+    /// The reported first token, little-endian.
     pub reported: u64,
     /// The first token of the retry.
     pub again: u64,
@@ -74,15 +74,15 @@ impl Contradiction {
 
 /// Consumes the responses of one NIC, on the NIC's thread.
 pub trait Completer: Send {
-    /// First action of each NIC thread that may call the completer.
+    /// Function that each NIC thread of this completer runs first; `None` for no function.
     fn begin(&self) -> Option<fn()> {
         None
     }
 
-    /// Completes the samples of one poll. The payloads' slots are freed once the call returns.
+    /// Completes the samples answered in one turn. Their slots are freed once the call returns.
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
 
-    /// Takes parts of unfinished responses, before `complete` for the same poll. Parts of a sample
+    /// Takes parts of unfinished responses, before `complete` in the same turn. Parts of a sample
     /// come in order. After a retry they begin again at offset 0, and [`Part::first`] is not set a
     /// second time.
     fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
@@ -101,7 +101,7 @@ pub trait Completer: Send {
         None
     }
 
-    /// Called about every tick, for live figures.
+    /// Publishes live figures. Called about every [`NicThreadCfgs::tick_ns`].
     fn tick(&mut self, now_ns: u64) {
         let _ = now_ns;
     }
@@ -121,8 +121,8 @@ pub enum DispatchEvent {
         /// Samples that went back to the backlog.
         again: usize,
     },
-    /// Too many connections that carried a sample were lost. The dispatcher retries the sample;
-    /// the owner may abort the run. Reported after the loss, and after each further loss.
+    /// Too many connections that carried a sample were lost. The dispatcher retries the sample; the
+    /// owner may abort the run. Reported after this loss and each further one.
     WornOut {
         /// The sample's index, as issued.
         index: u64,
@@ -156,7 +156,7 @@ pub struct RefusedSample {
     pub imm: Imm,
     /// Index of the sample, as issued; `None` for a warm-up sample.
     pub index: Option<u64>,
-    /// Attempts so far, this one included.
+    /// Failed attempts so far, this refusal included.
     pub tries: Tries,
     /// The accelerator's reason, without control characters.
     pub reason: String,
@@ -174,9 +174,9 @@ pub trait Owner: Send + Sync {
 
 /// One NIC of the frontend, or one share of its connections ([`CrewPlan`]).
 pub struct DispatchNic {
-    /// Settings of its thread.
+    /// Settings of the thread that polls these connections.
     pub cfgs: NicThreadCfgs,
-    /// Consumer of its responses.
+    /// Consumer of these connections' responses.
     pub completer: Box<dyn Completer>,
 }
 
@@ -184,18 +184,18 @@ pub struct DispatchNic {
 pub struct DispatchCfgs {
     /// Policy that chooses connections.
     pub policy: Policy,
-    /// Time limits of the echo.
+    /// Time limits of echoes ([`EchoCfgs`]).
     pub echo: EchoCfgs,
-    /// Largest burst that the issuing thread posts, in payload bytes; NIC threads post larger ones.
-    /// With 0, NIC threads post all bursts.
+    /// Largest burst that the issuing thread posts, in payload bytes. NIC threads post larger
+    /// bursts; with 0, all bursts.
     pub post_up_to: u64,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     pub stay_ns: u64,
-    /// Rings one doorbell, or makes one system call, for each sample.
+    /// Whether each sample has its own doorbell or system call.
     pub one_by_one: bool,
     /// Registered source regions; a sample's `source` is an index into this list.
     pub sources: Vec<Arc<Region>>,
-    /// Unregistered memory of the samples; each sample is copied into registered memory.
+    /// Memory of unregistered samples, copied before they are sent; `None` for registered samples.
     pub staged_from: Option<Arc<Region>>,
     /// Settings of the connections.
     pub connections: Vec<ConnectionCfgs>,
@@ -203,7 +203,7 @@ pub struct DispatchCfgs {
     pub crew: Option<CrewPlan>,
     /// Writes that a connection queues before its doorbell must be rung.
     pub send_depth: usize,
-    /// Parts in which answers come.
+    /// Whether answers come in parts, and in which.
     pub stream: Stream,
     /// Bytes of one token of an answer, at most 8, where answers are tokens.
     pub token_bytes: u32,
@@ -241,7 +241,7 @@ pub struct DispatchCounts {
     pub issued: u64,
     /// Samples completed with a response.
     pub completed: u64,
-    /// Parts handed over that further parts followed.
+    /// Parts passed to the completer, without last parts.
     pub parts: u64,
     /// Samples completed empty after an abort.
     pub completed_empty: u64,

@@ -1,7 +1,7 @@
 //! The backlog: a FIFO queue of samples, in rows of at most [`BURST`].
 //!
-//! A thread moves a row with one lock and without a copy; a sample that the issuing thread posts at
-//! once takes no lock. A long query fills its rows before it takes the lock.
+//! A thread takes a whole row with one lock and no copy. A call with more than one row of samples
+//! fills its rows before it takes the lock.
 
 use std::{
     collections::VecDeque,
@@ -17,13 +17,13 @@ const SPARE: usize = 4;
 #[derive(Debug, Default)]
 struct Rows {
     rows: VecDeque<Vec<Sample>>,
-    /// Samples of the first row that have been taken.
+    /// Number of samples already taken from the first row.
     taken: usize,
     spare: Vec<Vec<Sample>>,
 }
 
 impl Rows {
-    /// Counts `n` samples of the first row as taken; keeps the memory of a row that is used up.
+    /// Counts `n` more samples of the first row as taken. Keeps an emptied row's memory as spare.
     fn advance(&mut self, n: usize) {
         self.taken += n;
         if self.rows.front().is_some_and(|row| self.taken >= row.len())
@@ -83,7 +83,7 @@ impl Backlog {
         sample
     }
 
-    /// Puts samples back in front of the first.
+    /// Puts samples back at the front.
     pub fn put_back(&self, samples: &[Sample]) {
         if !samples.is_empty() {
             let mut rows = self.lock();
@@ -95,7 +95,7 @@ impl Backlog {
         }
     }
 
-    /// Moves up to `most` samples, and at most one row, to `taken`, in place of its contents.
+    /// Replaces the contents of `taken` with up to `most` samples of the first row.
     pub fn take(&self, most: usize, taken: &mut Vec<Sample>) {
         taken.clear();
         let mut rows = self.lock();
@@ -110,7 +110,7 @@ impl Backlog {
         let n = most.min(row.len() - *before);
         if n == row.len() {
             mem::swap(row, taken);
-            // The row is used up: it has the empty memory of `taken`.
+            // `row` is now the empty vector that `taken` was.
             *before = 0;
         } else {
             taken.extend_from_slice(&row[*before..*before + n]);

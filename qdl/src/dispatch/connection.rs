@@ -1,5 +1,4 @@
-//! The frontend's end of one connection, over the whole run: slots, tracker, sending half and
-//! counts.
+//! The frontend's end of one connection over the whole run: slots, tracker, sending half, counts.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -21,18 +20,18 @@ use crate::{
     rails::Load,
 };
 
-/// Most samples of a burst: enough for one system call, and few enough to spread over connections.
+/// Most samples of a burst: many enough for one system call, few enough to use all connections.
 pub(super) const BURST: usize = 64;
 
-/// Most samples in a connection's ring: more than come during one turn of its NIC thread.
+/// Most samples in a connection's ring: more than are issued during one turn of its NIC thread.
 const RING: usize = 4 * BURST;
 
 /// Settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionCfgs {
-    /// Index of its accelerator.
+    /// Index of the connection's accelerator.
     pub peer: usize,
-    /// Index of its NIC.
+    /// Index of the connection's NIC.
     pub nic_index: usize,
     /// Slots at each end.
     pub slots: usize,
@@ -43,7 +42,7 @@ pub struct ConnectionCfgs {
     pub request_stride: usize,
 }
 
-/// Live figures of a connection. Only its NIC thread writes them, some times a second.
+/// Live figures of a connection. Only its NIC thread writes them, at most every 40 ms.
 #[derive(Debug, Default)]
 pub(super) struct LiveFigures {
     pub samples: AtomicU64,
@@ -60,10 +59,10 @@ pub(super) struct LiveFigures {
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,
-    /// Index of its share, which names the thread that polls it.
+    /// Index of the connection's share, which determines the thread that polls the connection.
     pub share: usize,
-    /// Samples given to this connection and not posted yet. Under a policy by health it
-    /// holds at most as many as the connection has slots.
+    /// Samples given to this connection and not posted yet; under a policy by health, at most as
+    /// many as the connection has slots.
     pub ring: ArrayQueue<Sample>,
     /// The policy is by health, so this connection takes no samples from the backlog by itself.
     pub by_health: bool,
@@ -146,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// The load, shown as down where `may` excludes the connection.
+    /// The load; `up` is false where `may` excludes the connection.
     pub(crate) fn load_if(&self, may: impl Fn(&Connection) -> bool) -> Load {
         let load = self.load();
         Load {
@@ -160,7 +159,7 @@ impl Connection {
         self.tracker.in_flight() == 0 && self.ring.is_empty()
     }
 
-    /// Whether it could post a sample now.
+    /// Whether the connection can post a sample now: up, a free slot, not blocked.
     pub(crate) fn takes(&self) -> bool {
         self.up.load(Ordering::SeqCst) && self.tracker.has_free() && !self.send.is_blocked()
     }
@@ -172,9 +171,8 @@ impl Connection {
         self.up.store(true, Ordering::SeqCst);
     }
 
-    /// Takes the connection down: afterwards no thread posts on it. Returns true once the link has
-    /// said goodbye; until then the caller calls again. The caller drops the receiving half before
-    /// the sweep.
+    /// Takes the connection down; afterwards no thread posts on it. Returns true once the link has
+    /// said goodbye; call again until then. The caller drops the receiving half before the sweep.
     pub(crate) fn detach(&self) -> bool {
         self.up.store(false, Ordering::SeqCst);
         self.send.finish()
@@ -184,7 +182,7 @@ impl Connection {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All counts so far.
+    /// Counts of the sending half, and of receiving halves of earlier links. Takes the send token.
     pub(crate) fn totals(&self) -> ConnectionCounts {
         let sent = self.send.counts();
         ConnectionCounts {
@@ -200,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Live figures; the counts may lag by some hundredths of a second.
+    /// Live figures; the counts may be 40 ms old.
     pub(crate) fn reading(&self) -> ConnectionReading {
         let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
         ConnectionReading {
@@ -223,8 +221,8 @@ impl Connection {
     /// Posts one sample through a reserved slot. Returns the number of bytes copied to staging.
     ///
     /// # Errors
-    /// The error of the post, and whether the caller still owns the sample. It does not if the peer
-    /// has already answered, which closed the slot's grant.
+    /// The error of the post, and whether the caller still owns the sample. If the peer has already
+    /// answered, the answer has closed the slot's grant, and the caller no longer owns the sample.
     pub(crate) fn post(
         &self,
         link: &mut dyn Tx,
@@ -246,7 +244,7 @@ impl Connection {
             let len = sample.len as usize;
             if len <= self.cfgs.request_stride {
                 // SAFETY: the QSL does not change a loaded sample. The caller has reserved the
-                // slot, so it owns the slot's staging bytes.
+                // slot, so no other thread accesses the slot's staging bytes.
                 let copy = unsafe { (from.bytes(sample.offset, len), to.bytes_mut(offset, len)) };
                 if let (Ok(from), Ok(to)) = copy {
                     to.copy_from_slice(from);
@@ -262,7 +260,8 @@ impl Connection {
         };
         post.imm = imm;
         link.post(&post).map(|()| copied).map_err(|e| {
-            // The thread that closes the grant owns the sample: this one, or one with an answer.
+            // The sample belongs to the thread that closes the grant: this one, or that of an
+            // answer.
             let is_ours = self.window.grants().revoke(slot);
             if is_ours {
                 self.tracker.release(slot);

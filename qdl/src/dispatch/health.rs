@@ -6,14 +6,14 @@
 //! ```
 //!
 //! The arbiter picks a rail before the post, so the sample's bytes load the rail from the decision
-//! on. The sample then belongs to its connection, and only a thread that drives the connection
-//! posts it. `posting` decides which thread, once per call and connection. Each pick ends in one
-//! `completed` or one `take_back`: the answer came, the post failed, the connection was lost, or
-//! the rail became congested before the post.
+//! on. The sample then lies in the connection's ring. `posting` decides which thread posts the
+//! ring, once per call and connection. Each pick ends in one `RailArbiter::complete` when the
+//! answer has come, or in one `take_back`: the post failed, the connection was lost, or the rail
+//! became congested before the post.
 //!
-//! One thread at a time distributes the backlog ([`SendToken`]). It holds a sample that finds no
-//! room instead of putting it back, so the order is kept. A connection takes no sample from the
-//! backlog by itself: a sample waits rather than use a congested rail.
+//! One thread at a time distributes the backlog ([`SendToken`]). It keeps a sample that finds no
+//! room instead of putting the sample back, which preserves the order. No connection takes samples
+//! from the backlog by itself: a sample waits rather than use a congested rail.
 
 use std::{
     cell::Cell,
@@ -28,22 +28,23 @@ use crate::{
 use fabric::clock::now_ns;
 
 thread_local! {
-    /// Samples that a call gave to each connection, and whether the connection was idle before.
+    /// Per connection: its index, the burst that a call gave to it, and whether it was idle before.
     static BURSTS: Cell<Vec<(usize, Burst, bool)>> = const { Cell::new(Vec::new()) };
 }
 
-/// Asks a NIC of this node, by index, whether its link is down; `None` where the NIC does not say.
+/// Returns whether the link of a local NIC, by index, is down; `None` if the NIC does not report
+/// it.
 pub(crate) type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
 /// State of a policy by health.
 pub(super) struct Health {
     pub arbiter: RailArbiter,
-    /// The sample of the backlog that found no room.
+    /// Token of the thread that distributes the backlog, with the sample that found no room.
     distributor: SendToken<Option<Sample>>,
     pub next_tick_ns: AtomicU64,
     tick_ns: u64,
     nic_down: Box<NicDown>,
-    /// Per peer: the control session is lost.
+    /// Per peer: whether the control session is lost.
     control_lost: Box<[AtomicBool]>,
 }
 
@@ -72,8 +73,8 @@ impl Health {
 }
 
 impl Shared {
-    /// Puts a sample into a connection's ring. Returns the connection's index and whether it was
-    /// idle, or `None` when no connection has room.
+    /// Puts a sample into a connection's ring. Returns the connection's index and whether the
+    /// connection was idle, or `None` if no connection has room.
     fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<(usize, bool)> {
         self.assign_to(h, now, sample, |_| true)
     }
@@ -134,7 +135,7 @@ impl Shared {
 
     /// Gives the backlog's samples to connections with room, and wakes their NIC threads.
     pub(super) fn distribute(&self, h: &Health) {
-        // The token's owner, or this thread, sees slots that were freed before.
+        // The thread that gets the token sees the slots that were freed before this call.
         fence(Ordering::SeqCst);
         let mut gave = false;
         let mut claim = h.distributor.claim();
@@ -153,7 +154,7 @@ impl Shared {
             }
         }
         if gave {
-            // The NIC thread of the connection posts.
+            // The connection's NIC thread posts the ring.
             for connection in self.connections.iter().filter(|c| !c.ring.is_empty()) {
                 let thread = self.handles().get(connection.share);
                 thread.inspect(|t| t.wake());
@@ -171,7 +172,8 @@ impl Shared {
         }
     }
 
-    /// Tells the arbiter that a connection is lost. Its samples are in the backlog already.
+    /// Reports a lost connection to the arbiter. The connection's samples are already in the
+    /// backlog.
     pub(super) fn health_lost(&self, connection: &Connection) {
         if let Some(h) = self.health.get() {
             let (peer, mut changes) = (connection.cfgs.peer, Vec::new());
@@ -188,7 +190,7 @@ impl Shared {
         }
     }
 
-    /// Folds the measurements into the scores when the fold is due; one NIC thread does so.
+    /// Folds the measurements into the scores when a fold is due. One NIC thread folds per tick.
     pub(super) fn health_tick(&self, now: u64) {
         let Some(h) = self.health.get() else { return };
         let due = h.next_tick_ns.load(Ordering::Relaxed);
@@ -222,7 +224,7 @@ impl Shared {
                 change: *change,
             });
         }
-        // A rail came or went, so a waiting sample may have a new choice.
+        // A rail came or went, so a waiting sample may now find room.
         if !changes.is_empty() && self.has_backlog() {
             self.distribute(h);
         }

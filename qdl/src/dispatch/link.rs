@@ -1,4 +1,4 @@
-//! A frontend's connection that is up: its link, and what its NIC thread alone knows.
+//! A frontend's connection that is up: its link, and the state that only its NIC thread uses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,10 +6,10 @@ use super::{Connection, Sample, progress::Progress};
 use crate::connection::{Echo, EchoCfgs, Receiving};
 use fabric::{Broken, PathReading, Rx, clock::now_ns};
 
-/// Interval of path readings: one system call each, ten per second.
+/// Interval of path readings: 100 ms. Each reading costs a system call.
 const LOOK_AT_PATH_NS: u64 = 100_000_000;
 
-/// Interval of updates of a connection's live figures.
+/// Interval between updates of a connection's live figures: 40 ms.
 const SHOW_NS: u64 = 40_000_000;
 
 /// Payload bytes of completed samples.
@@ -31,9 +31,9 @@ pub(super) struct FrontendLink {
     pub taken: u64,
     /// Payload bytes of those responses and their requests.
     pub carried: PayloadBytes,
-    /// Time, samples and bytes of the last update of the live figures.
+    /// Clock, samples and bytes at the last update of the live figures.
     shown: (u64, u64, PayloadBytes),
-    /// Time and value of the last path reading.
+    /// Clock and value of the last path reading.
     path: (u64, PathReading),
     /// `taken` at the last path reading.
     taken_at_look: u64,
@@ -46,7 +46,7 @@ pub(super) struct FrontendLink {
 }
 
 impl FrontendLink {
-    /// A link of a new epoch; `slots` is the number of slots whose answers come in parts.
+    /// A link of a new epoch; `slots` slots have answers in parts: all, or 0.
     pub(crate) fn new(
         (connection, epoch): (usize, u32),
         rx: Box<dyn Rx>,
@@ -105,8 +105,8 @@ impl FrontendLink {
         let carried = self.taken - std::mem::replace(&mut self.taken_at_look, self.taken);
         let on_it = connection.tracker.in_flight() > 0;
         if on_it || carried > 0 {
-            // Use the kernel's average over the time before: with few and quick samples, hardly any
-            // is in flight at the moment of a reading.
+            // The kernel's round trip is an average, so it is valid although no sample may be in
+            // flight now: few and quick samples are rarely in flight at a reading.
             let rtt = &connection.live.rtt_us;
             rtt.store(reading.rtt_us + 1, Ordering::Relaxed);
         }

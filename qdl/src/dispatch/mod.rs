@@ -12,16 +12,16 @@
 //! * `nic`: the work of a NIC thread
 //! * `answers`: from an arrival to its completion, its record or its retry
 //! * `connection`, `backlog`, `link`, `progress`: the parts that these share
-//! * `health`, `slots`, `warm_up`: a policy by health, `slots: auto`, the samples before the first
+//! * `health`, `slots`, `warm_up`: a policy by health, `slots: auto`, the warm-up samples
 //!
-//! All connections share one backlog. A sample is bound to a connection only when it has a slot. So
-//! a slow accelerator delays no samples of other accelerators, and a lost connection has none
-//! waiting.
+//! All connections share one backlog. A sample is bound to a connection only when the connection
+//! has a slot. So a slow accelerator delays no samples of other accelerators, and no sample waits
+//! for a lost connection.
 //!
 //! Every issued sample is completed exactly once: with its response, possibly after a retry on a
-//! second connection, or empty after [`Dispatcher::abort`]. Parts of a response are handed over as
-//! they come. After a retry the parts begin again; the first token is reported once, and compared
-//! with the retry's first token.
+//! second connection, or empty after [`Dispatcher::abort`]. The completer gets the parts of a
+//! response as they arrive. After a retry the parts begin again at offset 0. The first token is
+//! reported once; the retry's first token must equal it.
 
 mod answers;
 mod api;
@@ -87,24 +87,24 @@ pub(crate) struct Shared {
     arbiter: Arbiter,
     /// Set once the peers have described their connections, under a policy by health.
     health: OnceLock<Health>,
-    /// Set before the first sample, where slots are `auto`.
+    /// Limits of `slots: auto`; set before the first sample.
     limits: OnceLock<SlotLimits>,
     /// Per peer: the connection that got the last burst.
     last_of_peer: Box<[CachePadded<AtomicUsize>]>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
-    /// Clock at the first sample; 0 before.
+    /// Issue time of the first sample, on [`fabric::clock`]; 0 before the first sample.
     first_ns: AtomicU64,
-    /// Samples completed, by share.
+    /// Samples completed with a response, by share.
     completed: Box<[CachePadded<AtomicU64>]>,
-    /// Parts handed over with parts to follow, by share.
+    /// Parts passed to the completer, without last parts, by share.
     parts: Box<[CachePadded<AtomicU64>]>,
     token_bytes: u32,
     answers: Option<Lengths>,
     completed_empty: AtomicU64,
     again: AtomicU64,
-    /// Refusals: first, second and third of a sample.
+    /// Number of first, second and third refusals of a sample.
     refused: [AtomicU64; 3],
     /// Samples refused three times, kept until the run is aborted.
     spent: Mutex<Vec<Sample>>,
@@ -117,7 +117,7 @@ pub(crate) struct Shared {
     post_up_to: u64,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     stay_ns: u64,
-    /// Rings one doorbell for each sample.
+    /// Whether each sample has its own doorbell.
     one_by_one: bool,
 }
 
@@ -133,7 +133,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// Maps the response slots and starts the NIC threads, with all connections down. `shares` has
-    /// one entry per share of the plan, or per NIC where there is no plan.
+    /// one entry per share of [`DispatchCfgs::crew`], or one per NIC without a plan.
     ///
     /// # Errors
     /// [`DispatchError`].
@@ -197,7 +197,7 @@ impl Dispatcher {
             stay_ns: cfgs.stay_ns,
             one_by_one: cfgs.one_by_one,
         });
-        // Dropped on an error, it ends the threads that have started.
+        // On an error below, dropping `dispatcher` ends the threads that have started.
         let mut dispatcher = Dispatcher {
             shared,
             handles: Vec::new(),
@@ -229,7 +229,7 @@ impl Dispatcher {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The endpoint for a new link of a connection. The peer's side must have as many slots.
+    /// The endpoint for a new link of a connection. The peer must have the same number of slots.
     pub fn endpoint(&self, connection: usize) -> Endpoint {
         self.shared.connections[connection].endpoint(&self.shared.sources, self.send_depth)
     }
@@ -244,7 +244,7 @@ impl Dispatcher {
         self.shared.connections.len()
     }
 
-    /// Brings a connection up with a link of a new epoch. Its memory must be out of quarantine.
+    /// Brings a connection up with a link of a new epoch. Its slots must be out of quarantine.
     pub fn attach(&self, connection: usize, epoch: u32, link: Link) {
         self.command(
             connection,
@@ -256,7 +256,7 @@ impl Dispatcher {
         );
     }
 
-    /// Takes down this epoch of a connection, as if the fabric had reported it broken.
+    /// Takes a connection down, if `epoch` is up, as if the fabric had reported `cause`.
     pub fn give_up(&self, connection: usize, epoch: u32, cause: Broken) {
         self.command(
             connection,
@@ -282,9 +282,9 @@ impl Dispatcher {
         self.handles[share].wake();
     }
 
-    /// Switches to a policy by health; before the call, connections are chosen by outstanding
-    /// samples. Scores are folded every `tick_ns`. `nic_down` says whether a NIC is down. Only the
-    /// first call has an effect.
+    /// Switches to a policy by health; before this call, the number of outstanding samples decides.
+    /// Measurements are folded into scores every `tick_ns`. `nic_down` returns whether a NIC is
+    /// down. Only the first call has an effect.
     pub(crate) fn choose_by_health(
         &self,
         arbiter: RailArbiter,
@@ -308,8 +308,8 @@ impl Dispatcher {
         self.handles.iter().for_each(NicThreadHandle::wake);
     }
 
-    /// Records whether the control session with a peer is lost: the arbiter uses it to decide who
-    /// is at fault for a lost rail.
+    /// Records whether the control session with a peer is lost. The arbiter uses this to locate the
+    /// fault of a lost rail.
     pub(crate) fn control_session(&self, peer: usize, lost: bool) {
         if let Some(h) = self.shared.health.get() {
             h.control(peer, lost);
@@ -344,7 +344,7 @@ impl Dispatcher {
         self.shared.empty_backlog();
     }
 
-    /// Waits until no sample is outstanding; false after `deadline`.
+    /// Waits until no sample is outstanding. Returns false if samples remain after `deadline`.
     pub(crate) fn drain(&self, deadline: Duration) -> bool {
         let end = now_ns().saturating_add(deadline.as_nanos() as u64);
         while self.outstanding() > 0 {
@@ -373,8 +373,8 @@ impl Dispatcher {
         self.crew.threads()
     }
 
-    /// Which thread posts a sample: the largest burst that the issuing thread posts, in payload
-    /// bytes, and whether each sample has a doorbell of its own.
+    /// The posting rule: the largest burst that the issuing thread posts, in payload bytes, and
+    /// whether each sample has its own doorbell.
     pub(crate) fn posting_rule(&self) -> (u64, bool) {
         (self.shared.post_up_to, self.shared.one_by_one)
     }
@@ -399,7 +399,7 @@ impl Dispatcher {
         c.issued - c.completed - c.completed_empty
     }
 
-    /// Parts handed over with parts to follow. Like completed samples, they show progress.
+    /// Parts passed to the completer, without last parts: a measure of progress.
     pub(crate) fn parts(&self) -> u64 {
         let parts = self.shared.parts.iter();
         parts.map(|p| p.load(Ordering::Relaxed)).sum()
@@ -415,7 +415,7 @@ impl Dispatcher {
             completed,
             completed_empty,
             parts: self.parts(),
-            // Load last: each completed sample was issued before.
+            // Load `issued` after the completed counts, so that it is never less than their sum.
             issued: s.issued.load(Ordering::Acquire),
             again: s.again.load(Ordering::Relaxed),
             refused: [0, 1, 2].map(|i| s.refused[i].load(Ordering::Relaxed)),
@@ -433,7 +433,7 @@ impl Dispatcher {
         }
     }
 
-    /// Work of the NIC threads so far.
+    /// Busy time and sleeps of the NIC threads so far.
     pub(crate) fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
@@ -458,8 +458,7 @@ impl Dispatcher {
     }
 
     /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
-    /// bytes. They are not part of [`Self::counts`], because this call waits for the threads that
-    /// send.
+    /// bytes. [`Self::counts`] excludes both, because this call waits for the send tokens.
     pub(crate) fn staged(&self) -> (u64, u64) {
         let sent = self.shared.connections.iter().map(|c| c.send.counts());
         sent.fold((0, 0), |(n, bytes), c| {
@@ -467,8 +466,8 @@ impl Dispatcher {
         })
     }
 
-    /// Stops the NIC threads and takes every connection down. A thread that does not end within the
-    /// time limit, because a callback does not return, is detached.
+    /// Stops the NIC threads and takes every connection down. Detaches a thread that does not end
+    /// within the time limit, because a callback does not return.
     pub fn stop(&self) {
         for inbox in &self.inboxes {
             inbox.push(Command::Stop);

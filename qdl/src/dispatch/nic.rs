@@ -1,6 +1,6 @@
-//! The work of a frontend's NIC thread, for one share of a NIC's connections: it polls them,
-//! completes arrivals, posts the backlog when slots come free, checks liveness, and takes lost
-//! connections down.
+//! The work of a frontend's NIC thread, for one share of a NIC's connections. The thread polls the
+//! connections, completes samples, posts the backlog when slots come free, checks liveness, and
+//! takes lost connections down.
 
 use std::{
     os::fd::RawFd,
@@ -34,7 +34,7 @@ pub(super) enum Command {
         epoch: u32,
         cause: Broken,
     },
-    /// The policy is by health from now on.
+    /// Switches to a policy by health.
     Health,
     GiveUpAll(Broken),
     Stop,
@@ -47,7 +47,7 @@ pub(super) struct FrontendNic {
     completer: Box<dyn Completer>,
     links: Vec<FrontendLink>,
     order: PollOrder,
-    /// Connections that say goodbye: no thread posts on them, and their arrivals are ignored.
+    /// Connections during their goodbye: no thread posts on them, and their arrivals are ignored.
     leaving: Vec<FrontendLink>,
     inbound: Inbound,
     new_fds: Vec<RawFd>,
@@ -62,7 +62,7 @@ impl FrontendNic {
         completer: Box<dyn Completer>,
         handle: &NicThreadHandle,
     ) -> Self {
-        // The pinned thread touches the memory, so it is local even where memory cannot be bound.
+        // The pinned thread's first touch places the memory, even where memory cannot be bound.
         for connection in shared.connections.iter().filter(|l| l.share == share) {
             connection.window.region().prefault();
             handle.note_memory(connection.window.region());
@@ -124,7 +124,7 @@ impl FrontendNic {
         }
     }
 
-    /// Tells the arbiter by health which connections are up.
+    /// Reports connections that have come up to the arbiter by health.
     fn make_known(&mut self) {
         if self.shared.health.get().is_some() {
             for up in self.links.iter_mut().filter(|u| !u.known) {
@@ -139,8 +139,8 @@ impl FrontendNic {
         self.leaving.is_empty() && self.links.iter().all(|u| u.half.broken.is_none())
     }
 
-    /// Takes broken connections down, or all when this thread stops. Destroys the local side of
-    /// each once it has said goodbye; from then on no write lands through it.
+    /// Takes broken connections down, or all when this thread stops. Destroys the local side of a
+    /// connection once its link has said goodbye; afterwards no write lands through the link.
     fn take_down(&mut self) {
         let down = |u: &mut FrontendLink| self.stopping || u.half.broken.is_some();
         self.leaving.extend(self.links.extract_if(.., down));
@@ -168,7 +168,7 @@ impl FrontendNic {
     }
 
     /// Handles a lost connection: its samples are sent again on the remaining connections. Does
-    /// nothing where this thread stops.
+    /// nothing when this thread stops.
     fn lose(&mut self, up: FrontendLink) {
         let FrontendLink {
             connection: index,
@@ -193,7 +193,7 @@ impl FrontendNic {
             shared.empty_backlog();
         } else {
             shared.connections_lost.fetch_add(1, Ordering::Relaxed);
-            // Samples that were in flight, or could not be posted.
+            // The lost connection's samples, in flight or not posted, are in the backlog.
             if shared.has_backlog() {
                 shared.wake_all();
             }
@@ -229,8 +229,8 @@ impl FrontendNic {
         let connection = &shared.connections[up.connection];
         let before = inbound.answers.len();
         let progress = &mut up.progress;
-        // Half of the writes in flight, not of the slots: 256 responses read at once, with room for
-        // 2,048, would leave the peer idle meanwhile.
+        // Half of the writes in flight, not of the slots: half of many slots may be all responses
+        // in flight, and the peer would be idle while this thread handles them.
         let most = burst(connection.tracker.in_flight());
         let events = up.half.poll(&connection.send, most, |imm, at, len| {
             shared.arrived((i, connection), progress, (imm, at, len), inbound)
@@ -250,11 +250,11 @@ impl FrontendNic {
         (events, is_busy)
     }
 
-    /// Posts rings and the backlog, and continues blocked flushes. Returns whether it did any work.
+    /// Posts rings and the backlog, continues blocked flushes. Returns whether there was any work.
     fn post(&mut self, completed: bool) -> bool {
         let mut busy = false;
         if completed && let Some(h) = self.shared.health.get() {
-            // Slots were freed before the check of the backlog.
+            // Orders the freed slots before the check of the backlog.
             fence(Ordering::SeqCst);
             if self.shared.has_backlog() {
                 self.shared.distribute(h);

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A burst has 1 to [`BURST`] samples, and at most [`BURST_BYTES`] unless it is one sample. It goes
-//! to the connection of the thread's last burst if that is less than `stay_ns` ago, both together
-//! fit one burst, and the connection has room. Otherwise the arbiter chooses. Of an accelerator's
-//! connections, the one with the last burst has an advantage of one burst in flight: its NIC
-//! threads are awake. The rule stands in `docs/architecture.md`, *Which thread posts*; its
+//! to the connection of the issuing thread's last burst if that burst is less than `stay_ns` old,
+//! both fit one burst together, and the connection has room. Otherwise the arbiter chooses. The
+//! accelerator's connection with the last burst has an advantage of one burst in flight, because
+//! its NIC threads are awake. The rule stands in `docs/architecture.md`, *Which thread posts*; its
 //! measurements in `bench/README.md`.
 
 use std::{
@@ -28,18 +28,18 @@ use fabric::{Broken, PostError, Tx, clock::now_ns};
 /// Most payload bytes of a burst: as many as one core copies while a second core wakes up.
 pub(super) const BURST_BYTES: u64 = 64 << 10;
 
-/// Samples in a ring above which the NIC thread has no core: the issuing thread then posts. Twice
+/// Ring length above which the NIC thread seems to have no core, so the issuing thread posts: twice
 /// the samples issued during a turn of a running NIC thread.
 const CROWD: usize = 2 * BURST;
 
-/// Bursts of a stay that the issuing thread posts for a sleeping NIC thread. Their system calls
-/// cost as much as one wake-up, so the next burst wakes the NIC thread.
+/// Bursts that the issuing thread posts to one connection while the NIC thread sleeps. Their system
+/// calls cost as much as one wake-up, so the next burst wakes the NIC thread.
 const FOR_SLEEPER: u32 = 4;
 
 /// Lower bound of a round trip: a connection with a burst more recent than this is not idle.
 const ROUND_TRIP_NS: u64 = 4_000;
 
-/// The connection that a thread issues to, and the room left in its burst.
+/// The connection that a thread issues to, and the room left in that connection's burst.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
     /// Address of the dispatcher that `connection` belongs to.
@@ -50,7 +50,7 @@ struct Stay {
     /// Samples that still fit the burst, each with a free slot.
     samples: usize,
     bytes: u64,
-    /// Bursts that the thread has posted for the sleeping NIC thread.
+    /// Bursts that this thread has posted to `connection` while the NIC thread slept.
     for_sleeper: u32,
 }
 
@@ -64,7 +64,7 @@ impl Stay {
         for_sleeper: 0,
     };
 
-    /// Whether the whole burst goes to the connection of the last one.
+    /// Whether the whole burst goes to the connection of the thread's last burst.
     fn takes(&self, dispatcher: usize, burst: &Burst, now_ns: u64, stay_ns: u64) -> bool {
         self.dispatcher == dispatcher
             && burst.samples <= self.samples
@@ -75,7 +75,7 @@ impl Stay {
 
 thread_local! {
     static STAY: Cell<Stay> = const { Cell::new(Stay::NONE) };
-    /// An empty row, for samples of the backlog that this thread posts.
+    /// An empty row, reused for the backlog samples that this thread posts.
     static ROW: Cell<Vec<Sample>> = const { Cell::new(Vec::new()) };
 }
 
@@ -129,9 +129,8 @@ impl Dispatcher {
     /// Issues samples and returns at once. Each sample is completed exactly once: from a NIC
     /// thread, or from the thread that empties the backlog after an abort.
     ///
-    /// The call never sleeps. It takes no lock, except that a policy by health locks the peer for
-    /// each choice. It allocates only for samples that go to the backlog, which has a lock and
-    /// grows by rows.
+    /// The call never sleeps. Only a policy by health takes a lock for each choice (the peer's).
+    /// Samples that go to the backlog take its lock and may allocate a row.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
         if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {
@@ -156,8 +155,8 @@ impl Dispatcher {
 }
 
 impl Shared {
-    /// Gives samples to connections, burst by burst, and posts the bursts that this thread posts.
-    /// Returns the number of samples given; no connection has room for the rest.
+    /// Puts samples into connections' rings, burst by burst, and posts those bursts that fall to
+    /// this thread. Returns the number of samples put; no connection has room for the rest.
     fn issue_bursts(&self, samples: &[Sample]) -> usize {
         let dispatcher = ptr::from_ref(self).addr();
         let mut stay = STAY.get();
@@ -185,7 +184,7 @@ impl Shared {
                 }
             }
             let connection = &self.connections[stay.connection];
-            // Other threads write the connection's counters, so read them only when it may be idle.
+            // Other threads write these counters: read them only if the connection may be idle.
             let is_recent = first.issued_ns.saturating_sub(stay.issued_ns) < ROUND_TRIP_NS;
             let is_idle = !is_recent && connection.is_idle();
             let next = &samples[given..given + burst.samples];
@@ -194,7 +193,7 @@ impl Shared {
                 .map_while(|s| connection.ring.push(*s).ok())
                 .count();
             if pushed == 0 {
-                // Other threads have taken the room since the choice.
+                // Other threads have filled the ring since the choice.
                 stay = Stay::NONE;
                 break;
             }
@@ -242,10 +241,10 @@ impl Shared {
         bytes <= self.post_up_to
     }
 
-    /// Decides who posts a burst that lies in a connection's ring. The issuing thread does if the
-    /// burst is small and either `posts` is true or the NIC thread sleeps. Otherwise the NIC thread
-    /// does, and is woken if it sleeps. `for_sleeper` counts the bursts of a stay posted for a
-    /// sleeping NIC thread. The ring of a connection that is down goes back to the backlog.
+    /// Returns whether this thread posts a burst that lies in a connection's ring. It does if the
+    /// burst is small and either `posts` is true or the NIC thread sleeps. Otherwise this call
+    /// wakes the NIC thread, which posts. `for_sleeper` counts bursts posted while the NIC thread
+    /// sleeps. If the connection is down, its ring goes back to the backlog.
     fn is_posted_here(
         &self,
         connection: &Connection,
@@ -253,9 +252,9 @@ impl Shared {
         posts: bool,
         for_sleeper: &mut u32,
     ) -> bool {
-        // After the fence in `is_asleep`, this thread sees the connection down, or the thread that
-        // takes it down sees the samples. A NIC thread that is awake sees the samples before it
-        // sleeps.
+        // After the fence in `is_asleep`, either this thread sees the connection down, or the
+        // thread that takes the connection down sees the samples. A NIC thread that is awake sees
+        // the samples before it sleeps.
         let thread = self.handles().get(connection.share);
         let sleeper = thread.filter(|t| t.is_asleep());
         if !connection.up.load(Ordering::SeqCst) {
@@ -285,8 +284,8 @@ impl Shared {
         }
     }
 
-    /// Posts a connection's ring and, unless the policy is by health, the backlog; or leaves both
-    /// to the owner of the connection's token. Returns whether it did any work.
+    /// Posts a connection's ring and, unless the policy is by health, the backlog. A second thread
+    /// that owns the send token posts instead. Returns whether this call did any work.
     pub(super) fn post(&self, connection: &Connection) -> bool {
         let mut requests = Requests::new(self, connection);
         let is_work = connection.send.post(&mut requests);
@@ -298,7 +297,7 @@ impl Shared {
         is_work
     }
 
-    /// Puts samples into the backlog, and sees to it that threads post them when slots come free.
+    /// Puts samples into the backlog, then posts them, or wakes the NIC threads to post them.
     fn back_up(&self, samples: &[Sample]) {
         let bytes = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
         let is_small = samples.len() <= BURST && self.is_small(bytes);
@@ -317,9 +316,9 @@ impl Shared {
         }
     }
 
-    /// Puts the caller's samples into the backlog and counts the reasons: those with a free slot
-    /// are handed over to other threads, the rest are backlogged. Free slots are counted before the
-    /// push, by the same measure by which the arbiter counts them.
+    /// Puts the caller's samples into the backlog. Those for which a slot is free count as handed
+    /// over, the rest as backlogged. Free slots are counted before the push, from the same loads
+    /// that the arbiter reads.
     pub(super) fn leave_to_others(&self, samples: impl ExactSizeIterator<Item = Sample>) {
         let n = samples.len() as u64;
         let before = self.backlog_len.load(Ordering::Relaxed);
@@ -360,8 +359,8 @@ impl Shared {
         }
     }
 
-    /// Reduces the backlog's length by `n` samples that left it. Runs after their post, so that the
-    /// length is not 0 while some of them may be put back.
+    /// Reduces the backlog's length by `n` taken samples. Call it after their post, so that the
+    /// length is not 0 while a taken sample may be put back.
     pub(super) fn count_off(&self, n: u64) {
         if n > 0 {
             self.backlog_len.fetch_sub(n, Ordering::SeqCst);
@@ -384,7 +383,7 @@ impl Shared {
             self.complete_empty(&spent);
         }
         if let Some(h) = self.health.get() {
-            // The thread that distributes samples may hold one of them.
+            // The thread that distributes the backlog may hold one sample.
             return self.distribute(h);
         }
         while let Some(sample) = self.backlog.pop() {
@@ -417,7 +416,7 @@ impl Shared {
 struct Requests<'a> {
     shared: &'a Shared,
     connection: &'a Connection,
-    /// Start time of this burst.
+    /// Start time of this burst on [`fabric::clock`].
     now: u64,
     /// Most samples of a burst.
     most: usize,
@@ -425,10 +424,10 @@ struct Requests<'a> {
     slots: Reserved,
     /// Writes of this burst.
     writes: usize,
-    /// Samples taken from the backlog; those before `next` have been posted.
+    /// Samples taken from the backlog; the samples before index `next` have been posted.
     row: Vec<Sample>,
     next: usize,
-    /// Samples of the backlog posted in this burst; its length still counts them.
+    /// Backlog samples posted in this burst; the backlog's length still includes them.
     from_backlog: u64,
 }
 
@@ -440,7 +439,7 @@ impl<'a> Requests<'a> {
             now: 0,
             most: match shared.one_by_one {
                 true => 1,
-                // One doorbell's samples match the answers of one poll.
+                // A doorbell covers as many samples as one poll reads answers.
                 false => burst(connection.tracker.allowance()),
             },
             slots: Reserved::default(),
@@ -472,7 +471,7 @@ impl<'a> Requests<'a> {
         None
     }
 
-    /// Number of samples known to wait.
+    /// Number of samples waiting in the ring and, unless the policy is by health, the backlog.
     fn more(&self) -> usize {
         let backlog = match self.connection.by_health {
             true => 0,
@@ -508,7 +507,7 @@ impl WriteSource for Requests<'_> {
             true => None,
             false => self.pop_or_refill(tx.room()),
         };
-        // Samples of a row are posted in place.
+        // A sample of the row is posted without a copy.
         let sample = match (&popped, self.row.get(self.next)) {
             (Some(sample), _) => sample,
             (None, Some(sample)) => {

@@ -9,7 +9,7 @@
 use crate::response::{RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader, ResponseTrailer};
 use fabric::Imm;
 
-/// Value of [`Progress::parts`] after an invalid part: every later part is invalid too.
+/// Value of [`Progress::parts`] after an invalid part, which makes every later part invalid too.
 const SPOILT: u32 = u32::MAX;
 
 /// Parts of one slot's answer so far; meaningless after the last part.
@@ -20,7 +20,7 @@ pub(super) struct Progress {
     queue_us: u32,
     /// Microseconds from the sample's arrival at the accelerator to its first token.
     pub first_residence_us: u32,
-    /// Time at which the first part was seen, and the sum of all parts' times since the post.
+    /// `first_ns`: clock at the first part. `after_ns`: nanoseconds since the post, summed by part.
     pub first_ns: u64,
     pub after_ns: u64,
 }
@@ -28,7 +28,7 @@ pub(super) struct Progress {
 /// A decoded write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    /// A part with parts to follow: payload bytes before it, and in it.
+    /// A part before the last: payload bytes before this part (`at`), and of this part.
     Part { at: u32, len: u32 },
     /// The end of an answer, with fields as in [`Answer`](super::answers::Answer).
     End {
@@ -41,7 +41,7 @@ pub(super) enum Decoded {
 }
 
 impl Progress {
-    /// Marks the answer as invalid, whatever follows.
+    /// Marks the answer as invalid; all later parts are invalid too.
     pub(crate) fn spoil(&mut self) {
         self.parts = SPOILT;
     }

@@ -2,9 +2,9 @@
 //! accelerator's engine works on at once.
 //!
 //! Memory is granted for many slots. More samples in flight than needed only wait in queues, and
-//! their memory leaves the caches. So a connection uses its first slots alone
-//! ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)), as many as [`in_use`] returns.
-//! The number changes when a connection or an accelerator comes or goes, never with the rate.
+//! their memory leaves the caches. So a connection uses only its first slots
+//! ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)). [`in_use`] returns their
+//! number, which changes when a connection or an accelerator comes or goes, never with the rate.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -13,19 +13,18 @@ use std::sync::{
 
 use super::{Dispatcher, Shared};
 
-/// Batches in flight per batch that computes: one outbound, one computing, one inbound.
+/// Batches in flight: one outbound, one computing, one inbound.
 const BATCHES: u64 = 3;
 /// Bytes of samples in flight that a core's caches hold, per connection (measured with L2 caches of
 /// 1 and 2 MiB; `bench/README.md`).
 const CACHED_BYTES: usize = 2 << 20;
 /// Most slots for small samples: more slots do not raise the rate.
 const MOST_CACHED: usize = 1024;
-/// Fewest slots: both directions and both ends stay busy.
+/// Fewest slots: enough to keep both directions and both ends busy.
 const LEAST: usize = 4;
 
-/// Slots in use of a connection that has `granted` slots of `stride` bytes. `works_on` is the
-/// number of samples that the engine works on at once, 0 where unknown; `sharing` connections feed
-/// it.
+/// Slots in use of a connection that has `granted` slots of `stride` bytes. The engine works on
+/// `works_on` samples at once, 0 if unknown; `sharing` connections feed the engine.
 fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize {
     if works_on == 0 {
         return granted;
@@ -41,17 +40,17 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
 
 /// State of `slots: auto`.
 pub(super) struct SlotLimits {
-    /// Connections with `slots: auto`.
+    /// Per connection: whether it has `slots: auto`.
     auto: Box<[bool]>,
     /// Per accelerator: samples that its engine works on at once; 0 where unknown.
     works_on: Box<[AtomicU64]>,
-    /// Serializes computations, so that the last change is in effect.
+    /// Serializes calls of `connections_changed`, so that the last change is in effect.
     computing: Mutex<()>,
 }
 
 impl Dispatcher {
-    /// Limits the slots in use of the connections that are true in `auto`. Only the first call has
-    /// an effect.
+    /// Limits the slots in use of each connection whose entry in `auto` is true. Only the first
+    /// call has an effect.
     pub(crate) fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
         let peers = s.connections.iter().map(|c| c.cfgs.peer + 1).max();
@@ -73,7 +72,7 @@ impl Dispatcher {
 }
 
 impl Shared {
-    /// Computes the slots in use, after a connection or an accelerator came or went.
+    /// Sets the slots in use after a connection or an accelerator came or went.
     pub(super) fn connections_changed(&self) {
         let Some(limits) = self.limits.get() else {
             return;
@@ -104,7 +103,7 @@ impl Shared {
             more |= slots > before;
         }
         if more && self.has_backlog() {
-            // Wakes NIC threads that sleep because they found no room.
+            // Wakes NIC threads that sleep because no slot was free.
             self.wake_all();
         }
     }

@@ -1,6 +1,6 @@
 //! Warm-up of connections: before the caller's first sample, samples of every size cross every
-//! connection. One-time costs are then paid: pages mapped, windows grown, caches and branch
-//! predictors filled, clocks raised.
+//! connection. This pays one-time costs: page mapping, window growth, cold caches and branch
+//! predictors, low clock rates.
 //!
 //! ```text
 //!   cold    the longest sample over each connection          must be answered
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! All phases but the ramp send one sample at a time, so that each figure belongs to one
-//! connection. If the budget ends before every connection had its first sample, the rest of those
-//! are sent at once. Samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees
-//! them, and none is sent again. A connection that is lost or silent ends the warm-up with an error
-//! that names it.
+//! connection. If the budget ends during *cold*, the remaining first samples are sent at once.
+//! Warm-up samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees them, and none
+//! is sent again. If a connection is lost or silent, the warm-up ends with an error that names the
+//! connection.
 
 use std::{
     sync::{
@@ -32,21 +32,21 @@ pub const WARM_UP_ID: u64 = u64::MAX;
 
 /// Samples per connection, one at a time, whose median is the warm latency.
 const WARM: usize = 5;
-/// Consecutive refusals that end a warm-up.
+/// Refusals without an answer between them after which the warm-up fails.
 const REFUSED: u32 = 3;
-/// Pause of the sender before it checks again for room.
+/// Pause of the sending thread before it checks again for room.
 const AGAIN: Duration = Duration::from_micros(50);
 
 /// Settings of a warm-up.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmUpCfgs {
-    /// One sample of each size in use; their ids are ignored.
+    /// One sample of each size in use; the warm-up ignores the ids.
     pub samples: Vec<Sample>,
     /// Time after which optional phases are skipped.
     pub budget: Duration,
-    /// Time without any answer, while answers are due, after which the warm-up fails.
+    /// The warm-up fails if answers are due and none comes for this time.
     pub deadline: Duration,
-    /// The connections have carried samples before, so those that are down are skipped.
+    /// A repeated warm-up: connections that are down are skipped.
     pub again: bool,
 }
 
@@ -55,21 +55,21 @@ pub(crate) struct WarmUpCfgs {
 pub struct ConnectionWarmUp {
     /// Network time (round trip minus residence) of the very first sample, in nanoseconds.
     pub cold_ns: u64,
-    /// Median network time of later samples of that size, sent one at a time, in nanoseconds;
-    /// `None` if the budget was spent.
+    /// Median network time of later samples of the same size, sent one at a time, in nanoseconds;
+    /// `None` if the budget was spent first.
     pub warm_ns: Option<u64>,
 }
 
 /// Result of a warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpReport {
-    /// Figures of each connection, in order; empty if there were no samples.
+    /// Figures by index of the connection; empty if there were no samples.
     pub connections: Vec<ConnectionWarmUp>,
     /// Samples answered.
     pub samples: u64,
-    /// Duration in nanoseconds.
+    /// Duration of the warm-up in nanoseconds.
     pub took_ns: u64,
-    /// Number of sizes that crossed every connection, and number of sizes.
+    /// Number of sizes that crossed every connection, and number of all sizes.
     pub sizes: (usize, usize),
     /// Most samples sent at once over one connection.
     pub at_once: usize,
@@ -97,7 +97,7 @@ pub(crate) enum WarmUpError {
     Silent {
         /// Index of the first connection that owes an answer.
         connection: usize,
-        /// Time waited.
+        /// Time without an answer.
         after: Duration,
     },
 }
@@ -127,10 +127,10 @@ struct State {
     alone: bool,
     /// Answers due from each connection.
     due: Vec<u32>,
-    /// Connections and network times of answers since the last read.
+    /// Connection and network time (ns) of each answer since the warming thread last read the list.
     answers: Vec<(usize, u64)>,
     answered: u64,
-    /// Refusals since the last answer, of samples sent alone or before any answer.
+    /// Refusals since the last answer, counted for samples sent alone or before the first answer.
     refused: u32,
     lost: Option<(usize, Broken)>,
 }
@@ -166,7 +166,7 @@ impl WarmUp {
     pub(crate) fn refused(&self, connection: usize, words: String) {
         let refused = {
             let mut state = self.lock();
-            // Of many samples at once, some may be refused without a fault.
+            // Of many samples sent at once, an accelerator may refuse some without a fault.
             state.refused += u32::from(state.alone || state.answered == 0);
             state.refused
         };
@@ -176,7 +176,7 @@ impl WarmUp {
         self.answer(connection, None);
     }
 
-    /// Records an answer. Returns whether the sample was alone in flight.
+    /// Records an answer (`None`: a failed sample). Returns whether the sample was alone in flight.
     fn answer(&self, connection: usize, network_ns: Option<u64>) -> bool {
         let mut state = self.lock();
         if let Some(due) = state.due.get_mut(connection) {
@@ -229,9 +229,9 @@ impl Dispatcher {
         let report = WarmUpRound::new(self, cfgs).run();
         self.shared.warm_up.lock().running = false;
         for (connection, before) in self.shared.connections.iter().zip(before) {
-            // Resets all counts but the fabric's.
+            // Discards the warm-up's counts, but not the fabric's.
             connection.send.set_counts(before);
-            // An echo may wait for its reply.
+            // A peer's echo may have come while `set_counts` held the token: post the reply.
             self.shared.post(connection);
         }
         report
@@ -288,7 +288,7 @@ impl<'a> WarmUpRound<'a> {
 
     /// Sends the longest sample over each connection, for the first time.
     fn cold(&mut self) -> Result<(), WarmUpError> {
-        // A connection that is skipped counts as answered.
+        // Skipped connections count as answered.
         let mut first: Vec<Option<u64>> = vec![Some(0); self.shared.connections.len()];
         self.connections.iter().for_each(|l| first[*l] = None);
         let mut since = Instant::now();
@@ -362,7 +362,7 @@ impl<'a> WarmUpRound<'a> {
         Ok(())
     }
 
-    /// Sends more and more samples at once. A round takes at most about twice the last one's time.
+    /// Sends more and more samples at once. A round takes about twice the time of the round before.
     fn ramp(&mut self) -> Result<(), WarmUpError> {
         let slots = |l: &usize| self.shared.connections[*l].tracker.allowance();
         let most = self.connections.iter().map(slots).max().unwrap_or(1);
@@ -395,7 +395,7 @@ impl<'a> WarmUpRound<'a> {
         Ok(answers.first().map(|(_, ns)| *ns))
     }
 
-    /// Puts samples into a connection's ring as it has room, and posts it.
+    /// Puts samples into a connection's ring as the ring has room, and posts the ring.
     fn send(
         &self,
         connection: usize,
@@ -432,7 +432,7 @@ impl<'a> WarmUpRound<'a> {
         Ok(())
     }
 
-    /// Prefers the cause of a lost connection to an error that follows from the loss.
+    /// Returns the cause of a lost connection, if one is lost, else `otherwise`.
     fn failed(&self, otherwise: WarmUpError) -> WarmUpError {
         match self.shared.warm_up.lock().lost.take() {
             Some((connection, cause)) => WarmUpError::Lost { connection, cause },

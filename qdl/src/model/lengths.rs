@@ -1,15 +1,15 @@
-//! Valid lengths of a model's samples and answers: one check for data from either peer.
+//! Valid lengths of a model's samples and answers. Both nodes check received data with this code.
 
 use std::fmt;
 
 use super::{ModelSpec, TensorSpec};
 
-/// Sum of fixed tensors plus a number of rows of ragged tensors, which a length determines.
+/// Valid lengths: the bytes of all fixed tensors plus a number of rows of the ragged tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lengths {
     /// Bytes of the tensors that are not ragged.
     fixed: usize,
-    /// Bytes of one row of all ragged tensors together; 0 where none is.
+    /// Bytes of one row of all ragged tensors together; 0 without a ragged tensor.
     row: usize,
     /// Most rows of a ragged tensor.
     max_rows: usize,
@@ -21,7 +21,7 @@ pub struct Lengths {
 pub struct NoLengths {
     /// Name of the tensor.
     pub tensor: String,
-    /// Problem of the tensor.
+    /// Why the tensor's bytes are not determined.
     pub reason: &'static str,
 }
 
@@ -78,8 +78,8 @@ impl Lengths {
         Ok(lengths)
     }
 
-    /// Number of rows of the ragged tensors in `len` bytes, 0 where the model has none. `None`
-    /// where `len` is invalid for the model.
+    /// Number of rows of the ragged tensors in `len` bytes; 0 without ragged tensors. `None` if
+    /// `len` is invalid for the model.
     pub fn rows(&self, len: usize) -> Option<usize> {
         let rest = len.checked_sub(self.fixed)?;
         if self.row == 0 {

@@ -1,4 +1,4 @@
-//! Inputs and outputs of a model, per sample: the part that both nodes must agree on.
+//! Inputs and outputs of a model, per sample. Both nodes must have the same description.
 
 mod lengths;
 
@@ -60,14 +60,14 @@ impl fmt::Display for DType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorSpec {
-    /// Name in the model's own graph.
+    /// Name of the tensor in the model's graph.
     pub name: String,
     /// Element type.
     pub dtype: DType,
     /// Elements per sample along each dimension; the maximum for a ragged tensor.
     pub shape: Vec<usize>,
-    /// Whether a sample may be shorter than `shape` along its first dimension. It is sent at its
-    /// true length and padded on the accelerator.
+    /// Whether a sample may be shorter than `shape` along the first dimension. The frontend sends
+    /// the true length, and the accelerator pads the sample.
     #[serde(default)]
     pub ragged: bool,
 }
@@ -107,7 +107,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// A model as both nodes describe it.
+/// Description of a model, equal on both nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
@@ -115,7 +115,7 @@ pub struct ModelSpec {
     pub name: String,
     /// Inputs, in their order within a slot.
     pub inputs: Vec<TensorSpec>,
-    /// The only output, or the one that names the class: a response begins with it.
+    /// The only output, or the output that names the class. A response begins with this tensor.
     pub output: TensorSpec,
     /// Further outputs, in their order behind `output`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -138,8 +138,8 @@ pub struct ModelMismatch {
 }
 
 impl ModelSpec {
-    /// Makes a model that takes up to `max_input` arbitrary bytes and answers with `output` bytes,
-    /// as the engines `null` and `digest` run it.
+    /// Makes the model of the engines `null` and `digest`: up to `max_input` arbitrary bytes in,
+    /// `output` bytes out.
     pub fn opaque(name: &str, max_input: usize, output: usize) -> Self {
         let tensor = |name: &str, bytes, ragged| TensorSpec {
             name: name.to_owned(),
@@ -156,8 +156,7 @@ impl ModelSpec {
         }
     }
 
-    /// Makes a model that takes up to `prompt` token ids and answers with up to `answer` token ids,
-    /// as engines of language models run it.
+    /// Makes a language model: up to `prompt` token ids in, up to `answer` token ids out.
     pub fn of_tokens(name: &str, prompt: usize, answer: usize) -> Self {
         let ids = |name: &str, most| TensorSpec {
             name: name.to_owned(),
@@ -181,8 +180,8 @@ impl ModelSpec {
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
     }
 
-    /// Bytes of the largest sample on the network: with compression, of a sample that does not
-    /// shrink. `None` where the sum overflows.
+    /// Bytes of the largest sample on the network; with compression, of a sample that does not
+    /// shrink. `None` if the sum overflows.
     pub(crate) fn max_carried_bytes(&self) -> Option<usize> {
         let bytes = self.max_input_bytes()?;
         match self.compression {
@@ -196,7 +195,7 @@ impl ModelSpec {
         self.fixed_size() && self.compression.is_none()
     }
 
-    /// Sets the compression of samples on the network, which a model file does not contain.
+    /// Sets the compression of samples on the network. (A model file does not state it.)
     #[must_use]
     pub fn with_compression(mut self, compression: Option<Compression>) -> Self {
         self.compression = compression;

@@ -1,13 +1,12 @@
-//! Chooses connections by the rails' health, for several peers, several queue pairs per rail and
-//! several threads.
+//! Choice of connections by the rails' health, for several peers, connections per rail and threads.
 //!
 //! A connection uses one rail to one peer and ends at one of the peer's targets. The arbiter takes
-//! the target with the fewest samples outstanding, in turn among equals. The peer's `PeerRails`
-//! choose the rail; of its connections, the one with the fewest samples in flight takes the sample.
+//! the target with the fewest outstanding samples, in turn among equals. The peer's `PeerRails`
+//! choose the rail. The rail's connection with the fewest samples in flight takes the sample.
 //!
 //! A decision holds the peer's lock for the few hundred nanoseconds of `PeerRails::pick`.
-//! Completions take no lock: [`Meter`] counts them. Beside decisions only the tick takes the lock,
-//! once in milliseconds.
+//! Completions take no lock: [`Meter`] counts them. Apart from decisions, only changes of a
+//! connection, heartbeats, reports and the tick (every few milliseconds) take the lock.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +40,7 @@ pub struct ConnectionRail {
 #[derive(Debug)]
 struct LockedPeer {
     rails: PeerRails,
-    /// Number of connections up, for each rail.
+    /// Per rail: number of connections that are up.
     up: Box<[u32]>,
 }
 
@@ -49,7 +48,7 @@ struct LockedPeer {
 struct Peer {
     locked: Mutex<LockedPeer>,
     meters: Meters,
-    /// Index of each rail's local NIC.
+    /// Per rail: index of the local NIC.
     nics: Box<[usize]>,
 }
 
@@ -58,7 +57,7 @@ struct Target {
     peer: usize,
     target: usize,
     outstanding: CachePadded<AtomicU32>,
-    /// The target's connections, for each rail of the peer.
+    /// Per rail of the peer: indices of the connections that end at this target.
     connections: Box<[Vec<usize>]>,
 }
 
@@ -68,7 +67,7 @@ pub struct RailArbiter {
     peers: Box<[Peer]>,
     targets: Box<[Target]>,
     connections: Box<[ConnectionRail]>,
-    /// Index into `targets` for each connection.
+    /// Per connection: index of its target in `targets`.
     target_of: Box<[usize]>,
     turn: AtomicU32,
 }
@@ -113,7 +112,7 @@ impl RailArbiter {
             .enumerate()
             .map(|(p, c)| {
                 let rails = PeerRails::new(c)?;
-                // A rail without a connection shares its NIC with no other rail.
+                // A rail without a connection has no known NIC: use an index that no NIC has.
                 let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
                 Ok(Peer {
                     meters: rails.meters().clone(),
@@ -134,15 +133,16 @@ impl RailArbiter {
         })
     }
 
-    /// Chooses the connection for a sample of `len` bytes and counts the bytes. [`Self::complete`]
-    /// or [`Self::take_back`] must follow each choice. `None` if no connection can take the sample.
+    /// Chooses the connection for a sample of `len` bytes and counts these as assigned. A call of
+    /// [`Self::complete`] or [`Self::take_back`] must follow. `None` if every connection is full or
+    /// down.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
         let in_turn = || (start..n).chain(0..start);
         let outstanding = |t: &usize| self.targets[*t].outstanding.load(Ordering::Relaxed);
         let first = in_turn().min_by_key(outstanding)?;
-        // Other targets only if the first is lost or full.
+        // Try other targets only if the first target is lost or full.
         std::iter::once(first)
             .chain(in_turn().filter(|t| *t != first))
             .find_map(|t| self.pick_at(&self.targets[t], now, len, &load))
@@ -168,7 +168,7 @@ impl RailArbiter {
             .map(|l| (*l, load(*l)))
             .filter(|(_, l)| l.takes());
         let Some((connection, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
-            // Another thread took the last slot between both checks.
+            // Another thread took the last slot since the rail was chosen.
             self.peers[target.peer].meters[rail.index()].retire(len);
             return None;
         };
@@ -176,8 +176,8 @@ impl RailArbiter {
         Some(connection)
     }
 
-    /// Records the answer to a sample on `connection`; `network_ns` is its round trip minus its
-    /// residence.
+    /// Records the answer to a sample on `connection`; `network_ns` is the sample's round trip
+    /// minus its residence.
     pub fn complete(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -185,15 +185,15 @@ impl RailArbiter {
         }
     }
 
-    /// Records the network time of a single sample in flight over `connection` that [`Self::pick`]
-    /// did not choose: the warm-up sets the rail's baselines.
+    /// Records the network time of a warm-up sample that was alone in flight, without a
+    /// [`Self::pick`] before. Such samples set the rail's baselines.
     pub(crate) fn observe_unloaded(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, _)) = self.at(connection) {
             self.meter(l).gauge.observe(len, network_ns);
         }
     }
 
-    /// Takes back a sample assigned to `connection`, because it was not posted or goes to another.
+    /// Takes back a sample assigned to `connection` that was not posted or must be sent again.
     pub(crate) fn take_back(&self, connection: usize, len: u32) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -234,8 +234,8 @@ impl RailArbiter {
     }
 
     /// Records the loss of a connection that was up. The loss of a rail's last connection is the
-    /// loss of the rail. Other rails, the local NIC's report and the control session locate the
-    /// fault.
+    /// loss of the rail. The state of other rails, of the local NIC and of the control session
+    /// locate the fault.
     pub fn connection_lost(
         &self,
         now: u64,
@@ -260,7 +260,7 @@ impl RailArbiter {
             control_lost,
             ..Evidence::default()
         };
-        // Holds one peer's lock at a time.
+        // Hold only one peer's lock at a time.
         for (p, peer) in self.peers.iter().enumerate() {
             let locked = lock(peer);
             for (r, up) in locked.up.iter().enumerate() {
@@ -288,7 +288,7 @@ impl RailArbiter {
         }
     }
 
-    /// Records a peer's heartbeat: its interior's health and its scores of the rails.
+    /// Records scores from a peer's heartbeat: of the peer's interior, and of the rails.
     pub fn set_peers_scores(
         &self,
         peer: usize,
@@ -313,6 +313,6 @@ impl RailArbiter {
 }
 
 fn lock(peer: &Peer) -> MutexGuard<'_, LockedPeer> {
-    // After a panic elsewhere the scores are at worst out of date.
+    // Ignore a poisoned lock: after a panic the scores are at worst out of date.
     peer.locked.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
 //! Location of the fault that lost a rail.
 //!
-//! A lost connection alone does not show the location. The state of other connections of the same
-//! NIC and to the same peer distinguishes three cases, each with its own remedy: another local NIC,
-//! another path, or another accelerator.
+//! A lost connection alone does not show the location. The state of the same NIC's other
+//! connections and of other connections to the same peer distinguishes three cases. Each has its
+//! own remedy: another local NIC, another path, or another accelerator.
 
 use std::fmt;
 
@@ -33,8 +33,8 @@ impl fmt::Display for Fault {
 /// State of the other rails and of the NIC when a rail is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Evidence {
-    /// True if the NIC or its port reports that it is down (no carrier, a port or device event);
-    /// `None` if it reports nothing.
+    /// True if the local NIC or port reports that it is down (no carrier, a port or device event);
+    /// `None` if the NIC reports nothing.
     pub local_down: Option<bool>,
     /// True if the control session with the peer is lost.
     pub control_lost: bool,
@@ -49,8 +49,8 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Locates the fault. The device's own report has priority; then working rails exonerate their
-    /// ends; lost rails count last.
+    /// Locates the fault. First the NIC's own report counts, then working rails, which exonerate
+    /// both of their ends, and last the lost rails.
     pub(crate) fn fault(&self) -> Fault {
         if self.local_down == Some(true) {
             return Fault::LocalNic;
@@ -63,7 +63,7 @@ impl Evidence {
             (true, false) => Fault::Path,
             (false, true) if self.same_nic_down > 0 => Fault::LocalNic,
             (false, true) => Fault::Path,
-            // No rail works at either end. Without its control session the peer is gone.
+            // No other rail works at either end. A lost control session then points to the peer.
             (false, false) if self.control_lost => Fault::Peer,
             (false, false) if self.same_nic_down > self.same_peer_down => Fault::LocalNic,
             (false, false) if self.same_peer_down > 0 => Fault::Peer,

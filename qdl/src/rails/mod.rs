@@ -1,5 +1,5 @@
-//! Chooses the connection for the next sample. The data structures take the time as an argument, do
-//! no I/O, and allocate nothing in a decision.
+//! Choice of the connection for the next sample. The data structures receive the clock's reading as
+//! an argument, do no I/O, and allocate nothing in a decision.
 //!
 //! A *rail* is a local NIC, a NIC at the peer and the path between them; it carries one or more
 //! connections. [`Policy`] has two kinds: `round_robin` and `least_outstanding` use only the
@@ -21,7 +21,7 @@
 //! | `select` | `Ends`, `ScoredRails` | the three policies by health, from scores alone |
 //! | `scores` | `Meter`, [`Interior`] | scores from times and bytes |
 //! | `state` | [`RailState`] | in service, congested, on probation, down; hold times |
-//! | `fault` | [`Fault`], `Evidence` | location of the fault: local NIC, path or peer |
+//! | `fault` | [`Fault`], `Evidence` | location of a fault: local NIC, path or peer |
 //!
 //! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 

@@ -1,9 +1,8 @@
 //! The arbiter of the policies without health.
 //!
-//! The arbiter reads how many samples each connection has in flight and how many it has room for.
-//! It chooses among the connections that are up and not full. Without one, the sample waits in the
-//! backlog that all connections share until a slot is free, so the assignment is as late as
-//! possible.
+//! The arbiter reads each connection's samples in flight and slots. It chooses among the
+//! connections that are up and not full. If there is none, the sample waits in the common backlog
+//! until a slot is free, so the assignment is as late as possible.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,7 +25,7 @@ impl Load {
         self.up && self.in_flight < self.slots
     }
 
-    /// Returns this load with `more` samples in flight and unchanged room.
+    /// Returns this load with `more` additional samples in flight and the same room.
     pub(crate) fn with_more(self, more: usize) -> Self {
         Load {
             in_flight: self.in_flight + more,
@@ -62,15 +61,15 @@ impl Arbiter {
         self.policy
     }
 
-    /// Chooses one of `connections`, whose indices it passes to `load`; `None` if no connection can
-    /// take a sample now.
+    /// Chooses one of connections `0..connections`; `load` returns the load of an index. `None` if
+    /// no connection can take a sample now.
     pub fn pick(&self, connections: usize, load: impl Fn(usize) -> Load) -> Option<usize> {
         if connections == 0 {
             return None;
         }
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % connections;
         let mut best: Option<(usize, usize)> = None;
-        // Plain loops: this runs for each query, over every connection.
+        // Plain loops, because this code visits every connection for each query.
         for range in [start..connections, 0..start] {
             for i in range {
                 let l = load(i);

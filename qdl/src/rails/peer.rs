@@ -24,8 +24,8 @@ pub struct PeerCfgs {
     pub health: HealthConfig,
     /// Number of rails, 1 to [`MAX_RAILS`].
     pub rails: usize,
-    /// The rails nearest to each target at the peer (a GPU, or the one CPU engine); all rails if
-    /// every NIC is equally near.
+    /// For each target at the peer (a GPU, or the one CPU engine): the nearest rails, or all rails
+    /// if every NIC is equally near.
     pub targets: Vec<Vec<RailId>>,
 }
 
@@ -48,7 +48,7 @@ pub enum RailsError {
         /// Number of rails.
         rails: usize,
     },
-    /// Connections of one rail disagree about its NIC, or a connection's rail does not exist.
+    /// Connections of one rail have different NICs, or a connection's rail does not exist.
     #[error("connection {connection}: {what}")]
     Connection {
         /// Index of the connection.
@@ -58,18 +58,18 @@ pub enum RailsError {
     },
 }
 
-/// Report of a rail.
+/// State and counts of a rail, for a report.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct RailReport {
     /// The rail.
     pub rail: RailId,
     /// State of the rail.
     pub state: RailState,
-    /// H(x): latency times occupancy.
+    /// The rail's score: latency factor times occupancy factor.
     pub score: Score,
-    /// The latency factor alone.
+    /// The latency factor.
     pub latency: Score,
-    /// Bytes assigned and not retired.
+    /// Bytes of samples assigned to the rail and not yet retired.
     pub assigned_bytes: u64,
     /// Bytes of samples answered over the rail.
     pub delivered_bytes: u64,
@@ -86,9 +86,9 @@ struct Rail {
     standing: RailStanding,
     average: Average,
     window: RateWindow,
-    /// The peer's score of the rail.
+    /// The rail's score as the peer measures and reports it.
     peers_score: Score,
-    /// Below 1 if the rail's baseline exceeds the permitted spread.
+    /// Factor on `average`: below 1 if the rail's baseline exceeds the permitted spread.
     bias: f32,
     picked_ns: u64,
     picked: u64,
@@ -103,7 +103,7 @@ impl Rail {
     }
 }
 
-/// The rails, and the index of the next in turn.
+/// Some rails of a peer, and the index of the next rail in turn.
 #[derive(Clone, Debug)]
 struct RailGroup {
     rails: Box<[RailId]>,
@@ -151,7 +151,7 @@ pub(crate) struct PeerRails {
     rails: Box<[Rail]>,
     scored: ScoredRails,
     meters: Meters,
-    /// All rails, for the turn at this end.
+    /// All rails; its turn chooses the rail at this end.
     all: RailGroup,
     targets: Box<[RailGroup]>,
     far: Score,
@@ -220,7 +220,7 @@ impl PeerRails {
         &self.meters
     }
 
-    /// Sets the health of the peer's interior, as the peer reports it.
+    /// Sets the health of the peer's interior to the score that the peer reports.
     pub(crate) fn set_far(&mut self, score: Score) {
         self.far = score;
     }
@@ -232,8 +232,8 @@ impl PeerRails {
         }
     }
 
-    /// Records that a rail is up, for the first time or again. A failed rail takes only probes
-    /// until its hold is over.
+    /// Records that a rail is up, for the first time or again. After a failure, the rail takes only
+    /// probes until its hold time is over.
     pub(crate) fn restored(&mut self, now: u64, rail: RailId, on_change: &mut dyn FnMut(Change)) {
         let Some(r) = self.rails.get_mut(rail.index()) else {
             return;
@@ -241,7 +241,7 @@ impl PeerRails {
         let from = r.standing.state;
         r.standing.restore(now);
         if r.standing.state != from {
-            // Measurements from before the loss do not apply to the restored rail.
+            // Discard measurements from before the loss.
             r.average = Average::new(now);
             r.peers_score = Score::ONE;
             self.changed(now, rail, from, on_change);
@@ -304,9 +304,9 @@ impl PeerRails {
         })
     }
 
-    /// Chooses the rail for a sample of `len` bytes to a target and counts its bytes as assigned:
-    /// the caller must report them as completed or taken back. `takes` returns whether a rail has
-    /// room now. `None` if no rail that is up has room.
+    /// Chooses the rail for a sample of `len` bytes to a target and counts the bytes as assigned.
+    /// The caller must later report the sample as completed or taken back. `takes` returns whether
+    /// a rail has room now. `None` if no suitable rail has room.
     ///
     /// Allocates nothing; visits every rail.
     pub(crate) fn pick(
@@ -348,7 +348,7 @@ impl PeerRails {
         };
         let source = turn(&mut self.all)?;
         let target = match self.targets.get_mut(target) {
-            // The rail in turn is the target's own: the target needs no second one.
+            // If the rail in turn at this end is the target's own rail, both ends use it.
             Some(own) if own.has(source.0) => Some(source),
             own => own.and_then(turn),
         };
@@ -366,7 +366,7 @@ impl PeerRails {
         self.meters[rail.index()].assign(len);
     }
 
-    /// Updates the scores of the rails in service with their bytes in flight.
+    /// Computes the scores of the rails in service from latency factor and assigned bytes.
     fn score_all(&mut self) {
         let (rails, meters) = (&self.rails, &self.meters);
         self.scored.set(|rail| {
@@ -376,8 +376,8 @@ impl PeerRails {
         });
     }
 
-    /// Returns the next rail due for a probe: up, without bytes in flight, and unused for the
-    /// interval.
+    /// Returns the next rail due for a probe: up, without assigned bytes, and not used for the
+    /// probe interval.
     fn due(&mut self, now: u64, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         let n = self.rails.len();
         let due = (0..n).map(|i| (self.probe_at + i) % n).find(|i| {
@@ -391,7 +391,7 @@ impl PeerRails {
         Some(RailId(due as u8))
     }
 
-    /// Returns the best rail with room: in service, or merely up if no rail is in service.
+    /// Returns the best rail with room that is in service, or merely up if no rail is in service.
     fn any(&self, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         let in_service = self.scored.best(&takes).map(|(rail, _)| rail);
         in_service.or_else(|| {
@@ -411,7 +411,7 @@ impl PeerRails {
         })
     }
 
-    /// Folds the measurements into the scores, if a tick is due. Frequent calls are cheap.
+    /// Folds the measurements into the scores, if a tick is due; otherwise costs one comparison.
     pub(crate) fn tick(&mut self, now: u64, on_change: &mut dyn FnMut(Change)) {
         if now < self.next_tick_ns {
             return;
@@ -458,8 +458,8 @@ impl PeerRails {
             .1
     }
 
-    /// Compares the rails' baselines in one size class per tick. A rail beyond the permitted spread
-    /// was slow from the start.
+    /// Compares the rails' baselines in one size class per tick, and lowers the latency factor of
+    /// rails beyond the permitted spread: they were slow from the start.
     fn compare_baselines(&mut self) {
         self.class_of = (self.class_of + 1) % self.rails.len();
         let class = self.meters[self.class_of].gauge.last_class();

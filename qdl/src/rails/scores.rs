@@ -9,20 +9,20 @@
 //!
 //! *Network time* is the round trip minus the accelerator's residence. The *baseline* of a size
 //! class is the rail's own unloaded network time. The first (warm-up) sample sets it; each faster
-//! sample lowers it by a quarter of the difference. Nothing raises it, so a rail that is slow for
-//! long keeps a low score. A network time of three baselines is a latency factor of 1/3.
+//! sample lowers it by a quarter of the difference. No sample raises it, so a rail that stays slow
+//! keeps a low score. Three baselines of network time give a latency factor of 1/3.
 //!
-//! Bytes assigned to the same rail earlier delay a sample through no fault of the rail. Their time
-//! at the rail's highest observed rate counts as expected. So a busy rail compares with an idle
-//! one, and a rail at a tenth of its rate has a factor of a tenth under any load.
+//! *Own queue* is the bytes assigned to the same rail earlier. Their time at the rail's highest
+//! observed *rate* counts as expected. So a busy rail compares with an idle rail, and a rail at a
+//! tenth of its rate has a factor of 1/10 under any load.
 //!
-//! The EWMA has a time constant of 20 ms by default. No single sample weighs more than a
-//! quarter, so one slow sample is no congestion. The published value moves in steps of 1/32, and
-//! only once the average has clearly left its step: nearly equal rails have equal scores.
+//! The EWMA has a time constant of 20 ms by default. No single sample weighs more than a quarter,
+//! so one slow sample is no congestion. The published value moves in steps of 1/32, with
+//! hysteresis, so that nearly equal rails have equal scores.
 //!
-//! *W* is the bytes in flight on a rail without queueing: its highest observed rate times its
-//! shortest baseline, and at least its longest sample. Assigned bytes count from the decision,
-//! before the post, so a burst does not overload the rail that was best at its begin.
+//! *W* is the bytes in flight on a rail without queueing: the rail's highest observed rate times
+//! its shortest baseline, and at least its longest sample. Assigned bytes count from the decision,
+//! before the post, so a burst does not overload the rail that was best at the burst's begin.
 //!
 //! [`Interior`] is the score of a node's interior, from the times of copies across it.
 
@@ -40,28 +40,28 @@ const CLASSES: usize = 4 * 32;
 
 /// A ratio of 1 in [`Gauge::seen`].
 const FULL: u64 = 1 << 16;
-/// Bits of [`Gauge::seen`] for the sum of ratios; the other bits count them.
+/// Bits of [`Gauge::seen`] for the sum of ratios; the upper bits hold the number of ratios.
 const SUM_BITS: u32 = 40;
 
-/// Returns the size class of a length in bytes: four per octave. Each class has its baseline and
-/// its warm-up of connections.
+/// Returns the size class of a length in bytes: four per octave. Each class has its own baseline,
+/// and the warm-up sends a sample of each class.
 pub fn size_class(len: u32) -> usize {
     let len = len.max(4);
     let octave = len.ilog2();
     (octave as usize) << 2 | (len >> (octave - 2) & 3) as usize
 }
 
-/// Ratios of network times to the baselines of their size classes. One thread writes without
-/// waiting, another thread folds.
+/// Ratios of the expected to the measured network time of samples. Threads that observe never wait;
+/// a second thread folds.
 #[derive(Debug)]
 pub(crate) struct Gauge {
-    /// Nanoseconds for each class; 0 without a sample.
+    /// Baseline of each size class in nanoseconds; 0 without a sample.
     baselines: Box<[AtomicU32]>,
     /// Count and sum of ratios since the last fold, in one word for an atomic swap.
     seen: AtomicU64,
-    /// Class of the last sample.
+    /// Size class of the last sample.
     class: AtomicU32,
-    /// Minimum of all baselines.
+    /// Minimum of all baselines, in nanoseconds.
     shortest: AtomicU32,
 }
 
@@ -77,19 +77,19 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    /// Records a network time of `len` bytes in nanoseconds.
+    /// Records that a sample of `len` bytes had a network time of `ns` nanoseconds.
     pub(crate) fn observe(&self, len: u32, ns: u64) {
         self.observe_behind(len, ns, 0);
     }
 
-    /// Like [`Self::observe`], with `queue_ns` of the time expected because of earlier bytes.
+    /// Like [`Self::observe`], with `queue_ns` expected in addition for bytes assigned earlier.
     fn observe_behind(&self, len: u32, ns: u64, queue_ns: u64) {
         let ns = u32::try_from(ns.max(1)).unwrap_or(u32::MAX);
         let class = size_class(len);
         let cell = &self.baselines[class];
         let base = match cell.load(Ordering::Relaxed) {
             0 => ns,
-            // Rounded up, so that a difference below 4 still lowers the baseline.
+            // Round up, so that a difference below 4 ns still lowers the baseline.
             old if ns < old => old - (old - ns).div_ceil(4),
             old => old,
         };
@@ -114,7 +114,7 @@ impl Gauge {
         self.class.load(Ordering::Relaxed) as usize
     }
 
-    /// Returns the mean ratio and the count since the last call.
+    /// Returns the mean and the number of the ratios since the last call; `None` without ratios.
     fn take(&self) -> Option<(f32, u32)> {
         if self.seen.load(Ordering::Relaxed) == 0 {
             return None;
@@ -134,7 +134,7 @@ pub(super) struct Average {
 
 /// Steps per unit of a published average.
 const STEPS: f32 = 32.0;
-/// Below this value the average is published exactly, because a step is a large part of it.
+/// Averages below this value are published exactly, because a step would be a large part of them.
 const RAW_BELOW: f32 = 0.25;
 
 impl Average {
@@ -151,7 +151,7 @@ impl Average {
         self.steady
     }
 
-    /// Folds the gauge's ratios, if there are any.
+    /// Folds the ratios of `gauge` into the average, if there are any.
     pub(crate) fn fold(&mut self, now: u64, ewma_ns: u64, gauge: &Gauge) {
         let Some((mean, count)) = gauge.take() else {
             return;
@@ -172,15 +172,15 @@ impl Average {
 /// Measurements of one rail, written by the threads that post and those that complete.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Ratios of network times to baselines.
+    /// Ratios of expected to measured network times.
     pub gauge: Gauge,
-    /// Bytes assigned and not retired.
+    /// Bytes assigned to the rail and not yet retired.
     assigned: CachePadded<AtomicU64>,
     /// Bytes delivered by completed samples.
     delivered: AtomicU64,
-    /// Length of the longest sample.
+    /// Length of the longest sample so far, in bytes.
     longest: AtomicU32,
-    /// Highest rate observed, an `f32` of bytes per nanosecond; 0 before the first.
+    /// Highest observed rate in bytes per nanosecond, as bits of an `f32`; 0 before the first.
     rate: AtomicU32,
 }
 
@@ -198,7 +198,7 @@ impl Meter {
     }
 
     /// Records a response over the rail: retires the sample's `len` bytes and records `network_ns`,
-    /// the round trip minus the residence. Only the rail's own thread calls it.
+    /// the round trip minus the residence. Called on NIC threads.
     pub(super) fn complete(&self, len: u32, network_ns: u64) {
         self.gauge
             .observe_behind(len, network_ns, self.queue_ns(len));
@@ -206,7 +206,7 @@ impl Meter {
         self.retire(len);
     }
 
-    /// Returns the nanoseconds that assigned bytes except `len` take at the highest rate observed.
+    /// Returns the nanoseconds of the assigned bytes less `len`, at the highest observed rate.
     pub(super) fn queue_ns(&self, len: u32) -> u64 {
         let rate = f32::from_bits(self.rate.load(Ordering::Relaxed));
         let others = self.assigned().saturating_sub(u64::from(len));
@@ -219,7 +219,7 @@ impl Meter {
 
     /// Returns the bytes assigned to the rail and not retired.
     pub(crate) fn assigned(&self) -> u64 {
-        // Another thread may see a retirement before its assignment.
+        // A thread may see a retirement before its assignment, and the count wrapped below 0.
         let bytes = self.assigned.load(Ordering::Relaxed);
         if bytes > i64::MAX as u64 { 0 } else { bytes }
     }
@@ -230,7 +230,7 @@ impl Meter {
     }
 }
 
-/// The highest rate observed, and W.
+/// The highest observed rate of a rail, and W (module documentation).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateWindow {
     since_ns: u64,
@@ -262,7 +262,7 @@ impl RateWindow {
         self.bytes = longest.max(self.rate * base as f32);
     }
 
-    /// Returns the occupancy factor.
+    /// Returns the occupancy factor, W / (W + assigned bytes).
     pub(crate) fn occupancy(&self, meter: &Meter) -> f32 {
         let w = self
             .bytes
@@ -271,8 +271,8 @@ impl RateWindow {
     }
 }
 
-/// Health of a node's interior, from the times of copies across it (on an accelerator, from the
-/// NIC's side to GPU memory). An accelerator measures its own and reports it to its peers.
+/// Health of a node's interior, from the times of copies across the node: on an accelerator, from
+/// the NIC's side to GPU memory. An accelerator reports this score to its peers.
 #[derive(Debug)]
 pub struct Interior {
     gauge: Gauge,
@@ -280,7 +280,7 @@ pub struct Interior {
 }
 
 impl Interior {
-    /// Creates an interior of full health, until copies are observed.
+    /// Creates an interior with a score of 1 until copies are observed.
     pub fn new(now: u64) -> Self {
         Interior {
             gauge: Gauge::default(),

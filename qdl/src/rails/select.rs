@@ -1,9 +1,9 @@
-//! The choice of a rail by the policies by health, from the scores of a sample's paths, including
-//! the crossing of the peer's node.
+//! Choice of a rail under a policy by health, from the scores of a sample's paths. A path's score
+//! includes the crossing of the peer's node.
 //!
 //! All local NICs are equally near to a sample. At the peer some rails are the target's *own*:
 //! their NIC is nearest to the target's GPU. Over any other rail the bytes also cross the peer's
-//! node, whose interior has a health `H(far)`:
+//! node, whose interior has the score `H(far)`. `H(x)` is the score of a rail x:
 //!
 //! ```text
 //! own       in on t, the target's own rail           H(t) across    over any rail x, and across
@@ -12,14 +12,14 @@
 //!
 //! The *own path* of a sample is the better of two paths: over the target's own rail in turn, and
 //! over the local rail in turn. A rail x beats the own path exactly if `H(x) > m`, where m is the
-//! own path's score divided by `H(far)`, so one number divides the rails.
+//! own path's score divided by `H(far)`. So one threshold m divides the rails.
 //! `bench/src/rails/theorem.rs` tests the theorem for local NICs that differ, too.
 
 use std::{cmp::Reverse, ops::RangeInclusive};
 
 use super::{RailId, RailPolicy, Score};
 
-/// A score for each rail in service. A search visits every rail, because a peer has few.
+/// A score for each rail in service. A search visits every rail, because a peer has few rails.
 #[derive(Clone, Debug)]
 pub(super) struct ScoredRails(Box<[Option<Score>]>);
 
@@ -53,7 +53,7 @@ impl ScoredRails {
         fitting.max_by_key(|(_, score)| *score)
     }
 
-    /// Returns the rail with the lowest score above `m` steps.
+    /// Returns the rail with the lowest score above `m`, a number of steps ([`Score::steps`]).
     pub(crate) fn lowest_above(&self, m: u64) -> Option<(RailId, Score)> {
         let above = self
             .iter()
@@ -61,7 +61,7 @@ impl ScoredRails {
         above.max_by_key(|(rail, score)| Reverse((*score, *rail)))
     }
 
-    /// Returns the rail after `last`, cyclically, of those whose score is within `steps`.
+    /// Returns the first rail cyclically after `last` whose score has a number of steps in `steps`.
     pub(crate) fn next_after(
         &self,
         last: RailId,
@@ -74,7 +74,7 @@ impl ScoredRails {
     }
 }
 
-/// Returns the score of a path: a product of two [`Score`]s, exact.
+/// Returns the score of a path: the exact product of two [`Score`]s, in steps squared.
 fn path_score(rail: Score, interior: Score) -> u64 {
     u64::from(rail.steps()) * u64::from(interior.steps())
 }
@@ -89,7 +89,7 @@ pub(super) struct RailPath {
 /// Both ends of a sample's paths, and the health between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
-    /// The rail in turn, of all in service.
+    /// The rail in turn among all rails in service.
     pub source: (RailId, Score),
     /// The target's own rail in turn; `None` if no own rail is in service.
     pub target: Option<(RailId, Score)>,
@@ -98,7 +98,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Returns the path over a rail of this score.
+    /// Returns the path over `rail`, whose score is `score`.
     pub(crate) fn over(&self, rail: RailId, score: Score) -> RailPath {
         let own = self.target.is_some_and(|(t, _)| t == rail);
         let interior = if own { Score::ONE } else { self.far };
@@ -108,7 +108,7 @@ impl Ends {
         }
     }
 
-    /// Returns the own path; with equal scores, over the target's own rail.
+    /// Returns the own path: the better of both; with equal scores, over the target's own rail.
     pub(crate) fn own(&self) -> RailPath {
         let source = self.over(self.source.0, self.source.1);
         match self.target.map(|(rail, score)| self.over(rail, score)) {
@@ -117,15 +117,15 @@ impl Ends {
         }
     }
 
-    /// Returns `m` in whole steps of a score, rounded down: a rail beats the own path exactly if it
-    /// has more steps.
+    /// Returns the threshold m in steps, rounded down: a rail beats the own path exactly if its
+    /// score has more steps.
     pub(crate) fn threshold(&self) -> u64 {
         // x * far > own is x > own / far, and x is an integer.
         self.own().score / u64::from(self.far.steps())
     }
 }
 
-/// Returns the path with the highest score; the own path unless another is better.
+/// Returns the path with the highest score; of equal paths, the own path.
 fn best(ends: &Ends, rails: &ScoredRails) -> RailPath {
     let own = ends.own();
     match rails
@@ -137,13 +137,13 @@ fn best(ends: &Ends, rails: &ScoredRails) -> RailPath {
     }
 }
 
-/// Returns the path over the rail with the lowest score above m; the own path without one.
+/// Takes the rail with the lowest score above [`Ends::threshold`], else the own path.
 fn best_fit(ends: &Ends, rails: &ScoredRails) -> RailPath {
     let fit = rails.lowest_above(ends.threshold());
     fit.map_or_else(|| ends.own(), |(rail, score)| ends.over(rail, score))
 }
 
-/// Returns the path over the next rail within `delta` of m in turn; the own path without one.
+/// Takes the next rail with a score within `delta` of [`Ends::threshold`], else the own path.
 fn spray(
     ends: &Ends,
     rails: &ScoredRails,

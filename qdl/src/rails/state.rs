@@ -1,4 +1,4 @@
-//! States of a rail: hysteresis around its score, and fail-back after a loss.
+//! States of a rail: hysteresis around the latency factor, and fail-back after a loss.
 //!
 //! ```text
 //!                    latency < out_below * usual, for a while
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! *Usual* is the upper median of the latency factors of the rails that are up. So load on all
-//! rails takes none out of service, and at most half the rails are congested.
+//! rails takes no rail out of service, and at most half the rails are congested.
 
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub enum RailState {
     Congested,
     /// The rail is up again after a loss: it takes only probes until the hold is over.
     Probation,
-    /// The rail is lost, or was never up (no fault).
+    /// The rail is lost with this fault, or was never up (`None`).
     Down(Option<Fault>),
 }
 
@@ -88,8 +88,8 @@ impl RailStanding {
         }
     }
 
-    /// Checks the latency factor once per tick. `may_go` is false if too many rails are out of
-    /// service.
+    /// Checks the latency factor once per tick. `may_go` is false if too many rails are congested
+    /// for one more.
     pub(crate) fn look(
         &mut self,
         now: u64,
@@ -127,7 +127,7 @@ impl RailStanding {
     }
 }
 
-/// A rail that has been back for this many hold times begins again with the first hold time.
+/// A rail that has been in service for this many hold times starts again with the first hold time.
 const FORGIVEN: u64 = 8;
 
 /// Fail-back of one rail: a rail that was out of service must stay healthy for a hold time, which
@@ -136,7 +136,7 @@ const FORGIVEN: u64 = 8;
 struct Failback {
     first_ns: u64,
     most_ns: u64,
-    /// The current hold time; 0 before the first outage.
+    /// The current hold time in nanoseconds; 0 before the first outage.
     hold_ns: u64,
     healthy_since: Option<u64>,
     back_at: Option<u64>,
@@ -153,7 +153,7 @@ impl Failback {
         }
     }
 
-    /// Records that the rail goes out of service, or fails again during the hold.
+    /// Records that the rail goes out of service, or fails again during the hold time.
     fn restart(&mut self, now: u64) {
         let forgiven = self
             .back_at

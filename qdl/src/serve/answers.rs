@@ -7,8 +7,8 @@
 //!           \--> the slot, unless it is in --> [ready] --/   but the first part alone
 //! ```
 //!
-//! A slot that answers in parts is in the queue at most once, however many parts wait. Bytes that
-//! could not be posted leave together with later bytes, so the queue is bounded.
+//! A slot whose answer leaves in parts is in the queue at most once, however many parts wait. One
+//! write carries all unposted bytes of a slot, so the queue is bounded.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ pub(super) enum Ready {
 
 /// Flag of [`Growing::state`]: the answer is complete.
 const LAST: u64 = 1 << 31;
-/// Mask of [`Growing::state`]: final bytes of the slot, header included.
+/// Mask of [`Growing::state`]: number of final bytes of the slot, header included.
 const BYTES: u64 = LAST - 1;
 
 /// Flag of [`Growing::reason`]: the control plane carries the full reason.
@@ -39,19 +39,19 @@ const CUT: u32 = LAST as u32;
 /// Most bytes of a slot that an answer in parts may use.
 pub(super) const MOST: usize = BYTES as usize;
 
-/// An answer that leaves in parts. The engine's thread writes its fields first and `state` last.
-/// The owner of the send token writes the other fields.
+/// An answer that leaves in parts. The engine's thread writes the fields up to `reason`, then
+/// `state`. The owner of the send token writes `posted`, `parts` and `sum_us`.
 #[derive(Debug, Default)]
 pub(super) struct Growing {
     imm: AtomicU32,
-    /// End of the first part.
+    /// End of the first part, as an offset in the slot.
     first: AtomicU32,
     compute_us: AtomicU32,
     /// Start of the refusal's reason within the slot, with [`CUT`]; 0 without a refusal.
     reason: AtomicU32,
-    /// Microseconds from the sample's arrival to the newest part (32 bits), [`LAST`], [`BYTES`].
+    /// [`LAST`], [`BYTES`], and above them the microseconds from sample's arrival to newest part.
     state: AtomicU64,
-    /// Whether the slot is in the queue.
+    /// Whether the slot is in [`Answers::ready`].
     queued: AtomicBool,
     posted: AtomicU32,
     parts: AtomicU32,
@@ -61,9 +61,9 @@ pub(super) struct Growing {
 /// One write of an answer in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Immediate without the flag that more parts follow.
+    /// Immediate, without the flag for further parts.
     pub imm: Imm,
-    /// Range of the slot's bytes, without the trailer.
+    /// Range of the write within the slot (`from..to`), without the trailer.
     pub from: u32,
     pub to: u32,
     /// Trailer behind the last part.
@@ -71,26 +71,26 @@ pub(super) struct Piece {
 }
 
 impl Growing {
-    /// Starts an answer whose first part ends at `first`.
+    /// Starts an answer whose first part ends at offset `first` of the slot.
     pub(crate) fn begin(&self, imm: Imm, first: u32) {
         self.imm.store(imm.bits(), Ordering::Relaxed);
         self.first.store(first, Ordering::Relaxed);
         self.reason.store(0, Ordering::Relaxed);
     }
 
-    /// Final bytes of the slot, header included; 0 before the first part.
+    /// Number of final bytes of the slot, header included; 0 before the first part.
     pub(crate) fn grown(&self) -> u32 {
         (self.state.load(Ordering::Relaxed) & BYTES) as u32
     }
 
-    /// Ends the answer at `to` with a refusal's reason in place of its rest.
+    /// Ends the answer at offset `to`, with a refusal's reason in place of the rest.
     pub(crate) fn refuse(&self, to: u32, refusal: Refusal) {
         let cut = if refusal == Refusal::Cut { CUT } else { 0 };
         self.reason.store(self.grown() | cut, Ordering::Relaxed);
         self.grow(to, 0, self.compute_us.load(Ordering::Relaxed), true);
     }
 
-    /// Marks the slot's bytes up to `to` as final.
+    /// Marks the slot's bytes up to offset `to` as final.
     pub(crate) fn grow(&self, to: u32, queue_us: u32, compute_us: u32, last: bool) {
         let residence = u64::from(queue_us.saturating_add(compute_us));
         self.compute_us.store(compute_us, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Growing {
             && self.state.swap(0, Ordering::AcqRel) & LAST != 0
     }
 
-    /// The next write, and the microseconds from the sample's arrival until it was ready.
+    /// The next write, and the microseconds from the sample's arrival until its bytes were final.
     fn next(&self) -> Option<(Piece, u64)> {
         let state = self.state.load(Ordering::Acquire);
         let (ready, residence) = ((state & BYTES) as u32, state >> 32);
@@ -182,8 +182,8 @@ impl Answers {
             Stream::First | Stream::All => slots,
         };
         Answers {
-            // A slot is granted again after its answer is posted, so one place per slot suffices.
-            // A slot with parts needs a second one, for bytes that remain while others post.
+            // A slot is granted again after its answer is posted, so one entry per slot suffices.
+            // With parts, bytes that become final during a post need a second entry.
             ready: ArrayQueue::new((slots + growing).max(1)),
             growing: (0..growing).map(|_| CachePadded::default()).collect(),
         }
@@ -194,8 +194,7 @@ impl Answers {
         self.growing.get(usize::from(slot)).map(|g| &**g)
     }
 
-    /// Queues an entry. Returns false where the queue is full, which only a slot answered twice
-    /// causes.
+    /// Queues an entry. Returns false if the queue is full: a slot was answered twice.
     pub(crate) fn push(&self, ready: Ready) -> bool {
         if let Ready::Part(slot) = ready
             && let Some(g) = self.growing(slot)
@@ -208,7 +207,7 @@ impl Answers {
         self.ready.push(ready).is_ok()
     }
 
-    /// Takes the next entry. A slot's bytes may have been posted since it was queued.
+    /// Takes the next entry. The bytes of an entry's slot may have been posted already.
     pub(crate) fn pop(&self) -> Option<Ready> {
         // Check for emptiness first, since a pop of an empty queue costs a fence.
         if self.ready.is_empty() {
@@ -248,9 +247,8 @@ impl Answers {
         }
     }
 
-    /// Discards an entry and its later parts. Returns true for an answer or its end, once per
-    /// answer, even if the slot is queued again meanwhile. Only the owner of the send token may
-    /// call it.
+    /// Discards an entry. Returns true if this discards a complete answer: once per answer, even if
+    /// the slot is queued again meanwhile. Only the owner of the send token may call it.
     pub(crate) fn give_up(&self, ready: Ready) -> bool {
         match ready {
             Ready::Whole { .. } => true,

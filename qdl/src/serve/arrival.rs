@@ -1,4 +1,4 @@
-//! One sample that has arrived and waits for the engine, from any origin.
+//! A sample that has arrived from the fabric or from LoadGen and waits for the engine.
 
 use std::{fmt, sync::Arc};
 
@@ -12,15 +12,15 @@ pub struct Finished {
     pub ticket: u64,
     /// Bytes of the response that the engine wrote to the output.
     pub len: u32,
-    /// Microseconds between arrival and the start of its batch.
+    /// Microseconds from the sample's arrival to the start of its batch.
     pub queue_us: u32,
-    /// Microseconds that its batch spent in the engine.
+    /// Microseconds that the sample's batch spent in the engine.
     pub compute_us: u32,
-    /// Parts sent before, where the answer leaves in parts.
+    /// Parts of the answer sent before; zero for an answer in one piece.
     pub sent: Sent,
 }
 
-/// Parts of an answer that have been sent.
+/// Totals of the parts of an answer sent so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Bytes of the output sent.
@@ -40,9 +40,9 @@ pub struct Part {
     pub from: u32,
     /// End offset; greater than `from`.
     pub to: u32,
-    /// Microseconds from arrival until the engine took the sample.
+    /// Microseconds from the sample's arrival until the engine took the sample.
     pub queue_us: u32,
-    /// Microseconds from then until this part.
+    /// Microseconds from when the engine took the sample until this part was final.
     pub compute_us: u32,
 }
 
@@ -50,34 +50,33 @@ pub struct Part {
 /// a single-process run.
 pub trait Origin: Send + Sync {
     /// Sends responses of this origin's samples, up to a whole batch per call, so that one doorbell
-    /// suffices. The origin owns the outputs from then on.
+    /// suffices. From the call on, the origin owns the outputs.
     fn respond(&self, finished: &[Finished]);
 
-    /// Sends a refusal in place of the answer, or of its rest: the sample cannot be run, or its run
-    /// failed. The connection and its other samples go on.
+    /// Sends a refusal in place of an answer or of its unsent rest: the engine could not run the
+    /// sample. The connection and its other samples go on.
     fn refuse(&self, ticket: u64, why: &str);
 
-    /// Records that a sample was dropped without answer or refusal: the origin is gone
-    /// ([`Origin::is_gone`]), or the engine failed. Each sample ends with exactly one call of
+    /// Records that a sample was dropped without answer or refusal, because the origin is gone
+    /// ([`Origin::is_gone`]) or the engine failed. Each sample ends with exactly one call of
     /// [`Origin::respond`], [`Origin::refuse`] or this method.
     fn dropped(&self, ticket: u64) {
         let _ = ticket;
     }
 
-    /// Sends a part of an answer; more parts follow, and [`Origin::respond`] comes with the last.
-    /// The origin owns the output up to [`Part::to`] from then on. Called only where
-    /// [`Origin::stream`] asks for parts, and in order for each sample.
+    /// Sends a part of an answer, but not the last part, which [`Origin::respond`] sends. From the
+    /// call on, the origin owns the output up to [`Part::to`]. Called only if [`Origin::stream`]
+    /// asks for parts, and in order for each sample.
     fn part(&self, part: &Part) {
         let _ = part;
     }
 
-    /// Parts in which the origin wants answers.
+    /// Whether the origin wants answers in parts, and in which.
     fn stream(&self) -> Stream {
         Stream::None
     }
 
-    /// Whether responses can no longer be delivered: a thread that works on a sample of this origin
-    /// drops it.
+    /// Whether responses can no longer be delivered. Threads then drop this origin's samples.
     fn is_gone(&self) -> bool {
         false
     }
@@ -88,11 +87,11 @@ pub trait Origin: Send + Sync {
     }
 }
 
-/// One sample: its input in the slot where it landed, and room for its output where it is sent
-/// from.
+/// One sample: the input in the slot where the fabric stored it, and an output buffer that the
+/// origin sends from.
 ///
-/// Dropping an arrival without an answer leaves its slot in use until its connection ends, as must
-/// happen when the connection is gone. The origin counts the drop ([`Origin::dropped`]).
+/// An arrival dropped without an answer leaves its slot in use until its connection ends. Drop
+/// arrivals so only if the connection is lost. The origin counts the drop ([`Origin::dropped`]).
 pub struct Arrival {
     input: *const u8,
     len: u32,
@@ -102,12 +101,12 @@ pub struct Arrival {
     arrived_ns: u64,
     /// The input lies in a device's memory.
     on_device: bool,
-    /// The origin has learned of the sample's end, or the current call tells it.
+    /// The origin has got the response or refusal, or gets it from the current call.
     ended: bool,
     origin: Arc<dyn Origin>,
 }
 
-// SAFETY: this arrival alone owns both addresses (see `new`), and any thread may use them.
+// SAFETY: `new` promises that only this arrival accesses both ranges; any thread may access them.
 unsafe impl Send for Arrival {}
 // SAFETY: `&Arrival` gives only shared access to the input, which no thread writes.
 unsafe impl Sync for Arrival {}
@@ -139,54 +138,54 @@ impl Arrival {
         }
     }
 
-    /// Marks the input as device memory ([`Region::of_device`](fabric::Region::of_device)), where
-    /// `on_device` is true. The promise of [`Arrival::new`] then holds for the device, and this
-    /// process does not dereference the input's address.
+    /// With `on_device`, marks the input as device memory
+    /// ([`Region::of_device`](fabric::Region::of_device)). The promise of [`Arrival::new`] then
+    /// holds for the device, and this process does not dereference the input's address.
     #[must_use]
     pub fn on_device(mut self, on_device: bool) -> Self {
         self.on_device = on_device;
         self
     }
 
-    /// Whether the input lies in a device's memory: only its address and length are usable here.
+    /// Whether the input lies in a device's memory: this process knows only its address and length.
     pub fn is_on_device(&self) -> bool {
         self.on_device
     }
 
-    /// The sample's bytes, at their true length; empty where they lie in a device's memory.
+    /// The sample's bytes, at their true length; empty if the input lies in a device's memory.
     pub fn input(&self) -> &[u8] {
         if self.on_device {
             return &[];
         }
-        // SAFETY: the caller of `new` promised it.
+        // SAFETY: the caller of `new` promised that `input` is readable for `len` bytes.
         unsafe { std::slice::from_raw_parts(self.input, self.len as usize) }
     }
 
-    /// True length of the input in bytes, in any memory.
+    /// True length of the input in bytes, in host or device memory.
     pub fn input_len(&self) -> usize {
         self.len as usize
     }
 
-    /// Address of the input. Samples form a run where their addresses differ by the sample size.
+    /// Address of the input. Samples are contiguous if their addresses differ by the sample size.
     pub fn address(&self) -> usize {
         self.input as usize
     }
 
-    /// Room for the response.
+    /// Output buffer for the response.
     pub fn output(&mut self) -> &mut [u8] {
-        // SAFETY: the caller of `new` promised it; `&mut self` makes the access exclusive.
+        // SAFETY: `new` promises `capacity` writable bytes; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.output, self.capacity as usize) }
     }
 
-    /// The room from byte `at` on; empty beyond its end. The origin may read earlier parts
+    /// The output buffer from byte `at` on; empty beyond its end. The origin may read earlier parts
     /// ([`Origin::part`]) while the caller writes behind them.
     pub fn output_from(&mut self, at: usize) -> &mut [u8] {
         let at = at.min(self.capacity as usize);
-        // SAFETY: the caller of `new` promised it for all of the room, of which this is the end.
+        // SAFETY: `new` promises `capacity` writable bytes, and `at` is at most `capacity`.
         unsafe { std::slice::from_raw_parts_mut(self.output.add(at), self.capacity as usize - at) }
     }
 
-    /// Length of the room in bytes.
+    /// Length of the output buffer in bytes.
     pub fn output_len(&self) -> usize {
         self.capacity as usize
     }
@@ -201,7 +200,7 @@ impl Arrival {
         self.arrived_ns
     }
 
-    /// Refuses the sample ([`Origin::refuse`]). The origin owns the output from then on.
+    /// Refuses the sample ([`Origin::refuse`]). From the call on, the origin owns the output.
     pub fn refuse(mut self, why: &dyn fmt::Display) {
         self.ended = true;
         let (origin, ticket) = (Arc::clone(&self.origin), self.ticket);
@@ -210,7 +209,7 @@ impl Arrival {
         origin.refuse(ticket, &why.to_string());
     }
 
-    /// Answers the sample alone ([`Origin::respond`]). The origin owns the output from then on.
+    /// Answers one sample ([`Origin::respond`]). From the call on, the origin owns the output.
     pub fn respond(mut self, finished: &Finished) {
         self.ended = true;
         let origin = Arc::clone(&self.origin);
@@ -219,7 +218,7 @@ impl Arrival {
         origin.respond(std::slice::from_ref(finished));
     }
 
-    /// Destination of the response.
+    /// The origin that gets the response.
     pub fn origin(&self) -> &Arc<dyn Origin> {
         &self.origin
     }
@@ -239,16 +238,16 @@ impl fmt::Debug for Arrival {
     }
 }
 
-/// Sends the responses of a batch to their origins, with one call per run of the same origin.
+/// Sends the responses of a batch to their origins, with one call per sequence of equal origins.
 ///
-/// `scratch` is cleared and reused, so it allocates no memory once it has grown.
+/// Clears and reuses `scratch`, so a warm `scratch` costs no allocation.
 pub fn respond_all(
     batch: impl IntoIterator<Item = (Arrival, Finished)>,
     scratch: &mut Vec<Finished>,
 ) {
     scratch.clear();
-    // The first arrival of a run keeps the origin alive and is not used otherwise. Later arrivals
-    // of the run are dropped in the loop.
+    // The first arrival of a sequence keeps the origin alive and is not used otherwise. The loop
+    // drops the sequence's later arrivals.
     let mut current: Option<Arrival> = None;
     for (mut arrival, finished) in batch {
         arrival.ended = true;
@@ -276,8 +275,8 @@ pub trait Service: Send + Sync {
     /// its duration delays every connection of the NIC.
     fn arrived(&self, arrivals: &mut Vec<Arrival>);
 
-    /// Registers memory of samples with a device. Called once per region, before its first sample,
-    /// on a separate thread, so that it may take long.
+    /// Registers a region of sample memory with a device. Called once per region, before its first
+    /// sample, on a separate thread, so this call may take long.
     fn memory(&self, inputs: &Arc<Region>) {
         let _ = inputs;
     }

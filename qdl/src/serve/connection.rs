@@ -25,13 +25,14 @@ use crate::{
     },
 };
 
-/// Parts in a connection's queue above which its NIC thread has no core: the engine's thread posts.
+/// Length of a connection's queue above which its NIC thread seems to have no core.
 const CROWD: usize = 64;
 
 /// Settings of a connection, requested by the frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeConnectionCfgs {
-    /// Session of the connection; successive frontends use the same connection numbers and epochs.
+    /// Session of the connection; distinguishes frontends, which reuse connection numbers and
+    /// epochs.
     pub session: u64,
     /// The frontend's index of the connection.
     pub connection: u16,
@@ -58,7 +59,7 @@ impl ServeConnectionCfgs {
             .checked_mul(self.slots)
     }
 
-    /// Bytes of a response slot that an output may use.
+    /// Bytes of a response slot that an output may use; `None` if the stride is too small.
     fn capacity(&self) -> Option<usize> {
         let (own, most) = match self.stream {
             Stream::None => (RESPONSE_HEADER_BYTES, u32::MAX as usize),
@@ -75,16 +76,16 @@ pub struct Received {
     pub arrived: u64,
     /// Sleeps of the thread that the connection's descriptor ended.
     pub wakeups: u64,
-    /// What the fabric counted.
+    /// Counts of the fabric.
     pub fabric: FabricCounts,
 }
 
-/// Callback that receives the full reason of a refusal, by slot and use count, and whether the slot
-/// holds only a part of the reason.
+/// Callback for a refusal: slot and use count, full reason, and whether the response holds only a
+/// part of the reason.
 pub(crate) type OnReason = dyn Fn(Imm, &str, bool) + Send + Sync;
 
 /// This node's end of a connection. Each [`Arrival`] holds a reference, so the slots stay mapped
-/// until no batch reads them. [`ServeConnection::readers`] counts these arrivals.
+/// until no batch reads them. [`ServeConnection::readers`] counts the arrivals.
 pub struct ServeConnection {
     pub(super) cfgs: ServeConnectionCfgs,
     pub(super) window: Window,
@@ -92,9 +93,9 @@ pub struct ServeConnection {
     pub(super) send: SendHalf,
     /// Responses that are not posted yet.
     pub(super) answers: Answers,
-    /// The thread that polls the connection and posts the queue.
+    /// The NIC thread that polls the connection and posts `answers`.
     nic: OnceLock<NicThreadHandle>,
-    /// Responses can no longer be delivered.
+    /// Whether the connection is lost, so that responses can no longer be delivered.
     gone: AtomicBool,
     /// Callback for refusals.
     reasons: OnceLock<Box<OnReason>>,
@@ -102,7 +103,7 @@ pub struct ServeConnection {
     pub(super) refused: AtomicU64,
     pub(super) parts: AtomicU64,
     late: AtomicU64,
-    /// Final once the local side is destroyed.
+    /// Set when the local side is destroyed.
     received: Mutex<Received>,
 }
 
@@ -115,8 +116,8 @@ impl ServeConnection {
         Self::on_nodes(cfgs, &[], None)
     }
 
-    /// As [`ServeConnection::new`], on these NUMA nodes, with request slots in existing memory
-    /// `slots`, such as a GPU's, where given.
+    /// Like [`ServeConnection::new`], with memory on the NUMA nodes `nodes`. The request slots lie
+    /// in `slots`, if given, such as a GPU's memory.
     ///
     /// # Errors
     /// [`RegionError`] when `slots` is too small, or the memory cannot be mapped.
@@ -192,8 +193,8 @@ impl ServeConnection {
         self.responded.load(Ordering::Relaxed)
     }
 
-    /// Parts of responses handed to the fabric, with parts to follow. Like the other counts it may
-    /// be read at any time without delaying a sender.
+    /// Parts of responses handed to the fabric, without last parts. Reading this count, like the
+    /// others, delays no sender.
     pub(crate) fn parts(&self) -> u64 {
         self.parts.load(Ordering::Relaxed)
     }
@@ -208,23 +209,23 @@ impl ServeConnection {
         let _ = self.reasons.set(hear);
     }
 
-    /// Samples without an answer: dropped, or answered after the connection was gone.
+    /// Samples whose answer was not delivered: dropped, or answered after the connection was lost.
     pub(crate) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Counts of its sending half, once its links are gone: this takes the send token, and what is
-    /// ready meanwhile would stay where it is.
+    /// Counts of the sending half. Call it only once the link is gone: it takes the send token, and
+    /// responses queued meanwhile would not be posted.
     pub(crate) fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
-    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    /// Doorbells that left writes behind because the socket or queue pair was full.
     pub(crate) fn blocked(&self) -> u64 {
         self.send.counts().blocked
     }
 
-    /// Counts of its receiving half; complete once its local side is destroyed.
+    /// Counts of the receiving half; complete once the connection's local side is destroyed.
     pub(crate) fn received(&self) -> Received {
         *self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -251,8 +252,7 @@ impl ServeConnection {
         self.window.region()
     }
 
-    /// Stops sending. Returns true once the link has said goodbye; until then the caller calls
-    /// again.
+    /// Stops sending. Returns true once the link has said goodbye; call again until then.
     pub(super) fn detach(&self) -> bool {
         self.gone.store(true, Ordering::Relaxed);
         let over = self.send.finish();
@@ -265,8 +265,8 @@ impl ServeConnection {
         let _ = self.nic.set(nic.clone());
     }
 
-    /// Appends the arrival of a write, whose grant the receiving half has closed. `None` where the
-    /// slot does not exist.
+    /// Appends the arrival of a complete write to `arrivals`; the connection's receiving half has
+    /// closed the slot's grant. Returns `None` if the slot does not exist.
     pub(super) fn arrive(
         self: &Arc<Self>,
         (imm, len): (Imm, u32),
@@ -285,10 +285,10 @@ impl ServeConnection {
         let on_device = self.is_on_device();
         // The slot's grant is closed, so the peer does not write the input. `post_next` opens the
         // grant only after it has posted the response. By then the arrival has ended (`respond`),
-        // and only the kernel or the NIC reads the output. A peer that writes earlier breaks the
-        // connection, or after that moment spoils its own response. Parts leave while the arrival
-        // lives: its owner writes only behind the bytes given to `part`. The header before the
-        // output and the trailer behind it do not belong to the arrival.
+        // and only the kernel or the NIC reads the output. A peer's write without a grant breaks
+        // the connection; one after the new grant can spoil only the peer's own response. Parts
+        // leave while the arrival lives: its owner writes only behind the bytes passed to `part`.
+        // The header before the output and the trailer behind it do not belong to the arrival.
         // SAFETY: `at` checked both ranges, in regions that `self` keeps alive, and the arrival
         // keeps `self` alive. While it lives, no other thread writes the input or its part of the
         // output, as explained above.
@@ -307,8 +307,8 @@ impl ServeConnection {
         Some(())
     }
 
-    /// Posts ready responses, or leaves them to the owner of the token. Returns whether it did any
-    /// work.
+    /// Posts ready responses, or leaves them to the owner of the send token. Returns whether this
+    /// call did any work.
     pub(super) fn post(&self) -> bool {
         self.send.post(&mut Responses::new(self, &[]))
     }
@@ -318,14 +318,14 @@ impl ServeConnection {
         !self.answers.is_empty() && !self.send.is_blocked()
     }
 
-    /// Whether queued parts are left to the NIC thread: it is awake, and few enough parts wait to
-    /// show that it has a core.
+    /// Whether the NIC thread posts the queued parts: the thread is awake, and the queue is short
+    /// enough to show that the thread has a core.
     fn leaves_parts(&self) -> bool {
         let is_awake = |nic: &NicThreadHandle| !nic.is_asleep();
         self.nic.get().is_some_and(is_awake) && self.answers.waiting() <= CROWD
     }
 
-    /// Limits an output's length to its slot's capacity.
+    /// Limits an output's length to the slot's capacity.
     fn within(&self, len: u32) -> u32 {
         let capacity = self.cfgs.capacity().unwrap_or(0);
         len.min(u32::try_from(capacity).unwrap_or(u32::MAX))
@@ -379,7 +379,7 @@ impl ServeConnection {
         usize::from(slot) * self.cfgs.response_stride
     }
 
-    /// Writes the header of a response, in one piece or of the first part.
+    /// Writes the header of a response in one piece, or of a response's first part.
     #[inline]
     fn begin(&self, imm: Imm, header: &ResponseHeader) {
         let offset = self.output_offset(imm.slot());
@@ -441,7 +441,7 @@ impl Origin for ServeConnection {
         while !why.is_char_boundary(fits) {
             fits -= 1;
         }
-        // Do not end within a word, unless that costs half of the text.
+        // Do not cut within a word, unless a cut at a blank loses half of the text.
         let (head, rest) = why.split_at(fits);
         if head.ends_with(char::is_alphanumeric)
             && rest.starts_with(char::is_alphanumeric)
@@ -497,7 +497,7 @@ impl Origin for ServeConnection {
     fn respond(&self, finished: &[Finished]) {
         let mut responses = Responses::new(self, finished);
         self.send.post(&mut responses);
-        // A second thread holds the token, or the fabric was full.
+        // These were not posted: a second thread holds the token, or the fabric was full.
         let left = responses.direct.as_slice();
         if !left.is_empty() {
             left.iter().for_each(|f| self.queue(self.ready(f)));
@@ -524,7 +524,7 @@ struct Responses<'a> {
     answered: u64,
     /// Refusals posted in this burst.
     refused: u64,
-    /// Parts with parts to follow, posted in this burst.
+    /// Parts other than last parts, posted in this burst.
     parts: u64,
 }
 
@@ -539,7 +539,7 @@ impl<'a> Responses<'a> {
         }
     }
 
-    /// Posts the next write of `ready`; `None` where its bytes were posted already.
+    /// Posts the next write of `ready`; `None` if the bytes were posted already.
     fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Result<bool, Box<Broken>>> {
         let c = self.connection;
         let (slot, posted, ends, refused) = match ready {
@@ -590,8 +590,7 @@ impl<'a> Responses<'a> {
         Some(match posted {
             Ok(()) => {
                 if ends {
-                    // Not earlier: the frontend may use the slot again as soon as it has the
-                    // response.
+                    // Not before the post: from the grant on, the frontend may write the slot.
                     c.window.grants().open(slot);
                     self.answered += u64::from(!refused);
                     self.refused += u64::from(refused);

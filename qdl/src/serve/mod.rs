@@ -6,9 +6,9 @@
 //!   frontend  <------------------- Tx::flush <------- the connection's send token <-----+
 //! ```
 //!
-//! An [`Arrival`] borrows a slot of its connection: the engine reads the sample in the slot where
-//! it landed, and writes the response where it is sent from. An engine that produces its answer
-//! step by step passes final bytes to [`Origin::part`] and goes on writing behind them.
+//! An [`Arrival`] borrows a slot of its connection. The engine reads the sample in that slot, and
+//! writes the response into the memory that the fabric sends. An engine that produces an answer
+//! step by step passes final bytes to [`Origin::part`] and writes on behind them.
 //!
 //! A service that answers each sample with the sum of its bytes:
 //!
@@ -109,7 +109,7 @@ pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
 
 #[derive(Debug, Default)]
 pub(crate) struct NicCounts {
-    /// Connections attached, or about to be.
+    /// Connections attached or in preparation.
     connections: AtomicUsize,
     arrived: AtomicU64,
     received: Mutex<FabricCounts>,
@@ -120,7 +120,7 @@ pub(crate) struct NicCounts {
 pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
-    /// Counts of the receiving halves; a connection is added when it ends.
+    /// Counts of the receiving halves of connections that have ended.
     pub received: FabricCounts,
     /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
@@ -139,7 +139,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one NIC thread for each entry. All deliver to `service`.
+    /// Starts one NIC thread for each entry of `nics`. All threads pass arrivals to `service`.
     ///
     /// # Errors
     /// No thread or descriptor is left.
@@ -152,7 +152,7 @@ impl Server {
         Server::with_crew(nics, &each, service, lost)
     }
 
-    /// Starts NIC threads by the plan, with one entry per share.
+    /// Starts NIC threads by the plan; `shares` has one entry per share.
     ///
     /// # Errors
     /// No thread or descriptor is left, or the plan does not fit `shares`.
@@ -162,7 +162,7 @@ impl Server {
         service: &Arc<dyn Service>,
         lost: &Arc<OnConnectionLost>,
     ) -> io::Result<Self> {
-        // Dropped on an error, it ends the threads that have started.
+        // On an error below, dropping `server` ends the threads that have started.
         let mut server = Server {
             handles: Vec::new(),
             inboxes: Vec::new(),
@@ -203,8 +203,8 @@ impl Server {
         NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
     }
 
-    /// Serves a connection on a NIC. A separate thread prepares its slots first, so that the NIC's
-    /// other connections do not wait.
+    /// Serves a connection on a NIC. A separate thread prepares the connection's slots first, so
+    /// that the NIC's other connections do not wait.
     pub fn attach(&self, nic_index: usize, connection: Arc<ServeConnection>, link: Link) {
         // Choose the share with the fewest connections.
         let has = |share: &usize| self.counts[*share].connections.load(Ordering::Relaxed);
@@ -231,14 +231,14 @@ impl Server {
                 cause: cause.clone(),
             };
             self.command(share, give_up());
-            // Also those that are still being prepared.
+            // Also take down connections that are still in preparation.
             self.preparers[share].pass(give_up());
         }
     }
 
     fn command(&self, share: usize, command: Command) {
         self.inboxes[share].push(command);
-        // Empty while the threads are starting.
+        // `handles` is empty while the threads are starting.
         if let Some(handle) = self.handles.get(share) {
             handle.wake();
         }
@@ -256,15 +256,15 @@ impl Server {
         total
     }
 
-    /// Work of the NIC threads so far.
+    /// Busy time and sleeps of the NIC threads so far.
     pub(crate) fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
 
-    /// Stops the NIC threads and takes every connection down. A thread that does not end within the
-    /// time limit is detached.
+    /// Stops the NIC threads and takes every connection down. Detaches a thread that does not end
+    /// within the time limit.
     pub(crate) fn stop(&self) {
-        // Stop the preparers first, so that no connection comes after the end.
+        // Stop the preparers first, so that no NIC thread gets a connection after the stop.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
         threads::join_all(preparers.collect(), threads::ENDING);
         for share in 0..self.inboxes.len() {

@@ -1,9 +1,9 @@
-//! Preparation of a connection before its NIC thread polls it: the slots' pages are touched and the
-//! engine registers them. This takes long enough to delay other connections of the NIC. So a thread
-//! beside each NIC thread, on the same cores, does it and passes the connection on.
+//! Preparation of a connection before its NIC thread polls it. A thread beside each NIC thread, on
+//! the same cores, touches the slots' pages and lets the engine register them. Then it passes the
+//! connection to the NIC thread, whose other connections have not been delayed.
 //!
-//! A connection may be given up before it is passed on. So the command to give up goes two ways: at
-//! once to the NIC thread, and through this queue, behind the connections in preparation.
+//! A connection may be given up during its preparation. So a give-up command goes directly to the
+//! NIC thread, and also through this queue, behind the connections in preparation.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use crossbeam_queue::SegQueue;
 use super::{Service, nic::Command};
 use crate::connection::{NicThreadCfgs, NicThreadHandle};
 
-/// The thread beside a NIC thread. When this is dropped, the thread passes its queue on and ends.
+/// Handle of the thread beside a NIC thread. After a drop, the thread empties its queue and ends.
 pub(super) struct Preparer {
     jobs: Mutex<Option<mpsc::Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -36,7 +36,7 @@ impl Preparer {
             .name(format!("{}-slots", thread.name))
             .spawn(move || {
                 // Where memory cannot be bound to a node, the pinned thread's first touch places
-                // it.
+                // the memory.
                 near.pin();
                 for command in queue {
                     if let Command::Attach { connection, .. } = &command {
@@ -56,7 +56,7 @@ impl Preparer {
         })
     }
 
-    /// Passes a command on behind earlier ones. After `stop` the command is dropped.
+    /// Passes a command to the NIC thread after earlier commands. Drops the command after `stop`.
     pub(crate) fn pass(&self, command: Command) {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = &*jobs {
@@ -65,7 +65,7 @@ impl Preparer {
         }
     }
 
-    /// Closes the queue. Returns the thread, which ends after its queue, for the caller to join.
+    /// Closes the queue. Returns the thread for a join: the thread ends once the queue is empty.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         *jobs = None;

@@ -7,7 +7,7 @@ use std::{
 
 use super::{Addresses, Fabric, Topology, TopologyError, parse_addresses};
 
-/// Program whose configuration is printed.
+/// Program for which the command prints a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeProgram {
     /// The frontend.
@@ -54,7 +54,7 @@ pub fn command(
         ("", _) | (_, Some(_)) => "node",
         (host, None) => host,
     };
-    // Two programs on one machine are two nodes.
+    // Two programs on one machine are two nodes, so each needs its own name.
     Ok(match node {
         NodeProgram::Frontend => topology.frontend_yaml(&format!("{host}-frontend"), fabric),
         NodeProgram::Accelerator => {

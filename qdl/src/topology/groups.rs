@@ -8,7 +8,7 @@ use super::{Nearness, Topology};
 pub(crate) struct NicGroup {
     /// Index of the GPU; `None` on a machine without GPUs.
     pub gpu: Option<usize>,
-    /// NUMA node, if known.
+    /// NUMA node of the GPU or of the NICs, if known.
     pub numa: Option<u32>,
     /// Indices of the NICs.
     pub nics: Vec<usize>,
@@ -77,7 +77,7 @@ impl Topology {
         groups
     }
 
-    /// Returns the GPU that a NIC serves; the first of several.
+    /// Returns the GPU that a NIC serves; of several GPUs, the first.
     pub(crate) fn gpu_of(&self, nic: usize) -> Option<usize> {
         let mut groups = self.nic_groups().into_iter();
         groups.find(|g| g.nics.contains(&nic))?.gpu
@@ -109,8 +109,8 @@ fn rank(n: Nearness) -> Nearness {
     }
 }
 
-/// The part of `set` for member `mine` of `of`: contiguous and as equal as possible; with fewer
-/// NICs than members, one shared NIC.
+/// Returns the part of `set` for member `mine` of `of` members: contiguous and as equal as
+/// possible. With fewer NICs than members, one shared NIC.
 fn share(set: &[usize], mine: usize, of: usize) -> Vec<usize> {
     let n = set.len();
     if n < of {

@@ -1,4 +1,4 @@
-//! Links of NICs, as far as sysfs shows them: their link layers, and whether they are down.
+//! Links of NICs, as far as sysfs shows them: link layers, and whether a link is down.
 //!
 //! ```text
 //!   sys/class/net/eth0/      type uevent device/driver wireless lower_eth1
@@ -24,7 +24,7 @@ const RAW_IP: u32 = 519;
 const LOOPBACK: u32 = 772;
 const IEEE80211: std::ops::RangeInclusive<u32> = 801..=803;
 
-/// Drivers that look like Ethernet, but use PCIe or Thunderbolt.
+/// Drivers of interfaces that report Ethernet but use PCIe or Thunderbolt.
 const NO_ETHERNET: [&str; 2] = ["ntb_netdev", "thunderbolt-net"];
 
 /// Maximum depth of stacked interfaces: a bond over VLANs over a bridge.
@@ -71,7 +71,7 @@ fn of_provider(root: &Path, ofi: &OfiKeys) -> (String, LinkLayer) {
 fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
     match LinkWatch::of_address(address).interface() {
         Some(name) => (name.to_owned(), of_interface(root, name)),
-        // 127.0.0.2 is local, but in no interface's list.
+        // Loopback addresses such as 127.0.0.2 are in no interface's list.
         None if address.is_loopback() => ("lo".to_owned(), LinkLayer::Loopback),
         None => (address.to_string(), LinkLayer::Unknown),
     }
@@ -82,7 +82,7 @@ fn of_interface(root: &Path, name: &str) -> LinkLayer {
 }
 
 /// Returns the hardware interface below a bond, VLAN or bridge, with its link layer: the first by
-/// name with a permitted layer. Returns the interface itself if there is none.
+/// name with a permitted layer. Without such an interface, returns interface `name` itself.
 pub fn hardware(root: &Path, name: &str) -> (String, LinkLayer) {
     below(&root.join("sys/class/net"), name, 0)
 }
@@ -122,8 +122,8 @@ fn below(class: &Path, name: &str, depth: usize) -> (String, LinkLayer) {
     permitted.unwrap_or((name.to_owned(), own))
 }
 
-/// Link layer of an RDMA device's port. A port over Ethernet has the layer of its interface, which
-/// may be virtual under a software device.
+/// Link layer of an RDMA device's port. A port over Ethernet has the layer of its network
+/// interface, which may be virtual.
 fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
     let folder = root.join(format!("sys/class/infiniband/{device}/ports/{port}"));
     let text = |file: &str| fs::read_to_string(folder.join(file)).ok();

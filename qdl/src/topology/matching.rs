@@ -8,8 +8,8 @@
 //!     {ofi: efa, domain: rdmap95s0-rdm, gpu: 1, slots: 64}       the second's
 //! ```
 //!
-//! NICs of two nodes are paired by their position in `nics`: if both nodes use the same grouping,
-//! NIC *i* of a group connects to NIC *i* of the peer's group.
+//! NICs of two nodes are paired by position in `nics`. If both nodes use the same grouping, NIC *i*
+//! of a group connects to NIC *i* of the peer's group.
 
 use std::net::IpAddr;
 
@@ -64,7 +64,7 @@ pub fn spell_out(
     machine.spell_out(nics, feeds_gpus)
 }
 
-/// A NIC with its name and address for an entry.
+/// A NIC with the name and address to write into an entry.
 struct NamedNic {
     nic: Nic,
     name: String,
@@ -149,7 +149,7 @@ impl Topology {
         Ok(order.into_iter().map(one).collect())
     }
 
-    /// The NICs that are up and usable by the entry's fabric; and the kind's name for an error.
+    /// Returns the name of the NIC kind that the entry's fabric uses, and the NICs that are up.
     fn usable_nics_of(&self, entry: &NicConfig) -> (&'static str, Vec<NamedNic>) {
         let up = self.nics.iter().filter(|n| n.up);
         let provider = entry.as_ofi().map_or("", |ofi| &ofi.provider);
@@ -176,7 +176,7 @@ impl Topology {
         ("no RDMA device", rdma.map(named).collect())
     }
 
-    /// Orders NICs by GPU; a NIC of several GPUs comes with the first.
+    /// Orders NICs by GPU; a NIC of several GPUs counts for the first GPU.
     fn by_gpu(&self, nics: &[&NamedNic]) -> Vec<(usize, Option<usize>)> {
         // Treat all NICs alike, so that grouping does not prefer RDMA devices to interfaces.
         let nics = nics.iter().map(|n| Nic {

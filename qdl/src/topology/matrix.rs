@@ -22,7 +22,7 @@ impl Topology {
             row.extend(all.iter().enumerate().map(|(j, (_, other))| {
                 let letters = match place.nearness(other) {
                     _ if i == j => "X",
-                    // Two ports of one card: the shortest distance.
+                    // Two ports of one card have the shortest distance.
                     Nearness::Same => Nearness::Pix.letters(),
                     nearness => nearness.letters(),
                 };

@@ -1,5 +1,5 @@
-//! The topology of this machine: NICs, GPUs, cores and NUMA nodes, their distances, and the NICs
-//! that serve each GPU.
+//! The topology of this machine: NICs, GPUs, cores and NUMA nodes, the devices' distances, and the
+//! NICs that serve each GPU.
 //!
 //! The topology is read from sysfs below a root directory: `/` for this machine, a small tree for
 //! tests. Addresses are not in sysfs, so the caller passes them.
@@ -55,7 +55,7 @@ pub use yaml::{FIRST_RUN, Fabric, allowed_name, fill_template};
 pub struct Topology {
     /// NUMA nodes, ordered by number.
     pub nodes: Vec<NumaNode>,
-    /// NICs that can carry samples: RDMA devices, then network interfaces with an address, each in
+    /// NICs that can carry samples: RDMA devices, then network interfaces with an address, both in
     /// the order of the PCIe bus.
     pub nics: Vec<Nic>,
     /// GPUs that can run models, in the order of the PCIe bus.
@@ -71,7 +71,7 @@ pub struct NumaNode {
     pub cpus: CpuList,
 }
 
-/// A NIC, or one port of it.
+/// A NIC, or one port of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
     /// Name of the RDMA device or network interface.

@@ -1,6 +1,6 @@
 //! Cores, memory and GPUs near a NIC.
 //!
-//! On a machine with one NUMA node nothing is bound.
+//! On a machine with one NUMA node, neither threads nor memory are bound.
 
 use std::net::IpAddr;
 
@@ -60,19 +60,19 @@ impl Topology {
         near
     }
 
-    /// Returns the placement of what several NICs share: on all their known nodes.
+    /// Returns the placement of what several NICs share: on all known nodes of these NICs.
     pub fn near_nics<'a>(&self, nics: impl IntoIterator<Item = &'a NicConfig>) -> Near {
         let nodes = nics.into_iter().filter_map(|n| self.node_of_nic(n));
         self.near(&nodes.collect::<Vec<_>>())
     }
 
-    /// Returns these nodes with their cores, limited to the calling thread's affinity. Empty on a
-    /// machine with one node.
+    /// Returns these nodes with their cores, as far as the calling thread's affinity permits. Empty
+    /// on a machine with one node.
     pub(crate) fn near(&self, nodes: &[u32]) -> Near {
         self.near_within(nodes, &affinity())
     }
 
-    /// Works as [`Topology::near`], for a thread with affinity `allowed`.
+    /// Like [`Topology::near`], for a thread with affinity `allowed`.
     pub(crate) fn near_within(&self, nodes: &[u32], allowed: &CpuList) -> Near {
         let known = |n: &&u32| self.nodes.iter().any(|node| node.id == **n);
         let mut nodes: Vec<u32> = nodes.iter().filter(known).copied().collect();

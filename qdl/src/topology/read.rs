@@ -10,8 +10,8 @@
 //!   sys/devices/virtual/{net,infiniband}           what has no hardware: bridges, soft-RoCE
 //! ```
 //!
-//! A device's position comes from the real path of its link, not from its `device` entry: that of a
-//! virtio NIC leads to `virtio2`, and a soft-RoCE device has none.
+//! A device's position comes from the real path of its link, not from its `device` entry: a virtio
+//! NIC's entry leads to `virtio2`, and a soft-RoCE device has no entry.
 
 use std::{
     fs, io,
@@ -135,7 +135,7 @@ impl Reader {
         let mut real = resolve(link);
         let mut place = PciPlace::of(&real);
         if place.path.is_empty() {
-            // Some kernels have folders there instead of links.
+            // Some kernels have folders in a class folder instead of links.
             let device = resolve(&link.join("device"));
             if !PciPlace::of(&device).path.is_empty() {
                 place = PciPlace::of(&device);
@@ -146,7 +146,7 @@ impl Reader {
         let is_function = |p: &&Path| place.path.last().copied() == address_of(p);
         let function = real.ancestors().find(is_function);
         if let Some(f) = function.filter(|_| !place.path.is_empty()) {
-            // -1 if the firmware does not report it.
+            // The file holds -1 if the firmware reports no node; the parser then returns `None`.
             place.numa = text(&f.join("numa_node")).and_then(|n| n.parse().ok());
             let cpus = text(&f.join("local_cpulist")).and_then(|c| CpuList::parse(&c).ok());
             place.cpus = cpus.unwrap_or_default();
@@ -268,7 +268,7 @@ impl Reader {
     }
 }
 
-/// Sort key: by bus position, devices off the bus last; then by name.
+/// Sort key: position on the PCIe bus, with devices that are not on the bus last; then name.
 fn by_bus(nic: &Nic) -> (bool, Option<PciAddress>, (String, u64, String)) {
     let address = nic.place.address();
     (address.is_none(), address, natural(&nic.name))

@@ -1,22 +1,22 @@
-//! An initial configuration with every NIC of this machine and its GPU. The files set no placement:
-//! threads and memory are near the NIC's NUMA node by default.
+//! Initial configurations with every NIC of this machine and the NIC's GPU. They set no placement:
+//! by default, threads and memory are on the NIC's NUMA node.
 //!
-//! Both programs start with the files unchanged, with the engine `digest`, which accepts any bytes,
-//! so that a first run tests the data path. Such a run is VALID ([`FIRST_RUN`]). The user fills in
-//! model, data set and the peer's address.
+//! Both programs start with the unchanged files, so that a first run tests the data path: the
+//! engine is `digest`, which accepts any bytes. Such a run is VALID ([`FIRST_RUN`]). The user fills
+//! in model, data set and the peer's address.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{NicKind, Topology};
 
-/// The mapping `loadgen` of a frontend's file, for an engine of unknown speed.
+/// The mapping `loadgen` of a frontend's file, for an engine of unknown speed: SingleStream.
 ///
 /// LoadGen plans a run in advance, from a rate. In Offline, too low a rate makes the one query too
 /// small for the minimum duration, and the run INVALID. In Server, too high a rate breaks the
 /// latency bound. SingleStream needs no rate: it runs until duration and count are reached,
-/// whatever the latency. It can only run out of prepared queries, twice as many as fit into the
-/// duration at the expected latency. So the expected latency is shorter than any latency over a
-/// network.
+/// whatever the latency. It fails only if its prepared queries run out: LoadGen prepares twice as
+/// many as fit into the duration at the expected latency. So this file sets an expected latency
+/// below any latency over a network.
 pub const FIRST_RUN: &str = include_str!("templates/first_run.yaml");
 
 /// Replaces each `<<key>>` of `template` with its value. Leaves out a line with an empty value.
@@ -66,11 +66,11 @@ const DATA_PORT: u16 = 7410;
 const QUEUE_PAIRS: usize = 4;
 /// Bytes of the largest sample that the files allow: ResNet-50's.
 const SAMPLE_BYTES: usize = 150_528;
-/// MiB of slots per connection at one end; below, the budget by default.
+/// MiB of slots per connection at one end. Below: default budget of an accelerator.
 const MIB_PER_CONNECTION: usize = 64;
 const DEFAULT_BUDGET_MIB: usize = 4096;
 
-/// A NIC of the file: its index in the topology, and its address if samples use sockets.
+/// A NIC of the file: the NIC's index in the topology, and its address if samples use sockets.
 type YamlNic = (Option<usize>, Option<IpAddr>);
 
 impl Topology {
@@ -137,7 +137,7 @@ impl Topology {
         format!("device: {device}\n    port: {port}\n    queue_pairs: {QUEUE_PAIRS}{gpu}")
     }
 
-    /// NICs of the file; loopback if there are none.
+    /// NICs of the file; loopback if this machine has no NIC.
     fn entries(&self, fabric: Fabric) -> Vec<YamlNic> {
         let address = |i: usize| self.nics[i].addresses.first().copied();
         let all = 0..self.nics.len();

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum bytes of each text in a [`Description`]: both fit in a frame, however they are escaped.
+/// Maximum bytes of each text in a [`Description`]. Both texts, even if escaped, fit in one frame.
 pub(crate) const MAX_DESCRIPTION: usize = 1 << 17;
 
-/// Description of a node and its machine, for the record of a run. The texts are not interpreted.
+/// Description of a node and its machine, for the record of a run, as texts without syntax checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
     /// The machine as JSON: at most [`MAX_DESCRIPTION`] bytes, no control characters but CR, LF and
     /// tab.
     pub machine: String,
-    /// The node's configuration as read; same limits.
+    /// Text of the node's configuration file; same limits as `machine`.
     pub config: String,
 }
 

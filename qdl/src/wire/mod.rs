@@ -1,12 +1,12 @@
-//! Small types that configuration, control plane and data plane share, without dependencies on
-//! them.
+//! Small types that configuration, control plane and data plane share. This module depends on none
+//! of the three.
 //!
 //! | type | purpose |
 //! | --- | --- |
 //! | [`MAX_RAILS`] | rails to one peer |
 //! | [`Score`] | a health score in (0, 1], exact |
 //! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
-//! | [`Description`] | the whole of a machine, and the node's configuration |
+//! | [`Description`] | description of a machine, and the node's configuration |
 
 mod description;
 mod policy;

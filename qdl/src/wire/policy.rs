@@ -15,22 +15,22 @@ pub enum Policy {
     LeastOutstanding,
     /// By health: the path with the highest score.
     Best,
-    /// By health: the rail with the lowest score that still beats the own rails.
+    /// By health: the rail with the lowest score that beats the own path (`rails::select`).
     HealthBestFit,
-    /// By health: in turn over the rails with about the own rails' score.
+    /// By health: in turn over the rails whose score is near the own path's threshold.
     HealthSpray {
-        /// Maximum difference from the own rails' score, in (0, 1].
+        /// Maximum difference of a rail's score from the threshold, in (0, 1].
         delta: Score,
-        /// True to leave out the rails below that score.
+        /// True to leave out the rails below the threshold.
         #[serde(default)]
         above_only: bool,
     },
 }
 
 impl Policy {
-    /// Returns a health policy; `None` otherwise.
-    /// [`RailArbiter`](crate::rails::RailArbiter) applies
-    /// health policies, [`Arbiter`](crate::rails::Arbiter) the others.
+    /// Returns the policy's rail policy; `None` for a policy without health.
+    /// [`RailArbiter`](crate::rails::RailArbiter) applies policies by health,
+    /// [`Arbiter`](crate::rails::Arbiter) the others.
     pub fn by_health(self) -> Option<RailPolicy> {
         match self {
             Policy::RoundRobin | Policy::LeastOutstanding => None,
@@ -49,10 +49,10 @@ impl Policy {
 pub enum RailPolicy {
     /// The path with the highest score.
     Best,
-    /// The rail with the lowest score that still beats the own rails; an own rail if there is none.
-    /// Better rails stay free for peers that need them.
+    /// The rail with the lowest score that beats the own path, else the own path. Better rails stay
+    /// free for peers that need them.
     HealthBestFit,
-    /// In turn over the rails with about the own rails' score.
+    /// In turn over the rails whose score is near the own path's threshold m (`rails::select`).
     HealthSpray {
         /// Maximum difference of a rail's score from m, in (0, 1].
         delta: Score,

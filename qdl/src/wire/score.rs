@@ -1,7 +1,7 @@
 //! A health score: an exact fraction in (0, 1].
 //!
 //! Scores are multiples of 1/65,536. Products of three scores fit in a `u64` without rounding. So
-//! the algebra of [`crate::rails`] is exact, and a list sorted by score has the same order on every
+//! [`crate::rails`] computes exactly, and a list sorted by score has the same order on every
 //! machine.
 
 use std::fmt;
@@ -52,7 +52,7 @@ impl Score {
         Score::from_steps((value * ONE as f32) as u32)
     }
 
-    /// Returns the number of steps of 1/65,536.
+    /// Returns the score as a number of steps of 1/65,536.
     pub const fn steps(self) -> u32 {
         self.0
     }

@@ -1,9 +1,8 @@
 //! The plan that assigns connections to NIC threads.
 //!
-//! A *share* is a set of connections of one NIC, all of them or some, that one thread polls. NICs
-//! of the same fabric, wait mode and placement may share threads. A NIC with more work than one
-//! thread can do has several shares on different threads. The plan is made at the start and does
-//! not change.
+//! A *share* is a set of connections of one NIC, all or some, that one thread polls. NICs of the
+//! same fabric, wait mode and placement may share threads. A NIC with more work than one thread can
+//! do has several shares on different threads. The plan is made at the start and does not change.
 
 use std::collections::VecDeque;
 
@@ -16,7 +15,7 @@ pub struct CrewPlan {
     pub thread_of: Vec<usize>,
 }
 
-/// Deals the connections of each NIC to its shares in turn.
+/// Deals the connections of each NIC to the NIC's shares in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct ShareOut(Vec<VecDeque<usize>>);
 

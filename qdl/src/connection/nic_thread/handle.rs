@@ -1,4 +1,4 @@
-//! Handle of a NIC thread for other threads: whether it sleeps, waking it, and its statistics.
+//! Handle of a NIC thread for other threads: whether the thread sleeps, wake-up, and statistics.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ pub(super) const WAKER: Token = Token(usize::MAX);
 pub(super) const AWAKE: u8 = 0;
 /// The thread sleeps, or will poll once more before it sleeps.
 pub(super) const ASLEEP: u8 = 1;
-/// As `ASLEEP`, and a second thread is about to wake it.
+/// As `ASLEEP`, and a second thread is about to wake the thread.
 const WAKING: u8 = 2;
 
 /// State of one NIC thread that other threads access.
@@ -54,9 +54,9 @@ impl Thread {
         })
     }
 
-    /// Claims the right to wake the thread; false if it is awake or claimed. The caller issues a
-    /// `SeqCst` fence first. It pairs with the fence in `run`: either the thread sees what the
-    /// caller published, or the caller sees the thread asleep.
+    /// Claims the right to wake the thread; false if the thread is awake or claimed. The caller
+    /// issues a `SeqCst` fence first, which pairs with the fence in `run`: either the thread sees
+    /// what the caller published, or the caller sees the thread asleep.
     pub(super) fn claim(&self) -> bool {
         let state = &self.state;
         state.load(Ordering::SeqCst) == ASLEEP
@@ -71,26 +71,26 @@ impl Thread {
 pub struct NicThreadHandle(pub(super) Arc<Thread>);
 
 impl NicThreadHandle {
-    /// Makes the thread poll once more, and see all that the caller published before.
+    /// Makes the thread poll once more. That poll sees all that the caller published before.
     pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.0.claim() {
             self.0.wakeups.fetch_add(1, Ordering::Relaxed);
-            // The call fails only if the eventfd's counter is full; the thread is then being woken.
+            // The call fails only if the eventfd's counter is full; then the thread wakes anyway.
             let _ = self.0.waker.wake();
         }
     }
 
     /// Whether the thread sleeps or will poll only once more before it sleeps. Also true while a
-    /// different thread is about to wake it, since that thread may be preempted first. A thread
-    /// that is awake sees what the caller published before.
+    /// second thread is about to wake the NIC thread, since the second thread may be preempted
+    /// first. If the NIC thread is awake, it sees what the caller published before.
     pub(crate) fn is_asleep(&self) -> bool {
         // Pairs with the fence in `run`, as the fence in `wake` does.
         fence(Ordering::SeqCst);
         self.0.state.load(Ordering::SeqCst) != AWAKE
     }
 
-    /// Threads of these shares, without duplicates.
+    /// Threads of these shares, each once.
     fn threads(shares: &[NicThreadHandle]) -> impl Iterator<Item = &Thread> {
         let first = |(i, h): &(usize, &NicThreadHandle)| {
             shares[..*i]
@@ -109,7 +109,7 @@ impl NicThreadHandle {
         })
     }
 
-    /// Work of the threads of these shares so far.
+    /// Busy time and sleeps of these shares' threads so far.
     pub(crate) fn uses(shares: &[NicThreadHandle]) -> NicTimes {
         let threads = Self::threads(shares);
         let worked: Vec<_> = threads
@@ -123,7 +123,7 @@ impl NicThreadHandle {
         }
     }
 
-    /// CPUs of the thread, and NUMA nodes of its connections' memory.
+    /// CPUs of the thread, and NUMA nodes of the memory of the thread's connections.
     pub(crate) fn placed(&self) -> Placed {
         Placed {
             cpus: lock(&self.0.cpus).clone(),
@@ -131,8 +131,8 @@ impl NicThreadHandle {
         }
     }
 
-    /// Placement of each NIC: CPUs of the thread of its first share, and NUMA nodes of all its
-    /// connections' memory.
+    /// Placement of each NIC: CPUs of the thread of the NIC's first share, and NUMA nodes of the
+    /// memory of all the NIC's connections.
     pub(crate) fn placed_by_nic(shares: &[NicThreadHandle], plan: &CrewPlan) -> Vec<Placed> {
         let nic = |nic| {
             let mut shares = plan.shares_of(nic).filter_map(|share| shares.get(share));

@@ -4,7 +4,7 @@
 //!
 //! * this file: the work of a thread, its start and its end
 //! * `turning`: the loop
-//! * `handle`: state of a thread for other threads, which see whether it sleeps, and wake it
+//! * `handle`: the interface for other threads: whether the thread sleeps, and its wake-up
 //! * [`crew`]: the plan of shares and threads
 //! * [`spin`]: how an idle thread waits
 
@@ -72,11 +72,11 @@ pub enum Turn {
     Busy,
     /// No work was found.
     Idle,
-    /// This work is over. The thread ends with its last work.
+    /// This work is over. The thread ends when all its works are over.
     Stop,
 }
 
-/// Arms all connections, since an unarmed one would wake no thread. `Ready` if any is ready.
+/// Arms all connections, since an unarmed connection wakes no thread. `Ready` if any is ready.
 pub(crate) fn arm_all(armed: impl Iterator<Item = Armed>) -> Armed {
     match armed.filter(|a| *a == Armed::Ready).count() {
         0 => Armed::Sleep,
@@ -94,7 +94,7 @@ pub trait NicWork {
         let _ = now_ns;
     }
 
-    /// Arms every connection before a sleep, and returns whether any has events at hand.
+    /// Arms every connection before a sleep. Returns [`Armed::Ready`] if one has events already.
     fn arm(&mut self) -> Armed;
 
     /// Records that `fd` ended a sleep.
@@ -107,12 +107,12 @@ pub trait NicWork {
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
 }
 
-/// Makes the work of a share, on the thread that runs it.
+/// Function that makes the work of a share, called on the share's thread.
 pub(crate) type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
 
 /// Starts NIC threads by the plan. A thread takes its settings from its first share. Each thread is
-/// pinned before it makes the work of its shares, so memory and devices are near. Returns the
-/// handle of each share, and all threads.
+/// pinned before it makes the work of its shares, so that memory is near. Returns the handle of
+/// each share's thread, and all threads.
 ///
 /// # Errors
 /// No descriptor or thread is left, or the plan does not fit `shares`.
@@ -132,7 +132,7 @@ pub(crate) fn spawn_crew<W: NicWork + Send + 'static>(
     for (thread, share) in plan.thread_of.iter().zip(shares) {
         of_thread[*thread].push(share);
     }
-    // Whether all threads have started; if not, each ends.
+    // Set to whether all threads have started; if not, each thread ends.
     let complete = Arc::new(OnceLock::new());
     let mut started = Vec::new();
     for ((poll, handle), shares) in polls.into_iter().zip(&handles).zip(of_thread) {
@@ -187,7 +187,7 @@ pub fn spawn<W: NicWork + Send + 'static>(
 /// Time limit for NIC threads and their companions to end after the stop.
 pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
-/// Waits up to `patience` for all threads to end. A thread that does not end is detached with a
+/// Waits up to `patience` for all threads to end. Detaches a thread that does not end, with a
 /// warning.
 pub fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
     let end = Instant::now() + patience;

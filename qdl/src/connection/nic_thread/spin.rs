@@ -4,8 +4,8 @@ use std::{hint, thread};
 
 /// Default idle time after which a spinning thread yields, in nanoseconds.
 ///
-/// It is shorter than a round trip over loopback, so the thread still polls when an answer comes.
-/// It is hardly longer than a switch to a second thread that wants the core.
+/// This is shorter than a round trip over loopback, so the thread still polls when an answer comes.
+/// It is hardly longer than a context switch to a second thread that needs the core.
 pub(crate) const DEFAULT_YIELD_AFTER_NS: u64 = 2_000;
 
 /// How long a thread polls before it sleeps, and when it yields.
@@ -34,7 +34,7 @@ pub enum Wait {
 }
 
 impl Spin {
-    /// Sleeps after `sleep_after_ns`, and yields after [`DEFAULT_YIELD_AFTER_NS`].
+    /// A thread that yields after [`DEFAULT_YIELD_AFTER_NS`] and sleeps after `sleep_after_ns`.
     pub const fn new(sleep_after_ns: u64) -> Self {
         Spin {
             yield_after_ns: DEFAULT_YIELD_AFTER_NS,

@@ -15,7 +15,7 @@ use super::{
 };
 use fabric::{Armed, clock::now_ns};
 
-/// Runs the works of a thread until each of them has stopped.
+/// Runs the works of a thread until every work has stopped.
 pub(super) fn run<W: NicWork>(
     cfgs: &NicThreadCfgs,
     thread: &Thread,
@@ -56,7 +56,7 @@ pub(super) fn run<W: NicWork>(
         let wait = cfgs.spin.wait(now - idle_since);
         if wait.pause() {
             if wait == Wait::Yield {
-                // Time of other threads on this core must not count as this thread's work.
+                // Read the clock again: time of other threads on this core is no work of this one.
                 now = now_ns();
             }
             continue;
@@ -67,7 +67,7 @@ pub(super) fn run<W: NicWork>(
         if arm_all(works.iter_mut().map(NicWork::arm)) == Armed::Sleep {
             thread.sleeps.fetch_add(1, Ordering::Relaxed);
             let ns = next_tick.saturating_sub(now).max(1000);
-            // An interrupted sleep only ends early.
+            // Ignore an error: an interrupted sleep only ends early.
             let _ = poll.poll(&mut events, Some(Duration::from_nanos(ns)));
         }
         thread.state.store(AWAKE, Ordering::SeqCst);

@@ -6,7 +6,7 @@ use record::{
     timeline::{self, EngineTick},
 };
 
-/// An accelerator's counts at one moment; they only grow.
+/// An accelerator's counts at one moment; no count decreases.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineReading {
     /// Samples that arrived.
@@ -17,7 +17,7 @@ pub(crate) struct EngineReading {
     pub batches: BatchSizes,
     /// Microseconds of computing, summed over engine threads.
     pub computed_us: u64,
-    /// Microseconds of copies to and from GPUs.
+    /// Microseconds of copies to and from GPUs, summed.
     pub copied_us: u64,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct EngineTicks {
 }
 
 impl EngineTicks {
-    /// Begins at `begin_ns` with the counts `first`.
+    /// Starts the first tick at `begin_ns`. `first` holds the counts at that time.
     pub(crate) fn new(begin_ns: u64, first: EngineReading) -> Self {
         EngineTicks {
             begin_ns,
@@ -45,8 +45,8 @@ impl EngineTicks {
 
     /// Adds a reading of the counts at `now_ns`.
     pub(crate) fn read(&mut self, now_ns: u64, now: EngineReading) {
-        // Counts since the last reading belong to the tick in the middle of the interval, because a
-        // reading may be late.
+        // A reading may be late, so counts since the last reading go to the tick in the middle of
+        // the interval.
         let now_ns = now_ns.max(self.last_ns);
         let middle = self.last_ns + (now_ns - self.last_ns) / 2;
         let since = middle.saturating_sub(self.begin_ns);

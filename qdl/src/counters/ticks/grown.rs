@@ -8,7 +8,7 @@ pub struct Grown {
     begin_ns: u64,
     tick_ns: u64,
     counters: usize,
-    /// The row at the run's begin.
+    /// The row at `begin_ns`.
     first: Vec<u64>,
     last_ns: u64,
     last: Vec<u64>,
@@ -17,7 +17,7 @@ pub struct Grown {
 }
 
 impl Grown {
-    /// Begins at `begin_ns` with the row `first`, whose first `counters` numbers are counters.
+    /// Starts at `begin_ns` with the row `first`, whose first `counters` numbers are counters.
     pub fn new(begin_ns: u64, first: &[u64], counters: usize) -> Self {
         Grown {
             begin_ns,
@@ -30,8 +30,8 @@ impl Grown {
         }
     }
 
-    /// Adds the row at `now_ns`. Counters grow evenly between readings; gauges keep their last
-    /// value. Ignores a row of another length or an earlier time.
+    /// Adds the row at `now_ns`. Between readings, counters count as growing evenly and gauges as
+    /// constant. Ignores a row with another length or an earlier time.
     pub fn read(&mut self, now_ns: u64, row: &[u64]) {
         let width = self.first.len();
         if row.len() != width || width == 0 || now_ns < self.last_ns {
@@ -84,7 +84,7 @@ impl Grown {
         self.last_ns
     }
 
-    /// Returns the counters' growth since the begin, and the gauges' last values.
+    /// Returns the counters' growth since `begin_ns`, and the gauges' last values.
     pub fn since_begin(&self) -> Vec<u64> {
         let all = self.last.iter().zip(&self.first).enumerate();
         all.map(|(i, (last, first))| match i < self.counters {
@@ -94,8 +94,8 @@ impl Grown {
         .collect()
     }
 
-    /// Returns the rows of `n` ticks of `tick_ns`: the counters' growth in each, and the gauges at
-    /// its end. The last row includes later growth.
+    /// Returns `n` rows for ticks of `tick_ns`: the counters' growth in the tick, and the gauges at
+    /// its end. The last row includes all later growth.
     pub fn ticks(&self, tick_ns: u64, n: usize) -> Vec<Vec<u64>> {
         let width = self.first.len();
         let step = usize::try_from(tick_ns / self.tick_ns.max(1)).map_or(1, |s| s.max(1));

@@ -1,4 +1,4 @@
-//! Latencies of one thread's samples by tick of completion, and the slowest samples with all their
+//! Latencies of one thread's samples by tick of completion, and the slowest samples with all
 //! timestamps.
 
 use std::{cmp::Reverse, collections::BTreeMap};
@@ -11,14 +11,14 @@ use record::{
 use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
 use crate::counters::{Live, SampleTimes};
 
-/// Capacity for buckets in use, over all ticks.
+/// Capacity in entries ([`Entry`]), over all ticks.
 const ROOM: usize = 48 << 10;
 /// Maximum number of slow samples kept.
 const SLOWEST: usize = 256;
-/// One sample in so many is kept as slow.
+/// One sample in this many is kept as slow.
 const ONE_IN: u64 = 1_000;
 
-/// One bucket of one tick.
+/// Count of one bucket in one tick.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     tick: u16,
@@ -26,7 +26,7 @@ struct Entry {
     count: u32,
 }
 
-/// Latency counts by tick, and the slowest samples. Allocates only when it is created. Recording a
+/// Latency counts by tick, and the slowest samples. Allocates memory only in `default`. Recording a
 /// sample costs an addition and two comparisons.
 #[derive(Debug)]
 pub struct LatencyTicks {
@@ -38,13 +38,13 @@ pub struct LatencyTicks {
     counts: Box<[u64; BUCKETS]>,
     /// Entries of completed ticks, ordered by tick and bucket.
     over: Vec<Entry>,
-    /// Samples up to this latency need no further check: the lower of `enters_ns` and `slowest_ns`.
+    /// The lower of `enters_ns` and `slowest_ns`: samples up to this latency are not kept.
     least_ns: u64,
     /// Samples above this latency are kept.
     enters_ns: u64,
     slowest_ns: u64,
     slow: Vec<SampleTimes>,
-    /// The slowest sample of all, if its latency is at most `enters_ns`.
+    /// The slowest sample of all, if its latency was at most `enters_ns`.
     beyond: Option<SampleTimes>,
 }
 
@@ -71,8 +71,8 @@ impl Default for LatencyTicks {
 }
 
 impl LatencyTicks {
-    /// Records `n` samples of these times. `live` provides the run's begin once, and receives each
-    /// completed tick for the NIC thread of index `share`.
+    /// Records `n` samples with these times. The first call takes the run's begin from `live`. Each
+    /// completed tick is published in `live` for the share of index `share`.
     #[inline]
     pub fn record(&mut self, times: &SampleTimes, n: u64, live: &Live, share: usize) {
         if times.completed_ns >= self.end_ns {
@@ -91,7 +91,7 @@ impl LatencyTicks {
         }
     }
 
-    /// Closes the current tick, if there is one, and begins the tick of `now_ns`.
+    /// Closes the current tick, if any, and begins the tick that contains `now_ns`.
     #[cold]
     fn turn(&mut self, now_ns: u64, live: &Live, share: usize) {
         if self.end_ns > 0 {
@@ -123,7 +123,7 @@ impl LatencyTicks {
         }
     }
 
-    /// Merges each ten ticks into one, in place.
+    /// Merges every ten ticks into one, in place.
     fn coarsen(&mut self) {
         self.tick_ns = self.tick_ns.saturating_mul(COARSER);
         self.tick /= COARSER;
@@ -154,8 +154,8 @@ impl LatencyTicks {
     }
 
     /// Keeps a sample that may be one of the slowest. With growing latencies, as in Offline, every
-    /// sample would qualify. So a sample must exceed the fastest one kept by a margin; `beyond`
-    /// holds the slowest of all in any case.
+    /// sample would qualify. So a sample must be 1/32 slower than the fastest kept sample. `beyond`
+    /// holds the slowest sample if it misses this margin.
     #[cold]
     fn keep(&mut self, times: &SampleTimes) {
         let total_ns = total_ns(times);
@@ -172,7 +172,7 @@ impl LatencyTicks {
         self.least_ns = self.enters_ns.min(self.slowest_ns);
     }
 
-    /// Keeps the slower half of the samples kept.
+    /// Drops the faster half of the kept samples.
     fn fewer(&mut self) {
         let key = |t: &SampleTimes| Reverse(total_ns(t));
         let (_, last, _) = self.slow.select_nth_unstable_by_key(SLOWEST - 1, key);
@@ -210,8 +210,8 @@ impl LatencyTicks {
         self.tick_ns
     }
 
-    /// Returns the slowest of `samples` over all threads, slowest first, in a run that began at
-    /// `begin_ns`: one in a thousand, at least 1 and at most 256.
+    /// Returns the slowest samples of all threads, slowest first: one in a thousand of `samples`,
+    /// at least 1 and at most 256. The run began at `begin_ns`.
     pub fn slowest<'a>(
         all: impl IntoIterator<Item = &'a LatencyTicks>,
         begin_ns: u64,

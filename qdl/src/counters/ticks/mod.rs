@@ -1,14 +1,14 @@
 //! Recorders of threads during a run: a NIC thread's samples, and the parts of a run's
 //! [timeline](record::timeline).
 //!
-//! A tick is 100 ms long for the first two minutes. In a longer run each ten ticks are merged, to
-//! ticks of 1 s, then 10 s, and so on, so that there are never more than [`MOST_TICKS`].
+//! A tick is 100 ms long in a run of up to two minutes. In a longer run every ten ticks are merged
+//! into ticks of 1 s, then 10 s, and so on. So there are never more than [`MOST_TICKS`].
 //!
 //! | recorder | thread and data |
 //! | --- | --- |
 //! | [`Recorder`] | a NIC thread: histograms and counts of its samples |
 //! | [`LatencyTicks`] | the thread that records samples: one plain addition per sample |
-//! | [`Grown`] | a thread that reads counters at times: growth between readings counts as even |
+//! | [`Grown`] | a thread that reads counters: growth between readings counts as even |
 //! | [`ThreadTicks`] | a thread that reads the times of the process's threads |
 //! | [`EngineTicks`] | an accelerator's thread that reads its engines' counts |
 
@@ -26,12 +26,12 @@ pub use threads::{ThreadReading, ThreadTicks};
 
 /// Length of the first ticks, in nanoseconds.
 pub(crate) const FIRST_TICK_NS: u64 = 100_000_000;
-/// Maximum number of ticks; beyond it, each ten are merged into one.
+/// Maximum number of ticks; a longer run merges every ten ticks into one.
 pub(crate) const MOST_TICKS: usize = 1_200;
 /// Number of ticks merged into one.
 const COARSER: u64 = 10;
 
-/// Returns the tick length of a run of this duration, in nanoseconds.
+/// Returns the tick length, in nanoseconds, of a run of `lasted_ns`.
 pub fn tick_ns(lasted_ns: u64) -> u64 {
     let mut tick = FIRST_TICK_NS;
     while lasted_ns / tick >= MOST_TICKS as u64 {
@@ -40,7 +40,7 @@ pub fn tick_ns(lasted_ns: u64) -> u64 {
     tick
 }
 
-/// Returns the number of ticks of length `tick_ns` in a run of this duration: at least 1.
+/// Returns the number of ticks of length `tick_ns` in a run of `lasted_ns`: at least 1.
 pub fn tick_count(lasted_ns: u64, tick_ns: u64) -> usize {
     usize::try_from(lasted_ns.div_ceil(tick_ns.max(1))).map_or(MOST_TICKS, |n| n.max(1))
 }

@@ -6,14 +6,14 @@ use super::LatencyTicks;
 use crate::counters::{Histograms, Live, SampleTimes, TokenHistograms, TokenSizes};
 use record::{Stage, TokenTime};
 
-/// Minimum time between two computations of a p99, which take microseconds of the NIC thread.
+/// Minimum time between computations of a p99, each of which takes microseconds of the NIC thread.
 const P99_EVERY_NS: u64 = 250_000_000;
 
-/// Callback for the times of so many alike samples.
+/// Callback for a number of samples with the same times.
 type Observer = Box<dyn FnMut(&SampleTimes, u64) + Send>;
 
-/// Histograms and counts of one share of a NIC. One thread at a time uses it; it allocates only
-/// when it is created.
+/// Histograms and counts of the samples of one share of a NIC. One thread at a time uses a
+/// recorder. It allocates memory only in its constructors.
 pub struct Recorder {
     histograms: Histograms,
     first_ns: u64,
@@ -60,15 +60,15 @@ impl Recorder {
         }
     }
 
-    /// Also passes the times of each burst of alike samples to `observer`.
+    /// Passes times and number of each burst of alike samples to `observer` too.
     #[must_use]
     pub fn observed(mut self, observer: impl FnMut(&SampleTimes, u64) + Send + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// Counts `n` parts before an answer's last, and publishes `moving` of them at once as
-    /// progress. `moving` excludes parts of samples that were sent again.
+    /// Counts `n` parts other than last parts, and publishes `moving` of these at once as progress.
+    /// `moving` excludes parts of samples that were sent again.
     pub fn parts(&mut self, n: u64, moving: u64) {
         self.parts += n;
         self.moving += moving;
@@ -85,7 +85,7 @@ impl Recorder {
         self.record_alike(times, 1);
     }
 
-    /// Records `n` completed samples with identical times, at the cost of one.
+    /// Records `n` completed samples with identical times, at the cost of one sample.
     pub(crate) fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         self.histograms.record_alike(times, n);
         self.ticks.record(times, n, &self.live, self.share);
@@ -110,8 +110,8 @@ impl Recorder {
         self.last_ns
     }
 
-    /// Publishes the figures in [`Live`]; call it once per burst with the clock's reading. Computes
-    /// the p99 at most four times a second, and only after new samples.
+    /// Publishes the figures in [`Live`]; call this once per burst. Computes the p99 at most four
+    /// times a second, and only after new samples.
     pub fn show(&mut self, now_ns: u64) {
         self.live
             .show(self.share, self.completed, self.bytes_out, self.bytes_in);

@@ -1,4 +1,4 @@
-//! Ticks of a process's threads: time on a core, and time waiting for a core.
+//! Time on a core and time waiting for a core, of a process's threads, tick by tick.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -7,7 +7,7 @@ use record::timeline::ThreadSide;
 
 /// Maximum number of threads tracked; later threads are ignored.
 const MOST_SEEN: usize = 128;
-/// Maximum number of threads reported, the busiest.
+/// Maximum number of threads reported: the busiest ones.
 const MOST_TOLD: usize = 32;
 /// Maximum length of a thread's name, in characters.
 const NAME: usize = 32;
@@ -33,7 +33,7 @@ pub struct ThreadTicks {
 }
 
 impl ThreadTicks {
-    /// Begins at `begin_ns`.
+    /// Starts the first tick at `begin_ns`.
     pub fn new(begin_ns: u64) -> Self {
         ThreadTicks {
             begin_ns,
@@ -41,7 +41,7 @@ impl ThreadTicks {
         }
     }
 
-    /// Adds a reading of all threads at `now_ns`. A thread's first reading counts as its begin.
+    /// Adds a reading of all threads at `now_ns`. A thread's times count from its first reading.
     pub fn read<'a>(&mut self, now_ns: u64, threads: impl Iterator<Item = ThreadReading<'a>>) {
         for t in threads {
             let row = [t.ran_ns, t.waited_ns];
@@ -60,8 +60,8 @@ impl ThreadTicks {
         }
     }
 
-    /// Returns the busiest threads in `n` ticks of `tick_ns`, over `lasted_ns`, without threads
-    /// that neither ran nor waited.
+    /// Returns the busiest threads of a run of `lasted_ns`, in `n` ticks of `tick_ns`. Leaves out
+    /// threads that neither ran nor waited.
     pub fn sides(&self, tick_ns: u64, n: usize, lasted_ns: u64) -> Vec<ThreadSide> {
         let mut sides: Vec<(u64, ThreadSide)> = Vec::new();
         for (name, grown) in self.threads.values() {
