@@ -32,9 +32,9 @@ use super::{Endpoint, Link, PathReading};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpCfgs {
     /// `SO_SNDBUF` in bytes, where the system allows the size (`net.core.wmem_max`). Otherwise, and
-    /// with `None`, the kernel sizes the buffer. A buffer smaller than the peer's receive buffer
-    /// costs a third of the rate over loopback when the peer lags: the peer's CPU then sends
-    /// packets out of order with this end's, and TCP takes the reordering for loss.
+    /// with `None`, the kernel sizes the buffer. A send buffer smaller than the peer's receive
+    /// buffer costs a third of the rate over loopback when the peer lags. Packets sent by the two
+    /// ends' CPUs then overtake each other, and TCP takes the reordering for loss.
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` in bytes, where the system allows the size (`net.core.rmem_max`). Otherwise, and
     /// with `None`, the kernel sizes the buffer, at first too small for one large payload.
