@@ -13,8 +13,8 @@ const RECEIVE_BATCH: u32 = 64;
 /// Receives for control messages: echoes, echo replies, the goodbye.
 const CONTROL_RECEIVES: u32 = 16;
 
-/// RNR retry count that means "without end". The sender's NIC holds parts back until the receiver
-/// has polled the earlier parts; the echo detects a receiver that has stopped polling.
+/// RNR (receiver not ready) retry count for "without end". The sender's NIC holds parts back until
+/// the receiver has polled the earlier parts; the echo detects a receiver that has stopped polling.
 const UNTIL_READY: u8 = 7;
 
 /// Longest time to wait for the goodbye to complete.
@@ -119,7 +119,7 @@ impl IbWishes {
 /// Resolved sizes and settings of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbCfgs {
-    /// The settings that are taken as requested; those below replace the rest.
+    /// The requested settings. The fields below replace those of the same name.
     pub wishes: IbWishes,
     /// Path MTU; `None` takes the port's active MTU.
     pub mtu: Option<Mtu>,
@@ -140,7 +140,7 @@ pub struct IbCfgs {
 }
 
 impl IbCfgs {
-    /// Resolves `wishes` for this traffic (a number is one of slots) and these limits.
+    /// Resolves `wishes` for `traffic` (a number counts slots) within the device's `limits`.
     ///
     /// # Errors
     /// [`OpenError::Setting`] names the key and the limit; [`OpenError::Verbs`]: an invalid MTU.
