@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, io, ptr::NonNull};
 
 use super::CpuList;
 
-/// Size of a huge page in bytes. A machine with larger huge pages gives a mapping none.
+/// Size of a huge page in bytes. Where the machine's huge pages are larger, mappings have none.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Number of node ids that [`Mapping::place_on`] can name.
