@@ -34,9 +34,9 @@ struct Pipe {
     closed: AtomicBool,
     /// The receiver is gone.
     deaf: AtomicBool,
-    /// Wakes the receiving end when a frame or the end comes.
+    /// Wakes the receiving end when a frame comes or the connection ends.
     readable: Arc<EventFd>,
-    /// Wakes the sending end when room or the end comes.
+    /// Wakes the sending end when there is room or the connection ends.
     writable: Arc<EventFd>,
 }
 
