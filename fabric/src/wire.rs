@@ -71,7 +71,7 @@ pub enum OfiForm {
     Completion,
     /// One write with 8 bytes of data, which include the length.
     Data,
-    /// The payload, then an empty write with the same 8 bytes of data.
+    /// The payload, then an empty write with 8 bytes of data as in [`OfiForm::Data`].
     After,
     /// The payload, then 16 bytes into the cell beside the slot with 4 bytes of data.
     Cell,
@@ -111,7 +111,7 @@ pub struct OfiEnd {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// One write, with the last token.
+    /// The whole answer in one write, with the last token.
     #[default]
     None,
     /// The first token at once, the rest with the last token: LoadGen measures these two times.
