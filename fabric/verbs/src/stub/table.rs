@@ -189,7 +189,7 @@ unsafe extern "C" fn query_port(
     0
 }
 
-/// CqEntry 0 is 10.0.0.1 on the first device, 10.0.0.2 on the second, and so on.
+/// GID entry 0 is 10.0.0.1 on the first device, 10.0.0.2 on the second, and so on.
 unsafe extern "C" fn query_gid_ex(
     context: *mut ibv_context,
     port_num: u32,
