@@ -8,7 +8,7 @@ use record::{ISSUE, NicUse, NodeUse, ThreadGroup};
 
 /// Most kinds of threads counted separately; the rest is one more kind.
 const KINDS: usize = 32;
-/// Name of the kind for the rest.
+/// Name of the kind for all further threads.
 const OTHER: &str = "other";
 
 /// A reading of this process, from thread times that were read just now. Threads are grouped by

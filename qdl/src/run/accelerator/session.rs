@@ -118,7 +118,7 @@ impl Session {
         connection: Arc<ServeConnection>,
         link: Link,
     ) -> Option<()> {
-        // Under the lock, so that a later command to give up follows on its way to the NIC thread.
+        // Holds the lock, so that a later command to give up reaches the NIC thread afterwards.
         let mut connections = lock(&self.connections);
         let ServeConnectionCfgs {
             connection: number,
@@ -131,7 +131,7 @@ impl Session {
 
     /// Handles the loss of a connection whose local side the NIC thread has destroyed.
     pub(crate) fn lost_here(&self, l: &ConnectionLost) {
-        // Under the lock, so that the frontend learns of the loss before it learns that this end
+        // Holds the lock, so that the frontend learns of the loss before it learns that this end
         // has let go.
         let mut connections = lock(&self.connections);
         let news = connections.lost_here(l.connection, l.epoch);

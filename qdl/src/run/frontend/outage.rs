@@ -14,9 +14,9 @@ const MOST: usize = 256;
 pub(crate) struct Outage {
     /// Time of the first loss.
     pub at_ns: u64,
-    /// Cause: that of the session's end if the session ended, else that of the first connection.
+    /// Cause of the session's end if the session ended, else of the first lost connection.
     pub cause: String,
-    /// A timeout of the echo or heartbeat found it, some time after the fault.
+    /// A timeout of the echo or heartbeat found the outage, some time after the fault.
     pub by_silence: bool,
     /// Plane that was silent, if silence is the cause.
     silent_on: Option<SilentOn>,
@@ -76,7 +76,7 @@ impl Outages {
         self.all.last().is_some_and(|o| !o.reported)
     }
 
-    /// The outage that a new loss belongs to. With `same`, it is the last one even if reported.
+    /// The outage that a new loss belongs to. With `same`: the last outage, even if reported.
     fn outage_at(
         &mut self,
         at_ns: u64,
@@ -101,7 +101,7 @@ impl Outages {
 
     /// Records the loss of connection `number`, with `again` samples to send again.
     pub(crate) fn add_loss(&mut self, number: u16, at_ns: u64, cause: &Broken, again: u64) {
-        // Losses after the session's end belong to its outage.
+        // Losses after the session's end belong to the outage of the session.
         let same = self.all.last().is_some_and(|o| o.session);
         for o in &mut self.all {
             o.down.remove(&number);
