@@ -201,7 +201,7 @@ fn explain(json: &[u8], e: &serde_json::Error) -> FrameError {
         }
         _ => {}
     }
-    // Without its fields, a frame of a known type lacks them, or is whole.
+    // With `type` alone, a known type fails for a missing field or decodes.
     let bare: Result<Message, _> = serde_json::from_value(json!({"type": kind}));
     match bare {
         Err(e) if e.to_string().starts_with("unknown variant") => FrameError::UnknownType {

@@ -1,6 +1,6 @@
 //! Limits of the messages. Values of a message that passed [`check`] are safe as sizes, in sums and
 //! in output. The check walks over the message's JSON, so that a new field has a limit from the
-//! start: those of [`LIMITS`], or [`OTHERS`].
+//! start: its entry in [`LIMITS`], or else [`OTHERS`].
 
 use std::{collections::HashSet, ops::RangeInclusive};
 

@@ -294,10 +294,11 @@ pub enum Message {
     /// The model that the sender runs.
     Model {
         spec: ModelSpec,
-        /// Moments at which tokens leave the accelerator. Sent by every frontend, and only by it.
+        /// Moments at which tokens leave the accelerator. Sent by frontends only, and by each of
+        /// them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<Stream>,
-        /// Engine that runs the model. Sent by every accelerator, and only by it.
+        /// Engine that runs the model. Every accelerator sends this field, frontends do not.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<EngineInfo>,
         /// Facts about the sender's node.
@@ -375,7 +376,7 @@ pub enum Message {
         /// Totals, from an accelerator only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counters: Option<Counters>,
-        /// Scores, from an accelerator that measures some.
+        /// Scores, from an accelerator that measures scores.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scores: Option<Scores>,
     },

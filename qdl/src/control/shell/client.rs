@@ -26,13 +26,13 @@ use crate::{
     wire::Description,
 };
 
-/// Events kept for a slow reader. Beyond it heartbeats are dropped, and any other event ends the
-/// session.
+/// Events kept for a slow reader. Beyond this number heartbeats are dropped, and any other event
+/// ends the session.
 const MAX_EVENTS: usize = 4096;
 
 type Session = Frontend<ReplySender>;
 
-/// Command of a handle to the session, with the time.
+/// Command of a handle to the session; the second argument is the time in ns.
 type Command = Box<dyn FnOnce(&mut Session, u64) + Send>;
 
 /// A session with one accelerator. A task on the runtime of [`ClientSession::connect`] drives it.
@@ -62,7 +62,7 @@ pub struct ClientEvents {
 }
 
 impl ClientEvents {
-    /// Waits for the next event. [`ClientEvent::Gone`] is the last, and comes again if asked again.
+    /// Waits for the next event. [`ClientEvent::Gone`] is the last; later calls repeat it.
     pub(crate) async fn next(&mut self) -> ClientEvent {
         let event = self.events.recv().await;
         event.unwrap_or_else(|| ClientEvent::Gone(self.ended.cause()))
