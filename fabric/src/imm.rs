@@ -34,7 +34,7 @@ const VALUE_MASK: u32 = 0x0fff_ffff;
 pub struct Imm(u32);
 
 /// Control messages of the data plane. They travel as zero-length writes, ordered like other
-/// writes. The peer's NIC thread answers them, so an answer proves that the whole path works.
+/// writes. The peer's NIC thread answers an echo, so the answer proves that the whole path works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Asks for an [`Control::EchoReply`] with the same value (28 bits).

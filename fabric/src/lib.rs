@@ -230,7 +230,7 @@ impl Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceId(pub u16);
 
-/// One write.
+/// One write to the peer, for [`Tx::post`].
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
     /// Region that holds the payload.
@@ -354,8 +354,8 @@ pub enum Broken {
     /// the control session stayed silent.
     #[error("{0}")]
     Silent(String),
-    /// This node gave the connection up for a different reason: the control session ended, or the
-    /// run.
+    /// This node gave the connection up for a different reason: the control session or the run
+    /// ended.
     #[error("{0}")]
     GivenUp(String),
 }

@@ -67,9 +67,9 @@ pub struct OfiRegion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OfiForm {
-    /// One write with 4 bytes of data; the peer's completion reports the length.
+    /// One write with 4 bytes of immediate data; the peer's completion reports the length.
     Completion,
-    /// One write with 8 bytes of data, which include the length.
+    /// One write with 8 bytes of immediate data, which include the length.
     Data,
     /// The payload, then an empty write with 8 bytes of data as in [`OfiForm::Data`].
     After,

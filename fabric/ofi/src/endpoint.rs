@@ -118,8 +118,8 @@ unsafe impl Send for Endpoint {}
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
-    /// Opens an endpoint that sends from `sources`. Its queue has a wait descriptor if the provider
-    /// supports one.
+    /// Opens an endpoint that sends from `sources`. The completion queue has a wait descriptor if
+    /// the provider supports one.
     ///
     /// # Errors
     /// [`Error::Call`] if the provider refuses an object; it names the object.
@@ -498,8 +498,8 @@ impl Endpoint {
         failed
     }
 
-    /// Returns a descriptor that is readable when [`Endpoint::poll`] has work, if the provider has
-    /// one. It stays open as long as the endpoint.
+    /// Returns a descriptor that is readable when [`Endpoint::poll`] has work; `None` if the
+    /// provider has none. The descriptor stays open as long as the endpoint.
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.wait_fd
     }

@@ -234,7 +234,7 @@ impl Dialling {
         ))
     }
 
-    /// Returns the connection. It is up once [`Dialling::step`] has returned true.
+    /// Returns the connection, which is up once [`Dialling::step`] has returned true.
     pub fn link(self) -> Link {
         self.link
     }

@@ -107,7 +107,7 @@ impl Sends {
     }
 }
 
-/// Completions of the provider. One lock covers polling and recording, because both halves do both.
+/// Completions of the provider. One lock covers both polling and recording, which each half does.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub inbox: VecDeque<Arrival>,

@@ -15,7 +15,7 @@ const LOOKED_AT: usize = 256;
 
 /// A private anonymous mapping: page-aligned, zero at first, unmapped when dropped.
 ///
-/// It is an address and a length. Its owner decides when the bytes may be read or written.
+/// The mapping is an address and a length. The owner decides when the bytes may be read or written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,

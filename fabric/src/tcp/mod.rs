@@ -8,7 +8,7 @@
 //! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
 //! A write is a header ([`frame`]; 16 bytes, or a cache line for large slots) and its payload. One
-//! `sendmsg` sends everything queued, with payloads straight from the source region. One `recvmsg`
+//! `sendmsg` sends all queued writes, with payloads straight from the source region. One `recvmsg`
 //! fills the rest of the current payload in its slot, and a staging buffer behind it.
 
 mod device;

@@ -63,8 +63,8 @@ impl Error {
     }
 }
 
-/// The error of a post, or of polling or arming a completion queue. It holds numbers only, for the
-/// hot path; `Display` formats them.
+/// The error of a post, or of polling or arming a completion queue. The error holds numbers only,
+/// for the hot path; `Display` formats them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{verb}: {}{}", text_of(*errno), post_hint(verb, *errno))]
 pub struct OpError {

@@ -89,8 +89,8 @@ pub(crate) struct Device {
     pub events: Events<ibv_async_event>,
 }
 
-/// A registered region. Its key is its number followed by a constant byte, so that a key with one
-/// wrong bit is invalid.
+/// A registered region. The key is the region's number followed by a constant byte, so that a key
+/// with one wrong bit is invalid.
 #[derive(Clone, Copy)]
 pub(crate) struct Region {
     pub pd: *mut ibv_pd,
