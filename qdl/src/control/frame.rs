@@ -50,7 +50,7 @@ pub enum FrameError {
     /// The object has no string field `type`.
     #[error("a frame without a field `type` that is a string")]
     NoType,
-    /// This version has no such `type`.
+    /// This version of the protocol has no such `type`.
     #[error("a frame of unknown type {name:?}; version {VERSION} of the protocol has no such type")]
     UnknownType { name: String },
     /// A field is missing, unknown, of the wrong type or outside its limits.

@@ -6,7 +6,7 @@ use fabric::{
 };
 use record::{ISSUE, NicUse, NodeUse, ThreadGroup};
 
-/// Most kinds of threads counted separately; the rest is one more kind.
+/// Most kinds of threads counted separately; all further kinds count as one more kind.
 const KINDS: usize = 32;
 /// Name of the kind for all further threads.
 const OTHER: &str = "other";

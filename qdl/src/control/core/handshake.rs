@@ -64,7 +64,7 @@ impl RolePart {
     }
 }
 
-/// This node's part in every session.
+/// Identity, policy and settings of this node for all its sessions.
 #[derive(Clone, Debug)]
 pub struct LocalNode {
     /// Name of the node.
@@ -171,8 +171,7 @@ impl Handshake {
     }
 
     /// Handles a frame of the handshake and returns the reply. An accelerator sends no frame before
-    /// the peer's hello and no proof before the peer's proof. Last, an accelerator asks for
-    /// admission.
+    /// the peer's hello and no proof before the peer's proof. The last step is admission.
     pub(crate) fn receive(&mut self, message: Message) -> Result<Option<Message>, ControlError> {
         let accelerator = self.role == Role::Accelerator;
         let reply = match (self.phase, message) {

@@ -31,7 +31,7 @@ const CHUNK: usize = 8192;
 /// Most bytes of the peer that are drained when a session ends.
 const LINGER_BYTES: usize = 4 << 20;
 
-/// One control connection.
+/// Socket and buffers of a control connection.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: TcpStream,

@@ -28,7 +28,7 @@ pub(crate) struct Outage {
     session: bool,
     /// No connection to the accelerator was left.
     whole: bool,
-    /// Connections lost in the outage, and those that are still down.
+    /// Connections lost in the outage, and lost connections that are still down.
     lost: BTreeSet<u16>,
     down: BTreeSet<u16>,
     /// Number of losses of connections.
@@ -139,7 +139,7 @@ impl Outages {
         Some(of_it.find(|o| o.lost.contains(&number))?.cause.clone())
     }
 
-    /// Records the end of the session, whose cause is more specific than a socket's.
+    /// Records the end of the session, whose cause is more specific than a socket's error.
     pub(crate) fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
         let same = self.is_whole();
         if let Some(o) = self.outage_at(at_ns, cause, by_silence, same)

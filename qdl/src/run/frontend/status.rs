@@ -220,7 +220,7 @@ impl Cluster {
         answers.collect()
     }
 
-    /// Facts that this node sends to its peers, and those of each accelerator by its node name.
+    /// Facts that this node sends to its peers, and each accelerator's node name and facts.
     pub fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
         let of = |peer: &PeerState| (peer.node.clone(), peer.facts.clone());
         (self.state.local.facts.clone(), self.state.each_peer(of))

@@ -54,7 +54,7 @@ pub(super) fn timing(d: &Deadlines) -> Timing {
     }
 }
 
-/// A frontend's part in its sessions; reads the token.
+/// A frontend's identity and settings for its sessions; reads the token file.
 pub(super) fn frontend_node(config: &FrontendConfig) -> Result<LocalNode, ControlError> {
     Ok(LocalNode {
         node: config.node.clone(),
