@@ -10,7 +10,7 @@
 //!    30     28 27                                         0
 //! ```
 //!
-//! *m*: more parts follow into this slot. *s*: solicited, used by the fabric `ib` alone.
+//! *m*: more parts follow into this slot. *s*: a split write of `ib` or `ofi`.
 
 use std::{
     fmt,

@@ -40,7 +40,7 @@ pub struct IbEnd {
     pub lid: u16,
     /// Global identifier of the port.
     pub gid: Ipv6Addr,
-    /// Largest path MTU of this end, in bytes. The connection uses the smaller of both ends.
+    /// Largest path MTU of this end, in bytes. The connection uses the smaller MTU of the two ends.
     pub mtu: u32,
     /// Whether this end marks the last write of each burst solicited. Only then may the peer sleep
     /// until a solicited completion.
@@ -107,7 +107,7 @@ pub struct OfiEnd {
 
 /// Moments at which the tokens of an answer leave the accelerator.
 ///
-/// An engine that produces its answers whole sends each in one piece, whatever this setting.
+/// An engine that produces answers whole sends each answer in one piece, whatever this setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {

@@ -68,7 +68,7 @@ pub struct IbWishes {
     pub mtu: Option<u32>,
     /// Largest payload in bytes that travels inline in its work request.
     pub inline_bytes: u32,
-    /// One of this number of work requests is signaled.
+    /// Number of work requests of which one is signaled.
     pub signal_every: u32,
     /// Marks the last write of a burst solicited; the receiver sleeps until a solicited completion.
     pub solicited: bool,
@@ -123,7 +123,7 @@ pub struct IbCfgs {
     pub wishes: IbWishes,
     /// Path MTU; `None` takes the port's active MTU.
     pub mtu: Option<Mtu>,
-    /// One of this number of work requests is signaled.
+    /// Number of work requests of which one is signaled.
     pub signal_every: u32,
     /// Most writes in flight.
     pub writes: u32,

@@ -92,9 +92,9 @@ impl Mapping {
         self.len
     }
 
-    /// Allocates pages not yet present from this NUMA node, or from several nodes in turns. With no
-    /// node, they come from the node of the thread that touches them first. A full node is skipped:
-    /// remote memory is slower but correct.
+    /// Allocates pages not yet present from this NUMA node, or from several nodes in turns. Without
+    /// `nodes`, pages come from the node of the thread that touches them first. A full node is
+    /// skipped: remote memory is slower but correct.
     ///
     /// # Errors
     /// The kernel has no NUMA or no such node, or forbids the call (as in many containers).

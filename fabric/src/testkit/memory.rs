@@ -109,7 +109,7 @@ pub fn pair(a: Endpoint, b: Endpoint) -> std::io::Result<(Link, Link, MemoryFaul
 struct MemoryTx {
     pipe: Arc<Pipe>,
     endpoint: Endpoint,
-    /// Posts to flush, each with its payload where `post` copied it.
+    /// Posts that wait for a flush, each with its payload if `post` copied the payload.
     queue: VecDeque<(Post, Option<Vec<u8>>)>,
     posted: u64,
     retired: u64,

@@ -277,8 +277,8 @@ impl Context {
         }))
     }
 
-    /// The port's GID for `auto`: on InfiniBand the first; on Ethernet a RoCE v2 GID, IPv4 before
-    /// routable IPv6 before link-local.
+    /// The port's GID for `auto`: on InfiniBand the first GID; on Ethernet a RoCE v2 GID, IPv4
+    /// before routable IPv6 before link-local.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, or [`Error::Verb`].

@@ -76,7 +76,7 @@ impl Mtu {
         self.0
     }
 
-    /// From libibverbs' enumerator. An unknown code becomes 256 bytes, which every path supports.
+    /// Converts libibverbs' enumerator. Unknown codes become 256 bytes, which every path supports.
     fn from_code(code: u32) -> Self {
         match code {
             raw::IBV_MTU_256..=raw::IBV_MTU_4096 => Self(code),
