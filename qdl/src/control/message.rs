@@ -304,7 +304,7 @@ pub enum Message {
         /// Facts about the sender's node.
         facts: Box<NodeFacts>,
     },
-    /// Requests connections; with higher epochs, opens lost ones again.
+    /// Requests connections; with higher epochs, opens lost connections again.
     Open {
         id: u64,
         connections: Vec<ConnectionRequest>,

@@ -307,7 +307,7 @@ async fn run(
                 break;
             }
             Some(Event::Session(event)) => {
-                // A slow reader may miss a heartbeat, because the next one supersedes it.
+                // A slow reader may miss a heartbeat, because the next heartbeat supersedes it.
                 let news = matches!(event, ClientEvent::Heartbeat(_) | ClientEvent::Scores(_));
                 if let Err(mpsc::error::TrySendError::Full(_)) = events.try_send(event)
                     && !news
@@ -322,7 +322,7 @@ async fn run(
             None => break,
         }
     }
-    // Drop the channels after setting the cause: a reader that finds one closed finds the cause.
+    // Drop the channels after setting the cause: a reader of a closed channel finds the cause.
     drop((inbox, events));
     wire.close(core).await;
 }

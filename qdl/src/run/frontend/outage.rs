@@ -35,7 +35,7 @@ pub(crate) struct Outage {
     losses: u64,
     /// Samples sent again.
     again: u64,
-    /// The outage was reported, so later losses start a new one.
+    /// The outage was reported, so later losses start a new outage.
     reported: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The frontend's task for one accelerator: opens connections, quarantines lost ones until both
-//! ends have let go, opens them again, and reconnects to a lost accelerator.
+//! The frontend's task for one accelerator: opens connections, quarantines lost connections until
+//! both ends have let go, opens them again, and reconnects to a lost accelerator.
 
 use std::{sync::Arc, time::Duration};
 

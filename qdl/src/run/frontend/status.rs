@@ -228,7 +228,7 @@ impl Cluster {
 }
 
 /// Checks a peer's side received at `answered_ns`, clips it, and converts it to the clock of a run
-/// that began at `first_ns`. `None` where it is invalid.
+/// that began at `first_ns`. `None` where the side is invalid.
 fn to_own_clock(
     mut side: NodeSide,
     node: String,
