@@ -233,8 +233,8 @@ impl Endpoint {
                 self.wait_fd = (wait_obj == raw::FI_WAIT_FD).then_some(fd);
                 return Ok(());
             }
-            // The provider accepts `FI_WAIT_FD`, but has no descriptor. SAFETY: the queue was just
-            // opened and is unused.
+            // The provider accepts `FI_WAIT_FD`, but has no descriptor.
+            // SAFETY: the queue was just opened and is unused.
             unsafe { close(queue) };
             self.objects.queue = ptr::null_mut();
         }
