@@ -294,11 +294,10 @@ pub enum Message {
     /// The model that the sender runs.
     Model {
         spec: ModelSpec,
-        /// Moments at which tokens leave the accelerator. Sent by frontends only, and by each of
-        /// them.
+        /// Moments at which tokens leave the accelerator: from every frontend, from no accelerator.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<Stream>,
-        /// Engine that runs the model. Every accelerator sends this field, frontends do not.
+        /// Engine that runs the model. Every accelerator sends this field, no frontend does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<EngineInfo>,
         /// Facts about the sender's node.

@@ -28,7 +28,7 @@ pub(super) struct IbNic {
     pub resources: Arc<IbResources>,
     wishes: IbWishes,
     gpudirect: bool,
-    /// GPUs probed so far, each with true if it sees this NIC's writes to its memory.
+    /// GPUs tried so far, each with true if slots of this NIC may lie in the GPU's memory.
     direct: Mutex<Vec<(Option<u32>, bool)>>,
 }
 

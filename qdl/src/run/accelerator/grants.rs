@@ -204,8 +204,8 @@ const LOGGED_REASONS: u64 = 32;
 /// Most full reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;
 
-/// Address of the data port. A port that listens on any address gets the IP address that the
-/// frontend reached. `None` where the port listens on IPv4 only and the frontend came over IPv6.
+/// Address of the data port. A port on any address gets the IP address that the frontend reached.
+/// `None` where the port is on any IPv4 address and the frontend came over IPv6.
 fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
     if configured.ip().is_unspecified() {
         if configured.is_ipv4() && reached.is_ipv6() {
