@@ -68,7 +68,7 @@ pub trait DeviceMemory: Send + Sync {
     /// The fence fails; the error is the device's message.
     fn fence(&self) -> Result<(), String>;
 
-    /// Exports the memory as a dma-buf for a NIC. Returns it with the first byte's offset in bytes.
+    /// Exports the memory as a dma-buf for a NIC: descriptor, and the first byte's offset in bytes.
     ///
     /// # Errors
     /// The device cannot export the memory; the error says why.

@@ -36,7 +36,7 @@ pub struct Depths {
 /// A one-sided write.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
-    /// Number of the send, returned in its completion. No outstanding send may have it.
+    /// Number of the send, returned in its completion. Unique among outstanding sends.
     pub send: usize,
     /// Index of the source.
     pub source: usize,
