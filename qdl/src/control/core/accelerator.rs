@@ -66,7 +66,7 @@ pub(in crate::control) enum Event {
     /// Requests this node's side of the run: request id, and offset in bytes. Answered with
     /// [`Accelerator::side_is`].
     Side(u64, u64),
-    /// Asks whether every arrived sample is answered. If all are, the owner calls
+    /// Asks whether every arrived sample is answered. If all samples are, the owner calls
     /// [`Accelerator::drained`]; else the event comes again.
     Drain,
     /// A heartbeat is due; answered with [`Accelerator::beat`].

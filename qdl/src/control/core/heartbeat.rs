@@ -96,7 +96,7 @@ impl Heartbeat {
     /// Records the sequence number of the peer's heartbeat.
     ///
     /// # Errors
-    /// The expected number, if the peer's differs: TCP keeps order, so the peer is broken.
+    /// The expected number, if the peer's number differs: TCP keeps order, so the peer is broken.
     pub(crate) fn check_number(&mut self, seq: u64) -> Result<(), u64> {
         let expected = self.heard + 1;
         if seq != expected {

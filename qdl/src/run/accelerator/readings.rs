@@ -87,7 +87,7 @@ impl NodeReadings {
         (text.len() as u64, rest[..end].to_owned())
     }
 
-    /// This node's side of the run as JSON, empty without readings. `begins_s` is minus its age.
+    /// This node's side of the run as JSON, empty without readings. `begins_s` is minus the age.
     fn to_json(&self, node: &str) -> String {
         let now_ns = now_ns();
         let mut ticks = lock(&self.ticks);
