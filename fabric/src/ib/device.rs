@@ -172,7 +172,7 @@ impl Drop for IbDevice {
         // The watching thread may drop the device itself, and cannot join itself.
         let own = |t: &JoinHandle<()>| t.thread().id() == thread::current().id();
         if let Some(t) = self.watcher.take().filter(|t| !own(t)) {
-            // The panic hook has reported a panic of this thread.
+            // The panic hook has reported a panic of the watching thread.
             let _ = t.join();
         }
     }

@@ -236,7 +236,8 @@ impl Rx for MemoryRx {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
         while events < budget && !self.broken {
-            // Load before the queue: frames sent before the end are reported before the end.
+            // Load `closed` before the queue: frames sent before the end are reported before the
+            // end.
             let closed = self.pipe.closed.load(Ordering::Acquire);
             let frame = self.pipe.frames().pop_front();
             let event = match frame {
