@@ -41,7 +41,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Authentication that a node wants; both sides must want the same.
+/// Authentication that a node wants; both sides must want the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthKind {
@@ -231,7 +231,7 @@ impl GrantTransport {
 pub struct ConnectionRequest {
     /// Number of the connection within the session; it is kept when the connection is opened again.
     pub connection: u16,
-    /// Index of the accelerator's NIC, modulo its number of NICs.
+    /// Index of the accelerator's NIC, modulo the accelerator's number of NICs.
     pub nic: u16,
     /// Index of the accelerator's GPU, counted from the NIC's own GPU (0), modulo its number of
     /// GPUs.

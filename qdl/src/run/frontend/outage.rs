@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use fabric::Broken;
 use record::{LossRecord, SilentOn};
 
-/// Most outages recorded separately; later losses are added to the last.
+/// Most outages recorded separately; later losses are added to the last outage.
 const MOST: usize = 256;
 
 /// One outage of an accelerator.
