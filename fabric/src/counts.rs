@@ -42,7 +42,7 @@ pub struct FabricCounts {
 }
 
 impl FabricCounts {
-    /// Adds the counts of `o`, the second half of the connection.
+    /// Adds `o`, the counts of the connection's other half.
     pub fn add(&mut self, o: &FabricCounts) {
         self.writes += o.writes;
         self.parts += o.parts;

@@ -87,7 +87,7 @@ impl Grants {
 
     /// Grants the next use of a slot to the peer and returns its use count, or `None` when the slot
     /// is granted already or does not exist. The thread that takes the grant sees all earlier
-    /// writes of the caller.
+    /// memory writes of the caller.
     pub fn open(&self, slot: u16) -> Option<u16> {
         let word = self.words.get(usize::from(slot))?;
         let old = word.load(Ordering::Relaxed);

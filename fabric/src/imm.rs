@@ -10,7 +10,7 @@
 //!    30     28 27                                         0
 //! ```
 //!
-//! *m*: more parts follow into this slot. *s*: solicited, used by the fabric `ib` alone.
+//! *m*: more parts follow into this slot. *s*: a split write of `ib` or `ofi`.
 
 use std::{
     fmt,
@@ -25,7 +25,7 @@ const CONTROL: u32 = 1 << 31;
 const USE_MASK: u32 = 0x7fff;
 /// Set where more parts follow into the slot.
 const MORE: u32 = 1 << 14;
-/// Wider than a valid slot number, so that a receiver detects one out of range.
+/// Wider than any valid slot number, so that a receiver detects an invalid number.
 const SLOT_MASK: u32 = MORE - 1;
 const VALUE_MASK: u32 = 0x0fff_ffff;
 
@@ -33,8 +33,8 @@ const VALUE_MASK: u32 = 0x0fff_ffff;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Imm(u32);
 
-/// Control messages of the data plane. They travel as zero-length writes, in order with other
-/// writes. The peer's NIC thread answers them, so an answer proves that the whole path works.
+/// Control messages of the data plane. They travel as zero-length writes, ordered like other
+/// writes. The peer's NIC thread answers an echo, so the answer proves that the whole path works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Asks for an [`Control::EchoReply`] with the same value (28 bits).
@@ -89,7 +89,7 @@ impl Imm {
         ((self.0 >> 16) & USE_MASK) as u16
     }
 
-    /// Whether it is a control message.
+    /// Whether the immediate carries a control message.
     pub(crate) const fn is_control(self) -> bool {
         self.0 & CONTROL != 0
     }
@@ -107,7 +107,7 @@ impl Imm {
         }
     }
 
-    /// The event of a control message's arrival.
+    /// Converts an arrived control message; an unknown kind is a [`Broken::BadFrame`].
     pub(crate) fn control_event(self) -> Result<Event, Broken> {
         self.message().map(Event::Control).ok_or(Broken::BadFrame {
             what: "control message",

@@ -11,14 +11,14 @@
 //!
 //! **Windows.** Each end of a connection grants its peer a [`Window`]: a run of equally spaced
 //! slots in a [`Region`]. A write names a slot (in its [`Imm`]), an offset within the slot and a
-//! length. It can touch no other byte. With RDMA the NIC checks the region alone before the bytes
-//! land; the receiving half checks the rest after they have landed.
+//! length. A valid write touches no byte outside its slot. With RDMA the NIC checks only the
+//! region's bounds before the bytes land; the receiving half checks slot and grant afterwards.
 //!
 //! **Parts.** A window that allows parts ([`Window::in_parts`]) lets a write carry a part of a
 //! slot. Each part but the last says that more follow ([`Imm::more`]). A part has at least 1 byte
-//! and begins where the part before it ended. The sender says where it writes ([`Post::at`]). A NIC
-//! does not report the offset, so the receiver computes it from the lengths so far and reports it
-//! ([`Event::Arrived`]). A part at a wrong offset, an empty part, or a part for a window without
+//! and begins where the part before it ended. The sender states the part's offset ([`Post::at`]). A
+//! NIC does not report the offset, so the receiver computes it from the lengths so far and reports
+//! it ([`Event::Arrived`]). A part at a wrong offset, an empty part, or a part for a window without
 //! parts breaks the connection. Parts of different slots may interleave.
 //!
 //! **Ownership.** The sender owns slot *i* from the moment its grant is opened until the write with
@@ -31,25 +31,25 @@
 //! they touch the slot.
 //!
 //! **Order.** Writes of one connection arrive in the order of posting, and so do the parts of a
-//! slot. Writes of different connections have no order. Two things need the order. A receiver adds
-//! up the lengths of a slot's parts. The end of a connection must come last. A sample or answer in
-//! one piece needs no order: its one immediate names the slot and the use, and the sender posts the
-//! next write to that slot only after the peer's answer. An echo needs none. So a fabric on an
-//! unordered network (`ofi` over EFA) refuses windows in parts when it opens a connection, and
-//! orders the end itself. Its other writes and control messages may arrive in any order.
+//! slot. Writes of different connections have no order. Two mechanisms need this order: a receiver
+//! adds up the lengths of a slot's parts, and the end of a connection must come last. A sample or
+//! answer in one piece needs no order: its one immediate names the slot and the use, and the sender
+//! posts the next write to that slot only after the peer's answer. An echo needs no order either.
+//! So a fabric on an unordered network (`ofi` over EFA) refuses windows in parts, and delays a
+//! connection's end until all writes have arrived. Everything else may arrive in any order.
 //!
 //! **Visibility.** After `Arrived`, the thread that polled may read every byte of the write, and of
 //! the slot's earlier parts, through the region's address. So may each thread that synchronizes
-//! with it. The GPU alone reads a GPU's memory ([`Region::of_device`]), after one fence per batch
-//! ([`DeviceMemory::fence`]).
+//! with the polling thread. The GPU alone reads a GPU's memory ([`Region::of_device`]), after one
+//! fence per batch ([`DeviceMemory::fence`]).
 //!
 //! **Completion.** [`Tx::post`] queues a write. Bytes need not move before [`Tx::flush`], which
 //! rings one doorbell for all queued writes. Writes *retire* in the order of posting, and
 //! [`Tx::retired`] counts them. The local memory of a retired write is free. A write no longer than
 //! [`Tx::inline_limit`] frees its memory as soon as `post` returns. [`Flushed::Blocked`] means that
 //! the fabric is full: flush again when the connection is writable (on `ib`: when sends have
-//! retired). Where bytes move only during calls (`ofi` over sockets), it also means that bytes are
-//! still queued.
+//! retired). Where bytes move only during calls (`ofi` over sockets), `Blocked` also means that
+//! bytes are still queued.
 //!
 //! **Bounds.** `post` refuses a write whose local bytes lie outside its source region or whose
 //! remote bytes lie outside a slot. A full send queue is [`PostError::Full`], not a wait. No call
@@ -61,7 +61,7 @@
 //!
 //! **Breaking.** A broken connection stays broken. Both halves report earlier arrivals first and
 //! then return the [`Broken`] that says why. Dropping both halves tears the connection down;
-//! afterwards the peer's writes cannot land in the window through it.
+//! afterwards no write of this connection can land in the window.
 //!
 //! **Threads.** The two halves are independent, and each has one owner at a time: the holder of the
 //! connection's token owns [`Tx`], the NIC thread owns [`Rx`].
@@ -230,7 +230,7 @@ impl Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceId(pub u16);
 
-/// One write.
+/// One write to the peer, for [`Tx::post`].
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
     /// Region that holds the payload.
@@ -239,7 +239,7 @@ pub struct Post {
     pub offset: usize,
     /// Length of the payload in bytes; 0 sends the immediate alone.
     pub len: u32,
-    /// Offset within the remote slot: 0, or the end of the part before it.
+    /// Offset within the remote slot in bytes: 0, or the end of the slot's previous part.
     pub at: u32,
     /// Slot and use count of the write, or a control message.
     pub imm: Imm,
@@ -291,11 +291,11 @@ pub enum PostError {
     OutOfBounds {
         /// Index of the source region.
         source_id: u16,
-        /// Offset of the payload in it.
+        /// Offset of the payload in the source region, in bytes.
         offset: usize,
-        /// Length of the payload.
+        /// Length of the payload in bytes.
         len: u32,
-        /// Offset within the slot.
+        /// Offset within the peer's slot, in bytes.
         at: u32,
     },
     /// The connection broke.
@@ -322,7 +322,7 @@ pub enum Broken {
     BadFrame {
         /// The invalid field.
         what: &'static str,
-        /// Its value.
+        /// Value of the invalid field.
         value: u64,
     },
     /// The peer wrote outside a slot, or to a slot outside the window.
@@ -334,7 +334,7 @@ pub enum Broken {
         slot: u16,
         /// Slots in the window.
         slots: usize,
-        /// Offset within the slot.
+        /// Offset of the write within the slot, in bytes.
         at: u32,
         /// Length in bytes.
         len: u32,
@@ -354,8 +354,8 @@ pub enum Broken {
     /// the control session stayed silent.
     #[error("{0}")]
     Silent(String),
-    /// This node gave the connection up for a different reason: the control session ended, or the
-    /// run.
+    /// This node gave the connection up for a different reason: the control session or the run
+    /// ended.
     #[error("{0}")]
     GivenUp(String),
 }
@@ -390,7 +390,7 @@ impl Broken {
 /// Result of [`Tx::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// The fabric has taken everything queued.
+    /// The fabric has taken all queued writes.
     Done,
     /// The fabric is full; flush again when the connection is writable.
     Blocked,
@@ -413,7 +413,7 @@ pub enum Event {
     Arrived {
         /// Slot and use count.
         imm: Imm,
-        /// Offset within the slot: 0, or the end of the part before it.
+        /// Offset within the slot in bytes: 0, or the end of the slot's previous part.
         at: u32,
         /// Length of the write in bytes.
         len: u32,
@@ -456,10 +456,9 @@ pub trait Tx: Send + fmt::Debug {
         0
     }
 
-    /// Says goodbye where the fabric needs it. Returns true once the goodbye is sent and all writes
-    /// have retired, or some milliseconds have passed; until then the caller calls again. The call
-    /// never waits. After the first call the caller posts no more writes. [`Tx::counts`] are final
-    /// once it returns true.
+    /// Sends the goodbye, if the fabric has one. Never waits: returns true once the goodbye is sent
+    /// and all writes have retired, or after some milliseconds; until then the caller repeats the
+    /// call. After the first call the caller posts no writes. [`Tx::counts`] are final after true.
     fn finish(&mut self) -> bool {
         true
     }

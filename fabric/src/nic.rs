@@ -56,7 +56,7 @@ pub(super) fn unfit(field: &str, value: impl fmt::Display, wanted: impl fmt::Dis
     ))
 }
 
-/// Why a connection broke, for both halves. The first cause stays.
+/// Cause of a broken connection, for both halves. The first cause stays.
 #[derive(Debug, Default)]
 pub(super) struct Cause {
     is_broken: AtomicBool,
@@ -64,8 +64,8 @@ pub(super) struct Cause {
 }
 
 impl Cause {
-    /// Breaks the connection. `stop` keeps the peer from writing: it runs before this returns and
-    /// before [`Cause::get`] returns a cause. Two threads may both run `stop`; neither blocks.
+    /// Breaks the connection. `stop` keeps the peer from writing; it runs before `fail` returns,
+    /// and before [`Cause::get`] returns a cause. Two threads may both run `stop`; neither blocks.
     pub(crate) fn fail(&self, cause: Broken, stop: impl FnOnce()) {
         // Before `stop`: completions that `stop` flushes are consequences, not causes.
         let _ = self.cause.set(cause);
@@ -102,13 +102,13 @@ broken_by! {
     ofi::OpError: call;
 }
 
-/// Bit of an immediate: the cell beside the slot describes the payload, or the payload fills its
-/// slot. Slot numbers are below 8,192, so the bit is free.
+/// Bit of a split write's immediate: the cell beside the slot describes the payload, or the payload
+/// fills the slot. Slot numbers are below 8,192, so the bit is free.
 pub(super) const IN_CELL: u32 = 1 << 15;
 
 pub(super) const CELL_BYTES: usize = 16;
 
-/// Describes a payload; its write carries it in the cell beside the slot.
+/// Description of a payload, which the sender writes into the cell beside the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
     /// Payload length in bytes.
@@ -175,7 +175,7 @@ pub(super) fn covers(
     Err(unfit(field, length, wanted))
 }
 
-/// Draws a number that a peer cannot guess: `what` names it in the error.
+/// Draws a number that a peer cannot guess; `what` names the number in the error.
 pub(super) fn random(what: &'static str) -> Result<u64, OpenError> {
     let mut b = [0; 8];
     getrandom::fill(&mut b).map_err(|e| OpenError::System {

@@ -5,8 +5,8 @@
 //!           ^ 0            ^ end of the part before
 //! ```
 //!
-//! Every receiving half has one. A NIC does not report the offset of a write within a slot, and an
-//! offset in a frame must agree with the earlier parts.
+//! Every receiving half has one [`Parts`]. A NIC does not report a write's offset within its slot.
+//! An offset in a TCP frame must agree with the slot's earlier parts.
 
 use super::{Broken, Event, FabricCounts, Imm, Window};
 
@@ -25,7 +25,7 @@ pub(crate) struct Parts {
     landed: Box<[Landed]>,
 }
 
-/// Position of a write.
+/// Position of a write, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Landing {
     /// Offset within the slot.
@@ -60,7 +60,7 @@ impl Parts {
     }
 
     /// Checks a write of `len` bytes against its slot, the earlier parts and the grant. `at` is the
-    /// offset in its frame, if the frame has one.
+    /// offset within the slot that came with the write, if any.
     ///
     /// # Errors
     /// [`Broken`] names the invalid field; the caller must not store the write.

@@ -15,10 +15,10 @@ use crate::os::{HUGE_PAGE, Mapping};
 /// zero at first, and unmapped when the last `Arc` is dropped. A mapping of at least 2 MiB uses
 /// huge pages where enough are free (`vm.nr_hugepages`), so that a NIC keeps fewer translations.
 ///
-/// The kernel, a NIC or a second thread writes a region while this process holds only its address.
-/// So no code sees the region as one `&[u8]`. The slot protocol (see the crate's documentation)
-/// says who may touch which bytes; [`Region::bytes`] and [`Region::bytes_mut`] mark the code that
-/// relies on it.
+/// The kernel, a NIC or a second thread writes a region while this process holds only the region's
+/// address. So no code sees the region as one `&[u8]`. The slot protocol (see the crate's
+/// documentation) says who may touch which bytes; [`Region::bytes`] and [`Region::bytes_mut`] mark
+/// the code that relies on it.
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
@@ -49,13 +49,14 @@ pub trait DeviceMemory: Send + Sync {
     fn device(&self) -> String;
 
     /// Copies `bytes` from this process to `offset`, and returns when the copy is complete. The
-    /// caller has checked that the range lies inside.
+    /// caller has checked that the range lies inside the memory.
     ///
     /// # Errors
     /// The device refuses the copy; the error is the device's message.
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
 
-    /// Copies bytes from `offset` as the device sees them. The caller has checked the range.
+    /// Fills `bytes` from `offset` on, as the device sees its memory. The caller has checked the
+    /// range.
     ///
     /// # Errors
     /// The device refuses the copy; the error is the device's message.
@@ -67,7 +68,7 @@ pub trait DeviceMemory: Send + Sync {
     /// The fence fails; the error is the device's message.
     fn fence(&self) -> Result<(), String>;
 
-    /// Exports the memory as a dma-buf to register with a NIC, and the first byte's offset in it.
+    /// Exports the memory as a dma-buf for a NIC: descriptor, and the first byte's offset in bytes.
     ///
     /// # Errors
     /// The device cannot export the memory; the error says why.
@@ -246,7 +247,7 @@ impl Region {
         })
     }
 
-    /// Copies bytes into host or device memory. They are stored when the call returns.
+    /// Copies bytes into host or device memory. The copy is complete when the call returns.
     ///
     /// # Safety
     /// No other thread and no device reads or writes these bytes during the call.

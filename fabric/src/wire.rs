@@ -40,7 +40,7 @@ pub struct IbEnd {
     pub lid: u16,
     /// Global identifier of the port.
     pub gid: Ipv6Addr,
-    /// Largest path MTU of this end, in bytes. The connection uses the smaller of both ends.
+    /// Largest path MTU of this end, in bytes. The connection uses the smaller MTU of the two ends.
     pub mtu: u32,
     /// Whether this end marks the last write of each burst solicited. Only then may the peer sleep
     /// until a solicited completion.
@@ -67,11 +67,11 @@ pub struct OfiRegion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OfiForm {
-    /// One write with 4 bytes of data; the peer's completion reports the length.
+    /// One write with 4 bytes of immediate data; the peer's completion reports the length.
     Completion,
-    /// One write with 8 bytes of data, which include the length.
+    /// One write with 8 bytes of immediate data, which include the length.
     Data,
-    /// The payload, then an empty write with the same 8 bytes of data.
+    /// The payload, then an empty write with 8 bytes of data as in [`OfiForm::Data`].
     After,
     /// The payload, then 16 bytes into the cell beside the slot with 4 bytes of data.
     Cell,
@@ -107,11 +107,11 @@ pub struct OfiEnd {
 
 /// Moments at which the tokens of an answer leave the accelerator.
 ///
-/// An engine that produces its answers whole sends each in one piece, whatever this setting.
+/// An engine that produces answers whole sends each answer in one piece, whatever this setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// One write, with the last token.
+    /// The whole answer in one write, with the last token.
     #[default]
     None,
     /// The first token at once, the rest with the last token: LoadGen measures these two times.

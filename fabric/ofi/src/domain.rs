@@ -71,8 +71,8 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: all objects on them hold this domain, so they are closed. The domain is closed
-        // before its fabric.
+        // SAFETY: all objects of the domain and the fabric hold this value, so they are closed. The
+        // domain is closed before its fabric.
         unsafe {
             close(self.domain.cast());
             close(self.fabric.cast());

@@ -36,11 +36,11 @@ pub struct Depths {
 /// A one-sided write.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
-    /// Number of the send, returned in its completion. Must not be outstanding.
+    /// Number of the send, returned in its completion. Unique among outstanding sends.
     pub send: usize,
     /// Index of the source.
     pub source: usize,
-    /// Offset in the source.
+    /// Offset in the source, in bytes.
     pub offset: usize,
     /// Length in bytes.
     pub len: usize,
@@ -62,7 +62,7 @@ pub enum Outcome {
     Arrived {
         /// Immediate data of the write.
         data: u64,
-        /// Length if the provider reports it; not guaranteed.
+        /// Length in bytes, if the provider reports one; libfabric does not guarantee it.
         len: usize,
     },
 }
@@ -84,7 +84,7 @@ pub struct Failed {
     pub what: &'static str,
     /// libfabric's error number.
     pub errno: i32,
-    /// libfabric's text for it.
+    /// libfabric's text for `errno`.
     pub text: String,
     /// The provider's text in brackets, or empty.
     pub detail: String,
@@ -118,8 +118,8 @@ unsafe impl Send for Endpoint {}
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
-    /// Opens an endpoint that sends from `sources`. Its queue has a wait descriptor if the provider
-    /// supports one.
+    /// Opens an endpoint that sends from `sources`. The completion queue has a wait descriptor if
+    /// the provider supports one.
     ///
     /// # Errors
     /// [`Error::Call`] if the provider refuses an object; it names the object.
@@ -171,7 +171,7 @@ impl Endpoint {
             let mut attr: raw::fi_av_attr = std::mem::zeroed();
             attr.count = 1;
             let mut code = -libc::ENOSYS;
-            // Some providers support only maps.
+            // Some providers support only `FI_AV_MAP`.
             for type_ in [raw::FI_AV_TABLE, raw::FI_AV_MAP] {
                 attr.type_ = type_;
                 if code != 0 {
@@ -191,7 +191,7 @@ impl Endpoint {
             let code = raw::call!(ops, bind(fid, this.objects.addresses.cast(), 0));
             check("fi_ep_bind", code, "an endpoint")?;
             let code = raw::call!(ops, control(fid, raw::FI_ENABLE, none));
-            // `ofi_rxm` makes a queue for that many peers, which may exceed the device's limit.
+            // `ofi_rxm` sizes a queue for FI_UNIVERSE_SIZE peers, perhaps above the device's limit.
             let what = match domain.info().provider().contains("ofi_rxm") {
                 true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
                 false => "an endpoint",
@@ -233,7 +233,7 @@ impl Endpoint {
                 self.wait_fd = (wait_obj == raw::FI_WAIT_FD).then_some(fd);
                 return Ok(());
             }
-            // The provider accepts the option, but has no descriptor.
+            // The provider accepts `FI_WAIT_FD`, but has no descriptor.
             // SAFETY: the queue was just opened and is unused.
             unsafe { close(queue) };
             self.objects.queue = ptr::null_mut();
@@ -278,8 +278,8 @@ impl Endpoint {
         }
     }
 
-    /// Lets the peer write into `memory` until this endpoint is closed. `key` is the permission, if
-    /// the provider does not choose one: use an unguessable number.
+    /// Lets the peer write into `memory` until this endpoint is closed. `key` permits the writes,
+    /// unless the provider chooses keys: pass an unguessable number.
     ///
     /// # Errors
     /// [`Error::Call`], for example if the key is in use (`FI_ENOKEY`).
@@ -498,8 +498,8 @@ impl Endpoint {
         failed
     }
 
-    /// Returns a descriptor that is readable when [`Endpoint::poll`] has work, if the provider has
-    /// one. It stays open as long as the endpoint.
+    /// Returns a descriptor that is readable when [`Endpoint::poll`] has work; `None` if the
+    /// provider has none. The descriptor stays open as long as the endpoint.
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.wait_fd
     }

@@ -29,7 +29,7 @@ pub enum Error {
         present: String,
     },
     /// A NIC, a version or a feature that the library or the provider does not have. The text names
-    /// it and the alternatives.
+    /// the missing thing and the alternatives.
     #[error("{0}")]
     Refused(String),
     /// A call failed.
@@ -41,7 +41,7 @@ pub enum Error {
         provider: String,
         /// The error number.
         errno: i32,
-        /// libfabric's text for it.
+        /// libfabric's text for `errno`.
         text: String,
         /// The action, with names and numbers.
         doing: String,

@@ -1,8 +1,8 @@
 //! Safe bindings to libfabric, loaded at run time.
 //!
 //! The library is not linked: a program with this crate starts on a machine without libfabric, and
-//! fails only when it requests a provider. It uses the system's library, because a second copy in
-//! one process can take a device from the first.
+//! fails only when it requests a provider. The crate uses the system's library, because a second
+//! copy in one process can take a device from the first.
 //!
 //! | object | purpose |
 //! | --- | --- |

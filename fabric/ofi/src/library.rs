@@ -136,7 +136,7 @@ impl Ofi {
         )))
     }
 
-    /// Returns all offers for `at`; of all providers if it names none.
+    /// Returns all offers for `at`; those of all providers if `at` names no provider.
     fn query(self: &Arc<Self>, at: &NicAddress) -> Result<Vec<Arc<Info>>, Error> {
         let failed = |code: i32, what: &str| {
             self.failed("fi_getinfo", code.into(), &at.provider, what.to_owned())
@@ -383,7 +383,7 @@ impl std::fmt::Debug for Info {
     }
 }
 
-/// Whether the address is on this machine. Providers do not check it before its use.
+/// Whether the address is on this machine. Providers check an address only when they use it.
 fn is_here(address: Option<&str>) -> bool {
     let ip = address.and_then(|a| a.parse::<IpAddr>().ok());
     ip.is_none_or(|ip| UdpSocket::bind((ip, 0)).is_ok())

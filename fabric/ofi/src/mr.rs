@@ -29,10 +29,10 @@ impl Memory {
     }
 }
 
-/// A region that a peer may write, or the place in it where a write begins.
+/// A region that a peer may write, or the position in a region where a write begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// Base for offsets.
+    /// Address that offsets are added to; 0 for providers that count from 0.
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,

@@ -15,8 +15,8 @@ const CONTROL_RECEIVES: u32 = 16;
 /// Receives of a connection beyond one for each slot: control messages, and one to spare.
 pub const OWN_RECEIVES: u32 = CONTROL_RECEIVES + 1;
 
-/// RNR retry count that means "without end". The sender's NIC holds parts back until the receiver
-/// has polled the earlier parts; the echo detects a receiver that has stopped polling.
+/// RNR (receiver not ready) retry count for "without end". The sender's NIC holds parts back until
+/// the receiver has polled the earlier parts; the echo detects a receiver that has stopped polling.
 const UNTIL_READY: u8 = 7;
 
 /// Longest time to wait for the goodbye to complete.
@@ -70,7 +70,7 @@ pub struct IbWishes {
     pub mtu: Option<u32>,
     /// Largest payload in bytes that travels inline in its work request.
     pub inline_bytes: u32,
-    /// One work request in this many is signaled.
+    /// Number of work requests of which one is signaled.
     pub signal_every: u32,
     /// Marks the last write of a burst solicited; the receiver sleeps until a solicited completion.
     pub solicited: bool,
@@ -91,7 +91,7 @@ pub struct IbWishes {
 }
 
 impl IbWishes {
-    /// One queue pair with the defaults of a NIC entry in the configuration.
+    /// Makes the settings of one queue pair, with the defaults of a NIC entry in the configuration.
     pub fn new(device: &str) -> Self {
         IbWishes {
             device: device.to_owned(),
@@ -121,11 +121,11 @@ impl IbWishes {
 /// Resolved sizes and settings of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbCfgs {
-    /// The settings that are taken as requested; those below replace the rest.
+    /// The requested settings. The fields below replace those of the same name.
     pub wishes: IbWishes,
     /// Path MTU; `None` takes the port's active MTU.
     pub mtu: Option<Mtu>,
-    /// One work request in this many is signaled.
+    /// Number of work requests of which one is signaled.
     pub signal_every: u32,
     /// Most writes in flight.
     pub writes: u32,
@@ -142,7 +142,7 @@ pub struct IbCfgs {
 }
 
 impl IbCfgs {
-    /// Resolves `wishes` for this traffic (a number is one of slots) and these limits.
+    /// Resolves `wishes` for `traffic` (a number counts slots) within the device's `limits`.
     ///
     /// # Errors
     /// [`OpenError::Setting`] names the key and the limit; [`OpenError::Verbs`]: an invalid MTU.

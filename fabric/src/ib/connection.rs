@@ -28,7 +28,7 @@ use crate::{
     nic::{CELL_BYTES, Cause, covers, random},
 };
 
-/// Next token of a connection. Tokens identify completion queues in events; a connection has two.
+/// Next free token. A token identifies a completion queue in events; a connection takes two.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
 
 /// A queue pair in INIT: its receives are posted, its peer is not yet known.
@@ -103,8 +103,8 @@ impl IbConnection {
             sources,
             endpoint,
             cfgs,
-            // 24 bits. A random one keeps a new queue pair from accepting packets of the previous
-            // one.
+            // 24 random bits, so that a new queue pair accepts no packets of the previous queue
+            // pair.
             psn: random("random packet number")? as u32 & 0xff_ffff,
             port,
             resources: resources.clone(),
@@ -220,7 +220,7 @@ impl IbConnection {
 }
 
 impl PortNow {
-    /// The configured MTU, at most the port's active one.
+    /// The configured MTU, at most the port's active MTU.
     fn mtu(&self, cfgs: &IbCfgs) -> Mtu {
         let active = self.attr.active_mtu;
         cfgs.mtu.map_or(active, |m| m.min(active))

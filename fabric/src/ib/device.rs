@@ -172,7 +172,7 @@ impl Drop for IbDevice {
         // The watching thread may drop the device itself, and cannot join itself.
         let own = |t: &JoinHandle<()>| t.thread().id() == thread::current().id();
         if let Some(t) = self.watcher.take().filter(|t| !own(t)) {
-            // The panic hook has reported a panic of this thread.
+            // The panic hook has reported a panic of the watching thread.
             let _ = t.join();
         }
     }
@@ -184,7 +184,7 @@ impl fmt::Debug for IbDevice {
     }
 }
 
-/// The library in the environment variable, or else the system's; the stub for its devices.
+/// Loads the file in `QDL_LIBIBVERBS`, or else the system's library; the stub for `stub*`.
 fn library(device: &str) -> Result<Arc<Verbs>, OpenError> {
     #[cfg(feature = "stub")]
     if device.starts_with("stub") {
@@ -208,7 +208,7 @@ fn watch(watched: &Watched, stop: &EventFd) {
             return;
         }
         if !watched.pump() {
-            // `poll` ignores a negative descriptor; a failed one would be readable for ever.
+            // `poll` ignores a negative descriptor; a failed descriptor would be readable for ever.
             fds[0].fd = -1;
         }
     }

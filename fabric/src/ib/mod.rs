@@ -23,22 +23,22 @@
 //! RC queue pairs alone do not fulfil the whole contract. This module adds:
 //!
 //! * **Windows.** The memory registration covers exactly the slots, so the NIC refuses a write
-//!   outside all slots. The receiver detects a write into a neighbour's slot by its length, once it
-//!   has landed. Each connection has a remote key of its own, which ends with the connection.
+//!   outside all slots. The receiver detects a write beyond its slot by the length, after the write
+//!   has landed. Each connection has its own remote key, which ends with the connection.
 //! * **Lengths** come from the completion's `byte_len`, or from the descriptor in the cell beside
 //!   the slot. A split write that fills its slot needs no descriptor. Bit 15 of the immediate marks
 //!   a split write; slot numbers never reach it.
 //! * **Receives.** The queue pair always has one posted receive per slot, one batch, and some for
 //!   control messages: receives are posted again before their events are reported. A slot written
-//!   in two parts has two receives, in any number of parts four. If parts use up the receives, the
-//!   sender's NIC retries without end; the echo detects a receiver that has stopped.
+//!   in two parts has two receives; with any number of parts, a slot has four. If parts use up the
+//!   receives, the sender's NIC retries without end; the echo detects a receiver that has stopped.
 //! * **Parts** take one work request each and lie one behind another. A queue pair's writes arrive
 //!   in order, so the lengths of earlier parts give the offset of the next.
-//! * **Closing.** A queue pair does not notify its peer when it is destroyed, so a half sends a
-//!   goodbye (an immediate of control kind 2) before it is dropped. Dropping both halves moves the
-//!   queue pair to ERR first.
+//! * **Closing.** A queue pair does not notify its peer when it is destroyed, so the sending half
+//!   sends a goodbye (an immediate of control kind 2) before it is dropped. Dropping both halves
+//!   moves the queue pair to ERR first.
 //! * **Sleeping.** Both completion queues share one completion channel. The receive queue is armed
-//!   for solicited completions, the send queue only while it is full.
+//!   for solicited completions, the send queue only while that queue is full.
 
 mod cfgs;
 mod connection;

@@ -2,7 +2,7 @@
 //!
 //! Send sources (the QSL's samples, an accelerator's outputs) are registered once and shared by all
 //! connections. Each connection registers its own window: the window's remote key lets the peer
-//! write, and it ends with the connection.
+//! write, and the key ends with the connection.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl IbResources {
         &self.pd
     }
 
-    /// Registers `region` as a send source of this device, or returns its registration.
+    /// Registers `region` as a send source of this device, or returns the existing registration.
     ///
     /// # Errors
     /// [`OpenError::Verbs`] if the registration fails.

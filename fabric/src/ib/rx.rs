@@ -148,7 +148,7 @@ impl IbRx {
         self.event(&wc).map(Some)
     }
 
-    /// Takes the channel's events. Returns true if the send queue had one.
+    /// Takes the channel's events. Returns true if the send queue had an event.
     fn take_events(&mut self) -> Result<bool, Broken> {
         let (shared, token) = (&self.shared, self.shared.token);
         let (mut received, mut sent) = (false, false);

@@ -1,6 +1,6 @@
 //! The state that both halves of a connection share: the queue pair, its completion queues,
-//! counters of retired sends, and the cause of a failure. And the state that the connections of a
-//! device share: its asynchronous events.
+//! counters of retired sends, and the cause of a failure. Also the state that all connections of a
+//! device share: the device's asynchronous events.
 
 use std::{
     any::Any,
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub watched: Arc<Watched>,
     pub sends: Sends,
     pub cause: Cause,
-    /// Halves that are dropped.
+    /// Number of dropped halves.
     pub gone: AtomicU8,
     /// Registrations that the peer and this device may still access.
     pub _registered: Vec<Arc<Mr>>,
@@ -172,7 +172,7 @@ impl Shared {
     }
 }
 
-/// Advances `counter` to the value with the lower half `low`; an older value changes nothing.
+/// Advances `counter` to the next value with the lower 32 bits `low`; never moves it back.
 fn advance(counter: &AtomicU64, low: u32) {
     let now = counter.load(Ordering::Relaxed);
     let step = low.wrapping_sub(now as u32) as i32;
@@ -229,8 +229,8 @@ impl Watched {
     fn event(&self, event: AsyncEvent) {
         let name = self.context.name();
         match event {
-            // The device leaves its queue pairs in RTS; without this, they retry until their
-            // retries run out.
+            // The device leaves its queue pairs in RTS; without this call, their sends fail only
+            // after the last retry.
             AsyncEvent::PortDown(port) if port == self.port => {
                 self.fail(&format!("port {port} of {name} is down"), |_| true);
             }

@@ -10,10 +10,10 @@ use crate::{
     nic::{CELL_BYTES, Descriptor, IN_CELL},
 };
 
-/// Work requests beyond those for writes: the goodbye, and the one that retires idle ones.
+/// Work requests beyond the writes: the goodbye, and the empty write that retires idle requests.
 pub(super) const SPARE: u32 = 2;
 
-/// First bytes of the peer's slots and cells.
+/// Addresses and keys of the peer's slots and cells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub slots: RemoteSlice,

@@ -11,7 +11,7 @@ const LINGER: Duration = Duration::from_millis(20);
 /// Sends beyond those for writes: the goodbye, the first message and its answer.
 pub(super) const SPARE: usize = 3;
 
-/// Room for control messages that arrive between two polls.
+/// Receives and completions for control messages that arrive between two polls.
 const CONTROL: usize = 16;
 
 /// Most sends per write.

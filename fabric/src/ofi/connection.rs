@@ -116,7 +116,7 @@ impl OfiConnection {
         &self.end
     }
 
-    /// Connects to the peer, which sends the first message. Post nothing before its arrival.
+    /// Connects to the peer, which sends the first message. Post nothing before that message comes.
     ///
     /// # Errors
     /// [`OpenError::Refused`] names the field, [`OpenError::Ofi`] the failed call.
@@ -220,7 +220,7 @@ impl Dialling {
         self.shared.is_warm() && self.shared.broken().is_none()
     }
 
-    /// The error for a deadline of `after` without an answer.
+    /// The error if no answer has come within `after`.
     pub fn too_late(&self, after: std::time::Duration) -> OpenError {
         let ms = after.as_millis();
         self.not_warm(&Broken::Silent(format!("no answer within {ms} ms")))
@@ -234,7 +234,7 @@ impl Dialling {
         ))
     }
 
-    /// Returns the connection. It is up once [`Dialling::step`] has returned true.
+    /// Returns the connection, which is up once [`Dialling::step`] has returned true.
     pub fn link(self) -> Link {
         self.link
     }

@@ -39,7 +39,7 @@ impl OfiDevice {
     ///
     /// # Errors
     /// [`OpenError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or
-    /// it lacks a capability. [`OpenError::Setting`]: the provider is `shm`, which is unsafe.
+    /// the NIC lacks a capability. [`OpenError::Setting`]: the provider is `shm`, which is unsafe.
     pub fn open(cfgs: &OfiDeviceCfgs) -> Result<Arc<OfiDevice>, OpenError> {
         let shuffle = std::env::var(SHUFFLE).ok().and_then(|s| s.parse().ok());
         Self::shuffled(cfgs, shuffle)
@@ -109,30 +109,30 @@ impl OfiDevice {
         }
     }
 
-    /// Whether bytes move only during calls of the provider, as over sockets and shared memory. The
-    /// NICs in the list move bytes by themselves.
+    /// Whether bytes move only during calls of the provider, as over sockets and shared memory.
+    /// NICs of the providers listed below move bytes by themselves.
     pub(super) fn moves_in_calls(&self) -> bool {
         let known = ["efa", "verbs", "cxi", "psm2", "psm3", "opx", "gni", "usnic"];
         !known.iter().any(|n| self.info.provider().starts_with(n))
     }
 
-    /// Whether the queue must be drained before its endpoint closes.
+    /// Whether the completion queue must be drained before its endpoint closes.
     pub(super) fn empties_its_queue(&self) -> bool {
         self.info.provider().contains("ofi_rxm") && !self.moves_in_calls()
     }
 
-    /// Whether windows are locked in memory, as a NIC needs them.
+    /// Whether the NIC needs windows that are locked in memory.
     pub fn locks_memory(&self) -> bool {
         !self.moves_in_calls()
     }
 
-    /// Regions that each connection registers.
+    /// Number of regions that each connection registers.
     fn regions_each(&self) -> usize {
         let cells = usize::from(self.form() == OfiForm::Cell);
         1 + cells + usize::from(self.info.limits().registers_sources)
     }
 
-    /// Checks the number of connections against the provider's limits. Warns above its optimum.
+    /// Checks the number of connections against the provider's limits. Warns above the optimum.
     ///
     /// # Errors
     /// [`OpenError::Setting`]: the provider has fewer endpoints than `connections`.
@@ -147,7 +147,7 @@ impl OfiDevice {
                 ),
             });
         }
-        // The provider reports these as optimal; it may have more.
+        // The provider reports these numbers as optimal and may support more.
         for (what, wanted, best) in [
             (
                 "completion queues",
@@ -172,8 +172,8 @@ impl OfiDevice {
     }
 
     /// Whether the provider reconnects a lost socket silently. Providers over queue pairs report
-    /// lost writes as errors. There, a write may also find no room though nothing is in flight,
-    /// while the peer does not poll.
+    /// lost writes as errors. Over queue pairs a write may also find no room while nothing is in
+    /// flight, if the peer does not poll.
     pub(super) fn remakes(&self) -> bool {
         let provider = self.info.provider();
         ["tcp", "net"].iter().any(|n| provider.starts_with(n))

@@ -21,17 +21,17 @@
 //!
 //! * **Windows and quarantine.** Each connection has its own endpoint. Closing a region does not
 //!   stop a write in progress, and a write with a closed key breaks the socket of every connection
-//!   on the endpoint. Closing the endpoint stops both. It closes when both halves are dropped,
-//!   before its memory.
+//!   on the endpoint. Closing the endpoint stops both. The endpoint closes when both halves are
+//!   dropped, before its memory is freed.
 //! * **Lengths.** libfabric guarantees no length for an arriving write. With 8 bytes of completion
-//!   data, the data carries the length. With 4, the provider's completion must report it, which a
-//!   connection's first message verifies, or a cell beside the slot carries it.
+//!   data, the data carries the length. With 4 bytes, the provider's completion reports the length,
+//!   which a connection's first message verifies, or a cell beside the slot carries the length.
 //! * **Two writes** for providers layered by `ofi_rxm`: `ofi_rxm` crashes the process if a peer
 //!   fails during a payload write with data. The second write is empty.
 //! * **Order.** On a provider without write ordering, a connection takes no parts, and its goodbye
 //!   carries the number of writes before it.
 //! * **Losses.** Some providers reconnect a lost socket silently and lose its writes. The sender
-//!   detects this at its next write (no room, yet nothing in flight), the receiver by the write
+//!   detects the loss at its next write (no room, yet nothing in flight), the receiver by the write
 //!   count that precedes each echo.
 //! * **Warm-up.** A connection is up once a message has crossed it in both directions.
 

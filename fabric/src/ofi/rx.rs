@@ -92,7 +92,7 @@ impl OfiRx {
                 return self.closing();
             }
             Some(OwnMessage::Count(writes)) => return self.all_came(writes),
-            // `Shared::note` has handled these on arrival.
+            // `Shared::note` has handled these messages on arrival.
             Some(OwnMessage::Hello(_) | OwnMessage::Answer(_)) => return Ok(None),
             None => {}
         }

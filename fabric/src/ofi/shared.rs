@@ -48,12 +48,12 @@ impl Sends {
         }
     }
 
-    /// Number of entries: most writes in flight.
+    /// Number of ring entries: most writes in flight.
     pub(crate) fn depth(&self) -> usize {
         self.left.len()
     }
 
-    /// Entry of the next write.
+    /// Index of the next write's ring entry.
     pub(crate) fn place(&self) -> usize {
         (self.posted() % self.left.len() as u64) as usize
     }
@@ -107,7 +107,7 @@ impl Sends {
     }
 }
 
-/// Completions of the provider. One lock covers polling and recording, because both halves do both.
+/// Completions of the provider. One lock covers both polling and recording, which each half does.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub inbox: VecDeque<Arrival>,
@@ -342,9 +342,9 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Drains the queue of `ofi_rxm` over queue pairs: closing frees the connection, then reads its
-    /// queue and posts receives to the freed connection. Over sockets its queue needs no drain, and
-    /// polling would bring new arrivals.
+    /// Drains the completion queue of `ofi_rxm` over queue pairs: its close frees the connection,
+    /// then reads the queue and posts receives to the freed connection. Over sockets the queue
+    /// needs no drain, and polling would bring new arrivals.
     fn drop(&mut self) {
         if self.resources.device().empties_its_queue() {
             for _ in 0..LAST_READS {

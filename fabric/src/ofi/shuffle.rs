@@ -1,5 +1,5 @@
 //! Random reordering of arrivals, for tests: holds arrivals back and releases them in random order.
-//! It holds none back once no new ones arrive.
+//! Once no new arrivals come, all are released.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub(super) struct Shuffle<T> {
 }
 
 impl<T> Shuffle<T> {
-    /// The same seed gives the same order.
+    /// Makes a shuffle; the same seed gives the same order.
     pub(crate) fn new(seed: u64) -> Self {
         Shuffle {
             state: seed | 1,

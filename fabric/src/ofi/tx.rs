@@ -102,7 +102,7 @@ impl OfiTx {
         self.shared.bare(send, Some(data))
     }
 
-    /// Source and offset of a payload; a small one is first copied into the staging memory.
+    /// Source and offset of a payload; a small payload is first copied to the staging memory.
     fn local(&mut self, post: &Post, place: usize) -> (usize, usize) {
         let len = post.len as usize;
         if len > self.staging.inline_bytes {

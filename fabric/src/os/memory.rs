@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, io, ptr::NonNull};
 
 use super::CpuList;
 
-/// Size of a huge page in bytes. A machine with larger huge pages gives a mapping none.
+/// Size of a huge page in bytes. Where the machine's huge pages are larger, mappings have none.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Number of node ids that [`Mapping::place_on`] can name.
@@ -15,7 +15,7 @@ const LOOKED_AT: usize = 256;
 
 /// A private anonymous mapping: page-aligned, zero at first, unmapped when dropped.
 ///
-/// It is an address and a length. Its owner decides when the bytes may be read or written.
+/// The mapping is an address and a length. The owner decides when the bytes may be read or written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -92,9 +92,9 @@ impl Mapping {
         self.len
     }
 
-    /// Allocates pages not yet present from this NUMA node, or from several nodes in turns. With no
-    /// node, they come from the node of the thread that touches them first. A full node is skipped:
-    /// remote memory is slower but correct.
+    /// Allocates pages not yet present from this NUMA node, or from several nodes in turns. Without
+    /// `nodes`, pages come from the node of the thread that touches them first. A full node is
+    /// skipped: remote memory is slower but correct.
     ///
     /// # Errors
     /// The kernel has no NUMA or no such node, or forbids the call (as in many containers).

@@ -1,5 +1,5 @@
-//! Access to the operating system, one module for each facility. The room knows no samples, NICs or
-//! configurations, so every room may use it.
+//! Access to the operating system, one module for each facility. This module knows no samples, NICs
+//! or configurations, so every module may use it.
 //!
 //! | file | purpose |
 //! | --- | --- |

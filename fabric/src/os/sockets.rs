@@ -1,8 +1,8 @@
 //! Listening sockets, and the congestion control of the sockets of data connections.
 //!
-//! BBR, the default of some systems, is made for the internet. It paces by its estimate of the
-//! path's rate, which it derives from the bytes it was given to send. Within a machine room at most
-//! a connection's slots are in flight, mostly less than the path carries, so the estimate stays too
+//! BBR, the default of some systems, is made for the internet. BBR paces by its estimate of the
+//! path's rate, derived from the bytes that the program sends. Within a machine room at most a
+//! connection's slots are in flight, mostly less than the path carries, so the estimate stays too
 //! low after a quiet moment. Loopback, 4,608-byte samples (`bench/README.md`): 1.2 million/s with
 //! CUBIC or Reno, 0.9 million/s with BBR, 1.15 million/s while BBR is in its startup phase.
 //!
@@ -64,7 +64,7 @@ impl FromStr for Congestion {
 
 impl Congestion {
     /// Name to set on this system's sockets. `None` keeps the system's default: the configuration
-    /// asks for it, it is not BBR, or the system does not name it.
+    /// asks for that, the default is not BBR, or the system does not name it.
     ///
     /// # Errors
     /// The system does not allow the named algorithm.

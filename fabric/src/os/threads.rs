@@ -47,7 +47,7 @@ pub fn affinity() -> CpuList {
         .collect()
 }
 
-/// Cores and NUMA nodes. An empty list leaves the choice to the system, as on one node.
+/// Cores and NUMA nodes. An empty list leaves the choice to the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Near {
     /// Cores that threads may run on.

@@ -108,7 +108,7 @@ pub enum TcpError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// One address is IPv4, the peer's is IPv6.
+    /// One of the two addresses is IPv4, the other IPv6.
     #[error(
         "cannot open a data connection from {local} to {peer}: one is IPv4, the other IPv6; name the \
          accelerator (`accelerators[].control`) by an address of the family of `nics[].address`"
@@ -155,7 +155,7 @@ impl TcpDevice {
     /// Reads a peer's preamble without welcoming the peer.
     ///
     /// # Errors
-    /// Bytes that are no preamble; no bytes where the peer sent too few in time.
+    /// The received bytes if they are no preamble; none if the peer sent too few bytes in time.
     pub async fn read_preamble(stream: &mut TcpStream) -> Result<Preamble, Vec<u8>> {
         let mut b = [0; PREAMBLE_BYTES];
         match timeout(PREAMBLE_DEADLINE, stream.read_exact(&mut b)).await {

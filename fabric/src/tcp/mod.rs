@@ -8,7 +8,7 @@
 //! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
 //! A write is a header ([`frame`]; 16 bytes, or a cache line for large slots) and its payload. One
-//! `sendmsg` sends everything queued, with payloads straight from the source region. One `recvmsg`
+//! `sendmsg` sends all queued writes, with payloads straight from the source region. One `recvmsg`
 //! fills the rest of the current payload in its slot, and a staging buffer behind it.
 
 mod device;
@@ -32,9 +32,9 @@ use super::{Endpoint, Link, PathReading};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpCfgs {
     /// `SO_SNDBUF` in bytes, where the system allows the size (`net.core.wmem_max`). Otherwise, and
-    /// with `None`, the kernel sizes the buffer. A buffer smaller than the peer's receive buffer
-    /// costs a third of the rate over loopback when the peer lags: the peer's CPU then sends
-    /// packets out of order with this end's, and TCP takes the reordering for loss.
+    /// with `None`, the kernel sizes the buffer. A send buffer smaller than the peer's receive
+    /// buffer costs a third of the rate over loopback when the peer lags. Packets sent by the two
+    /// ends' CPUs then overtake each other, and TCP takes the reordering for loss.
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` in bytes, where the system allows the size (`net.core.rmem_max`). Otherwise, and
     /// with `None`, the kernel sizes the buffer, at first too small for one large payload.

@@ -31,7 +31,7 @@ struct Landing {
     len: u32,
     /// Offset of the payload within its slot.
     begins: u32,
-    /// Offset within the region of the next byte.
+    /// Offset of the payload's next byte within the region.
     at: usize,
     left: usize,
 }
@@ -238,9 +238,8 @@ impl Rx for TcpRx {
         self.socket.path()
     }
 
-    /// Reads until an event is at hand and reports all events of that read. It does not read once
-    /// more to find the socket empty: the caller can handle the events first, and its next poll
-    /// reads.
+    /// Reads until an event is at hand and reports all events of that read. Does not read again
+    /// just to find the socket empty: the caller handles the events first, and the next poll reads.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
         while !self.broken {

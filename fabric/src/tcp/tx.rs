@@ -81,7 +81,7 @@ impl TcpTx {
     }
 
     /// Moves the unsent entries to the front of `iov` and their bytes to the front of the staging
-    /// buffer. Both then have room for as many writes as the send depth allows.
+    /// buffer. Then `iov` and buffer have room for as many writes as the send depth allows.
     fn make_way(&mut self) {
         self.iov.drain(..self.head);
         self.head = 0;

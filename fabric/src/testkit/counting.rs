@@ -1,7 +1,7 @@
-//! The system's allocator, counting what is asked of it: for tests that nothing is allocated, and
-//! for measurements that say how often something is. No program that is shipped has it.
+//! The system's allocator with counters: for tests that code allocates nothing, and for
+//! measurements of allocations. No shipped program contains it.
 //!
-//! A test or an example that counts is a program of its own, and installs it:
+//! A test or example that counts allocations is its own program and installs the allocator:
 //!
 //! ```
 //! use fabric::testkit::counting::{Counting, of_thread};
@@ -31,21 +31,20 @@ thread_local! {
     static OF_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Allocations and reallocations of the whole process so
-/// far; 0 for ever where [`Counting`] is not installed.
+/// Allocations and reallocations of the process so far; always 0 without [`Counting`] installed.
 pub fn of_process() -> u64 {
     OF_PROCESS.load(Ordering::Relaxed)
 }
 
-/// Those of the calling thread alone: what other threads do
-/// meanwhile, a test runner's among them, does not show.
+/// Allocations and reallocations of the calling thread alone, without other threads such as a test
+/// runner's.
 pub fn of_thread() -> u64 {
     OF_THREAD.with(Cell::get)
 }
 
 fn count() {
     OF_PROCESS.fetch_add(1, Ordering::Relaxed);
-    // A thread that is ending may have no counter left, and is not the one that is measured.
+    // An ending thread may have lost its counter; it is not the measured thread.
     let _ = OF_THREAD.try_with(|n| n.set(n.get() + 1));
 }
 

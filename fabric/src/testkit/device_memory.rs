@@ -37,7 +37,7 @@ pub struct Pretended {
 }
 
 impl Pretended {
-    /// Makes `bytes` zeros.
+    /// Makes device memory of `bytes` zeros.
     ///
     /// # Errors
     /// A system call fails.

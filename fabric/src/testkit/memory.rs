@@ -34,9 +34,9 @@ struct Pipe {
     closed: AtomicBool,
     /// The receiver is gone.
     deaf: AtomicBool,
-    /// Wakes the receiving end when a frame or the end comes.
+    /// Wakes the receiving end when a frame comes or the connection ends.
     readable: Arc<EventFd>,
-    /// Wakes the sending end when room or the end comes.
+    /// Wakes the sending end when there is room or the connection ends.
     writable: Arc<EventFd>,
 }
 
@@ -109,7 +109,7 @@ pub fn pair(a: Endpoint, b: Endpoint) -> std::io::Result<(Link, Link, MemoryFaul
 struct MemoryTx {
     pipe: Arc<Pipe>,
     endpoint: Endpoint,
-    /// Posts to flush, each with its payload where `post` copied it.
+    /// Posts that wait for a flush, each with its payload if `post` copied the payload.
     queue: VecDeque<(Post, Option<Vec<u8>>)>,
     posted: u64,
     retired: u64,
@@ -236,7 +236,8 @@ impl Rx for MemoryRx {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
         while events < budget && !self.broken {
-            // Load before the queue: frames sent before the end are reported before the end.
+            // Load `closed` before the queue: frames sent before the end are reported before the
+            // end.
             let closed = self.pipe.closed.load(Ordering::Acquire);
             let frame = self.pipe.frames().pop_front();
             let event = match frame {

@@ -4,7 +4,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`conformance`] | the contract as tests, for any fabric |
-//! | [`counting`] | an allocator that counts what is asked of it |
+//! | [`counting`] | an allocator that counts allocations |
 //! | [`memory`] | a fabric inside the process, which can be cut |
 //! | [`device_memory`] | a GPU's memory without a GPU |
 //!

@@ -1,7 +1,7 @@
 //! Chains of work requests: allocated once, posted with one call.
 //!
 //! All accesses use pointers derived from the whole buffer. So a pointer stored in one work request
-//! stays valid while another one is written.
+//! stays valid while another work request is written.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -33,7 +33,7 @@ struct SendEntry {
 
 /// Writes that wait for their doorbell.
 ///
-/// Pushing and posting allocate nothing. If the device takes only some of them, the rest stay in
+/// Pushing and posting allocate nothing. If the device takes only some writes, the rest stay in
 /// order.
 pub struct SendChain {
     /// `head..tail` are filled and not yet posted.
@@ -88,9 +88,9 @@ impl SendChain {
         }
     }
 
-    /// Appends an RDMA WRITE of `payload` to `remote`. With `imm` it is a WRITE_WITH_IMM, which
-    /// consumes a receive of the peer, whose completion carries the number. A successful write
-    /// completes here only if `signaled`, a failed one always, each with `wr_id`.
+    /// Appends an RDMA WRITE of `payload` to `remote`. With `imm` it is a WRITE_WITH_IMM: it
+    /// consumes a receive of the peer, and that receive's completion carries `imm`. The write
+    /// completes here with `wr_id` if it is `signaled` or fails.
     ///
     /// Returns false, and changes nothing, if no entry is free or the inline payload exceeds the
     /// chain's inline bytes.
@@ -246,9 +246,9 @@ impl RecvChain {
     }
 }
 
-/// Decodes a verb's result for the `count` entries from `first` on: the error, with the number of
-/// posted entries. `bad` points to the refused entry; if it points outside the entries, none counts
-/// as posted.
+/// Decodes a verb's result for the `count` entries from `first` on. A failure gives the number of
+/// posted entries and the error. If `bad`, the refused entry, lies outside the entries, the number
+/// is 0.
 fn outcome<T, Wr>(
     verb: &'static str,
     returned: c_int,

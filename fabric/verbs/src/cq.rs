@@ -177,8 +177,8 @@ impl Cq {
         })
     }
 
-    /// Arms the queue for one event on its channel. Existing entries raise none: poll again before
-    /// sleeping.
+    /// Arms the queue for one event on its channel. Existing entries raise no event: poll again
+    /// before sleeping.
     pub fn arm(&self, notify: Notify) -> Result<(), OpError> {
         let solicited = c_int::from(notify == Notify::Solicited);
         // SAFETY: the queue is live.

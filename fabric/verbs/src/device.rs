@@ -24,10 +24,10 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// Loads libibverbs from `file`, or else the system's.
+    /// Loads libibverbs from `file`, or else the system's library.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] if it is not installed; [`Error::Refused`] if the file is not
+    /// [`Error::NoLibrary`] if the library is not installed; [`Error::Refused`] if the file is not
     /// libibverbs.
     pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
         let file = file.unwrap_or(LIBRARY);
@@ -240,7 +240,7 @@ impl Context {
         Ok(PortAttr::from_raw(&unsafe { attr.assume_init() }))
     }
 
-    /// One entry of the port's GID table; `None` if it is empty.
+    /// Entry `index` of the port's GID table; `None` if the entry is empty.
     ///
     /// # Errors
     /// [`Error::Verb`]; an empty entry is no error.
@@ -277,8 +277,8 @@ impl Context {
         }))
     }
 
-    /// The port's GID for `auto`: on InfiniBand the first; on Ethernet a RoCE v2 one, IPv4 before
-    /// routable IPv6 before link-local.
+    /// The port's GID for `auto`: on InfiniBand the first GID; on Ethernet a RoCE v2 GID, IPv4
+    /// before routable IPv6 before link-local.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, or [`Error::Verb`].

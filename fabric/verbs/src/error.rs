@@ -31,19 +31,19 @@ pub enum Error {
     Verb {
         /// The verb by its libibverbs name.
         verb: &'static str,
-        /// The errno that it returned.
+        /// The errno that the verb returned.
         errno: i32,
         /// The operation, with names and numbers.
         doing: String,
     },
-    /// A device, a function or a value that this machine does not have or allow. The text names it,
-    /// the limit and the remedy.
+    /// A device, a function or a value that this machine does not have or allow. The text names the
+    /// refused thing, the limit and the remedy.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Error {
-    /// The error of a verb with its result. `doing` runs after `errno` is read.
+    /// Makes the error of `verb` from its result. `doing` runs after `errno` is read.
     pub(crate) fn verb(
         verb: &'static str,
         returned: c_int,
@@ -57,20 +57,20 @@ impl Error {
         }
     }
 
-    /// The error of a verb that reports in `errno`. `doing` runs after `errno` is read.
+    /// Makes the error of a verb that reports in `errno`. `doing` runs after `errno` is read.
     pub(crate) fn verb_errno(verb: &'static str, doing: impl FnOnce() -> String) -> Self {
         Self::verb(verb, -1, doing)
     }
 }
 
-/// The error of a post, or of polling or arming a completion queue. It holds numbers only, for the
-/// hot path; `Display` formats them.
+/// The error of a post, or of polling or arming a completion queue. The error holds numbers only,
+/// for the hot path; `Display` formats them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{verb}: {}{}", text_of(*errno), post_hint(verb, *errno))]
 pub struct OpError {
     /// The verb by its libibverbs name.
     pub verb: &'static str,
-    /// The errno that it returned.
+    /// The errno that the verb returned.
     pub errno: i32,
 }
 

@@ -13,7 +13,7 @@ pub enum AsyncEvent {
     /// The link of this port, from 1, is down. The device leaves its queue pairs as they are: to
     /// fail them now, move them to ERR.
     PortDown(u8),
-    /// The device failed with everything on it.
+    /// The device failed, with all its queue pairs and queues.
     DeviceFatal,
     /// The device moved a queue pair to ERR: its number, and the cause as libibverbs names it.
     QpFatal(u32, &'static str),

@@ -1,7 +1,7 @@
 //! Bindings to libibverbs, loaded at run time: libibverbs' objects as Rust values.
 //!
-//! A program with this crate links no RDMA library. It starts on a machine without libibverbs, and
-//! fails only when it opens a device.
+//! A program with this crate links no RDMA library. The program starts on a machine without
+//! libibverbs, and fails only when it opens a device.
 //!
 //! ```text
 //! Verbs -- Context -- Pd -- Mr -- (the memory's owner)
@@ -17,7 +17,7 @@
 //! of functions, named as in libibverbs.
 //!
 //! `stub` (behind the feature of that name) is an in-process provider: four devices whose queue
-//! pairs copy with memcpy. Tests use it, and measurements of the software path without a NIC.
+//! pairs copy with memcpy. Tests and software measurements use the stub in place of a NIC.
 //!
 //! # Safety
 //!

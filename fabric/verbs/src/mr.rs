@@ -55,9 +55,9 @@ impl Drop for Pd {
     }
 }
 
-/// Access rights to a memory region. PCIe writes to it may be reordered (relaxed ordering), which
-/// fast NICs need for their full rate; a completion still follows its data. A kernel or device
-/// without relaxed ordering ignores the flag.
+/// Access rights to a memory region. PCIe writes to the region may be reordered (relaxed ordering),
+/// which fast NICs need for their full rate; a completion still follows its data. A kernel or
+/// device without relaxed ordering ignores the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Reads by this device alone, as a send source needs.
@@ -92,8 +92,8 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers `len` bytes at `at` and pins their pages until the region is dropped, which keeps
-    /// `owner` alive.
+    /// Registers `len` bytes at `at`: pins their pages and keeps `owner` alive until the region is
+    /// dropped.
     ///
     /// # Errors
     /// [`Error::Refused`] if the range is larger than the device allows, or [`Error::Verb`].
@@ -137,8 +137,8 @@ impl Mr {
     }
 
     /// Registers `len` bytes from `offset` of a dma-buf, such as a GPU driver's export of its
-    /// memory. Work requests address them from `iova` on, for instance the GPU's own address. The
-    /// region keeps `owner` and the descriptor alive.
+    /// memory. Work requests address these bytes from `iova` on, for instance the GPU's own
+    /// address. The region keeps `owner` and the descriptor alive.
     ///
     /// # Errors
     /// [`Error::Refused`] if libibverbs is too old or the memory too large, or [`Error::Verb`].
@@ -227,7 +227,7 @@ impl Drop for Mr {
 }
 
 /// A range of a local region, for a work request. The device checks its key: after the region is
-/// deregistered, a work request with it fails and accesses no memory.
+/// deregistered, a work request with that key fails and accesses no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalSlice {
     pub(crate) addr: u64,

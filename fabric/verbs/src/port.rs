@@ -47,7 +47,7 @@ impl fmt::Display for PortState {
     }
 }
 
-/// The largest payload of one packet. Both ends of a connection must use the same one.
+/// The largest payload of one packet. Both ends of a connection must use the same MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mtu(u32);
 
@@ -76,7 +76,7 @@ impl Mtu {
         self.0
     }
 
-    /// From libibverbs' enumerator. An unknown one becomes 256 bytes, which every path supports.
+    /// Converts libibverbs' enumerator. Unknown codes become 256 bytes, which every path supports.
     fn from_code(code: u32) -> Self {
         match code {
             raw::IBV_MTU_256..=raw::IBV_MTU_4096 => Self(code),
@@ -133,9 +133,9 @@ pub struct GidEntry {
     pub(crate) is_roce_v2: bool,
 }
 
-/// The entry for `gid_index: auto`. On InfiniBand it is the first; on Ethernet a RoCE v2 one, IPv4
-/// before routable IPv6 before link-local, then the lowest index. RoCE v1 is never chosen, because
-/// IP routers do not forward it.
+/// The entry for `gid_index: auto`. On InfiniBand the first entry; on Ethernet a RoCE v2 entry,
+/// IPv4 before routable IPv6 before link-local, then the lowest index. RoCE v1 is never chosen,
+/// because IP routers do not forward it.
 pub(crate) fn choose_gid(ethernet: bool, gids: &[GidEntry]) -> Result<GidEntry, &'static str> {
     if !ethernet {
         return gids

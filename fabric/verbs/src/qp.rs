@@ -61,8 +61,8 @@ pub struct QpCaps {
     pub max_inline_data: u32,
 }
 
-/// The peer, the path to it, and the limits of waiting for it. The path uses the GID on Ethernet,
-/// if the port requires it, and for a peer on another InfiniBand subnet; otherwise the LID alone.
+/// The peer, the path to it, and the limits of waiting for it. Packets carry the GID on Ethernet,
+/// if the port requires a GID, and to another InfiniBand subnet; otherwise the LID alone.
 #[derive(Debug, Clone)]
 pub struct Connect<'a> {
     /// Attributes of the local port.
@@ -310,7 +310,7 @@ impl<S> Qp<S> {
         unsafe { (*self.inner.raw.as_ptr()).qp_num }
     }
 
-    /// The sizes that the device has granted; they may exceed the requested ones.
+    /// The sizes that the device has granted; they may exceed the requested sizes.
     pub fn caps(&self) -> QpCaps {
         self.inner.caps
     }

@@ -10,8 +10,8 @@ use super::{
     message::{ErrorCode, Role, VERSION, clip},
 };
 
-/// Error of opening a session, or cause of its end. A `peer` is its address, behind its node name
-/// once that is known: `acc-1 (10.0.0.1:7400)`.
+/// Error of opening a session, or cause of its end. A field `peer` is the peer's address, after the
+/// node name once the name is known: `acc-1 (10.0.0.1:7400)`.
 #[allow(missing_docs, reason = "the texts say what each field is")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {

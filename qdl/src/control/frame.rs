@@ -50,7 +50,7 @@ pub enum FrameError {
     /// The object has no string field `type`.
     #[error("a frame without a field `type` that is a string")]
     NoType,
-    /// This version has no such `type`.
+    /// This version of the protocol has no such `type`.
     #[error("a frame of unknown type {name:?}; version {VERSION} of the protocol has no such type")]
     UnknownType { name: String },
     /// A field is missing, unknown, of the wrong type or outside its limits.
@@ -201,7 +201,7 @@ fn explain(json: &[u8], e: &serde_json::Error) -> FrameError {
         }
         _ => {}
     }
-    // Without its fields, a frame of a known type lacks them, or is whole.
+    // With `type` alone, a known type fails for a missing field or decodes.
     let bare: Result<Message, _> = serde_json::from_value(json!({"type": kind}));
     match bare {
         Err(e) if e.to_string().starts_with("unknown variant") => FrameError::UnknownType {

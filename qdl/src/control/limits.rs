@@ -1,6 +1,6 @@
 //! Limits of the messages. Values of a message that passed [`check`] are safe as sizes, in sums and
 //! in output. The check walks over the message's JSON, so that a new field has a limit from the
-//! start: those of [`LIMITS`], or [`OTHERS`].
+//! start: its entry in [`LIMITS`], or else [`OTHERS`].
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
@@ -114,8 +114,8 @@ const COUNTS: [&str; 5] = [
 /// A field that exceeds its limits, and the problem of its value.
 type Outside = (&'static str, String);
 
-/// Checks a node name: 1 to [`MAX_NODE`] letters, digits, `.`, `_` and `-`. It becomes part of the
-/// SUT's name and of file names.
+/// Checks a node name: 1 to [`MAX_NODE`] letters, digits, `.`, `_` and `-`. The name becomes part
+/// of the SUT's name and of file names.
 ///
 /// # Errors
 /// The problem of the name.
@@ -170,7 +170,7 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
     check_value(kind, &mut kind.to_owned(), &json)
 }
 
-/// Checks the value at `path` and those below it.
+/// Checks the value at `path` and all values below it.
 fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(), Outside> {
     let known = LIMITS.iter().find(|(known, _)| known == path);
     let (field, limit) = match known {

@@ -6,7 +6,7 @@
 //!
 //! A flood of silent peers cannot evict a peer that speaks before the flood has filled all places:
 //! at 20,000 connections/s, 2,048 places fill in 0.1 s. The oldest peer is evicted, not a random
-//! one: an honest peer speaks within a round trip, and each gets the same time. With random
+//! one: an honest peer speaks within a round trip, and each peer gets the same time. With random
 //! eviction, one honest peer in eleven would lose its place within the first 10 ms of that flood.
 
 use std::{
@@ -34,8 +34,8 @@ use tokio::{
 use super::quiet::Quiet;
 use fabric::clock::now_ns;
 
-/// Most peers accepted in one turn. Each starts one or two tasks, and the runtime runs 61 tasks
-/// between two turns. With a larger number, a flood would fill the task queue faster than the
+/// Most peers accepted in one turn. Each peer starts one or two tasks, and the runtime runs 61
+/// tasks between two turns. With a larger number, a flood would fill the task queue faster than the
 /// runtime drains it, and sessions on the same thread would starve.
 const TURN: usize = 16;
 /// Stages of a guest.
@@ -43,7 +43,7 @@ const SILENT: u8 = 0;
 const SPEAKS: u8 = 1;
 const PROVED: u8 = 2;
 
-/// A peer that has sent bytes, or whose time limit for that has passed.
+/// A peer that has sent bytes, or whose time limit for the first byte has passed.
 pub(crate) struct Guest {
     pub stream: TcpStream,
     pub address: SocketAddr,
@@ -125,10 +125,10 @@ impl<T: Send + 'static> Lobby<T> {
     pub(crate) async fn next(&mut self) -> T {
         let mut knocks = Vec::new();
         loop {
-            // Finished guests first: behind a flood of new peers they would wait for ever.
+            // Takes finished guests first: behind a flood of new peers they would wait for ever.
             tokio::select! { biased;
                 Some(done) = self.guests.join_next() => {
-                    // An error is an evicted guest, which the log has reported.
+                    // An error means an evicted guest, which the log has reported.
                     if let Ok((number, end)) = done {
                         self.silent.remove(&number);
                         self.speaking.remove(&number);
@@ -151,7 +151,7 @@ impl<T: Send + 'static> Lobby<T> {
         let (stream, address) = match knock {
             // A dual-stack port reports IPv4 addresses as IPv6.
             Ok((stream, address)) => (stream, canonical(address)),
-            // Most likely no descriptor is left: free one, or wait.
+            // Most likely no descriptor is left: free a descriptor, or wait.
             Err(e) => {
                 let line = || format!("{name}: cannot accept: {e}");
                 self.quiet.warn(now_ns(), line);
@@ -213,7 +213,7 @@ impl<T: Send + 'static> Lobby<T> {
             let stream = place.stream.upgrade();
             match stream.filter(|s| place.proof.stage() == SILENT && !has_sent(s)) {
                 Some(stream) => {
-                    // A reset, so that neither side keeps state of the connection.
+                    // Closes with a reset, so that neither side keeps state of the connection.
                     let _ = SockRef::from(&*stream).set_linger(Some(Duration::ZERO));
                     place.task.abort();
                     return true;

@@ -41,7 +41,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Authentication that a node wants; both sides must want the same.
+/// Authentication that a node wants; both sides must want the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthKind {
@@ -231,7 +231,7 @@ impl GrantTransport {
 pub struct ConnectionRequest {
     /// Number of the connection within the session; it is kept when the connection is opened again.
     pub connection: u16,
-    /// Index of the accelerator's NIC, modulo its number of NICs.
+    /// Index of the accelerator's NIC, modulo the accelerator's number of NICs.
     pub nic: u16,
     /// Index of the accelerator's GPU, counted from the NIC's own GPU (0), modulo its number of
     /// GPUs.
@@ -294,16 +294,16 @@ pub enum Message {
     /// The model that the sender runs.
     Model {
         spec: ModelSpec,
-        /// Moments at which tokens leave the accelerator. Sent by every frontend, and only by it.
+        /// Moments at which tokens leave the accelerator: from every frontend, from no accelerator.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<Stream>,
-        /// Engine that runs the model. Sent by every accelerator, and only by it.
+        /// Engine that runs the model. Every accelerator sends this field, no frontend does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<EngineInfo>,
         /// Facts about the sender's node.
         facts: Box<NodeFacts>,
     },
-    /// Requests connections; with higher epochs, opens lost ones again.
+    /// Requests connections; with higher epochs, opens lost connections again.
     Open {
         id: u64,
         connections: Vec<ConnectionRequest>,
@@ -375,7 +375,7 @@ pub enum Message {
         /// Totals, from an accelerator only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counters: Option<Counters>,
-        /// Scores, from an accelerator that measures some.
+        /// Scores, from an accelerator that measures scores.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scores: Option<Scores>,
     },

@@ -1,12 +1,12 @@
 //! The control plane: two nodes authenticate, agree on a model and on connections, monitor each
 //! other and end the session. `docs/protocol.md` is normative.
 //!
-//! It uses one TCP connection per pair of nodes, which the frontend opens. Frames are JSON
-//! ([`frame`], `message`, `limits`). The order is hello, proof (`auth`), model, then requests
-//! and answers beside a heartbeat. `core` is the protocol for both roles, without I/O. `shell` is
-//! the code around it: tokio, sockets and tasks. [`ClientSession`] is the frontend's side;
-//! [`Server`] and [`ServerSession`] are the accelerator's side. Unauthenticated peers wait in a
-//! `lobby`.
+//! The control plane uses one TCP connection per pair of nodes, which the frontend opens. Frames
+//! are JSON ([`frame`], `message`, `limits`). The order is hello, proof (`auth`), model, then
+//! requests and answers beside a heartbeat. `core` is the protocol for both roles, without I/O.
+//! `shell` is the code around it: tokio, sockets and tasks. [`ClientSession`] is the frontend's
+//! side; [`Server`] and [`ServerSession`] are the accelerator's side. Unauthenticated peers wait in
+//! a `lobby`.
 //!
 //! The control plane is not on a sample's path. Every wait has a deadline, every frame is checked
 //! before use, and an unauthenticated peer learns nothing but the hello.

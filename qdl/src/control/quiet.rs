@@ -1,8 +1,8 @@
 //! A rate-limited log, so that strangers cannot fill the log.
 //!
 //! The first event is logged at once. Events within the next 10 s are counted and logged as one
-//! line at the end of the period, with the last event in full. Periods follow each other until one
-//! is empty.
+//! line at the end of the period, with the last event in full. Periods follow each other until a
+//! period is empty.
 
 use std::{future::pending, time::Duration};
 

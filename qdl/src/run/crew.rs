@@ -69,16 +69,16 @@ fn connections(config: &mut FrontendConfig, near: &[Near], cores: usize) {
     }
 }
 
-/// Placement of each NIC on this machine. Where sysfs does not say, nothing is bound.
+/// Placement of each NIC on this machine. A NIC without placement in sysfs is not bound.
 pub(super) fn near(nics: &[NicConfig]) -> Vec<Near> {
     let topology = Topology::of_this_machine().unwrap_or_default();
     nics.iter().map(|n| topology.near_nic(n)).collect()
 }
 
 /// Plans the threads of these NICs, placed by `near`, on a machine with `cores` cores. `wanted` is
-/// `nic_threads`: a number, limited by the connections, or `auto` for the rule of this module.
-/// A frontend's NICs have their `connections` to each of the `accelerators`; without that number,
-/// they have as many as frontends request.
+/// `nic_threads`: a number, limited by the connections, or `auto` for the rule of this module. A
+/// frontend's NICs have their `connections` to each of the `accelerators`. Without that number the
+/// node is an accelerator: its NICs have as many connections as frontends request.
 pub(super) fn crew(
     nics: &[NicConfig],
     near: &[Near],

@@ -47,8 +47,8 @@ pub fn version(head: Option<&str>) -> String {
     format!("{} ({of})", env!("CARGO_PKG_VERSION"))
 }
 
-/// The commit that the build got, and whether the checkout had changes. A build script that asks
-/// git would rebuild everything at every commit.
+/// The commit in `QDL_COMMIT`, and whether the checkout had changes (`QDL_DIRTY`). A build script
+/// that asks git would rebuild everything at every commit.
 fn program_commit() -> (Option<&'static str>, Option<bool>) {
     let dirty = option_env!("QDL_DIRTY").map(|word| word != "0" && word != "false");
     (option_env!("QDL_COMMIT").filter(|c| is_commit(c)), dirty)

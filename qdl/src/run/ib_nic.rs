@@ -16,8 +16,8 @@ use fabric::{
     probe,
 };
 
-/// Bytes of GPU memory for the probe: a driver's allocation unit, so that the slots come from
-/// different memory.
+/// Bytes of GPU memory for the probe: one allocation unit of the driver, so that the slots lie in
+/// other memory.
 const PROBE_BYTES: usize = 2 << 20;
 /// Time limit of the probe's writes.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ pub(super) struct IbNic {
     pub resources: Arc<IbResources>,
     wishes: IbWishes,
     gpudirect: bool,
-    /// GPUs for which it is known whether what it writes to their memory is seen there.
+    /// GPUs tried so far, each with true if slots of this NIC may lie in the GPU's memory.
     direct: Mutex<Vec<(Option<u32>, bool)>>,
 }
 

@@ -1,13 +1,13 @@
 //! The life of a run: opening, supervision and end of all connections.
 //!
-//! [`Cluster`] is the frontend's side ([`frontend`]). It connects to every accelerator over the
-//! control plane, opens the granted connections, passes them to the dispatcher, and supervises
-//! them. It quarantines a lost connection and opens it again, reconnects to a lost accelerator, and
-//! aborts the run when no connection has been up for too long.
+//! [`Cluster`] is the frontend's side ([`frontend`]). The frontend connects to every accelerator
+//! over the control plane, opens the granted connections, passes them to the dispatcher, and
+//! supervises them. It quarantines a lost connection and opens it again, reconnects to a lost
+//! accelerator, and aborts the run when no connection has been up for too long.
 //!
-//! [`Node`] is the accelerator's side ([`accelerator`]). It grants slots within its memory budget,
-//! admits data connections that present their keys, and takes a session's connections down when its
-//! frontend leaves or dies.
+//! [`Node`] is the accelerator's side ([`accelerator`]). The node grants slots within its memory
+//! budget, admits data connections that present their keys, and takes a session's connections down
+//! when its frontend leaves or dies.
 //!
 //! Both sides drive the state machine of a connection in [`life`].
 
@@ -50,8 +50,8 @@ pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     }
 }
 
-/// Bytes from one response slot to the next, with the header, and with the trailer where the output
-/// is ragged: only such a response may come in parts.
+/// Bytes from one response slot to the next, header included. Ragged outputs also have a trailer:
+/// only their responses may come in parts.
 pub fn response_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     let trailer = match model.output.ragged {
         true => RESPONSE_TRAILER_BYTES,

@@ -17,11 +17,11 @@ use fabric::{
     ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiResources},
 };
 
-/// Polls of the first message without a pause. Later pauses double from `SHORTEST` to `LONGEST`.
+/// Number of polls without a pause. Later pauses double from `SHORTEST` to `LONGEST`.
 const EAGER: u32 = 64;
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(8);
-/// The deadline needs this many polls too, unless `MOST` times the deadline has passed.
+/// The deadline expires only after `FAIR` polls, or after `MOST` times its duration.
 const FAIR: u32 = 200;
 const MOST: u32 = 3;
 
@@ -33,7 +33,7 @@ pub(super) struct OfiNic {
 }
 
 impl OfiNic {
-    /// Opens the NIC, for at least so many connections.
+    /// Opens the NIC and checks that it can have `connections` connections.
     pub(crate) fn open(
         config: &NicConfig,
         keys: &OfiKeys,
@@ -88,8 +88,8 @@ impl OfiNic {
     }
 }
 
-/// A connection whose first message is in flight, shared with the polling thread. When the waiting
-/// caller gives up, it drops the connection under that thread.
+/// A connection whose first message is in flight, shared with the polling thread. A caller that
+/// gives up drops the connection while the thread still polls.
 struct SharedDialling(Arc<Mutex<Option<Dialling>>>);
 
 impl Drop for SharedDialling {

@@ -16,8 +16,8 @@ use fabric::{
     os::{Near, numa_nodes},
 };
 
-/// The connections on record: the dispatcher's counts, and what it does not know of them: their
-/// names, why they were lost each time they were, and how they warmed up.
+/// Records of the connections: the dispatcher's `counts`, with the facts that the dispatcher does
+/// not know: names, causes of losses, and times of the warm-up.
 pub(super) fn connections(
     counts: &[ConnectionCounts],
     name: impl Fn(usize) -> String,
@@ -50,7 +50,7 @@ pub(super) fn connections(
     counts.iter().enumerate().map(one).collect()
 }
 
-/// A connection at one moment; the score of its rail is not the dispatcher's to know.
+/// Converts a connection's reading, without a score: the dispatcher does not know the rail's score.
 pub(super) fn reading(r: &ConnectionReading) -> ConnectionTick {
     ConnectionTick {
         samples: r.samples,
@@ -64,7 +64,7 @@ pub(super) fn reading(r: &ConnectionReading) -> ConnectionTick {
     }
 }
 
-/// A connection that an accelerator served, at its end.
+/// Record of a connection that an accelerator served, made when the connection ends.
 pub(super) fn served(c: &ServeConnection, lost: bool) -> ServedConnection {
     let (cfgs, received) = (c.cfgs(), c.received());
     ServedConnection {
@@ -82,7 +82,7 @@ pub(super) fn served(c: &ServeConnection, lost: bool) -> ServedConnection {
     }
 }
 
-/// What NIC threads were used for.
+/// Converts the times of NIC threads.
 pub(super) fn nic_use(c: NicTimes) -> NicUse {
     NicUse {
         threads: c.threads,

@@ -6,9 +6,9 @@ use fabric::{
 };
 use record::{ISSUE, NicUse, NodeUse, ThreadGroup};
 
-/// Most kinds of threads counted separately; the rest is one more kind.
+/// Most kinds of threads counted separately; all further kinds count as one more kind.
 const KINDS: usize = 32;
-/// Name of the kind for the rest.
+/// Name of the kind for all further threads.
 const OTHER: &str = "other";
 
 /// A reading of this process, from thread times that were read just now. Threads are grouped by

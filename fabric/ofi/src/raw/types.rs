@@ -13,8 +13,8 @@ use libc::iovec;
 pub(crate) type fi_addr_t = u64;
 
 /// Declares structures of the ABI as `repr(C)` with public fields, and lists their sizes and field
-/// offsets as C expressions, for a comparison with the headers. Neighbours of one type that this
-/// project does not use are one array under the name of the first.
+/// offsets as C expressions, for a comparison with the headers. Neighbouring unused fields of one
+/// type are one array under the first field's name.
 macro_rules! structures {
     (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
         concat!(
@@ -206,7 +206,7 @@ structures! {
         mr: *mut fi_ops_mr,
     }
 
-    /// The prefix known to every library since 1.0; `flags` select the rest.
+    /// The structure's prefix, known to every library since 1.0; `flags` select the rest.
     struct fi_mr_attr {
         mr_iov: *const iovec,
         iov_count: usize,
@@ -327,7 +327,7 @@ structures! {
         ops: *mut fi_ops_cq,
     }
 
-    /// Memory that a provider may use during an operation, if it requests it.
+    /// Memory that a provider may use during an operation, if the provider requests this.
     struct fi_context2 {
         internal: [*mut c_void; 8],
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Event, Imm, PostError};
 
-/// Breaking: the receiver reports arrivals, the break, then nothing. Its sending half breaks too.
+/// Breaking: `rx` reports arrivals, the break, then nothing. `tx` of the same end breaks too.
 pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric) {
     let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.send(0, 100, Imm::new(0, 1));

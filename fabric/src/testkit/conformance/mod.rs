@@ -53,7 +53,7 @@ pub trait Fabric: Sync {
     }
 
     /// Whether writes stay in the sender's queue until the peer's software reads. A NIC delivers
-    /// them all, since each write has its slot.
+    /// all writes, since each write has its slot.
     fn fills_up_unread(&self) -> bool {
         true
     }
@@ -70,7 +70,8 @@ pub trait Fabric: Sync {
     }
 }
 
-/// Runs one case of a module, if this machine has the fabric and the fabric takes such writes.
+/// Runs one case of a module, if this machine has the fabric and the fabric takes the module's
+/// writes.
 #[doc(hidden)]
 pub fn run(fabric: &dyn Fabric, module: &str, case: fn(&dyn Fabric)) {
     if let Some(why) = fabric.absent() {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Broken, Event, Imm};
 
-/// `imm`, marked as a part that more parts follow unless it is the last.
+/// `imm`, marked as a part that more parts follow unless `is_last`.
 fn part(imm: Imm, is_last: bool) -> Imm {
     if is_last { imm } else { imm.with_more() }
 }
@@ -26,8 +26,8 @@ fn bad_frame(b: &mut LinkEnd) -> (&'static str, u64) {
     }
 }
 
-/// Order: each part begins where the part before it ended, whatever the sizes. Its bytes are
-/// readable once it is reported.
+/// Order: each part begins where the part before it ended, whatever the sizes. A part's bytes are
+/// readable once the part is reported.
 pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
     let sizes = [1, 16, 4, 700, 65_000, 1, 511, 512, 513, 9];
     let stride = 70_000;
@@ -196,7 +196,7 @@ pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     }
 }
 
-/// Order: the offset in a frame must equal the end of the part before.
+/// Order: the offset in a frame must equal the end of the slot's previous part.
 pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.looks_before_bytes_land() {
         return;

@@ -47,8 +47,8 @@ pub(crate) type post_recv_fn =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
 /// Declares structures of the ABI, each `repr(C)` with public fields. Lists their sizes and field
-/// offsets as C expressions, for the comparison with the headers. Neighbours of one type that this
-/// project does not use are one array under the name of the first.
+/// offsets as C expressions, for the comparison with the headers. Neighbouring unused fields of one
+/// type are one array under the first field's name.
 macro_rules! structures {
     (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
         concat!(

@@ -89,15 +89,15 @@ pub(crate) struct Device {
     pub events: Events<ibv_async_event>,
 }
 
-/// A registered region. Its key is its number followed by a constant byte, so that a key with one
-/// wrong bit is invalid.
+/// A registered region. The key is the region's number followed by a constant byte, so that a key
+/// with one wrong bit is invalid.
 #[derive(Clone, Copy)]
 pub(crate) struct Region {
     pub pd: *mut ibv_pd,
     pub addr: u64,
     pub len: u64,
     pub access: u32,
-    /// Address of its bytes in this process; differs from `addr` for a dma-buf.
+    /// Address of the region's bytes in this process; differs from `addr` for a dma-buf.
     pub mapped: u64,
 }
 
@@ -131,18 +131,18 @@ pub(crate) struct Qp {
     pub raw: *mut ibv_qp,
     pub context: u32,
     pub pd: *mut ibv_pd,
-    /// Numbers of its send and receive completion queues.
+    /// Numbers of the send and the receive completion queue.
     pub cqs: [u32; 2],
     pub caps: ibv_qp_cap,
     pub state: u32,
     pub peer: u32,
     pub remote_write: bool,
-    /// Whether it retries without end while the peer has no receive.
+    /// Whether a send is retried without end while the peer has no receive.
     pub waits_for_receives: bool,
     /// Posted work requests are taken and never complete.
     pub swallow: bool,
     pub outstanding: u32,
-    /// Entries in use after the last one that will complete.
+    /// Send queue entries in use after the last entry that will complete.
     pub unsignaled: u32,
     pub receives: VecDeque<u64>,
 }
@@ -192,8 +192,8 @@ impl Fabric {
         self.regions.remove(key >> 8)
     }
 
-    /// Address in this process of `len` bytes at `addr`. `None` unless the key's region contains
-    /// them, in that domain, with those access rights.
+    /// Address in this process of `len` bytes at `addr`. `None` unless the region of `key` contains
+    /// these bytes, belongs to `pd` and grants `access`.
     fn mapped(&self, key: u32, pd: *mut ibv_pd, addr: u64, len: u64, access: u32) -> Option<u64> {
         let region = self.regions.get(key >> 8).filter(|_| key & 0xff == KEY)?;
         let offset = addr.checked_sub(region.addr)?;
@@ -209,7 +209,7 @@ impl Fabric {
         });
     }
 
-    /// Executes one work request. Returns an errno if it is refused.
+    /// Executes one work request. Returns 0, or an errno if the stub refuses the request.
     ///
     /// # Safety
     /// The bytes of an inline `sge` are readable; registered regions are mapped.
@@ -339,7 +339,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Completes a send and, with it, the unsignaled ones before it.
+    /// Completes a send and, with it, the unsignaled sends before it.
     fn complete_send(&mut self, number: u32, wr_id: u64, status: u32) {
         let qp = &mut self.qps[number];
         let frees = std::mem::take(&mut qp.unsignaled);
@@ -354,7 +354,7 @@ impl Fabric {
         self.complete(cq, CqEntry { wc, frees }, false);
     }
 
-    /// Executes one posted receive. Returns an errno if it is refused.
+    /// Executes one posted receive. Returns 0, or an errno if the stub refuses the receive.
     pub(crate) fn receive(&mut self, number: u32, wr_id: u64) -> c_int {
         let qp = &mut self.qps[number];
         match qp.state {

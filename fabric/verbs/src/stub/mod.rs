@@ -2,8 +2,9 @@
 //!
 //! [`verbs`] returns a [`Verbs`] with four devices, `stub0` to `stub3`, each with one RoCE port.
 //! Queue pairs address each other by number, across devices. A post has taken full effect when it
-//! returns. The stub tests the software above (wrapping counters, partial posts, retirement,
-//! wake-ups, failures) and its cost per work request. It does not model time, reordering or loss.
+//! returns. The stub tests the software above it (wrapping counters, partial posts, retirement,
+//! wake-ups, failures) and measures its cost per work request. The stub does not model time,
+//! reordering or loss.
 //!
 //! Modelled parts of the contract: states and their permissions; queue depths, with `ENOMEM` and
 //! the first refused work request; send queue entries that are freed only by polling a later

@@ -1,9 +1,9 @@
 //! Functions of the stub's table; each takes the fabric's lock.
 //!
-//! Only the safe layer calls them, with live objects that the stub has created. SAFETY lines name
-//! this "the caller's contract", which is libibverbs' own. An object is a structure of libibverbs
-//! that carries its number in a field reserved for the library. Its state is in the fabric's
-//! tables.
+//! Only the safe layer calls these functions, with live objects that the stub has created. SAFETY
+//! lines name this "the caller's contract", which is libibverbs' own. An object is a structure of
+//! libibverbs that carries its number in a field reserved for the library. The object's state is in
+//! the fabric's tables.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -189,7 +189,7 @@ unsafe extern "C" fn query_port(
     0
 }
 
-/// CqEntry 0 is 10.0.0.1 on the first device, 10.0.0.2 on the second, and so on.
+/// GID entry 0 is 10.0.0.1 on the first device, 10.0.0.2 on the second, and so on.
 unsafe extern "C" fn query_gid_ex(
     context: *mut ibv_context,
     port_num: u32,

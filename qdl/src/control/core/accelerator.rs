@@ -66,7 +66,7 @@ pub(in crate::control) enum Event {
     /// Requests this node's side of the run: request id, and offset in bytes. Answered with
     /// [`Accelerator::side_is`].
     Side(u64, u64),
-    /// Asks whether every arrived sample is answered. If so, the owner calls
+    /// Asks whether every arrived sample is answered. If all samples are, the owner calls
     /// [`Accelerator::drained`]; else the event comes again.
     Drain,
     /// A heartbeat is due; answered with [`Accelerator::beat`].
@@ -99,7 +99,7 @@ struct Connection {
     asked: u32,
     /// Requested epochs without an answer.
     pending: Vec<u32>,
-    /// The frontend's messages about pending epochs: with a cause for lost, without for reset.
+    /// The frontend's lost messages (with a cause) and reset messages for pending epochs.
     held: Vec<(u32, Option<String>)>,
 }
 
@@ -315,7 +315,7 @@ impl Accelerator {
         Err(self.link.handshake.field(kind, "id", problem))
     }
 
-    /// Starts waiting requests.
+    /// Starts waiting requests until the owner works on an open.
     fn start_waiting(&mut self) {
         while self.working.is_none() {
             // Check in turn, since earlier requests may change the result.
@@ -434,7 +434,7 @@ impl Accelerator {
         Ok(())
     }
 
-    /// Handles such a frame for an epoch whose open is answered.
+    /// Handles a lost frame (with `cause`) or a reset frame for an epoch whose open is answered.
     fn pass_on(&mut self, connection: u16, epoch: u32, cause: Option<String>) {
         let opened = self.connections.get(&connection).map_or(0, |l| l.opened);
         if epoch == opened {

@@ -81,8 +81,8 @@ impl<T> Frontend<T> {
         }
     }
 
-    /// Sends a request, which a frame of the type `answer` answers. The event with its result has
-    /// the `token`.
+    /// Sends a request, which a frame of the type `answer` answers. The event with the result
+    /// carries `token`.
     pub(crate) fn ask(
         &mut self,
         answer: &'static str,

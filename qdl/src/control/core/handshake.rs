@@ -64,7 +64,7 @@ impl RolePart {
     }
 }
 
-/// This node's part in every session.
+/// Identity, policy and settings of this node for all its sessions.
 #[derive(Clone, Debug)]
 pub struct LocalNode {
     /// Name of the node.
@@ -77,7 +77,7 @@ pub struct LocalNode {
     pub own: RolePart,
     /// Facts about the node.
     pub facts: NodeFacts,
-    /// Time limits and heartbeat.
+    /// Time limits, and periods of the heartbeat.
     pub timing: Timing,
 }
 
@@ -171,7 +171,7 @@ impl Handshake {
     }
 
     /// Handles a frame of the handshake and returns the reply. An accelerator sends no frame before
-    /// the peer's hello and no proof before the peer's proof. It asks for admission last.
+    /// the peer's hello and no proof before the peer's proof. The last step is admission.
     pub(crate) fn receive(&mut self, message: Message) -> Result<Option<Message>, ControlError> {
         let accelerator = self.role == Role::Accelerator;
         let reply = match (self.phase, message) {

@@ -38,7 +38,7 @@ impl HeartbeatCfgs {
         }
     }
 
-    /// Limit of the peer's period: from it on, a delayed heartbeat could end the session.
+    /// Limit of the peer's period: from this period on, a delayed heartbeat could end the session.
     pub(super) fn longest_period(&self) -> Duration {
         (self.every + self.gone_after) / 2
     }
@@ -96,7 +96,7 @@ impl Heartbeat {
     /// Records the sequence number of the peer's heartbeat.
     ///
     /// # Errors
-    /// The expected number, if it skips: TCP keeps order, so the peer is broken.
+    /// The expected number, if the peer's number differs: TCP keeps order, so the peer is broken.
     pub(crate) fn check_number(&mut self, seq: u64) -> Result<(), u64> {
         let expected = self.heard + 1;
         if seq != expected {

@@ -57,7 +57,7 @@ pub struct Link {
     handshake_by: u64,
     step: Option<HandshakeStep>,
     out: VecDeque<Message>,
-    /// Time since when the system has not accepted all frames handed out.
+    /// Time at which the first frame that the system has not yet accepted was handed out.
     unsent: Option<u64>,
     heartbeat: Heartbeat,
     phase: Phase,
@@ -261,8 +261,8 @@ impl Link {
         }
     }
 
-    /// Handles a failed write. A peer that sends a bye and closes can cause it, so the peer's last
-    /// frames are read before the failure counts.
+    /// Handles a failed write. A peer that sends a bye and closes can cause that failure, so the
+    /// peer's last frames are read before the failure counts.
     pub(crate) fn fail_write(&mut self, e: io::Error, now: u64) {
         self.out.clear();
         self.unsent = None;
@@ -366,14 +366,14 @@ impl Link {
         Some(self.send_by().map_or(at, |by| at.min(by)))
     }
 
-    /// The next step of the handshake, once. A session begins when all its frames are sent.
+    /// Returns each step of the handshake once. A session begins once all frames are sent.
     pub(crate) fn poll_step(&mut self) -> Option<HandshakeStep> {
         let begins = matches!(self.step, Some(HandshakeStep::Connected(_)));
         let sent = self.out.is_empty() && self.unsent.is_none();
         self.step.take_if(|_| sent || !begins)
     }
 
-    /// The cause, once. A bye or an end by this node is reported only after its frame is sent.
+    /// Returns the cause, once. A bye or an end by this node is reported after its frame is sent.
     pub(crate) fn poll_cause(&mut self) -> Option<ControlError> {
         let cause = self.cause.as_ref()?;
         let chosen = matches!(cause, ControlError::Bye { .. } | ControlError::Ended { .. });
@@ -397,7 +397,7 @@ impl Link {
         }
     }
 
-    /// Checks the peer's heartbeat.
+    /// Checks the sequence number of the peer's heartbeat.
     pub(crate) fn check_beat(&mut self, seq: u64) -> Result<(), ControlError> {
         self.heartbeat.check_number(seq).map_err(|expected| {
             let problem = format!("{seq}, expected {expected}");
@@ -405,8 +405,8 @@ impl Link {
         })
     }
 
-    /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the one being
-    /// served.
+    /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the frontend
+    /// being served.
     pub(crate) fn admit(&mut self, place: Result<(), String>, now: u64) {
         match place {
             Ok(()) => {

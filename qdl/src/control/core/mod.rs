@@ -37,7 +37,7 @@ pub(super) trait Core {
     /// The state that both roles share.
     fn link(&self) -> &Link;
 
-    /// The shared state, for frames and ends.
+    /// The shared state, mutable: to handle frames and to end the session.
     fn link_mut(&mut self) -> &mut Link;
 
     /// Handles a frame of the peer.

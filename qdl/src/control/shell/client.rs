@@ -26,13 +26,13 @@ use crate::{
     wire::Description,
 };
 
-/// Events kept for a slow reader. Beyond it heartbeats are dropped, and any other event ends the
-/// session.
+/// Events kept for a slow reader. Beyond this number heartbeats are dropped, and any other event
+/// ends the session.
 const MAX_EVENTS: usize = 4096;
 
 type Session = Frontend<ReplySender>;
 
-/// Command of a handle to the session, with the time.
+/// Command of a handle to the session; the second argument is the time in ns.
 type Command = Box<dyn FnOnce(&mut Session, u64) + Send>;
 
 /// A session with one accelerator. A task on the runtime of [`ClientSession::connect`] drives it.
@@ -62,7 +62,7 @@ pub struct ClientEvents {
 }
 
 impl ClientEvents {
-    /// Waits for the next event. [`ClientEvent::Gone`] is the last, and comes again if asked again.
+    /// Waits for the next event. [`ClientEvent::Gone`] is the last; later calls repeat it.
     pub(crate) async fn next(&mut self) -> ClientEvent {
         let event = self.events.recv().await;
         event.unwrap_or_else(|| ClientEvent::Gone(self.ended.cause()))
@@ -307,7 +307,7 @@ async fn run(
                 break;
             }
             Some(Event::Session(event)) => {
-                // A slow reader may miss a heartbeat, because the next one supersedes it.
+                // A slow reader may miss a heartbeat, because the next heartbeat supersedes it.
                 let news = matches!(event, ClientEvent::Heartbeat(_) | ClientEvent::Scores(_));
                 if let Err(mpsc::error::TrySendError::Full(_)) = events.try_send(event)
                     && !news
@@ -322,7 +322,7 @@ async fn run(
             None => break,
         }
     }
-    // Drop the channels after setting the cause: a reader that finds one closed finds the cause.
+    // Drop the channels after setting the cause: a reader of a closed channel finds the cause.
     drop((inbox, events));
     wire.close(core).await;
 }

@@ -31,7 +31,7 @@ const CHUNK: usize = 8192;
 /// Most bytes of the peer that are drained when a session ends.
 const LINGER_BYTES: usize = 4 << 20;
 
-/// One control connection.
+/// Socket and buffers of a control connection.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: TcpStream,
@@ -98,7 +98,7 @@ impl Wire {
         let now = now_ns();
         if would_block(&read) && core.poll_timeout().is_some_and(|at| now >= at) {
             // The runtime's readiness may be stale. A thread that was blocked may not have polled
-            // since, and would take its own delay for the peer's silence.
+            // since then, and would take its own delay for the peer's silence.
             read = self.read_at_once();
         }
         match read {

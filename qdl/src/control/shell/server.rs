@@ -24,7 +24,7 @@ use crate::control::{
 };
 
 /// The listener. A task performs handshakes until this is dropped, also during a session, so that a
-/// second frontend learns at once that it has to wait.
+/// second frontend gets the error `busy` at once.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -154,7 +154,7 @@ async fn greet(
         speaks: _,
         proof,
     } = guest;
-    // Fails only for a dead socket.
+    // `local_addr` fails only for a dead socket.
     let local_address = canonical(stream.local_addr().unwrap_or(address));
     let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
     let from = address.to_string();

@@ -88,7 +88,7 @@ pub trait SessionHandler: Send + Sync + 'static {
 /// Node name of the frontend being served; dropping it lets the next frontend in.
 pub(super) type Claim = Arc<String>;
 
-/// Command of a handle to the session, with the time.
+/// Command of a handle to the session; the second argument is the time in ns.
 type Command = Box<dyn FnOnce(&mut Accelerator, u64) + Send>;
 
 /// An authenticated and admitted frontend, before [`ServerSession::run`].
@@ -153,7 +153,7 @@ impl ServerHandle {
     }
 
     fn command(&self, command: impl FnOnce(&mut Accelerator, u64) + Send + 'static) {
-        // The handler learns of the session's end, so an error here needs no report.
+        // An error means that the session is over, which the handler learns from `gone`.
         let _ = self.commands.send(Box::new(command));
     }
 }

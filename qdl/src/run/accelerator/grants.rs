@@ -166,8 +166,8 @@ impl Session {
         })
     }
 
-    /// Registers a connection and returns its grant. Drops what the frontend has given up
-    /// meanwhile.
+    /// Registers a connection and returns its grant. Drops a connection that the frontend has given
+    /// up meanwhile.
     pub(crate) fn hand_out(&self, new: NewConnection) -> ConnectionGrant {
         let NewConnection {
             connection,
@@ -183,7 +183,7 @@ impl Session {
                 let slot = imm.slot();
                 tracing::warn!("connection {number}, slot {slot}: refused: {why}");
             }
-            // Above the limit, only the refusals themselves are counted.
+            // Above the limit no reasons are sent, and refusals are still counted.
             if is_cut && sent.fetch_add(1, Ordering::Relaxed) < MAX_REASONS {
                 let use_of = (number, epoch, imm.slot(), imm.use_count());
                 handle.refused_sample(use_of, why);
@@ -204,8 +204,8 @@ const LOGGED_REASONS: u64 = 32;
 /// Most full reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;
 
-/// Address of the data port. If the port listens on any address, it is the control address that the
-/// frontend reached. `None` where the port listens only on addresses of the other family.
+/// Address of the data port. A port on any address gets the IP address that the frontend reached.
+/// `None` where the port is on any IPv4 address and the frontend came over IPv6.
 fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
     if configured.ip().is_unspecified() {
         if configured.is_ipv4() && reached.is_ipv6() {

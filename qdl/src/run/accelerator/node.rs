@@ -123,7 +123,7 @@ impl Node {
             },
         ))?;
         let current: Arc<CurrentSession> = Arc::new(Mutex::default());
-        // The session holds the server, which holds this callback.
+        // Weak, since the session holds the server, which holds this callback.
         let weak = Arc::downgrade(&current);
         let lost: Arc<OnConnectionLost> = Arc::new(move |l: ConnectionLost| {
             let session = weak.upgrade().and_then(|current| lock(&current).clone());

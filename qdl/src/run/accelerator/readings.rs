@@ -87,7 +87,7 @@ impl NodeReadings {
         (text.len() as u64, rest[..end].to_owned())
     }
 
-    /// The side as JSON; its `begins_s` is the negative age of its begin. Empty without readings.
+    /// This node's side of the run as JSON, empty without readings. `begins_s` is minus the age.
     fn to_json(&self, node: &str) -> String {
         let now_ns = now_ns();
         let mut ticks = lock(&self.ticks);

@@ -118,7 +118,7 @@ impl Session {
         connection: Arc<ServeConnection>,
         link: Link,
     ) -> Option<()> {
-        // Under the lock, so that a later command to give up follows on its way to the NIC thread.
+        // Holds the lock, so that a later command to give up reaches the NIC thread afterwards.
         let mut connections = lock(&self.connections);
         let ServeConnectionCfgs {
             connection: number,
@@ -131,7 +131,7 @@ impl Session {
 
     /// Handles the loss of a connection whose local side the NIC thread has destroyed.
     pub(crate) fn lost_here(&self, l: &ConnectionLost) {
-        // Under the lock, so that the frontend learns of the loss before it learns that this end
+        // Holds the lock, so that the frontend learns of the loss before it learns that this end
         // has let go.
         let mut connections = lock(&self.connections);
         let news = connections.lost_here(l.connection, l.epoch);
@@ -188,8 +188,8 @@ impl Session {
         add(&mut lock(&self.node.ended), connection);
     }
 
-    /// Releases every connection after the session; its memory is freed with the last batch that
-    /// reads it.
+    /// Releases every connection after the session; a connection's memory is freed with the last
+    /// batch that reads its slots.
     pub(crate) async fn release(&self, patience: Duration) {
         let end = Instant::now() + patience;
         loop {
@@ -265,7 +265,7 @@ impl Session {
         let (_, before, engine_before) = &self.before;
         let mut now;
         {
-            // Lock in the order of `collect`, so that no connection is counted in neither or both.
+            // Lock in the order of `collect`, so that each connection is counted exactly once.
             let connections = lock(&self.connections);
             now = *lock(&node.ended);
             connections.slots().for_each(|c| add(&mut now, c));
@@ -346,7 +346,7 @@ impl SessionHandler for Session {
         let granted = made
             .map(|made| made.into_iter().map(|new| self.hand_out(new)).collect())
             .inspect_err(|_| lock(&self.connections).refuse(&wanted));
-        // The frontend may have given some up meanwhile.
+        // The frontend may have given up some connections meanwhile.
         self.losses.notify_one();
         granted
     }
@@ -414,7 +414,7 @@ impl SessionHandler for Session {
 
     fn side(&self, at: u64) -> (u64, String) {
         if at == 0 {
-            // Includes the time since the last reading.
+            // Takes a reading, so that the side includes the time since the last reading.
             self.read_now();
         }
         self.readings.part(&self.node.config.node, at)

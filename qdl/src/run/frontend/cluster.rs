@@ -68,8 +68,8 @@ pub struct Cluster {
 
 impl Cluster {
     /// Connects to every accelerator, checks models and names, and opens every connection.
-    /// `completer` makes the completer of each share of the NICs ([`frontend_crew`]). A loading
-    /// accelerator is waited for within [`Deadlines::connect`](crate::config::Deadlines::connect).
+    /// `completer` makes the completer of each share of the NICs ([`frontend_crew`]). Waits for a
+    /// loading accelerator for at most [`Deadlines::connect`](crate::config::Deadlines::connect).
     /// Each step has the deadline [`Deadlines::step`](crate::config::Deadlines::step): all
     /// handshakes together, and for one accelerator after another the grant, the connecting and the
     /// start.
@@ -171,8 +171,8 @@ impl Cluster {
             warmed: Mutex::default(),
             near,
         };
-        // Upper bound of all steps: two are state and three are per accelerator, each with its own
-        // deadline.
+        // Upper bound of all steps: two for the whole cluster and three per accelerator, each with
+        // its own deadline.
         let steps = 2 + 3 * config.accelerators.len() as u32;
         let deadline = d.connect() + d.step().saturating_mul(steps) + LEAVING;
         match is_ready.recv_timeout(deadline) {
@@ -192,7 +192,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Under a policy by health, makes the arbiter, once the end of every connection is known.
+    /// Under a policy by health, makes the arbiter once every connection is granted.
     fn choose_by_health(&self) -> Result<(), ClusterError> {
         let state = &self.state;
         let Some(policy) = state.config.arbiter.by_health() else {
@@ -263,7 +263,7 @@ impl Cluster {
     /// [`ClusterError::Failed`] names the connection that failed.
     pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
         let report = self.warm(samples)?;
-        // The work of the warm-up is not the run's.
+        // Reads the work so far, which includes the warm-up and is not the run's.
         self.read_use();
         Ok(report)
     }
@@ -314,9 +314,9 @@ impl Cluster {
     }
 
     /// Warms up again before a later phase, whose samples LoadGen has loaded anew: idle connections
-    /// have lost their congestion windows. It takes about as long as the loading, `idle`, between a
-    /// tenth of the budget and all of it. Connections that are down are skipped. A connection that
-    /// fails now is lost as in the middle of a run. Requires an earlier [`Cluster::warm_up`].
+    /// have lost their congestion windows. The warm-up takes about as long as the loading (`idle`),
+    /// but a tenth to the whole of the budget. Connections that are down are skipped. A connection
+    /// that fails now is lost as in the middle of a run. Requires an earlier [`Cluster::warm_up`].
     pub fn warm_up_again(&self, samples: Vec<Sample>, idle: Duration) {
         let config = self.state.config.warm_up;
         if !config.is_on() {
@@ -360,7 +360,7 @@ impl Cluster {
                 state.dispatcher().outstanding()
             ));
         }
-        // Before the accelerators close the run. An aborted run has no time for it.
+        // Requests the sides while the run is open. An aborted run has no time for that.
         let sides = match aborted {
             true => Vec::new(),
             false => self.sides(),
@@ -389,7 +389,7 @@ impl Cluster {
                 leaving.push(handle);
             }
         }
-        // Before the byes, since a connection that its peer closes first would look lost.
+        // Stops the NIC threads before the byes: a connection closed first by its peer looks lost.
         state.dispatcher().stop();
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
@@ -398,7 +398,7 @@ impl Cluster {
         let warm_up = lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
-            // Includes later phases, and answers that came after a phase had failed.
+            // `warmed` includes later phases, and answers that came after a phase had failed.
             w.samples = counts.iter().map(|c| c.warmed).sum();
         }
         let lost = lock(&state.lost).clone();
@@ -477,13 +477,13 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_control();
-        // While the owner of its NIC threads' events exists.
+        // Stops the NIC threads while the state, which takes their events, still exists.
         self.state.dispatcher().stop();
     }
 }
 
-/// Plans the connections: every NIC entry has its connections to every accelerator. Returns their
-/// settings, and the peer and the index within the peer of each.
+/// Plans the connections: every NIC entry has its connections to every accelerator. Returns each
+/// connection's settings, its peer, and its index within the peer.
 ///
 /// # Errors
 /// [`ClusterError::Failed`]: sizes overflow, or there are too many connections.

@@ -35,7 +35,7 @@ pub enum ClusterEvent<'a> {
     /// The run is aborted: complete these samples without a response.
     CompleteEmpty(&'a [Sample]),
     /// The run is aborted: no connection was left for too long, or [`abort`](super::Cluster::abort)
-    /// was called. Comes once; the cause names the peer, the time and the reason.
+    /// was called. Reported once; the cause names the peer, the time and the reason.
     Aborted(&'a str),
     /// A line for the log, such as a lost connection or a peer that is back.
     Note(&'a str),

@@ -28,7 +28,7 @@ const MONITOR: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(200);
 const SAY: Duration = Duration::from_secs(10);
 
-/// Part of the frontend's time limit that is reserved for ending.
+/// Part of the frontend's time limit that is reserved for ending the run.
 const ENDING: Duration = Duration::from_millis(500);
 
 /// Body of the control thread.
@@ -201,7 +201,7 @@ async fn monitor(state: &ClusterState) {
                 Some((p.node.clone(), p.address.clone(), outage))
             })
             .collect();
-        // Detecting the silence has taken time, which counts.
+        // The limit includes the time that the detection of the silence has taken.
         let noticed = if losses.iter().any(|(_, _, l)| l.by_silence) {
             d.echo_interval() + d.echo_timeout()
         } else {

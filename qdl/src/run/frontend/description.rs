@@ -57,7 +57,7 @@ async fn one(address: String, local: LocalNode) -> Result<Described, ControlErro
     let mut session = ClientSession::connect(address, local).await?;
     let answer = session.handle.describe().within(DESCRIBING).await;
     match &answer {
-        // The node may still work on it: the error tells it that the caller has left.
+        // The node may still work on the description: an error frame says that the caller has left.
         Err(ControlError::Timeout { .. }) => {
             let text = "no description came in time";
             session.handle.close(ErrorCode::ShuttingDown, text);

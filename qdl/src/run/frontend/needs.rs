@@ -95,7 +95,7 @@ impl SlotNeeds {
             match &nic.fabric {
                 NicFabric::Tcp(tcp) => {
                     let ip = tcp.at().ip();
-                    // A port of the system's choice, let go at once: only the address counts.
+                    // Binds a port of the system's choice for a moment: only the address matters.
                     UdpSocket::bind((ip, 0))
                         .map_err(|e| format!("{ip} is no address of this machine: {e}"))
                         .map_err(NicError::of(index))?;

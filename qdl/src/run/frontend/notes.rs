@@ -51,7 +51,7 @@ pub(crate) fn machines(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<St
     notes
 }
 
-/// Reason against a link of `node`, if any.
+/// Reason why the Network division would not permit a link of `node`, if any.
 fn of_link(node: &str, link: &LinkFact) -> Option<String> {
     let LinkFact { nic, name, layer } = link;
     let what = match layer {

@@ -1,5 +1,5 @@
-//! The steps that open connections to one accelerator, apart from the state of the connections:
-//! requesting those that are due, and connecting the granted ones.
+//! The steps that open connections to one accelerator: requesting due connections, and connecting
+//! granted connections. The connections' state is in `life`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ pub(crate) enum OpeningResult {
 /// Result of a request.
 #[derive(Default)]
 pub struct Requested {
-    /// Connections (number and epoch) whose local half failed, and the last of those errors.
+    /// Connections (number and epoch) whose local half failed, and the error of the last.
     pub failed: Vec<(u16, u32)>,
     pub error: Option<ClusterError>,
     /// The requested connections, with their local halves.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use fabric::Broken;
 use record::{LossRecord, SilentOn};
 
-/// Most outages recorded separately; later losses are added to the last.
+/// Most outages recorded separately; later losses are added to the last outage.
 const MOST: usize = 256;
 
 /// One outage of an accelerator.
@@ -14,9 +14,9 @@ const MOST: usize = 256;
 pub(crate) struct Outage {
     /// Time of the first loss.
     pub at_ns: u64,
-    /// Cause: that of the session's end if the session ended, else that of the first connection.
+    /// Cause of the session's end if the session ended, else of the first lost connection.
     pub cause: String,
-    /// A timeout of the echo or heartbeat found it, some time after the fault.
+    /// A timeout of the echo or heartbeat found the outage, some time after the fault.
     pub by_silence: bool,
     /// Plane that was silent, if silence is the cause.
     silent_on: Option<SilentOn>,
@@ -28,14 +28,14 @@ pub(crate) struct Outage {
     session: bool,
     /// No connection to the accelerator was left.
     whole: bool,
-    /// Connections lost in the outage, and those that are still down.
+    /// Connections lost in the outage, and lost connections that are still down.
     lost: BTreeSet<u16>,
     down: BTreeSet<u16>,
     /// Number of losses of connections.
     losses: u64,
     /// Samples sent again.
     again: u64,
-    /// The outage was reported, so later losses start a new one.
+    /// The outage was reported, so later losses start a new outage.
     reported: bool,
 }
 
@@ -76,7 +76,7 @@ impl Outages {
         self.all.last().is_some_and(|o| !o.reported)
     }
 
-    /// The outage that a new loss belongs to. With `same`, it is the last one even if reported.
+    /// The outage that a new loss belongs to. With `same`: the last outage, even if reported.
     fn outage_at(
         &mut self,
         at_ns: u64,
@@ -101,7 +101,7 @@ impl Outages {
 
     /// Records the loss of connection `number`, with `again` samples to send again.
     pub(crate) fn add_loss(&mut self, number: u16, at_ns: u64, cause: &Broken, again: u64) {
-        // Losses after the session's end belong to its outage.
+        // Losses after the session's end belong to the outage of the session.
         let same = self.all.last().is_some_and(|o| o.session);
         for o in &mut self.all {
             o.down.remove(&number);
@@ -139,7 +139,7 @@ impl Outages {
         Some(of_it.find(|o| o.lost.contains(&number))?.cause.clone())
     }
 
-    /// Records the end of the session, whose cause is more specific than a socket's.
+    /// Records the end of the session, whose cause is more specific than a socket's error.
     pub(crate) fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
         let same = self.is_whole();
         if let Some(o) = self.outage_at(at_ns, cause, by_silence, same)

@@ -1,5 +1,5 @@
-//! The frontend's task for one accelerator: opens connections, quarantines lost ones until both
-//! ends have let go, opens them again, and reconnects to a lost accelerator.
+//! The frontend's task for one accelerator: opens connections, quarantines lost connections until
+//! both ends have let go, opens them again, and reconnects to a lost accelerator.
 
 use std::{sync::Arc, time::Duration};
 
@@ -54,8 +54,8 @@ pub(crate) struct PeerTask {
     /// does not wait for them: neither a slow answer nor a dead path may delay the other
     /// connections.
     tasks: JoinSet<OpeningResult>,
-    /// A request for connections is in progress. One at a time, since the accelerator handles one
-    /// at a time.
+    /// A request for connections is in progress. Only one, since the accelerator handles one
+    /// request at a time.
     asking: bool,
     /// Back-off of attempts to reconnect after the session's end.
     backoff: RetryBackoff,
@@ -122,7 +122,7 @@ impl PeerTask {
             };
             let Some(cause) = ended else {
                 session.handle.bye();
-                // Until the bye is sent, or the peer is gone.
+                // Waits until the bye is sent, or the peer is gone.
                 while !matches!(session.events.next().await, ClientEvent::Gone(_)) {}
                 session.events.closed().await;
                 return;
@@ -317,8 +317,8 @@ impl PeerTask {
         }
     }
 
-    /// Handles the result of a step. Unwanted halves are dropped here, before the session's task,
-    /// on the same thread, tells the accelerator that this end is reset.
+    /// Handles the result of a step. Drops unwanted halves before the session's task, on the same
+    /// thread, tells the accelerator that this end is reset.
     fn on_opening(
         &mut self,
         handle: &ClientHandle,
@@ -367,7 +367,7 @@ impl PeerTask {
             None => {}
             Some(Ok(grants)) => self.connect(handle, grants, prepared),
             Some(Err(e)) => {
-                // The halves go before the accelerator learns that this end has no part of them.
+                // Drops the halves before the accelerator learns that this end has let go.
                 let asked: Vec<_> = prepared.into_iter().map(|(which, _)| which).collect();
                 let answer = match e {
                     ControlError::Refused { .. } => OpenAnswer::Refused,
@@ -520,7 +520,7 @@ impl PeerTask {
             }
             words
         };
-        // Cancels tasks at their next await; afterwards none holds a connection.
+        // Cancels tasks at their next await; afterwards no task holds a connection.
         self.tasks.shutdown().await;
         self.asking = false;
         for l in &mut self.connections {
@@ -555,7 +555,7 @@ impl PeerTask {
 
     /// Waits after a session until every connection's local side is down. The peer's memory belongs
     /// to the old session and is not used again. A connection that is not down in time stays out of
-    /// use until it is.
+    /// use until it is down.
     async fn all_down(&mut self) {
         let deadline = self.state.config.deadlines.step();
         let end = Instant::now() + deadline;
@@ -566,7 +566,7 @@ impl PeerTask {
                     self.record_loss(&loss);
                     let now = self.now();
                     if let Some(l) = self.connections.get_mut(usize::from(loss.index)) {
-                        // No session exists that would report it.
+                        // No session exists that would report the loss.
                         let _ = l.life.lost_here(loss.epoch, now);
                     }
                 }
@@ -638,7 +638,7 @@ fn another_engine(was: &EngineInfo, is: &EngineInfo, files: ModelFiles) -> Optio
     }
 }
 
-/// Cause of a session's end without the peer's name, which precedes it in the message.
+/// Text of `cause` without the peer's name and address, which the message states already.
 fn words_of(cause: &ControlError, node: &str, address: &str) -> String {
     let text = cause.to_string();
     let peer = format!("{node} ({address}): ");

@@ -20,17 +20,17 @@ pub(crate) struct PeerState {
     pub handle: Option<ClientHandle>,
     /// Last known part of the SUT's name.
     pub named: Option<String>,
-    /// Totals of its session, from the answer to the drain.
+    /// Totals of the accelerator's session, from the answer to the drain.
     pub drained: Option<Counters>,
     pub batches: BatchSizes,
     pub gpus: Vec<GpuRecord>,
-    /// Totals and time of the last heartbeat of its session.
+    /// Totals and time of the session's last heartbeat.
     pub heartbeat: Option<(Counters, u64)>,
     /// Totals of earlier sessions, as of their last heartbeats.
     pub lost_sessions: Vec<LostSession>,
     pub outages: Outages,
     pub refusals: Refusals,
-    /// Work of its node at the start of LoadGen's clock, and at the end.
+    /// Work of the accelerator's node at the start of LoadGen's clock, and at the end.
     pub used: [Option<NodeUse>; 2],
 }
 
@@ -77,7 +77,7 @@ impl PeerState {
             dropped_late: counters.dropped_late,
             copies: counters.copies,
             batches: self.batches.clone(),
-            // The frontend reads it from the copy of the node's configuration.
+            // The frontend reads the batching from its copy of the node's configuration.
             batching: String::new(),
             gpus: self.gpus.clone(),
             used: match &self.used {
@@ -85,7 +85,7 @@ impl PeerState {
                 // Without the first reading, the difference is unknown.
                 _ => NodeUse::default(),
             },
-            // The frontend adds it after reading LoadGen's log.
+            // The frontend adds the accuracy after reading LoadGen's log.
             accuracy: None,
             lost: lost.map(|outage| outage.cause.clone()),
             lost_sessions: self.lost_sessions.clone(),

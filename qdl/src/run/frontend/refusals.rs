@@ -19,8 +19,8 @@ pub(crate) type SlotUse = (u16, u32, u16, u16);
 #[derive(Debug, Default)]
 pub struct Refusals {
     records: Vec<RefusalRecord>,
-    /// Refusals with a partial reason: index of the record that it opened, and the sample whose
-    /// last refusal it was.
+    /// Refusals with a partial reason: the slot use, the index of the record that the refusal
+    /// opened, and the sample if this was its last refusal.
     waiting: VecDeque<(SlotUse, Option<usize>, Option<u64>)>,
     reasons: VecDeque<(SlotUse, String)>,
 }

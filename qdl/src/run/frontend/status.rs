@@ -64,7 +64,7 @@ impl Cluster {
                 let left = end.saturating_duration_since(Instant::now());
                 let sent_ns = now_ns();
                 let (of, part) = handle.side(text.len() as u64).wait(left).ok()?;
-                // The accelerator states its age as of its answer, half a round trip ago.
+                // The side states its age at the time of the answer, half a round trip ago.
                 let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
                 let asked_ns = *asked_ns.get_or_insert_with(middle);
                 text += &part;
@@ -129,7 +129,7 @@ impl Cluster {
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
-    /// Losses of the running run so far, and its other events.
+    /// Events and losses of the current run so far.
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let state = &self.state;
         let in_run = |at_ns| state.in_run(at_ns);
@@ -200,7 +200,7 @@ impl Cluster {
         notes::machines(&own, &peers)
     }
 
-    /// Requests every accelerator's description; a missing one is replaced by the reason.
+    /// Requests every accelerator's description; a missing description is replaced by the reason.
     pub fn describe(&self) -> Vec<Described> {
         let asked = self.state.each_peer(|peer| {
             let pending = peer.handle.as_ref().map(ClientHandle::describe);
@@ -220,7 +220,7 @@ impl Cluster {
         answers.collect()
     }
 
-    /// Facts that this node sends to its peers, and those of each accelerator by its node name.
+    /// Facts that this node sends to its peers, and each accelerator's node name and facts.
     pub fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
         let of = |peer: &PeerState| (peer.node.clone(), peer.facts.clone());
         (self.state.local.facts.clone(), self.state.each_peer(of))
@@ -228,7 +228,7 @@ impl Cluster {
 }
 
 /// Checks a peer's side received at `answered_ns`, clips it, and converts it to the clock of a run
-/// that began at `first_ns`. `None` where it is invalid.
+/// that began at `first_ns`. `None` where the side is invalid.
 fn to_own_clock(
     mut side: NodeSide,
     node: String,

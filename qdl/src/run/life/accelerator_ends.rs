@@ -86,8 +86,8 @@ impl<S: Clone> AcceleratorEnds<S> {
     }
 
     /// Records that a connection was made. Returns whether it is still wanted; `key` is the key
-    /// that its data connection must present. If it is unwanted, the caller drops its link before
-    /// it unlocks this value, and the slots are collected later.
+    /// that its data connection must present. For an unwanted connection, the caller drops its link
+    /// before it unlocks this value; the slots are collected later.
     pub(crate) fn grant(
         &mut self,
         (number, epoch): (u16, u32),

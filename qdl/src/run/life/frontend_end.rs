@@ -63,7 +63,7 @@ pub enum OpenAnswer {
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EndActions {
-    /// Continue with the half or link at hand. Otherwise the caller drops it first.
+    /// The caller continues with its half or link; without this, the caller drops it first.
     pub go_on: bool,
     /// The NIC thread must take the connection down.
     pub give_up: bool,
@@ -108,7 +108,7 @@ impl FrontendEnd {
         Some(epoch)
     }
 
-    /// Handles the result of a request. The caller has dropped its local half unless it is granted.
+    /// Handles the result of a request. Without a grant, the caller has dropped its half.
     pub(crate) fn on_answer(
         &mut self,
         epoch: u32,

@@ -32,11 +32,11 @@ mod tests;
 enum Stage {
     /// No epoch uses the memory.
     Free,
-    /// A task works on it: waits for the answer, or makes the slots.
+    /// A task waits for the accelerator's answer, or makes the slots.
     Asked,
     /// The data connection is being made.
     Opening,
-    /// A NIC thread polls it.
+    /// A NIC thread polls the connection.
     Up,
     /// Lost, and quarantined.
     Lost,
@@ -60,7 +60,7 @@ pub(crate) struct Life {
     /// Whether this end, and the peer's end, have let go of the epoch.
     here: bool,
     there: bool,
-    /// The session of the epoch is over, so no peer needs a confirmation or could still write.
+    /// The epoch's session is over, so the peer needs no confirmation and cannot write.
     over: bool,
 }
 
@@ -151,8 +151,8 @@ impl Life {
         }
     }
 
-    /// Records that the task has made the connection of `epoch`. False where it is unwanted: then
-    /// the caller drops it and calls [`Life::release`].
+    /// Records that the task has made the connection of `epoch`. False where the connection is
+    /// unwanted: then the caller drops it and calls [`Life::release`].
     pub(crate) fn grant(&mut self, epoch: u32) -> bool {
         self.advance(epoch, Stage::Asked, Stage::Opening)
     }
@@ -163,8 +163,8 @@ impl Life {
         self.release(epoch);
     }
 
-    /// Records that the data connection goes to a NIC thread. False where it is unwanted: then the
-    /// caller drops it.
+    /// Records that the data connection goes to a NIC thread. False if the connection is unwanted:
+    /// then the caller drops it.
     pub(crate) fn connect(&mut self, epoch: u32) -> bool {
         let wanted = self.advance(epoch, Stage::Opening, Stage::Up);
         if wanted {
@@ -226,7 +226,7 @@ impl Life {
         matches!(self.stage, Stage::Asked | Stage::Opening | Stage::Up)
     }
 
-    /// Stage before the loss; `None` where the loss is known or the epoch is wrong.
+    /// Records a loss and returns the stage before it; `None` for a known loss or a wrong epoch.
     fn lose(&mut self, epoch: u32) -> Option<Stage> {
         let live = epoch == self.epoch && self.is_live();
         live.then(|| std::mem::replace(&mut self.stage, Stage::Lost))

@@ -27,7 +27,7 @@ pub(crate) fn ib_device(topology: &Topology, nic: &NicConfig, ib: &IbKeys) -> Ib
     }
 }
 
-/// What an entry with `device` wishes of each connection.
+/// Requested settings of each connection of an entry with `device`.
 pub(crate) fn ib(nic: &NicConfig, ib: &IbKeys) -> IbWishes {
     IbWishes {
         device: ib.device.clone(),

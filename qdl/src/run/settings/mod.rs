@@ -54,7 +54,7 @@ pub(super) fn timing(d: &Deadlines) -> Timing {
     }
 }
 
-/// A frontend's part in its sessions; reads the token.
+/// A frontend's identity and settings for its sessions; reads the token file.
 pub(super) fn frontend_node(config: &FrontendConfig) -> Result<LocalNode, ControlError> {
     Ok(LocalNode {
         node: config.node.clone(),
@@ -104,7 +104,7 @@ pub(super) fn frontend_nic_thread(
     cfgs
 }
 
-/// Connections of a TCP NIC.
+/// Settings of a TCP NIC's connections.
 pub(super) fn tcp(nic: &NicConfig, keys: &TcpKeys, d: &Deadlines) -> TcpCfgs {
     TcpCfgs {
         send_buffer: keys.send_buffer_bytes,
@@ -114,7 +114,7 @@ pub(super) fn tcp(nic: &NicConfig, keys: &TcpKeys, d: &Deadlines) -> TcpCfgs {
     }
 }
 
-/// The congestion control of the connections of a TCP NIC; `None` for the system's own.
+/// The congestion control of the connections of a TCP NIC; `None` for the system's default.
 ///
 /// # Errors
 /// [`TcpError::Congestion`].
