@@ -21,8 +21,8 @@ impl AnswerOrigins {
         AnswerOrigins((0..samples).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Records an answer's connection. Only the first answer counts: LoadGen does not log later
-    /// answers, of a submission's performance run.
+    /// Records an answer's connection. Only a sample's first answer counts: later answers belong to
+    /// a submission's performance run, and LoadGen does not log them.
     pub fn answered(&self, index: u64, connection: usize) {
         let place = usize::try_from(index).ok().and_then(|i| self.0.get(i));
         let connection = u32::try_from(connection).unwrap_or(u32::MAX - 1);

@@ -10,7 +10,7 @@ const MAGIC: &[u8; 8] = b"QDLTOKEN";
 const VERSION: u32 = 1;
 /// Bytes before the offsets: magic, version, zero, count.
 const HEADER: usize = 24;
-/// Bytes of an offset; below, bytes of an id.
+/// Bytes of an offset; [`ID`] is the bytes of a token id.
 const OFFSET: u64 = 8;
 const ID: u64 = 4;
 

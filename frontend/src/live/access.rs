@@ -22,7 +22,7 @@ use qdl::control::{Key, Token};
 /// Name of the file with the page's URL and key, in a run's folder.
 pub const FILE: &str = "live.url";
 
-/// Requirement for a request.
+/// What a request must have to be served.
 #[derive(Clone, Debug)]
 pub enum Access {
     /// A host name of this machine. This prevents DNS rebinding: a foreign page in a local browser

@@ -118,7 +118,7 @@ impl LiveView {
     }
 }
 
-/// Lowers the priority of the calling thread.
+/// Sets the nice value of the calling thread to [`NICE`].
 fn be_nice() {
     // SAFETY: setpriority takes integers and touches no memory. On Linux, 0 is the calling thread
     // only.

@@ -48,8 +48,8 @@ pub(super) const MOST_VIEWERS: usize = 16;
 const HEAD: Duration = Duration::from_secs(5);
 /// Maximum bytes buffered per connection, besides one tick.
 const WAITING: usize = 16 << 10;
-/// Kernel send buffer: holds an ordinary tick, so that the last tick arrives after the program's
-/// end.
+/// Bytes of the kernel's send buffer: an ordinary tick fits, so that the last tick still arrives
+/// after the program's end.
 const KEPT: usize = 64 << 10;
 /// Time limit for sending the last event.
 const LAST: Duration = Duration::from_millis(800);
@@ -135,7 +135,7 @@ pub fn begin(
             .build();
         let served = runtime.and_then(|r| {
             let served = r.block_on(serve(bound, latest, viewers));
-            // Slow connections are not awaited.
+            // Do not wait for slow connections.
             r.shutdown_background();
             served
         });
@@ -313,7 +313,7 @@ fn events(shared: &ConnectionContext) -> PageResponse {
     seen.borrow_and_update();
     *lock(&shared.viewer_slot) = Some(place);
     shared.viewers.fresh.store(true, Relaxed);
-    // Waits for the next event only when there is room for it, and then takes the latest.
+    // Wait for an event only when the connection has room, and then take the latest event.
     let next = |seen: Option<watch::Receiver<DrawnEvent>>| async move {
         let mut seen = seen?;
         seen.changed().await.ok()?;

@@ -28,9 +28,9 @@ pub enum ExitCode {
     Setup = 2,
     /// Peers were lost, or the run was aborted.
     Lost = 3,
-    /// A response was not its sample's, or counts do not agree.
+    /// A response belongs to another sample, or counts do not agree.
     Mismatch = 4,
-    /// SIGINT, SIGTERM or SIGHUP.
+    /// SIGINT, SIGTERM or SIGHUP ended the run.
     Interrupted = 130,
 }
 

@@ -15,12 +15,12 @@ use record::{
 const MOST_CONNECTIONS: usize = 64;
 /// Maximum number of kept events.
 const MOST_EVENTS: usize = 1_000;
-/// Number of counters of the run; [`EACH`] is the number of counters of a connection.
+/// Number of counters of the run: issued, completed. [`EACH`] is that of a connection.
 const RUN: usize = 2;
 const EACH: usize = 5;
 /// Number of gauges of a connection.
 const GAUGES: usize = 3;
-/// Fixed-point representation of a score of 1.
+/// A gauge is a whole number: this one represents a score of 1.
 const SCORE: f64 = 1e6;
 
 /// Data of a finished run, besides the gathered ticks.
@@ -182,7 +182,7 @@ impl TimelineGatherer {
 
     /// Returns the timeline of a running run that began at `first_ns`: finished ticks only, with
     /// the published latencies. The caller passes the backend's events and losses. Accelerators
-    /// report their sides only at the end.
+    /// report their own ticks only at the end.
     pub fn so_far(
         &self,
         node: &str,
@@ -260,7 +260,7 @@ impl TimelineGatherer {
         if let Some((mut grown, threads)) = self.run.take() {
             let readings = &end.system.readings;
             of = names.min(readings.len()).min(MOST_CONNECTIONS);
-            // The last reading is some hundredths of a second old.
+            // Read once more: the last reading is some hundredths of a second old.
             let ledger = &end.system.ledger;
             let at = end.last_ns.max(grown.last_ns());
             grown.read(at, &row(ledger.issued, end.answered, readings));

@@ -144,7 +144,7 @@ fn in_force(t: &TestSettings) -> Vec<String> {
         ],
         Scenario::Offline => &["offline_expected_qps"],
     };
-    // 0 or false: not in force.
+    // A value of 0 or false means that the setting is not in force.
     let optional = [
         "server_max_async_queries",
         "sample_concatenate_permutation",

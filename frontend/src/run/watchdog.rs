@@ -50,7 +50,7 @@ pub struct AfterTheLast {
 }
 
 impl AfterTheLast {
-    /// Creates a watchdog that reports `limit_ns` in which LoadGen's threads rest.
+    /// Creates a watchdog that reports when LoadGen's threads have rested for `limit_ns`.
     pub fn new(limit_ns: u64) -> Self {
         AfterTheLast {
             limit_ns,
@@ -58,9 +58,9 @@ impl AfterTheLast {
         }
     }
 
-    /// Checks LoadGen. `answered_all`: every sample of a series is issued and answered; `ran`
+    /// Checks LoadGen. `answered_all`: every sample of a series is issued and answered. `ran`
     /// returns the CPU time of LoadGen's threads in nanoseconds, if known. Returns the resting time
-    /// if it is too long.
+    /// in nanoseconds once it reaches the limit.
     pub fn look(
         &mut self,
         now_ns: u64,

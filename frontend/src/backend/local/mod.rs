@@ -1,5 +1,5 @@
-//! `--local`: LoadGen, data set and engine in one process. There is no network, and only the engine
-//! copies inputs: the baseline for the same engine over the division's network.
+//! `--local`: LoadGen, data set and engine in one process, without a network. Only the engine
+//! copies inputs. Such a run is the baseline for a run over the network with the same engine.
 //!
 //! ```text
 //! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
@@ -8,7 +8,7 @@
 //!
 //! Single tokens go to the completer in parts, as over the network. Slots and backlog are the
 //! dispatcher's types, so both backends account for a sample alike. An arrival's input is in the
-//! QSL's memory, its output in a slot of this backend.
+//! QSL's memory; the output is in a slot of this backend.
 
 mod backend;
 mod part_times;
@@ -98,11 +98,11 @@ pub fn start(
     options.queue = slots;
     let lost = verdict.clone();
     let pipelines = Pipelines::start(engines, &options, move |error| {
-        // Errors during creation and warm-up are returned, not reported here.
+        // Only errors after the start: errors of creation and warm-up are return values.
         lost.fail(ExitCode::Lost, format!("engine: {error}"));
     })
     .map_err(failed)?;
-    // After the start: the engine learns some of this information as it starts.
+    // Ask after the start: the engine learns some of this information during the start.
     let info = engine_info(engine.as_ref(), &hashed);
     if let Some(w) = pipelines.warm_up() {
         let (cold, warm) = (w.cold_us, w.warm_us);

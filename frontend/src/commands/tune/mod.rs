@@ -162,7 +162,7 @@ const CONNECTIONS: Candidate<'_> = ("nics[].connections", "auto", "auto,1,2,4");
 /// A NIC with `device` has queue pairs for connections.
 const QUEUE_PAIRS: Candidate<'_> = ("nics[].queue_pairs", "4", "1,4,8");
 const THREADS: Candidate<'_> = ("nic_threads", "auto", "auto,1,2,4");
-/// For an engine in this process.
+/// Key to try with `--local`, which runs the engine in this process.
 const BATCH: Candidate<'_> = ("engine.max_batch", "1", "1,8,32,128");
 
 fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
