@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::LoadgenError;
 use crate::raw::{self, RawLogSettings};
 
-/// Every field of LoadGen's `LogSettings` and `LogOutputSettings` that LoadGen implements;
-/// [`Default`] is LoadGen's too.
+/// Every field of LoadGen's `LogSettings` and `LogOutputSettings` that LoadGen implements.
+/// [`Default`] reads LoadGen's values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
-    /// The folder of the logs. LoadGen's caller creates it if it is missing.
+    /// The folder of the logs. [`run_test`](crate::run_test) creates a missing folder.
     pub outdir: PathBuf,
     /// Prefix of the files' names.
     pub prefix: String,
@@ -82,7 +82,7 @@ pub(crate) struct CLogSettings {
 unsafe impl Send for CLogSettings {}
 
 impl LogSettings {
-    /// Paths of a run's log files. With `prefix_with_datetime`, the newest existing ones.
+    /// Paths of a run's log files; with `prefix_with_datetime`, of the newest existing run.
     pub fn files(&self) -> LogFiles {
         let mut stem = self.prefix.clone();
         if self.prefix_with_datetime

@@ -10,8 +10,8 @@ use crate::settings::TestSettings;
 /// Up to this many Server arrivals are drawn one by one, as LoadGen draws them.
 const DRAWN: f64 = 5e6;
 
-/// The fields of LoadGen's `TestSettingsInternal` that decide how much it runs. Its detailed log
-/// has them as `effective_*`.
+/// The fields of LoadGen's `TestSettingsInternal` that decide how much LoadGen runs. The detailed
+/// log has these fields as `effective_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct Effective {
@@ -164,7 +164,7 @@ impl Plan {
 
 /// Number of queries that fill the target duration, and whether the number is exact.
 fn by_time(t: &TestSettings, e: &Effective) -> (u64, bool) {
-    // In scenarios that wait for each answer LoadGen generates twice as many queries.
+    // LoadGen generates twice as many queries in scenarios that wait for each answer.
     let times = if t.scenario == Scenario::Server { 1 } else { 2 };
     let ns = e.target_duration_ms.saturating_mul(times * 1_000_000);
     let expected = e.target_qps * ns as f64 / 1e9;
