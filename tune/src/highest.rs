@@ -76,8 +76,8 @@ pub struct Highest {
     pub least: f64,
     /// The highest rate to try.
     pub most: f64,
-    /// The first step of the bracket, a factor above 1. Each further step is the square of the last
-    /// one, up to 2.
+    /// The first step of the bracket, a factor above 1. Each further step is the square of the
+    /// previous step, at most 2.
     pub step: f64,
     /// The search ends when the lowest refuted rate is at most `near` times the result.
     pub near: f64,
@@ -93,7 +93,7 @@ pub struct Highest {
 const LARGEST_STEP: f64 = 2.0;
 
 impl Highest {
-    /// A search from `first` without bounds: steps of 2, to 3 %, by the sequential test.
+    /// A search from `first` without bounds: by factors of 2, then to 3 %, by [`Rule::Sequential`].
     pub fn new(first: f64) -> Self {
         Highest {
             first,
@@ -171,7 +171,7 @@ impl Highest {
         below.filter(holds).last()
     }
 
-    /// A rate within the bounds: a whole number, or four significant digits.
+    /// Brings a rate within the bounds, as a whole number or with four significant digits.
     fn rounded(&self, rate: f64) -> f64 {
         let rounded = if self.whole {
             rate.round().max(1.0)
