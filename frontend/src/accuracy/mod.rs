@@ -3,7 +3,7 @@
 //! * `labels` - the right class of each sample, from a file
 //! * `origins` - the accelerator that answered each sample
 //!
-//! If the output has one element, its value is the answer's class (the model computes the argmax).
+//! An output with one element holds the answer's class (the accelerator computes the argmax).
 //! Otherwise the class is the index of the largest score, the lowest such index.
 
 mod labels;
@@ -55,10 +55,10 @@ pub fn sum(a: Accuracy, b: Accuracy) -> Accuracy {
     )
 }
 
-/// The accuracy of all answers, and by connection of those of known origin.
+/// The accuracy of all answers, and by connection of the answers with a known connection.
 pub type Scores = (Accuracy, BTreeMap<usize, Accuracy>);
 
-/// Explains why this kind of data set has no accuracy without labels; names the answers' file.
+/// Explains why a data set of this kind has no accuracy, and names the file of the answers.
 pub fn no_figure(kind: DatasetKind) -> String {
     let why = match kind {
         DatasetKind::Raw => "the data set has no `labels`".to_owned(),

@@ -26,8 +26,8 @@ const LAST_QUERY: Duration = Duration::from_secs(1);
 
 /// A cluster of accelerators as the backend.
 ///
-/// LoadGen holds its SUT forever after an aborted test, so the SUT must not own the cluster. It
-/// borrows the cluster for each call, at the cost of one atomic operation.
+/// LoadGen holds its SUT forever after an aborted test, so the SUT must not own the cluster. Each
+/// call borrows the cluster, at the cost of one atomic operation.
 pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,

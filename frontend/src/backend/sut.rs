@@ -33,7 +33,7 @@ thread_local! {
 pub struct NameAnswer {
     /// The name that the SUT gave last.
     pub name: String,
-    /// Round trip of the first query, if it went over the network.
+    /// Round trip of the first query for the name, if that query went over the network.
     pub round_trip: Option<Duration>,
 }
 

@@ -56,7 +56,7 @@ enum Source {
     Texts(SyntheticTexts),
 }
 
-/// Samples by index. Memory holds no samples of a file, and lengths only if they differ.
+/// Samples by index. Samples of an uncompressed file stay on disk.
 #[derive(Debug)]
 pub struct Dataset {
     /// Name for LoadGen's logs.
@@ -204,7 +204,7 @@ fn failed(path: &Path, verb: &str, error: &io::Error) -> Error {
     wrong(path.display(), format_args!("{verb}: {error}"))
 }
 
-/// Opens a file of samples; returns it with its size.
+/// Opens a file of samples; returns the file and the size in bytes.
 fn opened(path: &Path) -> Result<(File, u64)> {
     let file = File::open(path).map_err(|e| failed(path, "cannot open it", &e))?;
     let size = file.metadata();

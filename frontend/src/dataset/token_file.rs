@@ -66,7 +66,7 @@ fn count(header: &[u8; HEADER]) -> Result<u64, String> {
     Ok(u64::from(word(16)) | u64::from(word(20)) << 32)
 }
 
-/// Offset of each row in the file, and its length in bytes.
+/// For each row: byte offset in the file, and length in bytes.
 type RowTable = (Box<[u64]>, Box<[u32]>);
 
 /// Computes the rows of `ids` ids in total; the first id is at offset `ids_at`.

@@ -1,7 +1,7 @@
 //! HTTP server of the live page: the page at `/`, and server-sent events at `/events`, each with
 //! the full drawing.
 //!
-//! One thread serves all viewers. It draws each tick once; a slow viewer skips to the latest tick.
+//! One thread serves all viewers and draws each tick once. A slow viewer skips to the latest tick.
 //! So viewers do not delay each other and memory is bounded: a connection holds at most the tick in
 //! transmission and one waiting tick.
 
@@ -309,7 +309,7 @@ fn events(shared: &ConnectionContext) -> PageResponse {
         );
     };
     let mut seen = shared.events.clone();
-    // Skip the old event: the next one comes at once.
+    // Skip the old event: the new viewer makes the next event come at once.
     seen.borrow_and_update();
     *lock(&shared.viewer_slot) = Some(place);
     shared.viewers.fresh.store(true, Relaxed);

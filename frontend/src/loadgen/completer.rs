@@ -28,7 +28,7 @@ use crate::{
 /// watchdog. A long answer that restarts after a loss is no stall; endless restarts are one.
 const BEGINS_AGAIN: u16 = 3;
 
-/// One of this many calls to LoadGen is timed. A power of two.
+/// A completer times one of this many calls to LoadGen. A power of two.
 const TIMED: u32 = 32;
 /// Index of the timed call among [`TIMED`]: not the first, whose caches are cold.
 const TIMED_FIRST: u32 = 3;
@@ -139,9 +139,9 @@ impl Completers {
 
     /// Completes samples without bytes, after the run is aborted.
     ///
-    /// Where LoadGen measures first tokens, this function reports nothing. LoadGen 6.0.17 reads one
-    /// first token of each completed sample, beyond the end of its memory if there is none
-    /// (`AsyncLog::LogAccuracy` and `RecordSampleCompletion`). An invented first token is no
+    /// Where LoadGen measures first tokens, this function reports nothing. LoadGen 6.0.17 reads a
+    /// first token of each completed sample; if the sample has none, LoadGen reads past the end of
+    /// a buffer (`AsyncLog::LogAccuracy`, `RecordSampleCompletion`). An invented first token is no
     /// remedy: LoadGen reads the records of several threads in no order. LoadGen does not wait for
     /// these samples: an abort ([`fail`](super::exit::Verdict::fail)) stops its test.
     pub fn complete_empty(&self, samples: &[Sample]) {

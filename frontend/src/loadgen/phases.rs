@@ -87,12 +87,12 @@ enum SeriesKind {
     Open,
 }
 
-/// The series so far, and their records.
+/// All series so far, and the records of the phases to which the series belong.
 #[derive(Debug)]
 struct SeriesBook {
     /// Time of the border before each series, and the index of the series' phase once known.
     series: Vec<(u64, Option<usize>)>,
-    /// The kind of each phase, and its merged records.
+    /// The kind of each phase, and the merged records of its series.
     phases: Vec<(SeriesKind, Option<Share>)>,
 }
 

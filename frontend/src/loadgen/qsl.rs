@@ -221,7 +221,7 @@ impl Qsl {
             }
             loaded.total -= 1;
         }
-        // LoadGen unloads a whole set before it loads the next.
+        // LoadGen unloads a whole set of samples before the next load.
         if loaded.total == 0 {
             loaded.used = 0;
         }

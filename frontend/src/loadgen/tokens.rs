@@ -106,7 +106,7 @@ pub struct TokenFindings {
     /// Number of samples sent again whose first token differs from the one LoadGen was given.
     pub contradicted: u64,
     pub faults: Vec<String>,
-    /// First such samples in a run where LoadGen gets no first tokens: notes, not faults.
+    /// Texts on samples sent again with another first token, if LoadGen gets no first tokens.
     pub notes: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Reasons why LoadGen's result is not valid: the cause of the end, and the setting to change with
-//! its origin.
+//! Reasons why LoadGen's result is not valid: the cause, and the setting to change with the origin
+//! of its value.
 
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
 use record::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
@@ -11,8 +11,8 @@ const SURE_US: f64 = 1e6;
 /// Minimum ratio of completed to scheduled rate of a system that keeps up.
 const KEEPS_UP: f64 = 0.95;
 
-/// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log that
-/// holds its value.
+/// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log with the
+/// setting's value.
 const ENDS: [(&str, &str, &str); 3] = [
     (
         "Too many outstanding queries",
@@ -239,7 +239,7 @@ impl JudgedRun<'_> {
         ))
     }
 
-    /// Text for unmet early stopping, if no other reason explains it.
+    /// Text for a run that fails early stopping, if no other reason explains the failure.
     fn not_sure(&self, early: &EarlyStopping) -> Option<String> {
         let l = self.record;
         if early.met {

@@ -63,7 +63,7 @@ pub struct FinishedRun<'a> {
     pub would_not_count: Vec<String>,
     /// This node's own settings.
     pub own_settings: Vec<SettingRecord>,
-    /// Bytes of requests and responses of recorded samples.
+    /// Bytes of the requests, and of the responses, of recorded samples.
     pub carried: (u64, u64),
     pub throughput: Throughput,
     pub name: Option<NameAnswer>,
@@ -71,7 +71,7 @@ pub struct FinishedRun<'a> {
     pub used: NodeUse,
     /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
-    /// A note on the accuracy, or the reason why it is missing.
+    /// A note on the accuracy, or the reason why there is no accuracy.
     pub accuracy_note: Option<String>,
     /// Findings of the verification, if enabled.
     pub verified: Option<Findings>,
@@ -265,8 +265,8 @@ impl FinishedRun<'_> {
         })
     }
 
-    /// For a test that collects its own data instead of a verdict, and ended without errors: the
-    /// number of answers in its accuracy log, or the reason why they are incomplete.
+    /// For a test that collects data instead of a verdict, and ended without errors: the number of
+    /// answers in the accuracy log, or the reason why the answers are incomplete.
     fn own_data(&self) -> Option<Result<u64, String>> {
         let outcome = self.outcome.as_ref().filter(|o| o.errors == 0)?;
         if !self.settings.own_length || outcome.verdict == Word::NotJudged {
@@ -454,7 +454,7 @@ pub fn print_json(summary: &Summary) {
     }
 }
 
-/// LoadGen's result if it is a rate; otherwise samples per second of the run.
+/// LoadGen's result if that is a rate; otherwise samples per second of the run.
 fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
     match outcome.and_then(|o| o.figure) {
         Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => r,

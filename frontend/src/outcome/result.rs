@@ -53,7 +53,7 @@ pub fn record(
         let theirs = latency.as_ref().filter(|_| comparable).map(theirs)?;
         Some(((theirs - ours) * 1000.0).round() / 1000.0)
     };
-    // LoadGen logs latencies of samples whatever its result is.
+    // LoadGen logs latencies of samples in every scenario.
     let of_samples = || latency_of_samples(detail).filter(|_| judged);
     let scheduled_to_issue = ours.zip(total).and_then(|(ours, total)| {
         let theirs = of_samples()?;
@@ -166,7 +166,7 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
         let was = detail.number(&format!("result_{name}"));
         LimitRecord {
             was: was.map(|ns| ns / 1000.0),
-            // For two bounds LoadGen reports only one common verdict.
+            // For the two token bounds LoadGen reports only a common verdict.
             met: was.map_or(met, |was| was <= limit_ns),
             ..at_most(percent, what, setting, limit_ns)
         }
@@ -212,7 +212,7 @@ fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
     Some(at_least(name, LimitUnit::Us, limit, was, met))
 }
 
-/// A minimum, with its name and setting.
+/// The record of a minimum: `was` is the measured value, `setting` sets the limit.
 pub fn at_least(
     (name, setting): (&str, &str),
     unit: LimitUnit,
@@ -258,7 +258,7 @@ fn queries(detail: &Detail) -> Option<LimitRecord> {
         let name = ("queries", "min_query_count");
         return Some(at_least(name, LimitUnit::Queries, limit, was, met));
     }
-    // Offline is one query; its samples count.
+    // Offline has a single query, so count samples.
     let samples = detail.number("effective_samples_per_query");
     let was = was.and_then(|queries| Some(queries * samples?));
     let limit = detail.number("effective_min_sample_count")?;

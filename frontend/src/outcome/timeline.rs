@@ -1,5 +1,5 @@
-//! The timeline of a run, for `timeline.json`: samples existing counters during the run, and
-//! assembles the ticks at its end.
+//! The timeline of a run, for `timeline.json`: reads existing counters during the run, and
+//! assembles the ticks at the run's end.
 
 use fabric::os::ThreadTime;
 use qdl::counters::{
@@ -20,7 +20,7 @@ const RUN: usize = 2;
 const EACH: usize = 5;
 /// Number of gauges of a connection.
 const GAUGES: usize = 3;
-/// A gauge is a whole number: this one represents a score of 1.
+/// The whole number that represents a score of 1 in a gauge.
 const SCORE: f64 = 1e6;
 
 /// Data of a finished run, besides the gathered ticks.
@@ -171,8 +171,8 @@ impl TimelineGatherer {
         (0..of).map(|i| connection(&row, i, of)).collect()
     }
 
-    /// Reads the latencies that NIC threads publish, of a run that began at `first_ns`. Call it at
-    /// least once per tick, and before [`TimelineGatherer::so_far`].
+    /// Reads the latencies that NIC threads publish, of a run that began at `first_ns`. Call this
+    /// at least once per tick, and before [`TimelineGatherer::so_far`].
     pub fn latencies(&mut self, [first_ns, now_ns]: [u64; 2], live: &Live) {
         let shown = live.latencies();
         let new = || Grown::new(first_ns, &vec![0; shown.len()], shown.len());
@@ -267,7 +267,7 @@ impl TimelineGatherer {
             rows = grown.ticks(tick, n);
             nodes[0].threads = threads.sides(tick, n, lasted_ns);
         }
-        // Peers have their own ticks, so their reports change no measurement of this node.
+        // Peers record their ticks themselves: their reports change no measurement of this node.
         nodes.extend(end.system.sides.iter().cloned());
         self.known(end);
         self.events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));

@@ -25,7 +25,7 @@ const MOVING: &str = "replaced-run.tmp";
 const OLD: &str = "replaced-run.old";
 /// Name of the subfolder for a run that ended too early to replace the finished run.
 const UNFINISHED: &str = "unfinished-run";
-/// Exit codes of a run that replaces no finished run.
+/// Exit codes of a run that ended too early to replace the finished run.
 const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
 /// Maximum number of runs that may begin in the same second.
 const TRIED: u32 = 1000;
@@ -130,7 +130,7 @@ fn remove_key(folder: &Path) {
     let _ = fs::remove_dir(folder.join(record::COPIES));
 }
 
-/// Removes a run and its folder; a folder with files of other origin stays.
+/// Removes the files of a run, and the run's folder if no file is left.
 fn discard(folder: &Path, logs: &[PathBuf]) -> Result<()> {
     clear(folder, logs)?;
     let _ = fs::remove_dir(folder);
@@ -145,7 +145,7 @@ fn is_finished(folder: &Path) -> bool {
     code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
 }
 
-/// The folder of this run. Without [`RunFolder::settle`], a drop undoes [`RunFolder::take`].
+/// The folder of this run. Dropping a value or clone without `settle` undoes [`RunFolder::take`].
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     folder: PathBuf,
@@ -212,8 +212,8 @@ impl RunFolder {
         Ok(place)
     }
 
-    /// Ends the run with `code`, after its files are written. Removes the run put aside or, if
-    /// `code` is in [`UNENDED`], moves this run away and restores the other. Returns this run's folder.
+    /// Ends the run with `code`, after its files are written. Removes the run put aside or, for the
+    /// codes in [`UNENDED`], restores that run and moves this run away. Returns this run's folder.
     pub fn settle(mut self, code: ExitCode) -> Result<PathBuf> {
         self.settled = true;
         remove_key(&self.folder);
@@ -232,7 +232,7 @@ impl RunFolder {
     }
 
     /// Completes the work of a killed run: restores the finished run that is put aside, or removes
-    /// it if the replacing run has finished too.
+    /// that run if the replacing run has finished too.
     fn recover(&self) -> Result<()> {
         let holds = |name: &str| {
             let files = files(&self.folder.join(name), &self.logs);
@@ -267,8 +267,8 @@ impl RunFolder {
         moved
     }
 
-    /// Removes the run put aside. Renames its folder first, so that a half-removed run is not
-    /// mistaken for a run.
+    /// Removes the run put aside. Renames that run's folder first, so that a later run does not
+    /// restore half of a removed run.
     fn remove_replaced(&self) -> Result<()> {
         let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
         match fs::rename(&aside, &old) {

@@ -43,7 +43,7 @@ extern "C" fn handle_signal(signal: libc::c_int) {
     }
 }
 
-/// Installs the handlers. A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
+/// Installs the signal handlers. A signal ignored already, as SIGHUP under `nohup`, stays ignored.
 pub fn listen() {
     // The first reading initializes the clock; later ones are async-signal-safe.
     now_ns();

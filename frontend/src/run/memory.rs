@@ -1,5 +1,5 @@
-//! Estimates the memory of a run before it starts: LoadGen keeps its records of every query until
-//! the end.
+//! Estimates the memory of a run before the start: LoadGen keeps records of every query until the
+//! end.
 
 use loadgen_bridge::{Plan, Scenario};
 

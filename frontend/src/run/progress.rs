@@ -1,5 +1,5 @@
-//! The progress line of a run: samples done, rate, p99 so far. A terminal redraws it in place;
-//! other outputs get a plain line every few seconds.
+//! The progress line of a run: samples done, rate, p99 so far. A terminal redraws the line in
+//! place; a file or pipe gets a plain line every few seconds.
 
 use std::{
     io::{IsTerminal, Write},

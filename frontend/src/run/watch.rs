@@ -75,8 +75,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Runs LoadGen's test and monitors it until it ends. An error means that the test did not
-    /// start.
+    /// Runs LoadGen's test and monitors the test until its end. An error means that the test did
+    /// not start.
     pub(super) fn test(
         &mut self,
         settings: &Settings,
@@ -137,7 +137,7 @@ impl Watch {
         }
     }
 
-    /// Looks once at counters, notes and signals, and asks the watchdogs.
+    /// Reads counters, notes and signals once, and asks the watchdogs.
     fn look(&mut self) {
         for note in self.notes.try_iter() {
             self.progress.note(&note);
@@ -179,7 +179,7 @@ impl Watch {
             self.progress.show(now, &figures, rates, outstanding);
         } else {
             let before = self.backend.readings();
-            // Drop readings if the run began meanwhile: they contain its first samples.
+            // If the run began meanwhile, drop the readings: they contain the run's first samples.
             if self.sut.first_query_ns().is_none() {
                 self.gather.before(&before);
             }
@@ -287,8 +287,8 @@ fn start_test(
     let _ = done.send(result);
 }
 
-/// Whether the error can occur after samples were issued: such a run is lost, and its folder is
-/// marked. Other errors prevent the start of a test.
+/// Whether the error can occur after samples were issued: the run is then lost, and its folder is
+/// marked INVALID. All other errors prevent the start of a test.
 fn broke_off(error: &LoadgenError) -> bool {
     matches!(
         error,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// LoadGen's embedded file, which it reads together with a `user.conf`.
 pub const MLPERF_CONF: &str = "mlperf.conf";
 
-/// Fields for which `mlperf.conf` has placeholders; each user sets them.
+/// Fields whose values in `mlperf.conf` are placeholders: each user sets these fields.
 const RATES: [&str; 4] = [
     "server_target_qps",
     "offline_expected_qps",

@@ -1,7 +1,7 @@
 //! The slots of a local run, their samples, and the backlog.
 //!
-//! This backend does not use the dispatcher, whose NIC threads complete answers: here the thread
-//! that ran the batch completes them.
+//! This backend does not use the dispatcher, whose NIC threads complete samples: here the thread
+//! that ran a batch completes the batch's samples.
 
 use std::{
     sync::{
@@ -153,7 +153,7 @@ impl LocalBackend {
         (!self.backlog.is_empty()).then(|| self.backlog.pop())?
     }
 
-    /// Fills free slots from `direct` and then from the backlog, unless another thread does so.
+    /// Fills free slots from `direct` and then from the backlog, unless another thread fills them.
     ///
     /// An engine that answers inline re-enters through `respond`: the inner call does not get the
     /// token, and the outer call looks again.
@@ -218,7 +218,7 @@ impl LocalBackend {
         }
     }
 
-    /// Closes the grants of finished samples and completes them.
+    /// Closes the grants of finished samples and completes the samples.
     fn answer(&self, cell: &mut CompleterCell, finished: &[Finished]) {
         let CompleterCell { completer, seen } = cell;
         let now = now_ns();
@@ -262,7 +262,7 @@ impl LocalBackend {
             .completed
             .fetch_add(seen.len() as u64, Ordering::Release);
         for (in_flight, f) in seen.drain(..) {
-            // Read the times before the slot is free and its next answer begins.
+            // Read the times before the slot is free for another answer.
             let times = self.part_times.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
             if let Some(recorder) = completer.recorder(times.issued_ns) {
@@ -306,8 +306,8 @@ impl LocalBackend {
         cell.completer.parts(&mut std::iter::once(part));
     }
 
-    /// Takes every cell, which stops all completions; gives up on a thread that does not return its
-    /// cell within [`COMPLETING`].
+    /// Takes every cell, which stops all completions. Leaves out a cell that a thread still holds
+    /// after [`COMPLETING`].
     // The queue holds boxes.
     #[allow(clippy::vec_box)]
     fn take_cells(&self) -> Vec<Box<CompleterCell>> {
@@ -397,7 +397,7 @@ impl Backend for LocalBackend {
         self.counts.completed.load(Ordering::Acquire)
     }
 
-    /// Stops the supply of the engine; answers of samples in the engine count as late.
+    /// Stops issuing to the engine. Answers that the engine still gives count as late.
     fn abort(&self, _cause: &str) {
         self.aborted.store(true, Ordering::SeqCst);
         self.empty_backlog();

@@ -40,8 +40,8 @@ use backend::{LocalParts, stride};
 /// Memory for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
 
-/// Number of completers, and of live counters, of a local run: one per engine thread, and one for
-/// the issuing thread.
+/// Number of completers, and of live counters, of a local run: one for each engine thread and one
+/// for the issuing thread.
 pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
@@ -62,7 +62,7 @@ fn failed(error: impl Display) -> anyhow::Error {
     anyhow!("--local: {error}")
 }
 
-/// Creates the engine and loads the model without running it. Returns a description.
+/// Creates the engine and loads the model, but does not run the model. Returns a description.
 pub fn check(config: &FrontendConfig) -> Result<String> {
     let (cfg, params) = engine_of(config)?;
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
@@ -70,8 +70,8 @@ pub fn check(config: &FrontendConfig) -> Result<String> {
     Ok(params.describe())
 }
 
-/// Creates the engine, loads the model and warms it up. `stream` selects the parts of an answer
-/// delivered before its end, for an engine with single tokens.
+/// Creates the engine, loads the model and warms up. For an engine with single tokens, `stream`
+/// selects the parts of an answer to deliver before the answer's end.
 pub fn start(
     config: &FrontendConfig,
     inputs: Arc<Region>,

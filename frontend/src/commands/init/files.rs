@@ -43,7 +43,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Returns a file's temporary path, in the same folder, so that relative paths in it are valid.
+    /// Returns a file's temporary path, in the final folder: relative paths in the file are valid.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}{UNTRIED}"))
     }

@@ -279,7 +279,7 @@ fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
     format!("class    {}, {which}\n", names_the_class(own))
 }
 
-/// Parses a type of labels by its name in a configuration.
+/// Parses the name of a label type, as in a configuration.
 fn dtype(text: &str) -> std::result::Result<DType, String> {
     serde_json::from_value(text.into()).map_err(|_| {
         "it is one of u8, i8, i32, i64, f16, bf16, f32; labels of u32 or u64 are those of i32 or \

@@ -1,4 +1,4 @@
-//! A trial is a run of this program as a child process: LoadGen runs once in a process.
+//! Runs a trial: `frontend` as a child process, because LoadGen runs only once in a process.
 
 use std::{
     fs::{self, File},
@@ -76,7 +76,7 @@ impl TrialRunner for Runner<'_> {
 }
 
 impl Runner<'_> {
-    /// Runs a trial; returns its standard error.
+    /// Runs a trial; returns the child's exit status and standard error.
     fn child(&self, folder: &Path, setting: &TrialSetting) -> Result<(ExitStatus, String)> {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let mut yaml = self.yaml.clone();

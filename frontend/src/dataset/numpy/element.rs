@@ -143,7 +143,7 @@ impl Element {
         }
     }
 
-    /// Returns the whole numbers of a file with such elements.
+    /// Returns the whole numbers in `bytes`, whose elements have this type.
     pub fn whole_numbers(self, bytes: &[u8]) -> Result<Vec<i64>, String> {
         let each = bytes.chunks_exact(self.bytes).enumerate();
         each.map(|(i, b)| {

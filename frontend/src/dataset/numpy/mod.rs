@@ -113,12 +113,12 @@ pub struct Arrays {
     pub names: Vec<String>,
 }
 
-/// Selects an array of an archive, by its name among the names of all arrays.
+/// Whether to read an array of an archive: from its name and the names of all arrays.
 pub type Selector<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
 
 /// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `select`
-/// chooses. With `any`, files of other formats are accepted as raw bytes, because samples may be
-/// files, such as images.
+/// chooses. With `any`, a file of a known format such as PNG counts as raw bytes too: a sample may
+/// be an image file.
 pub fn open(path: &Path, any: bool, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut begin = [0; 8];
