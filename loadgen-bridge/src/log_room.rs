@@ -33,7 +33,7 @@ pub fn log_may_be_outgrown(per_s: f64) -> bool {
     per_s * ENTRIES * 2.0 * EXCHANGED_EACH_S >= ROOM as f64
 }
 
-/// Outgrows the calling thread's log buffer. Call it once on each thread that will complete
+/// Outgrows the calling thread's log buffer. Call this once on each thread that will complete
 /// samples, before the test begins. If LoadGen throws, the test is stopped.
 pub fn outgrow_log() {
     if raw::lg_outgrow_log(ROOM) != 0 {

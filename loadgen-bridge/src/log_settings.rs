@@ -102,7 +102,7 @@ impl LogSettings {
         }
     }
 
-    /// The newest time, with its underscore, between prefix and `summary` in a file name.
+    /// The newest time in a summary's file name: the text between prefix and `_summary`, with `_`.
     fn newest_stamp(&self) -> Option<String> {
         let ending = format!("_summary{}.txt", self.suffix);
         let names = fs::read_dir(&self.outdir).ok()?;
@@ -115,8 +115,8 @@ impl LogSettings {
         stamps.max()
     }
 
-    /// Creates the folder and checks that its files can be written. If LoadGen cannot write its
-    /// logs, it prints to stderr, runs nothing, and reports no error.
+    /// Creates the folder and checks that the log files can be written. LoadGen without writable
+    /// logs prints to stderr, runs nothing, and reports no error.
     pub(crate) fn prepare(&self) -> Result<(), LoadgenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

@@ -7,7 +7,7 @@ use crate::error::LoadgenError;
 use crate::raw::{self, Said};
 use crate::settings::TestSettings;
 
-/// Up to this many Server arrivals are drawn one by one, as LoadGen draws them.
+/// Maximum number of Server arrivals that [`Plan`] draws one by one, as LoadGen does.
 const DRAWN: f64 = 5e6;
 
 /// The fields of LoadGen's `TestSettingsInternal` that decide how much LoadGen runs. The detailed
@@ -48,7 +48,7 @@ pub struct Queries {
     pub count: u64,
     /// Number of samples in all queries.
     pub samples: u64,
-    /// Whether `count` is exact. For more Server arrivals than this module draws, it is the
+    /// Whether `count` is exact. For a very large number of Server arrivals, `count` is the
     /// expected value.
     pub exact: bool,
 }

@@ -17,7 +17,7 @@ use crate::sample::QuerySample;
 use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
-/// Name of LoadGen's threads: the one in `StartTest`, and the threads that it starts.
+/// Name of LoadGen's threads: the thread in `StartTest`, and the threads that LoadGen starts.
 pub const THREAD: &str = "loadgen";
 /// Stack of LoadGen's thread: as large as the main thread's, where LoadGen usually runs.
 const STACK_BYTES: usize = 8 << 20;
@@ -31,9 +31,9 @@ pub trait SystemUnderTest: Send + Sync + 'static {
     /// marks, backslashes and control characters become `_`: LoadGen writes them unescaped.
     fn name(&self) -> String;
 
-    /// Takes a query. The SUT may complete it before or after it returns. In Server the caller is
-    /// LoadGen's clock: a slow call delays later queries. With several issue threads, calls are
-    /// concurrent.
+    /// Takes a query. The SUT may complete the query before or after this method returns. In Server
+    /// the caller is LoadGen's clock: a slow call delays later queries. With several issue threads,
+    /// calls are concurrent.
     fn issue_query(&self, samples: &[QuerySample]);
 
     /// Ends a series of queries: the SUT must now send samples that wait for a batch.
@@ -68,8 +68,8 @@ struct TestContext {
 /// or a panic.
 ///
 /// LoadGen runs on a thread of its own, [`THREAD`], which inherits the caller's CPU affinity and
-/// timer slack. `audit` is an `audit.config`; without it LoadGen reads none, not even one in the
-/// working directory.
+/// timer slack. `audit` is the path of an `audit.config`; with `None` LoadGen reads no such file,
+/// not even from the working directory.
 ///
 /// After a stopped test that thread sleeps until the process ends and keeps the SUT and the QSL,
 /// because outstanding responses point into its memory. End such a process soon, best with
@@ -157,8 +157,8 @@ pub fn abort_test(reason: &str) {
 /// Makes the calling thread an issue thread (LoadGen's `RegisterIssueQueryThread`). Returns when
 /// the test ends.
 ///
-/// Call it in Server on exactly `server_num_issue_query_threads` threads, at about the time of
-/// [`run_test`], which waits 10 s for them.
+/// In Server, call this on exactly `server_num_issue_query_threads` threads, at about the time
+/// of [`run_test`], which waits 10 s for the threads.
 ///
 /// # Errors
 ///

@@ -21,8 +21,8 @@ pub struct TestSettings {
     /// The mode: accuracy, performance, both, or find-peak.
     pub mode: TestMode,
 
-    /// SingleStream: expected latency of a sample, in ns. It determines how many queries LoadGen
-    /// generates in advance.
+    /// SingleStream: expected latency of a sample, in ns. This latency determines how many queries
+    /// LoadGen generates in advance.
     pub single_stream_expected_latency_ns: f64,
     /// SingleStream: percentile of the result, as a fraction (0.90).
     pub single_stream_target_latency_percentile: f64,

@@ -1,4 +1,4 @@
-//! Reads LoadGen's accuracy log one record at a time, since it may exceed memory.
+//! Reads LoadGen's accuracy log one record at a time, since the log may exceed memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

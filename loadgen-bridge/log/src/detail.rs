@@ -245,7 +245,7 @@ impl Detail {
         self.judge(series.tried.as_deref() == Some(low));
     }
 
-    /// Sets the verdict of the last step, unless it is set.
+    /// Sets the verdict of the last step, unless the step has a verdict.
     fn judge(&mut self, good: bool) {
         if let Some(Phase {
             kind: PhaseKind::Step { met, .. },
