@@ -24,8 +24,8 @@ pub enum Rule {
         trials: usize,
     },
     /// Wald's sequential test. Until a rate is refuted, one trial that holds raises the rate. The
-    /// rate of the result gets a full test. The refuted rate above the result is tested again at
-    /// the end, so that a disturbance of some seconds does not decide.
+    /// rate of the result gets a full test. The search tests the refuted rate above the result
+    /// again at the end, so that a disturbance of some seconds does not decide.
     Sequential,
 }
 
@@ -67,7 +67,7 @@ impl Tally {
     }
 }
 
-/// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] records its verdict.
+/// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] takes the trial's verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Highest {
     /// The first rate to try.

@@ -114,7 +114,7 @@ pub struct Session {
     last_cost_s: f64,
 }
 
-/// Cost of the full run, as a multiple of its duration.
+/// Estimated cost of the full run, as a multiple of the run's duration.
 const FULL: f64 = 1.2;
 /// First step of a search with a changed key, as a factor of the rate.
 const STEP: f64 = 1.25;
@@ -296,7 +296,7 @@ impl Session {
         }
     }
 
-    /// What the session knows before a trial, in one line.
+    /// One line for the user: the changed keys, and the rates between which the limit lies.
     fn known(&self, at: usize) -> String {
         let searched = &self.searches[at];
         let refuted = searched

@@ -53,7 +53,7 @@ pub struct TrialRecord {
     pub needs: Option<u64>,
     /// Completed samples per second.
     pub achieved: f64,
-    /// Cost of the trial in seconds, with its start and end.
+    /// Cost of the trial in seconds, including the start and end of the run.
     pub cost_s: f64,
     /// The summary's line on the limiting stage, or why a key's value prevented a measurement.
     pub limited_by: String,
