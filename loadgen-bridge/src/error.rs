@@ -22,8 +22,8 @@ pub enum LoadgenError {
         /// Name of the string.
         field: &'static str,
     },
-    /// A `user.conf` or `audit.config` is unreadable, has an invalid line, or is rejected by LoadGen;
-    /// or the process has read a `user.conf` before. The text names the file, line and reason.
+    /// A `user.conf` or `audit.config` is unreadable, has an invalid line, or fails in LoadGen; or
+    /// the process has read a `user.conf` before. The text names the file, line and reason.
     #[error("{0}")]
     Conf(String),
     /// No line of a `user.conf` is for the model, nor for all models.

@@ -28,7 +28,7 @@ pub enum ExitCode {
     Setup = 2,
     /// Peers were lost, or the run was aborted.
     Lost = 3,
-    /// A response belongs to another sample, or counts do not agree.
+    /// A response is wrong for its sample, or counts do not agree.
     Mismatch = 4,
     /// SIGINT, SIGTERM or SIGHUP ended the run.
     Interrupted = 130,
