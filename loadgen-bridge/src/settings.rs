@@ -98,7 +98,7 @@ pub struct TestSettings {
     pub performance_issue_same: bool,
     /// With `performance_issue_same`: index of the sample among the loaded ones.
     pub performance_issue_same_index: u64,
-    /// Number of samples that performance mode loads; 0 leaves it to the QSL.
+    /// Number of samples that performance mode loads; 0 leaves the number to the QSL.
     pub performance_sample_count_override: u64,
     /// Number of samples that accuracy mode runs; 0 means all.
     pub accuracy_sample_count_override: u64,

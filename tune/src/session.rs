@@ -85,7 +85,7 @@ pub struct SearchResult {
 }
 
 impl SearchResult {
-    /// The highest rate with a VALID trial that is not refuted.
+    /// The highest rate that has a VALID trial and is not refuted.
     fn best(&self) -> Option<&Tally> {
         let holds = |t: &&Tally| t.word != Decision::Refuted && t.held() > 0;
         self.tallies.iter().rev().find(holds)
@@ -97,7 +97,7 @@ impl SearchResult {
 pub struct Session {
     /// The session's task.
     pub plan: SessionPlan,
-    /// The searches: the unchanged configuration first, then other values of the keys.
+    /// The searches: first with the unchanged configuration, then with other values of the keys.
     pub searches: Vec<SearchResult>,
     /// Index of the search with the best rate.
     best: Option<usize>,

@@ -1,7 +1,7 @@
 //! Samples in NumPy arrays, one array for each input of the model.
 //!
 //! ```text
-//! sample 3 | ids[3], its first rows | mask[3], likewise | bias[3] |
+//! sample 3 | first rows of ids[3] | first rows of mask[3] | bias[3] |
 //! ```
 //!
 //! An array's first dimension counts the samples. The others are the input's shape, or the maximum

@@ -98,7 +98,7 @@ impl LiveListener {
     }
 }
 
-/// A viewer's place, held until dropped.
+/// A viewer's place; the connection holds the permit until the last reference is dropped.
 type ViewerSlot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 #[derive(Clone)]

@@ -235,12 +235,12 @@ pub struct LoadgenCompleter {
     recorder: Option<Recorder>,
     /// Time of the border before the current series of queries.
     series_ns: u64,
-    /// Time of the latest border at the start of this burst.
+    /// Time of the latest border, read at the start of the current burst.
     latest_ns: u64,
     first_tokens: u64,
-    /// Number of calls to LoadGen.
+    /// Number of completion calls to LoadGen; wraps around.
     calls: u32,
-    /// Total of the timed calls in this series.
+    /// Time of the timed calls to LoadGen in the current series.
     told: CallTime,
     shared: Completers,
 }

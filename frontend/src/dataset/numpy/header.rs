@@ -88,7 +88,7 @@ impl Header {
     }
 }
 
-/// The dictionary with its three keys.
+/// The header's dictionary; a dictionary with other keys is refused.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Dictionary {
