@@ -1,5 +1,4 @@
-//! LoadGen's SUT, and the backends behind it: the accelerators of a network, or an engine in this
-//! process.
+//! LoadGen's SUT and its two backends: the accelerators of a network, or an engine in this process.
 
 pub mod local;
 pub mod network;
@@ -17,10 +16,10 @@ use record::{
 };
 
 /// Path of samples from LoadGen's SUT to an engine and back. A backend completes each issued sample
-/// exactly once; after an abort with an empty response, if LoadGen accepts one.
+/// exactly once. After an abort the response is empty, or missing where LoadGen needs first tokens.
 pub trait Backend: Send + Sync {
     /// Warms up with `samples`, one of each size, before the first sample is issued. Returns a line
-    /// for the log if it did anything.
+    /// for the log if there was a warm-up.
     ///
     /// # Errors
     /// A connection fails; the text names the connection and the cause.
@@ -28,15 +27,15 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// Warms up again before a later phase, while no sample is outstanding; loading the samples
-    /// took `idle`. A connection that fails here is lost as in the middle of a run.
+    /// Warms up again before a later phase, while no sample is outstanding. `idle` is the time for
+    /// which LoadGen loaded samples. A connection that fails is lost, as during a phase.
     fn warm_up_again(&self, _samples: &[Sample], _idle: Duration) {}
 
-    /// Sends samples; returns at once.
+    /// Sends samples; does not wait for answers.
     fn issue(&self, samples: &[Sample]);
 
     /// Returns the fabric's name for the summary (`local` without a network), and one line for each
-    /// reason why the Network division does not permit it.
+    /// reason why the Network division does not permit the fabric.
     fn fabric(&self) -> (&'static str, Vec<String>) {
         ("local", Vec::new())
     }
@@ -56,7 +55,7 @@ pub trait Backend: Send + Sync {
         (node_facts(&[]), Vec::new())
     }
 
-    /// Returns the system's name, and the time of the query over the network if there was one.
+    /// Returns the system's name, and the round trip if the name was queried over the network.
     fn name(&self) -> (String, Option<Duration>);
 
     /// Returns each computing node with its engine.
@@ -88,7 +87,7 @@ pub trait Backend: Send + Sync {
     /// Returns the number of completed samples.
     fn completed(&self) -> u64;
 
-    /// Aborts the run: completes all outstanding and all later samples empty.
+    /// Aborts the run: completes all outstanding and all later samples with empty responses.
     fn abort(&self, cause: &str);
 
     /// Stops all threads and returns the counts, within a deadline in every state of the run.

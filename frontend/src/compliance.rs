@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::settings::cli::Args;
 
-/// Name of a test's file; a test has one for all models, or one for each model.
+/// Name of a compliance test's file: one for all models, or one in the folder of each model.
 const FILE: &str = "audit.config";
 
 fn list(names: &[String]) -> String {
@@ -80,7 +80,7 @@ fn spellings(model: &str) -> [String; 3] {
     [model.to_owned(), bare.to_owned(), bare.replace('_', ".")]
 }
 
-/// Sorted names of the subfolders of `folder` for which `is_one` holds.
+/// Sorted names of those subfolders of `folder` that `is_one` accepts.
 fn below(folder: &Path, is_one: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let found = entries.map(|e| e.path()).filter(|path| is_one(path));

@@ -4,15 +4,15 @@
 //! | room | contents |
 //! | --- | --- |
 //! | `commands` | the commands around a run, which `qdl` and this program share |
-//! | `settings` | the command line, what LoadGen is told, and where each setting came from |
+//! | `settings` | the command line, LoadGen's settings, and the origin of each setting |
 //! | `dataset` | samples and labels: files, arrays of NumPy, random ones |
-//! | `loadgen` | the library of samples, completion, and how a run ends |
+//! | `loadgen` | the sample library, completion of samples, LoadGen's phases, and exit codes |
 //! | `backend` | the system under test, over accelerators or an engine in this process |
-//! | `run` | a run from beginning to end, its folder, and what watches it |
-//! | `live` | `--live`: a run looked at while it goes on |
-//! | `accuracy` | the figure of an accuracy run |
-//! | `outcome` | LoadGen's result, the reasons, the record and the time line |
-//! | `compliance` | whether a run counts: official tests, rules, provenance, descriptions |
+//! | `run` | a run from beginning to end, its folder, its signals and its watchdogs |
+//! | `live` | `--live`: the page of a run in progress |
+//! | `accuracy` | the share of right answers in an accuracy run |
+//! | `outcome` | LoadGen's result, the reasons for INVALID, the summary and the timeline |
+//! | `compliance` | what a submission needs: official tests, rules, `run.json`, descriptions |
 
 mod accuracy;
 mod backend;

@@ -6,13 +6,13 @@ use clap::{Command, CommandFactory};
 use frontend::{ExitCode, cli, commands};
 
 /// LoadGen allocates for every sample on the completing thread, and frees on its log thread.
-/// LoadGen's C++ uses this allocator too: a feature of the crate replaces the C library's
-/// (`override_allocator_on_supported_platforms`).
+/// LoadGen's C++ uses this allocator too: the crate's feature
+/// `override_allocator_on_supported_platforms` replaces the C library's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// jemalloc's settings: keep freed memory for the next burst. The system would clear returned
-/// memory page by page.
+/// jemalloc's settings: keep freed memory for the next burst, because the kernel clears memory
+/// that was returned to it page by page.
 // SAFETY: jemalloc reads this name as a pointer to zero-terminated text, which TEXT is. A jemalloc
 // with another prefix does not read the name.
 #[unsafe(export_name = "malloc_conf")]

@@ -77,7 +77,7 @@ const CHECKOUT: &str = "QDL_MLPERF_CHECKOUT";
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
-/// Runs the test, reports, and returns the exit code. After an error nothing was measured.
+/// Runs the test, writes the results, and returns the exit code. Error: nothing was measured.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = match &args.relative_to {
         Some(base) => config::load_frontend_from(&args.config, base)?,
@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .map_err(anyhow::Error::msg)?;
     let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
     if args.check {
-        // Read the labels in every mode.
+        // `--check` reads the labels whatever the mode.
         let mut accuracy = settings.clone();
         accuracy.runs.mode = TestMode::AccuracyOnly;
         let labels = self::labels(&config, &accuracy, qsl.total_sample_count())?.is_some();
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     completers.quick = settings.target_qps().is_some_and(log_may_be_outgrown);
     interrupt::listen();
     let room = ManuallyDrop::new(place.clone());
-    // Dropped before `place`, which may restore a finished run.
+    // `signals` drops before `place`: the drop of `place` may restore a finished run.
     let signals = SignalWatch::begin(settings.folder(), move |signal| {
         drop(ManuallyDrop::into_inner(room));
         progress::say(&format!(
@@ -301,7 +301,7 @@ fn write_page(folder: &Path) -> Option<PathBuf> {
     written.inspect_err(warn).ok()
 }
 
-/// Opens the live page of `--live`, before there are results to show.
+/// Opens the page of `--live`, before the test starts.
 fn live_view(
     args: &Args,
     config: &FrontendConfig,
@@ -334,7 +334,7 @@ fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
     Ok(args)
 }
 
-/// The verifier that the configuration requests; `first` is true if first tokens are reported.
+/// The verifier that the configuration requests; `first` is true if LoadGen gets first tokens.
 fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Option<Verifier>> {
     match config.verify {
         Verify::None => Ok(None),
@@ -346,7 +346,7 @@ fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Opti
     }
 }
 
-/// The engine `tokens` as a function of the prompt, with the settings of `engine`.
+/// The answer of the engine `tokens` to a prompt, under the configuration's `engine` settings.
 fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
     let engine = config.engine.as_ref();
     let settings = engine.and_then(|e| e.tokens.clone()).unwrap_or_default();
@@ -402,7 +402,7 @@ fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Resul
     labels.map(read).transpose()
 }
 
-/// Number of loaded samples: LoadGen's setting overrides the configuration.
+/// Number of samples to load at a time: LoadGen's setting overrides the configuration.
 fn loaded(config: &FrontendConfig, settings: &Settings) -> Option<usize> {
     match settings.runs.performance_sample_count_override {
         0 => config.performance_sample_count,

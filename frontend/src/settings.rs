@@ -7,7 +7,7 @@
 //! 5. `--set`,
 //! 6. `audit.config`, which LoadGen reads itself when the test begins.
 //!
-//! The trace is off by default: it costs more than half of the highest rate.
+//! LoadGen's trace is off by default: with the trace the highest rate is less than half.
 
 pub mod cli;
 pub mod own_settings;
@@ -32,7 +32,7 @@ use crate::settings::{
     provenance::{MLPERF_CONF, Provenance},
 };
 
-/// Adds to an error of a `user.conf` what to write in it for the configured model.
+/// Adds to an error of a `user.conf` the line that the file needs for the configured model.
 fn with_model_hint(error: LoadgenError, scenario: Scenario) -> anyhow::Error {
     match &error {
         LoadgenError::ConfModel { model, .. } => anyhow!(
@@ -44,10 +44,10 @@ fn with_model_hint(error: LoadgenError, scenario: Scenario) -> anyhow::Error {
     }
 }
 
-/// Default round for rules and models.
+/// The round of MLPerf Inference whose rules and models apply by default.
 pub const ROUND: &str = "v6.1";
 
-/// Names in `user.conf` of the round's models.
+/// Names that a `user.conf` may give the models of [`ROUND`].
 fn round_models() -> Vec<&'static str> {
     static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(ROUND).ok());
     let models = ROUND_OF.iter().flat_map(|round| round.models.values());
@@ -169,7 +169,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Computes the settings in force, and which of them come from the `audit.config`.
+    /// Applies the `audit.config`: computes `runs`, and records the origins of its values.
     fn audited(&mut self) -> Result<(), LoadgenError> {
         self.runs = self.test.as_run(self.audit.as_deref())?;
         let Some(path) = &self.audit else {
@@ -343,7 +343,7 @@ pub(crate) fn scenario(s: config::Scenario) -> Scenario {
     }
 }
 
-/// The fields of both structs.
+/// The fields of LoadGen's two settings structs, by name.
 fn both(test: &TestSettings, log: &LogSettings) -> Map<String, Value> {
     let mut all = fields(test);
     all.extend(fields(log));
@@ -416,10 +416,10 @@ fn number(text: &str, float: bool) -> Option<Value> {
 
 /// Maximum number of names in a hint.
 const HINTS: usize = 4;
-/// Minimum likeness of a name in a hint, by common pairs of letters.
+/// Minimum similarity of a name in a hint to the key, from 0 to 1, by common pairs of letters.
 const ALIKE: f64 = 0.4;
 
-/// Suggests the names most alike to `key`; lists all names if none is.
+/// Suggests the names most alike to `key`; lists all names if none is alike.
 fn hint(key: &str, names: &[&str]) -> String {
     let likeness = |name: &&str| strsim::sorensen_dice(key, name);
     let mut near: Vec<_> = names.iter().map(|n| (likeness(n), *n)).collect();

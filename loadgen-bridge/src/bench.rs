@@ -8,7 +8,7 @@ use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
 /// Runs a test on this thread with a SUT and a QSL in C++. The SUT answers each of `samples`
-/// samples with `response_bytes` zeroes, on another thread. It has one issue thread.
+/// samples with `response_bytes` zeroes, on another thread. LoadGen uses one issue thread.
 ///
 /// # Errors
 ///

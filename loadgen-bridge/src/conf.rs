@@ -1,7 +1,7 @@
 //! Checks `user.conf` and `audit.config` before LoadGen reads them.
 //!
-//! LoadGen's reader fails only for a file that it cannot open or a line that it cannot split, and
-//! names neither. It ignores unknown models, scenarios and keys, and reads `1e6` for a count as 1.
+//! LoadGen's reader fails only for a file that it cannot open or a line that it cannot split; the
+//! error names no line. It ignores unknown models, scenarios and keys, and reads count `1e6` as 1.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -94,13 +94,13 @@ impl TestSettings {
     /// (LoadGen's `FromConfig`). The fields hold the result. LoadGen allows one `user.conf` per
     /// process.
     ///
-    /// Set `scenario` first; it does not change. `mode` changes only if the file sets it. The file
-    /// may have lines for the models in `others`, which LoadGen does not know.
+    /// Set `scenario` first; the call keeps it. `mode` changes only if the file sets a mode. The
+    /// file may have lines for the models in `others`, which LoadGen does not know.
     ///
     /// # Errors
     ///
     /// The file cannot be read; a line names an unknown model, scenario or key, or has a value of
-    /// the wrong kind; no line is for the model; or it is the process's second file.
+    /// the wrong kind; no line is for the model; or the process has applied a `user.conf` before.
     pub fn apply_user_conf(
         &mut self,
         path: &Path,
@@ -411,8 +411,8 @@ fn check_entry(
     Ok(())
 }
 
-/// Parses a value that LoadGen reads with `strtoull` in base 0; rejects values that a person reads
-/// differently.
+/// Parses a value that LoadGen reads with `strtoull` in base 0. Rejects values that a person reads
+/// differently from LoadGen.
 fn integer(text: &str) -> Result<u64, String> {
     if let Some(digits) = text.strip_prefix("0x") {
         let number = u64::from_str_radix(digits, 16);

@@ -1,11 +1,11 @@
 //! The state of the process's one run, and how a run is stopped.
 //!
 //! LoadGen's `AbortTest` only ends its logging threads. The thread in `StartTest` goes on issuing,
-//! then waits forever for latencies that no thread records. If it did return, it would end the
+//! then waits forever for latencies that no thread records. A return from `StartTest` would end the
 //! logging threads a second time, which ends the process. So call `AbortTest` only when that thread
-//! can no longer return. [`State::end`] decides this: inside a callback, and between loading and
-//! unloading samples, the thread must pass this module before it returns. After a stop it sleeps
-//! here until the process ends, so memory behind a [`ResponseId`](crate::ResponseId) stays valid.
+//! can no longer return ([`State::end`]): inside a callback, and between loading and unloading
+//! samples, the thread must pass this module first. After a stop the thread sleeps here until the
+//! process ends, so memory behind a [`ResponseId`](crate::ResponseId) stays valid.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -67,8 +67,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Enters a callback, or leaves it (`inside` is false). `loaded` is the state of the samples
-    /// then, where the callback changes it. `false` if the thread must sleep for good.
+    /// Enters a callback, or leaves it (`inside` is false). `loaded` says whether samples are
+    /// loaded, if the callback changes that. Returns `false` if the thread must sleep for good.
     fn cross(&mut self, inside: bool, loaded: Option<bool>) -> bool {
         if self.stop.is_some() {
             self.parked = true;
@@ -157,7 +157,7 @@ impl Control {
 
     /// Waits until `wanted` issue threads have come, lets them register, and waits until LoadGen
     /// has all of them: LoadGen's own wait misses registrations. If threads are missing after
-    /// `within`, stops the test; `release` frees the threads that have registered or are about to.
+    /// `within`, stops the test; `release` frees threads that have registered or still register.
     pub(crate) fn gather_issue_threads(
         &self,
         wanted: u64,
@@ -232,7 +232,7 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Whether the test is stopped. A late answer costs one more useless query.
+    /// Whether the test is stopped. A reader that sees the stop late issues one useless query.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
@@ -261,7 +261,7 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Waits for the end of the run. `stop` ends the wait early.
+    /// Waits for the end of the run. A stop of the test ends the wait early.
     pub(crate) fn wait_for_end(&self) -> (End, Option<Stop>) {
         let mut state = self.lock();
         loop {

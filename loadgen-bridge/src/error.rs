@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Why a run could not be set up, ended early, or has no result.
 #[derive(Debug, Error)]
 pub enum LoadgenError {
-    /// A field of the settings has a value that LoadGen does not survive.
+    /// A field of the settings has a value with which LoadGen crashes or never ends.
     #[error("test settings: {field}: {why}")]
     Settings {
         /// The field of `TestSettings`, or of the QSL.
@@ -22,8 +22,8 @@ pub enum LoadgenError {
         /// Name of the string.
         field: &'static str,
     },
-    /// A `user.conf` or `audit.config` is unreadable, has an invalid line, is the second of this
-    /// process, or is rejected by LoadGen. The text names the file, the line and the reason.
+    /// A `user.conf` or `audit.config` is unreadable, has an invalid line, or fails in LoadGen; or
+    /// the process has read a `user.conf` before. The text names the file, line and reason.
     #[error("{0}")]
     Conf(String),
     /// No line of a `user.conf` is for the model, nor for all models.
@@ -36,7 +36,7 @@ pub enum LoadgenError {
         /// The models in the file.
         has: String,
     },
-    /// A second run in one process, whose issue threads LoadGen would end before it begins.
+    /// A second run in one process: LoadGen would end the issue threads before the run begins.
     #[error(
         "this process has run a test already; LoadGen keeps its end, so run each test in its own process"
     )]
@@ -53,9 +53,9 @@ pub enum LoadgenError {
     /// The thread for LoadGen cannot be started.
     #[error("cannot start LoadGen's thread: {0}")]
     Thread(#[source] io::Error),
-    /// Fewer issue threads came than the settings require, for which LoadGen would wait forever;
-    /// one too many came, and LoadGen would write past the end of a list; or an issue thread waited
-    /// 60 s for a run.
+    /// Fewer issue threads came than the settings require: LoadGen would wait for them forever. Or
+    /// more came: LoadGen would write past the end of a list. Or an issue thread waited 60 s for a
+    /// run.
     #[error("{0}")]
     IssueThreads(String),
     /// The SUT or the QSL panicked, which aborted the test.

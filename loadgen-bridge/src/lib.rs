@@ -1,22 +1,22 @@
 //! A safe Rust interface to MLCommons LoadGen, through a C shim.
 //!
 //! The build compiles LoadGen from its released sources, unaltered (`cargo xtask setup` fetches
-//! them). The shim (`shim/shim.cc`) is plain C over LoadGen's C++ classes. No C++ exception crosses
-//! it towards Rust, and no panic crosses it towards C++.
+//! them). The shim (`shim/shim.cc`) is plain C over LoadGen's C++ classes. No C++ exception passes
+//! the shim towards Rust, and no panic passes the shim towards C++.
 //!
 //! Implement [`SystemUnderTest`] and [`QuerySampleLibrary`]. Fill in [`TestSettings`] and
 //! [`LogSettings`] by hand, from YAML, or from a `user.conf`. Then call [`run_test`], and answer
 //! issued samples with [`complete`]. `complete` is `unsafe`: the compiler cannot check that each
-//! sample is completed once, while its test runs.
+//! sample is completed once, while the test runs.
 //!
 //! A process runs one test, because LoadGen keeps global state of a test.
 //!
-//! | file | what it is for |
+//! | file | purpose |
 //! | --- | --- |
 //! | `settings`, `log_settings` | LoadGen's settings, every field |
 //! | `conf`, `conf_text`, `conf_values` | `user.conf` and `audit.config`: checks and values |
 //! | `plan` | how many queries LoadGen will generate from the settings |
-//! | `run`, `control` | a test, and how to stop it |
+//! | `run`, `control` | start and stop of a test |
 //! | `sample` | samples and responses in LoadGen's memory layout |
 //! | `log_room` | a workaround for entries that LoadGen's log loses |
 //! | `summary` | LoadGen's summary, read back; crate `loadgen-log` reads the other logs |

@@ -5,23 +5,23 @@
 //! notifies the logging thread. When a buffer first outgrows its reserved room, the logging thread
 //! writes an entry *into the other thread's log* (`logging.cc` of 6.0.17,
 //! `TlsLogger::FinishReadingEntries`). If both threads write the first entry of the next buffer at
-//! once, the logging thread gets two notices and swaps twice. A thread that is silent between the
-//! swaps goes on with its old buffer, where no entry is the first any more. The logging thread
-//! never reads its later entries. `StartTest` then waits forever for those latencies, although
-//! every sample is answered. (With the thread paused for 100 us between the two steps: 32 of 656
-//! logs. Undisturbed: 0 of 5,000.)
+//! once, the logging thread gets two notices and swaps twice. A thread that logs nothing between
+//! the two swaps goes on with its old buffer, where no later entry is the first. The logging thread
+//! never reads those entries. `StartTest` then waits forever for their latencies, although every
+//! sample is answered. (With the thread paused for 100 us between the two steps: 32 of 656 logs.
+//! Undisturbed: 0 of 5,000.)
 //!
 //! The loss needs more than [`ROOM`] entries in [`EXCHANGED_EACH_S`], and happens once to a thread.
-//! So a thread that may get there outgrows its buffer in advance, before it completes a sample.
+//! So a thread that may log as much outgrows its buffer in advance, before it completes a sample.
 
 use crate::{
     control::{CONTROL, Stop},
     raw,
 };
 
-/// Entries that a buffer has room for initially (`kTlsLogReservedEntryCount`).
+/// Initial room of a log buffer, in entries (`kTlsLogReservedEntryCount`).
 const ROOM: usize = 1024;
-/// Entries of a sample completed in a call of its own: the sample's, and the call's.
+/// Log entries for a sample that is completed in its own call: the sample's, and the call's.
 const ENTRIES: f64 = 2.0;
 /// Period at which LoadGen swaps buffers (`kLogPollPeriod`), in seconds.
 const EXCHANGED_EACH_S: f64 = 0.01;
@@ -33,7 +33,7 @@ pub fn log_may_be_outgrown(per_s: f64) -> bool {
     per_s * ENTRIES * 2.0 * EXCHANGED_EACH_S >= ROOM as f64
 }
 
-/// Outgrows the calling thread's log buffer. Call it once on each thread that will complete
+/// Outgrows the calling thread's log buffer. Call this once on each thread that will complete
 /// samples, before the test begins. If LoadGen throws, the test is stopped.
 pub fn outgrow_log() {
     if raw::lg_outgrow_log(ROOM) != 0 {

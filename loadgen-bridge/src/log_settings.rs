@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::LoadgenError;
 use crate::raw::{self, RawLogSettings};
 
-/// Every field of LoadGen's `LogSettings` and `LogOutputSettings` that LoadGen implements;
-/// [`Default`] is LoadGen's too.
+/// Every field of LoadGen's `LogSettings` and `LogOutputSettings` that LoadGen implements.
+/// [`Default`] reads LoadGen's values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
-    /// The folder of the logs. LoadGen's caller creates it if it is missing.
+    /// The folder of the logs. [`run_test`](crate::run_test) creates a missing folder.
     pub outdir: PathBuf,
     /// Prefix of the files' names.
     pub prefix: String,
@@ -82,7 +82,7 @@ pub(crate) struct CLogSettings {
 unsafe impl Send for CLogSettings {}
 
 impl LogSettings {
-    /// Paths of a run's log files. With `prefix_with_datetime`, the newest existing ones.
+    /// Paths of a run's log files; with `prefix_with_datetime`, of the newest existing run.
     pub fn files(&self) -> LogFiles {
         let mut stem = self.prefix.clone();
         if self.prefix_with_datetime
@@ -102,7 +102,7 @@ impl LogSettings {
         }
     }
 
-    /// The newest time, with its underscore, between prefix and `summary` in a file name.
+    /// The newest time in a summary's file name: the text between prefix and `_summary`, with `_`.
     fn newest_stamp(&self) -> Option<String> {
         let ending = format!("_summary{}.txt", self.suffix);
         let names = fs::read_dir(&self.outdir).ok()?;
@@ -115,8 +115,8 @@ impl LogSettings {
         stamps.max()
     }
 
-    /// Creates the folder and checks that its files can be written. If LoadGen cannot write its
-    /// logs, it prints to stderr, runs nothing, and reports no error.
+    /// Creates the folder and checks that the log files can be written. LoadGen without writable
+    /// logs prints to stderr, runs nothing, and reports no error.
     pub(crate) fn prepare(&self) -> Result<(), LoadgenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

@@ -7,11 +7,11 @@ use crate::error::LoadgenError;
 use crate::raw::{self, Said};
 use crate::settings::TestSettings;
 
-/// Up to this many Server arrivals are drawn one by one, as LoadGen draws them.
+/// Maximum number of Server arrivals that [`Plan`] draws one by one, as LoadGen does.
 const DRAWN: f64 = 5e6;
 
-/// The fields of LoadGen's `TestSettingsInternal` that decide how much it runs. Its detailed log
-/// has them as `effective_*`.
+/// The fields of LoadGen's `TestSettingsInternal` that decide how much LoadGen runs. The detailed
+/// log has these fields as `effective_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct Effective {
@@ -48,7 +48,7 @@ pub struct Queries {
     pub count: u64,
     /// Number of samples in all queries.
     pub samples: u64,
-    /// Whether `count` is exact. For more Server arrivals than this module draws, it is the
+    /// Whether `count` is exact. For a very large number of Server arrivals, `count` is the
     /// expected value.
     pub exact: bool,
 }
@@ -164,7 +164,7 @@ impl Plan {
 
 /// Number of queries that fill the target duration, and whether the number is exact.
 fn by_time(t: &TestSettings, e: &Effective) -> (u64, bool) {
-    // In scenarios that wait for each answer LoadGen generates twice as many queries.
+    // LoadGen generates twice as many queries in scenarios that wait for each answer.
     let times = if t.scenario == Scenario::Server { 1 } else { 2 };
     let ns = e.target_duration_ms.saturating_mul(times * 1_000_000);
     let expected = e.target_qps * ns as f64 / 1e9;

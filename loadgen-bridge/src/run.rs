@@ -17,7 +17,7 @@ use crate::sample::QuerySample;
 use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
-/// Name of LoadGen's threads: the one in `StartTest`, and the threads that it starts.
+/// Name of LoadGen's threads: the thread in `StartTest`, and the threads that LoadGen starts.
 pub const THREAD: &str = "loadgen";
 /// Stack of LoadGen's thread: as large as the main thread's, where LoadGen usually runs.
 const STACK_BYTES: usize = 8 << 20;
@@ -26,18 +26,17 @@ const STACK_BYTES: usize = 8 << 20;
 ///
 /// A panic in any method stops the test, and [`run_test`] reports it.
 pub trait SystemUnderTest: Send + Sync + 'static {
-    /// The SUT's name in the logs. LoadGen asks for it at the start and with a performance result,
-    /// more often in find-peak; each time it calls this method. LoadGen logs how long the first
-    /// call takes. Quotation marks, backslashes and control characters become `_`: LoadGen writes
-    /// them unescaped.
+    /// The SUT's name in the logs. LoadGen calls this method at the start and with each performance
+    /// result, of which find-peak has several, and logs how long the first call takes. Quotation
+    /// marks, backslashes and control characters become `_`: LoadGen writes them unescaped.
     fn name(&self) -> String;
 
-    /// Takes a query. The SUT may complete it before or after it returns. In Server the caller is
-    /// LoadGen's clock: a slow call delays later queries. With several issue threads, calls are
-    /// concurrent.
+    /// Takes a query. The SUT may complete the query before or after this method returns. In Server
+    /// the caller is LoadGen's clock: a slow call delays later queries. With several issue threads,
+    /// calls are concurrent.
     fn issue_query(&self, samples: &[QuerySample]);
 
-    /// Ends a series of queries: the SUT must send samples that wait for a batch now.
+    /// Ends a series of queries: the SUT must now send samples that wait for a batch.
     fn flush_queries(&self);
 }
 
@@ -52,14 +51,14 @@ pub trait QuerySampleLibrary: Send + Sync + 'static {
     /// Number of samples that can be loaded at the same time. Called once.
     fn performance_sample_count(&self) -> usize;
 
-    /// Loads samples; this time is not measured. In MultiStream an index may occur several times.
+    /// Loads samples, outside measured time. In MultiStream an index may occur several times.
     fn load_samples(&self, indices: &[usize]);
 
     /// Unloads samples that [`load_samples`](Self::load_samples) loaded.
     fn unload_samples(&self, indices: &[usize]);
 }
 
-/// The context of the callbacks.
+/// The context that LoadGen passes to the callbacks.
 struct TestContext {
     sut: Arc<dyn SystemUnderTest>,
     qsl: Arc<dyn QuerySampleLibrary>,
@@ -69,8 +68,8 @@ struct TestContext {
 /// or a panic.
 ///
 /// LoadGen runs on a thread of its own, [`THREAD`], which inherits the caller's CPU affinity and
-/// timer slack. `audit` is an `audit.config`; without it LoadGen reads none, not even one in the
-/// working directory.
+/// timer slack. `audit` is the path of an `audit.config`; with `None` LoadGen reads no such file,
+/// not even from the working directory.
 ///
 /// After a stopped test that thread sleeps until the process ends and keeps the SUT and the QSL,
 /// because outstanding responses point into its memory. End such a process soon, best with
@@ -149,8 +148,8 @@ pub fn run_test(
 /// first reason given.
 ///
 /// [`run_test`] first closes LoadGen's logs (`AbortTest`). Samples need not be completed, and
-/// LoadGen issues no more, except a query that is being issued. Before a test, the call prevents
-/// it.
+/// LoadGen issues no more, except a query that is being issued. A call before the test prevents
+/// the test.
 pub fn abort_test(reason: &str) {
     CONTROL.stop(Stop::Aborted(reason.to_owned()));
 }
@@ -158,13 +157,13 @@ pub fn abort_test(reason: &str) {
 /// Makes the calling thread an issue thread (LoadGen's `RegisterIssueQueryThread`). Returns when
 /// the test ends.
 ///
-/// Call it in Server on exactly `server_num_issue_query_threads` threads, at about the time of
-/// [`run_test`], which waits 10 s for them.
+/// In Server, call this on exactly `server_num_issue_query_threads` threads, at about the time
+/// of [`run_test`], which waits 10 s for the threads.
 ///
 /// # Errors
 ///
-/// No test began within 60 s, the test needs no further thread, it was stopped before it began, or
-/// LoadGen threw an exception.
+/// No test began within 60 s, the test needs no further thread, the test was stopped before its
+/// start, or LoadGen threw an exception.
 pub fn register_issue_query_thread() -> Result<(), LoadgenError> {
     CONTROL.join_as_issue_thread()?;
     let mut said = Said::new();
@@ -324,7 +323,7 @@ extern "C" fn issue_query(context: *mut c_void, samples: *const c_void, count: u
     if CONTROL.stopping() {
         return STOP;
     }
-    // As `guarded` does, without its frame on the way of a sample.
+    // Does the same as `guarded`, without another stack frame on the path of a sample.
     let issued = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: LoadGen calls this inside `start_test`, with a vector that it does not change
         // meanwhile.

@@ -10,7 +10,7 @@ use crate::raw;
 
 /// LoadGen's id of an issued sample.
 ///
-/// Inside LoadGen it is a pointer, which [`complete`] follows: an invalid one is undefined
+/// Inside LoadGen the id is a pointer that [`complete`] follows: an invalid id is undefined
 /// behaviour. So an id comes only from a [`QuerySample`], or from the bits of such an id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -52,8 +52,8 @@ pub struct QuerySample {
 /// The response to a sample, 32 bytes in LoadGen's layout, so that a slice goes to LoadGen
 /// unchanged.
 ///
-/// It borrows the data: LoadGen reads it only during [`complete`], and copies it in accuracy mode
-/// and for the samples that an audit picks.
+/// The response borrows its data: LoadGen reads the data only during [`complete`], and copies them
+/// in accuracy mode and for the samples that an audit picks.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QuerySampleResponse<'a> {
@@ -128,15 +128,15 @@ const _: () = {
 /// Completes samples of any queries, in any number, from any thread (LoadGen's
 /// `QuerySamplesComplete`).
 ///
-/// Copies and allocates nothing beyond what LoadGen does. Wait-free, by LoadGen's documentation.
+/// This function copies and allocates nothing; LoadGen may. Wait-free, by LoadGen's documentation.
 /// LoadGen takes the time once per call, so pass samples together only if they became ready
 /// together.
 ///
 /// # Safety
 ///
-/// This process's test issued each id; each id appears once and was not completed before; and that
-/// test has not ended (it does not end before every sample is completed). After an aborted or
-/// panicked test ids stay valid, and completing them does nothing.
+/// This process's test issued each id; each id appears once and was not completed before; and the
+/// test has not ended (a test does not end before every sample is completed). After an aborted or
+/// panicked test ids stay valid, and their completion does nothing.
 pub unsafe fn complete(responses: &[QuerySampleResponse<'_>]) {
     if responses.is_empty() {
         return;

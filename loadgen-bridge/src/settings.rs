@@ -21,8 +21,8 @@ pub struct TestSettings {
     /// The mode: accuracy, performance, both, or find-peak.
     pub mode: TestMode,
 
-    /// SingleStream: expected latency of a sample, in ns. It determines how many queries LoadGen
-    /// generates in advance.
+    /// SingleStream: expected latency of a sample, in ns. This latency determines how many queries
+    /// LoadGen generates in advance.
     pub single_stream_expected_latency_ns: f64,
     /// SingleStream: percentile of the result, as a fraction (0.90).
     pub single_stream_target_latency_percentile: f64,
@@ -53,7 +53,7 @@ pub struct TestSettings {
     /// thread issues.
     pub server_num_issue_query_threads: u64,
 
-    /// Offline: expected samples per second. LoadGen generates 1.1 x this x the minimum duration.
+    /// Offline: expected samples per second. LoadGen generates 1.1 x this rate x minimum duration.
     pub offline_expected_qps: f64,
     /// Whether the order of samples is a chain of permutations of the data set.
     pub sample_concatenate_permutation: bool,
@@ -96,9 +96,9 @@ pub struct TestSettings {
     pub performance_issue_unique: bool,
     /// Performance mode issues only one sample (audit test 04).
     pub performance_issue_same: bool,
-    /// Index of that sample among the loaded ones.
+    /// With `performance_issue_same`: index of the sample among the loaded ones.
     pub performance_issue_same_index: u64,
-    /// Number of samples that performance mode loads; 0 leaves it to the QSL.
+    /// Number of samples that performance mode loads; 0 leaves the number to the QSL.
     pub performance_sample_count_override: u64,
     /// Number of samples that accuracy mode runs; 0 means all.
     pub accuracy_sample_count_override: u64,
@@ -111,8 +111,8 @@ pub struct TestSettings {
     pub server_tpot_latency: u64,
     /// Whether LoadGen infers tokens per second from samples per second.
     pub infer_token_latencies: bool,
-    /// Tokens per sample for that inference. LoadGen leaves it uninitialized; the default here is
-    /// 0.
+    /// Tokens per sample for `infer_token_latencies`. LoadGen leaves this field uninitialized; the
+    /// default here is 0.
     pub token_latency_scaling_factor: u64,
 }
 
@@ -132,8 +132,8 @@ impl TestSettings {
     /// Checks whether LoadGen can run these settings over a QSL of `total` samples, of which
     /// `performance` are loaded at once.
     ///
-    /// LoadGen checks none of these values: it divides by some, and takes the first element of an
-    /// empty list for others.
+    /// LoadGen checks none of these values. It divides by some values; with others it takes the
+    /// first element of an empty list.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl TestSettings {
             require(holds, field, &|| format!("{value} is not between 0 and 1"))
         };
         // LoadGen truncates the time between two queries to whole ns, and generates queries until
-        // the duration is full: with 0 ns it never ends.
+        // the duration is full: with 0 ns the generation never ends.
         let apart = |field, ns: f64, value: f64| {
             positive(field, value)?;
             require(ns >= 1.0, field, &|| {
@@ -198,7 +198,7 @@ impl TestSettings {
                 let percentile = self.server_target_latency_percentile;
                 fraction("server_target_latency_percentile", percentile)?;
             }
-            // 0 with a minimum count makes one query of that count.
+            // With a rate of 0, LoadGen makes one query of the minimum count.
             Scenario::Offline if self.offline_expected_qps == 0.0 => {}
             Scenario::Offline => positive("offline_expected_qps", self.offline_expected_qps)?,
         }

@@ -107,10 +107,10 @@ fn parse_summary(text: &str) -> Option<TestOutcome> {
     let mut outcome = TestOutcome::default();
     let mut errors = None;
     let mut recommending = false;
-    // The lines of "Early Stopping Result:", a reason if early stopping was not met.
+    // The lines of "Early Stopping Result:", a reason for INVALID if early stopping was not met.
     let mut early = Vec::new();
     let mut in_early = false;
-    // The detailed log has the parameters too.
+    // Skip the parameters: the detailed log has them.
     let parameters = |line: &&str| line.starts_with("Test Parameters Used");
     let results = text.lines().take_while(|line| !parameters(line));
     // The last two lines in every mode: "No errors encountered during test.", "1 ERROR
@@ -166,7 +166,7 @@ fn parse_summary(text: &str) -> Option<TestOutcome> {
     Some(outcome)
 }
 
-/// The scenario's result, if the summary's line is it.
+/// The scenario's result, if `key` is the name of a result in the summary.
 fn figure(key: &str, number: f64) -> Option<Figure> {
     match key {
         "Completed samples per second" => Some(Figure::CompletedSamplesPerSecond(number)),

@@ -1,4 +1,4 @@
-//! The program `qdl`: what it lists, and that it does what `frontend` forwards to it.
+//! The program `qdl` lists its commands, and runs those that `frontend` forwards.
 
 use std::process::{Command, Output};
 

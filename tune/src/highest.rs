@@ -24,8 +24,8 @@ pub enum Rule {
         trials: usize,
     },
     /// Wald's sequential test. Until a rate is refuted, one trial that holds raises the rate. The
-    /// rate of the result gets a full test. The refuted rate above the result is tested again at
-    /// the end, so that a disturbance of some seconds does not decide.
+    /// rate of the result gets a full test. The search tests the refuted rate above the result
+    /// again at the end, so that a disturbance of some seconds does not decide.
     Sequential,
 }
 
@@ -67,7 +67,7 @@ impl Tally {
     }
 }
 
-/// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] records its verdict.
+/// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] takes the trial's verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Highest {
     /// The first rate to try.
@@ -76,8 +76,8 @@ pub struct Highest {
     pub least: f64,
     /// The highest rate to try.
     pub most: f64,
-    /// The first step of the bracket, a factor above 1. Each further step is the square of the last
-    /// one, up to 2.
+    /// The first step of the bracket, a factor above 1. Each further step is the square of the
+    /// previous step, at most 2.
     pub step: f64,
     /// The search ends when the lowest refuted rate is at most `near` times the result.
     pub near: f64,
@@ -93,7 +93,7 @@ pub struct Highest {
 const LARGEST_STEP: f64 = 2.0;
 
 impl Highest {
-    /// A search from `first` without bounds: steps of 2, to 3 %, by the sequential test.
+    /// A search from `first` without bounds: by factors of 2, then to 3 %, by [`Rule::Sequential`].
     pub fn new(first: f64) -> Self {
         Highest {
             first,
@@ -171,7 +171,7 @@ impl Highest {
         below.filter(holds).last()
     }
 
-    /// A rate within the bounds: a whole number, or four significant digits.
+    /// Brings a rate within the bounds, as a whole number or with four significant digits.
     fn rounded(&self, rate: f64) -> f64 {
         let rounded = if self.whole {
             rate.round().max(1.0)

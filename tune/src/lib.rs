@@ -10,7 +10,7 @@
 //! | [`highest`] | the search: a bracket, then bisection |
 //! | `sprt` | the sequential test of the trials at one rate |
 //! | `system` | a trial's setting and its record |
-//! | `session` | the search, each key's values in turn, the full run |
+//! | `session` | a session: the search, the values of each key in turn, the full run |
 //! | [`page`] | the result as Markdown |
 
 pub mod highest;

@@ -16,8 +16,8 @@ pub enum RateKind {
     Server,
     /// Samples per query: whole numbers.
     MultiStream,
-    /// LoadGen's expected samples per second, which determines the size of its one query. If the
-    /// query is too small, the run is INVALID, and the rate must rise.
+    /// LoadGen's expected samples per second, which determine the size of Offline's one query. If
+    /// the query is too small, the run is INVALID, and the rate must rise.
     Offline,
 }
 
@@ -55,7 +55,7 @@ pub struct SessionPlan {
     /// The highest rate to try.
     pub most: f64,
     /// Resolution, a factor above 1. The search ends when a rate at most this factor above the
-    /// result fails. A key's value is kept if it raises the rate by this factor.
+    /// result fails. The session keeps a key's new value if the rate rises by this factor.
     pub near: f64,
     /// Duration of a trial, in seconds.
     pub seconds: f64,
@@ -85,7 +85,7 @@ pub struct SearchResult {
 }
 
 impl SearchResult {
-    /// The highest rate with a VALID trial that is not refuted.
+    /// The highest rate that has a VALID trial and is not refuted.
     fn best(&self) -> Option<&Tally> {
         let holds = |t: &&Tally| t.word != Decision::Refuted && t.held() > 0;
         self.tallies.iter().rev().find(holds)
@@ -97,7 +97,7 @@ impl SearchResult {
 pub struct Session {
     /// The session's task.
     pub plan: SessionPlan,
-    /// The searches: the unchanged configuration first, then other values of the keys.
+    /// The searches: first with the unchanged configuration, then with other values of the keys.
     pub searches: Vec<SearchResult>,
     /// Index of the search with the best rate.
     best: Option<usize>,
@@ -114,11 +114,11 @@ pub struct Session {
     last_cost_s: f64,
 }
 
-/// Cost of the full run, as a multiple of its duration.
+/// Estimated cost of the full run, as a multiple of the run's duration.
 const FULL: f64 = 1.2;
-/// First step up with a better value of a key.
+/// First step of a search with a changed key, as a factor of the rate.
 const STEP: f64 = 1.25;
-/// Offline: expected rate as a multiple of the completed rate, so that a run is long enough.
+/// Offline: next expected rate as a multiple of the completed rate, so that a run is long enough.
 const EXPECT: f64 = 1.1;
 
 impl Session {
@@ -182,7 +182,7 @@ impl Session {
         };
         let new = &self.searches[at];
         let best = self.best.map(|best| &self.searches[best]);
-        // Except in Offline, the search began above the best rate.
+        // Except in Offline, any result is better: the search began above the best rate.
         let beats = |best: &SearchResult| !offline || new.achieved > best.achieved * self.plan.near;
         if new.found.is_some() && best.is_none_or(beats) {
             self.best = Some(at);
@@ -246,7 +246,7 @@ impl Session {
         }
     }
 
-    /// Runs a trial of the search `at`; while it is too short, runs it again with more queries.
+    /// Runs a trial of search number `at`, again with more queries while the trial is too short.
     fn trial(
         &mut self,
         system: &mut dyn TrialRunner,
@@ -296,7 +296,7 @@ impl Session {
         }
     }
 
-    /// What the session knows before a trial, in one line.
+    /// One line for the user: the changed keys, and the rates between which the limit lies.
     fn known(&self, at: usize) -> String {
         let searched = &self.searches[at];
         let refuted = searched

@@ -8,7 +8,7 @@ const GOOD: f64 = 0.9;
 const ERROR: f64 = 0.05;
 
 /// Tolerance of the threshold: five successes in a row give odds of (0.9 / 0.5)^5 = 18.9, the
-/// threshold is 19. They suffice, because Wald's bounds are less exact than that.
+/// threshold is 19. Five suffice, because the error of Wald's bounds is larger than this tolerance.
 const NEARLY: f64 = 0.01;
 /// Number of trials after which an undecided rate is refuted (a truncated test).
 const MOST: usize = 30;

@@ -10,9 +10,9 @@ pub struct TrialSetting {
     /// Whether this is the full run at the end.
     #[serde(default)]
     pub full: bool,
-    /// Queries per second, samples per query, or Offline's expected samples per second.
+    /// The rate: queries per second, samples per query, or Offline's expected samples per second.
     pub rate: f64,
-    /// Keys that differ from the configuration, as `nics[].connections`, with their values.
+    /// Changed keys of the configuration, such as `nics[].connections`, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub knobs: BTreeMap<String, String>,
     /// Minimum duration, in seconds.
@@ -53,14 +53,14 @@ pub struct TrialRecord {
     pub needs: Option<u64>,
     /// Completed samples per second.
     pub achieved: f64,
-    /// Cost of the trial in seconds, with its start and end.
+    /// Cost of the trial in seconds, including the start and end of the run.
     pub cost_s: f64,
     /// The summary's line on the limiting stage, or why a key's value prevented a measurement.
     pub limited_by: String,
 }
 
 impl TrialRecord {
-    /// The limit that the trial comes closest to or exceeds most.
+    /// The limit with the highest [`TrialLimit::part`]: the closest, or the most exceeded.
     pub fn binds(&self) -> Option<&TrialLimit> {
         let parts = |a: &&TrialLimit, b: &&TrialLimit| a.part().total_cmp(&b.part());
         self.limits.iter().max_by(parts)
@@ -100,7 +100,7 @@ pub struct FinishedTrial {
 
 /// Runs trials.
 pub trait TrialRunner {
-    /// Runs one trial. `known` is one line for the user on what the session knows before it.
+    /// Runs one trial. `known` tells the user in one line what the session knows before this trial.
     ///
     /// # Errors
     /// [`Halt`]: there is no record; the session ends.

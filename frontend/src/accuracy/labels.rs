@@ -118,7 +118,7 @@ fn is_class(class: i64, output: &TensorSpec) -> bool {
         1 => match output.dtype {
             DType::U8 => (0..=255).contains(&class),
             DType::I8 => (-128..=127).contains(&class),
-            // No model has more classes; larger numbers are two of 32 bits read as one.
+            // No model has more classes; a larger number is two 32-bit labels read as one.
             _ => class.unsigned_abs() < 1 << 31,
         },
         n => usize::try_from(class).is_ok_and(|class| class < n),

@@ -3,8 +3,8 @@
 //! * `labels` - the right class of each sample, from a file
 //! * `origins` - the accelerator that answered each sample
 //!
-//! An answer's class is the value of an output with one element (the accelerator computes the
-//! argmax), or the index of the largest of several scores, the lowest index of equal ones.
+//! An output with one element holds the answer's class (the accelerator computes the argmax).
+//! Otherwise the class is the index of the largest score, the lowest such index.
 
 mod labels;
 mod origins;
@@ -23,7 +23,7 @@ pub use self::origins::{AnswerOrigins, by_accelerator, odd_one};
 use crate::dataset::numpy::Element;
 
 /// Returns the line of a submission's `accuracy.txt`, in percent, in the format of MLCommons'
-/// classification scripts and of its checker. The hash of the log follows it once the log is
+/// classification scripts and checker. The log's hash follows this line once the log is
 /// truncated.
 pub fn line(accuracy: &Accuracy) -> String {
     let Accuracy {
@@ -38,7 +38,7 @@ pub fn line(accuracy: &Accuracy) -> String {
     )
 }
 
-/// Describes how an answer names its class by this output.
+/// Describes how this output names an answer's class.
 pub fn names_the_class(output: &TensorSpec) -> String {
     match output.shape.iter().product::<usize>() {
         1 => format!("the value of {}", output.name),
@@ -46,7 +46,7 @@ pub fn names_the_class(output: &TensorSpec) -> String {
     }
 }
 
-/// Returns the accuracy of the answers of both.
+/// Returns the accuracy over the answers of `a` and `b`.
 pub fn sum(a: Accuracy, b: Accuracy) -> Accuracy {
     Accuracy::new(
         a.right + b.right,
@@ -55,10 +55,10 @@ pub fn sum(a: Accuracy, b: Accuracy) -> Accuracy {
     )
 }
 
-/// The accuracy of all answers, and by connection of those of known origin.
+/// The accuracy of all answers, and by connection of the answers with a known connection.
 pub type Scores = (Accuracy, BTreeMap<usize, Accuracy>);
 
-/// Explains why this kind of data set has no accuracy without labels; names the answers' file.
+/// Explains why a data set of this kind has no accuracy, and names the file of the answers.
 pub fn no_figure(kind: DatasetKind) -> String {
     let why = match kind {
         DatasetKind::Raw => "the data set has no `labels`".to_owned(),
@@ -73,7 +73,7 @@ pub fn no_figure(kind: DatasetKind) -> String {
 pub struct Labels {
     classes: Vec<i64>,
     element: Element,
-    /// Bytes of the output that names the class, which begins a response; then bytes of a response.
+    /// Bytes of the output that names the class, at the start of a response of `response` bytes.
     own: usize,
     response: usize,
 }

@@ -1,7 +1,7 @@
 //! Records which accelerator answered each sample.
 //!
-//! LoadGen's log does not name the accelerator, so completers record the connection of each answer.
-//! They do so only in runs with accuracy.
+//! LoadGen's log does not name the accelerator, so completers record the connection of each answer,
+//! only in runs with accuracy.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,8 @@ impl AnswerOrigins {
         AnswerOrigins((0..samples).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Records an answer's connection. Only the first answer counts: LoadGen does not log later
-    /// answers, of a submission's performance run.
+    /// Records an answer's connection. Only a sample's first answer counts: later answers belong to
+    /// a submission's performance run, and LoadGen does not log them.
     pub fn answered(&self, index: u64, connection: usize) {
         let place = usize::try_from(index).ok().and_then(|i| self.0.get(i));
         let connection = u32::try_from(connection).unwrap_or(u32::MAX - 1);
@@ -58,8 +58,8 @@ pub fn by_accelerator(
 /// Minimum difference, in standard deviations, between accelerators with different models.
 const FAR: f64 = 6.0;
 
-/// Describes the accelerator whose share of right answers differs most from the others', if chance
-/// does not explain the difference.
+/// Describes the accelerator whose share of right answers differs most from the share of the rest,
+/// if chance does not explain the difference.
 pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
     let sum = |of: fn(&Accuracy) -> u64| all.values().map(of).sum::<u64>();
     let (right, answers) = (sum(|a| a.right), sum(|a| a.answers));

@@ -21,13 +21,13 @@ use crate::{
     loadgen::{completer::Completers, qsl::Qsl},
 };
 
-/// Maximum time to wait for a query in issue before the cluster is taken down.
+/// Maximum time to wait at the run's end for calls that still use the cluster.
 const LAST_QUERY: Duration = Duration::from_secs(1);
 
 /// A cluster of accelerators as the backend.
 ///
-/// LoadGen holds its SUT forever after an aborted test, so the SUT must not own the cluster. It
-/// borrows the cluster for each call, at the cost of one atomic operation.
+/// LoadGen holds its SUT forever after an aborted test, so the SUT must not own the cluster. Each
+/// call borrows the cluster, at the cost of one atomic operation.
 pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,
@@ -39,7 +39,7 @@ pub struct Network {
 
 impl Network {
     /// Connects to every accelerator of the configuration; `show_waiting` gets a line on each
-    /// awaited one.
+    /// accelerator that is not ready yet.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -64,7 +64,7 @@ impl Network {
         };
         let (completers_of_empty, verdict_of_abort) = (completers.clone(), verdict.clone());
         let notes = Mutex::new(notes);
-        // Called on the cluster's threads.
+        // The cluster's threads call this closure.
         let on_event = move |event: ClusterEvent<'_>| match event {
             ClusterEvent::CompleteEmpty(samples) => completers_of_empty.complete_empty(samples),
             ClusterEvent::Aborted(cause) => verdict_of_abort.fail(ExitCode::Lost, cause),
@@ -95,13 +95,13 @@ impl Network {
         })
     }
 
-    /// Reads from the cluster; the default after the run.
+    /// Reads from the cluster; returns the default after the run.
     fn read<T: Default>(&self, read: impl FnOnce(&Cluster) -> T) -> T {
         let cluster = self.cluster.upgrade();
         cluster.map(|c| read(&c)).unwrap_or_default()
     }
 
-    /// Takes the cluster out, once no thread issues any more.
+    /// Takes the cluster once no other thread uses it; `None` after [`LAST_QUERY`].
     fn take(&self) -> Option<Cluster> {
         let mut cluster = self
             .held

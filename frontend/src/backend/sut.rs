@@ -28,12 +28,12 @@ thread_local! {
     static SCRATCH: RefCell<Vec<Sample>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The answer of `Name()`.
+/// The SUT's answer to LoadGen's `Name()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameAnswer {
-    /// The last answer.
+    /// The name that the SUT gave last.
     pub name: String,
-    /// Round trip of the first query, if it went over the network.
+    /// Round trip of the first query for the name, if that query went over the network.
     pub round_trip: Option<Duration>,
 }
 
@@ -75,7 +75,7 @@ impl Sut {
         }
     }
 
-    /// Also records the time of the first query in `live`.
+    /// Makes the SUT also record the time of the first query in `live`.
     #[must_use]
     pub fn beginning(mut self, live: Arc<Live>) -> Self {
         self.live = Some(live);
@@ -103,8 +103,8 @@ impl Sut {
             .clone()
     }
 
-    /// Converts LoadGen's samples into the backend's. False where one is not loaded, which fails
-    /// the run.
+    /// Converts LoadGen's samples into the backend's. Returns false, and fails the run, if a
+    /// sample is not loaded.
     fn find(&self, samples: &[QuerySample], now: u64, found: &mut Vec<Sample>) -> bool {
         found.clear();
         for s in samples {
@@ -167,7 +167,7 @@ impl SystemUnderTest for Sut {
     }
 
     fn flush_queries(&self) {
-        // This side holds no sample back, so there is nothing to flush.
+        // The SUT holds no sample back, so there is nothing to flush.
         self.phases.flushed(now_ns());
     }
 }

@@ -29,7 +29,7 @@ impl Guard {
     /// Checks the settings of a run.
     ///
     /// # Errors
-    /// The round is unknown or, with `--submission`, the run is refused; one line per refusal.
+    /// The round is unknown or, with `--submission`, a rule refuses the run; one line per refusal.
     pub fn of_settings(
         args: &Args,
         config: &FrontendConfig,
@@ -68,7 +68,7 @@ impl Guard {
     /// Adds the facts of the nodes.
     ///
     /// # Errors
-    /// With `--submission`, the run is refused; one line per refusal.
+    /// With `--submission`, a rule refuses the run; one line per refusal.
     pub fn check_nodes(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
         let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeRecord::of(n, f)).collect();
@@ -113,7 +113,7 @@ pub fn prefix_caches(engines: &[(String, EngineInfo)]) -> BTreeMap<String, Prefi
         .collect()
 }
 
-/// Origin of each field's value: under a value of audit.config, the origin before it.
+/// Origin of each field's value; if audit.config sets the field, the origin of the value before.
 fn origins(records: &[SettingRecord], settings: &Settings) -> BTreeMap<String, String> {
     let audit = settings.audit.as_ref().and_then(|path| path.file_name());
     let audit = audit.map(|name| format!("{}:", name.to_string_lossy()));

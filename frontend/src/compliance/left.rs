@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Writes the facts known before the measurement. Copies the input files after the run has read
-/// them, so a file changed in between is copied as changed.
+/// them, so the copy of a file changed in between has the change.
 pub fn begin(
     args: &Args,
     config: &FrontendConfig,

@@ -1,11 +1,11 @@
 //! Samples in NumPy arrays, one array for each input of the model.
 //!
 //! ```text
-//! sample 3 | ids[3], its first rows | mask[3], likewise | bias[3] |
+//! sample 3 | first rows of ids[3] | first rows of mask[3] | bias[3] |
 //! ```
 //!
-//! An array's first dimension counts the samples; the others are the input's shape, of a ragged
-//! input the maximum. The file of lengths gives the bytes sent of each sample.
+//! An array's first dimension counts the samples. The others are the input's shape, or the maximum
+//! shape of a ragged input. The file of lengths states how many bytes of each sample are sent.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ struct InputArray {
 #[derive(Debug)]
 pub(super) struct InputArrays {
     all: Box<[InputArray]>,
-    /// Total bytes of the fixed inputs; then bytes of one row of all ragged inputs.
+    /// Total bytes of the fixed inputs; `row` is the bytes of one row over all ragged inputs.
     fixed: usize,
     row: usize,
 }
@@ -114,8 +114,8 @@ impl Dataset {
     }
 }
 
-/// Whether an archive's array belongs to an input: by its name, or as the only array besides labels
-/// if the model has one input.
+/// Whether an archive's array belongs to an input: by the array's name or, if the model has one
+/// input, as the only array besides the labels.
 pub(super) fn is_input(name: &str, all: &[&str], model: &ModelSpec) -> bool {
     let named = |name: &str| model.inputs.iter().any(|t| t.name == name);
     let others = all.iter().filter(|own| **own != super::LABELS);
@@ -126,7 +126,7 @@ pub(super) fn is_input(name: &str, all: &[&str], model: &ModelSpec) -> bool {
 /// Maximum number of array names in a message.
 const SHOWN: usize = 8;
 
-/// Takes out the array of an input: by its name, or the only one if the model has one input.
+/// Takes the array of an input: by the input's name or, for a single input, the only array.
 fn choose(
     arrays: &mut Vec<Array>,
     input: &TensorSpec,

@@ -32,7 +32,7 @@ impl Dataset {
         ))
     }
 
-    /// Opens samples back to back in one file, with their lengths in another ([`lengths`]).
+    /// Opens a file of samples back to back, and a file with the samples' lengths ([`lengths`]).
     pub(super) fn ragged(path: &Path, lengths: &Path) -> Result<Self> {
         let each = self::lengths(lengths)?;
         let (file, size) = opened(path)?;

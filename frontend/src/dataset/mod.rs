@@ -44,7 +44,7 @@ enum Lengths {
 
 #[derive(Debug)]
 enum Source {
-    /// Samples back to back; of different lengths with the offset of each.
+    /// Samples back to back; `starts` holds each sample's byte offset if the lengths differ.
     File {
         file: File,
         starts: Option<Box<[u64]>>,
@@ -56,12 +56,12 @@ enum Source {
     Texts(SyntheticTexts),
 }
 
-/// Samples by index. Keeps only unequal lengths in memory.
+/// Samples by index. Samples of an uncompressed file stay on disk.
 #[derive(Debug)]
 pub struct Dataset {
     /// Name for LoadGen's logs.
     pub name: String,
-    /// The file, if there is one.
+    /// The file of the samples; empty if the samples come from a seed.
     path: PathBuf,
     lengths: Lengths,
     source: Source,
@@ -164,7 +164,7 @@ impl Dataset {
             Source::File { file, starts } => {
                 let at = match starts {
                     None => index as u64 * to.len() as u64,
-                    // An index with a length has an offset.
+                    // Unreachable: an index with a length has an offset.
                     Some(starts) => starts.get(index).copied().unwrap_or(u64::MAX >> 1),
                 };
                 file.read_exact_at(to, at)
@@ -204,7 +204,7 @@ fn failed(path: &Path, verb: &str, error: &io::Error) -> Error {
     wrong(path.display(), format_args!("{verb}: {error}"))
 }
 
-/// Opens a file of samples; returns it with its size.
+/// Opens a file of samples; returns the file and the size in bytes.
 fn opened(path: &Path) -> Result<(File, u64)> {
     let file = File::open(path).map_err(|e| failed(path, "cannot open it", &e))?;
     let size = file.metadata();

@@ -10,7 +10,7 @@ const MAGIC: &[u8; 8] = b"QDLTOKEN";
 const VERSION: u32 = 1;
 /// Bytes before the offsets: magic, version, zero, count.
 const HEADER: usize = 24;
-/// Bytes of an offset; below, bytes of an id.
+/// Bytes of an offset; [`ID`] is the bytes of a token id.
 const OFFSET: u64 = 8;
 const ID: u64 = 4;
 
@@ -66,7 +66,7 @@ fn count(header: &[u8; HEADER]) -> Result<u64, String> {
     Ok(u64::from(word(16)) | u64::from(word(20)) << 32)
 }
 
-/// Offset of each row in the file, and its length in bytes.
+/// For each row: byte offset in the file, and length in bytes.
 type RowTable = (Box<[u64]>, Box<[u32]>);
 
 /// Computes the rows of `ids` ids in total; the first id is at offset `ids_at`.

@@ -1,8 +1,8 @@
 //! Access to the live page: unrestricted from this machine on a loopback address, otherwise with
 //! the page's key.
 //!
-//! The key is random, made for one page and one run, and opens nothing else. During the run it lies
-//! in a file of the run's folder that only the owner can read; it is neither printed nor logged.
+//! The key is random, and opens the page of one run only. During the run the key lies in a file of
+//! the run's folder that only the owner can read; the program neither prints nor logs the key.
 //! The first request brings the key in its URL and gets a cookie for later requests, so the key
 //! stays in no URL.
 
@@ -22,7 +22,7 @@ use qdl::control::{Key, Token};
 /// Name of the file with the page's URL and key, in a run's folder.
 pub const FILE: &str = "live.url";
 
-/// Requirement for a request.
+/// What a request must have to be served.
 #[derive(Clone, Debug)]
 pub enum Access {
     /// A host name of this machine. This prevents DNS rebinding: a foreign page in a local browser
@@ -124,8 +124,8 @@ impl Access {
     }
 }
 
-/// Whether the `Host` header is `localhost` or a loopback address, or missing: every browser sends
-/// one.
+/// Whether the `Host` header is `localhost` or a loopback address. A missing header is allowed,
+/// because every browser sends the header.
 fn is_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return true;

@@ -1,8 +1,8 @@
 //! `--live`: shows a run in progress in a browser.
 //!
 //! Once a second, and only with a viewer, the run's watching thread assembles the state ([`SoFar`])
-//! from the counters and ticks of the final page. A thread of lower priority draws it. NIC threads
-//! are not involved.
+//! from the counters and ticks of the final page. A thread of lower priority draws the page. NIC
+//! threads are not involved.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -109,7 +109,7 @@ impl LiveView {
         self.show(last);
     }
 
-    /// Publishes the end, and waits at most a second until the viewers have it.
+    /// Publishes the end of the run, and waits at most a second until the viewers have got it.
     pub fn end(self, over: RunEnd) {
         let mut last = (**self.latest.borrow()).clone();
         last.state = State::Over(over);
@@ -118,7 +118,7 @@ impl LiveView {
     }
 }
 
-/// Lowers the priority of the calling thread.
+/// Sets the nice value of the calling thread to [`NICE`].
 fn be_nice() {
     // SAFETY: setpriority takes integers and touches no memory. On Linux, 0 is the calling thread
     // only.

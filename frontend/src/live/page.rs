@@ -1,4 +1,4 @@
-//! The HTML around the charts. It is self-contained: its policy allows no load but its own events.
+//! The HTML around the charts. The page is self-contained: its policy lets it load only its events.
 
 use bytes::Bytes;
 use report::SoFar;

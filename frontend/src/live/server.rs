@@ -1,7 +1,7 @@
 //! HTTP server of the live page: the page at `/`, and server-sent events at `/events`, each with
 //! the full drawing.
 //!
-//! One thread serves all viewers. It draws each tick once; a slow viewer skips to the latest tick.
+//! One thread serves all viewers and draws each tick once. A slow viewer skips to the latest tick.
 //! So viewers do not delay each other and memory is bounded: a connection holds at most the tick in
 //! transmission and one waiting tick.
 
@@ -48,8 +48,8 @@ pub(super) const MOST_VIEWERS: usize = 16;
 const HEAD: Duration = Duration::from_secs(5);
 /// Maximum bytes buffered per connection, besides one tick.
 const WAITING: usize = 16 << 10;
-/// Kernel send buffer: holds an ordinary tick, so that the last tick arrives after the program's
-/// end.
+/// Bytes of the kernel's send buffer: an ordinary tick fits, so that the last tick still arrives
+/// after the program's end.
 const KEPT: usize = 64 << 10;
 /// Time limit for sending the last event.
 const LAST: Duration = Duration::from_millis(800);
@@ -98,7 +98,7 @@ impl LiveListener {
     }
 }
 
-/// A viewer's place, held until dropped.
+/// A viewer's place; the connection holds the permit until the last reference is dropped.
 type ViewerSlot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 #[derive(Clone)]
@@ -135,7 +135,7 @@ pub fn begin(
             .build();
         let served = runtime.and_then(|r| {
             let served = r.block_on(serve(bound, latest, viewers));
-            // Slow connections are not awaited.
+            // Do not wait for slow connections.
             r.shutdown_background();
             served
         });
@@ -309,11 +309,11 @@ fn events(shared: &ConnectionContext) -> PageResponse {
         );
     };
     let mut seen = shared.events.clone();
-    // Skip the old event: the next one comes at once.
+    // Skip the old event: the new viewer makes the next event come at once.
     seen.borrow_and_update();
     *lock(&shared.viewer_slot) = Some(place);
     shared.viewers.fresh.store(true, Relaxed);
-    // Waits for the next event only when there is room for it, and then takes the latest.
+    // Wait for an event only when the connection has room, and then take the latest event.
     let next = |seen: Option<watch::Receiver<DrawnEvent>>| async move {
         let mut seen = seen?;
         seen.changed().await.ok()?;

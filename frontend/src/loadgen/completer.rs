@@ -1,8 +1,8 @@
 //! Turns responses into LoadGen's `QuerySamplesComplete`, and first tokens into its
 //! `FirstTokenComplete`: in batches, without copies and without allocation.
 //!
-//! Where LoadGen measures tokens, it gets each sample's first token once, and later all tokens with
-//! their number. In Offline it gets only all tokens.
+//! Where LoadGen measures tokens, it gets each sample's first token once, and later the whole
+//! answer with the number of tokens. In Offline LoadGen gets no first tokens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,11 +24,11 @@ use crate::{
     },
 };
 
-/// Maximum number of restarts of a sample whose parts still feed the watchdog. A long answer that
-/// restarts after a loss is no stall; an answer that restarts again and again never ends.
+/// Maximum number of losses after which the parts of a sample still count as progress for the
+/// watchdog. A long answer that restarts after a loss is no stall; endless restarts are one.
 const BEGINS_AGAIN: u16 = 3;
 
-/// One of this many calls to LoadGen is timed. A power of two.
+/// A completer times one of this many calls to LoadGen. A power of two.
 const TIMED: u32 = 32;
 /// Index of the timed call among [`TIMED`]: not the first, whose caches are cold.
 const TIMED_FIRST: u32 = 3;
@@ -37,11 +37,11 @@ const TIMED_FIRST: u32 = 3;
 pub struct Left {
     /// The counts, and the histograms of the last series of queries.
     pub recorder: Recorder,
-    /// Time of the border before that series ([`Phases`]).
+    /// Time of the border ([`Phases`]) before the last series.
     pub series_ns: u64,
-    /// Number of reported first tokens.
+    /// Number of first tokens given to LoadGen.
     pub first_tokens: u64,
-    /// Time spent in calls to LoadGen in that series.
+    /// Time spent in calls to LoadGen in the last series.
     pub told: CallTime,
 }
 
@@ -81,7 +81,7 @@ pub struct Completers {
 }
 
 impl Completers {
-    /// Creates completers for as many shares of NICs as `live` has places.
+    /// Creates the maker of the completers, one for each share of a NIC that `live` has.
     pub fn new(
         live: Arc<Live>,
         verifier: Option<Arc<Verifier>>,
@@ -126,7 +126,7 @@ impl Completers {
         &self.live
     }
 
-    /// Returns the phases of LoadGen that completers record by.
+    /// Returns LoadGen's phases, by which completers divide their records.
     pub fn phases(&self) -> &Arc<Phases> {
         &self.phases
     }
@@ -139,9 +139,9 @@ impl Completers {
 
     /// Completes samples without bytes, after the run is aborted.
     ///
-    /// Where LoadGen measures first tokens, this function reports nothing. LoadGen 6.0.17 reads one
-    /// first token of each completed sample, beyond the end of its memory if there is none
-    /// (`AsyncLog::LogAccuracy` and `RecordSampleCompletion`). An invented first token is no
+    /// Where LoadGen measures first tokens, this function reports nothing. LoadGen 6.0.17 reads a
+    /// first token of each completed sample; if the sample has none, LoadGen reads past the end of
+    /// a buffer (`AsyncLog::LogAccuracy`, `RecordSampleCompletion`). An invented first token is no
     /// remedy: LoadGen reads the records of several threads in no order. LoadGen does not wait for
     /// these samples: an abort ([`fail`](super::exit::Verdict::fail)) stops its test.
     pub fn complete_empty(&self, samples: &[Sample]) {
@@ -166,8 +166,8 @@ impl Completers {
             .collect()
     }
 
-    /// Appends to `batch` the responses to samples that are not completed before and, where LoadGen
-    /// measures first tokens, to `first` the first tokens that are not reported before.
+    /// Appends the responses to `batch`, except to samples completed before. Where LoadGen measures
+    /// first tokens, appends those that LoadGen does not have yet to `first`.
     fn gather<'a>(
         &self,
         responses: &mut dyn ExactSizeIterator<Item = Response<'a>>,
@@ -198,7 +198,7 @@ impl Completers {
         }
     }
 
-    /// Appends a sample's first token to `first` if LoadGen is to get it.
+    /// Appends a sample's first token to `first`, if LoadGen measures first tokens and lacks it.
     fn first<'a>(
         &self,
         id: u64,
@@ -235,19 +235,19 @@ pub struct LoadgenCompleter {
     recorder: Option<Recorder>,
     /// Time of the border before the current series of queries.
     series_ns: u64,
-    /// Time of the latest border at the start of this burst.
+    /// Time of the latest border, read at the start of the current burst.
     latest_ns: u64,
     first_tokens: u64,
-    /// Number of calls to LoadGen.
+    /// Number of completion calls to LoadGen; wraps around.
     calls: u32,
-    /// Total of the timed calls in this series.
+    /// Time of the timed calls to LoadGen in the current series.
     told: CallTime,
     shared: Completers,
 }
 
 impl LoadgenCompleter {
-    /// Hands the records of the finished series to the phases. All its samples are recorded:
-    /// LoadGen has waited for them, and this thread records one burst before the next.
+    /// Hands the records of the finished series to the phases. The series has no sample left to
+    /// record: LoadGen has waited for all, and this thread records one burst before the next.
     #[cold]
     fn next_series(&mut self) {
         let Some(recorder) = &mut self.recorder else {
@@ -356,7 +356,7 @@ impl Drop for LoadgenCompleter {
     }
 }
 
-/// Reuses the allocation of a vector under another lifetime: collecting in place keeps it.
+/// Reuses a vector's allocation under another lifetime: collecting in place keeps the allocation.
 fn recycled<'a>(mut batch: Vec<QuerySampleResponse<'_>>) -> Vec<QuerySampleResponse<'a>> {
     batch.clear();
     batch

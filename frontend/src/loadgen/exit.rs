@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-/// Exit codes in `--help`, in the words of the README's table (a test compares them).
+/// Exit codes in `--help`, in the words of the README's table (a test compares the texts).
 pub const HELP: &str = "\
 Exit codes:
   0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config
@@ -28,9 +28,9 @@ pub enum ExitCode {
     Setup = 2,
     /// Peers were lost, or the run was aborted.
     Lost = 3,
-    /// A response was not its sample's, or counts do not agree.
+    /// A response is wrong for its sample, or counts do not agree.
     Mismatch = 4,
-    /// SIGINT, SIGTERM or SIGHUP.
+    /// SIGINT, SIGTERM or SIGHUP ended the run.
     Interrupted = 130,
 }
 
@@ -55,7 +55,7 @@ pub struct Failure {
 pub struct Verdict(Arc<OnceLock<Failure>>);
 
 impl Verdict {
-    /// Records the failure and, if it is the first, aborts LoadGen's test with its cause.
+    /// Records the failure; the first failure also aborts LoadGen's test, with `cause`.
     pub fn fail(&self, code: ExitCode, cause: impl Into<String>) {
         let cause = cause.into();
         if self.note(code, cause.clone()) {
@@ -63,7 +63,7 @@ impl Verdict {
         }
     }
 
-    /// Records the failure without a call to LoadGen; returns true if it is the first.
+    /// Records the failure without a call to LoadGen; returns true for the first failure.
     fn note(&self, code: ExitCode, cause: String) -> bool {
         self.0.set(Failure { code, cause }).is_ok()
     }

@@ -1,5 +1,5 @@
 //! Measures the program's resource usage while LoadGen's clock runs: reads threads and NICs from
-//! the first query until about the last answer. Rates of samples and tokens.
+//! the first query until about the last answer. Also computes rates of samples and tokens.
 
 use std::{
     collections::VecDeque,
@@ -12,11 +12,11 @@ use record::NodeUse;
 
 /// Interval between readings. A reading takes a few reads of `/proc` per thread.
 const EVERY: Duration = Duration::from_millis(500);
-/// Early in a run the interval is the run's age divided by this number, which bounds the share
-/// that the last reading misses.
+/// Early in a run the interval is the run's age divided by this number. So the time after the last
+/// reading is a small share of even a short run.
 const OF_ITS_AGE: u32 = 16;
 
-/// Numbers of the threads on which LoadGen issues queries.
+/// System ids of the threads on which LoadGen issues queries.
 #[derive(Clone, Debug, Default)]
 pub struct IssueThreads(Arc<Mutex<Vec<u64>>>);
 
@@ -64,7 +64,7 @@ impl Meter {
     }
 }
 
-/// Window of rates, in nanoseconds.
+/// Length of the window of [`RateWindow`], in nanoseconds.
 const RATE_NS: u64 = 1_000_000_000;
 
 /// Rates of samples and tokens over about the last second.
@@ -72,7 +72,7 @@ const RATE_NS: u64 = 1_000_000_000;
 pub struct RateWindow(VecDeque<(u64, [u64; 2])>);
 
 impl RateWindow {
-    /// Adds the numbers of completed samples and tokens. Call it at every look.
+    /// Adds the numbers of samples and tokens completed so far. Call this at every look at the run.
     pub fn add(&mut self, now_ns: u64, counts: [u64; 2]) {
         self.0.push_back((now_ns, counts));
         let is_old = |(at, _): &(u64, _)| now_ns.saturating_sub(*at) >= RATE_NS;

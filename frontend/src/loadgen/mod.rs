@@ -1,4 +1,4 @@
-//! LoadGen's side: what it calls, what it is told, and how answers are counted for it.
+//! The side towards LoadGen: its sample library, its completions and phases, and the exit codes.
 
 pub mod completer;
 pub mod exit;

@@ -11,10 +11,10 @@
 //!       issue..  flush  (wait)  Name                   find-peak's search between two rates
 //! ```
 //!
-//! A sample belongs to the series in which it is issued, and the flush is the border. A NIC thread
-//! reads the latest border once per burst and compares each sample's issue time with it. At the
-//! first sample beyond the border it hands its histograms over and takes empty ones, which the
-//! flushing thread has prepared.
+//! A sample belongs to the series in which it is issued; a flush is the border between two series.
+//! A NIC thread reads the time of the latest border once per burst, and compares it with each
+//! sample's issue time. At the first sample issued after the border the thread hands its histograms
+//! over and takes prepared empty ones.
 
 use std::{
     mem,
@@ -31,7 +31,7 @@ use record::{PhaseKind, PhaseRecord};
 /// Time spent in calls to LoadGen, over the timed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallTime {
-    /// Sum over samples of the nanoseconds of their call.
+    /// Sum over the samples of the duration of the sample's call, in nanoseconds.
     pub ns: u64,
     /// Number of samples in timed calls.
     pub samples: u64,
@@ -62,10 +62,10 @@ pub struct Share {
     /// Time of the border before the series; 0 for the first series.
     pub series_ns: u64,
     pub histograms: Histograms,
-    /// Time at which its first sample was issued, on [`fabric::clock`].
+    /// Time at which the thread's first sample was issued, on [`fabric::clock`].
     pub first_ns: u64,
     pub last_ns: u64,
-    /// Time spent in calls to LoadGen for its samples.
+    /// Time spent in calls to LoadGen for the thread's samples.
     pub told: CallTime,
 }
 
@@ -83,16 +83,16 @@ enum SeriesKind {
     Accuracy,
     /// A performance run, or a step of find-peak.
     Measured,
-    /// The series did not end.
+    /// A series that did not end.
     Open,
 }
 
-/// The series so far, and their records.
+/// All series so far, and the records of the phases to which the series belong.
 #[derive(Debug)]
 struct SeriesBook {
-    /// Time of the border before each series, and its phase once known.
+    /// Time of the border before each series, and the index of the series' phase once known.
     series: Vec<(u64, Option<usize>)>,
-    /// The kind of each phase, and its merged records.
+    /// The kind of each phase, and the merged records of its series.
     phases: Vec<(SeriesKind, Option<Share>)>,
 }
 
@@ -148,7 +148,7 @@ impl Phases {
         self.waits.store(true, Relaxed);
     }
 
-    /// Whether LoadGen waits for the samples of a flushed series, or processes their answers.
+    /// True from a flush until LoadGen asks for the name or unloads: it waits or processes answers.
     pub fn are_waited_for(&self) -> bool {
         self.waits.load(Relaxed)
     }
@@ -158,7 +158,7 @@ impl Phases {
         self.waits.store(false, Relaxed);
         let mut book = lock(&self.book);
         book.judge(SeriesKind::Measured);
-        // Find-peak continues without loading. A performance run ends here.
+        // Find-peak goes on without a load, so prepare here. A performance run ends here.
         let goes_on = book.phases.len() > 1;
         drop(book);
         if goes_on {
@@ -166,15 +166,15 @@ impl Phases {
         }
     }
 
-    /// Records that LoadGen unloads samples: a series just flushed and not named was a set of an
-    /// accuracy run.
+    /// Records that LoadGen unloads samples: if LoadGen has not asked for the name since the flush,
+    /// the flushed series was a set of an accuracy run.
     pub fn unloaded(&self) {
         self.waits.store(false, Relaxed);
         lock(&self.book).judge(SeriesKind::Accuracy);
     }
 
-    /// Makes the empty histograms for the next border. Call it between two series, where no time is
-    /// measured.
+    /// Makes the empty histograms for the next border. Call this between two series, where no time
+    /// is measured.
     pub fn prepare(&self) {
         self.gather();
         let missing = self
@@ -189,7 +189,7 @@ impl Phases {
     /// Takes a thread's records of a finished series, and gives the thread empty histograms.
     pub fn exchange(&self, share: impl FnOnce(Histograms) -> Share) {
         let mut exchange = lock(&self.exchange);
-        // The spares suffice, except for a thread that takes a second one.
+        // The spares suffice, unless a thread takes two of them.
         let empty = exchange.spare.pop().unwrap_or_else(|| self.empty());
         exchange.handed.push(share(empty));
     }
@@ -216,7 +216,7 @@ impl Phases {
         handed.into_iter().for_each(|share| book.add(share));
     }
 
-    /// Returns all phases with at least one sample, with the records in `left`. Call it once, last.
+    /// Returns all phases with a sample; `left` holds the threads' last records. Call this last.
     pub fn end(&self, left: impl IntoIterator<Item = Share>) -> Vec<PhaseShare> {
         self.gather();
         let mut book = lock(&self.book);
@@ -229,7 +229,7 @@ impl Phases {
 }
 
 impl SeriesBook {
-    /// Sets the kind of the series flushed last, unless it is known.
+    /// Sets the kind of the series flushed last, unless the kind is known.
     fn judge(&mut self, kind: SeriesKind) {
         let Some(last) = self.series.len().checked_sub(2) else {
             return;
@@ -239,7 +239,7 @@ impl SeriesBook {
         }
     }
 
-    /// Returns the phase of the next series, of kind `kind`.
+    /// Returns the index of the phase for a new series: accuracy sets in a row share a phase.
     fn phase(&mut self, kind: SeriesKind) -> usize {
         let last = self.phases.last().map(|(kind, _)| *kind);
         if kind != SeriesKind::Accuracy || last != Some(kind) {
@@ -259,7 +259,7 @@ impl SeriesBook {
         let Some(at) = at else { return };
         let phase = match self.series[at].1 {
             Some(phase) => phase,
-            // An aborted series: it was not flushed, or LoadGen did not wait for it.
+            // An aborted series: LoadGen did not flush it, or did not wait for its samples.
             None => {
                 let phase = self.phase(SeriesKind::Open);
                 self.series[at].1 = Some(phase);
@@ -278,15 +278,14 @@ impl SeriesBook {
     }
 }
 
-/// Returns name and start time of each phase; the start is the issue of its first sample.
+/// Returns name and start of each phase; the start is the issue time of the phase's first sample.
 pub fn starts(phases: &[PhaseShare], logged: &[Phase], mode: TestMode) -> Vec<(String, u64)> {
     let names = records(phases, logged, mode).into_iter().map(|r| r.name);
     names.zip(phases.iter().map(|p| p.share.first_ns)).collect()
 }
 
-/// Returns the records of the phases under LoadGen's names; `logged` are the phases of LoadGen's
-/// log,
-/// `mode` is the test's mode.
+/// Returns the records of the phases under LoadGen's names. `logged` holds the phases in LoadGen's
+/// log; `mode` is the test's mode.
 pub fn records(phases: &[PhaseShare], logged: &[Phase], mode: TestMode) -> Vec<PhaseRecord> {
     // LoadGen may have begun a phase without a completed sample if the run was cut short.
     let logged = |i: usize| logged.get(i).map(|p| &p.kind);

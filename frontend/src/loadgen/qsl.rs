@@ -1,14 +1,14 @@
 //! LoadGen's query sample library: loads samples directly into the memory from which they are sent.
 //!
 //! One [`Region`] holds all loaded samples, one after the other. With `qsl: registered` the fabric
-//! sends from the region; with `qsl: staged` samples are copied from it. It is allocated once,
-//! large enough for all samples LoadGen may hold at a time, because a fabric registers it before
-//! the test.
+//! sends from the region; with `qsl: staged` it sends copies. The region is allocated once, because
+//! a fabric registers memory before the test. Its size suffices for all samples that LoadGen may
+//! hold at a time.
 //!
-//! If the model's samples are compressed, the library compresses them while it loads them, outside
-//! measured time. The region then holds each sample at its compressed length.
+//! If the model's samples are compressed, the library compresses each sample during the load,
+//! outside measured time. The region then holds each sample at its compressed length.
 //!
-//! LoadGen loads, issues and unloads in this order, so an outstanding sample does not move.
+//! LoadGen loads a set, issues it and then unloads it, so an outstanding sample does not move.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -43,7 +43,7 @@ struct SamplePosition {
 #[derive(Debug, Default)]
 struct Loaded {
     used: usize,
-    /// Load count of each sample: LoadGen may load one several times.
+    /// Load count of each sample: LoadGen may load a sample several times.
     times: Vec<u32>,
     /// Sum of `times`.
     total: usize,
@@ -72,8 +72,8 @@ pub struct Qsl {
 }
 
 impl Qsl {
-    /// Creates the library over a data set. At most `performance_count` samples are loaded at a
-    /// time (`None`: all); their memory is near the NICs.
+    /// Creates the library over a data set. LoadGen loads at most `performance_count` samples at a
+    /// time (`None`: all), into memory on the NUMA nodes of `near`.
     pub fn new(
         dataset: Dataset,
         model: &ModelSpec,
@@ -180,8 +180,8 @@ impl Qsl {
                 u32::try_from(bytes).map_err(|e| anyhow!("cannot load sample {index}: {e}"))?;
             position.len.store(carried, Ordering::Release);
         }
-        // Free the scratch memory, possibly hundreds of megabytes: the next set is loaded after
-        // this one is measured.
+        // Free the scratch memory, possibly hundreds of megabytes: no load follows until this set
+        // is measured.
         loaded.packing = Packing::default();
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Qsl {
         Ok(())
     }
 
-    /// Returns the memory for a sample during its load, behind all loaded samples.
+    /// Returns `bytes` bytes of the region at `offset`, behind all loaded samples.
     #[expect(clippy::mut_from_ref, reason = "whoever loads holds the lock")]
     fn room(&self, index: usize, offset: usize, bytes: usize) -> Result<&mut [u8]> {
         // SAFETY: bytes from `used` on belong to no loaded sample, so no thread reads them: the
@@ -221,7 +221,7 @@ impl Qsl {
             }
             loaded.total -= 1;
         }
-        // LoadGen unloads a whole set before it loads the next.
+        // LoadGen unloads a whole set of samples before the next load.
         if loaded.total == 0 {
             loaded.used = 0;
         }
@@ -265,7 +265,7 @@ impl QuerySampleLibrary for Qsl {
     }
 
     fn load_samples(&self, indices: &[usize]) {
-        // Memory that cannot be bound to a node is placed near the cores that touch it first.
+        // Load on cores near the NICs: unbound memory lies near the core that first touches it.
         if let Err(error) = self.near.run(|| self.load(indices)) {
             self.verdict.fail(ExitCode::Setup, error.to_string());
         }

@@ -103,10 +103,10 @@ pub struct Tokens {
 pub struct TokenFindings {
     /// Number of answers with fewer than two whole tokens.
     pub too_short: u64,
-    /// Number of repeated samples whose first token differs from the reported one.
+    /// Number of samples sent again whose first token differs from the one LoadGen was given.
     pub contradicted: u64,
     pub faults: Vec<String>,
-    /// Text of the first differing answers without a reported first token: not faults.
+    /// Texts on samples sent again with another first token, if LoadGen gets no first tokens.
     pub notes: Vec<String>,
 }
 
@@ -134,8 +134,8 @@ impl Tokens {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks an answer from `connection`. LoadGen treats fewer than two whole tokens as an error;
-    /// the fault is the engine's.
+    /// Checks an answer from `connection`. Fewer than two tokens, or a part of a token, are a fault
+    /// of the engine: LoadGen treats fewer than two tokens as an error.
     pub fn answered(&self, connection: usize, index: u64, payload: &[u8]) {
         if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
             return;
@@ -156,8 +156,8 @@ impl Tokens {
         });
     }
 
-    /// Records a repeated sample whose first token differs. This contradicts LoadGen's record if
-    /// first tokens are reported; otherwise LoadGen gets only the second answer.
+    /// Records a sample sent again whose first token differs: a fault if LoadGen was given the
+    /// earlier token, else a note, because LoadGen gets only the second answer.
     pub fn contradicted(&self, what: Contradiction) {
         let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
         let (index, by) = (what.index, || self.name_of(what.connection));

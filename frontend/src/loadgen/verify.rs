@@ -1,10 +1,10 @@
 //! `verify: digest` and `verify: tokens`: checks that every response belongs to its sample, and
 //! that no response is lost or duplicated.
 //!
-//! Loading a sample computes its digest, or the tokens of its answer. In digest mode every byte of
-//! the response is compared. In token mode the first token is compared when it is reported, and the
-//! whole answer later. Every issued response id is kept until its answer, in one of several locked
-//! sets. This costs a lock per sample, so use it for tests and not for measurements.
+//! Loading a sample computes its digest, or the tokens of its answer. Digest mode compares every
+//! byte of the response. Token mode compares the first token when it arrives, and later the whole
+//! answer. The verifier keeps each issued response id until the answer, in one of several locked
+//! sets. Verification costs a lock per sample, so use it for tests and not for measurements.
 
 use std::{
     collections::HashMap,
@@ -59,14 +59,14 @@ enum Expected {
         answer: Box<AnswerTo>,
         /// Bytes of the answers to loaded samples.
         answers: Box<[OnceLock<Box<[u8]>>]>,
-        /// True if a first token must come before its answer.
+        /// True if a sample's first token must come before the whole answer.
         first: bool,
     },
 }
 
 pub struct Verifier {
     expected: Expected,
-    /// Ids of issued samples; true once the first token has come.
+    /// Ids of unanswered samples; the value is true once the sample's first token has come.
     outstanding: Box<[Mutex<HashMap<u64, bool>>]>,
     compared: AtomicU64,
     mismatches: AtomicU64,
@@ -86,7 +86,7 @@ impl Verifier {
     }
 
     /// Creates a verifier of tokens for `samples` prompts, whose answers are a function of the
-    /// prompt; `first` is true if first tokens are reported.
+    /// prompt; `first` is true if LoadGen gets first tokens.
     pub fn tokens(
         samples: usize,
         first: bool,
@@ -139,7 +139,7 @@ impl Verifier {
         self.shard(id).insert(id, false);
     }
 
-    /// Checks a sample's first token. Returns false if LoadGen must not get it, because the
+    /// Checks a sample's first token. Returns false if LoadGen must not get the token, because the
     /// sample's first token or answer has come before.
     pub fn first(&self, id: u64, index: u64, token: &[u8]) -> bool {
         let fresh = match self.shard(id).get_mut(&id) {
@@ -177,8 +177,8 @@ impl Verifier {
         Some(answer.map_or(&[], |a| a))
     }
 
-    /// Checks a response. Returns false if LoadGen must not get it, because the sample is already
-    /// completed.
+    /// Checks a response. Returns false if LoadGen must not get the response, because the sample is
+    /// already completed.
     pub fn answered(&self, id: u64, index: u64, payload: &[u8]) -> bool {
         let Some(began) = self.take(id, index) else {
             return false;
@@ -196,7 +196,7 @@ impl Verifier {
         true
     }
 
-    /// Compares an answer in tokens; `began`: its first token has come, or none is required.
+    /// Compares an answer with the expected tokens. `began`: a first token came or is not required.
     fn answer(&self, index: u64, payload: &[u8], began: bool) {
         let own = self.answer_of(index).unwrap_or_default();
         if payload == own && began {
@@ -224,7 +224,7 @@ impl Verifier {
         });
     }
 
-    /// Compares an answer of `due` bytes with a digest.
+    /// Compares an answer, which must have `due` bytes, with its sample's digest.
     fn digest(&self, index: u64, digest: u64, due: usize, payload: &[u8]) {
         let wrong = DigestAnswers::first_wrong(digest, payload);
         if payload.len() == due && wrong.is_none() {
@@ -245,12 +245,12 @@ impl Verifier {
         });
     }
 
-    /// Records a completion without a response. Returns false as in [`Verifier::answered`].
+    /// Records a completion without a response. Returns false if the sample is already completed.
     pub fn completed(&self, id: u64, index: u64) -> bool {
         self.take(id, index).is_some()
     }
 
-    /// Removes a completed sample; returns whether its first token came, `None` if it was removed.
+    /// Removes a sample; returns whether its first token came, `None` if it was removed before.
     fn take(&self, id: u64, index: u64) -> Option<bool> {
         let began = self.shard(id).remove(&id);
         if began.is_none() {
@@ -286,7 +286,7 @@ impl Verifier {
     }
 
     /// Locks the shard of `id`. Ids are addresses whose low bits vary little, so the function mixes
-    /// them. An id below [`SHARDS`] is its own shard number.
+    /// higher bits in. An id below [`SHARDS`] is its own shard number.
     fn shard(&self, id: u64) -> MutexGuard<'_, HashMap<u64, bool>> {
         let mixed = (id ^ (id >> 6) ^ (id >> 12)) as usize % SHARDS;
         self.outstanding[mixed]

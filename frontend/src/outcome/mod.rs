@@ -1,4 +1,4 @@
-//! What a run came to: LoadGen's result, the reasons, the record, the time line.
+//! The outcome of a run: LoadGen's result, the reasons for INVALID, the summary, the timeline.
 
 pub mod reasons;
 pub mod report;

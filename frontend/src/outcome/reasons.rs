@@ -1,18 +1,18 @@
-//! Reasons why LoadGen's result is not valid: the cause of the end, and the setting to change with
-//! its origin.
+//! Reasons why LoadGen's result is not valid: the cause, and the setting to change with the origin
+//! of its value.
 
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
 use record::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
 
 use crate::settings::provenance::{MLPERF_CONF, Provenance};
 
-/// A shorter Offline run, in microseconds, shows its rate only if it lasts half its minimum.
+/// In microseconds. A shorter Offline run tells the rate only from half the minimum duration on.
 const SURE_US: f64 = 1e6;
 /// Minimum ratio of completed to scheduled rate of a system that keeps up.
 const KEEPS_UP: f64 = 0.95;
 
-/// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log that
-/// holds its value.
+/// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log with the
+/// setting's value.
 const ENDS: [(&str, &str, &str); 3] = [
     (
         "Too many outstanding queries",
@@ -101,8 +101,8 @@ impl JudgedRun<'_> {
         }
     }
 
-    /// The maximum that ended the run, with advice, taken from LoadGen's message `error` or from
-    /// any message.
+    /// The maximum that ended the run, with advice, from LoadGen's message `error`; from any
+    /// message if `error` is `None`.
     fn end(&self, error: Option<&String>) -> Option<String> {
         let detail = &self.outcome.detail;
         let said = |words: &str| match error {
@@ -203,7 +203,7 @@ impl JudgedRun<'_> {
         let lever = self.lever(self.rate_field(), "--target-qps");
         let by = self.by(self.rate_field());
         let made = format!("LoadGen made samples for {now} a second{by} beforehand: raise {lever}");
-        // The rate includes the latency of the first and last samples: more of a short run.
+        // The latency of the first and last samples lowers the rate, most in a short run.
         if was < SURE_US && was < limit.limit / 2.0 {
             return Some(format!(
                 "{made} to {}, twice what was completed: {} are too short to tell the rate, so it \
@@ -239,7 +239,7 @@ impl JudgedRun<'_> {
         ))
     }
 
-    /// Text for unmet early stopping, if no other reason explains it.
+    /// Text for a run that fails early stopping, if no other reason explains the failure.
     fn not_sure(&self, early: &EarlyStopping) -> Option<String> {
         let l = self.record;
         if early.met {
@@ -274,8 +274,8 @@ impl JudgedRun<'_> {
     }
 }
 
-/// A percentile that exceeds the bound even at a lower rate, with its time: the minimum or, if the
-/// system keeps up with the rate, the median.
+/// Name and time of a latency that would exceed the bound even at a lower rate: the minimum or, if
+/// the system keeps up with the rate, the median.
 fn alone(l: &LoadgenLatency, bound_us: f64, behind: bool) -> Option<(&'static str, f64)> {
     match l {
         _ if l.min_us > bound_us => Some(("the least", l.min_us)),

@@ -40,9 +40,9 @@ use crate::{
     settings::Settings,
 };
 
-/// Marks a result folder whose run must not count, whatever LoadGen wrote there.
+/// Name of the file that marks a run's folder: the run must not count, whatever LoadGen wrote.
 pub const INVALID_FILE: &str = "INVALID";
-/// The share of right answers, in the form of MLCommons' own scripts.
+/// Name of the file with the share of right answers, in the form of MLCommons' own scripts.
 pub const ACCURACY_FILE: &str = "accuracy.txt";
 
 /// All data of a finished run, whatever its end.
@@ -53,17 +53,17 @@ pub struct FinishedRun<'a> {
     pub outcome: Option<TestOutcome>,
     /// Cause of the abort, if the run was aborted.
     pub failure: Option<Failure>,
-    /// The fabric, and the reasons why the Network division does not permit it.
+    /// The fabric's name, and the reasons why the Network division does not permit the fabric.
     pub fabric: (&'static str, Vec<String>),
     pub system: SystemRecord,
-    /// Merged histograms of all rails.
+    /// Merged histograms of all NIC threads and phases.
     pub histograms: Histograms,
     pub phases: Vec<PhaseShare>,
     /// Reasons why a submission would reject the run, one per line.
     pub would_not_count: Vec<String>,
     /// This node's own settings.
     pub own_settings: Vec<SettingRecord>,
-    /// Bytes of requests and responses of recorded samples.
+    /// Bytes of the requests, and of the responses, of recorded samples.
     pub carried: (u64, u64),
     pub throughput: Throughput,
     pub name: Option<NameAnswer>,
@@ -71,7 +71,7 @@ pub struct FinishedRun<'a> {
     pub used: NodeUse,
     /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
-    /// A note on the accuracy, or the reason why it is missing.
+    /// A note on the accuracy, or the reason why there is no accuracy.
     pub accuracy_note: Option<String>,
     /// Findings of the verification, if enabled.
     pub verified: Option<Findings>,
@@ -103,7 +103,7 @@ impl FinishedRun<'_> {
         run.limits = judge(&run);
         let (code, reason) = self.verdict(agrees, &run.mismatches);
         let valid = match code {
-            // The test does not request a verdict.
+            // A compliance test that sets its own length needs no VALID.
             ExitCode::Good if self.settings.own_length => None,
             ExitCode::Good => run.valid,
             _ => Some(false),
@@ -161,7 +161,7 @@ impl FinishedRun<'_> {
             },
             samples: answered,
             per_s: per_s(outcome, answered, seconds),
-            // In find-peak the rate found.
+            // Prefer find-peak's result to the configured rate.
             target_qps: loadgen
                 .as_ref()
                 .and_then(|l| l.peak_qps)
@@ -229,7 +229,7 @@ impl FinishedRun<'_> {
         phases::records(&self.phases, said.unwrap_or_default(), self.mode())
     }
 
-    /// This side's records of the phase that LoadGen's result describes.
+    /// This node's own records of the phase that LoadGen's result describes.
     fn judged<'a>(
         &self,
         outcome: &TestOutcome,
@@ -265,8 +265,8 @@ impl FinishedRun<'_> {
         })
     }
 
-    /// For a test that collects its own data instead of a verdict, and ended without errors: the
-    /// number of answers in its accuracy log, or the reason why they are incomplete.
+    /// For a test that collects data instead of a verdict, and ended without errors: the number of
+    /// answers in the accuracy log, or the reason why the answers are incomplete.
     fn own_data(&self) -> Option<Result<u64, String>> {
         let outcome = self.outcome.as_ref().filter(|o| o.errors == 0)?;
         if !self.settings.own_length || outcome.verdict == Word::NotJudged {
@@ -275,7 +275,7 @@ impl FinishedRun<'_> {
         let number = |name: &str| outcome.detail.number(&format!("effective_{name}"));
         let target = number("accuracy_log_sampling_target").unwrap_or(0.0);
         let least = number("min_sample_count").unwrap_or(1.0);
-        // LoadGen logs all samples up to its target, and a random part of more samples.
+        // LoadGen logs all samples if they are at most its sampling target, else a random part.
         let all = target >= least.max(1.0);
         let wanted = if all { least as u64 } else { 1 };
         let log = AccuracyLog::open(&outcome.files.accuracy);
@@ -287,7 +287,7 @@ impl FinishedRun<'_> {
         })
     }
 
-    /// LoadGen's latency, and its bound, which only Server has.
+    /// The latency in LoadGen's result, and the bound on it, which only Server has.
     fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
         let test = &self.settings.runs;
         let us = |ns: u64| ns as f64 / 1000.0;
@@ -328,7 +328,7 @@ impl FinishedRun<'_> {
         })
     }
 
-    /// Answers that contradict a reported first token, and malformed answers; the first of each.
+    /// Texts on answers that contradict a reported first token, and on malformed answers.
     fn token_faults(&self) -> (Option<String>, Option<String>) {
         let Some(found) = self.tokens.as_ref().map(|t| &t.found) else {
             return (None, None);
@@ -428,7 +428,7 @@ impl FinishedRun<'_> {
             let reason = format!("{}\n", summary.run.exit.reason);
             put(INVALID_FILE, reason.as_bytes())?;
         } else {
-            // A signal after the last query may have left the mark.
+            // A signal after the last query may have left the file INVALID.
             let _ = fs::remove_file(folder.join(INVALID_FILE));
         }
         record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
@@ -454,7 +454,7 @@ pub fn print_json(summary: &Summary) {
     }
 }
 
-/// LoadGen's result if it is a rate; otherwise samples per second of the run.
+/// LoadGen's result if that is a rate; otherwise samples per second of the run.
 fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
     match outcome.and_then(|o| o.figure) {
         Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => r,

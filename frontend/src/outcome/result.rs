@@ -22,11 +22,11 @@ pub fn mode(mode: TestMode) -> Mode {
     }
 }
 
-/// This side's records of the phase that LoadGen's result describes.
+/// This node's own records of the phase that LoadGen's result describes.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnRecords<'a> {
     pub stages: &'a StageTable,
-    /// The shortest round trip of its samples, in microseconds.
+    /// The shortest round trip of the phase's samples, in microseconds.
     pub shortest_us: f64,
     /// Mean duration of the completion calls to LoadGen, in microseconds.
     pub told_us: f64,
@@ -53,7 +53,7 @@ pub fn record(
         let theirs = latency.as_ref().filter(|_| comparable).map(theirs)?;
         Some(((theirs - ours) * 1000.0).round() / 1000.0)
     };
-    // LoadGen logs latencies of samples whatever its result is.
+    // LoadGen logs latencies of samples in every scenario.
     let of_samples = || latency_of_samples(detail).filter(|_| judged);
     let scheduled_to_issue = ours.zip(total).and_then(|(ours, total)| {
         let theirs = of_samples()?;
@@ -80,7 +80,7 @@ pub fn record(
             .map(|_| asked.name().to_owned()),
         valid: judged.then(|| outcome.is_valid()),
         queries: result("query_count").map(|n| n as u64),
-        // Where tokens are measured, LoadGen counts against a bound that is not in force.
+        // Where LoadGen measures tokens, this count is against a latency bound not in force.
         over_limit: result("overlatency_query_count")
             .filter(|_| !tokens_measured(detail))
             .map(|n| n as u64),
@@ -114,8 +114,8 @@ fn tokens_measured(detail: &Detail) -> bool {
     detail.get("requested_server_ttft_latency").is_some()
 }
 
-/// Reads a row by the names of its ends and of its percentiles, in which `{}` stands for `min` and
-/// for `50.00`.
+/// Reads a row of latencies. `{}` stands for `min` or `mean` in `ends`, and for a percentile such
+/// as `50.00` in `percentiles`.
 fn row(detail: &Detail, ends: &str, percentiles: &str) -> Option<LoadgenLatency> {
     let us = |template: &str, what: &str| {
         let ns = detail.number(&format!("result_{}", template.replace("{}", what)));
@@ -166,7 +166,7 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
         let was = detail.number(&format!("result_{name}"));
         LimitRecord {
             was: was.map(|ns| ns / 1000.0),
-            // For two bounds LoadGen reports only one common verdict.
+            // For the two token bounds LoadGen reports only a common verdict.
             met: was.map_or(met, |was| was <= limit_ns),
             ..at_most(percent, what, setting, limit_ns)
         }
@@ -195,7 +195,7 @@ fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
     let met = detail.flag("result_min_duration_met")?;
     let limit = detail.number("effective_min_duration_ms")? * 1000.0;
     let queries = detail.number("result_query_count");
-    // LoadGen counts to the issue of the last query, and logs the rate up to that time.
+    // LoadGen's duration ends at the issue of the last query; LoadGen logs the rate until then.
     let by_rate = |rate: &str| {
         let rate = detail.number(rate).filter(|rate| *rate > 0.0)?;
         Some((queries? - 1.0) / rate * 1e6)
@@ -212,7 +212,7 @@ fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
     Some(at_least(name, LimitUnit::Us, limit, was, met))
 }
 
-/// A minimum, with its name and setting.
+/// The record of a minimum: `was` is the measured value, `setting` sets the limit.
 pub fn at_least(
     (name, setting): (&str, &str),
     unit: LimitUnit,
@@ -258,7 +258,7 @@ fn queries(detail: &Detail) -> Option<LimitRecord> {
         let name = ("queries", "min_query_count");
         return Some(at_least(name, LimitUnit::Queries, limit, was, met));
     }
-    // Offline is one query; its samples count.
+    // Offline has a single query, so count samples.
     let samples = detail.number("effective_samples_per_query");
     let was = was.and_then(|queries| Some(queries * samples?));
     let limit = detail.number("effective_min_sample_count")?;

@@ -1,5 +1,5 @@
-//! The timeline of a run, for `timeline.json`: samples existing counters during the run, and
-//! assembles the ticks at its end.
+//! The timeline of a run, for `timeline.json`: reads existing counters during the run, and
+//! assembles the ticks at the run's end.
 
 use fabric::os::ThreadTime;
 use qdl::counters::{
@@ -15,12 +15,12 @@ use record::{
 const MOST_CONNECTIONS: usize = 64;
 /// Maximum number of kept events.
 const MOST_EVENTS: usize = 1_000;
-/// Number of counters of the run; [`EACH`] is the number of counters of a connection.
+/// Number of counters of the run: issued, completed. [`EACH`] is that of a connection.
 const RUN: usize = 2;
 const EACH: usize = 5;
 /// Number of gauges of a connection.
 const GAUGES: usize = 3;
-/// Fixed-point representation of a score of 1.
+/// The whole number that represents a score of 1 in a gauge.
 const SCORE: f64 = 1e6;
 
 /// Data of a finished run, besides the gathered ticks.
@@ -171,8 +171,8 @@ impl TimelineGatherer {
         (0..of).map(|i| connection(&row, i, of)).collect()
     }
 
-    /// Reads the latencies that NIC threads publish, of a run that began at `first_ns`. Call it at
-    /// least once per tick, and before [`TimelineGatherer::so_far`].
+    /// Reads the latencies that NIC threads publish, of a run that began at `first_ns`. Call this
+    /// at least once per tick, and before [`TimelineGatherer::so_far`].
     pub fn latencies(&mut self, [first_ns, now_ns]: [u64; 2], live: &Live) {
         let shown = live.latencies();
         let new = || Grown::new(first_ns, &vec![0; shown.len()], shown.len());
@@ -182,7 +182,7 @@ impl TimelineGatherer {
 
     /// Returns the timeline of a running run that began at `first_ns`: finished ticks only, with
     /// the published latencies. The caller passes the backend's events and losses. Accelerators
-    /// report their sides only at the end.
+    /// report their own ticks only at the end.
     pub fn so_far(
         &self,
         node: &str,
@@ -260,14 +260,14 @@ impl TimelineGatherer {
         if let Some((mut grown, threads)) = self.run.take() {
             let readings = &end.system.readings;
             of = names.min(readings.len()).min(MOST_CONNECTIONS);
-            // The last reading is some hundredths of a second old.
+            // Read once more: the last reading is some hundredths of a second old.
             let ledger = &end.system.ledger;
             let at = end.last_ns.max(grown.last_ns());
             grown.read(at, &row(ledger.issued, end.answered, readings));
             rows = grown.ticks(tick, n);
             nodes[0].threads = threads.sides(tick, n, lasted_ns);
         }
-        // Peers have their own ticks, so their reports change no measurement of this node.
+        // Peers record their ticks themselves: their reports change no measurement of this node.
         nodes.extend(end.system.sides.iter().cloned());
         self.known(end);
         self.events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));

@@ -1,6 +1,6 @@
 //! `--check`: prints the planned run and its resources. The caller has opened the files of the run;
-//! this module opens the NICs and, with `--local`, the engine. It sends nothing, so accelerators
-//! may be absent, and busy accelerators are not disturbed.
+//! this module opens the NICs or, with `--local`, the engine. `--check` sends nothing, so
+//! accelerators may be absent, and busy accelerators are not disturbed.
 
 use std::io::Write;
 
@@ -144,7 +144,7 @@ fn in_force(t: &TestSettings) -> Vec<String> {
         ],
         Scenario::Offline => &["offline_expected_qps"],
     };
-    // 0 or false: not in force.
+    // A value of 0 or false means that the setting is not in force.
     let optional = [
         "server_max_async_queries",
         "sample_concatenate_permutation",
@@ -227,7 +227,7 @@ fn valid_if(t: &TestSettings, plan: &Plan, made: Queries) -> String {
 fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
     let e = &plan.effective;
     let least = match t.scenario {
-        // Offline is one query; no maximum cuts it short.
+        // Offline issues one query, which no maximum cuts short.
         Scenario::Offline => return String::new(),
         Scenario::Server => made.count,
         Scenario::SingleStream | Scenario::MultiStream => e.min_query_count,

@@ -131,8 +131,8 @@ impl Watch {
         let (Some((labels, origins)), Some(outcome)) = (&self.labels, outcome) else {
             return (None, None);
         };
-        // LoadGen's mode counts, which audit.config may override: a performance run logs answers
-        // too, and their share of right ones is no accuracy.
+        // Use the mode in LoadGen's log: audit.config may override the settings. A performance run
+        // logs some answers too, but their share of right ones is no accuracy.
         let mode = outcome.detail.mode().filter(|m| m.has_accuracy());
         let Some(mode) = mode else {
             return (None, None);

@@ -1,5 +1,5 @@
-//! The folder of a run: a new one, or the one that `--output` names. A finished run in it stays,
-//! unless `--force` replaces it with another finished run.
+//! The folder of a run: a new one, or the one that `--output` names. A finished run in that folder
+//! stays, unless `--force` is given and the new run finishes too.
 
 use std::{
     fs, io,
@@ -17,15 +17,15 @@ use crate::{
     settings::Settings,
 };
 
-/// Holds the finished run until the run that replaces it ends.
+/// Name of the subfolder that holds the finished run until the replacing run ends.
 const ASIDE: &str = "replaced-run";
-/// Name of [`ASIDE`] while files move in or out: the files inside and beside it are one run.
+/// Name of [`ASIDE`] while files move in or out: files in this subfolder and beside it are one run.
 const MOVING: &str = "replaced-run.tmp";
 /// Name of [`ASIDE`] during its removal.
 const OLD: &str = "replaced-run.old";
-/// Holds a run that ended too early to replace the finished run.
+/// Name of the subfolder for a run that ended too early to replace the finished run.
 const UNFINISHED: &str = "unfinished-run";
-/// Exit codes of a run that replaces no finished run.
+/// Exit codes of a run that ended too early to replace the finished run.
 const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
 /// Maximum number of runs that may begin in the same second.
 const TRIED: u32 = 1000;
@@ -56,7 +56,7 @@ fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |e| anyhow!("--output {}: {e}", path.display())
 }
 
-/// Checks that `folder` is writable: makes an entry and removes it.
+/// Checks that `folder` is writable: makes and removes a subfolder.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(format!(".frontend-{}", std::process::id()));
     fs::create_dir(&probe)?;
@@ -82,8 +82,8 @@ fn finished(settings: &Settings) -> Option<PathBuf> {
     others.into_iter().find(whole)
 }
 
-/// Names of LoadGen's logs in the folder; empty if the names have a date, which identifies their
-/// run.
+/// Names of LoadGen's logs in the folder; empty if the names have a date, because then no run
+/// overwrites another's logs.
 fn logs(settings: &Settings) -> Vec<PathBuf> {
     if settings.log.prefix_with_datetime {
         return Vec::new();
@@ -97,7 +97,7 @@ fn logs(settings: &Settings) -> Vec<PathBuf> {
 /// All files that a run may leave in `folder`; `logs` are the names of LoadGen's logs.
 fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
     let histograms = record::file_names(HISTOGRAMS).into_iter();
-    // Remove the INVALID mark last, so that it remains if an earlier removal fails.
+    // Remove the file INVALID last, so that it remains if an earlier removal fails.
     let named = [
         ACCURACY_FILE,
         ::report::FILE,
@@ -130,7 +130,7 @@ fn remove_key(folder: &Path) {
     let _ = fs::remove_dir(folder.join(record::COPIES));
 }
 
-/// Removes a run and its folder; a folder with files of other origin stays.
+/// Removes the files of a run, and the run's folder if no file is left.
 fn discard(folder: &Path, logs: &[PathBuf]) -> Result<()> {
     clear(folder, logs)?;
     let _ = fs::remove_dir(folder);
@@ -145,7 +145,7 @@ fn is_finished(folder: &Path) -> bool {
     code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
 }
 
-/// The folder of this run. Dropping an unsettled place, or a clone, undoes [`RunFolder::take`].
+/// The folder of this run. Dropping a value or clone without `settle` undoes [`RunFolder::take`].
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     folder: PathBuf,
@@ -154,14 +154,14 @@ pub struct RunFolder {
     new: bool,
     /// True if the files in the folder are this run's.
     taken: bool,
-    /// True if a finished run is put aside.
+    /// True if a finished run lies in the subfolder [`ASIDE`].
     replaces: bool,
     settled: bool,
 }
 
 impl RunFolder {
-    /// Makes the folder of `settings`, or makes room in it. Appends a number to a default folder
-    /// name if another run began in the same second.
+    /// Makes the folder that `settings` names, or empties it; a finished run moves to [`ASIDE`].
+    /// Appends a number to a default name if another run began in the same second.
     pub fn take(settings: &mut Settings, force: bool) -> Result<RunFolder> {
         let mut place = RunFolder {
             folder: settings.folder().to_owned(),
@@ -212,8 +212,8 @@ impl RunFolder {
         Ok(place)
     }
 
-    /// Ends the run with `code`, after its files are written. Removes the run put aside, or
-    /// restores it and moves this run away. Returns the folder in which this run now lies.
+    /// Ends the run with `code`, after its files are written. Removes the run put aside or, for the
+    /// codes in [`UNENDED`], restores that run and moves this run away. Returns this run's folder.
     pub fn settle(mut self, code: ExitCode) -> Result<PathBuf> {
         self.settled = true;
         remove_key(&self.folder);
@@ -232,7 +232,7 @@ impl RunFolder {
     }
 
     /// Completes the work of a killed run: restores the finished run that is put aside, or removes
-    /// it if the replacing run has finished too.
+    /// that run if the replacing run has finished too.
     fn recover(&self) -> Result<()> {
         let holds = |name: &str| {
             let files = files(&self.folder.join(name), &self.logs);
@@ -267,13 +267,13 @@ impl RunFolder {
         moved
     }
 
-    /// Removes the run put aside. Renames its folder first, so that a half-removed run is not
-    /// mistaken for a run.
+    /// Removes the run put aside. Renames that run's folder first, so that a later run does not
+    /// restore half of a removed run.
     fn remove_replaced(&self) -> Result<()> {
         let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
         match fs::rename(&aside, &old) {
             Ok(()) => discard(&old, &self.logs),
-            // A file of other origin holds the name.
+            // A file that no run wrote has the name [`OLD`].
             Err(_) => discard(&aside, &self.logs),
         }
     }

@@ -22,7 +22,7 @@ use crate::{live, loadgen::exit::ExitCode, outcome::report::INVALID_FILE};
 const TICK: Duration = Duration::from_millis(20);
 /// Signals within this time of the first count as the first.
 const SAME: Duration = Duration::from_secs(1);
-/// Text of the mark until the run's end writes its own.
+/// Text of the file INVALID, until the end of the run writes another text.
 const WORDS: &str = "interrupted by a signal: the run did not come to its end\n";
 
 /// Number of the first signal; 0 before it.
@@ -43,7 +43,7 @@ extern "C" fn handle_signal(signal: libc::c_int) {
     }
 }
 
-/// Installs the handlers. A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
+/// Installs the signal handlers. A signal ignored already, as SIGHUP under `nohup`, stays ignored.
 pub fn listen() {
     // The first reading initializes the clock; later ones are async-signal-safe.
     now_ns();
@@ -83,7 +83,7 @@ impl SignalWatch {
         let wait = move || {
             while !is_over.load(Relaxed) {
                 if let Some(signal) = requested() {
-                    // Ignore the errors: the end of the run writes its own mark.
+                    // Ignore the errors: the end of the run writes the file INVALID too.
                     let _ = fs::write(mark, WORDS);
                     let _ = fs::remove_file(key);
                     if !is_measured.load(Relaxed) {
@@ -102,7 +102,7 @@ impl SignalWatch {
         })
     }
 
-    /// Leaves the end of the run to the run's own loop.
+    /// Stops later signals from calling `end`: the run's own loop then ends the run.
     pub fn measure(&self) {
         self.measures.store(true, Relaxed);
     }
@@ -111,7 +111,7 @@ impl SignalWatch {
 impl Drop for SignalWatch {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
-        // The thread writes no mark after this.
+        // After the join the thread no longer writes the file INVALID.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

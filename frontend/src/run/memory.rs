@@ -1,5 +1,5 @@
-//! Estimates the memory of a run before it starts: LoadGen keeps its records of every query until
-//! the end.
+//! Estimates the memory of a run before the start: LoadGen keeps records of every query until the
+//! end.
 
 use loadgen_bridge::{Plan, Scenario};
 
@@ -15,7 +15,7 @@ const BEYOND: u64 = 4;
 pub struct Estimate {
     /// Number of samples that LoadGen makes before the run.
     pub samples: u64,
-    /// Bytes that LoadGen needs for them.
+    /// Bytes that LoadGen needs for these samples.
     pub loadgen: u64,
     /// Bytes of loaded samples.
     pub loaded: u64,
@@ -36,7 +36,7 @@ impl Estimate {
         }
     }
 
-    /// Refuses a run that needs over 4 times `available` bytes, more than swap usually adds.
+    /// Refuses a run in which LoadGen needs over 4 times `available` bytes: swap rarely adds that.
     pub fn check(&self, available: Option<u64>) -> Result<(), String> {
         match available {
             Some(free) if self.loadgen / BEYOND > free => Err(format!(

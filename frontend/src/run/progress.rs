@@ -1,5 +1,5 @@
-//! The progress line of a run: samples done, rate, p99 so far. A terminal redraws it in place;
-//! other outputs get a plain line every few seconds.
+//! The progress line of a run: samples done, rate, p99 so far. A terminal redraws the line in
+//! place; a file or pipe gets a plain line every few seconds.
 
 use std::{
     io::{IsTerminal, Write},
@@ -12,7 +12,7 @@ use record::Figures;
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
 
-/// Where lines go.
+/// Destination of the progress line and of permanent lines.
 #[derive(Clone)]
 pub enum Screen {
     Bar(ProgressBar),
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// Updates the line with the current figures; `rates` are of samples and of tokens.
+    /// Updates the line with the current figures; `rates` are samples and tokens per second.
     pub fn show(&mut self, now_ns: u64, figures: &Figures, rates: [f64; 2], outstanding: u64) {
         let text = || line(&self.what, figures, rates, outstanding);
         match &self.screen {

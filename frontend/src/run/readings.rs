@@ -30,7 +30,7 @@ impl Readings {
         }
     }
 
-    /// Returns the throughput up to the last sample at `last_ns`, perhaps before the last reading.
+    /// Returns the throughput up to the last sample, at `last_ns`, perhaps before the last reading.
     pub(super) fn end(self, last_ns: u64, completed: u64) -> Throughput {
         let mut throughput = if last_ns < self.now_ns {
             self.before

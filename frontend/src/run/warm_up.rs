@@ -1,10 +1,10 @@
-//! The query sample library for LoadGen: after each load, and before LoadGen issues a sample, it
-//! warms the connections up with loaded samples.
+//! The query sample library for LoadGen: after each load, before LoadGen issues a sample, the
+//! library warms up the connections with loaded samples.
 //!
 //! LoadGen reloads samples for every phase, with no sample outstanding: for each step of find-peak,
-//! and for the performance run of a submission run. Each phase is timed separately and so has its
-//! warm-up. The first warm-up must succeed. A later one lasts as long as the load took, and leaves
-//! out lost connections.
+//! and for the performance run of a submission run. Each phase is timed separately, so each has its
+//! own warm-up. The first warm-up must succeed. A later warm-up lasts as long as the load took, and
+//! leaves out lost connections.
 //!
 //! The load is the last moment before LoadGen's clock starts. A connection warmed up earlier idles
 //! while gigabytes of samples are read from disk, and loses its congestion window again.

@@ -54,7 +54,7 @@ pub(super) struct Watch {
     /// True if every engine counts tokens.
     pub(super) counted: bool,
     pub(super) stream: Stream,
-    /// Number of shown faults of token answers, and of shown notes.
+    /// Number of faults of token answers, and of notes on them, shown so far.
     pub(super) shown: [usize; 2],
     pub(super) verdict: Verdict,
     pub(super) progress: Progress,
@@ -75,8 +75,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Runs LoadGen's test and monitors it until it ends. An error means that the test did not
-    /// start.
+    /// Runs LoadGen's test and monitors the test until its end. An error means that the test did
+    /// not start.
     pub(super) fn test(
         &mut self,
         settings: &Settings,
@@ -137,7 +137,7 @@ impl Watch {
         }
     }
 
-    /// One look: counters, notes, watchdogs, signals.
+    /// Reads counters, notes and signals once, and asks the watchdogs.
     fn look(&mut self) {
         for note in self.notes.try_iter() {
             self.progress.note(&note);
@@ -179,7 +179,7 @@ impl Watch {
             self.progress.show(now, &figures, rates, outstanding);
         } else {
             let before = self.backend.readings();
-            // Samples of a run that began meanwhile are in these readings.
+            // If the run began meanwhile, drop the readings: they contain the run's first samples.
             if self.sut.first_query_ns().is_none() {
                 self.gather.before(&before);
             }
@@ -210,7 +210,7 @@ impl Watch {
                 for_ns as f64 / 1e9,
                 self.began.elapsed().as_secs_f64()
             );
-            // The backend may add the peer to the cause.
+            // Abort first: the backend may fail the run with a cause that names the peer.
             self.backend.abort(&cause);
             self.fail_stalled(now, cause);
         }
@@ -287,8 +287,8 @@ fn start_test(
     let _ = done.send(result);
 }
 
-/// Whether the error can occur after samples were issued: such a run is lost, and its folder is
-/// marked. Other errors prevent the start of a test.
+/// Whether the error can occur after samples were issued: the run is then lost, and its folder is
+/// marked INVALID. All other errors prevent the start of a test.
 fn broke_off(error: &LoadgenError) -> bool {
     matches!(
         error,

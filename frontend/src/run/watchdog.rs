@@ -1,5 +1,5 @@
-//! Ends a run that would not end: a lost sample keeps LoadGen in `StartTest` forever, and so does a
-//! record that LoadGen itself loses ([`loadgen_bridge::outgrow_log`]).
+//! Ends a run that would not end: a lost sample keeps LoadGen in `StartTest` forever, and a record
+//! that LoadGen itself loses does too ([`loadgen_bridge::outgrow_log`]).
 //!
 //! The latency of a single response says nothing about a peer. The run ends if no response and no
 //! token at all arrives for the configured time while samples are outstanding. After the last
@@ -25,7 +25,7 @@ impl Watchdog {
     }
 
     /// Checks the counters; `moved` counts responses, and parts of responses. Returns the time
-    /// without progress if it is too long.
+    /// without progress, in nanoseconds, once that time reaches the limit.
     pub fn look(&mut self, now_ns: u64, moved: u64, outstanding: u64) -> Option<u64> {
         if moved != self.moved || outstanding == 0 {
             self.moved = moved;
@@ -50,7 +50,7 @@ pub struct AfterTheLast {
 }
 
 impl AfterTheLast {
-    /// Creates a watchdog that reports `limit_ns` in which LoadGen's threads rest.
+    /// Creates a watchdog that reports when LoadGen's threads have rested for `limit_ns`.
     pub fn new(limit_ns: u64) -> Self {
         AfterTheLast {
             limit_ns,
@@ -58,9 +58,9 @@ impl AfterTheLast {
         }
     }
 
-    /// Checks LoadGen. `answered_all`: every sample of a series is issued and answered; `ran`
+    /// Checks LoadGen. `answered_all`: every sample of a series is issued and answered. `ran`
     /// returns the CPU time of LoadGen's threads in nanoseconds, if known. Returns the resting time
-    /// if it is too long.
+    /// in nanoseconds once it reaches the limit.
     pub fn look(
         &mut self,
         now_ns: u64,

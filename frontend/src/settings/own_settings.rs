@@ -166,7 +166,7 @@ fn text_or(value: Option<impl ToString>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
-/// The configured congestion control, and for `auto` the chosen one.
+/// The configured congestion control; for `auto` also the chosen algorithm.
 fn congestion(asked: &Congestion) -> String {
     match asked.choose() {
         Ok(Some(name)) if *asked == Congestion::Auto => format!("auto: {name}"),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// LoadGen's embedded file, which it reads together with a `user.conf`.
 pub const MLPERF_CONF: &str = "mlperf.conf";
 
-/// Fields for which `mlperf.conf` has placeholders; each user sets them.
+/// Fields whose values in `mlperf.conf` are placeholders: each user sets these fields.
 const RATES: [&str; 4] = [
     "server_target_qps",
     "offline_expected_qps",
@@ -145,8 +145,8 @@ impl Provenance {
         self.notes.iter().cloned().chain(beaten).collect()
     }
 
-    /// A note if a value of `mlperf.conf`, that is of the rules, is not in force. A `user.conf` may
-    /// replace it.
+    /// A note if a value of `mlperf.conf`, which states the rules, is not in force; no note if a
+    /// line of a `user.conf` or `audit.config` replaces the value.
     fn rule_beaten(&self, field: &str, given: &[GivenValue]) -> Option<String> {
         let last = given.last()?;
         let at = given.iter().position(|g| g.from == MLPERF_CONF)?;
@@ -210,9 +210,9 @@ pub fn text(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
         Value::Number(n) => match n.as_f64() {
-            // 800 instead of 800.0. A seed is an integer and keeps all its digits.
+            // Write 800, not 800.0. A seed is an integer and keeps all its digits.
             Some(f) if n.is_f64() && f.fract() == 0.0 && f.abs() < 1e15 => format!("{f:.0}"),
-            // 0.95 instead of LoadGen's 95 x 0.01.
+            // Write 0.95, not all digits of LoadGen's product 95 x 0.01.
             Some(f) if n.is_f64() && f.abs() < 1e3 => ((f * 1e12).round() / 1e12).to_string(),
             _ => n.to_string(),
         },

@@ -1,4 +1,4 @@
-//! Reads LoadGen's accuracy log one record at a time, since it may exceed memory.
+//! Reads LoadGen's accuracy log one record at a time, since the log may exceed memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Maximum length of a record in the file, in bytes; the file has two bytes per response byte.
+/// Maximum length of a record's line in bytes: two hexadecimal digits for each response byte.
 const RECORD_AT_MOST: u64 = 1 << 30;
 
 /// A defect of an accuracy log.
@@ -36,7 +36,7 @@ pub struct AccuracyRecord {
     pub token_count: Option<i64>,
 }
 
-/// A record's line. Hexadecimal text borrows from the line.
+/// The fields of a record's line; hexadecimal text borrows from the line.
 #[derive(Deserialize)]
 struct RecordLine<'a> {
     seq_id: u64,

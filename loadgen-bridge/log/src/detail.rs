@@ -3,7 +3,7 @@
 //! Before it issues a series of queries LoadGen writes a line (`generated_query_count`). An earlier
 //! line names the purpose of the series. `Starting accuracy mode` has one series for each set of
 //! samples that fits into memory, `Starting performance mode` one, and find-peak one for each tried
-//! rate. The log has no verdict on a rate: the rate that LoadGen tries next shows it.
+//! rate. The log has no verdict on a rate: the rate that LoadGen tries next shows the verdict.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -65,8 +65,8 @@ pub struct Detail {
     pub error_messages: Vec<String>,
     /// Texts of the first 20 warnings.
     pub warning_messages: Vec<String>,
-    /// Numbers, from 1, of LoadGen's lines that are not JSON. The official checker stops at the
-    /// first.
+    /// Line numbers, from 1, of LoadGen's lines that are not JSON. The official checker stops at
+    /// the first such line.
     pub unreadable: Vec<usize>,
 }
 
@@ -205,7 +205,7 @@ impl Detail {
         }
     }
 
-    /// Handles a message about the next series, which also judges the last rate.
+    /// Handles a message about the next series; find-peak's messages also judge the last rate.
     fn message(&mut self, text: &str, series: &mut Series) {
         let bounds = |text: &str| -> Option<(String, String)> {
             let (_, inside) = text.split_once('[')?;
@@ -240,12 +240,12 @@ impl Detail {
         }
     }
 
-    /// Judges the last rate: it kept the limit if it is now the lower bound.
+    /// Judges the last rate: the rate kept the limit if `low`, the new lower bound, is this rate.
     fn judge_rate(&mut self, low: &str, series: &Series) {
         self.judge(series.tried.as_deref() == Some(low));
     }
 
-    /// Sets the verdict of the last step, unless it is set.
+    /// Sets the verdict of the last step, unless the step has a verdict.
     fn judge(&mut self, good: bool) {
         if let Some(Phase {
             kind: PhaseKind::Step { met, .. },

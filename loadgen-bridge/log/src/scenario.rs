@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(i32)]
 pub enum Scenario {
-    /// One sample at a time, each after the last answer; the result is a percentile of the latency.
+    /// One sample at a time, after the previous answer; the result is a percentile of the latency.
     #[serde(
         alias = "single_stream",
         alias = "single-stream",
         alias = "singlestream"
     )]
     SingleStream = 0,
-    /// N samples at a time, each query after the last answer; the result is a percentile of the
+    /// N samples a query, each query after the previous answer; the result is a percentile of the
     /// query's latency.
     #[serde(alias = "multi_stream", alias = "multi-stream", alias = "multistream")]
     MultiStream = 1,
@@ -57,7 +57,7 @@ impl fmt::Display for Scenario {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(i32)]
 pub enum TestMode {
-    /// Accuracy, then performance.
+    /// An accuracy run, then a performance run.
     #[serde(alias = "submission_run", alias = "submission")]
     SubmissionRun = 0,
     /// Every sample once; LoadGen logs every response in the accuracy log.

@@ -1,7 +1,7 @@
 //! The slots of a local run, their samples, and the backlog.
 //!
-//! This backend does not use the dispatcher, whose NIC threads complete answers: here the thread
-//! that ran the batch completes them.
+//! This backend does not use the dispatcher, whose NIC threads complete samples: here the thread
+//! that ran a batch completes the batch's samples.
 
 use std::{
     sync::{
@@ -68,7 +68,7 @@ pub(super) struct LocalParts {
     pub inputs: Arc<Region>,
     pub slots: usize,
     pub output: usize,
-    /// When tokens are delivered before an answer's end.
+    /// The tokens of an answer to deliver before the answer's end.
     pub stream: Stream,
     pub completers: Completers,
     pub threads: usize,
@@ -106,7 +106,7 @@ struct LocalCounts {
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
     handed_over: AtomicU64,
-    /// First, second and third refusals of samples.
+    /// Numbers of first, of second and of third refusals of a sample.
     refused: [AtomicU64; 3],
 }
 
@@ -149,11 +149,11 @@ impl LocalBackend {
     }
 
     fn next_waiting(&self) -> Option<Sample> {
-        // Cheaper than `pop` on an empty backlog.
+        // On an empty backlog `is_empty` is cheaper than `pop`.
         (!self.backlog.is_empty()).then(|| self.backlog.pop())?
     }
 
-    /// Fills free slots from `direct` and then from the backlog, unless another thread does so.
+    /// Fills free slots from `direct` and then from the backlog, unless another thread fills them.
     ///
     /// An engine that answers inline re-enters through `respond`: the inner call does not get the
     /// token, and the outer call looks again.
@@ -218,7 +218,7 @@ impl LocalBackend {
         }
     }
 
-    /// Closes the grants of finished samples and completes them.
+    /// Closes the grants of finished samples and completes the samples.
     fn answer(&self, cell: &mut CompleterCell, finished: &[Finished]) {
         let CompleterCell { completer, seen } = cell;
         let now = now_ns();
@@ -227,7 +227,7 @@ impl LocalBackend {
             let taken = self.grants.take(imm).is_ok();
             match self.tracker.arrived(imm.slot()).filter(|_| taken) {
                 Some(in_flight) => seen.push((in_flight, *f)),
-                // Swept after an abort.
+                // The sample was swept after an abort.
                 None => {
                     self.counts.late.fetch_add(1, Ordering::Relaxed);
                 }
@@ -262,7 +262,7 @@ impl LocalBackend {
             .completed
             .fetch_add(seen.len() as u64, Ordering::Release);
         for (in_flight, f) in seen.drain(..) {
-            // Read the times before the slot is free and its next answer begins.
+            // Read the times before the slot is free for another answer.
             let times = self.part_times.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
             if let Some(recorder) = completer.recorder(times.issued_ns) {
@@ -272,8 +272,8 @@ impl LocalBackend {
         completer.tick(done);
     }
 
-    /// Hands a part over. The held cell keeps its sample in flight: the sweep waits for the last
-    /// cell.
+    /// Hands a part to the completer. The sample stays in flight meanwhile: the sweep waits for
+    /// every cell, and the caller holds one.
     fn hand_over(&self, cell: &mut CompleterCell, part: &Part) {
         let slot = Imm::from_bits(part.ticket as u32).slot();
         let Some(in_flight) = self.tracker.arrived(slot) else {
@@ -306,8 +306,8 @@ impl LocalBackend {
         cell.completer.parts(&mut std::iter::once(part));
     }
 
-    /// Takes every cell, which stops all completions; gives up on a thread that does not return its
-    /// cell within [`COMPLETING`].
+    /// Takes every cell, which stops all completions. Leaves out a cell that a thread still holds
+    /// after [`COMPLETING`].
     // The queue holds boxes.
     #[allow(clippy::vec_box)]
     fn take_cells(&self) -> Vec<Box<CompleterCell>> {
@@ -397,7 +397,7 @@ impl Backend for LocalBackend {
         self.counts.completed.load(Ordering::Acquire)
     }
 
-    /// Stops the supply of the engine; answers of samples in the engine count as late.
+    /// Stops issuing to the engine. Answers that the engine still gives count as late.
     fn abort(&self, _cause: &str) {
         self.aborted.store(true, Ordering::SeqCst);
         self.empty_backlog();
@@ -406,13 +406,13 @@ impl Backend for LocalBackend {
     fn finish(&self) -> SystemRecord {
         let patience = if self.aborted() { STOP_ABORTED } else { STOP };
         let pipelines = &self.parts.pipelines;
-        // Samples in slots still run. After a good run no sample is left.
+        // Complete the backlog empty; samples in slots still run. After a good run none is left.
         self.abort("");
         // Wait for a thread that is making an arrival.
         self.pump.exclusive(|_| ());
         let stopped = pipelines.stop(patience);
         self.empty_backlog();
-        // Before the sweep, so that no part of a swept sample is handed over.
+        // Take the cells before the sweep, so that no thread hands a swept sample's part over.
         let cells = self.take_cells();
         self.tracker.sweep(|f| self.complete_empty(&[f.sample]));
         // Dropping a completer delivers its records.

@@ -1,5 +1,5 @@
-//! `--local`: LoadGen, data set and engine in one process. There is no network, and only the engine
-//! copies inputs: the baseline for the same engine over the division's network.
+//! `--local`: LoadGen, data set and engine in one process, without a network. Only the engine
+//! copies inputs. Such a run is the baseline for a run over the network with the same engine.
 //!
 //! ```text
 //! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
@@ -8,7 +8,7 @@
 //!
 //! Single tokens go to the completer in parts, as over the network. Slots and backlog are the
 //! dispatcher's types, so both backends account for a sample alike. An arrival's input is in the
-//! QSL's memory, its output in a slot of this backend.
+//! QSL's memory; the output is in a slot of this backend.
 
 mod backend;
 mod part_times;
@@ -40,8 +40,8 @@ use backend::{LocalParts, stride};
 /// Memory for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
 
-/// Number of completers, and of live counters, of a local run: one per engine thread, and one for
-/// the issuing thread.
+/// Number of completers, and of live counters, of a local run: one for each engine thread and one
+/// for the issuing thread.
 pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
@@ -62,7 +62,7 @@ fn failed(error: impl Display) -> anyhow::Error {
     anyhow!("--local: {error}")
 }
 
-/// Creates the engine and loads the model without running it. Returns a description.
+/// Creates the engine and loads the model, but does not run the model. Returns a description.
 pub fn check(config: &FrontendConfig) -> Result<String> {
     let (cfg, params) = engine_of(config)?;
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
@@ -70,8 +70,8 @@ pub fn check(config: &FrontendConfig) -> Result<String> {
     Ok(params.describe())
 }
 
-/// Creates the engine, loads the model and warms it up. `stream` selects the parts of an answer
-/// delivered before its end, for an engine with single tokens.
+/// Creates the engine, loads the model and warms up. For an engine with single tokens, `stream`
+/// selects the parts of an answer to deliver before the answer's end.
 pub fn start(
     config: &FrontendConfig,
     inputs: Arc<Region>,
@@ -98,11 +98,11 @@ pub fn start(
     options.queue = slots;
     let lost = verdict.clone();
     let pipelines = Pipelines::start(engines, &options, move |error| {
-        // Errors during creation and warm-up are returned, not reported here.
+        // Only errors after the start: errors of creation and warm-up are return values.
         lost.fail(ExitCode::Lost, format!("engine: {error}"));
     })
     .map_err(failed)?;
-    // After the start: the engine learns some of this information as it starts.
+    // Ask after the start: the engine learns some of this information during the start.
     let info = engine_info(engine.as_ref(), &hashed);
     if let Some(w) = pipelines.warm_up() {
         let (cold, warm) = (w.cold_us, w.warm_us);

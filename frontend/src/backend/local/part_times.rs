@@ -63,7 +63,7 @@ impl PartTimes {
                     m.after_us.load(Relaxed),
                 )
             });
-        // A repeated sample may have begun before, when its first token was reported.
+        // The first token of a sample sent again may have been reported before the repeat.
         let first_ns = match in_flight.sample.first {
             Some(first) if first.at_ns.get() < in_flight.posted_ns => first.at_ns.get(),
             _ => first_ns,

@@ -98,8 +98,8 @@ impl PlannedAccelerator {
     }
 }
 
-/// Returns this machine's source address towards `to`. Connecting a datagram socket sends nothing;
-/// it only queries the routing table.
+/// Returns this machine's source address towards `to`. Connecting a datagram socket sends nothing:
+/// the kernel only looks up the route.
 fn route(to: SocketAddr) -> std::io::Result<IpAddr> {
     let any: SocketAddr = match to {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),

@@ -12,10 +12,10 @@ use qdl::control::Key;
 
 use super::Result;
 
-/// Suffix of a file's name until the file is checked.
+/// Suffix of a written file's name until `init` has checked the file.
 const UNTRIED: &str = ".untried";
 
-/// Files under temporary names until they are checked. Dropping this removes the files that are not
+/// Files under temporary names until they are checked. A drop removes the files that were not
 /// kept.
 pub(super) struct Staged {
     folder: PathBuf,
@@ -43,7 +43,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Returns a file's temporary path, in the same folder, so that relative paths in it are valid.
+    /// Returns a file's temporary path, in the final folder: relative paths in the file are valid.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}{UNTRIED}"))
     }
@@ -72,8 +72,8 @@ impl Drop for Staged {
     }
 }
 
-/// A file's path for a configuration in `folder`: relative if the file is inside, so that both can
-/// move together. Does not follow links, because related files lie beside the link.
+/// A file's path for a configuration in `folder`: relative if the file is inside, so that folder
+/// and file can move together. Does not follow links, because related files lie beside the link.
 pub(super) fn named_from(folder: &Path, file: &Path) -> String {
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let file = whole(file);

@@ -4,9 +4,9 @@
 //! * `yaml` - the text of the files
 //! * `files` - paths in the files, and writing all or none
 //!
-//! The content comes from the code of a run: the engine reads the model's tensors, and `--check`
-//! verifies the data with the written files. So `init` cannot disagree with a run, and leaves no
-//! files behind that would not run.
+//! `init` uses the code of a run: the engine reads the model's tensors, and `--check` verifies the
+//! data with the written files. So `init` cannot disagree with a run, and leaves no files behind
+//! that would not run.
 
 mod addresses;
 mod files;
@@ -129,7 +129,7 @@ fn init(args: &InitArgs) -> Result<String> {
     let text = write(args);
     if text.is_err() {
         for folder in missing {
-            // Fails for a folder with a file in it, such as a token.
+            // Ignore the error: the folder may hold a file, such as a token.
             let _ = fs::remove_dir(folder);
         }
     }
@@ -188,7 +188,7 @@ fn write(args: &InitArgs) -> Result<String> {
         args,
         loaded: loaded(&args.samples, engine.model().max_input_bytes()),
         slots: yaml::slots(engine.model()),
-        // Half of the cores are for LoadGen and the network.
+        // Leave half of the cores to LoadGen and the network.
         fixed_batch: engine.fixed_batch(),
         data: engine::onnx_data_files(&args.model),
         intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
@@ -234,14 +234,14 @@ fn write(args: &InitArgs) -> Result<String> {
     Ok(text)
 }
 
-/// Checks the files: the frontend's with `--check`, the accelerators' as far as possible here.
-/// Their model is the one just opened. Returns the number of samples.
+/// Checks the files: the frontend's with `--check`, the accelerators' as far as possible on this
+/// machine. `init` has opened their model already. Returns the number of samples.
 fn check(staged: &Staged, addresses: &InitAddresses) -> Result<usize> {
     for at in &addresses.accelerators {
         let path = staged.path(&at.file);
         match at.is_here {
             true => drop(config::load_accelerator(&path)?),
-            // The files that it names are for another machine.
+            // Parse only: the paths in this configuration are for another machine.
             false => {
                 let text = fs::read_to_string(&path)?;
                 config::parse_accelerator(&text, &at.file, Path::new(""))?;
@@ -257,7 +257,7 @@ fn check(staged: &Staged, addresses: &InitAddresses) -> Result<usize> {
     Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
 }
 
-/// Describes which of several outputs names the class, and the flags for the others; empty for one.
+/// Describes which of several outputs names the class, and the flags for others; empty for one.
 fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
     let mut outputs: Vec<_> = model.outputs().collect();
     let at = outputs.iter().position(|o| Some(&*o.name) == chosen);
@@ -279,7 +279,7 @@ fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
     format!("class    {}, {which}\n", names_the_class(own))
 }
 
-/// Parses a type of labels by its name in a configuration.
+/// Parses the name of a label type, as in a configuration.
 fn dtype(text: &str) -> std::result::Result<DType, String> {
     serde_json::from_value(text.into()).map_err(|_| {
         "it is one of u8, i8, i32, i64, f16, bf16, f32; labels of u32 or u64 are those of i32 or \

@@ -1,4 +1,4 @@
-//! The text of both files, with comments on the keys that users change.
+//! The text of both configurations, with comments on the keys that users change.
 
 use std::path::{Path, PathBuf};
 
@@ -17,28 +17,28 @@ use super::{
     files::named_from,
 };
 
-/// Accelerator budget without `memory_mib`, in bytes; smaller slots need no key.
+/// Bytes for slots on an accelerator without the key `memory_mib`.
 const BUDGET: usize = 4096 << 20;
 /// Maximum batch of a model with dynamic batch.
 const BATCH: usize = 64;
-/// Column of the comments.
+/// Column at which the comments in the files begin.
 const COMMENT: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(super) struct InitValues<'a> {
     pub args: &'a InitArgs,
-    /// The output that names the class comes first.
+    /// The model, with the output that names the class first.
     pub model: ModelSpec,
     /// Number of samples to load at a time, if not all fit.
     pub loaded: Option<u64>,
-    /// Slots of the only connection, if the usual number does not fit.
+    /// Number of slots of a single connection, if the usual number does not fit ([`slots`]).
     pub slots: Option<usize>,
     pub intra_threads: usize,
     pub fixed_batch: Option<usize>,
     pub data: Vec<PathBuf>,
 }
 
-/// The model with the output first that names the class, which is `class`.
+/// Moves the output named `class` to the front. Errors if the model has no such output.
 pub(super) fn with_class_first(model: &ModelSpec, class: Option<&str>) -> Result<ModelSpec> {
     let mut outputs: Vec<_> = model.outputs().cloned().collect();
     if let Some(class) = class {
@@ -58,7 +58,7 @@ pub(super) fn with_class_first(model: &ModelSpec, class: Option<&str>) -> Result
     })
 }
 
-/// The values of both templates that are of the model alone.
+/// Those values of the two templates that depend on the model alone.
 fn of_model(model: &ModelSpec) -> Vec<(&'static str, String)> {
     let list = |tensors: &[TensorSpec]| {
         let items = tensors.iter().map(|t| format!("    - {}", tensor(t)));
@@ -80,7 +80,7 @@ fn tensor(t: &TensorSpec) -> String {
     format!("{{name: {name}, dtype: {}, shape: {:?}}}", t.dtype, t.shape)
 }
 
-/// Slots of one connection, if the usual number on two connections exceeds the budget.
+/// Number of slots for a single connection, if the usual number exceeds [`BUDGET`].
 pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
     let request = request_stride(model)?;
     let response = response_stride(model)?;
@@ -122,7 +122,7 @@ pub(super) fn frontend(plan: &InitValues<'_>, addresses: &InitAddresses, folder:
     fill_template(include_str!("templates/frontend.yaml"), COMMENT, &values)
 }
 
-/// Returns an accelerator's file, for `folder` or an equivalent folder on its machine.
+/// Returns the configuration of accelerator `at`, for `folder` or the like on another machine.
 pub(super) fn accelerator(
     plan: &InitValues<'_>,
     at: &PlannedAccelerator,
@@ -131,7 +131,7 @@ pub(super) fn accelerator(
 ) -> String {
     let model_file = match at.is_here {
         true => named_from(folder, &plan.args.model),
-        // The model file is copied beside the configuration.
+        // The user copies the model file into the folder of the configuration.
         false => {
             let name = plan.args.model.file_name().unwrap_or_default();
             name.to_string_lossy().into_owned()

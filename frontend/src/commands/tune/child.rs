@@ -1,4 +1,4 @@
-//! A trial is a run of this program as a child process: LoadGen runs once in a process.
+//! Runs a trial: `frontend` as a child process, because LoadGen runs only once in a process.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use tune::{Halt, RateKind, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
 use super::{args::TuneArgs, yaml::Yaml};
 use crate::run::{check::SERVER_QUERIES, interrupt};
 
-/// The interval between two looks at a child.
+/// The interval between two checks whether the child has ended.
 const TICK: Duration = Duration::from_millis(10);
 /// The time that an interrupted run has to end.
 const GRACE: Duration = Duration::from_secs(15);
@@ -25,10 +25,10 @@ const SEEDS: [(&str, u64); 3] = [
     ("sample_index_rng_seed", 0x1d),
     ("schedule_rng_seed", 0x5c),
 ];
-/// With more of its bound used than this, a trial is lengthened to [`MOST_QUERIES`] at most: its
-/// percentile is so near the bound that early stopping may ask for any number.
+/// Ratio of measured percentile to bound above which a trial is lengthened only if [`MOST_QUERIES`]
+/// suffice: so near the bound, early stopping may ask for any number of queries.
 const CLOSE: f64 = 0.8;
-/// Queries of a lengthened trial near its bound.
+/// Maximum number of queries of a lengthened trial whose percentile is near the bound.
 const MOST_QUERIES: u64 = 8 * SERVER_QUERIES;
 
 pub struct Runner<'a> {
@@ -50,7 +50,7 @@ impl TrialRunner for Runner<'_> {
         if interrupt::requested().is_some() {
             return Err(Halt::Interrupted);
         }
-        // Exit code 2 is a configuration that does not run: the session goes on without the value.
+        // Exit code 2 means that the configuration does not run: the session drops the key's value.
         let refuses = |(status, _): &(ExitStatus, String)| status.code() == Some(2);
         let is_refused =
             !setting.full && !setting.knobs.is_empty() && ended.as_ref().is_ok_and(refuses);
@@ -76,7 +76,7 @@ impl TrialRunner for Runner<'_> {
 }
 
 impl Runner<'_> {
-    /// Runs a trial; returns its standard error.
+    /// Runs a trial; returns the child's exit status and standard error.
     fn child(&self, folder: &Path, setting: &TrialSetting) -> Result<(ExitStatus, String)> {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let mut yaml = self.yaml.clone();
@@ -122,8 +122,8 @@ impl Runner<'_> {
             match asked {
                 None if interrupt::requested().is_some() => {
                     let id = libc::pid_t::try_from(child.id())?;
-                    // SAFETY: a child that has not been waited for keeps its id. From a terminal
-                    // it may have the signal already; a repeat changes nothing.
+                    // SAFETY: a child that has not been waited for keeps its id. A terminal may
+                    // have sent the child a signal already; the repeat changes nothing.
                     unsafe { libc::kill(id, libc::SIGTERM) };
                     asked = Some(Instant::now());
                 }
@@ -157,7 +157,7 @@ impl Runner<'_> {
     }
 }
 
-/// A trial's record, from its run's.
+/// Converts the record of a run into the record of a trial.
 fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
     let loadgen = run.loadgen.as_ref();
     let loadgen = loadgen.context("LoadGen did not judge it")?;
@@ -168,7 +168,7 @@ fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<Tria
         if let (true, Some(was)) = (limit.at_most, limit.was) {
             limits.push(TrialLimit { name, was, bound });
         } else if name == "duration" && kind == RateKind::MultiStream && !limit.met {
-            // LoadGen makes MultiStream's queries beforehand: they were too few for the duration.
+            // LoadGen makes MultiStream's queries beforehand, and made too few for the duration.
             let (queries, was) = (loadgen.queries.unwrap_or(0) as f64, run.duration_s * 1e6);
             longer = Some((1.1 * queries * bound / was.max(1.0)) as u64);
         }

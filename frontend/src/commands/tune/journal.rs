@@ -1,5 +1,5 @@
-//! The journal of a session: a line of JSON for each trial. A session that starts again takes
-//! their records from it, and runs what follows.
+//! The journal of a session: a line of JSON for each trial. A session that starts again reads
+//! the records of its past trials from the journal, and runs only the further trials.
 
 use std::{
     collections::VecDeque,
@@ -12,11 +12,11 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tune::{FinishedTrial, Halt, TrialRecord, TrialRunner, TrialSetting};
 
-/// A journal, and the system of the trials that it lacks.
+/// A journal, and the system that runs the trials missing in the journal.
 pub struct Journal<'a> {
     file: File,
     past: VecDeque<FinishedTrial>,
-    /// Full runs: with a larger budget, trials come before the next one.
+    /// Past full runs. With a larger budget, further trials come before the full run.
     full: VecDeque<FinishedTrial>,
     system: &'a mut dyn TrialRunner,
     trials: usize,
@@ -25,7 +25,7 @@ pub struct Journal<'a> {
 }
 
 impl<'a> Journal<'a> {
-    /// Opens the journal of the session that `head` describes. Errors if it is another session's.
+    /// Opens the journal of the session that `head` describes. Errors if the file is another's.
     pub fn open(
         path: &Path,
         head: &Value,
@@ -36,7 +36,7 @@ impl<'a> Journal<'a> {
         let file = OpenOptions::new().create(true).append(true).open(path);
         let file = file.with_context(at)?;
         let text = fs::read_to_string(path).with_context(at)?;
-        // A line without an end was being written when the session was interrupted.
+        // Drop a line without an end: the session was interrupted while it wrote that line.
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
         file.set_len(whole.len() as u64).with_context(at)?;
         let mut trials = VecDeque::new();

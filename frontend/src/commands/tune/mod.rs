@@ -1,7 +1,7 @@
-//! `qdl tune`: the highest rate that is VALID, and the settings for it.
+//! `qdl tune`: finds the highest rate at which runs are VALID, and the settings for that rate.
 //!
-//! * `args` - its command line
-//! * `child` - a trial: a run of this program, and its summary
+//! * `args` - the command line
+//! * `child` - a trial: a run of `frontend`, and the run's summary
 //! * `yaml` - the configuration of a trial
 //! * `journal` - the trials on disk
 //!
@@ -28,10 +28,10 @@ use crate::{
     settings,
 };
 
-/// Minimum number of queries for MultiStream's early stopping, at its percentile of 99.
+/// Minimum number of queries for MultiStream's early stopping, at a percentile of 99.
 const MULTI_STREAM_QUERIES: u64 = 662;
 
-/// Runs the command; `quiet` writes the result only to its folder.
+/// Runs the command. With `quiet`, the result goes only to the folder of `--output`.
 pub fn command(args: &TuneArgs, quiet: bool) -> ExitCode {
     tune(args, quiet).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -46,7 +46,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let device = config.nics.iter().any(|n| n.is_ib());
     let plan = plan(args, kind, key, device, &yaml)?;
     fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
-    // A session may continue with another budget.
+    // Leave the budget out: a session may continue with another budget.
     let mut same = plan.clone();
     same.budget_s = 0.0;
     let head = json!({
@@ -93,7 +93,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     })
 }
 
-/// The search, and the field of LoadGen's settings that holds its rate.
+/// The kind of rate to search, and the field of LoadGen's settings that holds the rate.
 fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(RateKind, &'static str)> {
     let written = config.loadgen.scenario.map(settings::scenario);
     let (kind, key) = match args.scenario.or(written) {
@@ -154,15 +154,15 @@ fn plan(
     })
 }
 
-/// A key of the built-in list, its default, and its values.
+/// A key of the built-in list, the key's default, and the values to try.
 type Candidate<'a> = (&'a str, &'a str, &'a str);
 
 const SLOTS: Candidate<'_> = ("nics[].slots", "auto", "auto,32,128,512");
 const CONNECTIONS: Candidate<'_> = ("nics[].connections", "auto", "auto,1,2,4");
-/// A NIC with `device` has queue pairs for connections.
+/// Key to try for a NIC with `device`, which has queue pairs instead of connections.
 const QUEUE_PAIRS: Candidate<'_> = ("nics[].queue_pairs", "4", "1,4,8");
 const THREADS: Candidate<'_> = ("nic_threads", "auto", "auto,1,2,4");
-/// For an engine in this process.
+/// Key to try with `--local`, which runs the engine in this process.
 const BATCH: Candidate<'_> = ("engine.max_batch", "1", "1,8,32,128");
 
 fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
@@ -193,7 +193,7 @@ fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
         .collect())
 }
 
-/// The change to the configuration, line by line; writes `tuned.yaml`.
+/// Writes `tuned.yaml`. Returns the change to the configuration, line by line.
 fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: &Yaml) -> Result<Vec<String>> {
     let Some(rate) = session.found() else {
         return Ok(Vec::new());

@@ -1,7 +1,7 @@
 //! The configuration of a trial: the user's, with some keys changed.
 //!
-//! It is written as JSON, which is YAML. Comments are lost: the user's file stays as it is, and
-//! the page has the change line by line.
+//! The trial's file is JSON, which is YAML, without the user's comments. The user's file stays as
+//! it is; the result page shows the change line by line.
 
 use std::{fs, path::Path};
 
@@ -21,7 +21,7 @@ impl Yaml {
         Ok(Yaml(value.with_context(|| path.display().to_string())?))
     }
 
-    /// The value of a key; of `nics[].slots` the first entry's.
+    /// The value of a key. A key such as `nics[].slots` gives the value in the list's first entry.
     pub fn get(&self, key: &str) -> Option<String> {
         let path = format!("/{}", key.replace("[]", "/0").replace('.', "/"));
         self.0.pointer(&path).map(|value| match value {
@@ -30,7 +30,7 @@ impl Yaml {
         })
     }
 
-    /// Sets a key; `nics[].slots` in every entry.
+    /// Sets a key. A key such as `nics[].slots` is set in every entry of the list.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
         let Some((list, rest)) = key.split_once("[].") else {

@@ -13,8 +13,8 @@ use super::{Array, Arrays, ElementBytes, Selector, header::Header};
 /// Suffix that NumPy adds to each array's name.
 const END: &str = ".npy";
 
-/// Returns the arrays of an archive that `select` chooses; others are not read. Returns `None`
-/// if no file in it is an array, so that it is no `.npz`.
+/// Reads only the arrays of an archive that `select` chooses. Returns `None` if no file in the
+/// archive is an array: then the archive is no `.npz`.
 pub(super) fn arrays(file: &File, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let again = || file.try_clone().map_err(|e| e.to_string());
     let odd = |e: zip::result::ZipError| format!("it is a broken zip archive ({e})");
@@ -42,7 +42,7 @@ pub(super) fn arrays(file: &File, select: Selector<'_>) -> Result<Option<Arrays>
         let bytes = match (entry.compression(), entry.data_start()) {
             (CompressionMethod::Stored, Some(at)) => ElementBytes::File(again()?, at + own),
             _ => {
-                // Grows with the data: the size in the archive may be wrong.
+                // Let the buffer grow with the data: the size in the archive may be wrong.
                 let mut bytes = Vec::new();
                 let read = entry.take(size).read_to_end(&mut bytes);
                 read.map_err(|e| refuse(format!("it cannot be unpacked: {e}")))?;

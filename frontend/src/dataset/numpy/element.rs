@@ -86,8 +86,8 @@ impl Element {
         (self.letter, self.bytes) == (other.letter, other.bytes)
     }
 
-    /// Returns NumPy's name of `dtype` if `astype` converts these numbers to it without change,
-    /// except for rounding.
+    /// Returns NumPy's name of `dtype` if NumPy's `astype` converts numbers of this type to `dtype`
+    /// without change, except for rounding.
     pub fn cast(self, dtype: DType) -> Option<String> {
         let other = Element::from(dtype);
         let keeps = match other.letter {
@@ -128,8 +128,8 @@ impl Element {
         ((bits << unused) as i64) >> unused
     }
 
-    /// Returns the whole number of these bytes; else the number that is not whole, or does not fit
-    /// in 64 bits.
+    /// Returns these bytes as a whole number. The error is their number, if not whole or if too
+    /// large for 64 bits.
     pub fn whole(self, bytes: &[u8]) -> Result<i64, f64> {
         let bits = self.bits(bytes);
         match self.letter {
@@ -143,7 +143,7 @@ impl Element {
         }
     }
 
-    /// Returns the whole numbers of a file with such elements.
+    /// Returns the whole numbers in `bytes`, whose elements have this type.
     pub fn whole_numbers(self, bytes: &[u8]) -> Result<Vec<i64>, String> {
         let each = bytes.chunks_exact(self.bytes).enumerate();
         each.map(|(i, b)| {

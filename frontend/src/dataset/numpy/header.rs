@@ -25,7 +25,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads the header of a file of `size` bytes; returns it with its length in bytes.
+    /// Reads the header of a file of `size` bytes; returns header and header length in bytes.
     pub fn read(from: &mut impl Read, size: u64) -> Result<(Self, u64), String> {
         let cut = |e: std::io::Error| format!("its header cannot be read: {e}");
         let mut begin = [0; 8];
@@ -88,7 +88,7 @@ impl Header {
     }
 }
 
-/// The dictionary with its three keys.
+/// The header's dictionary; a dictionary with other keys is refused.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Dictionary {

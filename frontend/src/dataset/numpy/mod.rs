@@ -5,7 +5,7 @@
 //! * `archive` - the arrays of a `.npz`
 //! * `element` - numbers of NumPy files and of raw files
 //!
-//! No file is executed: an array of Python objects is a pickle, and is refused unread.
+//! The reader executes no file: it refuses an array of Python objects, which is a pickle, unread.
 
 mod archive;
 mod element;
@@ -18,7 +18,7 @@ use self::header::Header;
 
 #[derive(Debug)]
 enum ElementBytes {
-    /// In a file, from this offset.
+    /// In a file, from this byte offset on.
     File(File, u64),
     Memory(Box<[u8]>),
 }
@@ -73,7 +73,7 @@ impl Array {
 
     /// Reads elements into `to`, from byte `at` of the elements.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        // Another array may follow in the same file.
+        // Stop at this array's end: another array may follow in the same file.
         let end = at.checked_add(to.len() as u64);
         if end.is_none_or(|end| self.header.bytes().is_none_or(|own| end > own)) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -109,16 +109,16 @@ impl Array {
 #[derive(Debug)]
 pub struct Arrays {
     pub opened: Vec<Array>,
-    /// Empty for a `.npy`.
+    /// Names of all arrays in the file; empty for a `.npy`.
     pub names: Vec<String>,
 }
 
-/// Selects an array of an archive, by its name among the names of all arrays.
+/// Whether to read an array of an archive: from its name and the names of all arrays.
 pub type Selector<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
 
 /// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `select`
-/// chooses. With `any`, files of other formats are accepted as raw bytes, because samples may be
-/// files, such as images.
+/// chooses. With `any`, a file of a known format such as PNG counts as raw bytes too: a sample may
+/// be an image file.
 pub fn open(path: &Path, any: bool, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut begin = [0; 8];
