@@ -214,7 +214,7 @@ impl Bench {
                     unreachable!("both regions were made for this many");
                 };
                 let (len, origin) = (sample as u32, self.origin.clone());
-                // SAFETY: both regions outlive the batch's samples: `run` clears the batch before the
+                // SAFETY: both regions outlive the batch's samples, which `run` clears before the
                 // next `fill`. Every sample of the batch has its own output.
                 unsafe { Arrival::new(input, len, output, stride as u32, i as u64, 0, origin) }
                     .on_device(on_gpu)
@@ -257,8 +257,8 @@ fn wait_until(at: Instant) {
     }
 }
 
-/// Fills `to` with random bytes; integers are 0 or 1, valid indices for every table of a model.
-/// All zeros would run faster than real samples.
+/// Fills `to`: elements of one byte are random, wider ones 0 or 1, an index that every table of a
+/// model has. All zeros would run faster than real samples.
 fn fill(model: &ModelSpec, to: &mut [u8], seed: usize) {
     let mut x = 0x9E37_79B9_7F4A_7C15_u64 ^ ((seed as u64 + 1) << 32);
     let mut next = move || {

@@ -158,7 +158,7 @@ impl Connection {
         self.head < self.iov.len()
     }
 
-    /// Sends the queued messages with one `sendmsg`, or with several if the socket takes only a part.
+    /// Sends the queued messages with one `sendmsg`, or several if the socket takes only a part.
     fn send(&mut self) -> Result<()> {
         while self.pending() {
             let msg = message(&mut self.iov[self.head..]);
