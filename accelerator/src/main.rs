@@ -20,7 +20,7 @@ const OK: u8 = 0;
 const SETUP: u8 = 2;
 /// The engine failed during a run.
 const ENGINE: u8 = 3;
-/// The counts of frontend and accelerator for a session differ.
+/// After a session, the accelerator's counts contradict each other.
 const MISMATCH: u8 = 4;
 
 /// The exit codes in `--help`; a test compares this text with the manual.
