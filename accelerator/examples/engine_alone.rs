@@ -1,16 +1,15 @@
-//! An engine by itself: as many threads as it has workers, each running one batch after the other
-//! from memory that is registered with it. What the pipeline, LoadGen and a network add can be
-//! compared with it.
+//! Measures an engine alone, as a baseline for the pipeline, LoadGen and a network. Each worker
+//! thread runs one batch after the other, from memory that is registered with the engine.
 //!
 //! ```text
 //! cargo run --release -p accelerator --example engine_alone -- CONFIG [SECONDS [SIZE...]]
 //! ```
 //!
-//! CONFIG is an accelerator's. SIZE is a batch size as `[gpu:]SIZE[/STEP][@US]`, `max_batch`
-//! without any. With `gpu:` the slots are in the GPU's own memory, with `/STEP` a batch takes every
-//! STEPth slot, with `@US` no batch begins sooner than so many microseconds after the one before
-//! it. One line of JSON for each size: `answers` is a hash of the answers, equal wherever the slots
-//! are.
+//! CONFIG is an accelerator's configuration. Each SIZE is `[gpu:]SIZE[/STEP][@US]`, by default
+//! `max_batch`. With `gpu:`, the slots are in GPU memory. With `/STEP`, a batch takes every STEPth
+//! slot. With `@US`, a batch begins at least US microseconds after the previous one. The program
+//! prints one line of JSON for each size. Its `answers` are one hash per worker; they do not depend
+//! on where the slots are.
 
 use std::{
     process::ExitCode,
@@ -36,7 +35,7 @@ use record::GpuRecord;
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Batches' worth of samples that each worker goes through in turn.
+/// Number of different batches that each worker runs in turn.
 const ROTATE: usize = 3;
 
 struct NoFrontend;
@@ -47,10 +46,10 @@ impl Origin for NoFrontend {
     fn refuse(&self, _: u64, _: &str) {}
 }
 
-/// One measurement.
+/// One measurement: a parsed SIZE argument.
 struct Measurement {
     size: usize,
-    /// Slots from one sample of a batch to the next.
+    /// Distance between two samples of a batch, in slots.
     step: usize,
     on_gpu: bool,
     apart: Duration,
@@ -157,7 +156,7 @@ fn measure(
     Ok(())
 }
 
-/// A worker, and the slots of its samples.
+/// A worker, and the input and output slots of its samples.
 struct Bench {
     worker: Box<dyn Worker>,
     batch: Batch,
@@ -166,10 +165,10 @@ struct Bench {
     origin: Arc<dyn Origin>,
     size: usize,
     step: usize,
-    /// Bytes of a sample, and from one output to the next.
+    /// Bytes of a sample; `stride` is the distance of two outputs in bytes.
     sample: usize,
     stride: usize,
-    /// The size of every sample, if all have the same.
+    /// Bytes of every sample, if the model has a fixed input size.
     fixed: Option<usize>,
 }
 
@@ -215,8 +214,8 @@ impl Bench {
                     unreachable!("both regions were made for this many");
                 };
                 let (len, origin) = (sample as u32, self.origin.clone());
-                // SAFETY: both regions outlive the batch, which is emptied before the next is
-                // filled; every sample has its own output.
+                // SAFETY: both regions outlive the batch's samples, which `run` clears before the
+                // next `fill`. Every sample of the batch has its own output.
                 unsafe { Arrival::new(input, len, output, stride as u32, i as u64, 0, origin) }
                     .on_device(on_gpu)
             }));
@@ -229,13 +228,13 @@ impl Bench {
         Ok(())
     }
 
-    /// A hash of the answers to all samples.
+    /// Runs every batch once; returns a hash of all answers.
     fn answers(&mut self) -> anyhow::Result<u64> {
         let mut hashes = Vec::new();
         for turn in 0..ROTATE {
             self.fill(turn);
             self.run()?;
-            // SAFETY: the batch is done.
+            // SAFETY: the batch is done, so nothing writes the outputs.
             let bytes = unsafe { self.outputs.bytes(0, self.outputs.len()) }?;
             hashes.extend_from_slice(&xxh3_64(bytes).to_le_bytes());
         }
@@ -243,7 +242,7 @@ impl Bench {
     }
 }
 
-/// When the next batch begins: now, or so long after the one before it.
+/// Reserves the next begin time: now, or `apart` after the previous batch of any worker.
 fn begin(next: &Mutex<Instant>, apart: Duration) -> Instant {
     let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
     let at = Instant::now().max(*next);
@@ -251,15 +250,15 @@ fn begin(next: &Mutex<Instant>, apart: Duration) -> Instant {
     at
 }
 
-/// Awake, as a sleep would be late.
+/// Spins until `at`: a sleep would end late.
 fn wait_until(at: Instant) {
     while Instant::now() < at {
         std::hint::spin_loop();
     }
 }
 
-/// Random bytes; where elements are integers, zeros and ones, which every table of a model has.
-/// Zeros alone would run faster than samples do.
+/// Fills `to`: elements of one byte are random, wider ones 0 or 1, an index that every table of a
+/// model has. All zeros would run faster than real samples.
 fn fill(model: &ModelSpec, to: &mut [u8], seed: usize) {
     let mut x = 0x9E37_79B9_7F4A_7C15_u64 ^ ((seed as u64 + 1) << 32);
     let mut next = move || {

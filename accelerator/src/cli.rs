@@ -30,7 +30,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// True if output to `stream` is coloured.
+    /// True if the program colours its output to `stream`.
     pub fn colors(&self, stream: &impl io::IsTerminal) -> bool {
         let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
         match self.color {
@@ -43,7 +43,7 @@ impl Screen {
         }
     }
 
-    /// Starts the log on standard error; without a flag, `plain` is the least severe level shown.
+    /// Starts the log on standard error; without a flag, it shows `plain` and more severe levels.
     pub fn log(&self, plain: Level) {
         let level = match (self.quiet, self.verbose) {
             (true, _) => Level::ERROR,
@@ -60,24 +60,24 @@ impl Screen {
     }
 }
 
-/// The version of these programs and the commit of the build.
+/// The version of the programs, with the commit of the build.
 pub fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(|| qdl::run::version(option_env!("QDL_HEAD")))
 }
 
-/// The command `name` with the arguments of `A`.
+/// Makes a command called `name` with the arguments of `A`.
 pub fn command<A: CommandFactory>(name: &'static str) -> Command {
     A::command().name(name)
 }
 
-/// The arguments of a command that [`command`] made; ends the process if they are invalid.
+/// The parsed arguments of a command that [`command`] made; ends the process if invalid.
 pub fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> A {
     A::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Parses the command line of `program`; ends the process with exit code 2 if it is invalid. A flag
-/// of a run before a subcommand is invalid.
+/// Parses the command line of `program`; ends the process with exit code 2 if it is invalid. Flags
+/// of `program` that are not global may not precede a subcommand.
 pub fn parse(program: &Command) -> ArgMatches {
     let mut program = program.clone().color(color());
     let matches = program.clone().get_matches();

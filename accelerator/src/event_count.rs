@@ -1,15 +1,15 @@
 //! Wakes a worker that spins or sleeps, without lost wake-ups.
 //!
 //! A waiter reads the epoch, looks for work, and only then waits for the epoch to change. A
-//! notifier publishes its work, then increments the epoch. The epoch and the number of sleepers are
-//! sequentially consistent, so at least one of these orders holds:
+//! notifier publishes its work, increments the epoch, then reads the number of sleepers. Epoch and
+//! number are sequentially consistent, so at least one of these orders holds:
 //!
-//! * The increment precedes the sleeper's last check of the epoch: the sleeper does not sleep.
-//! * The sleeper counts itself before the notifier checks the count: the notifier notifies.
+//! * The increment precedes the waiter's last check of the epoch: the waiter does not sleep.
+//! * The waiter counts itself before the notifier reads the number: the notifier notifies.
 //!
-//! `called` keeps a burst from notifying a sleeper twice. The first notifier sets it; a thread that
-//! goes to sleep or leaves clears it under the lock. A notifier that finds it set relies on the
-//! notified sleeper, which will look for work again.
+//! The flag `called` keeps a burst from notifying twice. The first notifier sets the flag; a waiter
+//! clears it, under the lock, before and after its sleep. A notifier that finds the flag set does
+//! nothing: the notified waiter will look for work again.
 
 use std::{
     sync::{
@@ -35,17 +35,17 @@ pub(crate) struct EventCount {
 }
 
 impl EventCount {
-    /// The current epoch; a waiter reads it before it looks for work.
+    /// The current epoch. A waiter reads the epoch before it looks for work.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)
     }
 
-    /// Wakes one sleeper unless one is already being woken. The caller publishes the work before.
+    /// Wakes one sleeper, unless one is already being woken. Publish the work before this call.
     pub fn notify(&self) {
         self.epoch.fetch_add(1, SeqCst);
         if self.sleepers.load(SeqCst) > 0 && !self.called.swap(true, SeqCst) {
-            // A thread that clears `called` and then sleeps holds the lock in between, so the
-            // notification cannot fall between the two.
+            // A waiter holds the lock from clearing `called` until it sleeps, so this notification
+            // cannot fall in between.
             drop(lock(&self.lock));
             self.condvar.notify_one();
         }
@@ -58,8 +58,8 @@ impl EventCount {
         self.condvar.notify_all();
     }
 
-    /// Returns when the epoch differs from `seen`, at `until_ns` on [`clock::now_ns`], or
-    /// spuriously. Spins as `spin` says, then sleeps.
+    /// Waits until the epoch differs from `seen`, or until `until_ns` on [`clock::now_ns`]; may
+    /// return early. Spins as `spin` says, then sleeps.
     pub fn wait(&self, seen: u64, until_ns: u64, spin: Spin) {
         let started = clock::now_ns();
         let mut now = started;

@@ -4,16 +4,16 @@
 //! NIC threads ── arrived() ──> queue ──> batcher ──> engine worker ──> respond_all() ──> origins
 //! ```
 //!
-//! * [`engine`] runs batches behind one trait (`null`, `digest`, `onnx`, ...), or batches by itself
-//!   and answers token by token (`tokens`, ...).
+//! * [`engine`] has one trait for all engines. Some run batches (`null`, `digest`, `onnx`, ...);
+//!   others batch by themselves and answer token by token (`tokens`, ...).
 //! * `batcher` decides which samples run together and when: a plain data structure without a clock.
-//! * [`pipeline`] connects both: the queue, the worker threads, the counters.
+//! * [`pipeline`] connects engine and batcher: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one pipeline for each GPU.
-//! * [`node`] builds all of it from a configuration and serves; [`check`] describes the result.
+//! * [`node`] builds a node from a configuration and serves; [`check`] describes the node.
 //! * [`cli`] has the command-line parts that the programs share.
 //!
-//! Only [`node`] knows the network to the frontend. The accelerator binary feeds
-//! [`pipelines::Pipelines`] from its NIC threads; `frontend --local` from LoadGen, in one process.
+//! Only [`node`] knows the network to the frontend. In the program `accelerator`, NIC threads pass
+//! samples to [`pipelines::Pipelines`]; in `frontend --local`, LoadGen does, in the same process.
 
 mod batcher;
 pub mod check;

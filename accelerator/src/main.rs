@@ -20,10 +20,10 @@ const OK: u8 = 0;
 const SETUP: u8 = 2;
 /// The engine failed during a run.
 const ENGINE: u8 = 3;
-/// The counts of a session do not agree.
+/// After a session, the accelerator's counts contradict each other.
 const MISMATCH: u8 = 4;
 
-/// The table of the README; a test compares them.
+/// The exit codes in `--help`; a test compares this text with the manual.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  stopped by SIGINT or SIGTERM, done with its frontend (--once), or nothing wrong (--check)
@@ -107,7 +107,7 @@ fn main() -> ! {
     }
     let arguments: Arguments = cli::arguments(&matches);
     arguments.screen.log(tracing::Level::INFO);
-    // Before any thread starts: every thread inherits the mask, and one thread waits for signals.
+    // Block the signals before any thread starts: each thread inherits the mask, and one waits.
     let signals = block_signals();
     let code = serve(&arguments, signals);
     let _ = std::io::stdout().flush();
@@ -128,7 +128,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    // A frontend that asks for the configuration gets the text at the start.
+    // A frontend that asks for the configuration gets the text that the file has now.
     let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
     let stopper: Arc<OnceLock<Stop>> = Arc::default();
     let stop = stopper.clone();

@@ -54,7 +54,7 @@ pub fn engine_params(
     }
 }
 
-/// Description of an engine for the frontend. `at_once` is 0 here; the pipelines know it.
+/// Description of an engine for the frontend. `at_once` is 0: [`Pipelines::at_once`] has the value.
 pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
     EngineInfo {
         name: engine.name().to_owned(),
@@ -65,7 +65,7 @@ pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
     }
 }
 
-/// Answers a frontend's request for a description of this node: the machine at that time.
+/// Makes the callback that describes this node and its machine at the time of a request.
 fn describe(node: &str, text: &str) -> Describe {
     let (node, config) = (node.to_owned(), text.to_owned());
     Arc::new(move || {
@@ -82,11 +82,11 @@ pub struct Accelerator {
     node: Node,
     /// The running engines.
     pub pipelines: Arc<Pipelines>,
-    /// The engine's first error during a run.
+    /// The first error of any engine during a run.
     fatal: Arc<Mutex<Option<String>>>,
     /// The line that announces the node as ready.
     pub ready_line: String,
-    /// Hashes of the engine's files and the time they took, as one line; `None` without files.
+    /// Hash of the engine's model files and the hashing time, as one line; `None` without a model.
     pub content: Option<String>,
     /// The served model.
     pub model: ModelSpec,
@@ -95,8 +95,8 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// Loads the model, warms the engine up and binds every port. `text` is the configuration file;
-    /// a frontend may request it.
+    /// Loads the model, warms the engine up and binds every port. A frontend may request `text`,
+    /// the text of the configuration file. With `once`, the node serves one frontend, then ends.
     ///
     /// # Errors
     /// [`SetupError`] names the key, file or port.
@@ -120,8 +120,8 @@ impl Accelerator {
             params.engine.max_batch = params.engine.max_batch.min(fixed);
         }
         let hashed = hashing.end()?;
-        // Opaque engines take any bytes, so the configured model counts; a model file is checked
-        // against it.
+        // An engine without a model file, or one that answers inline, has the configured model. A
+        // model file must match the configured model.
         let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
@@ -181,8 +181,8 @@ impl Accelerator {
         self.node.stopper()
     }
 
-    /// Serves until stopped and calls `served` with a report of each frontend's connections.
-    /// Returns the engine's error, if an error ended the run.
+    /// Serves until stopped. Calls `served` with a report after each frontend. Returns the
+    /// engine's error, if the engine failed.
     pub fn run(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         self.node.run_with(served);
         if let Err(e) = self.pipelines.stop(Duration::from_secs(5)) {
@@ -192,7 +192,7 @@ impl Accelerator {
     }
 }
 
-/// CPUs and memory for the engine of `gpu`: near that GPU's NICs, or near all if it has none.
+/// CPUs and memory for the engine of `gpu`: near the GPU's own NICs; without any, near all NICs.
 fn engine_near(gpu: usize, nics: &[NicConfig], topology: &Topology) -> Near {
     let own = |n: &&NicConfig| n.gpu == u32::try_from(gpu).ok();
     match nics.iter().any(|n| own(&n)) {

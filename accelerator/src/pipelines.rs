@@ -6,8 +6,8 @@
 //! nics[2]         ── NIC thread ──┘── any ────> the pipeline with the fewest samples in flight
 //! ```
 //!
-//! A sample's [`Origin`](qdl::serve::Origin) names its GPU: the GPU of its connection and slots.
-//! With a single pipeline the samples go straight to it.
+//! A sample's [`Origin`](qdl::serve::Origin) names the GPU of the sample's connection and slots.
+//! With a single pipeline, all samples go to that pipeline, whatever the GPU.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
 /// An engine and its GPU.
 type EngineOfGpu = (usize, Arc<dyn Engine>);
 
-/// Makes an engine for each GPU, in that order; for engines without a GPU, one for each index.
+/// Makes one engine for each entry of `gpus`, in that order. Engines on the CPU ignore the entry.
 ///
 /// # Errors
 /// The first error of [`engine::create`].
@@ -42,9 +42,9 @@ pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<EngineOfGpu>,
 pub struct Pipelines(Vec<(usize, Pipeline)>);
 
 impl Pipelines {
-    /// Starts the pipelines one after the other, each as [`Pipeline::start`] does. Each pipeline
-    /// calls `on_fatal` at most once; the caller keeps the first error. With several pipelines,
-    /// their thread names include the GPU.
+    /// Starts the pipelines one after the other with [`Pipeline::start`]. Each pipeline calls
+    /// `on_fatal` at most once, so `on_fatal` may run several times. With several pipelines, the
+    /// thread names include the GPU.
     ///
     /// # Errors
     /// As [`Pipeline::start`]; [`EngineError::Param`] if `engines` is empty.
@@ -81,7 +81,7 @@ impl Pipelines {
         self.0[0].1.engine()
     }
 
-    /// Each pipeline with its GPU.
+    /// Each pipeline with the index of its GPU.
     pub fn each(&self) -> &[(usize, Pipeline)] {
         &self.0
     }
@@ -91,15 +91,15 @@ impl Pipelines {
         self.all().filter_map(Pipeline::warm_up).reduce(WarmUp::max)
     }
 
-    /// For engines that batch by themselves: start time of the slowest in milliseconds, and the sum
-    /// of their limits of concurrent sequences.
+    /// For engines that batch by themselves: milliseconds that the slowest took to start, and the
+    /// sum of their limits of concurrent sequences. `None` for other engines.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         let all = self.all().filter_map(Pipeline::sequences);
         all.reduce(|a, b| (a.0.max(b.0), a.1 + b.1))
     }
 
-    /// Samples that all engines can work on at once: full batches of all workers, or sequences; 1
-    /// for each engine that answers inline.
+    /// Number of samples that all engines can run at once: full batches of all workers, or the
+    /// limits of concurrent sequences. An engine that answers inline counts 1.
     pub fn at_once(&self) -> u64 {
         let each = self.all().map(|p| match p.sequences() {
             Some((_, sequences)) => sequences as u64,
@@ -128,7 +128,7 @@ impl Pipelines {
         sum
     }
 
-    /// Totals of the engines, as the node reports them.
+    /// Sums over all engines since the start, as the node reports them.
     pub fn totals(&self) -> EngineTotals {
         let counters = self.counters();
         EngineTotals {
@@ -140,7 +140,7 @@ impl Pipelines {
             }),
             gpus: self.gpus(),
             used: self.used(),
-            // A node has one score: that of its worst GPU.
+            // The node's score is the score of its worst GPU.
             interior: self
                 .all()
                 .filter_map(|p| p.engine().interior(now_ns()))
@@ -148,7 +148,7 @@ impl Pipelines {
         }
     }
 
-    /// Use of all engines together.
+    /// Use of all engines: the largest batch, and the sums of workers and busy time.
     pub fn used(&self) -> EngineUse {
         let mut sum = EngineUse::default();
         for one in self.all().map(Pipeline::used) {
@@ -162,8 +162,8 @@ impl Pipelines {
         sum
     }
 
-    /// Records of the GPUs. Several engines without a GPU have a record each, with the engine's
-    /// name in place of a GPU's.
+    /// Records of the GPUs. If several engines run on the CPU, each has a record with the engine's
+    /// name in place of a GPU's name.
     pub fn gpus(&self) -> Vec<GpuRecord> {
         let mut records = Vec::new();
         for (gpu, p) in &self.0 {
@@ -184,10 +184,10 @@ impl Pipelines {
         records
     }
 
-    /// Stops the pipelines one after the other, as [`Pipeline::stop`] does, each within `timeout`.
+    /// Calls [`Pipeline::stop`] for one pipeline after the other, each with the full `timeout`.
     ///
     /// # Errors
-    /// The first timeout; all pipelines are stopped nevertheless.
+    /// The first timeout. The function stops the other pipelines nevertheless.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let mut result = Ok(());
         for p in self.all() {
@@ -200,7 +200,7 @@ impl Pipelines {
         self.0.iter().position(|(of, _)| *of == gpu as usize)
     }
 
-    /// Sorts a burst by GPU; samples without a GPU go to the pipelines with the fewest in flight.
+    /// Sorts a burst by GPU. Samples without one go to the pipelines with the fewest in flight.
     fn sort(&self, arrivals: &mut Vec<Arrival>, sorted: &mut Sorted) {
         sorted.by_gpu.resize_with(self.0.len(), Vec::new);
         for arrival in arrivals.drain(..) {
@@ -223,7 +223,7 @@ impl Pipelines {
             }
         }
         let mut any = sorted.any.drain(..);
-        // Neighbours stay together: a pipeline's share is one contiguous part of the burst.
+        // Each pipeline gets one contiguous part of the burst, so neighbours stay together.
         for (mine, (_, share)) in sorted.by_gpu.iter_mut().zip(&sorted.load) {
             mine.extend(any.by_ref().take(*share));
         }
@@ -235,12 +235,12 @@ impl Pipelines {
 struct Sorted {
     by_gpu: Vec<Vec<Arrival>>,
     any: Vec<Arrival>,
-    /// For each pipeline: samples in flight, and its share of `any`.
+    /// For each pipeline: its samples in flight, and the number that it gets from `any`.
     load: Vec<(usize, usize)>,
 }
 
 thread_local! {
-    /// Vectors without samples, kept so that a NIC thread allocates only while bursts grow.
+    /// Empty vectors, kept so that a NIC thread allocates only while bursts grow.
     static SORTED: Cell<Option<Box<Sorted>>> = const { Cell::new(None) };
 }
 

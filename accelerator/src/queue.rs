@@ -1,9 +1,9 @@
-//! The queue from NIC threads to workers: lock-free, almost in order, without a limit.
+//! The queue from NIC threads to workers: lock-free, almost in order, of unlimited length.
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
 
-/// A preallocated ring, and an overflow queue that allocates. The overflow is for a frontend that
-/// sends more at once than the slots (LoadGen's Offline query in one process).
+/// A preallocated ring, and an overflow queue that allocates. The overflow takes LoadGen's Offline
+/// query of `frontend --local`, which has more samples than the ring has room.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     ring: ArrayQueue<T>,
@@ -18,8 +18,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Pushes an item. A later item in the ring may overtake one in the overflow; the batcher
-    /// orders by arrival time.
+    /// Pushes an item; never blocks. An item in the ring may overtake an older item in the
+    /// overflow; the batcher orders samples by arrival time.
     pub fn push(&self, item: T) {
         if !self.overflow.is_empty() {
             self.overflow.push(item);

@@ -1,5 +1,5 @@
 //! Loopback connections for plain sockets, with the congestion control of the library's
-//! connections. It is set before the sockets connect.
+//! connections. The functions set the congestion control before the sockets connect.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -14,7 +14,7 @@ pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Connects with this congestion control at the local end.
+/// Connects to `to` with `congestion` at the local end.
 pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     set_congestion(&socket, congestion.choose()?.as_deref())?;

@@ -8,8 +8,8 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     set_affinity(&[cpu])
 }
 
-/// The first two CPUs that this process may run on, for client and server. A single CPU is returned
-/// twice.
+/// The first two CPUs that this process may run on, for client and server. If the process has a
+/// single CPU, both are that CPU.
 pub fn two_cpus() -> [usize; 2] {
     match affinity().as_slice() {
         [] => [0, 0],

@@ -1,4 +1,4 @@
-//! The measurements of `cargo xtask bench`; a separate crate keeps its dependencies out of others.
+//! The measurements of `cargo xtask bench`, in a separate crate with its own dependencies.
 //!
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `rails`: the policies that choose rails, in a model.

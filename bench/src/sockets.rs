@@ -1,7 +1,7 @@
 //! `sockets`: measures plain sockets over several rails, each with a thread at either end.
 //!
-//! `cargo xtask bench defaults` uses it as the library's baseline for large payloads: as many
-//! connections and threads, without the library's work.
+//! `cargo xtask bench defaults` compares the library with this command for large payloads: plain
+//! sockets use as many connections and threads, without the library's work.
 
 use std::{
     path::PathBuf,
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut rails = Vec::new();
     let samples: Arc<[u8]> = vec![1u8; args.samples * args.request].into();
     for rail in 0..args.rails {
-        // Rails begin at different samples, so that they do not read the same memory at once.
+        // Each rail begins at a different sample: rails must not read the same memory at once.
         let first = (rail * args.samples / args.rails) as u64;
         let (near, far) = pairs(args.connections, &Congestion::Auto)?
             .into_iter()

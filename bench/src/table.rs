@@ -1,10 +1,10 @@
-//! Prints rows of JSON as a table while a measurement runs.
+//! Prints JSON objects as rows of a table, one at a time while a measurement runs.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Heading, width, key of the row's value (`a/b` for `b` in `a`), and digits of a fraction.
+/// Heading, least width, JSON path of the value in a row, and decimal places of a fraction.
 pub type Column = (&'static str, usize, &'static str, usize);
 
 /// A table. The first column is left-aligned, the others right-aligned.

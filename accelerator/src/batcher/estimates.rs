@@ -1,18 +1,18 @@
 //! Estimates how long a batch takes in the engine, from the times of earlier batches.
 
-/// Size classes: one for each power of two up to `MAX_BATCH`.
+/// Number of size classes: one for each power of two up to `MAX_BATCH`, and one for larger batches.
 const PLACES: usize = 18;
 
 /// Estimated engine time by batch size, in nanoseconds. Plain data.
 #[derive(Clone, Debug, Default)]
 pub struct Estimates {
-    /// Element `i` is for batches of more than `2^(i-1)` and up to `2^i` samples; 0: none yet.
+    /// Element `i` is for batches of more than `2^(i-1)` and up to `2^i` samples; 0 without a time.
     ns: [u64; PLACES],
 }
 
 impl Estimates {
-    /// Records that a batch of `samples` took `ns` nanoseconds. The estimate follows a longer time
-    /// by a half and a shorter one by an eighth: an underestimate makes answers late.
+    /// Records that a batch of `samples` took `ns` nanoseconds. The estimate moves half the way to
+    /// a longer time, an eighth of the way to a shorter: an underestimate makes answers late.
     pub fn observe(&mut self, samples: usize, ns: u64) {
         let place = &mut self.ns[place(samples)];
         *place = match *place {
@@ -23,7 +23,7 @@ impl Estimates {
     }
 
     /// Expected engine time of a batch of `samples`, in nanoseconds; 0 before any batch has run.
-    /// Without a time for this size class, the next larger class counts, then the next smaller.
+    /// If this size class has no time, the next larger class counts, else the next smaller.
     pub fn of(&self, samples: usize) -> u64 {
         let at = place(samples);
         let known = |ns: &&u64| **ns > 0;

@@ -2,19 +2,19 @@
 //!
 //! The rules for a free worker:
 //!
-//! 1. `max_batch` samples are pending: run that many, now.
-//! 2. No other worker is busy (the engine is idle): run the pending samples, now.
+//! 1. If `max_batch` samples are pending, run `max_batch` samples now.
+//! 2. If no other worker is busy (the engine is idle), run the pending samples now.
 //! 3. Otherwise wait until the oldest sample is `max_delay` old; then run the pending samples.
 //!
-//! Where answers have a due time, rule 3 waits less: the batch begins early enough for the oldest
-//! sample, by the estimated time of a batch of that size. Where the engine runs listed sizes, a
-//! batch has the largest listed size that pending samples fill; the youngest samples wait. If that
-//! size is less than half of the pending samples, the batch takes all, and the engine pads it to
-//! the next size.
+//! If answers have a due time, rule 3 waits less: the batch begins early enough to answer the
+//! oldest sample in time, by the estimated engine time of the batch. If the engine runs listed
+//! sizes, a batch takes the largest listed size that the pending samples fill; the youngest samples
+//! wait. If that size is less than half of the pending samples, the batch takes all of them, and
+//! the engine pads the batch to the next size.
 //!
-//! With `begin_apart`, a batch begins at least that long after the previous one, unless the engine
-//! is idle. Batches that begin together on a GPU run the same layers at the same time, and compete
-//! first for memory and then for arithmetic. `docs/gpu.md` has measurements.
+//! With `begin_apart`, a batch begins at least that time after the previous batch began, unless the
+//! engine is idle. Batches that begin together on a GPU run the same layers at the same time: they
+//! compete first for memory, then for arithmetic. `docs/gpu.md` has measurements.
 //!
 //! Samples leave in the order of their arrival. The batcher is a plain data structure: no thread,
 //! no clock, no engine.
@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 use self::estimates::Estimates;
 
-/// Samples that the queue holds without an allocation: as many as a connection can have in flight.
+/// Pending samples that a batcher holds without an allocation: the most in flight on a connection.
 const ROOM: usize = 8192;
 
 /// Limits of a batch.
@@ -37,8 +37,8 @@ pub struct Policy {
     pub max_delay_ns: u64,
     /// Nanoseconds from a sample's arrival to the due time of its answer, if it has one.
     pub latency_ns: Option<u64>,
-    /// Least time between the beginnings of two batches while other workers are busy, in
-    /// nanoseconds; 0 lets a batch begin as soon as a worker is free.
+    /// Least nanoseconds between the beginnings of two batches while other workers are busy; with
+    /// 0, a batch may begin as soon as a worker is free.
     pub begin_apart_ns: u64,
 }
 
@@ -47,8 +47,8 @@ pub struct Policy {
 pub enum BatchDecision {
     /// Call [`Batcher::take`] and run the batch.
     Run,
-    /// Wait until this time, in nanoseconds on the caller's clock, or until samples arrive or the
-    /// engine becomes idle.
+    /// Wait until this time (in nanoseconds on the caller's clock), or until samples arrive or the
+    /// engine becomes idle; then call [`Batcher::step`] again.
     WaitUntil(u64),
     /// Wait until samples arrive.
     Wait,
@@ -58,10 +58,10 @@ pub enum BatchDecision {
 #[derive(Debug)]
 pub struct Batcher<T> {
     policy: Policy,
-    /// Listed batch sizes, ascending.
+    /// Listed batch sizes, ascending; empty if the engine runs any size.
     sizes: Box<[usize]>,
     estimates: Estimates,
-    /// Earliest beginning of the next batch while other workers are busy, in nanoseconds.
+    /// Earliest begin time of the next batch while other workers are busy, in nanoseconds.
     next_ns: u64,
     /// Arrival time and sample, ordered by arrival: the front is the oldest.
     pending: VecDeque<(u64, T)>,
@@ -83,8 +83,8 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// Adds a sample that arrived at `arrived_ns`. Several rails deliver almost in order: the
-    /// function moves a late sample in front of the few younger ones.
+    /// Adds a sample that arrived at `arrived_ns`, in front of the samples that arrived later.
+    /// Several rails deliver almost in order, so these are few.
     pub fn push(&mut self, arrived_ns: u64, sample: T) {
         let younger = self
             .pending
@@ -100,14 +100,14 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// What a free worker does at `now_ns` while `busy` other workers run batches.
+    /// Decides what a free worker does at `now_ns` while `busy` other workers run batches.
     pub fn step(&self, now_ns: u64, busy: usize) -> BatchDecision {
         let Some(&(oldest, _)) = self.pending.front() else {
             return BatchDecision::Wait;
         };
         let mut due = oldest.saturating_add(self.policy.max_delay_ns);
         if let Some(latency) = self.policy.latency_ns {
-            // The batch begins early enough to end in time; a late batch runs at once.
+            // The batch begins early enough to end at the due time; a late batch runs at once.
             let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
             due = due.min(oldest.saturating_add(latest));
         }
@@ -127,8 +127,8 @@ impl<T> Batcher<T> {
         self.estimates.observe(samples, ns);
     }
 
-    /// Begins a batch: moves the oldest samples, at most `max_batch`, to the end of `batch`. Takes
-    /// the largest listed size that they fill, or all if that size is less than half of them.
+    /// Begins a batch: appends the oldest samples, at most `max_batch`, to `batch`. Takes the
+    /// largest listed size that these samples fill, or all if that size is less than half of them.
     pub fn take(&mut self, now_ns: u64, batch: &mut Vec<T>) {
         let most = self.pending.len().min(self.policy.max_batch);
         let filled = self.sizes.iter().rev().find(|size| **size <= most);
@@ -169,7 +169,7 @@ mod tests {
         policy: Policy,
         now: u64,
         busy_until: Vec<Option<u64>>,
-        /// Time of the last batch's beginning.
+        /// Begin time of the last batch.
         began: Option<u64>,
         arrived: Vec<u64>,
         batches: Vec<Vec<usize>>,
@@ -189,7 +189,7 @@ mod tests {
             }
         }
 
-        /// Lets every free worker ask, as the pipeline does; returns the time of the next wake-up.
+        /// Lets every free worker call `step`, as in the pipeline; returns the next wake-up time.
         fn settle(&mut self, compute: u64) -> Option<u64> {
             for w in &mut self.busy_until {
                 if w.is_some_and(|t| t <= self.now) {
@@ -251,7 +251,7 @@ mod tests {
             }
         }
 
-        /// Advances to `to` and stops at every deadline and every finish on the way.
+        /// Advances the clock to `to`, and lets workers act at every deadline and batch end before.
         fn advance(&mut self, to: u64, compute: u64) {
             loop {
                 let wake = self.settle(compute);

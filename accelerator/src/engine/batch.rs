@@ -1,4 +1,4 @@
-//! Holds the samples of a batch in order, their runs in memory, and their responses.
+//! The samples of a batch in order, their runs in memory, and the lengths of their responses.
 
 use qdl::serve::Arrival;
 
@@ -13,14 +13,14 @@ pub struct SampleRun {
     pub count: usize,
 }
 
-/// Work for a batch in addition to the model.
+/// Work for a batch besides running the model: copies and decompression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
-    /// Copies of inputs.
+    /// Number of copies of inputs.
     pub copies: u64,
     /// Bytes of inputs copied.
     pub copied_bytes: u64,
-    /// Decompression of its samples.
+    /// Decompression of the batch's samples.
     pub decompressed: Decompressed,
 }
 
@@ -52,7 +52,7 @@ impl Batch {
         }
     }
 
-    /// Adds samples with `put`, then finds the runs.
+    /// Calls `put` to append samples, then finds the runs.
     ///
     /// With a fixed sample size, sorts the samples by address, so that neighbours in memory are
     /// neighbours in the batch. Otherwise the samples keep their order and each is a separate run.
@@ -71,11 +71,11 @@ impl Batch {
         }
     }
 
-    /// Decompresses compressed samples and finds the runs of the decompressed data. Called on the
-    /// worker's thread, without the batcher's lock.
+    /// Decompresses compressed samples and finds the runs of the decompressed data. The worker's
+    /// thread calls this without the batcher's lock.
     ///
     /// # Errors
-    /// A sample that cannot be decompressed; the compressed samples stay for another try.
+    /// A sample cannot be decompressed. The compressed samples stay in the batch for another try.
     pub fn decompress(&mut self) -> Result<(), EngineError> {
         let Some(decompressor) = &mut self.decompressor else {
             return Ok(());
@@ -97,7 +97,7 @@ impl Batch {
                 Some(run) if joins => run.count += 1,
                 _ => self.runs.push(SampleRun { first: i, count: 1 }),
             }
-            // A sample of a different size ends its run: the next sample cannot be contiguous.
+            // A sample of another size ends its run: the next sample begins a new one.
             next_address = match sample_bytes {
                 Some(n) if right_size => address.checked_add(n),
                 _ => None,
@@ -126,13 +126,13 @@ impl Batch {
     }
 
     /// Address of a run. A run of several samples has `count` times the fixed size of
-    /// [`Batch::fill`], without gaps; a run of one has the length of its sample. Readable while the
-    /// samples are in the batch; with [`Batch::on_device`] only by the GPU.
+    /// [`Batch::fill`], without gaps; a run of one has the length of its sample. The memory is
+    /// readable while the samples are in the batch; with [`Batch::on_device`], only by the GPU.
     pub fn run_address(&self, run: SampleRun) -> *const u8 {
         self.address(run.first) as *const u8
     }
 
-    /// True if any sample is in GPU memory: its address is valid only for that GPU.
+    /// True if any sample is in GPU memory. Only that GPU can read the sample's address.
     pub fn on_device(&self) -> bool {
         self.arrivals.iter().any(Arrival::is_on_device)
     }
@@ -181,23 +181,23 @@ impl Batch {
         Ok(())
     }
 
-    /// Output and response length of a sample, for engines that write in place.
+    /// Output slot and response length of a sample, for engines that write into the slot.
     pub fn output(&mut self, index: usize) -> (&mut [u8], &mut u32) {
         (self.arrivals[index].output(), &mut self.lens[index])
     }
 
-    /// Counts copies of inputs.
+    /// Adds `copies` copies of `bytes` bytes together to the counts.
     pub fn count_copies(&mut self, copies: u64, bytes: u64) {
         self.counts.copies += copies;
         self.counts.copied_bytes += bytes;
     }
 
-    /// Counts since [`Batch::fill`].
+    /// The work since the last [`Batch::fill`].
     pub fn counts(&self) -> BatchCounts {
         self.counts
     }
 
-    /// Takes out samples and response lengths, in batch order.
+    /// Removes the samples with the lengths of their responses, in batch order.
     pub fn take(&mut self) -> impl Iterator<Item = (Arrival, u32)> {
         self.runs.clear();
         self.arrivals.drain(..).zip(self.lens.drain(..))

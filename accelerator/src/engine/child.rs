@@ -13,16 +13,16 @@ use fabric::os::{open_files, set_open_files};
 
 /// The initial limit of open files, before this process raised it.
 static OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
-/// Files per connection: an answer is complete a moment before its connection is free, and the next
-/// request opens another one.
+/// Open files per concurrent request. A connection becomes free a moment after its answer is
+/// complete, and the next request may open a second connection before.
 const ENDING: u64 = 2;
-/// Other open files of the process: libraries, logs, network sockets.
+/// Number of other open files of the process: libraries, logs, network sockets.
 const OTHERS: u64 = 256;
 /// Bytes read at the end of a log to find its last line.
 const TAIL: u64 = 4096;
-/// Signal numbers of Linux.
+/// The signal numbers of Linux.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
-/// Number of descriptors that are marked one by one without `close_range` in the kernel.
+/// Descriptors below this number are marked one by one if the kernel has no `close_range`.
 const DESCRIPTORS: libc::c_int = 1 << 16;
 
 /// Makes the child of `command` start like a child of the shell that started this process:
@@ -31,9 +31,9 @@ const DESCRIPTORS: libc::c_int = 1 << 16;
 ///   stays ignored (`nohup`);
 /// * only descriptors 0 to 2 are open;
 /// * the limit of open files is the initial limit of this process;
-/// * the child gets signal `on_death` at the end of the thread that started it; none with `None`.
+/// * the child gets the signal `on_death`, if any, at the end of the thread that started the child.
 ///
-/// The child fails to start if this process has ended.
+/// With `on_death`, the child fails to start if this process has ended.
 pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
     let parent = std::process::id() as libc::pid_t;
     let files = OPEN_FILES.get().copied();
@@ -47,8 +47,8 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
                     return Err(io::Error::from_raw_os_error(libc::ESRCH));
                 }
             }
-            // Some signals cannot be set; that is no error. Actions before the mask: no handler of
-            // this process may run in the child.
+            // Some signals refuse an action, which is no error. Reset the actions before the mask:
+            // no handler of this process may run in the child.
             for signal in SIGNALS.filter(|signal| *signal != libc::SIGHUP) {
                 libc::signal(signal, libc::SIG_DFL);
             }
@@ -68,7 +68,7 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
     }
 }
 
-/// Marks every descriptor from 3 on for close on exec: libraries open some without the mark.
+/// Sets close-on-exec for every descriptor from 3 on: libraries open files without this flag.
 fn close_on_exec() {
     let flag = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
     // SAFETY: plain system calls; for a number without a descriptor they fail without effect.
@@ -81,8 +81,8 @@ fn close_on_exec() {
     }
 }
 
-/// Raises the limit of open files for `connections` more connections, within the hard limit of the
-/// system. Children get the limit from before.
+/// Raises this process's limit of open files for `connections` more connections, within the hard
+/// limit. Children still get the initial limit ([`isolate`]).
 pub(super) fn room_for(connections: usize) -> Result<(), String> {
     let want = connections as u64 * ENDING + OTHERS;
     let mut limit = open_files().map_err(|e| e.to_string())?;

@@ -1,8 +1,8 @@
-//! Identifies the content of an engine: the hash of its model's files, taken while the model loads.
+//! Identifies what determines an engine's answers: the hash of the model's files, or settings.
 //!
-//! SHA-256 although xxh3 is several times as fast: any `sha256sum` can check the record. A separate
-//! thread reads the files while the engine loads them. So a large file adds little time; the second
-//! read comes mostly from the page cache.
+//! The hash is SHA-256, so that `sha256sum` can check the record; xxh3 would be several times as
+//! fast. A separate thread reads the files while the engine loads them. So a large file adds little
+//! time: one of the two reads comes mostly from the page cache.
 
 use std::{
     io,
@@ -17,22 +17,22 @@ use record::{Content, MAX_CONTENT_NAME};
 
 use super::{EngineError, EngineParams, onnx_data};
 
-/// A hash in progress.
+/// A hash that a separate thread computes, or a content that needs no hash.
 pub struct Hashing(Result<Hashed, JoinHandle<Result<Hashed, EngineError>>>);
 
-/// The content of an engine, and the cost of its hash.
+/// The content of an engine, and the cost of hashing the model's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashed {
     /// The content; `None` for an engine without a model.
     pub content: Option<Content>,
-    /// Bytes read.
+    /// Bytes of the hashed files.
     pub bytes: u64,
-    /// Milliseconds of hashing, parallel to loading the model.
+    /// Milliseconds of hashing, while the engine loads the model.
     pub ms: u64,
 }
 
 impl Hashed {
-    /// A line for the log; `None` without content.
+    /// Content and cost as one line, for the log; `None` without content.
     pub fn line(&self) -> Option<String> {
         let content = self.content.as_ref()?;
         let read = match self.bytes {
@@ -44,7 +44,7 @@ impl Hashed {
 }
 
 impl Hashing {
-    /// Starts hashing, before the engine is made; a separate thread reads the file.
+    /// Starts to hash the model file on a separate thread. Call before the engine is made.
     pub fn begin(params: &EngineParams) -> Hashing {
         let engine = &params.engine;
         let content = match engine.kind {
@@ -60,7 +60,7 @@ impl Hashing {
                 let thread = thread::Builder::new().name("model-hash".to_owned());
                 let started =
                     thread.spawn(move || of_file(&path).map_err(|e| EngineError::model(&path, e)));
-                // Without a thread there is no content.
+                // If no thread can start, the content stays unknown.
                 return Hashing(started.map_or_else(|_| Ok(Hashed::default()), Err));
             }
         };
@@ -70,10 +70,10 @@ impl Hashing {
         }))
     }
 
-    /// Waits for the hash, after the engine is made.
+    /// Waits for the hash. Call after the engine is made.
     ///
     /// # Errors
-    /// [`EngineError::Model`]: the file, or one that it names, cannot be read.
+    /// [`EngineError::Model`]: the model file, or a file of weights, cannot be read.
     pub fn end(self) -> Result<Hashed, EngineError> {
         self.0.or_else(|thread| {
             let hashed = thread.join();
@@ -82,7 +82,7 @@ impl Hashing {
     }
 }
 
-/// The settings that determine the answers of the engine `tokens`, without its times.
+/// The settings that determine the answers of the engine `tokens`; step times do not.
 fn settings(params: &EngineParams) -> Content {
     let t = params.engine.tokens.clone().unwrap_or_default();
     let room = params.spec.as_ref().and_then(|s| s.max_output_bytes());
@@ -96,7 +96,7 @@ fn settings(params: &EngineParams) -> Content {
     }
 }
 
-/// The hash of a model file and, for ONNX, of the files of weights that it names.
+/// The hash of a model file and, for ONNX, of the files of weights that the model names.
 fn of_file(path: &Path) -> io::Result<Hashed> {
     let began = Instant::now();
     let named = path.extension().is_some_and(|e| e == "onnx");
@@ -114,7 +114,7 @@ fn of_file(path: &Path) -> io::Result<Hashed> {
     }
     let sha256 = match each.is_empty() {
         true => own,
-        // In the form of `sha256sum`, the model first.
+        // Hash the list of hashes: the model's, then the lines of `sha256sum` for the weights.
         false => sha256_of(format!("{own}\n{}", each.concat()).as_bytes()),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -128,7 +128,7 @@ fn of_file(path: &Path) -> io::Result<Hashed> {
     })
 }
 
-/// The name within the size limit of the wire, with `?` for control characters.
+/// The name, cut to the size limit of the wire protocol, with `?` for control characters.
 fn short(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {

@@ -1,8 +1,8 @@
 //! Decompresses the samples of a batch into the worker's memory before the engine runs.
 //!
-//! Each worker allocates and registers memory for one batch of the largest samples at the start, so
-//! no sample can claim more. A sample whose header names a larger size, or a length that the model
-//! cannot have, is refused before decompression.
+//! At the start, each worker allocates and registers memory for one batch of the largest samples.
+//! The decompressor refuses a sample before decompression if the size in its header is larger, or
+//! not a length that the model can have.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use super::EngineError;
 /// Offset and length of a decompressed sample, in bytes.
 type Span = (usize, usize);
 
-/// Decompresses batches into memory that it owns.
+/// Decompresses batches into a memory region that the decompressor owns.
 #[derive(Debug)]
 pub struct Decompressor {
     region: Arc<Region>,
     largest: usize,
-    /// `None` where the engine takes any bytes.
+    /// Valid lengths of a decompressed sample; `None` if the engine takes any bytes.
     lengths: Option<Lengths>,
     places: Vec<Span>,
 }
 
-/// Cost of decompression.
+/// Samples, bytes and time of decompression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Decompressed {
     /// Number of samples.
@@ -54,12 +54,12 @@ impl Decompressed {
 }
 
 impl Decompressor {
-    /// A decompressor for batches of up to `max_batch` samples; `None` if samples are not
-    /// compressed. `any`: the engine takes samples of any length. Called on the worker's thread, so
-    /// that the memory is near it.
+    /// Makes a decompressor for batches of up to `max_batch` samples; `None` if samples are not
+    /// compressed. `any`: the engine takes samples of any length. Call on the worker's thread, so
+    /// that the memory is near this thread.
     ///
     /// # Errors
-    /// [`EngineError::Decompress`]: no memory.
+    /// [`EngineError::Decompress`]: the memory cannot be allocated.
     pub fn of(model: &ModelSpec, any: bool, max_batch: usize) -> Result<Option<Self>, EngineError> {
         if model.compression.is_none() {
             return Ok(None);
@@ -69,7 +69,7 @@ impl Decompressor {
         let region = region.map_err(|e| EngineError::Decompress {
             reason: e.to_string(),
         })?;
-        // No page faults during a run, and an allocation failure shows at the start.
+        // Then a run has no page faults, and a lack of memory shows at the start.
         region.prefault();
         // A model without lengths cannot be served: its workers return the reason.
         let lengths = (!any).then(|| Lengths::of_inputs(model).ok()).flatten();
@@ -86,8 +86,8 @@ impl Decompressor {
         &self.region
     }
 
-    /// Decompresses all samples. With `sample_bytes` they are contiguous and so one run; otherwise
-    /// each begins on a cache line.
+    /// Decompresses all samples. With `sample_bytes`, the decompressed samples are contiguous: one
+    /// run. Otherwise each sample begins on a cache line.
     ///
     /// # Errors
     /// [`EngineError::Corrupt`] or [`EngineError::SampleSize`] for the first invalid sample.
@@ -108,7 +108,7 @@ impl Decompressor {
             // SAFETY: `&mut self` excludes readers: a reader of bytes borrows the batch that owns
             // `self`, and an engine that reads by address is done when its `run` returns.
             let to = unsafe { self.region.bytes_mut(at, len) };
-            // The region has room for a batch of the largest samples.
+            // No error is expected: the region has room for a batch of the largest samples.
             let to = to.map_err(|e| EngineError::Decompress {
                 reason: e.to_string(),
             })?;
@@ -139,13 +139,13 @@ impl Decompressor {
         }
     }
 
-    /// Address and length of a sample of the last batch.
+    /// Address and length in bytes of decompressed sample `index` of the last batch.
     pub fn place(&self, index: usize) -> (usize, usize) {
         let (at, len) = self.places[index];
         (self.region.base() as usize + at, len)
     }
 
-    /// A sample of the last batch.
+    /// The bytes of decompressed sample `index` of the last batch.
     pub fn sample(&self, index: usize) -> &[u8] {
         let (at, len) = self.places[index];
         // SAFETY: only `run` writes, and it takes `&mut self`.

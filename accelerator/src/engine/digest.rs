@@ -1,9 +1,9 @@
-//! The `digest` engine answers with a hash of the input, so that a test can prove that every
+//! The `digest` engine answers with a hash of the sample, so that a test can prove that every
 //! response belongs to its sample, at any response size. The `null` engine answers with zeros, to
-//! measure the cost of everything else.
+//! measure the cost of everything but an engine.
 //!
-//! The first 8 bytes of an answer are the sample's XXH3; the following words count on from it. So a
-//! test can check every byte of a large answer, and detects parts that are wrong or misplaced.
+//! The first 8 bytes of an answer are the sample's XXH3. Each following word of 8 bytes is the
+//! previous word plus [`STEP`]. So a test can check every byte of a large answer.
 
 use std::{thread, time::Duration};
 
@@ -15,13 +15,13 @@ use super::{ANY_INPUT, Batch, Engine, EngineError, EngineKind, EngineParams, Wor
 /// Difference of consecutive words of an answer: odd, so no word repeats within an answer.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORD: usize = size_of::<u64>();
-/// Words that are compared before a branch.
+/// Number of words that the check compares between two branches.
 const BLOCK: usize = 512;
-/// Limit of samples and answers in bytes for inline answers: larger ones would keep a NIC thread
-/// from its connections.
+/// Largest sample and answer, in bytes, for inline answers. Larger ones would keep a NIC thread
+/// from its connections for too long.
 const INLINE_UP_TO: usize = 1 << 20;
 
-/// Lengths and content of answers.
+/// The lengths of answers for a model, and the functions that write and check an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answers {
     largest_sample: usize,
@@ -31,8 +31,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Answers of a model. They fill an output of fixed size. A ragged output is filled in
-    /// proportion to the sample's length, in whole rows, with at least 8 bytes.
+    /// Answers for a model. An answer fills an output of fixed size. Of a ragged output it fills a
+    /// part in proportion to the sample's length, in whole rows, and at least 8 bytes.
     pub fn of(model: &ModelSpec) -> Self {
         let room = model.max_output_bytes().unwrap_or(0);
         let rows = model.output.shape.first().filter(|_| model.output.ragged);
@@ -43,7 +43,7 @@ impl Answers {
         }
     }
 
-    /// Bytes of the answer to a sample of `sample` bytes.
+    /// Length in bytes of the answer to a sample of `sample` bytes.
     pub fn len(&self, sample: usize) -> usize {
         if self.row == 0 {
             return self.room;
@@ -54,7 +54,7 @@ impl Answers {
         (part - part % self.row).max(least).min(self.room)
     }
 
-    /// Writes the answer of `digest`.
+    /// Fills `to` with the answer to a sample whose XXH3 is `digest`.
     pub fn fill(digest: u64, to: &mut [u8]) {
         let mut word = digest;
         let (words, rest) = to.as_chunks_mut::<WORD>();
@@ -65,13 +65,13 @@ impl Answers {
         rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
     }
 
-    /// Offset of the first wrong byte in an answer of `digest`.
+    /// Offset of the first wrong byte in an answer to a sample whose XXH3 is `digest`.
     pub fn first_wrong(digest: u64, answer: &[u8]) -> Option<usize> {
         let mut word = digest;
         for (i, block) in answer.chunks(BLOCK * WORD).enumerate() {
             let begin = word;
             let (words, rest) = block.as_chunks::<WORD>();
-            // Without a branch per word, so that the compiler compares several at a time.
+            // No branch per word, so that the compiler compares several words at a time.
             let mut differ = 0;
             for got in words {
                 differ |= u64::from_le_bytes(*got) ^ word;
@@ -100,7 +100,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Default and least size of a response of `digest`, in bytes.
+    /// Default and least size of a response of the engine `digest`, in bytes.
     pub const OUTPUT_BYTES: usize = WORD;
 
     /// Makes the engine from `kind`, `model`, `spec` and `delay_us` of `params`.
@@ -124,12 +124,12 @@ impl Digest {
         }
     }
 
-    /// The first bytes of the response to a sample: XXH3, 64 bits with seed 0, little-endian.
+    /// The first 8 bytes of the response to `sample`: XXH3, 64 bits with seed 0, little-endian.
     pub fn of(sample: &[u8]) -> [u8; Self::OUTPUT_BYTES] {
         xxh3_64(sample).to_le_bytes()
     }
 
-    /// Answers one sample at once, on any thread; returns the length of the answer in bytes.
+    /// Writes the answer to one sample, on any thread; returns the answer's length in bytes.
     pub(crate) fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError> {
         let (digest, bytes) = (self.digest(arrival.input()), arrival.input_len());
         self.write(digest, bytes, arrival.output())
@@ -142,7 +142,7 @@ impl Digest {
         }
     }
 
-    /// Writes the answer of `digest` to a sample of `bytes`, and returns its length.
+    /// Writes the answer to a sample of `bytes` bytes into `to`; returns the answer's length.
     fn write(&self, digest: u64, bytes: usize, to: &mut [u8]) -> Result<u32, EngineError> {
         let need = match self.zeros {
             true => self.answers.room,

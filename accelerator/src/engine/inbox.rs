@@ -1,4 +1,4 @@
-//! The thread of an engine that batches by itself, and the way of sequences to it.
+//! The thread of an engine that batches by itself, and the queue of sequences for this thread.
 
 use std::{
     sync::{
@@ -34,7 +34,7 @@ impl Inbox {
         }
     }
 
-    /// Starts the engine's thread. The inbox is closed at its end, also after a panic.
+    /// Starts the engine's thread. The inbox closes when the thread ends, also after a panic.
     pub fn start(
         self: &Arc<Self>,
         engine: &'static str,
@@ -54,24 +54,24 @@ impl Inbox {
         Ok(())
     }
 
-    /// Closes the inbox and waits for the thread.
+    /// Closes the inbox and waits up to `timeout` for the thread.
     pub fn stop(&self, timeout: Duration) {
         self.close();
         let thread = lock(&self.thread).take();
         join_all(thread.into_iter().collect(), timeout);
     }
 
-    /// Hands a sequence to the thread; drops it once the inbox is closed.
+    /// Queues a sequence for the engine's thread. A closed inbox drops the sequence.
     pub fn submit(&self, sequence: Sequence) {
         self.queue.push(sequence);
         self.arrived.notify();
-        // `close` may have emptied the queue before this push.
+        // `close` may have emptied the queue just before this push.
         if self.is_closed() {
             self.clear();
         }
     }
 
-    /// Ends the thread's wait and drops the waiting sequences.
+    /// Closes the inbox: wakes the engine's thread and drops the queued sequences.
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
         self.arrived.notify_all();

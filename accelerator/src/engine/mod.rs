@@ -5,7 +5,7 @@
 //! calls [`Engine::worker`] *on* the worker's thread, so that thread-bound contexts and first-touch
 //! memory belong to that thread.
 //!
-//! Several workers overlap copies with compute: while one waits for its stream, another copies.
+//! Several workers overlap copies with compute: one worker copies while another waits for kernels.
 
 mod aoti;
 mod batch;
@@ -52,7 +52,7 @@ pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
 
-/// Largest sample in bytes of an engine that takes any bytes, without a configured model.
+/// Largest sample, in bytes, if the engine takes any bytes and no model is configured.
 const ANY_INPUT: usize = 150_528;
 /// Largest batch of any engine.
 pub const MAX_BATCH: usize = 65_536;
@@ -66,16 +66,16 @@ pub trait Engine: Send + Sync {
     /// Inputs and outputs of the model, per sample.
     fn model(&self) -> &ModelSpec;
 
-    /// True if the engine takes samples of any length; then the pipeline checks no length.
+    /// True if the engine takes samples of any length. The pipeline then checks no length.
     fn takes_any_bytes(&self) -> bool {
         false
     }
 
-    /// Makes the worker of one thread, on that thread; `index` counts from 0.
+    /// Makes a worker for the calling thread. `index` is the worker's number, from 0.
     ///
     /// # Errors
-    /// The model cannot be loaded once more. [`EngineError::Param`] for an engine that batches by
-    /// itself: it has no workers.
+    /// The engine cannot load the model for this worker. [`EngineError::Param`] if the engine
+    /// batches by itself and so has no workers.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let _ = index;
         Err(EngineError::param(
@@ -87,26 +87,26 @@ pub trait Engine: Send + Sync {
         ))
     }
 
-    /// State of the prefix cache, which reuses computed prompt prefixes; `None` if the engine has
-    /// no such cache. Valid once the engine has started.
+    /// State of the prefix cache, which reuses computed prompt prefixes. `None` if the engine has
+    /// no prefix cache. Call after the engine's start: before, the state is unknown.
     fn prefix_cache(&self) -> Option<PrefixCache> {
         None
     }
 
-    /// The interface of an engine that batches by itself; `None` for an engine with workers. An
-    /// answer of such an engine is token ids without padding: its length is LoadGen's token count.
+    /// The interface of an engine that batches by itself; `None` for an engine with workers. The
+    /// answers have token ids without padding, so an answer's length gives LoadGen's token count.
     fn streaming(&self) -> Option<&dyn Streaming> {
         None
     }
 
-    /// The inline path past queue and workers: the NIC thread that received a sample answers it.
-    /// `None` for an engine without one.
+    /// The engine for inline answers: the NIC thread that received a sample answers it, without
+    /// queue and workers. `None` if the engine needs workers.
     fn inline(&self) -> Option<&Digest> {
         None
     }
 
-    /// The model's batch dimension, if it is fixed: every batch then runs at that size, and the
-    /// engine discards the outputs of the padding.
+    /// The model's batch size, if it is fixed. The engine then pads every batch to this size and
+    /// discards the outputs of the padding.
     fn fixed_batch(&self) -> Option<usize> {
         None
     }
@@ -116,7 +116,7 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// Announces a memory region of samples, before the first sample in it
+    /// Announces a memory region before the first sample in this region arrives
     /// ([`qdl::serve::Service::memory`]).
     fn memory(&self, inputs: &Arc<Region>) {
         if let Some(gpu) = self.gpu() {
@@ -124,11 +124,11 @@ pub trait Engine: Send + Sync {
         }
     }
 
-    /// Allocates at least `bytes` of slots in GPU memory; the engine reads samples there in place
+    /// Allocates at least `bytes` of slots in GPU memory, from which the engine reads samples
     /// ([`qdl::serve::Service::slots`]).
     ///
     /// # Errors
-    /// [`EngineError::Slots`] if the engine does not read such slots; driver errors.
+    /// [`EngineError::Slots`] if the engine cannot read slots in GPU memory; driver errors.
     fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
         let _ = bytes;
         Err(EngineError::Slots {
@@ -142,7 +142,7 @@ pub trait Engine: Send + Sync {
         self.gpu().iter().map(|gpu| gpu.record()).collect()
     }
 
-    /// Score of the path from the samples' memory to the GPU; `None` without such a path.
+    /// Score at `now_ns` of the input copies to the GPU; `None` without a GPU, or before any copy.
     fn interior(&self, now_ns: u64) -> Option<Score> {
         self.gpu()?.interior(now_ns)
     }
@@ -153,15 +153,15 @@ pub trait Worker {
     /// Runs the batch: reads every input, writes every output and its length.
     ///
     /// # Errors
-    /// [`EngineError::fault`] decides what follows. After a sample's fault, the pipeline runs the
-    /// samples one by one and refuses those that fail alone. An engine's fault ends the node. If
-    /// either may be at fault, [`Worker::warm_up`] decides: an engine that fails on zeros is
-    /// broken. No input of a frontend may cause a panic.
+    /// [`EngineError::fault`] decides the consequence. If a sample is at fault, the pipeline runs
+    /// the samples one by one and refuses those that fail alone. If the engine is at fault, the
+    /// node ends. If either may be at fault, [`Worker::warm_up`] decides: an engine that fails on
+    /// zeros is broken. No input of a frontend may cause a panic.
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError>;
 
-    /// Runs `batch` samples of zeros and discards the answers. The first real batch of that size
-    /// then finds everything allocated and compiled. The pipeline calls it with growing sizes
-    /// before the first sample, and after a failed batch, whose data it clears from the buffers.
+    /// Runs `batch` samples of zeros and discards the answers. The first real batch of this size
+    /// then finds everything allocated and compiled. The pipeline calls this with growing sizes
+    /// before the first sample. After a failed batch, the zeros replace its data in the buffers.
     ///
     /// # Errors
     /// As [`Worker::run`].
@@ -180,8 +180,8 @@ pub struct EngineParams {
     pub model: String,
     /// The model file; `None` for engines without one, such as `null` and `digest`.
     pub file: Option<PathBuf>,
-    /// The configured model: the order of tensors, which inputs are ragged, and everything for
-    /// engines without a model file.
+    /// The configured model. With a model file, it gives the order of the tensors and the ragged
+    /// inputs; without one, it is the whole model.
     pub spec: Option<ModelSpec>,
 }
 
@@ -199,15 +199,15 @@ impl EngineParams {
         }
     }
 
-    /// The parameters with changed engine settings.
+    /// The parameters after `change` of the engine's configuration.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
         change(&mut self.engine);
         self
     }
 
-    /// True if the configuration says that this input may be shorter along its first dimension.
-    /// Samples arrive without padding; the engine pads them with zeros.
+    /// True if `input` is configured as ragged: shorter along its first dimension in some samples.
+    /// Samples arrive without padding; the engine pads ragged inputs with zeros.
     pub(crate) fn is_ragged(&self, input: &str) -> bool {
         let inputs = self.spec.iter().flat_map(|spec| &spec.inputs);
         inputs.filter(|t| t.ragged).any(|t| t.name == input)
@@ -222,7 +222,7 @@ impl EngineParams {
         })
     }
 
-    /// One line for the log: engine, model file, library, and batching.
+    /// Describes engine, model file, library and batching in one line, for the log.
     pub fn describe(&self) -> String {
         let engine = &self.engine;
         let mut line = engine.kind.as_str().to_owned();
@@ -257,7 +257,7 @@ fn open_model(path: &Path) -> Result<File, EngineError> {
     }
 }
 
-/// The batching rule in one line; `None` for an engine that batches by itself.
+/// Describes the batching rule in one line; `None` if the engine batches by itself.
 pub fn batching(engine: &EngineConfig) -> Option<String> {
     if matches!(
         engine.kind,
@@ -283,7 +283,7 @@ pub fn batching(engine: &EngineConfig) -> Option<String> {
     Some(line)
 }
 
-/// Makes the engine that `params` names. Loads the model once: a bad model fails at the start.
+/// Makes the engine that `params` names. Loads the model, so that a bad model fails now.
 ///
 /// # Errors
 /// [`EngineError`]: a library or model that cannot be loaded, or does not fit the configuration.

@@ -1,7 +1,7 @@
-//! Lists the files of weights beside a model, from the model file.
+//! Lists the files of weights beside an ONNX model, from the names in the model file.
 //!
-//! The file is protobuf: a field's number and kind, then its bytes. The reader skips other fields,
-//! so it does not read the weights of a large model.
+//! The model file is protobuf: a field's number and kind, then its bytes. The reader skips every
+//! field without such names, so it does not read weights inside the model file.
 
 use std::{
     collections::BTreeMap,
@@ -10,11 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest key or value read from an entry, in bytes.
+/// Longest key or value that the reader takes from an entry, in bytes.
 const LONGEST: u64 = 4096;
 const DEEPEST: usize = 100;
 
-/// A message of `onnx.proto` that may contain tensors, or the entry that names a tensor's file.
+/// A message type of `onnx.proto` that may contain tensors, or the entry with a tensor's file.
 #[derive(Clone, Copy)]
 enum Message {
     Model,
@@ -29,7 +29,7 @@ enum Message {
 }
 
 impl Message {
-    /// The kind of message in this field.
+    /// The message type in field `number` of this message; `None` for a field to skip.
     fn field(self, number: u64) -> Option<Message> {
         use Message::*;
         Some(match (self, number) {
@@ -51,7 +51,7 @@ struct Fields {
     at: u64,
 }
 
-/// Least size of each file of weights in bytes, by name.
+/// Least size in bytes of each file of weights, by file name.
 type LeastSizes = BTreeMap<String, u64>;
 
 impl Fields {
@@ -143,7 +143,7 @@ impl Fields {
     }
 }
 
-/// The files of weights that a model names, with their least sizes; empty for an invalid model.
+/// The files of weights that a model names, with their least sizes; fewer if the model is invalid.
 fn ends(path: &Path) -> LeastSizes {
     let mut ends = LeastSizes::new();
     let mut read = || -> io::Result<()> {
@@ -152,7 +152,7 @@ fn ends(path: &Path) -> LeastSizes {
         let from = BufReader::new(file);
         Fields { from, at: 0 }.message(Message::Model, 0, end, &mut ends)
     };
-    // An invalid file names no further files.
+    // After an error, keep the files found so far.
     let _ = read();
     ends
 }
@@ -166,7 +166,7 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
     names(path).map(|name| path.with_file_name(name)).collect()
 }
 
-/// The fault of a model's files of weights, in words; `None` if they are complete.
+/// Describes the first file of weights that is missing or too short; `None` if all are complete.
 pub(super) fn find_fault(path: &Path) -> Option<String> {
     let target = fs::canonicalize(path).ok()?;
     ends(path).into_iter().find_map(|(name, least)| {

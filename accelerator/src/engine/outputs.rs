@@ -1,5 +1,5 @@
-//! Splits a model's output tensors into responses: the parts of a sample, back to back in the
-//! model's order.
+//! Splits a model's output tensors into responses. A response has a sample's part of each output,
+//! back to back in the model's order.
 //!
 //! ```text
 //! scores   | sample 0 | sample 1 | ...
@@ -14,7 +14,7 @@ use super::{EngineError, unpack::unsuited};
 #[derive(Debug)]
 pub(super) struct Outputs {
     widths: Vec<usize>,
-    /// The response of several outputs, rebuilt for each sample.
+    /// Buffer for a response that consists of several outputs, filled anew for each sample.
     response: Vec<u8>,
 }
 
@@ -34,12 +34,12 @@ impl Outputs {
         &self.widths
     }
 
-    /// Passes the responses of the first `samples` samples to `each`. `tensor` returns an output's
-    /// bytes for at least that many samples, from its index and the bytes per sample of the outputs
-    /// before it. Discards padding.
+    /// Passes the responses of the first `samples` samples to `each`; discards padding. `tensor`
+    /// gets the index of an output, and the bytes per sample of all outputs before this output. It
+    /// returns the output's bytes for at least `samples` samples.
     ///
     /// # Errors
-    /// An error of `each`; [`EngineError::Run`] for a tensor with too few samples.
+    /// The error of `each`; [`EngineError::Run`] for a tensor with too few samples.
     pub fn split<'t>(
         &mut self,
         samples: usize,
@@ -48,7 +48,7 @@ impl Outputs {
     ) -> Result<(), EngineError> {
         let short = || EngineError::run("outputs", samples, "an output is shorter than its batch");
         for i in 0..samples {
-            // A single output is passed on without a copy.
+            // The response of a single output needs no copy.
             if let [width] = self.widths[..] {
                 let own = tensor(0, 0).get(i * width..(i + 1) * width);
                 each(i, own.ok_or_else(short)?)?;

@@ -7,14 +7,14 @@ use std::{
 
 use super::EngineError;
 
-/// The configured path, or else the value of the environment's `variable`.
+/// The configured path, else the value of the environment variable `variable`, if not empty.
 pub(super) fn named_path(configured: Option<&Path>, variable: &str) -> Option<PathBuf> {
     let from_env = env::var_os(variable).filter(|v| !v.is_empty());
     let configured = configured.map(Path::to_owned);
     configured.or(from_env.map(PathBuf::from))
 }
 
-/// The first of the candidates that is `usable`.
+/// The first candidate for which `usable` is true.
 pub(super) fn find_first(
     candidates: Vec<PathBuf>,
     usable: impl Fn(&PathBuf) -> bool,
@@ -31,8 +31,8 @@ pub(super) fn find_first(
     }
 }
 
-/// The `lib/python3*` of the active virtual environment, then of every `python3` on the `PATH`:
-/// PyTorch and TensorRT may be installed there.
+/// The folders `lib/python3*` of the active virtual environment, then of every `python3` on the
+/// `PATH`. PyTorch and TensorRT may be installed in these folders.
 pub(super) fn python_folders() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
         .map(PathBuf::from)

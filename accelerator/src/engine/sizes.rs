@@ -1,6 +1,6 @@
-//! Chooses the sizes that batches run at. Plain data.
+//! Chooses the size at which a batch runs. Plain data.
 
-/// Listed batch sizes, ascending, with the largest last; or any size up to the largest.
+/// The listed batch sizes, ascending, with the largest last; or any size up to the largest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Sizes {
     listed: Vec<usize>,
@@ -8,8 +8,8 @@ pub(in crate::engine) struct Sizes {
 }
 
 impl Sizes {
-    /// The configured sizes; an empty list means any size up to `max_batch`. The configuration has
-    /// checked that the last listed size is `max_batch`, so that a size exists for every batch.
+    /// The configured sizes. An empty list means any size up to `max_batch`. Otherwise the last
+    /// listed size is `max_batch` (the configuration checks this), so every batch has a size.
     pub fn new(listed: &[usize], max_batch: usize) -> Self {
         Sizes {
             listed: listed.to_vec(),
@@ -26,7 +26,7 @@ impl Sizes {
         self.listed.binary_search(&size).is_ok()
     }
 
-    /// Size at which a batch of `n` runs: the smallest listed size that holds it.
+    /// Size at which `n` samples run: the smallest listed size of at least `n`, else `n`.
     pub fn run_at(&self, n: usize) -> usize {
         let found = self.listed.iter().copied().find(|size| *size >= n);
         found.unwrap_or(n)

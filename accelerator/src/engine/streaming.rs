@@ -6,9 +6,9 @@
 //!        frontend <-- part, part, last <-- Sequence::push, Sequence::finish <-------+
 //! ```
 //!
-//! A [`Sequence`] is one sample in progress: its prompt in the input slot, its answer in the output
-//! slot. The engine pushes tokens as they come. The frontend decides which tokens leave at once as
-//! a part ([`fabric::wire::Stream`]); the engine is not concerned.
+//! A [`Sequence`] is one sample in progress: the prompt in the input slot, the answer in the output
+//! slot. The engine pushes each token at once. The frontend's choice of [`fabric::wire::Stream`]
+//! decides whether tokens go to the frontend as parts; engines need not know this choice.
 
 mod sequence;
 
@@ -20,38 +20,38 @@ use super::EngineError;
 
 pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 
-/// Callback for an error that ends the engine during a run; only the first call counts.
+/// Callback for an error that ends the engine during a run. Only the first call has an effect.
 pub type OnFatal = Arc<dyn Fn(EngineError) + Send + Sync>;
 
 /// Bytes of a token id: `i32`, little-endian, as LoadGen's tools read it.
 pub const TOKEN_BYTES: usize = 4;
 
-/// The interface of an [`Engine`](super::Engine) that batches by itself: it has no batcher, and
-/// only its own threads.
+/// The interface of an [`Engine`](super::Engine) that batches by itself. Such an engine uses its
+/// own threads, without batcher and workers.
 pub trait Streaming: Send + Sync {
-    /// Starts the engine's threads, loads the model or connects to its server; returns when the
-    /// engine can take sequences. The engine passes a later failure to `fatal` and drops its
+    /// Starts the engine's threads, and loads the model or connects to a server. Returns when the
+    /// engine can take sequences. After a later failure, the engine calls `fatal` and drops its
     /// sequences.
     ///
     /// # Errors
     /// [`EngineError`] names the model or server, and what to do.
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError>;
 
-    /// Limit of concurrent sequences; more wait in the pipeline. The value may change at the start,
-    /// when the engine knows its server.
+    /// Limit of concurrent sequences; further samples wait in the pipeline. The value may change in
+    /// [`Streaming::start`], when the engine learns the limit of a server.
     fn in_flight(&self) -> usize;
 
-    /// Takes a sequence; never blocks. The caller is a NIC thread or a thread that ended a
-    /// sequence, one at a time. No prompt may cause a panic; the engine refuses a sequence that it
-    /// cannot run ([`Sequence::refuse`]), now or later.
+    /// Takes a sequence; never blocks. The caller is a NIC thread, or a thread that has just ended
+    /// a sequence; calls never overlap. No prompt may cause a panic: now or later, the engine calls
+    /// [`Sequence::refuse`] for a sequence that it cannot run.
     fn submit(&self, sequence: Sequence);
 
-    /// Drops the engine's sequences and ends its threads, within `timeout`. Drops sequences
-    /// submitted afterwards. Called once.
+    /// Drops the engine's sequences and ends its threads, within `timeout`. The engine drops every
+    /// sequence that is submitted afterwards. The pipeline calls this once.
     fn stop(&self, timeout: Duration);
 }
 
-/// A configured model of token ids.
+/// A configured model whose input and output are token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenModel {
     /// The configured model.
@@ -63,8 +63,8 @@ pub struct TokenModel {
 }
 
 impl TokenModel {
-    /// The configured model of an engine that answers with token ids: one input and one output,
-    /// each ragged `i32` of one dimension.
+    /// Checks the configured model of an engine that answers with token ids: one input and one
+    /// output, each ragged `i32` of one dimension.
     ///
     /// # Errors
     /// [`EngineError::TokenModel`] names the key and shows a correct value.
@@ -97,7 +97,7 @@ impl TokenModel {
     }
 }
 
-/// Capacity of a tensor of ids; `None` for any other tensor.
+/// Most ids in a tensor; `None` unless the tensor is ragged `i32` of one dimension.
 fn ids(tensor: &TensorSpec) -> Option<usize> {
     match tensor.shape[..] {
         [most] if most > 0 && tensor.dtype == DType::I32 && tensor.ragged => Some(most),

@@ -1,5 +1,5 @@
-//! Copies samples from slots to one buffer per input tensor, for batches that cannot run in place:
-//! several runs, several inputs, ragged inputs.
+//! Copies samples from slots to one buffer per input tensor. A batch needs copies if it has several
+//! runs, several inputs or ragged inputs; other batches run in place.
 //!
 //! A slot holds a sample's tensors in the model's order, back to back, without padding:
 //!
@@ -17,7 +17,7 @@ use qdl::model::{Lengths, ModelSpec, TensorSpec};
 
 use super::{Batch, EngineError};
 
-/// A cache line; its alignment suits every element type and vector instruction.
+/// A cache line. The alignment of 64 bytes suits every element type and vector instruction.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
@@ -44,7 +44,7 @@ impl AlignedBytes {
 
 #[derive(Debug)]
 struct InputBuffer {
-    /// Bytes of a full sample: the stride of the buffer.
+    /// Bytes of this input in the largest sample: the distance of samples in the buffer.
     bytes: usize,
     row: Option<usize>,
     buffer: AlignedBytes,
@@ -53,7 +53,7 @@ struct InputBuffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TensorPart {
     pub input: usize,
-    /// Offset of its first byte in the sample.
+    /// Offset of the tensor's first byte in the sample.
     pub at: usize,
     pub bytes: usize,
     pub room: usize,
@@ -68,7 +68,7 @@ pub(super) fn unsuited(tensor: &str, reason: &str) -> EngineError {
 pub(super) struct Unpacker {
     lengths: Lengths,
     fields: Vec<InputBuffer>,
-    /// Alignment of the first input.
+    /// Alignment of the first input's elements, in bytes.
     align: usize,
 }
 
@@ -93,8 +93,8 @@ impl Unpacker {
         })
     }
 
-    /// The size of every sample, if a sample is a single tensor that is not ragged: then a run of
-    /// samples can be used in place.
+    /// Bytes of every sample, if a sample is a single tensor of fixed size. Only then can a batch
+    /// run in place.
     pub fn single_fixed(&self) -> Option<usize> {
         match &self.fields[..] {
             [
@@ -138,7 +138,7 @@ impl Unpacker {
         }
     }
 
-    /// Grows the buffers to `batch` samples and fills them with zeros.
+    /// Grows the buffers to `batch` samples and zeroes these samples.
     pub fn clear(&mut self, batch: usize) {
         self.grow(batch);
         for f in &mut self.fields {
@@ -146,8 +146,8 @@ impl Unpacker {
         }
     }
 
-    /// Prepares a batch that runs at `at` samples. Returns its address if it can be read in place;
-    /// otherwise copies it into the buffers, with zeros behind it.
+    /// Prepares a batch that runs at `at` samples. Returns the batch's address if it can be read in
+    /// place. Otherwise copies the batch into the buffers, and zeros behind it, and returns `None`.
     pub fn put(&mut self, batch: &mut Batch, at: usize) -> Result<Option<*const u8>, EngineError> {
         if let Some(address) = self.in_place(batch, at) {
             return Ok(Some(address));
@@ -161,7 +161,7 @@ impl Unpacker {
         Ok(None)
     }
 
-    /// The address of a batch of one run that fills its `at` samples.
+    /// The address of a batch that can be read in place: one aligned run of exactly `at` samples.
     fn in_place(&self, batch: &Batch, at: usize) -> Option<*const u8> {
         let [run] = batch.runs() else {
             return None;
@@ -175,12 +175,12 @@ impl Unpacker {
         (fits && aligned).then_some(address)
     }
 
-    /// Copies the batch into the buffers: a single fixed tensor with one copy per run, other
-    /// tensors with one copy per sample and tensor. Zeros follow short tensors.
+    /// Copies the batch into the buffers. A single tensor of fixed size takes one copy per run;
+    /// other inputs take one copy per sample and tensor. Zeros follow short tensors.
     ///
     /// # Errors
-    /// [`EngineError::SampleSize`] names a sample of a wrong length; [`EngineError::Run`] for
-    /// samples in GPU memory. The batch must not run then.
+    /// [`EngineError::SampleSize`] for a sample of a wrong length; [`EngineError::Run`] for samples
+    /// in GPU memory. After an error, the batch must not run.
     fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         if batch.on_device() {

@@ -2,21 +2,21 @@
 
 use crate::engine::{BatchCounts, Decompressed};
 
-/// Counts since the start.
+/// Counts of a worker or a pipeline since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Batches run. Where the engine answers inline: the samples of each poll of a NIC, in pieces
-    /// of at most `max_batch`. 0 for an engine that batches by itself.
+    /// Batches run. If the engine answers inline, the samples of one NIC poll count as batches of
+    /// at most `max_batch`. 0 for an engine that batches by itself.
     pub batches: u64,
     /// Samples answered.
     pub samples: u64,
-    /// Tokens of those answers, where the engine counts tokens.
+    /// Tokens of all answers; 0 if the engine does not count tokens.
     pub tokens: u64,
     /// Copies of inputs into memory that the engine reads.
     pub copies: u64,
-    /// Bytes of those copies.
+    /// Bytes of these copies of inputs.
     pub copied_bytes: u64,
-    /// Time of all workers in batches, decompression included, in nanoseconds.
+    /// Nanoseconds that all workers spent in batches, decompression included.
     pub busy_ns: u64,
     /// Decompression: samples, bytes and time.
     pub decompressed: Decompressed,
@@ -33,7 +33,7 @@ impl Counters {
         }
     }
 
-    /// Counts one batch that took `ns` nanoseconds.
+    /// Counts one batch of `samples` samples that took `ns` nanoseconds.
     pub(super) fn add_batch(&mut self, samples: usize, ns: u64, counts: BatchCounts) {
         self.busy_ns += ns;
         self.samples += samples as u64;
@@ -58,7 +58,7 @@ impl Counters {
         self.batch_sizes[size] += batches;
     }
 
-    /// Adds the counters of another pipeline.
+    /// Adds the counters of another worker or pipeline.
     pub fn add(&mut self, o: &Counters) {
         self.batches += o.batches;
         self.samples += o.samples;

@@ -1,4 +1,4 @@
-//! Takes samples from NIC threads, for either kind of engine.
+//! Takes samples from NIC threads, for engines with workers and engines that batch by themselves.
 
 use std::sync::{
     Arc,
@@ -21,13 +21,13 @@ pub(super) const ABANDONED: u8 = 2;
 /// The callback for the first error that ends the pipeline.
 pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
 
-/// The engine, and its samples from their arrival on.
+/// The engine, the queue of its samples, and the state of the pipeline.
 pub(super) struct Intake {
     pub engine: Arc<dyn Engine>,
     pub queue: Queue<Arrival>,
-    /// Samples in the queue and in the engine.
+    /// Number of samples in the queue and in the engine.
     pub in_flight: CachePadded<AtomicUsize>,
-    /// `None` where the engine takes any bytes, or samples arrive compressed.
+    /// Valid lengths of a sample; `None` if the engine takes any bytes or samples are compressed.
     lengths: Option<Lengths>,
     mode: AtomicU8,
     failed: AtomicBool,
@@ -36,7 +36,7 @@ pub(super) struct Intake {
 
 impl Intake {
     pub fn new(engine: Arc<dyn Engine>, options: &Options, on_fatal: OnFatal) -> Self {
-        // A model without lengths cannot be served: its workers return the reason.
+        // A model whose lengths are unknown cannot be served: its workers return the reason.
         let as_they_are = !engine.takes_any_bytes() && options.compression.is_none();
         let lengths = as_they_are.then(|| Lengths::of_inputs(engine.model()).ok());
         Intake {
@@ -54,8 +54,8 @@ impl Intake {
         self.mode.load(SeqCst)
     }
 
-    /// Queues the arrivals of a valid length and refuses the others. Drops all if the pipeline no
-    /// longer runs; false if nothing was there to take.
+    /// Queues the arrivals of a valid length and refuses the others. A pipeline that is stopping
+    /// drops all arrivals. Returns false if there was no arrival, or all were dropped.
     pub fn take(&self, arrivals: &mut Vec<Arrival>) -> bool {
         if self.mode() != RUNNING {
             arrivals.clear();
@@ -88,12 +88,12 @@ impl Intake {
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
     }
 
-    /// Lets the pipeline drop all samples.
+    /// From now on the pipeline drops all samples, also queued ones.
     pub fn abandon(&self) {
         self.mode.store(ABANDONED, SeqCst);
     }
 
-    /// Reports the first error; the caller has abandoned the pipeline.
+    /// Calls `on_fatal` for the first error only. The caller has abandoned the pipeline before.
     pub fn report(&self, error: EngineError) {
         if !self.failed.swap(true, SeqCst) {
             (self.on_fatal)(error);

@@ -1,9 +1,9 @@
 //! Connects NIC threads, batcher and engine: a queue, worker threads, counters.
 //!
-//! A [`Pipeline`] is the [`Service`] that NIC threads call. They push the samples of a poll into a
-//! lock-free queue and wake one worker per burst. A free worker moves samples from the queue to the
-//! batcher, takes a batch when the batcher allows it, runs it and answers. Workers share one lock
-//! and take it once per batch; NIC threads never take it while the pipeline runs.
+//! A [`Pipeline`] is the [`Service`] that NIC threads call. A NIC thread pushes the samples of a
+//! poll into a lock-free queue and wakes one worker. A free worker moves samples from the queue to
+//! the batcher, takes a batch when the batcher allows one, runs the batch and answers. All workers
+//! share the batcher's lock; NIC threads never take this lock while the pipeline runs.
 //!
 //! An engine that answers inline uses neither queue nor workers: the NIC thread answers. An engine
 //! that batches by itself ([`Streaming`](crate::engine::Streaming)) gets each sample as a
@@ -11,19 +11,19 @@
 //!
 //! # Lost connections
 //! The memory of a lost connection may be reused once no batch reads it. Every sample holds its
-//! origin in an `Arc` from arrival until the origin has the response. So an origin has no sample
-//! here once only its owner holds references to it. [`Pipeline::in_flight`] counts the samples of
-//! all origins; at 0 the pipeline reads and writes no connection's memory.
+//! origin in an `Arc` from arrival until the origin has the response. So the pipeline has no sample
+//! of an origin once only the origin's owner holds a reference. [`Pipeline::in_flight`] counts the
+//! samples of all origins; at 0 the pipeline reads and writes no connection's memory.
 //!
 //! # Refused samples
-//! The NIC thread refuses a sample whose length the model cannot have, before the queue. Where the
-//! engine refuses a batch because of a sample, the worker runs the samples one by one. The reason
-//! of a refusal goes into the slot of that sample; other samples are not affected.
+//! The NIC thread refuses a sample whose length the model cannot have, before the queue. If a batch
+//! fails because of a sample, the worker runs the samples of the batch one by one. The reason of a
+//! refusal goes into the slot of the refused sample; other samples are not affected.
 //!
 //! # Engine failures
-//! The callback of [`Pipeline::start`] gets the first panic, or error that is the engine's fault.
-//! The pipeline drops the samples in flight unanswered, and later ones on arrival. The node then
-//! ends its session as after the loss of a peer.
+//! The first panic, or error that is the engine's fault, goes to the callback `on_fatal` of
+//! [`Pipeline::start`]. The pipeline drops the samples in flight unanswered, and later samples on
+//! arrival. The node then ends its session as after the loss of a peer.
 
 mod counters;
 mod intake;
@@ -61,20 +61,20 @@ use crate::{
     engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, catch_panic},
 };
 
-/// An engine that batches by itself has at least this long for its stop.
+/// Least time that an engine that batches by itself gets for its stop.
 const ENGINE_END: Duration = Duration::from_secs(1);
-/// Polling interval of a stop.
+/// Interval at which a stop checks for remaining workers or samples.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// How a pipeline runs its engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the worker threads; the worker's index follows it.
+    /// Prefix of the worker threads' names; the worker's index follows.
     pub name: String,
     /// Batches and worker threads. The pipeline clamps `max_batch` to 1 ..= [`MAX_BATCH`]; 0
     /// threads count as 1.
     pub engine: EngineConfig,
-    /// Capacity of the queue without an allocation: the slots of all connections together.
+    /// Samples that the queue holds without an allocation: the slots of all connections together.
     pub queue: usize,
     /// CPUs and memory near each GPU, for the workers of its engine. Workers of a GPU without an
     /// entry run anywhere.
@@ -87,7 +87,7 @@ pub struct Options {
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
-        // A server has its own deadlines with better messages, so this one is later.
+        // The `http` engine has deadlines with better messages, so this timeout is later.
         let server = p.engine.http.as_ref();
         let server = server.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token());
         Options {
@@ -113,17 +113,17 @@ impl Options {
     }
 }
 
-/// Time of one sample before and after warming up, of the slowest worker.
+/// Times of a batch of one sample on the slowest worker, before and after warming up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUp {
-    /// Microseconds of the first batch, of one sample.
+    /// Microseconds of the worker's first batch.
     pub cold_us: u32,
-    /// Microseconds of a batch of one sample after warming up.
+    /// Microseconds of the last batch of the warm-up.
     pub warm_us: u32,
 }
 
 impl WarmUp {
-    /// The longer time of each.
+    /// The longer of the two cold times, and the longer of the two warm times.
     pub(crate) fn max(self, other: WarmUp) -> WarmUp {
         WarmUp {
             cold_us: self.cold_us.max(other.cold_us),
@@ -132,8 +132,8 @@ impl WarmUp {
     }
 }
 
-/// An engine that did not stop in time: the number of its running workers, or of the sequences that
-/// it still holds, as text.
+/// An engine did not stop in time. The text has the number of workers that still run, or of
+/// sequences that the engine still holds.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StopTimeout(String);
@@ -163,10 +163,10 @@ impl fmt::Debug for Pipeline {
 
 impl Pipeline {
     /// Starts the workers; each loads the model and warms up. Returns when all are ready. An engine
-    /// that answers inline gets no threads; an engine that batches by itself starts its own.
+    /// that answers inline has no threads; an engine that batches by itself starts its own threads.
     ///
     /// The pipeline calls `on_fatal` at most once, on the thread that failed. The callback should
-    /// only pass the error on.
+    /// return soon: it should only pass the error on.
     ///
     /// # Errors
     /// The error of the first worker that failed, or [`EngineError::StartTimeout`].
@@ -180,7 +180,7 @@ impl Pipeline {
             let sequences = Sequences::start(engine, options, on_fatal)?;
             return Ok(Pipeline(PipelineKind::Sequences(sequences)));
         }
-        // Workers decompress: on a NIC thread, decompression would delay its connections.
+        // With compression, workers answer: decompression on a NIC thread would delay connections.
         let inline = engine.inline().is_some() && options.compression.is_none();
         let mut options = options.clone();
         if let Some(fixed) = engine.fixed_batch() {
@@ -214,7 +214,7 @@ impl Pipeline {
         &self.intake().engine
     }
 
-    /// Times of one sample before and after warming up; `None` where the engine answers inline or
+    /// Times of one sample before and after warming up. `None` if the engine answers inline or
     /// batches by itself.
     pub fn warm_up(&self) -> Option<WarmUp> {
         match &self.0 {
@@ -223,8 +223,8 @@ impl Pipeline {
         }
     }
 
-    /// Start time in milliseconds and limit of concurrent sequences of an engine that batches by
-    /// itself; `None` for other engines.
+    /// For an engine that batches by itself: milliseconds that its start took, and its limit of
+    /// concurrent sequences. `None` for other engines.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         match &self.0 {
             PipelineKind::Batches(_) => None,
@@ -232,8 +232,8 @@ impl Pipeline {
         }
     }
 
-    /// Samples of all origins that have arrived and are neither answered nor dropped. Inline
-    /// samples never count: they are done when [`Service::arrived`] returns.
+    /// Number of samples, of all origins, that have arrived and are neither answered nor dropped.
+    /// Samples answered inline never count: [`Service::arrived`] returns after their answers.
     pub fn in_flight(&self) -> usize {
         self.intake().in_flight.load(SeqCst)
     }
@@ -243,8 +243,8 @@ impl Pipeline {
         self.in_flight() == 0
     }
 
-    /// Use of the engine behind the batcher since the start; all 0 where the engine answers inline
-    /// or batches by itself.
+    /// Largest batch, workers and busy time of the engine since the start. All are 0 if the engine
+    /// answers inline or batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
             PipelineKind::Batches(b) if b.shared.inline().is_none() => {
@@ -280,12 +280,12 @@ impl Pipeline {
         }
     }
 
-    /// Stops: workers run pending samples and drop new ones. After `timeout` the pipeline drops the
-    /// rest and leaves workers in a batch, or an engine that keeps sequences, to end by themselves.
-    /// A second call has no further effect.
+    /// Stops the pipeline: workers run pending samples, and the pipeline drops new ones. After
+    /// `timeout` it drops the pending samples and returns. Workers in a batch, or an engine that
+    /// keeps sequences, then end by themselves. A second call has no further effect.
     ///
     /// # Errors
-    /// [`StopTimeout`] counts the workers or sequences that remain.
+    /// [`StopTimeout`] names the number of workers or sequences that remain.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         match &self.0 {
             PipelineKind::Batches(b) => b.stop(timeout),
@@ -380,7 +380,7 @@ impl Service for Pipeline {
 }
 
 thread_local! {
-    /// Lengths and responses of one burst, reused: a NIC thread allocates only while bursts grow.
+    /// Lengths and responses of one burst, kept: a NIC thread allocates only while bursts grow.
     static SCRATCH: Cell<(Vec<u32>, Vec<Finished>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 

@@ -6,10 +6,10 @@
 //!                                \-- draw() ----+-- a sequence has ended
 //! ```
 //!
-//! A thread that brings a sample or ends a sequence draws from the queue. One thread draws at a
-//! time ([`SendToken`]): other threads leave their work to it, and it checks again before it
-//! leaves. So the pipeline never misses a free place. An engine that ends a sequence inside
-//! `submit` causes another turn of the loop, not a deeper call.
+//! A thread that queues a sample or ends a sequence draws from the queue: it moves samples to the
+//! engine. Only the holder of a [`SendToken`] draws. Other threads leave the drawing to the holder,
+//! which checks the queue again before it leaves. So no sample waits while the engine is below its
+//! limit. If an engine ends a sequence inside `submit`, the loop of `draw` takes one more turn.
 
 use std::{
     sync::{
@@ -49,17 +49,17 @@ pub(super) struct Inner {
     drawing: SendToken<()>,
     /// Limit of concurrent sequences; 0 until the engine has started.
     most: AtomicUsize,
-    /// Sequences in the engine. Only the drawing thread increments this counter.
+    /// Number of sequences in the engine. Only the drawing thread increments this counter.
     inside: CachePadded<AtomicUsize>,
     output_bytes: usize,
-    /// Samples answered, and the tokens of their answers.
+    /// Samples answered; `tokens` is the number of tokens of their answers.
     answered: AtomicU64,
     tokens: AtomicU64,
     on_end: OnEnd,
 }
 
 impl Sequences {
-    /// Starts the engine on a separate thread, so that the wait for it can time out.
+    /// Starts the engine on a separate thread, so that the wait for the start can time out.
     pub fn start(
         engine: Arc<dyn Engine>,
         options: &Options,
@@ -92,7 +92,7 @@ impl Sequences {
         thread::Builder::new()
             .name(format!("{}-start", options.name))
             .spawn(move || {
-                // The send fails only if the start took too long.
+                // The send fails only if the start has timed out.
                 let _ = ready.send(inner.start());
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
@@ -119,7 +119,7 @@ impl Sequences {
         }
     }
 
-    /// As [`Pipeline::stop`](super::Pipeline::stop); the engine has at least 1 s.
+    /// See [`Pipeline::stop`](super::Pipeline::stop). The engine gets at least 1 s for its stop.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let inner = &self.inner;
         let begun = Instant::now();
@@ -148,7 +148,7 @@ impl Drop for Sequences {
 }
 
 impl Inner {
-    /// Calls the engine; a panic becomes an error.
+    /// Calls `body` with the engine. A panic becomes an error.
     fn call<'e>(
         &'e self,
         body: impl FnOnce(&'e dyn Streaming) -> Result<(), EngineError>,
@@ -157,8 +157,8 @@ impl Inner {
         catch_panic(engine.name(), 0, || engine.streaming().map_or(Ok(()), body))
     }
 
-    /// Starts the engine. The engine may keep the callback; the callback holds a weak reference, so
-    /// that it does not keep the engine alive.
+    /// Starts the engine. The callback that the engine gets has only a weak reference to `self`:
+    /// an engine that keeps the callback must not keep itself alive.
     fn start(self: &Arc<Self>) -> Result<(), EngineError> {
         let weak = Arc::downgrade(self);
         let fatal: streaming::OnFatal = Arc::new(move |error| {
@@ -184,7 +184,7 @@ impl Inner {
     }
 
     /// Reports the first error and ends the pipeline. Drops the queued samples unanswered; the
-    /// engine drops its own.
+    /// engine drops the sequences that it holds.
     fn fail(&self, error: EngineError) {
         self.intake.abandon();
         self.draw();
@@ -197,7 +197,7 @@ impl Inner {
         }
     }
 
-    /// Gives queued samples to the engine up to its limit; drops them if the pipeline is abandoned.
+    /// Moves queued samples to the engine up to its limit. Drops them if the pipeline is abandoned.
     fn draw(&self) {
         let mut claim = self.drawing.claim();
         while let Some(_drawing) = claim.next() {
@@ -231,7 +231,7 @@ impl Inner {
         }
     }
 
-    /// Refuses new samples and waits until all samples are answered, the engine fails, or
+    /// Lets the pipeline drop new samples. Waits until no sample is in flight, the engine fails, or
     /// `deadline` passes.
     fn drain(&self, deadline: Instant) {
         self.intake.drain();
@@ -243,7 +243,7 @@ impl Inner {
         }
     }
 
-    /// Counts the end of a sequence and draws the next one.
+    /// Counts the end of a sequence, then draws the next sample.
     fn handle_end(&self, outcome: SequenceOutcome) {
         if let SequenceOutcome::Answered { tokens } = outcome {
             self.answered.fetch_add(1, Relaxed);

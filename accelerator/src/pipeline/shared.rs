@@ -1,4 +1,4 @@
-//! State that NIC threads and workers share, and the worker's loop.
+//! State that NIC threads and workers share, and the loop of a worker.
 
 use std::sync::{
     Arc, Mutex,
@@ -24,10 +24,10 @@ use crate::{
     event_count::EventCount,
 };
 
-/// Longest sleep of an idle worker, in nanoseconds; the worker then checks for work.
+/// Time in nanoseconds after which a sleeping worker checks for work without a notification.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
-/// State behind a lock that only workers take, once per batch.
+/// State behind the lock that workers share; a worker takes the lock about once per batch.
 pub(super) struct BatcherState {
     batcher: Batcher<Arrival>,
     busy: usize,
@@ -36,12 +36,12 @@ pub(super) struct BatcherState {
 pub(super) struct Shared {
     pub intake: Intake,
     events: EventCount,
-    /// The counters of each worker. A worker locks its own once per batch.
+    /// The counters of each worker. A worker locks its own counters once per batch.
     pub cells: Vec<CachePadded<Mutex<Counters>>>,
     state: Mutex<BatcherState>,
     pub max_batch: usize,
     spin: Spin,
-    /// Size of every sample in bytes, if all have the same.
+    /// Bytes of every sample, if the model's inputs have a fixed size.
     sample_bytes: Option<usize>,
     pub compression: Option<Compression>,
 }
@@ -78,7 +78,7 @@ impl Shared {
         inline.filter(|_| self.compression.is_none())
     }
 
-    /// The batch of a worker; the worker's thread calls this.
+    /// Makes the batch of a worker. Call on the worker's thread.
     pub fn batch(&self) -> Result<Batch, EngineError> {
         let engine = &self.intake.engine;
         let model = engine.model().clone().with_compression(self.compression);
@@ -107,7 +107,7 @@ impl Shared {
         self.intake.report(error);
     }
 
-    /// The body of a worker thread.
+    /// The body of a worker thread: runs batches until the pipeline ends.
     pub fn serve(&self, index: usize, worker: &mut dyn Worker, batch: Batch) {
         // A panic leaves only the batch and the worker in an undefined state, and both are dropped.
         let name = self.intake.engine.name();
@@ -140,7 +140,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Runs and answers a batch; returns its time in the engine, in nanoseconds.
+    /// Runs a batch and answers its samples; returns the nanoseconds in the engine.
     fn run(
         &self,
         index: usize,
@@ -189,8 +189,8 @@ impl Shared {
         Ok(clock::now_ns().saturating_sub(started))
     }
 
-    /// Waits for the next batch and puts it into `batch`; false at the end of the pipeline. `ran`
-    /// has the size of the last batch and its time in nanoseconds.
+    /// Waits for samples and moves them into `batch`; returns false at the end of the pipeline.
+    /// `ran` is the size of this worker's last batch and its engine time in nanoseconds.
     fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
         let mut ran = ran;
         loop {
@@ -200,7 +200,7 @@ impl Shared {
                 state.busy -= 1;
                 state.batcher.observe(samples, ns);
             }
-            // The next step needs at most a full batch; younger samples may stay in the queue.
+            // The batcher needs at most one full batch; younger samples may stay in the queue.
             while state.batcher.len() < self.max_batch {
                 let Some(arrival) = self.intake.queue.pop() else {
                     break;
@@ -222,7 +222,7 @@ impl Shared {
                     let more = !state.batcher.is_empty() || !self.intake.queue.is_empty();
                     drop(state);
                     if more {
-                        // A sleeping worker runs the rest, or waits for its deadline.
+                        // The woken worker runs the remaining samples, or waits for their deadline.
                         self.events.notify();
                     }
                     return true;
@@ -235,13 +235,13 @@ impl Shared {
         }
     }
 
-    /// Lets the workers end once no sample is pending; drops new samples.
+    /// The workers end once no sample is pending; the pipeline drops new samples.
     pub fn drain(&self) {
         self.intake.drain();
         self.events.notify_all();
     }
 
-    /// Lets the workers end now, and drops the pending samples.
+    /// The workers end after their current batch; the pipeline drops pending and new samples.
     pub fn abandon(&self) {
         self.intake.abandon();
         self.events.notify_all();
@@ -268,7 +268,7 @@ impl Shared {
     }
 }
 
-/// The response to an arrival of that length, whose computation began at `started`.
+/// Pairs an arrival with its response of `len` bytes, whose batch began at `started` (ns).
 pub(super) fn finish(
     (arrival, len): (Arrival, u32),
     started: u64,
@@ -284,11 +284,11 @@ pub(super) fn finish(
     (arrival, finished)
 }
 
-/// Returns an error that is a sample's fault. For [`Fault::Either`], a batch of zeros of that size
-/// decides, and clears the failed samples from the worker's buffers.
+/// Returns `error` if a sample is at fault. For [`Fault::Either`], a run of `batch` samples of
+/// zeros decides; this run also clears the failed samples from the worker's buffers.
 ///
 /// # Errors
-/// The same error, if it is the engine's fault.
+/// `error`, if the engine is at fault.
 fn of_a_sample(
     worker: &mut dyn Worker,
     batch: usize,
@@ -301,8 +301,8 @@ fn of_a_sample(
     }
 }
 
-/// The samples of one batch: on drop, also after an error or panic, the samples are gone before the
-/// in-flight count falls.
+/// Guard of a running batch. On drop, also after an error or a panic, the guard drops the remaining
+/// samples first and then lowers the in-flight count.
 struct InFlight<'a> {
     batch: &'a mut Batch,
     samples: usize,

@@ -1,4 +1,4 @@
-//! Runs a worker's first batches before the first sample: no sample pays for first use.
+//! Runs batches of zeros on a worker before its first sample: no sample pays for first use.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use fabric::clock;
 use super::WarmUp;
 use crate::engine::{EngineError, Worker};
 
-/// Time limit of warming up; larger batches of a slow model are cold at first.
+/// Time limit for growing batches: with a slow model, the largest batches stay cold.
 const BUDGET: Duration = Duration::from_secs(2);
 
-/// Runs batches of 1, 2, 4 ... `max_batch` zeros within the budget, then every listed size without
-/// a limit, then one sample. A runtime plans for a size when it first meets it.
+/// Runs batches of 1, 2, 4 ... `max_batch` zeros within [`BUDGET`], then every size of `listed`
+/// without a time limit, then one sample. A runtime plans for a batch size at its first batch.
 pub(super) fn warm_up(
     worker: &mut dyn Worker,
     max_batch: usize,

@@ -18,8 +18,8 @@ use fabric::{
 
 use super::meter::{Deadline, Meter, SAMPLES, Shape};
 
-/// Maximum events from a connection in one poll. A small number lets the peer work on some answers
-/// while this side handles others.
+/// Most events that one poll takes from a connection. With a small number, the peer works on some
+/// messages while this end handles the others.
 const BUDGET: usize = 128;
 
 struct Connection {
@@ -33,7 +33,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// `stride` and `peer_stride`: bytes of a slot here and at the peer. Posts send from `source`.
+    /// `stride` and `peer_stride`: bytes of a slot here and at the peer. `source` has the payloads.
     fn new(
         stream: TcpStream,
         slots: usize,
@@ -86,7 +86,7 @@ impl Connection {
     }
 }
 
-/// Takes the arrived events; errors if the connection broke.
+/// Puts the immediates of arrived messages into `arrived`; errors if the connection broke.
 fn poll(connection: &mut Connection, arrived: &mut Vec<Imm>) -> Result<()> {
     arrived.clear();
     let mut broken = None;
@@ -148,7 +148,7 @@ impl Client {
         Ok(())
     }
 
-    /// Runs a round: keeps the requests in flight until the deadline, then waits for all answers.
+    /// Runs a round: replaces each answered request until the deadline, then awaits all answers.
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let n = self.connections.len();
         let mut now = now_ns();
@@ -195,7 +195,7 @@ impl Client {
         Ok(())
     }
 
-    /// Counters of both halves of the first connection, as text.
+    /// Counters of the sending and the receiving half of the first connection, as text.
     pub fn counts(&self) -> String {
         let link = &self.connections[0].link;
         format!("{:?}\n{:?}", link.tx.counts(), link.rx.counts())

@@ -28,10 +28,10 @@ pub enum Contender {
     Qdl,
 }
 
-/// Each contender's rounds, one for each alternation.
+/// The rounds of each contender, in the order of the alternations.
 pub type Rounds = Vec<(Contender, Vec<Round>)>;
 
-/// Both sides of a contender. The library has threads of its own.
+/// The client and the server of a contender. The library brings its own threads.
 enum Sides {
     Plain(plain::Client, plain::Server),
     Fabric(contract::Client, contract::Server),
@@ -63,7 +63,7 @@ impl Sides {
         ))
     }
 
-    /// Runs one round; the answering side runs on `cpu`.
+    /// Runs one round. The server of plain sockets and of the fabric contract runs on `cpu`.
     fn round(&mut self, deadline: Deadline, meter: &mut Meter, cpu: usize) -> Result<()> {
         match self {
             Sides::Plain(near, far) => {
@@ -79,7 +79,7 @@ impl Sides {
     }
 }
 
-/// Runs `near` on this thread, and `far` on another one until `near` is done.
+/// Runs the client `near` here, and the server `far` on a thread on `cpu` until `near` returns.
 fn serve_during(
     cpu: usize,
     far: impl FnOnce(&AtomicBool) -> Result<()> + Send,
@@ -94,14 +94,14 @@ fn serve_during(
         let asked = near();
         stop.store(true, Ordering::Relaxed);
         let served = far.join();
-        // If both failed, the answering side's error is the cause.
+        // If client and server failed, the server's error is the cause.
         served
             .map_err(|_| anyhow!("the answering thread panicked"))?
             .and(asked)
     })
 }
 
-/// CPU time of a connected, idle pair of NIC threads, in percent of a core.
+/// CPU time of two connected, idle NIC threads together, in percent of a core.
 pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
     let shape = Shape {
         request: 64,
@@ -110,7 +110,7 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
         connections: 1,
     };
     let mut library = Library::new(shape, pairs(1, &args.congestion)?, cpus)?;
-    // One exchange shows that the pair is connected.
+    // A short round shows that the two NIC threads are connected.
     library.round(Deadline::after_ms(1), &mut Meter::new(1))?;
     let (cpu, begin) = (process_cpu_us(), now_ns());
     thread::sleep(Duration::from_secs(args.idle_s));
@@ -118,11 +118,11 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
     Ok(cpu * 1e5 / took as f64)
 }
 
-/// Alternations before all contenders reconnect. A connection keeps the kernel's estimates (a
-/// window, a false loss), which must not decide a row.
+/// Alternations before all contenders reconnect. A connection keeps the kernel's estimates, for
+/// example a congestion window after a false loss; these must not decide a row.
 const ALTERNATIONS_OF_A_SET: usize = 3;
 
-/// Runs all alternations of a shape.
+/// Runs all alternations of `shape`, with new connections for each set of alternations.
 pub fn measure(shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Rounds> {
     let contenders = [
         (Contender::Spin, "spin"),
@@ -144,7 +144,7 @@ pub fn measure(shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Rounds> {
     Ok(rounds)
 }
 
-/// Connects all contenders and runs some alternations.
+/// Connects all contenders, runs a warm-up and then `alternations` alternations.
 fn run_set(
     shape: Shape,
     cpus: [usize; 2],

@@ -1,6 +1,6 @@
-//! The whole library as a contender: dispatcher, tracker, arbiter, NIC threads, server, with the
-//! configuration's defaults (spin 50 us, yield after 2, then sleep). The completing thread issues a
-//! new sample for each answer.
+//! The whole library as a contender: dispatcher, tracker, arbiter, NIC threads and server. NIC
+//! threads wait as by default: they spin for 50 us, yield after 2 us, then sleep. The thread that
+//! completes a sample issues the next sample.
 
 use std::{
     net::TcpStream,
@@ -37,7 +37,7 @@ use super::meter::{Deadline, Meter, SAMPLES, Shape};
 const SPIN_NS: u64 = 50_000;
 const TICK_NS: u64 = 25_000_000;
 
-/// A service that answers at once with `response` bytes.
+/// A service that answers every sample at once with `response` bytes.
 struct Answer {
     response: u32,
     scratch: Mutex<Vec<Finished>>,
@@ -60,12 +60,12 @@ impl Service for Answer {
     }
 }
 
-/// State shared by the completing thread and the harness.
+/// State that the completing NIC thread shares with the thread that calls [`Library::round`].
 struct Exchange {
     shape: Shape,
     dispatcher: OnceLock<Weak<Dispatcher>>,
     deadline_ns: AtomicU64,
-    /// Answers left until the round's end.
+    /// Number of answers still to come before the round ends.
     left: AtomicU64,
     in_flight: AtomicU64,
     meter: Mutex<Meter>,
@@ -133,11 +133,11 @@ impl Owner for NoOwner {
     fn event(&self, _: DispatchEvent) {}
 }
 
-/// The dispatcher and the server, each on its own NIC thread.
+/// The dispatcher and the server, each with one NIC thread.
 pub struct Library {
     run: Arc<Exchange>,
     dispatcher: Arc<Dispatcher>,
-    /// Dropping it stops the server.
+    /// The drop of this field stops the server.
     server: Server,
 }
 
@@ -147,7 +147,7 @@ impl Library {
     pub fn new(shape: Shape, pairs: Vec<(TcpStream, TcpStream)>, cpus: [usize; 2]) -> Result<Self> {
         let source = Arc::new(Region::new(SAMPLES * shape.request)?);
         source.prefault();
-        // Twice the slots: a new sample is issued before the answered one's slot is free.
+        // Twice the slots: the completer issues a sample before the answered one frees its slot.
         let slots = 2 * shape.slots();
         let run = Arc::new(Exchange {
             shape,
@@ -185,7 +185,7 @@ impl Library {
                 recorder: {
                     let run = run.clone();
                     Recorder::new(Arc::new(Live::new(1)), 0).observed(move |t, alike| {
-                        // Uncontended: the harness takes it when no sample is in flight.
+                        // This lock is free: `round` takes it only while no sample is in flight.
                         let mut meter = run.meter.lock().unwrap_or_else(PoisonError::into_inner);
                         (0..alike).for_each(|_| meter.answer(t.posted_ns, t.seen_ns));
                     })
@@ -231,7 +231,7 @@ impl Library {
         })
     }
 
-    /// Runs one round. The calling thread starts it, then sleeps.
+    /// Runs one round. The calling thread issues the first samples, then sleeps until the end.
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let shape = self.run.shape;
         self.run.left.store(deadline.samples, Ordering::Relaxed);
@@ -259,7 +259,7 @@ impl Library {
             );
             left = 200_000;
         }
-        // `record` follows `complete`: give the last samples time to be recorded.
+        // The dispatcher records a sample after `complete`: wait for the last records.
         std::thread::sleep(Duration::from_millis(1));
         let mut mine = self
             .run
@@ -270,7 +270,7 @@ impl Library {
         Ok(())
     }
 
-    /// Counters of both sides, as text.
+    /// Counters of dispatcher, connections and server, as text.
     pub fn counts(&self) -> String {
         format!(
             "{:?}\n{:?}\n{:?}",
@@ -283,7 +283,7 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        // Without the stop, the server would report each connection as lost.
+        // Without this stop, the server would report each connection as lost.
         self.dispatcher.stop();
     }
 }

@@ -1,5 +1,5 @@
-//! One round of an exchange: its shape, its end, and the times of its requests, in the same way for
-//! every contender.
+//! One round of an exchange, for every contender: its shape, its deadline, and the measured round
+//! trips.
 
 use fabric::clock::now_ns;
 use hdrhistogram::Histogram;
@@ -14,7 +14,7 @@ pub struct Shape {
     pub connections: usize,
 }
 
-/// Number of samples that requests are sent from: as images, they exceed the cache, as in a QSL.
+/// Number of samples in the client's memory. Images of this number exceed the cache, as in a QSL.
 pub const SAMPLES: usize = 128;
 
 impl Shape {
@@ -22,14 +22,14 @@ impl Shape {
         self.in_flight.div_ceil(self.connections)
     }
 
-    /// Index of request `n`'s sample among `of` samples. Successive requests read distant memory,
-    /// as in a real run, where LoadGen chooses samples.
+    /// Index of the sample of request `n`, out of `of` samples. Successive requests read distant
+    /// memory, as in a real run, where LoadGen draws the samples.
     pub fn sample(n: u64, of: usize) -> usize {
         (n.wrapping_mul(37) % of.max(1) as u64) as usize
     }
 
-    /// The connection of the next request after an answer on `connection`: the same one. With fewer
-    /// requests than connections, the connections take turns.
+    /// The connection of the next request after an answer on `connection`: the same connection, or
+    /// the next one if fewer requests are in flight than there are connections.
     pub fn next(&self, connection: usize) -> usize {
         if self.in_flight < self.connections {
             (connection + 1) % self.connections
@@ -39,7 +39,7 @@ impl Shape {
     }
 }
 
-/// Number and round trips of a round's requests.
+/// Counts the answers of a round and records the round trips.
 #[derive(Debug)]
 pub struct Meter {
     pub answered: u64,
@@ -48,8 +48,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// An empty meter. With 16 or more requests in flight it times every sixteenth request, to
-    /// limit the cost of reading the clock.
+    /// An empty meter. With 16 or more requests in flight, the meter records only every sixteenth
+    /// round trip, to limit the cost.
     pub fn new(in_flight: usize) -> Self {
         let mut round_trips =
             Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
@@ -61,7 +61,7 @@ impl Meter {
         }
     }
 
-    /// Counts an answer to a request posted at `posted_ns` and seen at `now_ns`.
+    /// Counts an answer that arrived at `now_ns` to a request posted at `posted_ns`.
     #[inline]
     pub fn answer(&mut self, posted_ns: u64, now_ns: u64) {
         if self.answered & self.mask == 0 {
@@ -71,7 +71,7 @@ impl Meter {
         self.answered += 1;
     }
 
-    /// A quantile of the round trips, in microseconds.
+    /// A quantile (0 to 1) of the recorded round trips, in microseconds.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         self.round_trips.value_at_quantile(quantile) as f64 / 1000.0
     }
@@ -84,14 +84,14 @@ pub struct Round {
     pub p50_us: f64,
     /// 99th percentile of the round trips, in us.
     pub p99_us: f64,
-    /// CPU time of both sides per request, in us.
+    /// CPU time of client and server together, per request, in us.
     pub cpu_us: f64,
 }
 
-/// The end of a round, at a time or after a number of answers. Only the client checks it.
+/// The end of a round: a time or a number of answers, whichever comes first.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
-    /// Latest end, on the clock of [`now_ns`].
+    /// Latest end of the round, in ns on the clock of [`now_ns`].
     pub at_ns: u64,
     /// Number of answers that end the round.
     pub samples: u64,
@@ -105,13 +105,13 @@ impl Deadline {
         }
     }
 
-    /// Ends after `samples` answers, or after ten minutes.
+    /// The round ends after `samples` answers, or after ten minutes.
     pub fn after_samples(samples: u64) -> Self {
         let most = Self::after_ms(600_000);
         Deadline { samples, ..most }
     }
 
-    /// Whether the round continues after `answered` answers.
+    /// True if the round continues at `now_ns`, after `answered` answers.
     #[inline]
     pub fn goes_on(&self, now_ns: u64, answered: u64) -> bool {
         now_ns < self.at_ns && answered < self.samples

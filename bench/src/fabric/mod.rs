@@ -2,8 +2,8 @@
 //!
 //! Four contenders do the same exchange in one run, on the same two CPUs, in alternating rounds:
 //! spinning plain sockets, sleeping plain sockets, the bare fabric contract, and the whole library
-//! (dispatcher, NIC threads, server). Ratios are taken within an alternation, and the median of the
-//! ratios is reported: the machine's speed changes between alternations, seldom within one.
+//! (dispatcher, NIC threads, server). Each ratio compares rounds of the same alternation, because
+//! the machine's speed seldom changes within an alternation. The table has the medians.
 
 mod contract;
 mod duel;
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Prints the CPU time of a connected, idle pair of NIC threads, in percent of a core.
+/// Prints the CPU time of two connected, idle NIC threads together, in percent of a core.
 fn idle(cpus: [usize; 2], args: &Args) -> Result<()> {
     let percent = duel::idle_percent(cpus, args)?;
     println!(

@@ -1,6 +1,6 @@
-//! A well-written baseline over plain sockets: agreed sizes, no headers, answers in order. A burst
-//! is one `sendmsg`. One read takes everything available, straight into place. Buffer sizes are the
-//! best ones measured.
+//! The plain-socket contender. Both ends know the message sizes, so messages have no headers;
+//! answers come in order. A burst is one `sendmsg`; a read goes straight into the ring buffer.
+//! The socket buffer sizes were the fastest of those measured.
 
 use std::{
     io,
@@ -18,36 +18,36 @@ use fabric::clock::now_ns;
 
 use super::meter::{Deadline, Meter, Shape};
 
-/// Requests up to this size, in bytes, are copied into one buffer; longer ones are sent from their
-/// memory.
+/// The client copies requests up to this size, in bytes, into one buffer. It sends longer requests
+/// from the memory of their samples.
 const COPY_UP_TO: usize = 1024;
-/// `SO_SNDBUF` in bytes: with less than the receive buffer, a lagging reader stalls loopback (see
-/// the README).
+/// `SO_SNDBUF` in bytes. With a send buffer smaller than the receive buffer, a slow reader stalls
+/// loopback (see the README).
 const SEND_BUFFER: usize = 1 << 20;
-/// `SO_RCVBUF` in bytes: the system's automatic sizes begin below one large payload.
+/// `SO_RCVBUF` in bytes: the kernel's automatic sizing begins with less than one large payload.
 const RECEIVE_BUFFER: usize = 1 << 20;
 const READ_UP_TO: usize = 256 << 10;
-/// Time that a sleeping side waits before it checks its stop flag.
+/// Longest sleep of a thread in the kernel before it checks its stop flag, in milliseconds.
 const PATIENCE_MS: i32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Polls again at once.
+    /// The thread polls again at once.
     Spin,
-    /// Sleeps in the kernel: in the read with one connection, else in `poll`.
+    /// The thread sleeps in the kernel: in `recvmsg` with one connection, else in `poll`.
     Sleep,
 }
 
 struct Ring {
     bytes: Box<[u8]>,
     at: usize,
-    /// Bytes received of an incomplete message.
+    /// Bytes of the last, incomplete message that have arrived.
     part: usize,
 }
 
 impl Ring {
     fn new(slots: usize, stride: usize) -> Self {
-        // At least 8 KiB, so that few reads of small messages end at the wrap.
+        // The ring has at least 8 KiB, so that few reads of small messages end at its wrap.
         let slots = slots.max(8192 / stride);
         let mut bytes = vec![0u8; slots * stride].into_boxed_slice();
         bytes.fill(1);
@@ -58,7 +58,7 @@ impl Ring {
         }
     }
 
-    /// Free memory for the next bytes: two runs, the second after the wrap.
+    /// Ring memory for the next read: the part before the wrap, then the part after the wrap.
     fn room(&mut self) -> [libc::iovec; 2] {
         let base = self.bytes.as_mut_ptr();
         let first = (self.bytes.len() - self.at).min(READ_UP_TO);
@@ -108,7 +108,7 @@ struct Connection {
     out: Vec<u8>,
     iov: Vec<libc::iovec>,
     head: usize,
-    /// Send time of each request, oldest first: a ring with an entry for each in flight.
+    /// Post time of each request in flight, in ns: a ring from index `first` up to `last`.
     posted_ns: Vec<u64>,
     first: usize,
     last: usize,
@@ -158,7 +158,7 @@ impl Connection {
         self.head < self.iov.len()
     }
 
-    /// Sends everything queued with one `sendmsg`, or several if the socket accepts less.
+    /// Sends the queued messages with one `sendmsg`, or several if the socket takes only a part.
     fn send(&mut self) -> Result<()> {
         while self.pending() {
             let msg = message(&mut self.iov[self.head..]);
@@ -192,7 +192,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once, and returns how many messages the read completes.
+    /// Reads once; returns the number of messages that are now complete.
     fn receive(&mut self, block: bool) -> Result<usize> {
         let mut iov = self.ring.room();
         let mut msg = message(&mut iov);
@@ -230,7 +230,7 @@ fn sleep(connections: &[Connection]) {
     unsafe { libc::poll(fds.as_mut_ptr(), n as libc::nfds_t, PATIENCE_MS) };
 }
 
-/// Waits as `wait` says. Returns whether the next read of the only connection may block.
+/// Waits as `wait` says. Returns true if the next read may block: with one connection only.
 fn idle(wait: Wait, connections: &[Connection]) -> bool {
     match wait {
         Wait::Spin => {
@@ -248,14 +248,14 @@ fn idle(wait: Wait, connections: &[Connection]) -> bool {
 pub struct Client {
     shape: Shape,
     wait: Wait,
-    /// Contiguous samples, possibly shared with other clients.
+    /// The samples, one after the other; several clients may share the memory.
     samples: Arc<[u8]>,
     connections: Vec<Connection>,
     sent: u64,
 }
 
 impl Client {
-    /// A client over connected streams that sends samples from number `first` on.
+    /// Makes a client over connected streams. `first` is the number of its first request.
     pub fn new(
         shape: Shape,
         wait: Wait,
@@ -291,12 +291,12 @@ impl Client {
         self.sent += 1;
     }
 
-    /// Runs a round: keeps the requests in flight until the deadline, then waits for all answers.
+    /// Runs a round: replaces each answered request until the deadline, then awaits all answers.
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let n = self.connections.len();
         let mut now = now_ns();
-        // Requests per connection that wait until the last burst is sent: a burst's copies must be
-        // contiguous.
+        // Small requests per connection that wait until the connection has sent its last burst: the
+        // copies of one burst must be contiguous in `out`.
         let mut waiting = vec![0usize; n];
         for i in 0..self.shape.in_flight {
             self.queue(i % n, now);
@@ -351,7 +351,7 @@ pub struct Server {
     wait: Wait,
     response: usize,
     outputs: Vec<Box<[u8]>>,
-    /// Next output slot of each connection.
+    /// Index of the next output slot, for each connection.
     at: Vec<usize>,
     connections: Vec<Connection>,
 }
@@ -385,7 +385,7 @@ impl Server {
                 let (output, at) = (&self.outputs[i], &mut self.at[i]);
                 let slots = output.len() / self.response;
                 let mut left = got;
-                // Responses are contiguous in their slots, so a burst has at most two runs.
+                // The output slots are contiguous, so a burst is at most two runs (one wrap).
                 while left > 0 {
                     let run = left.min(slots - *at);
                     let from = *at * self.response;

@@ -49,8 +49,8 @@ fn medians(rounds: &[Round]) -> Round {
     }
 }
 
-/// Computes the row of a shape. `plain_*` are figures of the faster kind of plain sockets. Ratios
-/// are medians of the ratios within each alternation.
+/// Computes the row of a shape. The keys `plain_*` are for the faster kind of plain sockets. Each
+/// ratio is computed within an alternation; the row has the median over the alternations.
 pub fn row(shape: Shape, rounds: &Rounds) -> Value {
     let of = |c: Contender| {
         let found = rounds.iter().find(|(name, _)| *name == c);

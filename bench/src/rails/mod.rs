@@ -35,9 +35,9 @@ pub struct Args {
 struct PolicyResult {
     rails: usize,
     policy: &'static str,
-    /// With the congested rails.
+    /// The run with the congested rails.
     with: Outcome,
-    /// Without the congested rails, from the beginning.
+    /// The run without the congested rails, from its beginning.
     without: Outcome,
 }
 
@@ -96,7 +96,7 @@ fn row(rails: usize, shorten: u64) -> Result<Vec<PolicyResult>, RailsError> {
 mod tests {
     use super::*;
 
-    /// One simulated second on eight rails distinguishes the policies.
+    /// One simulated second on eight rails is enough to tell the policies apart.
     #[test]
     fn health_keeps_clear_of_congestion() {
         let cells = row(8, 8).expect("eight rails");

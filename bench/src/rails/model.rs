@@ -8,8 +8,8 @@
 //!              +-------------- response: a fixed delay <---------------------------+
 //! ```
 //!
-//! Each box is a first-come, first-served queue; a sample passes one completely before it enters
-//! the next. A congested rail's link keeps a tenth of its rate after a quarter of the run. The
+//! Each box is a first-come, first-served queue; a sample leaves a queue completely before it
+//! enters the next. After a quarter of the run, a congested link keeps a tenth of its rate. The
 //! model omits packets, losses, batches, and flows that collide on one of several links.
 
 use std::{
@@ -32,14 +32,14 @@ const NODES: usize = 4;
 const CONGESTED_RATE: f64 = 0.1;
 /// Service time of a NIC for one sample in ns: 150,528 bytes at 10 Gbit/s.
 const NIC_NS: u64 = 120_422;
-/// Time of the engine and of the response in ns.
+/// Time of the engine and of the response together, in ns.
 const ENGINE_NS: u64 = 210_000;
 const LEN: u32 = 150_528;
 /// Arrival rate as a share of the capacity of all NICs.
 const LOAD: f64 = 0.6;
-/// Slots: most samples in flight per rail and node.
+/// Slots: most samples in flight per rail of a node.
 const SLOTS: usize = 64;
-/// Health score of a node's interior: the cost of crossing it while it is idle.
+/// Health score of a node's interior while no sample crosses the interior.
 const INTERIOR: f32 = 0.9;
 
 #[derive(Clone, Debug)]
@@ -49,16 +49,16 @@ pub struct Scenario {
     congested: usize,
     /// Time at which congestion begins, in ns.
     congested_ns: u64,
-    /// The arrival rate is that for this number of rails.
+    /// Number of rails whose capacity, times [`LOAD`], is the arrival rate.
     arrivals: usize,
-    /// Duration of arrivals in ns. Latencies count from its second half.
+    /// Time in ns during which samples arrive. Samples of the second half count for latency.
     duration_ns: u64,
     policy: Policy,
     seed: u64,
 }
 
 impl Scenario {
-    /// K rails of which 5 % are congested, at least one; some hundred thousand samples.
+    /// Some hundred thousand samples / `shorten`; 5 % of the rails, at least one, are congested.
     pub fn new(rails: usize, policy: Policy, shorten: u64) -> Self {
         let duration_ns = match rails {
             0..32 => 8_000_000_000,
@@ -76,7 +76,7 @@ impl Scenario {
         }
     }
 
-    /// The same arrivals without the congested rails; the other rails carry more.
+    /// The same arrival rate without the congested rails: each other rail carries more samples.
     #[must_use]
     pub fn without_congested(self) -> Self {
         Scenario {
@@ -87,7 +87,7 @@ impl Scenario {
     }
 }
 
-/// Result for the samples that arrived in the second half.
+/// Result for the samples that arrived in the second half of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     pub samples: usize,
@@ -107,23 +107,23 @@ enum Stage {
     Done,
 }
 
-/// A sample in flight. Ordered by the time of its next event; numbers are unique.
+/// A sample in flight. The order is by `at_ns`, then by the unique `number`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SampleInFlight {
-    /// Time at which the sample leaves its last queue, in ns.
+    /// Time in ns at which the sample leaves its current queue.
     at_ns: u64,
     number: u64,
     stage: Stage,
     node: usize,
     rail: usize,
-    /// Whether it crosses the far node's interior.
+    /// True if the sample crosses the far node's interior.
     crosses: bool,
     connection: usize,
     arrived_ns: u64,
     posted_ns: u64,
 }
 
-/// All queues, each as the time in ns at which it becomes free.
+/// All queues. A queue is the time in ns at which its last sample leaves.
 struct Queues<'a> {
     s: &'a Scenario,
     out: Vec<u64>,
@@ -132,7 +132,7 @@ struct Queues<'a> {
     interior: Vec<u64>,
 }
 
-/// Serves a sample that arrives at `now` for `takes_ns`. Returns the time when it leaves.
+/// Adds a sample that arrives at `now` and needs `takes_ns` of service; returns its leaving time.
 fn through(queue: &mut u64, now: u64, takes_ns: u64) -> u64 {
     *queue = now.max(*queue) + takes_ns;
     *queue
@@ -149,7 +149,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Puts a sample into the queue of its stage: sets its leaving time and its next stage.
+    /// Puts the sample into the queue of its stage; sets its leaving time and its next stage.
     fn enter(&mut self, f: &mut SampleInFlight) {
         let now = f.at_ns;
         (f.at_ns, f.stage) = match f.stage {
@@ -184,7 +184,7 @@ impl<'a> Queues<'a> {
     }
 }
 
-/// Chooses connections as a dispatcher does.
+/// The arbiter that chooses the connection of a sample, as in a dispatcher.
 enum Chooser {
     Plain(Arbiter),
     Rails(RailArbiter),
@@ -194,11 +194,11 @@ struct Model {
     rails: usize,
     chooser: Chooser,
     connections: Vec<ConnectionRail>,
-    /// Numbers of samples in flight, by node and rail.
+    /// Samples in flight, for each pair of node and rail (index: node * rails + rail).
     in_flight: Vec<usize>,
 }
 
-/// GPUs per node. Rails are assigned to them in order, as NICs are.
+/// GPUs per node. Each GPU owns an equal, contiguous share of the rails.
 fn gpus(rails: usize) -> usize {
     rails.clamp(1, 8)
 }
@@ -215,7 +215,7 @@ impl Model {
         for (peer, nic) in (0..NODES).flat_map(|p| (0..rails).map(move |x| (p, x))) {
             let rail = RailId(nic as u8);
             for target in 0..gpus(rails) {
-                // The plain arbiter uses a GPU's own rails only.
+                // The plain arbiter reaches a GPU over the GPU's own rails only.
                 if by_health.is_some() || own_gpu(nic, rails) == target {
                     connections.push(ConnectionRail {
                         peer,

@@ -1,8 +1,8 @@
-//! Checks the Remote Rail Theorem on random rails, against every path.
+//! Checks the Remote Rail Theorem on random rails: compares the scores of all paths.
 //!
-//! At the near end, a rail is the sample's *own* if its NIC is local to the sample's memory. At the
-//! far end, a rail is the GPU's own. Over any other rail, the bytes cross the node's interior,
-//! whose health is `H(d)`. The score of a path is the product of the healths that it uses:
+//! At the near end, a rail is *own* if its NIC is local to the sample's memory; at the far end, if
+//! its NIC is local to the GPU. Over any other rail, the bytes cross the node's interior. `H` is
+//! the health of a rail or an interior. A path's score is the product of the healths on the path:
 //!
 //! ```text
 //!   direct   out on s, in on s                     H(s)                   s is own at both ends
@@ -17,10 +17,10 @@
 use proptest::prelude::*;
 use qdl::rails::Score;
 
-/// The score 1 in steps.
+/// The score 1, as a number of steps.
 const ONE: u64 = 1 << 16;
 
-/// Scores in steps of 1 / [`ONE`], clustered so that ties and near misses are frequent.
+/// Random scores in steps of 1 / [`ONE`], clustered so that equal and close scores are frequent.
 fn score() -> impl Strategy<Value = u64> {
     let steps = prop_oneof![
         (1u32..=12).prop_map(|n| n << 12),
@@ -30,8 +30,8 @@ fn score() -> impl Strategy<Value = u64> {
     steps.prop_map(|n| u64::from(Score::from_steps(n).steps()))
 }
 
-/// Health of all rails and of both interiors, and the indices of the source's and the destination's
-/// own rails.
+/// Health of all rails and of both interiors; `source` and `destination` are the indices of the own
+/// rails at the near and the far end.
 #[derive(Clone, Debug)]
 struct Ends {
     rails: Vec<u64>,
@@ -83,8 +83,8 @@ fn ends() -> impl Strategy<Value = Ends> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// rd beats dr exactly when gamma(source) = H(s) / H(near) exceeds gamma(destination) = H(t) /
-    /// H(far).
+    /// The path rd beats dr exactly when H(s) / H(near) exceeds H(t) / H(far). s is the own rail of
+    /// the near end, t that of the far end.
     #[test]
     fn the_greater_ratio_names_the_better_two_hop_path(e in ends()) {
         let (s, t) = (e.rails[e.source], e.rails[e.destination]);
@@ -92,7 +92,7 @@ proptest! {
     }
 
     /// The theorem: drd over x beats every path over an own rail exactly when H(x) > m. If s and t
-    /// differ, m is the greater ratio; if they are one rail, m is H(s) / (H(near) * H(far)).
+    /// differ, m = max(H(s) / H(near), H(t) / H(far)); if one rail, m = H(s) / (H(near) * H(far)).
     #[test]
     fn a_remote_rail_wins_exactly_above_m(e in ends()) {
         let (s, t) = (e.rails[e.source], e.rails[e.destination]);
@@ -107,7 +107,7 @@ proptest! {
         }
     }
 
-    /// The corollary: if either ratio exceeds 1, no remote rail wins.
+    /// The corollary: if H(s) > H(near) or H(t) > H(far), drd over no rail beats an own rail.
     #[test]
     fn no_detour_with_a_ratio_above_one(e in ends()) {
         if e.rails[e.source] > e.near || e.rails[e.destination] > e.far {

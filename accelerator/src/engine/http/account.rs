@@ -1,7 +1,7 @@
 //! Checks one answer: compares the tokens that arrived with the server's counts.
 //!
-//! Tokens go on at once, except those of the step that ends the answer: the account holds them
-//! until the stream has ended. So no answer is complete before its counts are checked.
+//! The account passes tokens on at once, except the tokens of the step that ends the answer: it
+//! holds these until the stream has ended. So the counts are checked before an answer is complete.
 
 use super::dialect::{AnswerEvent, AnswerParams, Finish, Tokens, trouble::Trouble};
 use crate::engine::streaming::TooLong;
@@ -17,24 +17,24 @@ pub(super) struct Account<'a> {
     finish: Option<Finish>,
     completion: Option<usize>,
     is_prompt_counted: bool,
-    /// Tokens of the step that ends the answer, held back.
+    /// Tokens of the step that ends the answer, held back until the end of the stream.
     held: Tokens,
-    /// Prompt tokens from a prefix cache.
+    /// Number of prompt tokens that the server took from a prefix cache.
     pub cached: usize,
-    /// Seconds in the server's queue, if the server reports them.
+    /// Seconds of the request in the server's queue, if the server reports them.
     pub queue_s: Option<f64>,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Progress {
-    /// Tokens that go on at once; empty if the step has none or they are held.
+    /// Tokens to pass on now; empty if the step has none, or if the account holds them back.
     Tokens(Tokens),
     /// The last tokens; the answer is complete.
     End(Tokens),
 }
 
 impl<'a> Account<'a> {
-    /// An account of an answer of at most `max_tokens` to a prompt of `prompt` ids.
+    /// An account for an answer of at most `max_tokens` tokens to a prompt of `prompt` ids.
     pub fn new(ask: &'a AnswerParams, prompt: usize, max_tokens: usize) -> Self {
         Account {
             ask,
@@ -56,7 +56,7 @@ impl<'a> Account<'a> {
         self.came
     }
 
-    /// Takes one step of the stream.
+    /// Checks one step of the stream; returns the tokens to pass on.
     ///
     /// # Errors
     /// [`Trouble`] names the check that failed.
@@ -72,7 +72,7 @@ impl<'a> Account<'a> {
         let mut now = step.tokens;
         self.finish = self.finish.or(step.finish);
         if self.finish.is_some() {
-            // Once per answer, and at most `max_tokens` ids.
+            // This runs once per answer, for at most `max_tokens` ids.
             self.held.extend(now.drain(..));
         }
         if !step.done {
@@ -84,7 +84,7 @@ impl<'a> Account<'a> {
 
     fn note(&mut self, step: &AnswerEvent) -> Result<(), Trouble> {
         self.completion = step.completion.or(self.completion);
-        // Limits a wrong count of the server to the length of the prompt.
+        // `min` limits a wrong count of the server to the length of the prompt.
         self.cached = step.cached.unwrap_or(self.cached).min(self.prompt);
         self.is_prompt_counted |= step.prompt.is_some();
         self.queue_s = step.queue_s.or(self.queue_s);

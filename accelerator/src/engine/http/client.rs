@@ -1,4 +1,4 @@
-//! Keeps HTTP connections to the server: opened on demand, one for each concurrent request.
+//! HTTP connections to the server: opened on demand, one for each concurrent request, and kept.
 
 use std::{
     error::Error,
@@ -27,11 +27,11 @@ use super::{
 };
 use crate::lock;
 
-/// Longest text of a `GET` response, in bytes: vLLM's metrics have some hundred KiB.
+/// Most bytes of a `GET` response: vLLM's metrics have some hundred KiB.
 const MAX_ANSWER: usize = 8 << 20;
 const MAX_WORDS: usize = 64 << 10;
 const MAX_HEADERS: usize = 64 << 10;
-/// A connection is kept only if it is ready again this soon after the end of its stream.
+/// The client keeps a connection only if it is ready again this soon after its answer's end.
 const READY: Duration = Duration::from_secs(1);
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -41,18 +41,18 @@ pub(super) struct HttpClient {
     /// `host:port`.
     authority: String,
     connect: Duration,
-    /// Idle connections, used last in first out: the server closes old ones first.
+    /// Idle connections. The client reuses the newest first: the server closes old ones first.
     idle: Mutex<Vec<Sender>>,
     counters: Arc<Counters>,
 }
 
-/// A stream that has begun, and its connection.
+/// An answer's stream whose headers have arrived, and its connection.
 pub(super) struct OpenAnswer {
     pub body: Incoming,
     sender: Sender,
 }
 
-/// Time limit of [`is_listening`] for each address.
+/// Time limit of [`is_listening`] for each address of the host.
 const LOOK: Duration = Duration::from_millis(500);
 
 fn authority(url: &str) -> Result<String, String> {
@@ -65,7 +65,7 @@ fn authority(url: &str) -> Result<String, String> {
     Ok(format!("{}:{port}", authority.host()))
 }
 
-/// True if a process accepts connections at `url`; false also if the check fails.
+/// True if a process accepts connections at `url`; false if none does or the check fails.
 pub(super) fn is_listening(url: &str) -> bool {
     let places = authority(url).ok().and_then(|a| a.to_socket_addrs().ok());
     let listens = |at| net::TcpStream::connect_timeout(&at, LOOK).is_ok();
@@ -73,7 +73,7 @@ pub(super) fn is_listening(url: &str) -> bool {
 }
 
 impl HttpClient {
-    /// A client of the server at `url`, which has no path.
+    /// A client of the server at `url`, of the form `http://HOST:PORT`. `connect` is a timeout.
     pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
         Ok(HttpClient {
             authority: authority(url)?,
@@ -83,7 +83,7 @@ impl HttpClient {
         })
     }
 
-    /// Requests an answer to `body`; returns once the headers have arrived. It has no timeout.
+    /// Sends a `POST` request with `body`; returns once the headers have arrived, without timeout.
     pub async fn post(&self, path: &'static str, body: Bytes) -> Result<OpenAnswer, Trouble> {
         let (response, sender) = self.ask(Method::POST, path, body).await?;
         let status = response.status().as_u16();
@@ -107,7 +107,7 @@ impl HttpClient {
     /// Sends a `GET` request; returns the status and the text of the response.
     ///
     /// # Errors
-    /// [`Trouble::Connect`], also if the response takes longer than the connect timeout.
+    /// [`Trouble::Connect`], also if the whole response takes longer than the connect timeout.
     pub async fn get(&self, path: &'static str) -> Result<(u16, String), Trouble> {
         let asked = async {
             let (response, sender) = self.ask(Method::GET, path, Bytes::new()).await?;
@@ -125,17 +125,17 @@ impl HttpClient {
         timeout(self.connect, asked).await.map_err(late)?
     }
 
-    /// Reads the rest of a stream that has ended and keeps its connection.
+    /// Reads the rest of a stream after its answer's end, and keeps the connection.
     pub async fn done(&self, mut answer: OpenAnswer) {
         let rest = async { while answer.body.frame().await.is_some_and(|f| f.is_ok()) {} };
-        // A stream that does not end within [`READY`] is closed.
+        // If the stream does not end within `READY`, its connection is closed.
         if timeout(READY, rest).await.is_ok() {
             self.keep(answer.sender).await;
         }
     }
 
-    /// Sends one request on a kept connection. If the server has closed that one, tries the next,
-    /// and at last a new one.
+    /// Sends one request on a kept connection. If the server has closed this connection, tries the
+    /// next kept one, and finally a new connection.
     async fn ask(
         &self,
         method: Method,
@@ -155,7 +155,7 @@ impl HttpClient {
                     }
                     return Ok((response, sender));
                 }
-                // Servers close idle connections after some seconds, so this one may be closed. No
+                // A server closes idle connections after some seconds: try the next connection. No
                 // response has begun, so a repeated request cannot duplicate an answer.
                 Err(e) if reused && (e.message().is_some() || is_closed(e.error())) => {}
                 Err(e) => return Err(Trouble::Connect(chain(e.error()))),
@@ -192,14 +192,14 @@ impl HttpClient {
         };
         let late = |_| Trouble::Connect(format!("no connection in {:?}", self.connect));
         let (sender, connection) = timeout(self.connect, opened).await.map_err(late)??;
-        // The task ends with its sender and body; the reader of the body gets its error.
+        // This task ends when `sender` and the body are dropped; errors reach the body's reader.
         tokio::spawn(async move { drop(connection.await) });
         self.counters.lock().opened += 1;
         Ok(sender)
     }
 
     fn take_idle(&self) -> Option<Sender> {
-        // Locked for one push or pop on one thread, so without contention.
+        // No contention: only this client's thread takes the lock, for one push or pop.
         let mut idle = lock(&self.idle);
         while let Some(sender) = idle.pop() {
             if sender.is_ready() {
@@ -236,7 +236,7 @@ fn is_closed(e: &hyper::Error) -> bool {
     e.is_incomplete_message() || e.is_canceled() || e.is_closed() || sources.into_iter().any(is_io)
 }
 
-/// An error with its sources, in one line.
+/// The messages of an error and of all its sources, in one line.
 pub(super) fn chain(e: &dyn Error) -> String {
     let sources = std::iter::successors(e.source(), |e| (**e).source());
     sources.fold(e.to_string(), |text, e| format!("{text}: {e}"))

@@ -1,4 +1,4 @@
-//! Starts, watches and stops the server's program.
+//! Starts, watches and stops the server's program, a child process.
 
 use std::{
     fs::File,
@@ -24,20 +24,20 @@ use crate::lock;
 const KILLED: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Shell script that waits for the end of its input, which this process holds open while it lives.
-/// Then it ends the group `$0`: SIGTERM, and SIGKILL `$1` seconds later.
+/// Shell script that waits for the end of its input: this process holds the input open while it
+/// lives. Then the script ends the process group `$0`: SIGTERM, and SIGKILL `$1` seconds later.
 const WATCH: &str = r#"read -r _
 kill -s TERM -- "-$0"
 left=$1
 while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
 kill -s KILL -- "-$0""#;
 
-/// The exit status of a program, once it has ended.
+/// A handle to the exit status of a program that may still run.
 #[derive(Clone)]
 pub(super) struct ExitStatus(watch::Receiver<Option<String>>);
 
 impl ExitStatus {
-    /// The exit status in words, if the program has ended.
+    /// The exit status in words; `None` while the program runs.
     pub fn now(&self) -> Option<String> {
         self.0.borrow().clone()
     }
@@ -50,7 +50,7 @@ impl ExitStatus {
     }
 }
 
-/// A running program. Only [`Program::stop`] ends it; drop does not.
+/// A running program. Only [`Program::stop`] ends the program; the drop of this handle does not.
 pub(super) struct Program {
     pid: libc::pid_t,
     exit: ExitStatus,
@@ -61,9 +61,9 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts the program in a new process group, its output in `log`. Calls `on_end` with the exit
-    /// status in words if it ends between [`Program::need`] and [`Program::stop`]. After any end of
-    /// this process, the group ends: SIGTERM, and SIGKILL `grace` later.
+    /// Starts the program in a new process group, with its output in `log`. If the program ends
+    /// between [`Program::need`] and [`Program::stop`], calls `on_end` with the exit status in
+    /// words. However this process ends, the group gets SIGTERM, and SIGKILL `grace` later.
     pub fn start(
         command: &[String],
         log: &Path,
@@ -102,10 +102,10 @@ impl Program {
         })
     }
 
-    /// From now on the program's end is an error.
+    /// From now on, the end of the program is an error: `on_end` of [`Program::start`] is called.
     ///
     /// # Errors
-    /// The exit status in words, if the program has ended already.
+    /// The exit status in words: the program has ended already.
     pub fn need(&self) -> Result<(), String> {
         self.is_needed.store(true, SeqCst);
         self.exit.now().map_or(Ok(()), Err)
@@ -120,7 +120,7 @@ impl Program {
         &self.log
     }
 
-    /// Ends the process group: SIGTERM, and SIGKILL `within` later.
+    /// Ends the program's process group: SIGTERM, and SIGKILL `within` later.
     pub fn stop(&self, within: Duration) -> Result<(), String> {
         self.is_needed.store(false, SeqCst);
         if self.is_gone(Duration::ZERO) {
@@ -141,7 +141,7 @@ impl Program {
         Err(format!("process {} does not end", self.pid))
     }
 
-    /// Signals the process group, unless the process is reaped and its id may be reused.
+    /// Signals the process group, unless the program is reaped: its id may then be reused.
     fn signal(&self, number: libc::c_int) {
         let reaped = lock(&self.reaped);
         if !*reaped {
@@ -161,8 +161,8 @@ impl Program {
     }
 }
 
-/// Runs the program to its end and returns its exit status in words. Sends its id to `started`;
-/// sets `reaped` once the id may be reused.
+/// Waits for the end of the program and returns its exit status in words. Sends the process id
+/// to `started`; sets `reaped` once the id may be reused.
 fn run(
     mut child: Child,
     log: &Path,
@@ -174,7 +174,7 @@ fn run(
     let watchman = watchman(pid, grace);
     let _ = started.send(Ok(pid));
     wait_for_end(pid);
-    // Not reaped yet, so its id cannot be reused: the signal reaches its group only.
+    // The program is not reaped, so its id is not reused: the signal reaches only its group.
     let mut reaped = lock(reaped);
     signal(pid, libc::SIGKILL);
     let status = match child.wait() {
@@ -207,8 +207,8 @@ fn spawn(command: &[String], log: &File) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Starts the process that ends the group of `pid` after this process. The kernel's signal reaches
-/// only the leader of the group, which may be a script, and a leader may ignore it.
+/// Starts a process that ends the group of `pid` after this process has ended. The kernel's signal
+/// at that time reaches only the leader of the group: a script, or a program that ignores it.
 fn watchman(pid: libc::pid_t, grace: Duration) -> Option<Child> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", WATCH, &pid.to_string(), &grace.as_secs().to_string()]);
@@ -224,7 +224,7 @@ fn watchman(pid: libc::pid_t, grace: Duration) -> Option<Child> {
     started.ok()
 }
 
-/// Waits until the process has ended, without reaping it.
+/// Waits until process `pid` has ended, without reaping it: its id stays reserved.
 fn wait_for_end(pid: libc::pid_t) {
     loop {
         // SAFETY: `info` is writable during the call; nothing reads it.

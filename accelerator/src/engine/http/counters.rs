@@ -12,7 +12,7 @@ use std::{
 use crate::lock;
 use fabric::clock;
 
-/// The counts of an engine. The client threads lock them a few times per answer.
+/// The counts of an engine. The client threads lock the counts a few times per answer.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     report: Mutex<Report>,
@@ -21,12 +21,12 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// The counts, for a change.
+    /// Locks the counts, to read or change them.
     pub fn lock(&self) -> MutexGuard<'_, Report> {
         lock(&self.report)
     }
 
-    /// Counts one more stream until the guard is dropped.
+    /// Counts one more concurrent stream, until the drop of the returned guard.
     pub fn stream(&self) -> impl Drop + '_ {
         struct Open<'a>(&'a Counters);
         impl Drop for Open<'_> {
@@ -40,7 +40,7 @@ impl Counters {
         Open(self)
     }
 
-    /// Records the time of tokens on any stream.
+    /// Records that tokens arrived now, on any stream.
     pub fn token(&self) {
         self.newest_ns.fetch_max(clock::now_ns(), Relaxed);
     }
@@ -65,33 +65,33 @@ impl Counters {
 /// Counts and times of the requests to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Requests, including those that met a busy server.
+    /// Requests sent, including those that a busy server rejected.
     pub requests: u64,
     pub answers: u64,
     pub tokens: u64,
-    /// Events that carried them.
+    /// Events that carried the tokens.
     pub steps: u64,
     pub busy: u64,
     pub opened: u64,
-    /// Requests on a connection that had carried one before.
+    /// Requests on a kept connection.
     pub kept: u64,
-    /// Requests cancelled because the client is gone.
+    /// Requests cancelled because the frontend is gone.
     pub cancelled: u64,
-    /// Prompt tokens from a prefix cache: a run with any is not valid.
+    /// Prompt tokens from a prefix cache; if not 0, the run is not valid.
     pub cached: u64,
     /// Answers of several tokens in one event: LoadGen's TPOT is meaningless for them.
     pub whole: u64,
     now: u64,
-    /// Most streams at once.
+    /// Most concurrent streams.
     pub most: u64,
     pub firsts: u64,
     /// Sum of the microseconds from a request to its first token.
     pub first_us: u64,
-    /// The longest such time, in microseconds.
+    /// The longest time from a request to its first token, in microseconds.
     pub first_most_us: u64,
-    /// Answers with a reported time in the server's queue.
+    /// Answers for which the server reported the time in its queue.
     pub queued: u64,
-    /// Sum of those times in microseconds.
+    /// Sum of the reported times in the server's queue, in microseconds.
     pub queue_us: u64,
 }
 

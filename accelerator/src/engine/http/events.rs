@@ -11,20 +11,20 @@ use super::{
     dialect::trouble::{self, Trouble},
 };
 
-/// Iterates over the events of a body. Of an event it keeps `data` and whether it is an error:
-/// `event: error`, or the field `error` in place of `data` (older versions of llama.cpp).
+/// Iterates over the events of a body. Of each event, the reader keeps `data`, and whether the
+/// event is an error: `event: error`, or a field `error` for `data` (older versions of llama.cpp).
 #[derive(Debug)]
 pub(super) struct EventReader<B> {
     body: B,
     /// Received bytes that are not parsed yet.
     rest: Bytes,
     line: Vec<u8>,
-    /// The previous line ended with `\r`: a following `\n` belongs to it.
+    /// True if the previous line ended with `\r`: a following `\n` belongs to that line.
     is_after_return: bool,
     data: Vec<u8>,
     has_data: bool,
     is_error: bool,
-    /// `next` has returned this event; the next call clears it.
+    /// True if `next` has returned this event: the following call clears the event.
     is_given: bool,
     /// Size limit of an event and its lines, in bytes.
     most: usize,
@@ -56,11 +56,11 @@ where
         }
     }
 
-    /// Waits for the next event with data. Cancellation loses no data.
+    /// Waits for the next event with data. Cancellation loses no data. `tokens`: tokens so far.
     ///
     /// # Errors
-    /// [`Trouble::Cut`] if the body ends or breaks, after `tokens` tokens; [`Trouble::Said`] if it
-    /// is an error instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
+    /// [`Trouble::Cut`] if the body ends or breaks; [`Trouble::Said`] if the body is an error
+    /// instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
     pub async fn next(&mut self, tokens: usize) -> Result<ServerSentEvent<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();
@@ -84,7 +84,7 @@ where
         Ok(ServerSentEvent { data, is_error })
     }
 
-    /// Parses the received lines; true at the end of an event with data.
+    /// Parses the received lines; returns true at the end of an event with data.
     fn read_lines(&mut self) -> Result<bool, Trouble> {
         loop {
             if self.is_after_return && self.rest.first() == Some(&b'\n') {
@@ -131,7 +131,7 @@ where
                 self.has_data = true;
                 self.data.extend_from_slice(value);
             }
-            // Comments, ids and unknown fields.
+            // Ignore comments, ids and unknown fields.
             _ => {}
         }
         self.line = line;

@@ -14,20 +14,20 @@ use super::{
 };
 use crate::engine::{Fault, streaming::TooLong};
 
-/// Time limit for seeing the end of our server process after it stops answering.
+/// Time to wait for the exit of our server process after the server stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
-/// Time limit of the trial that decides whether the server works. Together with `next_token_s`, or
-/// with `first_token_s`, it stays below the frontend's default `watchdog_s`.
+/// Time limit of a trial, which decides whether the server works. The sum with `next_token_s`, or
+/// with `first_token_s`, stays below the frontend's default `watchdog_s`.
 pub(super) const TRIAL: Duration = Duration::from_secs(10);
 const TRIAL_PROMPT: usize = 16;
 const TRIAL_TOKENS: usize = 2;
-/// Attempts of a trial before the server counts as failed.
+/// Requests of a trial before the server counts as failed.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Tokens this long after an error were sent after it; earlier ones may have been in a buffer.
+/// Tokens this long after an error prove a working server; earlier ones may come from a buffer.
 const SETTLED: Duration = Duration::from_millis(200);
 
-/// Consequence of an error of a sequence.
+/// Consequence of a sequence's error.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     /// The frontend is gone: drop the sequence.
@@ -52,16 +52,16 @@ impl Sink for Discard {
     }
 }
 
-/// Requests a short answer to a harmless prompt, like any request of the engine. Tries up to
-/// [`TRIES`] times after an error that may be the sample's fault.
+/// Requests a short answer to a harmless prompt, with the parameters of every request. Sends up to
+/// [`TRIES`] requests while errors may be the fault of the request.
 ///
 /// # Errors
-/// [`Trouble`] that any sequence would have.
+/// The last request's [`Trouble`]: other sequences would fail, too.
 pub(super) async fn trial(server: &LlmServer) -> Result<(), Trouble> {
     let mut tries = 1;
     loop {
         let ended = try_once(server).await;
-        // No second attempt after a long wait.
+        // After a long wait, do not try again.
         let again = |e: &Trouble| {
             let waited = matches!(e, Trouble::Silent { .. } | Trouble::Busy { .. });
             e.fault() == Fault::Either && !waited && tries < TRIES
@@ -89,7 +89,7 @@ pub(super) struct Judge {
     /// Exit status of a server that this process started.
     exit: Option<ExitStatus>,
     trial: Duration,
-    /// Beginning and result of the last trial.
+    /// Begin time and result of the last trial; true if the server works.
     last: Mutex<Option<(Instant, bool)>>,
 }
 
@@ -102,7 +102,7 @@ impl Judge {
         }
     }
 
-    /// Judges the error of one sequence.
+    /// Decides the consequence of one sequence's error; may send a trial to the server.
     pub async fn verdict(&self, server: &LlmServer, trouble: Trouble) -> Verdict {
         let words = trouble.to_string();
         match trouble.fault() {
@@ -119,8 +119,8 @@ impl Judge {
         }
     }
 
-    /// True if the server still answers: a trial succeeds, or any stream receives tokens. One trial
-    /// serves all concurrent callers.
+    /// True if the server still answers: a trial succeeds, or any stream receives tokens. All
+    /// concurrent callers share one trial.
     async fn is_well(&self, server: &LlmServer) -> bool {
         let since = Instant::now();
         let mut last = self.last.lock().await;
@@ -146,7 +146,7 @@ impl Judge {
         well
     }
 
-    /// The exit status of a server that this process started, if it has ended.
+    /// The exit status, if this process started the server and it ends within [`EXIT_SEEN`].
     async fn exited(&self) -> Option<String> {
         let exit = self.exit.as_ref()?;
         timeout(EXIT_SEEN, exit.seen()).await.ok()?

@@ -1,5 +1,5 @@
-//! Queries before the first sample: readiness, model, context, vocabulary, prefix cache, and one
-//! short answer with the parameters of every sequence.
+//! Queries to the server before the first sample: readiness, model, context, vocabulary, prefix
+//! cache, and one short answer with the parameters of every sequence.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ use crate::engine::child;
 
 /// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);
-/// Interval of log lines about the wait.
+/// Interval of log lines while the server is not ready.
 const SAY: Duration = Duration::from_secs(10);
 
 /// Waits until the server reports that it is ready.
 ///
 /// # Errors
-/// No server listens, the server ended, or it took too long; in words.
+/// Text: no server listens, the server ended, or the server was not ready in time.
 pub(super) async fn ready(
     client: &HttpClient,
     config: &HttpConfig,
@@ -36,7 +36,7 @@ pub(super) async fn ready(
     let mut said = began;
     loop {
         let why = match client.get("/health").await {
-            // A server without `/health` gets the next query.
+            // A server without `/health` (404) counts as ready.
             Ok((200 | 404, _)) => return Ok(()),
             Ok((status, words)) => {
                 format!("it answers {status} to /health: {}", trouble::words(&words))
@@ -77,10 +77,10 @@ pub(super) async fn ready(
     }
 }
 
-/// Sends the queries of a dialect.
+/// Sends the dialect's queries; returns the facts from the responses.
 ///
 /// # Errors
-/// A required query has no usable response; in words.
+/// Text: a required query has no usable response.
 pub(super) async fn query_all(
     client: &HttpClient,
     dialect: &Dialect,
@@ -121,7 +121,7 @@ async fn query(
     Err(last)
 }
 
-/// Requests beyond the server's concurrency, so that the next is queued when an answer ends.
+/// Requests beyond the server's concurrency: when an answer ends, the server has the next request.
 const AHEAD: usize = 8;
 /// Concurrent requests to a server that does not report its concurrency.
 const UNKNOWN: usize = 512;
@@ -140,11 +140,11 @@ pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, 
     (n, says)
 }
 
-/// Compares the server's information with the configuration and completes `ask`. Returns warnings
-/// for the operator, and the state of the prefix cache.
+/// Compares the server's facts with the configuration and completes `ask`. Returns warnings for the
+/// operator, and the state of the prefix cache.
 ///
 /// # Errors
-/// A mismatch that would make the run wrong; in words.
+/// Text: a difference that would make the run wrong.
 pub(super) fn judge(
     about: ServerFacts,
     dialect: &Dialect,
@@ -201,7 +201,7 @@ pub(super) fn judge(
     Ok((warnings, cache))
 }
 
-/// The state of the prefix cache: the server's report counts before the configuration.
+/// The state of the prefix cache, from the server's response `said`, else from the configuration.
 fn prefix_cache(said: Option<bool>, config: &HttpConfig, dialect: &Dialect) -> PrefixCache {
     let off = dialect.without_prefix_cache;
     let (state, how) = match (said, &config.prefix_cache_off) {

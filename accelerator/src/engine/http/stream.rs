@@ -1,4 +1,4 @@
-//! Requests one streamed answer, reads it to its end and passes its tokens on as they arrive.
+//! Requests one streamed answer, reads the stream to its end, and passes tokens on at once.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -18,25 +18,25 @@ use super::{
 };
 use crate::engine::{Sequence, streaming::TooLong};
 
-/// Size limit of an event without its ids, in bytes.
+/// Size limit of an event in bytes, not counting the ids of the event.
 const EVENT: usize = 64 << 10;
-/// Bytes of an event for each id of prompt and answer: some servers send all ids and their text
-/// each time.
+/// Bytes that an event may have for each id of prompt and answer: some servers send all ids and
+/// their text in each event.
 const EVENT_ID: usize = 64;
 /// Interval of checks whether the frontend still wants the answer.
 const LOOK: Duration = Duration::from_millis(200);
-/// First pause before the next request to a busy server; it doubles each time.
+/// First pause before the next request to a busy server; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Takes the tokens of an answer as they arrive.
 pub(super) trait Sink: Send {
-    /// False once the receiver is gone.
+    /// False once the frontend is gone.
     fn is_wanted(&self) -> bool;
 
     fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong>;
 
-    /// True for a trial of the server: its tokens do not count as progress of other streams.
+    /// True for a trial of the server, whose tokens do not count as progress for other streams.
     fn is_trial(&self) -> bool {
         false
     }
@@ -52,7 +52,7 @@ impl Sink for Sequence {
     }
 }
 
-/// The server as one thread uses it.
+/// One client thread's connections to the server, with the parameters of every request.
 pub(super) struct LlmServer {
     pub client: HttpClient,
     pub dialect: &'static Dialect,
@@ -63,9 +63,9 @@ pub(super) struct LlmServer {
 }
 
 impl LlmServer {
-    /// Requests an answer of at most `max_tokens` and passes all but its last tokens to `sink`.
-    /// Returns the last tokens, held until the end of the stream was checked, and the stream, which
-    /// the caller gives back to the client.
+    /// Requests an answer of at most `max_tokens` and passes the tokens to `sink`, except those of
+    /// the last step. Checks the answer, then returns these last tokens and the stream. The caller
+    /// gives the stream to [`HttpClient::done`].
     pub async fn answer(
         &self,
         prompt: &[i32],
@@ -91,7 +91,7 @@ impl LlmServer {
         Ok((last, answer))
     }
 
-    /// Sends requests until the headers arrive; returns the stream and the time of its request.
+    /// Sends the request until the server is not busy; returns the stream and its request's time.
     async fn begin(
         &self,
         body: &Bytes,
@@ -137,7 +137,7 @@ impl LlmServer {
         }
     }
 
-    /// Reads a stream to the end of its answer; returns the last tokens.
+    /// Reads a stream to the end of its answer; returns the tokens of the last step.
     pub(super) async fn read<B>(
         &self,
         body: B,
@@ -164,7 +164,7 @@ impl LlmServer {
                 return Err(trouble::parse_error_event(event.data));
             }
             let brought = account.take((self.dialect.read)(event.data, tokens)?)?;
-            // Only tokens extend the deadline: other events may go on without end.
+            // Only tokens extend the deadline: a server may send other events for ever.
             if account.received() > tokens {
                 steps += 1;
                 after = self.ask.config.next_token();
@@ -192,10 +192,10 @@ impl LlmServer {
         }
     }
 
-    /// Handles a stream without a token `after` the deadline; returns the new deadline.
+    /// Handles a stream that brought no token for the time `after`; returns a new deadline.
     ///
-    /// A queued request keeps waiting while any stream receives tokens, until the first tokens of
-    /// other streams outnumber the requests that can have been ahead of it.
+    /// A request without a first token may be in the server's queue. It keeps waiting while any
+    /// stream receives tokens, until more streams have begun than can have been ahead of it.
     ///
     /// # Errors
     /// [`Trouble::Silent`] if the stream may not wait longer.
@@ -212,8 +212,8 @@ impl LlmServer {
         Err(Trouble::Silent { tokens, after })
     }
 
-    /// True if any stream received a token in the time `within`, and so few first tokens have come
-    /// since `asked` that the request may still be in the server's queue.
+    /// True if any stream received a token in the last `within`, and so few streams have had their
+    /// first token since `asked` that the request may still be in the server's queue.
     fn may_wait(&self, within: Duration, asked: RequestTime) -> bool {
         let firsts = self.counters.lock().firsts - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
@@ -233,15 +233,15 @@ impl LlmServer {
     }
 }
 
-/// The time of a request.
+/// The time of a request, as clock time and as a count of first tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestTime {
     pub at: Instant,
-    /// First tokens of all streams before that time.
+    /// Number of first tokens of all streams before the request.
     firsts: u64,
 }
 
-/// Waits for `what` while the sink is wanted. At `until`, `late` gives a new deadline or an error.
+/// Waits for `what` while the sink is wanted. At `until`, calls `late` for a new deadline or error.
 async fn wait_while_wanted<F: Future>(
     sink: &mut impl Sink,
     mut until: Instant,

@@ -1,4 +1,4 @@
-//! Runs the client threads: each has a runtime, connections and sequences.
+//! Runs the client threads: each has its own runtime, connections and sequences.
 
 use std::{
     io,
@@ -28,7 +28,7 @@ use crate::engine::{EngineError, Sequence, catch_panic, streaming::OnFatal};
 use crate::lock;
 
 pub(super) struct Threads {
-    /// The submitter keeps to [`Streaming::in_flight`](crate::engine::Streaming).
+    /// The pipeline submits at most [`Streaming::in_flight`](crate::engine::Streaming) sequences.
     clients: Vec<(Handle, Arc<ClientThread>)>,
     next: AtomicUsize,
     stop: watch::Sender<bool>,
@@ -36,7 +36,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts one thread for each server.
+    /// Starts one client thread for each of `servers`.
     pub fn start(servers: Vec<LlmServer>, judge: Judge, fatal: &OnFatal) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let judge = Arc::new(judge);
@@ -54,7 +54,7 @@ impl Threads {
             let thread = thread::Builder::new().name(format!("http-{i}"));
             handles.push(thread.spawn(move || {
                 let ended = catch_panic(NAME, i, || {
-                    // Fails only if the sender is gone.
+                    // The wait fails only if the sender `stop` is gone.
                     let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                     // This drops the remaining sequences and their connections.
                     drop(runtime);
@@ -73,7 +73,7 @@ impl Threads {
         })
     }
 
-    /// Hands a sequence to one thread; drops it after the stop.
+    /// Hands a sequence to the next client thread in turn. After the stop, drops the sequence.
     pub fn submit(&self, sequence: Sequence) {
         let i = self.next.fetch_add(1, Relaxed) % self.clients.len();
         let (runtime, client) = &self.clients[i];
@@ -86,7 +86,7 @@ impl Threads {
         });
     }
 
-    /// Ends the threads and drops their sequences; a thread that does not end `within` goes on.
+    /// Ends the threads and drops their sequences. Waits at most `within` for the threads.
     pub fn stop(&self, within: Duration) {
         let _ = self.stop.send(true);
         let mut handles = lock(&self.handles);
@@ -102,7 +102,7 @@ struct ClientThread {
 }
 
 impl ClientThread {
-    /// Runs one sequence, from its prompt to its answer or verdict.
+    /// Runs one sequence, from its prompt to its answer, or to the verdict on its error.
     async fn run(self: Arc<Self>, mut sequence: Sequence) {
         let server = &self.server;
         let stream = server.counters.stream();
@@ -133,7 +133,7 @@ impl ClientThread {
         }
     }
 
-    /// The ids of the prompt, all within the vocabulary.
+    /// The ids of the prompt; an error if an id is outside the vocabulary.
     fn prompt(&self, sequence: &Sequence) -> Result<Vec<i32>, Trouble> {
         let ask = &self.server.ask;
         let prompt: Vec<i32> = sequence.prompt().collect();

@@ -1,8 +1,8 @@
 //! Runs decoder steps of several sequences on ONNX Runtime, with keys and values in place.
 //!
-//! One tensor per layer holds the keys, and one the values, of all slots. A step gets the slots of
-//! its rows as input and output at once, so nothing is copied. The binding of the `ort` crate
-//! clones its values, so this module calls the C API.
+//! For each layer, one tensor holds the keys of all slots and one the values. A step has the same
+//! slots as input and output, so the runtime copies no keys or values. The binding of the `ort`
+//! crate clones its values, so this module calls the C API.
 
 use std::{
     ffi::{CStr, c_void},
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::engine::one_line;
 
-/// The most likely next token and the second most likely.
+/// The most likely next token, then the second most likely.
 pub(super) type Candidates = [i64; 2];
 
 #[derive(Clone, Copy, Debug)]
@@ -34,15 +34,15 @@ pub(super) struct StepRow<'t> {
 
 /// A session, the slots of its sequences, and the buffers of a step.
 pub(super) struct Decoder {
-    /// Accesses bound memory only within [`Decoder::run`].
+    /// The runtime accesses bound memory only within [`Decoder::run`].
     binding: Binding,
-    /// One per layer and kind: f32 [slots, heads, context, width].
+    /// Keys and values of each layer, each a tensor of f32 [slots, heads, context, width].
     caches: Vec<Cache>,
-    /// Frees the caches' memory, so it must be dropped after them.
+    /// Declared after the caches, so dropped after them: the allocator frees their memory.
     _allocator: Allocator,
     cache_memory: MemoryInfo<'static>,
     cpu: MemoryInfo<'static>,
-    /// Declared after its binding and caches, so dropped after them.
+    /// Declared after binding and caches, so dropped after them.
     session: Session,
     graph: DecoderGraph,
     slots: usize,
@@ -59,7 +59,7 @@ struct Cache {
 }
 
 impl Decoder {
-    /// Allocates the slots in `memory`, by default the CPU's.
+    /// Makes a decoder with `slots` slots of `context` positions in `memory`, else in CPU memory.
     pub fn new(
         session: Session,
         graph: DecoderGraph,
@@ -111,7 +111,7 @@ impl Decoder {
         self.on_cpu
     }
 
-    /// Copies the keys and values of a sequence to another slot.
+    /// Copies the first `held` keys and values of each head to another slot.
     pub fn move_slot(&mut self, m: SlotMove) {
         let DecoderGraph { heads, width, .. } = self.graph;
         let head = self.context * width;
@@ -132,11 +132,11 @@ impl Decoder {
         }
     }
 
-    /// Computes the new tokens of the rows in the slots from `first` on, and returns the candidates
-    /// after each row's last token. All rows have the same number of tokens.
+    /// Runs the model on the tokens of the rows, which are in the slots from `first` on. Returns
+    /// the candidates for each row's next token. All rows have the same number of tokens.
     ///
     /// # Errors
-    /// A row does not fit its slot, or the runtime's message.
+    /// Text: a row does not fit its slot, or the runtime's message.
     pub fn step<'t>(
         &mut self,
         first: usize,
@@ -169,7 +169,7 @@ impl Decoder {
         Ok(&self.next)
     }
 
-    /// Binds and runs the step; `step` has filled `ids`, `used` and `next`.
+    /// Binds the buffers and runs the session; `step` has filled `ids`, `used` and `next`.
     fn run(&mut self, first: usize, rows: usize) -> ort::Result<()> {
         let each = (self.ids.len() / rows) as i64;
         let rows_i = rows as i64;

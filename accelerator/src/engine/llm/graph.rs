@@ -17,12 +17,12 @@ pub(super) const USED: &CStr = c"seqlens_k";
 pub(super) const LONGEST: &CStr = c"total_sequence_length";
 pub(super) const NEXT: &CStr = c"next";
 
-/// A decoder in the form of `models/export_llm.py`.
+/// Names and sizes of a decoder model that `models/export_llm.py` wrote.
 #[derive(Debug)]
 pub(super) struct DecoderGraph {
     /// Input and output name of each cache: keys and values of each layer.
     pub caches: Vec<(CString, CString)>,
-    /// Number of heads of a cache, and elements per head.
+    /// Heads of a cache; `width` is the number of elements per head and position.
     pub heads: usize,
     pub width: usize,
     pub vocabulary: usize,

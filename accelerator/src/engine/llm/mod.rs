@@ -10,9 +10,9 @@
 //! * `decoder` - one step on ONNX Runtime, with keys and values in place
 //! * `work` - the thread that connects them
 //!
-//! The engine always takes the most likely token. It computes each prompt alone. The result of a
-//! row does not depend on other rows as long as the runtime's kernels treat all rows alike, which
-//! the tests check. So the same prompt has the same answer in any company.
+//! The engine always takes the most likely token, and computes each prompt alone. A sequence's
+//! result does not depend on the other sequences of a step if the runtime's kernels treat all rows
+//! alike, which the tests check. So the same prompt always has the same answer.
 
 mod decoder;
 mod graph;

@@ -5,9 +5,9 @@
 //!                             (alone, all of its prompt)     (one token of each, together)
 //! ```
 //!
-//! A prompt is computed alone, so its result does not depend on other sequences. Then the sequence
-//! gets one token in each step of all. Only a few sequences join between two such steps, because
-//! running sequences wait meanwhile.
+//! The engine computes a prompt alone, so the result does not depend on other sequences. Then the
+//! sequence gets one token in each step of all sequences. Only a few sequences join between two
+//! such steps, because the other sequences wait during a join.
 
 use std::collections::VecDeque;
 
@@ -18,12 +18,12 @@ pub(super) struct ActiveSequence<T> {
     pub owner: T,
     pub prompt: usize,
     pub made: usize,
-    /// The newest token: the next step computes it.
+    /// The newest token, the input of the next step.
     pub last: i32,
 }
 
 impl<T> ActiveSequence<T> {
-    /// Positions of the slot that hold keys and values.
+    /// Number of positions in the slot that hold keys and values.
     pub fn held(&self) -> usize {
         match self.made {
             0 => 0,
@@ -37,19 +37,19 @@ impl<T> ActiveSequence<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeStep {
     Idle,
-    /// The prompt of the sequence that joined in this slot.
+    /// Compute the prompt of the sequence that joined in this slot.
     Join {
         slot: usize,
     },
-    /// One token of each sequence in these slots.
+    /// Compute one token of each sequence in `rows` slots from `first` on.
     Decode {
         first: usize,
-        /// Number of slots; some between may be free.
+        /// Number of slots; some of them may be free.
         rows: usize,
     },
 }
 
-/// A copy of a sequence's keys and values to another slot.
+/// Copy a sequence's keys and values to another slot: the first `held` positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotMove {
     pub from: usize,
@@ -60,7 +60,7 @@ pub(super) struct SlotMove {
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
     slots: Box<[Option<ActiveSequence<T>>]>,
-    /// Waiting sequences with the lengths of their prompts.
+    /// Waiting sequences, each with the number of its prompt tokens.
     waiting: VecDeque<(T, usize)>,
     active: usize,
     joined: usize,
@@ -68,7 +68,7 @@ pub(super) struct Schedule<T> {
 }
 
 impl<T> Schedule<T> {
-    /// `moves`: sequences may change slots, so that the used slots are contiguous.
+    /// Makes an empty schedule. With `moves`, sequences change slots to keep used slots contiguous.
     pub fn new(slots: usize, moves: bool) -> Self {
         Schedule {
             slots: (0..slots).map(|_| None).collect(),
@@ -91,7 +91,7 @@ impl<T> Schedule<T> {
         self.waiting.push_back((owner, prompt));
     }
 
-    /// Drops the sequences that are no longer wanted.
+    /// Drops the sequences for which `wanted` is false.
     pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         self.waiting.retain(|(owner, _)| wanted(owner));
         for slot in &mut self.slots {
@@ -102,7 +102,7 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Returns the next step; calls `moved` for each sequence that changes its slot before it.
+    /// Returns the next step; calls `moved` for each copy that the caller makes before this step.
     pub fn next(&mut self, mut moved: impl FnMut(SlotMove)) -> DecodeStep {
         let free = self.slots.iter().position(Option::is_none);
         if let Some(slot) = free
@@ -134,13 +134,13 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Fills each hole with the last sequence.
+    /// Moves the last sequence into the first free slot, until the used slots are contiguous.
     fn close_up(&mut self, moved: &mut impl FnMut(SlotMove)) {
         for to in 0..self.active {
             if self.slots[to].is_some() {
                 continue;
             }
-            // `active` sequences do not fit in front of this hole, so one lies behind it.
+            // Fewer than `active` sequences lie before this free slot, so one lies behind it.
             let Some(from) = self.slots.iter().rposition(Option::is_some) else {
                 return;
             };

@@ -1,4 +1,4 @@
-//! Runs the engine's thread: takes sequences from the queue, runs steps, passes tokens on.
+//! The engine's thread: takes sequences from the queue, runs steps and passes tokens on.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::engine::{EngineError, Sequence, inbox::Inbox};
 
-/// Longest sleep of an idle thread, in nanoseconds.
+/// Longest sleep of the engine's thread without sequences, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 500_000_000;
 const WARM_PROMPT: usize = 128;
 
@@ -23,12 +23,12 @@ pub(super) struct AnswerLimits {
 }
 
 impl AnswerLimits {
-    /// The next token after `made` tokens, and whether it ends the answer.
+    /// The next token after `made` tokens, and true if this token ends the answer.
     fn choose(&self, best: Candidates, made: usize) -> (i32, bool) {
         let of = |id: i64| i32::try_from(id).unwrap_or(i32::MAX);
         let first = of(best[0]);
         let token = match first == self.eos && made + 1 < self.min {
-            // An end before the minimum is replaced by the second most likely token.
+            // Before the minimum, the second most likely token replaces the end of sequence.
             true => of(best[1]),
             false => first,
         };
@@ -42,13 +42,13 @@ pub(super) struct DecodeLoop {
     limits: AnswerLimits,
     inbox: Arc<Inbox>,
     prompt: Vec<i64>,
-    /// The newest token of each row of a step, and the positions in use after the step.
+    /// For each row of a step: its newest token, and the positions in use after the step.
     newest: Vec<(i64, usize)>,
     best: Vec<Candidates>,
 }
 
 impl DecodeLoop {
-    /// A loop that has run its first steps; `longest` is the longest prompt.
+    /// Makes a loop and warms it up. `longest` is the number of tokens in the longest prompt.
     pub fn new(
         decoder: Decoder,
         slots: usize,
@@ -69,8 +69,8 @@ impl DecodeLoop {
         warm.map(|()| this).map_err(|e| failed(slots, e))
     }
 
-    /// Runs one prompt, one row and all rows, so that the runtime's first-use work is done before
-    /// the first sample.
+    /// Runs a prompt, a step of one row and a step of all rows. So the runtime's work at first use
+    /// is done before the first sample.
     fn warm_up(&mut self, prompt: usize) -> Result<(), String> {
         let tokens = vec![0; prompt];
         let fed = StepRow {
@@ -112,7 +112,7 @@ impl DecodeLoop {
         Ok(())
     }
 
-    /// Computes a prompt and passes the first token on.
+    /// Computes the prompt of the sequence in `slot` and passes its first token on.
     fn join(&mut self, slot: usize) -> Result<(), String> {
         let Some(row) = self.schedule.row(slot) else {
             return Ok(());
@@ -128,11 +128,11 @@ impl DecodeLoop {
         Ok(())
     }
 
-    /// Computes a token of each row and passes them on.
+    /// Computes one token of each sequence in the slots and passes the tokens on.
     fn decode(&mut self, first: usize, rows: usize) -> Result<(), String> {
         self.newest.clear();
         for slot in first..first + rows {
-            // A hole computes a dummy token in a free slot.
+            // For a free slot in between, the step computes a dummy token.
             let newest = match self.schedule.row(slot) {
                 Some(row) => (i64::from(row.last), row.held() + 1),
                 None => (0, 1),

@@ -1,4 +1,4 @@
-//! Represents one sample in progress: its prompt in the input slot, its answer in the output slot.
+//! One sample in progress: its prompt in the input slot, its answer in the output slot.
 
 use std::{fmt, sync::Arc};
 
@@ -8,52 +8,52 @@ use qdl::serve::{Arrival, Finished, Part, Sent};
 
 use super::TOKEN_BYTES;
 
-/// An answer does not fit the model's output.
+/// The error if an answer does not fit the model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an answer of {wanted} tokens and more, and room for {room}")]
 pub struct TooLong {
-    /// Tokens of the answer so far.
+    /// Tokens of the answer so far, including those that do not fit.
     pub wanted: usize,
     /// Tokens that fit the model's output.
     pub room: usize,
 }
 
-/// Result of a sequence.
+/// The end of a sequence: with or without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceOutcome {
     /// The sample was answered.
     Answered {
-        /// Number of tokens.
+        /// Number of tokens in the answer.
         tokens: usize,
     },
-    /// The sample was refused, or dropped because its connection is gone.
+    /// The engine refused the sample, or dropped it because its connection is gone.
     Unanswered,
 }
 
-/// Receives the end of each sequence, once, on the thread that ended it, after its arrival is
-/// released. One callback serves all sequences of an engine.
+/// Callback for the end of a sequence, called once per sequence, on the thread that ended it and
+/// after the release of its arrival. All sequences of an engine share one callback.
 pub type OnEnd = Arc<dyn Fn(SequenceOutcome) + Send + Sync>;
 
 /// One sample in progress in an engine that batches by itself.
 ///
-/// Dropping a sequence leaves its sample unanswered. That is right only if its connection is gone
-/// ([`Sequence::is_wanted`]) or the engine ends.
+/// The drop of a sequence leaves its sample unanswered. Drop a sequence only if its connection is
+/// gone ([`Sequence::is_wanted`] is false) or the engine ends.
 pub struct Sequence {
     /// `None` once the sample is answered or refused.
     arrival: Option<Arrival>,
-    /// Bytes of tokens in the output.
+    /// Bytes of tokens written to the output slot.
     written: usize,
     sent: Sent,
     stream: Stream,
     started_ns: u64,
-    /// Limit of the output in bytes: the smaller of model output and slot.
+    /// Limit of the answer in bytes: the smaller of the model's output and the output slot.
     room: usize,
-    /// Reports the end, which frees the place.
+    /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
 }
 
 impl Sequence {
-    /// A sequence from an arrival. `output_bytes` is the model's largest output.
+    /// Makes a sequence of an arrival. `output_bytes` is the size of the model's largest output.
     pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
@@ -82,12 +82,12 @@ impl Sequence {
         self.written / TOKEN_BYTES
     }
 
-    /// Limit of tokens, including those pushed.
+    /// Most tokens in the answer, including those pushed so far.
     pub fn room(&self) -> usize {
         self.room / TOKEN_BYTES
     }
 
-    /// False once the connection is gone: drop the sequence then. Engines check it once per step.
+    /// False once the connection is gone: drop the sequence then. Engines check this every step.
     pub fn is_wanted(&self) -> bool {
         self.arrival.as_ref().is_some_and(|a| !a.origin().is_gone())
     }
@@ -97,7 +97,7 @@ impl Sequence {
         self.arrival.as_ref().map_or(0, Arrival::arrived_ns)
     }
 
-    /// Appends the tokens of a step, and sends them if the frontend wants parts.
+    /// Appends the tokens of a step, and sends them as a part if the frontend wants parts.
     ///
     /// # Errors
     /// [`TooLong`]: nothing was appended; the caller must refuse the sequence.
@@ -114,7 +114,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Appends the last tokens, if any, and sends the response. Refuses the sample if its answer is
+    /// Appends the last tokens, if any, and sends the response. Refuses the sample if the answer is
     /// too long.
     pub fn finish(mut self, tokens: &[i32]) {
         if let Err(why) = self.append(tokens) {
@@ -137,7 +137,7 @@ impl Sequence {
         self.end(outcome);
     }
 
-    /// Refuses the sample: the reason goes into its slot.
+    /// Refuses the sample: writes the reason `why` into the sample's output slot.
     pub fn refuse(mut self, why: &dyn fmt::Display) {
         if let Some(arrival) = self.arrival.take() {
             arrival.refuse(why);
@@ -150,7 +150,7 @@ impl Sequence {
             return Err(TooLong { wanted: end, room });
         }
         if let Some(arrival) = &mut self.arrival {
-            // Earlier bytes may be in transfer.
+            // Write only behind earlier tokens: a fabric may be sending these.
             let to = arrival.output_from(self.written);
             for (to, token) in to.chunks_exact_mut(TOKEN_BYTES).zip(tokens) {
                 to.copy_from_slice(&token.to_le_bytes());
@@ -177,7 +177,7 @@ impl Sequence {
         arrival.origin().part(&part);
     }
 
-    /// Microseconds in the queue, and in the engine so far.
+    /// Microseconds in the pipeline's queue, and microseconds in the engine so far.
     fn durations(&self) -> (u32, u32) {
         let started = self.started_ns;
         (
@@ -195,7 +195,7 @@ impl Sequence {
 
 impl Drop for Sequence {
     fn drop(&mut self) {
-        // The arrival first: the slot must be released before the place is free.
+        // Drop the arrival first: the slot must be released before `on_end` admits a sequence.
         self.arrival = None;
         self.end(SequenceOutcome::Unanswered);
     }

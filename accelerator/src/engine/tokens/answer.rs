@@ -1,4 +1,4 @@
-//! Computes the answers as a function of the prompt alone.
+//! Computes an answer from the prompt alone, so that every receiver can check the answer.
 
 use qdl::config::TokensConfig;
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,7 +16,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Answers as configured, for an output of `room` tokens.
+    /// Takes lengths and vocabulary from `settings`. `room` is the model's output in tokens.
     ///
     /// # Errors
     /// [`EngineError::Param`] if the longest answer does not fit the output or is shorter than the
@@ -64,10 +64,10 @@ impl Answers {
             return self.eos;
         }
         let step = (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        // Scales the upper half: a division would be slow for millions of tokens.
+        // Scale the upper 32 bits: a division would be slow for millions of tokens.
         let high = mix(seed.wrapping_add(step)) >> 32;
         let drawn = ((high * u64::from(self.vocab - 1)) >> 32) as i32;
-        // Skips EOS: tokens from it on move up by one.
+        // Skip EOS: ids from EOS on move up by one.
         drawn + i32::from(drawn >= self.eos)
     }
 }

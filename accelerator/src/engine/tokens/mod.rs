@@ -1,9 +1,9 @@
-//! The `tokens` engine: a simulated language model. Its answers are a hash of the prompt, so every
-//! receiver can check each token ([`answer()`]). Its step times come from the configuration, so
-//! tests have a language model's batch without a model.
+//! The `tokens` engine: a simulated language model. An answer is a hash of the prompt, so every
+//! receiver can check each token ([`answer()`]). Step times come from the configuration, so tests
+//! have a language model's batch without a model.
 //!
-//! The batch is continuous: sequences join and leave it between two steps. A step gives each
-//! sequence one token; a joining sequence gets its first token in that step.
+//! The batch is continuous: sequences join and leave the batch between two steps. A step gives
+//! each sequence one token; a sequence that joins before a step gets its first token in this step.
 
 mod answer;
 mod steps;
@@ -33,8 +33,8 @@ impl Tokens {
     /// Makes the engine from `spec` and the engine's settings `spin_us` and `tokens`.
     ///
     /// # Errors
-    /// [`EngineError::TokenModel`] if the model is not one of token ids, [`EngineError::Param`] if
-    /// `engine.tokens` does not fit its output.
+    /// [`EngineError::TokenModel`] if the model's input and output are not token ids;
+    /// [`EngineError::Param`] if `engine.tokens` does not fit the model's output.
     pub fn new(params: &EngineParams) -> Result<Self, EngineError> {
         let model = TokenModel::of(NAME, params.spec.as_ref())?;
         let settings = params.engine.tokens.clone().unwrap_or_default();
@@ -87,7 +87,7 @@ impl Streaming for Tokens {
 
 impl Drop for Tokens {
     fn drop(&mut self) {
-        // Ends the thread if `stop` was not called.
+        // This ends the thread if `stop` was not called.
         self.steps.close();
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the batch and its simulated clock.
+//! Runs the continuous batch, with step times from the configuration.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::{
     event_count::EventCount,
 };
 
-/// Longest sleep of the thread, in nanoseconds.
+/// Longest sleep of the engine's thread, in nanoseconds.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
-/// Longest delay by a late wake-up that the next steps make up for, in nanoseconds.
+/// Longest delay, in nanoseconds, that the next steps make up for after a late wake-up.
 const CATCH_UP_NS: u64 = 10_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Nanoseconds for each prompt token of joining sequences.
+    /// Nanoseconds of a step for each prompt token of joining sequences.
     prefill_ns: u64,
     step_ns: u64,
-    /// Nanoseconds for each sequence after the first.
+    /// Nanoseconds of a step for each sequence after the first.
     beside_ns: u64,
     spin: Spin,
 }
@@ -37,7 +37,7 @@ impl Pace {
         }
     }
 
-    /// Nanoseconds of a step of `sequences`, with `joined` prompt tokens of joining sequences.
+    /// Nanoseconds of a step of `sequences` sequences, with `joined` prompt tokens of new ones.
     fn step(&self, sequences: usize, joined: u64) -> u64 {
         let beside = self
             .beside_ns
@@ -50,7 +50,7 @@ impl Pace {
 struct Active {
     sequence: Sequence,
     seed: u64,
-    /// Tokens generated so far, and in the whole answer.
+    /// Tokens generated so far; `len` is the number in the whole answer.
     at: u32,
     len: u32,
 }
@@ -62,7 +62,7 @@ pub(super) struct Steps {
     /// Limit of concurrent sequences.
     pub most: usize,
     pub inbox: Arc<Inbox>,
-    /// Notified when the engine closes, also during a step. Joining sequences do not notify it.
+    /// Notified when the engine closes: ends the wait of a step, which new sequences must not end.
     over: EventCount,
 }
 
@@ -77,7 +77,7 @@ impl Steps {
         }
     }
 
-    /// Ends the thread and drops the sequences that have not joined.
+    /// Ends the engine's thread and drops the sequences that have not joined the batch.
     pub fn close(&self) {
         self.inbox.close();
         self.over.notify_all();
@@ -86,7 +86,7 @@ impl Steps {
     /// The body of the engine's thread, until `close`.
     pub fn run(&self) {
         let mut batch: Vec<Active> = Vec::with_capacity(self.most);
-        // End of the previous step, if the batch was not empty since.
+        // End of the previous step; `None` if the batch was empty since then.
         let mut last_end = None;
         while !self.inbox.is_closed() {
             let seen = self.inbox.arrived.epoch();
@@ -113,7 +113,7 @@ impl Steps {
         }
     }
 
-    /// Moves new sequences into the batch; returns their prompt tokens.
+    /// Moves new sequences into the batch; returns the number of their prompt tokens.
     fn join(&self, batch: &mut Vec<Active>) -> u64 {
         let mut prefill = 0;
         while let Some(sequence) = self.inbox.queue.pop() {
@@ -129,7 +129,7 @@ impl Steps {
         prefill
     }
 
-    /// Waits for `end_ns`; false if the engine closes before.
+    /// Waits until `end_ns`; returns false if the engine closes before.
     fn wait_until(&self, end_ns: u64) -> bool {
         loop {
             let seen = self.over.epoch();

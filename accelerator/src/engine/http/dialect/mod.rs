@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 
 use self::trouble::Trouble;
 
-/// The ids of one event: one, or a few if the server decodes several at a time. Longer lists go to
-/// the heap.
+/// The ids of one event: usually one, or a few if the server decodes several at a time. A list of
+/// more than 8 ids is on the heap.
 pub(super) type Tokens = SmallVec<[i32; 8]>;
 
 /// Parameters of a request, the same for every sequence.
@@ -33,15 +33,15 @@ pub(super) struct AnswerParams {
     pub config: HttpConfig,
     /// The model's name on the server.
     pub model: String,
-    /// Limit of an answer in tokens.
+    /// Most tokens in an answer.
     pub max_tokens: usize,
     pub vocab: usize,
-    /// Ids in the longest prompt.
+    /// Most ids in a prompt.
     pub max_prompt: usize,
 }
 
 impl AnswerParams {
-    /// True if `id` ends an answer according to the configuration.
+    /// True if the configuration says that `id` ends an answer.
     pub fn ends_with(&self, id: i32) -> bool {
         let is = |end: &u32| i64::from(*end) == i64::from(id);
         let config = &self.config;
@@ -49,12 +49,12 @@ impl AnswerParams {
     }
 }
 
-/// Reason why a server ended an answer. An answer that it gave up is [`Trouble::Aborted`] instead.
+/// Reason why a server ended an answer. If the server gave up, the answer has [`Trouble::Aborted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
-    /// At an end of sequence, or at an id of `stop`.
+    /// The answer ended at an end of sequence, or at an id of `stop`.
     Stop,
-    /// At `max_tokens`.
+    /// The answer reached `max_tokens`.
     Length,
 }
 
@@ -96,12 +96,12 @@ impl AnswerEvent {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerFacts {
     pub models: Vec<String>,
-    /// Limit of prompt and answer together, in tokens.
+    /// Most tokens of prompt and answer together.
     pub context: Option<usize>,
     pub vocab: Option<usize>,
-    /// True if the server keeps prefixes of prompts.
+    /// True if the server's prefix cache is on.
     pub prefix_cache: Option<bool>,
-    /// Limit of concurrent sequences; more wait in the server's queue.
+    /// Limit of concurrent sequences; further requests wait in the server's queue.
     pub at_once: Option<usize>,
     /// Further notes for the operator, one sentence each.
     pub notes: Vec<String>,
@@ -112,7 +112,7 @@ pub(super) struct Question {
     pub paths: &'static [&'static str],
     /// Parses the response into [`ServerFacts`].
     pub read: fn(&str, &AnswerParams, &mut ServerFacts) -> Result<(), serde_json::Error>,
-    /// True if the start fails without a response.
+    /// True if the engine's start fails without a usable response.
     pub needed: bool,
 }
 
@@ -122,18 +122,18 @@ pub(super) struct Dialect {
     pub path: &'static str,
     /// Key of the prompt's ids in a request.
     pub prompt: &'static str,
-    /// The other keys of a request for one streamed answer of at most that many tokens.
+    /// The other keys of a request for one streamed answer. The number is the limit of tokens.
     pub rest: fn(&AnswerParams, usize) -> Value,
-    /// Parses the data of one event, given the number of tokens before it.
+    /// Parses the data of one event. The number is the count of tokens before this event.
     pub read: fn(&str, usize) -> Result<AnswerEvent, Trouble>,
     /// Queries that the engine sends once the server is ready.
     pub questions: &'static [Question],
-    /// Advice how to turn the prefix cache off.
+    /// Advice on turning the server's prefix cache off.
     pub without_prefix_cache: &'static str,
 }
 
 impl Dialect {
-    /// The body of a request. Writes the ids without a copy: a prompt may have 100,000.
+    /// The body of a request. Writes the ids without a copy: a prompt may have 100,000 ids.
     ///
     /// # Errors
     /// A parameter cannot be written as JSON.
@@ -144,7 +144,7 @@ impl Dialect {
         max_tokens: usize,
     ) -> serde_json::Result<Vec<u8>> {
         let mut body = serde_json::to_vec(&(self.rest)(ask, max_tokens))?;
-        // The closing brace of the other keys; every dialect has at least one.
+        // Remove the closing brace after the other keys; every dialect has at least one key.
         body.pop();
         body.extend_from_slice(format!(",\"{}\":", self.prompt).as_bytes());
         serde_json::to_writer(&mut body, prompt)?;

@@ -1,4 +1,4 @@
-//! Shared by vLLM and `trtllm-serve`: the chunks of OpenAI's completions, with ids.
+//! Parses the chunks of OpenAI's completions with ids, for vLLM and `trtllm-serve`.
 //!
 //! ```text
 //! data: {"choices":[{"index":0,"text":"","token_ids":[504],"finish_reason":null}]}
@@ -105,9 +105,9 @@ struct Models {
 #[derive(Deserialize)]
 struct Model {
     id: String,
-    /// From vLLM and SGLang.
+    /// The context in tokens; vLLM and SGLang send this field.
     max_model_len: Option<usize>,
-    /// From llama.cpp.
+    /// llama.cpp sends this field.
     meta: Option<Meta>,
 }
 
@@ -116,7 +116,7 @@ struct Meta {
     n_vocab: Option<usize>,
 }
 
-/// Parses `/v1/models`, which all of these servers have.
+/// Parses the response to `/v1/models`, which every supported server has.
 fn models(
     body: &str,
     ask: &AnswerParams,

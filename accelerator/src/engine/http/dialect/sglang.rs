@@ -10,10 +10,10 @@
 //!
 //! An event carries all ids of the answer so far, or only the new ids with
 //! `--incremental-streaming-output` (`--stream-output` in older versions). `completion_tokens`
-//! counts all ids, so it distinguishes the two. Lists of all ids cost quadratic time in the length
-//! of an answer; the start warns. The list of an intermediate event may be longer than its count,
-//! because the server appends to it until it is sent. The matched end is among the ids. An answer
-//! that the scheduler gives up ends with `{"type":"abort"}`, with status 200.
+//! counts all ids, so the parser can tell the two kinds of event apart. Lists of all ids take time
+//! quadratic in an answer's length; the engine warns at its start. A list may have more ids than
+//! its event counts, except in the last event: the server appends until it sends the list. The
+//! end id is among the ids. If the scheduler gives up, the answer ends with `{"type":"abort"}`.
 //!
 //! Source: SGLang's `python/sglang/srt/managers/tokenizer_manager.py` and
 //! `python/sglang/srt/entrypoints/http_server.py`.
@@ -131,7 +131,7 @@ fn read(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
     Ok(AnswerEvent {
         tokens,
         finish,
-        // In an intermediate event the list may be longer than this count.
+        // Before the last event, the list may have more ids than this count.
         completion: completion.filter(|_| finish.is_some()),
         prompt: meta.prompt_tokens,
         cached: meta.cached_tokens,

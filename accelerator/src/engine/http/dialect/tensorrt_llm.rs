@@ -1,9 +1,9 @@
 //! The dialect of `/v1/completions` of `trtllm-serve`; not tested with a real server.
 //!
-//! With `detokenize: false` the chunks carry the new ids in `token_ids` and no text. The server
-//! rejects unknown fields, so a request has only fields of its API. A stop id is kept only with
-//! `include_stop_str_in_output`. The server does not report its context, its vocabulary, or its
-//! reuse of earlier prompts' blocks (`kv_cache_config.enable_block_reuse`, on by default).
+//! With `detokenize: false`, the chunks carry the new ids in `token_ids` and no text. The server
+//! rejects unknown fields, so a request has only fields of this API. Only with
+//! `include_stop_str_in_output` is a stop id among the ids. The server reports neither its context
+//! nor its vocabulary, nor whether `kv_cache_config.enable_block_reuse` is on (it is by default).
 //! `prompt_tokens_details.cached_tokens` counts reused tokens.
 //!
 //! Source: TensorRT-LLM's `tensorrt_llm/serve/openai_protocol.py`,

@@ -1,4 +1,4 @@
-//! Errors of one answer: the message, and whose fault the error is.
+//! Errors of one answer: the message, and whether sample or engine is at fault.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(in crate::engine::http) enum Trouble {
     Unwanted,
     #[error("{0}")]
     Prompt(String),
-    /// No connection, or one that broke before a response.
+    /// No connection could be opened, or the connection broke before a response.
     #[error("no connection: {0}")]
     Connect(String),
     /// The server stayed busy for the whole retry time.
@@ -37,7 +37,7 @@ pub(in crate::engine::http) enum Trouble {
     /// An error event in a stream that began well.
     #[error("error event{}: {words}", code(.status))]
     Said { status: Option<u16>, words: String },
-    /// The server gave the answer up and gave that as the reason of its end.
+    /// The server's reason for the answer's end says that the server gave up.
     #[error("aborted{}: {words}", code(.status))]
     Aborted { status: Option<u16>, words: String },
     #[error("cut stream: it ended behind {tokens} tokens ({why})")]
@@ -73,8 +73,8 @@ pub(in crate::engine::http) enum Trouble {
 }
 
 impl Trouble {
-    /// Whose fault the error is. A sample's fault refuses the sample; the engine's fault ends the
-    /// node. If either may be at fault, a trial request to the server decides.
+    /// Returns whether sample or engine is at fault. A sample's fault refuses the sample; an
+    /// engine's fault ends the node. If either may be at fault, a trial of the server decides.
     pub fn fault(&self) -> Fault {
         match self {
             Trouble::Unwanted | Trouble::Prompt(_) | Trouble::TooLong(_) => Fault::Sample,
@@ -101,11 +101,11 @@ impl Trouble {
 
 fn by_status(status: u16) -> Fault {
     match status {
-        // This request: its content or length.
+        // The content or length of this request is at fault.
         400 | 413 | 422 => Fault::Sample,
-        // The server, or a request that crashes it.
+        // The server is at fault, or a request that crashes the server.
         500..=599 => Fault::Either,
-        // Every request: a wrong model, path or key.
+        // Every request would fail: the model, path or key is wrong.
         _ => Fault::Engine,
     }
 }
@@ -138,7 +138,7 @@ pub(super) fn parse_error(error: &Value) -> Trouble {
     }
 }
 
-/// Parses an event that is one error: the object, alone or under `error`.
+/// Parses an event with an error object, alone or as the value of `error` or `detail`.
 pub(in crate::engine::http) fn parse_error_event(data: &str) -> Trouble {
     match serde_json::from_str::<Value>(data) {
         Ok(value) => {
@@ -157,15 +157,15 @@ pub(super) fn status(value: &Value) -> Option<u16> {
     (400..600).contains(&status).then_some(status)
 }
 
-/// The beginning of a text, or of any other value.
+/// The beginning of a JSON text, or of another value's JSON, on one line.
 pub(super) fn text(words: &Value) -> String {
     words
         .as_str()
         .map_or_else(|| shorten(&words.to_string()), shorten)
 }
 
-/// The server's message in the body of an error: `{"error": {"message": …}}`, `{"message": …}`,
-/// `{"detail": …}`, or the body.
+/// The server's message in the body of an error response: `{"error": {"message": …}}`,
+/// `{"message": …}`, `{"detail": …}`, else the beginning of the body.
 pub(in crate::engine::http) fn words(body: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(body).ok();
     let found = parsed.as_ref().and_then(|v| {

@@ -3,12 +3,12 @@
 //! * `/v1/completions` with ids as the prompt and `return_token_ids`: events of about 240 bytes per
 //!   token. Tested with 0.24.0 and 0.32.
 //! * `/inference/v1/generate`, tokens in and out: about 171 bytes per token. Tested with 0.24.0;
-//!   later versions answer 403 without `--enable-scale-out`. It accepts prompts longer than the
-//!   context, and sends errors inside the stream, with status 200.
+//!   later versions answer 403 without `--enable-scale-out`. This path accepts prompts longer than
+//!   the context, and sends errors inside a stream of status 200.
 //!
-//! The headers arrive before the first token. Under load one event may carry several ids. The stop
-//! id, or the end of sequence, is among the ids. An id outside the vocabulary ends the whole server
-//! (with `--skip-tokenizer-init`: status 500, then exit).
+//! The headers arrive before the first token. Under load, one event may carry several ids. The stop
+//! id, or the end of sequence, is among the ids. If a prompt has an id outside the vocabulary, the
+//! whole server ends (with `--skip-tokenizer-init`: status 500, then exit).
 //!
 //! Sources: vLLM's `vllm/entrypoints/openai/completion/protocol.py`,
 //! `vllm/entrypoints/serve/disagg/{protocol,serving}.py`, and its page *Production Metrics* for
@@ -67,7 +67,7 @@ fn sampling(ask: &AnswerParams, max_tokens: usize) -> Value {
     })
 }
 
-/// Reads the prefix cache's label: `True`, `False`, or in old versions `None` for a default.
+/// Reads the prefix cache's label in the metrics: `True`, `False`, or `None` in old versions.
 fn metrics(
     body: &str,
     _ask: &AnswerParams,
