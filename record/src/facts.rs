@@ -38,7 +38,7 @@ pub struct NodeFacts {
     /// Start time of the program, in seconds since 1970.
     #[serde(default)]
     pub started: u64,
-    /// Link of each entry of `nics`, if known before a connection.
+    /// Links of the entries of `nics` whose link is known before a connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkFact>,
 }
