@@ -14,7 +14,7 @@ pub struct DescribedSystem<'a> {
     pub frontend_nics: BTreeSet<String>,
     /// The SUT's nodes, each with the names of its NICs as in `frontend_nics`.
     pub accelerators: Vec<(&'a Node, BTreeSet<String>)>,
-    /// `tcp` or `ib`.
+    /// The run's fabric: `tcp`, `ib`, `ofi`, or `local`; empty without a run.
     pub fabric: String,
     pub connections: u64,
 }
