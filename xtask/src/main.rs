@@ -10,7 +10,7 @@
 //! * `submission` rehearses a submission on one machine;
 //! * `tensorrt` compiles the shim that the accelerator's engine of that name opens.
 //!
-//! The program builds with cargo and a linker alone, so `setup` does not need what `setup` fetches.
+//! The program builds with cargo and a linker alone, before `setup` has fetched anything.
 
 mod bench;
 mod demo;

@@ -37,7 +37,7 @@ pub fn tests(root: &Path, sanitizer: Sanitizer, filters: &[String]) -> Command {
     for package in ["verbs", "qdl", "accelerator", "loadgen-bridge"] {
         command.args(["--package", package]);
     }
-    // If `--target` is given, cargo builds build scripts and macros without the sanitizer.
+    // `--target` keeps the sanitizer out of build scripts and macros, which run at build time.
     command.args(["--target", &machine, "--target-dir"]);
     command.arg(format!("target/{}", sanitizer.name()));
     command.arg("--").args(filters);
