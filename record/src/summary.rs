@@ -221,9 +221,9 @@ pub struct RailRecord {
     pub name: String,
     /// State at the end: `in service`, `congested`, `probation`, `down (whose fault)`.
     pub state: String,
-    /// Score from 0 to 1: latency factor and occupancy.
+    /// The rail's health score from 0 to 1: the product of its latency factor and its occupancy.
     pub score: f64,
-    /// The latency factor alone.
+    /// The latency factor, from 0 to 1: low if samples take longer than on the unloaded rail.
     pub latency: f64,
     /// Samples sent over the rail, including probes.
     pub samples: u64,

@@ -98,7 +98,7 @@ pub struct SlowSample {
     pub at_s: f64,
     /// Nanoseconds from `issue_query` to the completion.
     pub total_ns: u64,
-    /// Nanoseconds of `failed attempts`.
+    /// Nanoseconds of the stage `failed attempts`; the next fields are the other stages.
     pub failed_ns: u64,
     /// Nanoseconds of `issue -> post`.
     pub post_ns: u64,
