@@ -13,7 +13,7 @@ pub struct BatchSizes {
     counts: Vec<u64>,
 }
 
-/// Maximum size; larger batches count as this. It bounds the allocation for a peer's report.
+/// Larger batches count as batches of this size. Bounds the allocation for a peer's report.
 const LARGEST: usize = 1 << 16;
 
 impl BatchSizes {
@@ -79,7 +79,7 @@ impl BatchSizes {
         })
     }
 
-    /// Returns the mean size; 0 without batches.
+    /// Returns the mean size of a batch, in samples; 0 without batches.
     pub fn mean(&self) -> f64 {
         match self.batches() {
             0 => 0.0,
@@ -87,13 +87,13 @@ impl BatchSizes {
         }
     }
 
-    /// Returns the maximum size; 0 without batches.
+    /// Returns the size of the largest batch, in samples; 0 without batches.
     pub fn max(&self) -> usize {
         self.iter().last().map_or(0, |(size, _)| size)
     }
 }
 
-/// Equal if the same sizes occurred as often; capacity does not matter.
+/// Equal if each size occurred equally often; ignores the maximum size.
 impl PartialEq for BatchSizes {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
@@ -136,8 +136,8 @@ impl<'de> Deserialize<'de> for BatchSizes {
     }
 }
 
-/// One GPU's counts and times. CUDA events on each batch's stream give the times. They are sums
-/// over all batches; concurrent batches overlap, so a sum can exceed the run.
+/// One GPU's counts and times. CUDA events on each batch's stream give the times. Each time is a
+/// sum over all batches. Concurrent batches overlap, so a sum can exceed the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuRecord {

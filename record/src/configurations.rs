@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::Value;
 
-/// Maximum size of a copy in bytes; a node's configuration is never larger.
+/// Maximum size of a configuration's copy in bytes; a node's configuration is never larger.
 const MOST_BYTES: u64 = 1 << 17;
 /// Keys of a node's identity and place, which may differ between repetitions.
 const PLACES: [&str; 3] = ["node", "token_file", "loadgen.output_dir"];
 
-/// Returns the documents in the folder of copies, by file name. Skips files that are not YAML;
-/// `run.json` has their hashes.
+/// Returns the YAML documents in the folder of copies, by file name. Skips other files, whose
+/// hashes are in `run.json`.
 pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     let files = fs::read_dir(folder).into_iter().flatten();
     let one = |file: fs::DirEntry| {
@@ -22,8 +22,8 @@ pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     files.flatten().filter_map(one).collect()
 }
 
-/// Returns every value of a document with its full key: `nics[0].slots`. Omits ports, and keys that
-/// the run's summary reports better.
+/// Returns every value of a document with its full key: `nics[0].slots`. Omits ports, the keys in
+/// `PLACES`, and LoadGen's settings, which the run's summary has.
 pub fn flat(document: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     put(document, String::new(), &mut all);

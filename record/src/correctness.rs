@@ -32,7 +32,7 @@ impl Accuracy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verified {
-    /// Responses compared.
+    /// Number of responses compared with the expected ones.
     pub compared: u64,
     /// Of the compared responses and first tokens, those that do not belong to their sample.
     pub mismatches: u64,

@@ -1,4 +1,4 @@
-//! Description of an accelerator's engine and of its content.
+//! An accelerator's engine, and its content: the model or settings that determine its answers.
 
 use std::fmt;
 
@@ -16,10 +16,10 @@ pub struct EngineInfo {
     /// unknown. A full engine needs more samples in flight than this.
     #[serde(default)]
     pub at_once: u64,
-    /// Content; `None` if the kind alone determines the answers.
+    /// Model or settings; `None` if the engine's kind alone determines the answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// State of its prefix cache; `None` if the engine cannot have one.
+    /// State of the engine's prefix cache; `None` if the engine cannot have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_cache: Option<PrefixCache>,
 }
@@ -52,10 +52,10 @@ pub const MAX_CACHE_WORDS: usize = 512;
 /// Maximum length of an engine's name, in bytes.
 pub const MAX_ENGINE_NAME: usize = 64;
 
-/// Maximum length of a content's name, in bytes.
+/// Maximum length of a model's name in [`Content`], in bytes.
 pub const MAX_CONTENT_NAME: usize = 256;
 
-/// Content that determines an engine's answers.
+/// The model or settings that determine an engine's answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Content {
@@ -80,7 +80,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// Whether both contents give the same answers, as far as known. File names do not matter.
+    /// Whether engines with these contents give the same answers. Ignores file names.
     pub fn agrees(&self, other: &Content) -> bool {
         match (self, other) {
             (Content::File { sha256: a, .. }, Content::File { sha256: b, .. })
@@ -90,7 +90,7 @@ impl Content {
         }
     }
 
-    /// Returns the SHA-256, if there is one.
+    /// Returns the SHA-256 of the model file or settings; `None` for a server's model.
     pub fn sha256(&self) -> Option<&str> {
         match self {
             Content::File { sha256, .. } | Content::Settings { sha256 } => Some(sha256),

@@ -8,13 +8,13 @@ use std::{fmt, io, path::Path};
 pub struct FileError(String);
 
 impl FileError {
-    /// The system cannot read the file.
+    /// For `map_err`: the system cannot read `path`.
     pub fn read(path: &Path) -> impl FnOnce(io::Error) -> FileError {
         let advice = "name the folder of a run, or a page that was made of one";
         move |e| FileError(format!("cannot read {}: {e}; {advice}", path.display()))
     }
 
-    /// The system cannot write the file. `what` ends in a blank: `histograms to `.
+    /// For `map_err`: the system cannot write `path`. `what` ends in a blank: `histograms to `.
     pub fn write(what: &str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
         let advice = "check that the folder exists and has room";
         move |e| {
@@ -25,7 +25,7 @@ impl FileError {
         }
     }
 
-    /// The file's content is invalid.
+    /// For `map_err`: the content of `path` is invalid.
     pub fn content<E: fmt::Display>(path: &Path) -> impl FnOnce(E) -> FileError {
         move |why| FileError(format!("{}: {why}", path.display()))
     }

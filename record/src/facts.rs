@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum length of a host name, in bytes.
 pub const MAX_HOST: usize = 255;
 
-/// Facts of a node, sent once per session and recorded. Unknown facts are left out.
+/// Facts that each node sends to its peer once per session. JSON omits unknown facts.
 ///
 /// `machine` and `boot` are only for comparison: they are keyed hashes, which keep the machine's
 /// ids private.
@@ -38,7 +38,7 @@ pub struct NodeFacts {
     /// Start time of the program, in seconds since 1970.
     #[serde(default)]
     pub started: u64,
-    /// Link of each entry of `nics`, if known before a connection.
+    /// Links of the entries of `nics` whose link is known before a connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkFact>,
 }
@@ -113,12 +113,12 @@ impl NodeFacts {
     }
 }
 
-/// Whether both are one machine; `None` if unknown.
+/// Whether both nodes' ids are those of one machine; `None` if unknown.
 ///
 /// Two live nodes with equal boot-ids share a kernel, whatever their addresses, network namespaces
 /// or containers. Two kernels are two machines, or guests that look like machines. The machine-id
-/// counts only without a boot-id: copied images share it, and containers have their own or none. So
-/// equal machine-ids mean one machine only with equal host names; different ones mean two.
+/// counts only without a boot-id: copied images share it, and containers have their own or none.
+/// Equal machine-ids mean one machine only with equal host names; different machine-ids mean two.
 pub(crate) fn same_machine(one: MachineIds<'_>, other: MachineIds<'_>) -> Option<bool> {
     match (one, other) {
         ((.., Some(a)), (.., Some(b))) => Some(a == b),

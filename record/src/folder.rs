@@ -40,7 +40,7 @@ fn write(path: &Path, mut json: Vec<u8>) -> io::Result<()> {
     fs::write(path, json)
 }
 
-/// All data of one run. In JSON, the contents of its files; [`RunFolder::open`] derives the rest.
+/// All data of one run. Its JSON has the files' contents; [`RunFolder::open`] derives the rest.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunFolder {
@@ -61,7 +61,7 @@ pub struct RunFolder {
     /// The content of `summary.json`.
     #[serde(skip)]
     pub summary: Summary,
-    /// Histograms in nanoseconds, by their keys.
+    /// Histograms in nanoseconds, by the keys of stages and token times.
     #[serde(skip)]
     pub histograms: BTreeMap<String, Histogram<u64>>,
     /// The run's start, in seconds since 1970.
@@ -145,8 +145,8 @@ impl RunFolder {
         self.summary.run.evidence.loadgen?.bound_us
     }
 
-    /// Returns each key of a node's configuration, by the file name of its copy; without a readable
-    /// copy, the configuration's hash.
+    /// Returns keys and values of the configuration whose copy has the file name `copy`. Without a
+    /// readable copy, returns the first 12 digits of the configuration's hash.
     pub fn configuration(&self, copy: &str) -> Vec<(String, String)> {
         if let Some(document) = self.configurations.get(copy) {
             return configurations::flat(document);

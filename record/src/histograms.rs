@@ -1,5 +1,4 @@
-//! Files of histograms: interval logs of serialized histograms, written and read, and `.hgrm`
-//! tables for plotting.
+//! Writes and reads interval logs of serialized histograms, and writes `.hgrm` tables for plotting.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +24,8 @@ use super::{FileError, Stage, TokenTime};
 /// Table lines per halving of the distance to 100 %, as in HdrHistogram's tools.
 const TICKS: u32 = 5;
 
-/// Writes an interval log: one V2 compressed histogram in nanoseconds for each key, which is its
-/// tag. The readable maximum in each line is in microseconds.
+/// Writes an interval log: one V2 compressed histogram in nanoseconds per key, with the key as tag.
+/// The readable maximum in each line is in microseconds.
 fn write_log<'a>(
     histograms: impl IntoIterator<Item = &'a (&'static str, Histogram<u64>)>,
     started: SystemTime,

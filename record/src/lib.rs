@@ -1,5 +1,5 @@
-//! Writes and reads the files of a run's folder, as plain data. Dispatch and fabrics do not depend
-//! on this crate: they count, and `qdl::run` turns the counts into a record.
+//! Writes and reads the files of a run's folder, as plain data. Dispatch and fabrics count without
+//! this crate; `qdl::run` turns their counts into a record.
 //!
 //! | module | file of the folder, or content of the record |
 //! | --- | --- |

@@ -9,11 +9,11 @@ pub const ISSUE: &str = "issue";
 /// Name of the group of NIC threads.
 pub const NIC: &str = "nic";
 
-/// Evidence for the judgement, beside the counts of samples.
+/// Evidence for what limited a run, besides the counts of samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
-    /// Use of this node, from LoadGen's first query to shortly before or at the last answer.
+    /// Use of the frontend's node, from LoadGen's first query to the last answer or shortly before.
     pub node: NodeUse,
     /// LoadGen's view of the run; `None` if LoadGen reached no result.
     pub loadgen: Option<LoadgenView>,
@@ -63,7 +63,7 @@ pub struct Finding {
     pub cause: Cause,
     /// Figures that show the cause, as text.
     pub figure: String,
-    /// Setting to change.
+    /// The remedy as text: the setting to change.
     pub turn: String,
 }
 

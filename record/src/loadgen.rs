@@ -1,7 +1,7 @@
 //! LoadGen's result of a run, beside this program's own measurements.
 //!
-//! What limited a run follows from the margins of [`LimitRecord`], the two rates and
-//! [`LoadgenRecord::late_mean_us`].
+//! What limited a run follows from the margins of [`LimitRecord`], the scheduled and completed
+//! rates, and [`LoadgenRecord::late_mean_us`].
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::StageRow;
 
 /// Latencies that LoadGen computed, in microseconds: from a sample's scheduled time to its
-/// completion; in MultiStream, of queries.
+/// completion. In MultiStream, latencies of whole queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadgenLatency {
@@ -59,11 +59,11 @@ pub struct ScheduledToIssue {
 }
 
 impl ScheduledToIssue {
-    /// Computes the record from LoadGen's latencies, the row of `total` for the same samples, their
-    /// shortest round trip and the mean call, the last two in microseconds.
+    /// Computes the record from LoadGen's latencies and the row of `total` for the same samples.
+    /// `shortest_us` is their shortest round trip, `told_us` the mean of the measured calls.
     ///
     /// A percentile's bound is the lowest of three. A sample's delay is at most its latency minus
-    /// the shortest round trip. With the mean m, at most one sample in a hundred takes 100 m. A
+    /// the shortest round trip. At most one sample in a hundred has 100 times the mean delay. A
     /// percentile is at most any higher percentile.
     pub fn new(
         theirs: &LoadgenLatency,
@@ -158,7 +158,7 @@ pub struct EarlyStopping {
     pub needs: Option<u64>,
     /// LoadGen's estimate of the percentile in SingleStream and MultiStream, in microseconds.
     pub estimate_us: Option<f64>,
-    /// LoadGen's text.
+    /// LoadGen's message on early stopping.
     pub text: String,
 }
 
@@ -199,12 +199,12 @@ pub struct LoadgenRecord {
     pub tpot: Option<LoadgenLatency>,
     /// LoadGen's mean latency minus the mean of `total`, in microseconds. LoadGen's latency runs
     /// from the scheduled time to the begin of `QuerySamplesComplete`; `total` runs from the issue
-    /// to that call's return. So samples were issued at least this much after their scheduled time.
-    /// A negative value, as in SingleStream, means that the call takes longer than the delay.
+    /// to that call's return. So the mean delay before the issue is at least this difference. A
+    /// negative value, as in SingleStream, means that the call takes longer than the delay.
     pub late_mean_us: Option<f64>,
     /// LoadGen's 99th percentile minus the 99th percentile of `total`, in microseconds.
     pub late_p99_us: Option<f64>,
-    /// The time before the issue, of the samples LoadGen judged; `None` after an accuracy run.
+    /// Scheduled time to issue, for the samples that LoadGen judged; `None` after an accuracy run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_to_issue: Option<ScheduledToIssue>,
     /// LoadGen's conditions for a valid run, and the measured values.

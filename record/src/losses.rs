@@ -15,7 +15,7 @@ pub enum SilentOn {
 }
 
 impl SilentOn {
-    /// Returns the configuration's deadline for the silence.
+    /// Returns the configuration key of the deadline that the silence exceeded.
     pub fn deadline(self) -> &'static str {
         match self {
             SilentOn::Control => "deadlines.heartbeat_timeout_ms",
@@ -43,7 +43,7 @@ pub struct LossRecord {
     pub connections: Vec<u16>,
     /// Number of connections to the accelerator.
     pub of: u64,
-    /// Losses of connections: more than `connections` if one was lost again before all were back.
+    /// Number of losses: exceeds `connections` if a connection was lost again before all were back.
     pub losses: u64,
     /// Samples in flight on the lost connections.
     pub again: u64,
@@ -97,7 +97,7 @@ impl fmt::Display for LossRecord {
     }
 }
 
-/// Maximum number of characters of a kind.
+/// Maximum length of [`RefusalRecord::kind`], in characters.
 const KIND: usize = 48;
 
 /// Refusals of one kind by one accelerator.
@@ -106,24 +106,24 @@ const KIND: usize = 48;
 pub struct RefusalRecord {
     /// The accelerator's node.
     pub node: String,
-    /// Begin of the reasons, up to a colon: `HTTP 500`.
+    /// Beginning that all the reasons share, as [`kind_of`] cuts it: `HTTP 500`.
     pub kind: String,
     /// Number of refusals.
     pub count: u64,
     /// Index of the first sample refused for this kind of reason.
     pub sample: u64,
-    /// Reason of that first refusal.
+    /// Reason of the first refusal of this kind.
     pub words: String,
 }
 
-/// Returns the kind of a reason: the text before the first `: `, ` (` or `;`.
+/// Returns the kind of a reason: up to 48 characters before the first `: `, ` (` or `;`.
 pub fn kind_of(reason: &str) -> String {
     let ends = [": ", " (", ";"].iter().filter_map(|end| reason.find(end));
     let kind = &reason[..ends.min().unwrap_or(reason.len())];
     match kind.char_indices().nth(KIND) {
         Some((end, _)) => {
             let begin = &kind[..end];
-            // Cuts at a blank; a single long word is cut anywhere.
+            // Cut at a blank, or within the word if the text has no blank.
             let whole = begin.rsplit_once(' ');
             let whole = whole.filter(|_| !kind[end..].starts_with(' '));
             format!("{}…", whole.map_or(begin, |(whole, _)| whole).trim_end())

@@ -10,8 +10,8 @@ use super::{BatchSizes, DecompressedUse, Places, TrafficRecord, reconcile::Compa
 pub struct ServedConnection {
     /// Index of the connection at the frontend.
     pub connection: u16,
-    /// Epoch: greater than 1 after a reconnection. Beyond `MOST_ENDED` ends in a session, a record
-    /// sums several epochs and holds the last.
+    /// Epoch: greater than 1 after a reconnection. If a session has more than `MOST_ENDED` ended
+    /// connections, a record sums several epochs and holds the last.
     pub epoch: u32,
     /// Samples received.
     pub arrived: u64,
@@ -38,8 +38,8 @@ pub struct ServedConnection {
 const MOST_ENDED: usize = 4_096;
 
 impl ServedConnection {
-    /// Appends this connection to `ended`, or adds it to an earlier epoch from
-    /// `MOST_ENDED` on.
+    /// Appends this connection to `ended`. If `ended` has `MOST_ENDED` entries, adds the counts to
+    /// an earlier epoch of the connection.
     pub fn put_on(self, ended: &mut Vec<ServedConnection>) {
         let full = ended.len() >= MOST_ENDED;
         let same = |c: &&mut ServedConnection| full && c.connection == self.connection;
@@ -90,9 +90,9 @@ impl SequenceTotals {
 pub struct ServedReport {
     /// The frontend's node name.
     pub frontend: String,
-    /// True if the frontend left in order: its samples are answered, so all counts can be compared.
+    /// True if the frontend left in order, with every sample answered: all counts can be compared.
     pub clean: bool,
-    /// Its connections, one entry per epoch, in the order of their ends.
+    /// The frontend's connections, one entry per epoch, in the order of their ends.
     pub connections: Vec<ServedConnection>,
     /// Sizes of the batches run for the frontend.
     pub batches: BatchSizes,

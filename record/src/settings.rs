@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Source of a value that nothing set.
+/// The `from` of a [`GivenValue`] that no file or flag sets.
 pub const DEFAULT: &str = "default";
 
 /// The program that reads a setting.
@@ -22,7 +22,7 @@ pub enum SettingOf {
 pub struct GivenValue {
     /// The value as text.
     pub value: String,
-    /// `default`, `mlperf.conf`, `user.conf:3`, `front.yaml:12`, `--target-qps`, `audit.config:1`.
+    /// Source: `default`, `user.conf:3`, `front.yaml:12`, `--target-qps`, `audit.config:1`.
     pub from: String,
 }
 

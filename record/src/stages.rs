@@ -17,8 +17,8 @@ pub enum Stage {
     Failed,
     /// Issue, or end of the last failed attempt -> post of the write.
     IssueToPost,
-    /// The round trip minus the residence at the accelerator: both directions together. Splitting
-    /// the directions needs synchronised clocks.
+    /// The round trip minus the sample's time at the accelerator: both directions together, because
+    /// only synchronised clocks could separate them.
     Network,
     /// The sample waits on the accelerator for its batch.
     Queue,
@@ -153,7 +153,7 @@ pub struct PhaseRecord {
     pub kind: PhaseKind,
     /// Target rate of a find-peak step, in queries per second.
     pub asked_per_s: Option<f64>,
-    /// True if the latency met LoadGen's bound at that rate.
+    /// True if the latency met LoadGen's bound at the target rate.
     pub kept: Option<bool>,
     /// Samples recorded in the phase.
     pub samples: u64,
@@ -192,18 +192,18 @@ impl PhaseRecord {
     }
 }
 
-/// Throughput of a run. `None` if the run was too short for the figure.
+/// Throughput of a run. A figure is `None` if the run was too short for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ThroughputReport {
     /// Samples completed.
     pub completed: u64,
-    /// Seconds from the start to the last reading.
+    /// Seconds from the start to the last reading of the count.
     pub duration_s: f64,
     /// Samples per second over `duration_s`.
     pub mean_per_s: f64,
     /// Samples of the slowest full second.
     pub min_per_s: Option<u64>,
-    /// Median of the full seconds after the first.
+    /// Median number of samples in a full second, without the first second.
     pub steady_per_s: Option<f64>,
     /// Samples of the first second.
     pub first_per_s: Option<u64>,

@@ -69,7 +69,7 @@ pub struct AcceleratorRecord {
     pub node: String,
     /// Name of the engine, as the accelerator reports it.
     pub engine: String,
-    /// Content that the engine runs; `None` if the accelerator does not report it.
+    /// The engine's model or settings; `None` if the accelerator does not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
     /// The node's facts about itself and its machine.
@@ -127,7 +127,7 @@ pub struct LostSession {
 }
 
 impl LostSession {
-    /// Adds the counts of a later session and takes its time.
+    /// Adds the counts of the session `later`, and takes over the time of its last heartbeat.
     pub fn add(&mut self, later: &LostSession) {
         let LostSession {
             as_of_s,
@@ -167,8 +167,8 @@ pub struct ConnectionRecord {
     pub posted: u64,
     /// Slots at each end.
     pub slots: u64,
-    /// Slots that flow control allowed or that were in use at the end, if `slots` is `auto`. 0 in
-    /// records of earlier versions: all slots.
+    /// Slots that flow control allowed or that were in use at the end, if `slots` is `auto`.
+    /// Records of earlier versions have 0, which means all slots.
     pub allowed: u64,
     /// Maximum number of samples in flight; in the total, the maximum over all connections.
     pub in_flight_max: u64,
@@ -221,9 +221,9 @@ pub struct RailRecord {
     pub name: String,
     /// State at the end: `in service`, `congested`, `probation`, `down (whose fault)`.
     pub state: String,
-    /// Score from 0 to 1: latency factor and occupancy.
+    /// The rail's health score from 0 to 1: the product of its latency factor and its occupancy.
     pub score: f64,
-    /// The latency factor alone.
+    /// The latency factor, from 0 to 1: low if samples take longer than on the unloaded rail.
     pub latency: f64,
     /// Samples sent over the rail, including probes.
     pub samples: u64,
@@ -253,7 +253,7 @@ pub struct RailChange {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PostingRule {
-    /// Maximum burst that the issuing thread posts, in payload bytes.
+    /// Maximum payload of a burst that the issuing thread posts, in bytes.
     pub up_to_bytes: u64,
     /// True if each sample has its own system call or doorbell.
     pub one_by_one: bool,
@@ -365,7 +365,7 @@ pub struct RunRecord {
     pub scenario: String,
     /// LoadGen's mode.
     pub mode: Mode,
-    /// `tcp`, `ib`, or `local` without a fabric.
+    /// `tcp`, `ib`, `ofi`, or `local` without a fabric.
     pub fabric: String,
     /// Reasons why the Network division does not permit the fabric, one line each: loopback
     /// ([`LOOPBACK_NOTE`]), nodes on one machine, unknown link layers. Empty if there is no reason.
@@ -466,7 +466,7 @@ pub struct Summary {
     pub node: String,
     /// Name of the system under test, as `Name()` returned it.
     pub name: String,
-    /// Microseconds of the name request to all nodes; `None` if the frontend asked no node.
+    /// Round trip of the name request to all nodes in microseconds; `None` without a request.
     pub name_round_trip_us: Option<f64>,
     /// The run.
     #[serde(flatten)]

@@ -36,7 +36,7 @@ pub struct Tick {
     pub connections: Vec<ConnectionTick>,
 }
 
-/// Counts of one connection in one tick, or since it was created.
+/// Counts of one connection in one tick, or since the connection was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConnectionTick {
@@ -70,7 +70,7 @@ pub struct Figures {
     /// p99 of the round trip so far in nanoseconds: the maximum over the threads' shares, hence an
     /// upper bound of the p99 over all. 0 before the first reading.
     pub p99_round_trip_ns: u64,
-    /// Parts received of answers that are not complete yet: they show progress.
+    /// Parts received of incomplete answers, as a sign of progress.
     pub parts: u64,
     /// Tokens of completed answers.
     pub tokens: u64,
@@ -98,7 +98,7 @@ pub struct SlowSample {
     pub at_s: f64,
     /// Nanoseconds from `issue_query` to the completion.
     pub total_ns: u64,
-    /// Nanoseconds of `failed attempts`.
+    /// Nanoseconds of the stage `failed attempts`; the next fields are the other stages.
     pub failed_ns: u64,
     /// Nanoseconds of `issue -> post`.
     pub post_ns: u64,
@@ -159,7 +159,7 @@ pub struct EngineTick {
     pub copied_us: u64,
 }
 
-/// Maximum number of batch sizes that one tick keeps apart.
+/// Maximum number of batch sizes that [`EngineTick::batches`] distinguishes.
 pub const MOST_SIZES: usize = 16;
 
 impl EngineTick {

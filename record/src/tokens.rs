@@ -14,11 +14,11 @@ pub enum TokenTime {
     Ttft,
     /// Time per token after the first: (latency - TTFT) / (n - 1).
     Tpot,
-    /// The accelerator's report of its time to the first token, from the prompt's arrival to the
-    /// part's post, including waits.
+    /// The accelerator's time to the first token, as it reports: from the prompt's arrival to the
+    /// post of the first part, including waits.
     FirstAccelerator,
     /// Network share of TTFT: from the post to the first token, minus the accelerator's time. TTFT
-    /// is the sum of `issue -> post`, the accelerator's time and this.
+    /// is the sum of `issue -> post`, the accelerator's time and this network share.
     FirstNetwork,
     /// Network share of each part, as the mean over a sample's parts.
     PartNetwork,
@@ -103,13 +103,13 @@ pub struct TokenRecord {
     pub whole: u64,
     /// Parts before each answer's last part, as the answers report.
     pub parts_before_last: u64,
-    /// Parts before the last received, including those of samples that were sent again.
+    /// Parts received before an answer's last part, including parts of samples sent again.
     pub parts_taken: u64,
     /// First tokens reported to LoadGen; `None` in Offline, which has no first tokens.
     pub first_tokens: Option<u64>,
     /// Answers of fewer than two tokens, which LoadGen counts as errors.
     pub too_short: u64,
-    /// Samples that were sent again and whose first token differs from the reported one.
+    /// Samples sent again whose first token differs from the one reported to LoadGen.
     pub contradicted: u64,
     /// Descriptions of the first answers counted in `too_short` or `contradicted`.
     pub faults: Vec<String>,

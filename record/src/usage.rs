@@ -65,7 +65,7 @@ pub struct DecompressedUse {
 }
 
 impl DecompressedUse {
-    /// Adds the counts of another pipeline.
+    /// Adds the counts in `o`.
     pub fn add(&mut self, o: &DecompressedUse) {
         self.samples += o.samples;
         self.from_bytes += o.from_bytes;
@@ -95,7 +95,7 @@ pub struct NodeUse {
     pub cores: u32,
     /// Time of all cores of the machine, in kernel ticks; 0 if the system does not report it.
     pub machine_ticks: u64,
-    /// Of `machine_ticks`, the busy ones, of all processes.
+    /// Of `machine_ticks`, the ticks in which a core was busy, with any process.
     pub machine_busy_ticks: u64,
     /// The process's threads by kind; empty if the system does not report them.
     pub threads: Vec<ThreadGroup>,
@@ -110,7 +110,7 @@ pub struct NodeUse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PathUse {
-    /// Readings.
+    /// Number of readings.
     pub looks: u64,
     /// Microseconds between the readings.
     pub looked_us: u64,
@@ -238,7 +238,7 @@ pub struct TrafficRecord {
 }
 
 impl TrafficRecord {
-    /// Adds the counts of another half.
+    /// Adds the counts of the connection half `o`.
     pub fn add(&mut self, o: &TrafficRecord) {
         self.writes += o.writes;
         self.parts += o.parts;

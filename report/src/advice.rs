@@ -1,5 +1,5 @@
-//! What limited the run, and what to turn: the judge's findings, the same as in the summary's
-//! last line and in `docs/tuning.md`.
+//! Shows what limited the run, and the setting to change: the judge's findings, with the texts of
+//! the summary's last line and of `docs/tuning.md`.
 
 use record::{Cause, Finding, RunFolder};
 
@@ -9,7 +9,7 @@ use crate::{
     pictures::slowest,
 };
 
-/// A card: name of the cause, what is seen, what it means, and what to change.
+/// A finding as a card: name of the cause, its figures, its meaning, and the setting to change.
 fn card(finding: &Finding, first: bool) -> String {
     let class = if first { "card first" } else { "card" };
     let name = escape(causes::name(finding.cause));
@@ -24,7 +24,7 @@ fn card(finding: &Finding, first: bool) -> String {
 /// The findings, strongest first, and what the slowest samples have in common.
 pub fn html(run: &RunFolder) -> String {
     let limits = &run.summary.run.limits;
-    // A cause that only older versions name has no text except its line.
+    // This version has no texts for causes of other versions, only the finding's own line.
     let findings = limits.findings.iter().enumerate();
     let cards = findings.filter(|(_, f)| f.cause != Cause::Other);
     let cards = cards.map(|(i, finding)| card(finding, i == 0));

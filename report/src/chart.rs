@@ -1,7 +1,7 @@
-//! Charts as data: a page embeds each as JSON in an attribute, and its script draws it with uPlot.
+//! Charts as data: a page embeds each chart as JSON in an attribute.
 //!
-//! The script is `page/charts.js`. It knows nothing about runs: this module gives it titles, lines,
-//! colours, units and marks.
+//! The page's script, `page/charts.js`, draws the charts with uPlot. The script knows nothing about
+//! runs: the JSON has titles, lines, colours, units and marks.
 
 use serde::{Serialize, Serializer};
 
@@ -18,7 +18,7 @@ pub enum Unit {
     /// Seconds since the first query; charts with this x axis share cursor and zoom.
     Seconds,
     Us,
-    /// A share of 1.
+    /// A share from 0 to 1.
     Share,
     /// A quantile as `-log10(1 - quantile)`: each nine has the same length.
     Nines,
@@ -111,7 +111,7 @@ impl Chart {
         self.push(name.into(), colour, false, values.into_iter().collect());
     }
 
-    /// Adds a dashed horizontal line, if there is a limit.
+    /// Adds a dashed horizontal line at `bound`, if there is one.
     pub fn bound(&mut self, bound: Option<f64>, name: &str) {
         if let Some(value) = bound {
             let values = vec![value; self.x.len()];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{round::Round, rules::RuleFinding};
 
-/// How a line of the checker relates to the findings.
+/// How a line of the checker's output relates to the findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
     /// Findings of these rules report the same defect.
@@ -16,8 +16,8 @@ pub enum Match {
 }
 
 /// Matches the checker's lines with the findings, in order. Lines between "contains errors:" and
-/// their number are LoadGen's. Lines after a traceback follow from it; if it is unexpected, so are
-/// they.
+/// "has loadgen errors" are LoadGen's: [`Match::Follows`]. Lines after a traceback follow from the
+/// traceback, or are unexpected if the traceback is unexpected.
 pub fn lines<'a>(
     round: &Round,
     findings: &[RuleFinding],

@@ -1,9 +1,9 @@
 //! The files that a run leaves beside LoadGen's logs: its manifest, `run.json`, and copies of the
 //! run's input files in the folder `files`, where they replace no file of the user's.
 //!
-//! The frontend writes them. [`begin`] runs before the measurement, so the copies show the files as
-//! the run read them. [`end`] runs when the logs are complete. `build` copies the manifest into a
-//! tree, and `rules` compares the tree with it.
+//! The frontend calls [`begin`] before the measurement, so the copies show the files as the run
+//! read them, and [`end`] when the logs are complete. `build` copies the manifest into a tree, and
+//! `rules` compares the tree with the manifest.
 
 use std::{
     fs::{self, File},
@@ -48,8 +48,8 @@ pub(crate) fn nodes(manifest: &Manifest) -> impl Iterator<Item = (Role, &NodeRec
     std::iter::once((Role::Frontend, &manifest.frontend)).chain(accelerators)
 }
 
-/// Writes the manifest into `folder` before the run, with a copy of each file. `files` holds names
-/// of copies and paths of originals; `sent` holds names and texts of files that nodes sent.
+/// Writes the manifest into `folder` before the run, with a copy of each file. `files` pairs the
+/// copy's name with the original's path; `sent` pairs the names and texts of files from nodes.
 ///
 /// # Errors
 /// An original cannot be read, or a file cannot be written.
@@ -61,8 +61,8 @@ pub fn begin(
 ) -> Result<Manifest, Error> {
     manifest.format = FORMAT;
     let copies = folder.join(COPIES);
-    // Delete copies only beside an earlier run's manifest: a folder `files` without it is the
-    // user's.
+    // Delete copies only beside an earlier run's manifest: without a manifest, the folder `files`
+    // is the user's.
     if folder.join(MANIFEST).is_file() {
         for old in layout::files(&copies) {
             let path = copies.join(old);

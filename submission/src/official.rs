@@ -20,7 +20,7 @@ use crate::{
 pub struct Official {
     pub checker: PathBuf,
     python: PathBuf,
-    /// A warning if git says that the checkout is older than the round's.
+    /// A warning if git says that the checkout is older than the one that the round was read from.
     pub note: Option<String>,
 }
 
@@ -92,8 +92,8 @@ impl Official {
         }
     }
 
-    /// Runs the verifier of each compliance run of a newly built tree. Call this before
-    /// [`Official::truncate`]. `scripts` holds TEST07's accuracy command of each model.
+    /// Runs the verifier of each compliance run of a newly built tree: before
+    /// [`Official::truncate`] cuts the logs. `scripts` holds TEST07's accuracy command per model.
     pub fn verify(
         &self,
         round: &Round,
@@ -257,7 +257,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(Error::read(path))
 }
 
-/// A warning if git dates the checkout before the day at the end of `source`.
+/// A warning if git dates the checkout before the day at the end of `source`, the round's source.
 fn older(checkout: &Path, source: &str) -> Option<String> {
     let (_, day) = source.rsplit_once(' ')?;
     let mut git = Command::new("git");

@@ -105,7 +105,7 @@ pub fn page(findings: &[RuleFinding]) -> String {
     out
 }
 
-/// Removes the folder of the result in the title above from a path.
+/// Removes the folder of `result`, which the title above the finding names, from a path.
 fn short<'a>(place: &'a str, result: &str) -> &'a str {
     if result.is_empty() || result == SEVERAL {
         return place;

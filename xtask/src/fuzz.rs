@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::process;
 
 const BUILD: Duration = Duration::from_secs(3600);
-/// Time that a run may take beyond its limit: for the start and the last input.
+/// Time that a target may run beyond `seconds`: for its start and its last input.
 const LATE: Duration = Duration::from_secs(120);
 /// Folder of inputs that libFuzzer finds, below `fuzz/`.
 const CORPUS: &str = "corpus";
@@ -70,7 +70,7 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
             .args(["-timeout=20", "-print_final_stats=1", "-verbosity=0"])
             .arg(&corpus)
             .current_dir(&folder);
-        // First inputs that a fuzzer would hardly guess.
+        // A folder of first inputs that a fuzzer would hardly guess.
         command.arg(match target {
             "yaml" => root.join("configs"),
             _ => folder.join("seeds").join(target),

@@ -3,14 +3,14 @@
 //! * `setup` fetches what the programs need and the repository does not contain;
 //! * `test` runs every check, and ends with one line of counts;
 //! * `rooms` runs the checks that read only sources, within seconds;
-//! * `demo` runs LoadGen over a network, from nothing;
+//! * `demo` sets up, builds, and runs LoadGen over a network;
 //! * `bench` runs a measurement by name;
 //! * `fuzz` feeds random bytes to the parsers of frames and files;
 //! * `soft-roce` runs a command in a guest with an RDMA device in software;
 //! * `submission` rehearses a submission on one machine;
 //! * `tensorrt` compiles the shim that the accelerator's engine of that name opens.
 //!
-//! The program builds with cargo and a linker alone, so `setup` needs nothing that it fetches.
+//! The program builds with cargo and a linker alone, before `setup` has fetched anything.
 
 mod bench;
 mod demo;

@@ -1,5 +1,5 @@
-//! Two network namespaces with cables between them, in place of two machines. They need root, and a
-//! machine that permits them.
+//! Two network namespaces with cables between them, in place of two machines. Creating them needs
+//! root, and a machine that permits namespaces.
 
 use std::path::Path;
 use std::process::Command;

@@ -224,7 +224,7 @@ pub fn on_path(program: &str) -> bool {
     })
 }
 
-/// Cargo, without the variables that it set for this program only.
+/// Cargo, without the environment variables that cargo set for this program only.
 pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);

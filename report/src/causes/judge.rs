@@ -20,7 +20,7 @@ use crate::text;
 const BUSY: f64 = 0.85;
 /// Least share of time at which NIC threads and cores, which are shared more, count as always busy.
 const ALWAYS: f64 = 0.9;
-/// Share of time below which a thread is not the limit; least share of full slots or batches.
+/// Share below which a thread is not the limit, and from which slots or batches count as full.
 const EASY: f64 = 0.7;
 /// Least share that counts as the largest part.
 const MOST: f64 = 0.5;
@@ -46,7 +46,7 @@ pub fn judge(run: &RunRecord) -> Limits {
     let view = JudgedRun::of(run);
     let aim = view.aim();
     let mut findings = Vec::new();
-    // An accuracy run is not timed; the line `losses` reports its losses.
+    // An accuracy run is not timed; the summary's line `losses` reports its losses.
     if run.mode != Mode::Accuracy {
         findings.extend(view.accelerator(&aim));
     }
@@ -85,7 +85,7 @@ enum Aim {
 struct JudgedRun<'a> {
     run: &'a RunRecord,
     seconds: f64,
-    /// Seconds over which this node's use was measured.
+    /// Seconds over which the frontend node's use was measured.
     node_seconds: f64,
     loadgen: LoadgenView,
     /// The scenario has one sample, or one query, in flight at a time.
@@ -210,7 +210,7 @@ impl<'a> JudgedRun<'a> {
             };
             let advice = match loss.silent_on {
                 Some(on) => turn_of_silence(on),
-                // The loss's reason names the place to look.
+                // The reason of the loss names the accelerator's log.
                 None if loss.why.contains("its log") && !loss.back => {
                     "its program is gone: see its log, then start it again".to_owned()
                 }
@@ -241,7 +241,7 @@ impl<'a> JudgedRun<'a> {
         })
     }
 
-    /// Finds threads of this node or of an accelerator that wait for cores.
+    /// Finds threads of the frontend's node or of an accelerator that wait for cores.
     fn cores(&self) -> Option<Finding> {
         let own = &self.run.evidence.node;
         let own = waits(own, self.node_seconds, "this machine's", "our");
@@ -356,10 +356,10 @@ impl<'a> JudgedRun<'a> {
         self.found(cause, figure)
     }
 
-    /// Whether the accelerator's own threads leave a quarter of its cores.
+    /// Whether the accelerator's own threads leave a quarter of its cores idle.
     fn has_cores_left(&self, a: &AcceleratorRecord) -> bool {
         let own = match a.used.threads.is_empty() {
-            // On the local fabric the engine's threads belong to this node.
+            // On the local fabric the engine's threads belong to the frontend's node.
             true => &self.run.evidence.node,
             false => &a.used,
         };

@@ -9,17 +9,17 @@ pub use judge::judge;
 
 /// The page whose first table has a row for each cause: name, symptom, meaning and remedy.
 const PAGE: &str = include_str!("../../../docs/tuning.md");
-/// Marks around the table.
+/// Lines of the page before and after the table.
 const BEGINS: &str = "<!-- The program reads this table: report/src/causes/mod.rs -->";
 const ENDS: &str = "<!-- up to here -->";
 
-/// The rows of the table, in the order of [`Cause`], which is that of the judge's rules: an earlier
-/// cause entails later ones.
+/// The rows of the table, in the order of [`Cause`] and of the judge's rules: an earlier cause
+/// entails later ones.
 fn rows() -> impl Iterator<Item = Vec<&'static str>> {
     let lines = PAGE.lines().skip_while(|line| *line != BEGINS);
     let lines = lines.take_while(|line| *line != ENDS);
     let rows = lines.filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
-    // A heading and a rule come first.
+    // The first two lines are the table's heading and its rule.
     rows.skip(2).map(|row| row.split(" | ").collect())
 }
 

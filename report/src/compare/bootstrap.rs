@@ -28,7 +28,7 @@ impl BootstrapDraw {
 /// Minimum number of ticks of a run to draw from.
 const LEAST: usize = 8;
 
-/// Number of ticks in a block: the square root of all ticks, so there are as many blocks.
+/// Number of ticks in a block: the square root of the number of all ticks.
 fn block(ticks: usize) -> usize {
     ((ticks as f64).sqrt().ceil() as usize).max(1)
 }
@@ -72,7 +72,7 @@ fn once(timelines: &[&Timeline], rng: &mut Rng) -> BootstrapDraw {
     draw
 }
 
-/// [`DRAWS`] draws from these runs; `None` if a run has no timeline or too few ticks.
+/// [`DRAWS`] draws with seed `which`; `None` if a run has no timeline or too few ticks.
 pub fn draws(runs: &[&RunFolder], which: u64) -> Option<Vec<BootstrapDraw>> {
     let timelines = timelines(runs)?;
     let mut rng = Rng::with_seed(SEED ^ which.wrapping_mul(0x9e37_79b9));

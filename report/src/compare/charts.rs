@@ -140,7 +140,7 @@ pub fn over_time(groups: &[SettingGroup<'_>]) -> String {
     let kept = runs.filter_map(|(g, r)| Some((g, r, r.timeline.as_ref()?)));
     let kept: Vec<_> = kept.collect();
     let axes = kept.iter().map(|(.., t)| Axis::of(t));
-    // The longest columns contain at least one tick of each run.
+    // Take the run with the longest columns: each column contains at least one tick of every run.
     let Some(axis) = axes.max_by(|a, b| a.each_s.total_cmp(&b.each_s)) else {
         return absent("None of these runs kept a timeline.");
     };

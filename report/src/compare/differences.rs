@@ -21,7 +21,7 @@ pub struct ComparedFigure {
 enum FigureSource {
     /// Samples per second.
     Rate,
-    /// LoadGen's figure, on which its verdict rests: measured from the scheduled time of a query.
+    /// LoadGen's figure, which decides its verdict: measured from the scheduled time of a query.
     Loadgen(fn(&LoadgenRecord) -> Option<f64>),
     /// A quantile of the time from issue to completion.
     Quantile(f64),
@@ -43,8 +43,8 @@ const FIGURES: [ComparedFigure; 9] = [
     figure("p99.9", Quantile(0.999)),
 ];
 
-/// Names of a scenario's main figures: LoadGen's, on which its verdict rests, then ours, whose
-/// noise is known. Offline has only the rate.
+/// Names of a scenario's main figures: LoadGen's, which decide its verdict, then this program's,
+/// whose noise is known. Offline has only the rate.
 fn that_matter(run: &RunRecord) -> &'static [&'static str] {
     let tokens = run.loadgen.as_ref().is_some_and(|l| l.ttft.is_some());
     match run.scenario.as_str() {

@@ -144,7 +144,7 @@ impl SettingGroup<'_> {
         }
     }
 
-    /// The merged histograms of `total` of all runs; `None` if no run has one.
+    /// The histograms of the stage `total`, merged over all runs; `None` if no run has one.
     pub fn total(&self) -> Option<Histogram<u64>> {
         let mut all = self.runs.iter().filter_map(|r| r.histogram(Stage::Total));
         let mut sum = all.next()?.clone();

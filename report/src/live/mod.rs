@@ -74,7 +74,7 @@ pub struct SoFar {
     pub timeline: Timeline,
     /// Each connection by its name, and its counts since the run began.
     pub connections: Vec<(String, ConnectionTick)>,
-    /// Each NIC by its name, or each thread that completes samples where there is none.
+    /// Each NIC by its name; without a network, each thread that completes samples.
     pub nics: Vec<(String, Figures)>,
 }
 
@@ -92,7 +92,7 @@ impl SoFar {
         }
     }
 
-    /// LoadGen's first upper limit, its bound on latency in microseconds, if it has one.
+    /// LoadGen's first upper limit, if any: the bound on latency in microseconds.
     pub fn bound_us(&self) -> Option<f64> {
         let bound = self.limits.iter().find(|l| l.at_most)?;
         Some(bound.limit)

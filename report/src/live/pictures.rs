@@ -59,7 +59,7 @@ fn head(of: &SoFar) -> String {
     format!("{banner}{}", page(of))
 }
 
-/// The path of the page of an ended run.
+/// A line of HTML that names an ended run's page; empty while the run goes on.
 fn page(of: &SoFar) -> String {
     let State::Over(over) = &of.state else {
         return String::new();
@@ -115,8 +115,8 @@ fn nics(of: &SoFar) -> String {
     )
 }
 
-/// A connection's counts so far, in the shape of those of a run that is over. The round trip is the
-/// last one, and the most in flight is of the ends of ticks.
+/// A connection's counts so far, in the record of a finished run. The round trip is the latest
+/// reading, and the maximum in flight is over the ends of ticks.
 fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionTick) -> ConnectionRecord {
     let ticks = of.timeline.ticks.iter();
     let in_flight = ticks.filter_map(|t| Some(t.connections.get(at)?.in_flight));

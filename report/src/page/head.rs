@@ -22,7 +22,7 @@ pub fn title(run: &RunFolder) -> String {
     format!("{scenario}{mode}")
 }
 
-/// Class and word of the verdict: LoadGen's, or without one the program's.
+/// CSS class and word of LoadGen's verdict; without a verdict, of the program's exit code.
 fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
     match (r.valid, r.exit.code) {
         (Some(true), _) => ("good", "VALID"),
@@ -113,7 +113,7 @@ pub fn html(run: &RunFolder) -> String {
         few if few.len() <= 3 => format!(" to {}", few.join(", ")),
         many => format!(" to {} accelerators", many.len()),
     };
-    // The script converts it to the reader's local time.
+    // The page's script converts the time to the reader's local time.
     let began = run.began.map_or_else(String::new, |s| {
         format!(" - <time data-at=\"{s}\">{s:.0} s since 1970</time>")
     });

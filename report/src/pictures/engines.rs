@@ -39,7 +39,7 @@ fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] 
     let mean = |c: &EngineTick| {
         let n: f64 = c.batches.iter().map(|b| b.1 as f64).sum();
         let samples: f64 = c.batches.iter().map(|b| f64::from(b.0) * b.1 as f64).sum();
-        // Without a batch it is 0 / 0 = NaN, a gap.
+        // Without a batch the mean is 0 / 0 = NaN, a gap.
         samples / n
     };
     let title = "Samples in a batch, on average";

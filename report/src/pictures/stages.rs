@@ -21,7 +21,7 @@ pub fn parts(run: &RunFolder) -> [f64; 6] {
 pub struct Means {
     /// Each stage; `scheduled -> issue` first, if known.
     pub stages: Vec<StageMean>,
-    /// The call that completes samples: part of `completion`, but after LoadGen's clock stops.
+    /// Mean of the call that completes samples: part of `completion`, after LoadGen's clock stops.
     call: f64,
     /// LoadGen's own mean, if it reports one.
     loadgen: Option<f64>,
@@ -33,7 +33,7 @@ impl Means {
     pub fn of(run: &RunFolder) -> Means {
         let loadgen = run.summary.run.loadgen.as_ref();
         let measured = run.figure("/loadgen/scheduled_to_issue/mean_us");
-        // Older runs have only LoadGen's mean less ours.
+        // Runs of earlier versions have only LoadGen's mean minus the mean of `total`.
         let scheduled = measured.or(loadgen.and_then(|l| l.late_mean_us));
         let first = scheduled.map(|us| (SCHEDULED, "scheduled -> issue", us));
         Means {

@@ -1,4 +1,4 @@
-//! Formats losses and refusals: one line each, and their share of the headline.
+//! Formats losses and refusals: one line each, and their text in the headline.
 
 use record::{LossRecord, RefusalRecord};
 

@@ -11,13 +11,13 @@ use super::{
     summary::{RED, Screen, YELLOW},
 };
 
-/// With more phases than this the text omits the first ones; the JSON has them all.
+/// Maximum number of phases in the text, which omits earlier ones; the JSON has all phases.
 const MOST_PHASES: usize = 40;
 /// Least ratio of completed to scheduled rate at which a peak counts as sustained.
 const KEEPS_UP: f64 = 0.95;
 
 impl Screen {
-    /// Adds LoadGen's mode if it differs from the requested one, and the peak rate that it found.
+    /// Adds LoadGen's mode if it is not the requested one, and the peak rate that LoadGen found.
     pub(super) fn ran(&mut self, run: &RunRecord) {
         let Some(l) = &run.loadgen else { return };
         if let Some(asked) = &l.asked_mode {
@@ -54,7 +54,7 @@ impl Screen {
         }
     }
 
-    /// Warns of a peak found in steps too short for queued samples to exceed the latency bound.
+    /// Warns that the peak is not sustained: its steps were too short to show the queue's growth.
     fn peak_that_does_not_last(&mut self, l: &LoadgenRecord) {
         let (Some(scheduled), Some(completed)) = (l.scheduled_per_s, l.completed_per_s) else {
             return;
@@ -100,7 +100,7 @@ impl Screen {
             self.block(&table.text());
         }
         match l.late_mean_us {
-            // `total` ends after LoadGen's time, so the samples were at least this late.
+            // `total` ends after LoadGen's latency, so the mean delay is at least `late`.
             Some(late) if late > 0.0 => self.plain(&format!(
                 "Samples were issued {} or more after their scheduled time on average: LoadGen \
                  counts that.",
@@ -116,8 +116,8 @@ impl Screen {
         self.limits(l);
     }
 
-    /// Explains where `completion` and `total` differ from LoadGen's latency, in scenarios where
-    /// that latency is the result.
+    /// Explains where `completion` and `total` differ from LoadGen's latency, in scenarios whose
+    /// result is LoadGen's latency.
     pub(super) fn ends(&mut self, run: &RunRecord) {
         if matches!(run.scenario.as_str(), "SingleStream" | "MultiStream") {
             self.note(

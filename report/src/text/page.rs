@@ -9,8 +9,8 @@ use super::numbers::{INDENT, WIDTH, wrap};
 pub struct Page(Vec<(String, String)>);
 
 impl Page {
-    /// Adds a fact. The text wraps a long one, and shows a label that repeats the previous one as
-    /// blank.
+    /// Adds a fact. The page's text wraps long facts, and leaves a label blank that repeats the
+    /// previous label.
     pub fn fact(&mut self, label: impl Into<String>, text: impl Into<String>) {
         self.0.push((label.into(), text.into()));
     }

@@ -8,7 +8,7 @@ use super::numbers::{Table, WIDTH, head, tail};
 const NAME: usize = 42;
 /// Longest value in the table, in characters; `summary.json` has the full value.
 const VALUE: usize = 22;
-/// Longest origin in the table, in characters; its end is kept, which has the file and line.
+/// Longest source of a value in the table, in characters; keeps the end, with file and line.
 const FROM: usize = 26;
 
 /// Formats the settings that take effect and are not defaults; `None` if there are none.

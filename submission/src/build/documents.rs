@@ -22,10 +22,10 @@ use crate::{
 
 /// Text of the session API's page: the project's protocol documentation.
 const SESSION_API: &str = include_str!("../../../docs/protocol.md");
-/// Bytes of an element if the form's input_data_types names no type.
+/// Assumed bytes of a sample's element if the form's input_data_types names no type.
 const ELEMENT_BYTES: u64 = 4;
 
-/// Writes the documents. Skips a document whose nodes have no description; the checks report it.
+/// Writes all documents. Skips those of nodes without a description; `rules` reports them missing.
 pub(super) fn write(
     material: &Material<'_>,
     tree: &Tree,
@@ -45,7 +45,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Writes the JSON and the pages of one system.
+/// Writes the files of one system: nodes, system JSON, network, bandwidth and data path pages.
 fn of_system<'a>(
     material: &Material<'_>,
     tree: &Tree,
@@ -154,7 +154,7 @@ fn rate<'a>(material: &'a Material<'_>, id: &'a ResultId) -> Option<Rate<'a>> {
         "result_completed_samples_per_sec",
     ];
     let per_second = run.and_then(|r| figures.iter().find_map(|key| r.detail.number(key)));
-    // A stream's rate is the inverse of its mean latency.
+    // In SingleStream and MultiStream the rate is the inverse of the mean latency.
     let stream = run.and_then(|r| r.detail.number("result_mean_latency_ns"));
     let stream = stream.map(|ns| 1e9 / ns.max(1.0));
     let types = material.form.models.get(&*id.model);

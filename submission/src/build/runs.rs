@@ -17,7 +17,7 @@ use crate::{
     round::{NS_PER_MS, Round},
 };
 
-/// How many levels of folders below the named one may hold runs.
+/// Maximum depth of a run's folder below the folder that the user names.
 const DEPTH: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -44,8 +44,8 @@ impl FoundRun {
     }
 }
 
-/// Finds all runs below the folders `named`. `wanted` are the form's models: it decides where two
-/// models share a name in user.conf, as 3d-unet's do. The texts name unusable runs and why.
+/// Finds all runs below the folders `named`. If models share a name in user.conf, as 3d-unet's do,
+/// takes the one in `wanted`, the form's models. The returned texts say why a run is unusable.
 pub fn find(
     named: &[PathBuf],
     round: &Round,
@@ -156,7 +156,7 @@ fn one(
 }
 
 /// The compliance test of a run's audit.config: the test with an identical official file, else the
-/// test whose name is in the original's path.
+/// test whose name is in the path of the original audit.config.
 fn test_of(
     folder: &Path,
     manifest: &Manifest,

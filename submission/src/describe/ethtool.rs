@@ -18,7 +18,7 @@ const FIRMWARE: std::ops::Range<usize> = 68..100;
 /// Offset of `port` in `struct ethtool_cmd`.
 const PORT: usize = 15;
 
-/// The kernel's answer to a command. Both structures begin with the command.
+/// The kernel's answer to GSET or GDRVINFO. Either structure begins with the command's number.
 #[repr(C, align(4))]
 struct Answer([u8; MOST_BYTES]);
 

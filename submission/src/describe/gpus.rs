@@ -69,7 +69,7 @@ pub(super) fn ask(node: &mut Node) {
 struct Nvml(Library);
 
 /// Calls a function of NVML with `value => type` for each argument; true if the library has the
-/// function and it succeeds.
+/// function and the call succeeds.
 macro_rules! call {
     ($nvml:expr, $name:literal $(, $arg:expr => $kind:ty)*) => {{
         // SAFETY: name and types are those of nvml.h, which never changes a versioned function.

@@ -164,8 +164,8 @@ impl Node {
         serde_json::to_string(&node).map_err(|e| e.to_string())
     }
 
-    /// Describes the machine whose `proc`, `sys` and `etc` lie below `root`. Lacks what needs a
-    /// call to a driver: NIC firmware and media, and NVML's facts of GPUs.
+    /// Describes the machine whose `proc`, `sys` and `etc` lie below `root`. The description lacks
+    /// what only a driver reports: NIC firmware and media, and NVML's facts of GPUs.
     pub(crate) fn below(root: &Path, role: Role, version: &str) -> Result<Self, TopologyError> {
         Ok(Self::with(root, &Topology::below(root)?, role, version))
     }

@@ -67,7 +67,7 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
     }
 }
 
-/// Name of a card from the list of PCI ids, else its ids.
+/// Name of a card from the list of PCI ids; if the list lacks the card, the card's ids.
 fn model(root: &Path, ids: &str, of_device: &str, device: &str) -> String {
     let id = |what: &str| {
         let text = text(root, &format!("{device}/{what}"));
@@ -86,7 +86,7 @@ fn model(root: &Path, ids: &str, of_device: &str, device: &str) -> String {
     }
 }
 
-/// Names of vendor and card. In the list a vendor begins a line; a tab indents its cards.
+/// Names of vendor and card. In the list a vendor begins a line; tabs indent the vendor's cards.
 fn pci_name(ids: &str, vendor: &str, card: &str) -> Option<String> {
     let mut lines = ids.lines();
     let of = |line: &str, id: &str| line.strip_prefix(id)?.strip_prefix("  ").map(str::to_owned);

@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 use super::{Disk, Gpu, Nic, Node, form::Form};
 use crate::{layout::Division, round::Round};
 
-/// The nodes of a system, and what a run of it used.
+/// The nodes of a system, and the NICs, fabric and connections that its run used.
 pub struct DescribedSystem<'a> {
     pub frontend: &'a Node,
-    /// Names of its NICs that carried samples; if empty, all NICs whose link is up.
+    /// Names of the frontend's NICs that carried samples; if empty, all NICs whose link is up.
     pub frontend_nics: BTreeSet<String>,
     /// The SUT's nodes, each with the names of its NICs as in `frontend_nics`.
     pub accelerators: Vec<(&'a Node, BTreeSet<String>)>,
-    /// `tcp` or `ib`.
+    /// The run's fabric: `tcp`, `ib`, `ofi`, or `local`; empty without a run.
     pub fabric: String,
     pub connections: u64,
 }
@@ -31,7 +31,7 @@ impl<'a> DescribedSystem<'a> {
         all.flat_map(|(node, names)| used(node, names)).collect()
     }
 
-    /// The SUT's nodes with their NICs; LoadGen's node if the run was one process.
+    /// The SUT's nodes with their NICs; if the run was one process, LoadGen's node.
     pub fn sut(&self) -> Vec<(&'a Node, &BTreeSet<String>)> {
         match &self.accelerators[..] {
             [] => vec![(self.frontend, &self.frontend_nics)],

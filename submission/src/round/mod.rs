@@ -89,7 +89,7 @@ pub(crate) struct SystemFields {
 }
 
 impl SystemFields {
-    /// The network's fields in the Network division; none in other divisions.
+    /// Fields on the network that `division` requires: none outside the Network division.
     pub(crate) fn network_of(&self, division: Division) -> &[String] {
         match division {
             Division::Network => &self.network,
@@ -105,8 +105,8 @@ pub(crate) struct ComplianceTest {
     pub(crate) args: Vec<String>,
     /// File for the verifier's standard output, if the verifier writes no file.
     pub(crate) output: Option<Name>,
-    /// Whether the run must meet a performance run's duration and counts: the audit.config leaves
-    /// both alone.
+    /// Whether the run must meet a performance run's duration and counts, because the test's
+    /// audit.config sets neither.
     #[serde(default)]
     pub(crate) measured: bool,
     pub(crate) answers: Option<AnswerRule>,
@@ -151,7 +151,7 @@ pub(crate) struct Complaint {
 pub struct Model {
     /// The model's name in user.conf.
     pub conf: String,
-    /// The name of its Interactive scenario in user.conf, if different.
+    /// The model's name in user.conf for the Interactive scenario, if different.
     pub interactive: Option<String>,
     /// Scenarios that a submission must have.
     pub required: Vec<String>,
@@ -289,8 +289,8 @@ impl Round {
         Ok(())
     }
 
-    /// Folder names of all models with this name in user.conf. The flag says whether the name is
-    /// that of the model's Interactive scenario.
+    /// Folder names of all models named `conf` in user.conf. The flag says whether `conf` is the
+    /// name for the model's Interactive scenario.
     pub(crate) fn models_of(&self, conf: &str) -> Vec<(&Name, bool)> {
         let all = self.models.iter();
         all.filter_map(|(name, model)| {

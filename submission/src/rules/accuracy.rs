@@ -76,7 +76,7 @@ fn text(
         let what = format!("{} lines begin with hash=, not 1", hashes.len());
         return check.say_make(ACCURACY_HASH, &path, what, make);
     };
-    // The tree has the log cut, so take the whole log's hash from the run's record.
+    // The tree's log is cut, so take the whole log's hash from the run's record.
     let whole = run.and_then(|r| r.manifest.as_ref()?.logs.get(loadgen_log::ACCURACY));
     if let Some(whole) = whole.filter(|whole| *whole != hash) {
         let what = format!("hash={hash}, the run's accuracy log has {whole}");

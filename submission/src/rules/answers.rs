@@ -1,5 +1,5 @@
-//! Checks logged answers: of an accuracy run in the whole log before the tree is built, in a tree
-//! the cut log, and the answers of compliance tests.
+//! Checks logged answers: an accuracy run's whole log before the tree is built, the cut log in a
+//! tree, and the answers of compliance tests.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{
 /// End-of-sequence token that the official verifier assumes by default.
 const EOS: u64 = 2;
 
-/// Checks that a tree's log is the run's log, or its cut by the official script.
+/// Checks that a tree's log is the run's log, or that log as the official script cuts it.
 pub(super) fn kept(check: &mut TreeCheck<'_>, run: &CheckedRun, log: &Path) {
     let (Some(manifest), Ok(found)) = (&run.manifest, sha256_of_file(log)) else {
         return;
@@ -196,7 +196,7 @@ fn same(
             format!("sample {sample} has another answer than in the accuracy run")
         }
         (Err(error), _) => at_line(&error),
-        // The check of the accuracy run reports this error.
+        // The check of the accuracy run reports an unreadable log.
         (_, Err(_)) => return,
     };
     check.say_make(TEST_ANSWERS, &at, what, make);

@@ -49,8 +49,8 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Ve
     runs
 }
 
-/// Why a text does not meet `wanted`. Some line must end in one of the choices, and no line may
-/// give the same key another value.
+/// Why a text does not meet `wanted`, choices separated by `|`. A line must end in one of the
+/// choices, and no line may give the same key another value.
 fn refused(text: &str, wanted: &str) -> Option<String> {
     let choices: Vec<_> = wanted.split('|').collect();
     let good = |line: &&str| choices.iter().any(|one| line.trim_end().ends_with(one));

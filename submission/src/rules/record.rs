@@ -161,7 +161,7 @@ impl ManifestCheck<'_, '_> {
         self.descriptions();
     }
 
-    /// Checks that the logs are those that the run wrote, of the result's model and scenario.
+    /// Checks that the run wrote the logs, and that they are of the result's model and scenario.
     fn logs(&mut self) {
         let (result, manifest) = (self.result, self.manifest);
         let folder = layout::run_folder(&result.folder, &self.run.kind);
@@ -174,7 +174,7 @@ impl ManifestCheck<'_, '_> {
                 continue;
             };
             let path = folder.join(name);
-            // The tree has the accuracy log cut; `answers::kept` checks it.
+            // The tree's accuracy log is cut; `answers::kept` checks it.
             let is_whole = name != loadgen_log::ACCURACY;
             if is_whole && path.is_file() && sha256_of_file(&path).ok().as_ref() != Some(hash) {
                 let what = "it is not the log that the run wrote";

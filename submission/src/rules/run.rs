@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::round::{LoadgenRelease, NS_PER_MS, loadgen_scenario};
 
-/// Checks what every run must meet.
+/// Checks the rules for every kind of run.
 pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &CheckedRun) {
     let Some(detail) = &run.detail else { return };
     let at = layout::run_folder(&result.folder, &run.kind).join(loadgen_log::DETAIL);
@@ -177,7 +177,7 @@ impl LogCheck<'_> {
     fn sampling(&mut self) {
         let (model, detail) = (self.result.model, self.detail);
         let query = match self.division {
-            // The checker takes LoadGen's own figure in the Closed division.
+            // In the Closed division the checker takes LoadGen's own samples per query.
             Division::Closed => self.whole("samples_per_query"),
             _ => self
                 .whole("min_sample_count")

@@ -44,7 +44,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let right = match (division, said) {
         (Division::Network, said) => said == Some(&Value::from("True")),
         (_, None) => true,
-        // The checker calls lower() on it, and requires the network's fields unless it is empty.
+        // The checker calls lower() on the value, and requires network fields unless it is empty.
         (_, Some(said)) => said.as_str().is_some_and(str::is_empty),
     };
     if !right {

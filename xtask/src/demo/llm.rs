@@ -1,7 +1,7 @@
-//! `cargo xtask demo --llm`: runs a small language model over a network, from nothing.
+//! `cargo xtask demo --llm`: sets up, builds, and runs a small language model over a network.
 //!
-//! Like the demo of the digits, with token ids both ways. Two accuracy runs must give the same ids
-//! for each question; then Offline and Server run with LoadGen's token latencies.
+//! Like `cargo xtask demo`, with token ids both ways. Accuracy runs over the network and locally
+//! must give the same ids per question; then Offline and Server run with `use_token_latencies`.
 
 use std::path::Path;
 use std::time::Instant;
@@ -68,7 +68,7 @@ fn figures(folder: &Path) -> Result<Value> {
     }))
 }
 
-/// Sets up, builds, runs, and compares the runs. Exit code 0 if nothing is wrong.
+/// Sets up, builds, runs, and compares the runs. Returns exit code 0 without faults, else 1.
 pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
     let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
@@ -107,7 +107,7 @@ pub fn run(root: &Path) -> Result<i32> {
     Ok(i32::from(!faults.is_empty()))
 }
 
-/// Compares the answers in a run's accuracy log with the capitals, by script.
+/// Scores the answers in a run's accuracy log with the script [`QUESTIONS`].
 fn score(root: &Path, folder: &Path) -> Result<Score> {
     let (log, models) = (
         folder.join(loadgen_log::ACCURACY),

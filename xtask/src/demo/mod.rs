@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: runs LoadGen over a network, from nothing to a screen of results.
+//! `cargo xtask demo`: sets up, builds, and runs LoadGen over a network, and prints the results.
 //!
 //! Two processes communicate by TCP on loopback. One accelerator serves all frontends. The frontend
 //! runs five or six times, one process for each LoadGen run, each with a folder under
@@ -25,13 +25,13 @@ const FRONTEND_CONFIG: &str = "configs/demo/frontend.yaml";
 /// Every image once.
 const ACCURACY: &str = "--scenario offline --mode accuracy";
 const SERVER: &str = "--scenario server --mode performance --target-qps 2000 --duration-s 10";
-/// Measures this machine's rate: LoadGen generates all samples of an Offline run in advance, and
-/// needs the expected rate.
+/// Measures this machine's rate: LoadGen generates all samples of an Offline run in advance, from
+/// the expected rate.
 const PROBE: &str = "--scenario offline --mode performance --samples 300000 --set min_duration=0 \
                      --quiet";
 const OFFLINE: &str = "--scenario offline --mode performance --duration-s 10";
 
-/// An Offline run must last 10 s to be valid, so the expected rate exceeds the measured one.
+/// Ratios of expected to measured rate, tried until Offline is VALID: the run must last 10 s.
 const HEADROOM: [f64; 2] = [1.3, 2.0];
 
 /// Fields of a run's `summary.json` that the demo's summary repeats.
@@ -65,7 +65,7 @@ impl DemoRun {
     }
 }
 
-/// Sets up, builds, runs, and compares the runs. Exit code 0 if nothing is wrong.
+/// Sets up, builds, runs, and compares the runs. Returns exit code 0 without faults, else 1.
 pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
     let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];

@@ -20,7 +20,7 @@ const RUN: Duration = Duration::from_secs(300);
 
 /// Cargo's profile for measurements: full optimisation.
 pub const RELEASE: &str = "release";
-/// Cargo's profile for a first look: two thirds of the build time.
+/// Cargo's profile for a first look: builds in two thirds of `release`'s time.
 const QUICK: &str = "quick";
 
 /// Prints a command as a user would type it in the repository.
@@ -80,12 +80,12 @@ impl Accelerator {
     }
 }
 
-/// The lines of a program's output, copied to a file too.
+/// Copies a program's output to `file`, and returns its lines through a channel.
 fn lines(from: impl std::io::Read + Send + 'static, mut file: File) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // Without the log the program still runs.
+            // Ignore a failed write: the program still runs without the log.
             let _ = writeln!(file, "{line}");
             let _ = sender.send(line);
         }
@@ -115,8 +115,8 @@ pub struct Demo<'a> {
 }
 
 impl<'a> Demo<'a> {
-    /// Sets up, builds, and starts the accelerator with the first configuration. Empties `folder`,
-    /// which gets all output.
+    /// Sets up, builds, and starts the accelerator with the first configuration. Empties `folder`
+    /// first: all output goes there.
     pub fn start(
         root: &'a Path,
         folder: &str,

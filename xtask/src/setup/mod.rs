@@ -87,8 +87,8 @@ fn step(name: &str, work: impl FnOnce() -> Result<Option<String>>) -> Result<()>
     done.map(|_| ()).with_context(|| format!("setup: {name}"))
 }
 
-/// Takes the lock file until the result is dropped: concurrent setups would overwrite each other's
-/// files.
+/// Locks the file `path` until the returned file is dropped: concurrent setups would overwrite each
+/// other's files.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     if let Err(TryLockError::WouldBlock) = file.try_lock() {

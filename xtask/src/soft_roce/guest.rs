@@ -18,7 +18,7 @@ const TIMED_OUT: i32 = 124;
 /// Files by which this program and the guest communicate.
 const OURS: &[&str] = &["init", "command", "log", "status", "console", "emulator"];
 
-/// Folders that the guest replaces, so this machine's content there is invisible to it.
+/// Folders that the guest replaces: their content on this machine is invisible in the guest.
 const HIDDEN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 
 /// Runs the commands one after the other in one guest. The first that fails gives the status.

@@ -23,15 +23,15 @@ use crate::process::run_copying;
 
 pub use machine::Machine;
 
-/// Tests that run without a command: crate and test binary.
+/// Tests that run if the user gives no command: crate and test binary.
 const TESTS: &[[&str; 2]] = &[
     ["fabric", "ib_soft_roce"],
     ["qdl", "ib_cluster"],
     ["fabric", "ofi_soft_roce"],
 ];
 
-/// Beginning of an error that says that this machine cannot run a guest at all. After a colon it
-/// names what is missing.
+/// Beginning of an error that says that this machine cannot run a guest at all. After a colon the
+/// error names what is missing.
 pub const NO_GUEST: &str = "no soft-RoCE guest is to be had here";
 
 /// Limit for fetching packages and a kernel over a slow line.

@@ -62,7 +62,7 @@ fn unwanted(member: &str, manifest: &str) -> Vec<String> {
     complaints
 }
 
-/// What the lines of a table say of a name.
+/// The texts after the colon, from the lines of a table that list `name` before the colon.
 fn rules<'t>(table: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
     let lines = table.lines().filter_map(|line| line.split_once(": "));
     lines
@@ -114,7 +114,7 @@ fn paths(text: &str, module: &Name) -> Vec<Name> {
 
 /// Circles among the files of each folder of a crate.
 fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
-    // By folder: which file uses which.
+    // For each folder, pairs of a file and a file that it uses.
     let mut arrows: BTreeMap<&[String], BTreeSet<[&str; 2]>> = BTreeMap::new();
     let each = |(user, paths)| std::iter::repeat(user).zip(paths);
     for (user, path) in modules.iter().flat_map(each) {

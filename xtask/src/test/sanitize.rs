@@ -1,6 +1,6 @@
-//! Unit tests of crates with `unsafe` under AddressSanitizer or ThreadSanitizer, in a separate
-//! build: each flag changes every crate. Tests that start other programs are excluded: those run
-//! without a sanitizer.
+//! Unit tests of crates with `unsafe` under AddressSanitizer or ThreadSanitizer. A sanitizer
+//! changes every crate, so each has a build of its own. Tests that start other programs are
+//! excluded, because those programs run without a sanitizer.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,7 +37,7 @@ pub fn tests(root: &Path, sanitizer: Sanitizer, filters: &[String]) -> Command {
     for package in ["verbs", "qdl", "accelerator", "loadgen-bridge"] {
         command.args(["--package", package]);
     }
-    // With a named target, cargo does not instrument build scripts and macros, which must not be.
+    // `--target` keeps the sanitizer out of build scripts and macros, which run at build time.
     command.args(["--target", &machine, "--target-dir"]);
     command.arg(format!("target/{}", sanitizer.name()));
     command.arg("--").args(filters);

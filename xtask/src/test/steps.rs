@@ -46,7 +46,7 @@ pub enum Wants {
 }
 
 /// What a machine may lack without a fault of the code: text of the step's output, and the reason
-/// to print. `None` prints the output's text after it.
+/// to print. `None` prints the rest of the output's line after that text.
 pub type Excuses = &'static [(&'static str, Option<&'static str>)];
 
 pub struct Steps {

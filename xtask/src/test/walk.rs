@@ -1,5 +1,5 @@
 //! Checks the names on a sample's way in `docs/architecture.md`: the file beside each name declares
-//! it, and the number of names is limited.
+//! the name, and the number of names is limited.
 
 use std::path::Path;
 

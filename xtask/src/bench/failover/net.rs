@@ -27,8 +27,8 @@ impl Rails {
         let net = Namespaces::new("rails", count + 1)?;
         let rails = Rails { net, count };
         for side in [HostSide::Frontend, HostSide::Accelerator] {
-            // Some kernels lack this setting per namespace. The machine's own applies then, and is
-            // printed.
+            // Some kernels lack this setting per namespace: then the machine's own setting applies,
+            // and the caller prints it.
             let set = format!("net.ipv4.tcp_congestion_control={congestion}");
             let _ = rails.inside(side, &["sysctl", "-qw", &set]);
         }
@@ -78,8 +78,8 @@ impl Rails {
         }
     }
 
-    /// Heals a rail, or cuts it silently: packets to the accelerator's end are lost, and neither
-    /// end gets an error.
+    /// Heals a rail, or cuts the rail silently: packets to the accelerator's end are lost, and
+    /// neither end gets an error.
     pub fn set_path(&self, k: usize, works: bool) -> Result<()> {
         let cable = format!("cable{k}");
         let address = format!("{}/24", self.net.address(HostSide::Accelerator, k));
