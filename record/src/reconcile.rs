@@ -54,14 +54,14 @@ fn mismatches(run: &RunRecord) -> Vec<String> {
     all.0
 }
 
-/// Compares the counts of answers in tokens: one first token per answered sample, and as many parts
-/// received as the answers report.
+/// Compares token counts: each answered sample reported one first token, and as many parts arrived
+/// as the answers report.
 fn compare_tokens(run: &RunRecord, all: &mut Comparison) {
     let (Some(t), l) = (&run.tokens, &run.system.ledger) else {
         return;
     };
     if let Some(first) = t.first_tokens {
-        // Samples that were completed empty may have reported a first token.
+        // A sample may report its first token and be completed empty later.
         if l.emptied == 0 || first < l.answered {
             let answered = ("samples answered", l.answered);
             all.same(("first tokens reported", first), answered);
@@ -137,8 +137,8 @@ fn compare_connections(run: &RunRecord, all: &mut Comparison) {
         if a.batches.batches() == 0 {
             continue;
         }
-        // The engine may have run samples that the node dropped for a lost connection, and those
-        // that it refused.
+        // Batches may contain samples that the node refused, or dropped after their connection was
+        // lost.
         let ran = a.batches.samples();
         if ran < samples || ran > sum([samples, a.dropped_late, a.refused]) {
             let answered = (format!("samples answered by {}", a.node), samples);

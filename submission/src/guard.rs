@@ -1,5 +1,5 @@
-//! Checks before a run is measured whether the run would count. [`crate::rules`] checks the same on
-//! the finished tree, ten minutes later.
+//! Checks whether a run would count, before the frontend measures it. [`crate::rules`] checks the
+//! same on the finished tree, after all runs.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ const ROUNDS: [&str; 18] = [
 pub struct Refusal {
     /// The broken rule.
     pub rule: &'static SubmissionRule,
-    /// What is wrong, with the setting or node.
+    /// Description of the fault, with the setting or node.
     pub what: String,
 }
 

@@ -95,7 +95,7 @@ impl PartialEq<str> for Name {
     }
 }
 
-/// A file in a folder or in folders below it: [`Name`]s separated by `/`.
+/// Relative path of a file: [`Name`]s separated by `/`, so it cannot leave its folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Below(String);
@@ -116,7 +116,7 @@ impl AsRef<Path> for Below {
     }
 }
 
-/// The purpose of a run, which names its folders.
+/// The purpose of a run. The run's folders have the purpose's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RunKind {
     Performance,
@@ -180,7 +180,7 @@ pub struct ResultId {
 }
 
 impl Tree {
-    /// Names a tree below `root`. Creates no folder.
+    /// Creates the tree's paths below `root`, but no folder.
     pub fn new(root: &Path, division: Division, submitter: &Name) -> Self {
         Tree {
             root: root.to_owned(),
@@ -257,7 +257,7 @@ impl Tree {
         results.collect()
     }
 
-    /// A path relative to the submitter's folder, else to the root, else unchanged.
+    /// Shortens a path: relative to the submitter's folder, else to the root, else unchanged.
     pub fn short(&self, path: &Path) -> String {
         let short = path.strip_prefix(self.own());
         let short = short.or_else(|_| path.strip_prefix(&self.root));

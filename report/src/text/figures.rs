@@ -7,7 +7,7 @@ use record::{
 
 use super::numbers as text;
 
-/// Most bars in a chart; in longer runs each bar stands for several seconds.
+/// Maximum number of bars in a chart; in longer runs each bar stands for several seconds.
 const BARS: usize = 60;
 
 /// Formats an accuracy: `97.778 %: 528 of 540`.
@@ -35,7 +35,7 @@ pub(super) fn verified(v: &Verified) -> String {
     )
 }
 
-/// Formats a GPU's batches in one line; `None` if it ran none.
+/// Formats a GPU's batches in one line; `None` if the GPU ran none.
 pub(super) fn gpu(gpu: &GpuRecord) -> Option<String> {
     let batches = gpu.batches.batches();
     let each = |us: u64| us as f64 / batches as f64 / 1000.0;
@@ -120,7 +120,7 @@ pub(super) const TRAFFIC: [&str; 7] = [
 ];
 
 /// One row of traffic: counts of both halves, wake-ups by this connection, and doorbells that left
-/// a rest to send.
+/// data unsent.
 pub(super) fn traffic(
     tx: &TrafficRecord,
     rx: &TrafficRecord,

@@ -32,8 +32,8 @@ pub fn bit_rate(gbit_per_s: f64) -> String {
     scaled(gbit_per_s * 1e6, &["kbit/s", "Mbit/s", "Gbit/s"])
 }
 
-/// Formats with three figures in the first unit that leaves less than 1000. Each unit is 1000 times
-/// the one before it.
+/// Formats `value` with three figures, in the first unit that leaves less than 1000. Each unit is
+/// 1000 times the unit before.
 fn scaled(value: f64, units: &[&str]) -> String {
     let last = units.len().saturating_sub(1);
     let scale = |n: usize| (0..n).fold(value, |value, _| value / 1000.0);
@@ -41,7 +41,7 @@ fn scaled(value: f64, units: &[&str]) -> String {
     format!("{} {}", three(scale(n)), units[n])
 }
 
-/// Formats with two decimals below 10, one below 100, none above.
+/// Formats a number with two decimals below 10, one below 100, none above.
 pub fn three(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 9.995 => 2,
@@ -171,7 +171,7 @@ pub fn head(text: &str, most: usize) -> String {
     ends(text, most, 0)
 }
 
-/// The last `most` characters, as the end of a path with its line; an ellipsis replaces the rest.
+/// The last `most` characters, which show a path's end and line; an ellipsis replaces the rest.
 pub fn tail(text: &str, most: usize) -> String {
     ends(text, most, most - 1)
 }
@@ -181,7 +181,7 @@ pub fn cut(name: &str, width: usize) -> String {
     ends(name, width, width / 3)
 }
 
-/// At most `most` characters, the last `tail` of the text among them.
+/// Shortens `text` to `most` characters; the last `tail` characters stay.
 fn ends(text: &str, most: usize, tail: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= most {

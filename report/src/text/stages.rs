@@ -5,11 +5,11 @@ use record::{CountRow, ScheduledToIssue, Stage, StageRow, StageTable, TokenRecor
 use super::numbers::{self as text, Table};
 use crate::html::columns;
 
-/// Explains the table of stages below it.
+/// Explanation below the table of stages.
 const NOTE: &str = "Means add up: stages up to completion make the total. Percentiles do not. \
 Network is the round trip\nwithout the time spent on the accelerator: out and back together.";
 
-/// Explains the row "scheduled -> issue" below the table.
+/// Explanation of the row "scheduled -> issue", below the table.
 fn before(s: &ScheduledToIssue) -> String {
     format!(
         "scheduled -> issue and those make LoadGen's mean, but for the {} that \
@@ -31,14 +31,14 @@ pub(super) fn stages(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) 
         let bounds = bounds.chain([s.p999_at_most_us, s.max_at_most_us]);
         row.extend(bounds.map(|us| match us > 0.0 {
             true => format!("<{}", text::time_us(us)),
-            // A bound of 0 means that none is known.
+            // A bound of 0 means that no bound is known.
             false => "-".to_owned(),
         }));
         row.push(text::time_us(s.mean_us));
         row.push(text::grouped(s.count));
         table.row(row);
     }
-    // Show failed samples only if there are any.
+    // Show the stage of failed attempts only if an attempt failed.
     let shown = |(stage, r): &(&Stage, &StageRow)| **stage != Stage::Failed || r.max_us > 0.0;
     for (stage, r) in stages.iter().filter(shown) {
         let mut row = vec![stage.label().to_owned()];

@@ -14,7 +14,7 @@ use super::{
     stages::{stages, token_facts, tokens},
     with_losses, with_refusals,
 };
-/// With more connections than this the text shows only their total; the JSON has them all.
+/// Maximum number of connections with rows of their own; beyond, the text shows only their total.
 const MOST_CONNECTIONS: usize = 24;
 /// Longest name of a node in tables, in characters.
 const NAME: usize = 20;
@@ -88,7 +88,7 @@ pub fn summary(summary: &Summary, color: bool) -> String {
     page.out
 }
 
-/// The text under construction; `loadgen` adds LoadGen's part.
+/// The text under construction; the file `loadgen` adds LoadGen's part.
 pub(super) struct Screen {
     pub(super) out: String,
     color: bool,
@@ -182,7 +182,7 @@ impl Screen {
     fn facts(&mut self, summary: &Summary) {
         let run = &summary.run;
         self.fact("SUT", &summary.name, None);
-        // LoadGen asks for no name after an accuracy run, so list losses here.
+        // LoadGen does not ask for the SUT's name after an accuracy run, so list losses here.
         let gone = run.system.accelerators.iter().filter(|a| a.lost.is_some());
         let gone: Vec<String> = gone.map(|a| cut(&a.node, NAME)).collect();
         if !gone.is_empty() {
@@ -475,7 +475,7 @@ impl Screen {
     }
 }
 
-/// Counts that were compared besides issued, completed and recorded.
+/// Text on the counts that were compared besides issued, completed and recorded.
 fn compared(run: &RunRecord) -> String {
     let l = &run.system.ledger;
     if run.system.connections.is_empty() {
@@ -539,7 +539,7 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
     lines.fold(table.text(), |text, line| text + &line + "\n")
 }
 
-/// The time up to which a lost accelerator's counts are complete: its last heartbeat.
+/// Text on a lost accelerator's last heartbeat, up to which its counts are complete.
 fn as_of(a: &AcceleratorRecord) -> String {
     let last = a.lost_sessions.iter().rev().find_map(|s| s.as_of_s);
     match (a.samples, last) {

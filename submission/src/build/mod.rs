@@ -216,7 +216,7 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &ResultId) -> Result<(), 
 
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
-    // A word that was not UTF-8 is quoted already.
+    // The frontend has quoted words that are not UTF-8.
     let quoted = word.len() > 2 && word.starts_with("$'") && word.ends_with('\'');
     if quoted || (!word.is_empty() && word.chars().all(plain)) {
         return word.to_owned();
@@ -224,11 +224,11 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Folders that are no source: output of builds, and runs.
+/// Folders that contain no source code, but the output of builds, or runs.
 const NO_SOURCE: [&str; 3] = ["target", "results", "__pycache__"];
 
-/// Copies a folder without links, hidden files, Python environments and the folders in `not`. `not`
-/// may contain the tree itself.
+/// Copies a folder without links, hidden files, Python environments and the folders in `not`. List
+/// the tree in `not` if `from` contains the tree.
 fn copy_source(from: &Path, to: &Path, not: &[PathBuf]) -> Result<(), Error> {
     if !from.is_dir() {
         return Err(Error(format!(

@@ -39,7 +39,7 @@ pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
     let (loadgen, sut) = ports.split_at(from);
     let mut lines = String::new();
     let bottom = if form.switches.is_empty() {
-        // Without switches, cable i connects the i-th NICs of both sides; LoadGen's wrap around.
+        // Without switches, cable i connects the i-th NICs of both sides, modulo LoadGen's NICs.
         for (i, port) in sut.iter().enumerate() {
             if let Some(other) = loadgen.get(i % loadgen.len().max(1)) {
                 line(&mut lines, other, port);
@@ -59,7 +59,7 @@ pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
     )
 }
 
-/// Draws a node's box and returns the y coordinate below it.
+/// Draws a node's box and returns the y coordinate below the box.
 fn draw_node(
     out: &mut String,
     ports: &mut Vec<Port>,
@@ -100,7 +100,7 @@ fn draw_node(
     y + height
 }
 
-/// Draws the switches and their cables, and returns the y coordinate below them.
+/// Draws the switches and their cables, and returns the y coordinate below the switches.
 fn switches(
     out: &mut String,
     lines: &mut String,

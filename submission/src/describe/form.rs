@@ -19,7 +19,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct Form {
     pub submitter: Name,
-    /// The default system, which names its folder and JSON.
+    /// Name of the default system, of its folder, and of its JSON file.
     pub system: Name,
     /// Further systems, each with its own set of accelerators.
     #[serde(default)]
@@ -68,15 +68,15 @@ pub struct Switch {
     pub name: String,
     pub model: String,
     pub software: String,
-    /// The NICs with a cable to it, as `NODE:NIC`; if empty, every NIC that carries samples.
+    /// NICs with a cable to the switch, as `NODE:NIC`; if empty, every NIC that carries samples.
     pub connects: Vec<String>,
 }
 
 /// Declares [`FIELDS`] without the line breaks of a formatted list.
 macro_rules! fields {
     ($($name:literal $required:literal $meaning:literal;)*) => {
-        /// The fields of the system's JSON that the form asks for: name, whether only the form has
-        /// the value and may not leave it empty, and meaning.
+        /// The fields of the system's JSON that the form asks for: name, whether the form must have
+        /// a value because no machine reports it, and meaning.
         const FIELDS: &[(&str, bool, &str)] = &[$(($name, $required, $meaning)),*];
     };
 }

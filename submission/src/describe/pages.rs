@@ -125,7 +125,7 @@ impl Rate<'_> {
         ]
     }
 
-    /// The larger required bandwidth, in MB/s.
+    /// The larger of the bandwidths required into and out of the SUT, in MB/s.
     fn most(&self) -> f64 {
         self.needed().into_iter().flatten().fold(0.0, f64::max)
     }

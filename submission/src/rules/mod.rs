@@ -130,12 +130,12 @@ rules! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleFinding {
     pub rule: &'static SubmissionRule,
-    /// System, model and scenario of the result; empty if it concerns the whole tree.
+    /// System, model and scenario of the result; empty if the finding concerns the whole tree.
     pub result: String,
     /// The file or folder, relative to the submitter's folder.
     pub place: String,
     pub what: String,
-    /// The command that mends it; empty if there is none.
+    /// The command that mends the fault; empty if there is none.
     pub make: String,
 }
 
@@ -184,7 +184,7 @@ impl<'a> TreeCheck<'a> {
         self.say_make(rule, at, what, "");
     }
 
-    /// Adds a finding with the command that mends it, if the division has the rule.
+    /// Adds a finding with the command that mends the fault, if the division has the rule.
     fn say_make(
         &mut self,
         rule: &'static SubmissionRule,
@@ -262,7 +262,7 @@ fn check_result(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) {
     record::check(check, result, &runs);
 }
 
-/// Reads a run's log and manifest; adds findings for what cannot be read.
+/// Reads a run's log and manifest; adds a finding for each file that cannot be read.
 fn read(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, kind: RunKind) -> CheckedRun {
     let folder = layout::run_folder(&result.folder, &kind);
     let path = folder.join(loadgen_log::DETAIL);

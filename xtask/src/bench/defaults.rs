@@ -1,12 +1,12 @@
 //! `cargo xtask bench defaults`: compares the defaults with the best settings of a sweep, for each
-//! row of work.
+//! workload, a row of the table.
 //!
 //! The sweep tries each key alone and keeps the best. It then adds a second and a third key while
-//! each brings 2 %. Afterwards the defaults, the best settings and a baseline take turns. The
+//! each key brings 2 %. Afterwards the defaults, the best settings and a baseline take turns. The
 //! baseline is LoadGen over a null SUT on another thread, or plain sockets with as many connections
-//! and threads. With `--programs` nothing is built: it takes `frontend`, `accelerator`, `qdl-bench`
-//! and `null_sut`, so this program runs on a machine without cargo. On some cores only: `taskset -c
-//! 0-3 cargo xtask bench defaults`.
+//! and threads. `--programs` names a folder with `frontend`, `accelerator`, `qdl-bench` and
+//! `null_sut`; nothing is built then, so a machine without cargo will do. To use only four cores:
+//! `taskset -c 0-3 cargo xtask bench defaults`.
 
 use std::{
     ffi::OsString,
@@ -128,7 +128,7 @@ struct Setup<'a> {
     seconds: f64,
 }
 
-/// A key, its value in YAML, and where it stands.
+/// A key, its value in YAML, and the mappings that get the key.
 pub(super) type Key = (&'static str, &'static str, KeyScope);
 
 /// The mappings of the configurations that get a key.
@@ -370,8 +370,8 @@ fn highest(first: f64, mut held: impl FnMut(f64) -> Result<bool>) -> Result<f64>
     Ok(search.found().unwrap_or(0.0))
 }
 
-/// The rate of these settings, searched from `known` if given. Returns 0 if it does not exceed
-/// `least`.
+/// The rate of these settings, searched from `known` if given. Returns 0 if the rate does not
+/// exceed `least`.
 fn once(
     bench: &Setup<'_>,
     work: &Workload,
@@ -418,9 +418,9 @@ fn beside(
     }
     let json = bench.folder.join("sockets.json");
     let mut best = 0.0_f64;
-    // A pair of threads for each NIC, or for each connection, as in the library. Not if threads
-    // share cores: a sender and a receiver on one core pass data through its cache, unlike a
-    // network.
+    // Take the better of a pair of threads for each NIC, and a pair for each connection. Skip the
+    // second if threads share cores: a sender and a receiver on one core pass data through its
+    // cache, unlike a network.
     let cores = thread::available_parallelism().map_or(2, usize::from);
     let by_connection = Some(work.nics * connections).filter(|threads| 2 * threads <= cores);
     for threads in [work.nics].into_iter().chain(by_connection) {

@@ -11,7 +11,7 @@ use crate::process::{on_path, run_quietly};
 /// Limit for apt to fetch its lists and a compiler over a slow line.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
-/// A package, and a test whether its programs exist, from any source.
+/// A package, and a test whether the machine has the package's programs from any source.
 struct Need {
     package: &'static str,
     present: fn() -> bool,
@@ -43,7 +43,7 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// Installs missing packages as root; otherwise the error is the command to run.
+/// Installs missing packages as root; for other users the error has the command to run.
 pub fn ensure() -> Result<Option<String>> {
     let missing = missing();
     if missing.is_empty() {

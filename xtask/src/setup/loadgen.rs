@@ -28,8 +28,8 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     if tree_hash(&tree).is_ok_and(|hash| hash == TREE) {
         return Ok(None);
     }
-    // In .deps, so that the last step is a rename. The fixed name lets the next setup remove an
-    // incomplete folder.
+    // The work folder is in .deps, so that the last step is a rename. Its fixed name lets the next
+    // setup remove an incomplete folder.
     let work = deps(root).join("loadgen.partial");
     clear(&work)?;
     let archive = download(root, &work)?;
@@ -58,8 +58,8 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
 /// Fetches the archive into `work` with pip.
 fn download(root: &Path, work: &Path) -> Result<PathBuf> {
     let pinned = format!("mlcommons-loadgen=={VERSION} --hash=sha256:{ARCHIVE}\n");
-    // The archive instead of the wheel, whose library exports nothing to link. Other packages come
-    // as wheels: those that read the archive's metadata.
+    // Take the archive: the wheel's library exports nothing to link. The packages that read the
+    // archive's metadata come as wheels.
     let choices = ["--no-binary", "mlcommons-loadgen"];
     python::download(&interpreter(root)?, work, &pinned, &choices).context(
         "cannot fetch LoadGen's source archive; see that `pip download` reaches a package index from this machine, \

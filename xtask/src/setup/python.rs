@@ -33,8 +33,8 @@ pub fn packages(root: &Path) -> Result<PathBuf> {
     found.with_context(|| format!("no site-packages under {}", libraries.display()))
 }
 
-/// Fetches pinned packages into `work` with pip. `pinned` has a line with version and hash for
-/// each; `choices` are pip's options on wheels and sources.
+/// Fetches pinned packages into `work` with pip. `pinned` has a line with version and hash per
+/// package; `choices` are pip's options on wheels and sources.
 pub fn download(python: &Path, work: &Path, pinned: &str, choices: &[&str]) -> Result<()> {
     let requirements = work.join("requirements.txt");
     std::fs::write(&requirements, pinned)
@@ -92,7 +92,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     Ok(Some(format!("installed, Python {version}")))
 }
 
-/// Whether the environment's interpreter starts: it links to an interpreter that may be gone.
+/// Whether the environment's interpreter starts: it is a link, whose target may be gone.
 fn works(root: &Path) -> bool {
     run_quietly(
         "python",

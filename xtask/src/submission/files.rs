@@ -38,7 +38,7 @@ pub fn frontend(own: &str, accelerator: &str, model: &str) -> String {
     )
 }
 
-/// user.conf, with the rates of the table.
+/// user.conf with the rates in `table`, the text of `configs/rounds/rehearsal.yaml`.
 pub fn user_conf(table: &str) -> Result<String> {
     let (offline, server) = (value(table, "offline")?, value(table, "server")?);
     Ok(format!(
@@ -46,7 +46,7 @@ pub fn user_conf(table: &str) -> Result<String> {
     ))
 }
 
-/// A scalar of the table by its key, in `duration_s: 2` or `{offline: 20, …}`.
+/// The value of `key` in `table`: `2` in `duration_s: 2`, or `20` in `{offline: 20, …}`.
 pub fn value(table: &str, key: &str) -> Result<String> {
     let lines = table.lines().filter(|line| !line.starts_with('#'));
     let found = lines

@@ -1,4 +1,4 @@
-//! Reads the number of tests from the runners' output: an exit code does not contain it.
+//! Reads the number of tests from the runners' output: exit codes do not contain numbers of tests.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -31,7 +31,7 @@ impl Counts {
     }
 }
 
-/// The counts of a closing line: each number belongs to the word after it.
+/// The counts of a closing line: each number counts the word behind it.
 ///
 /// ```text
 /// Summary [   0.048s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 2 skipped

@@ -24,13 +24,13 @@ use crate::process::{cargo, on_path};
 use crate::setup::{self, Models};
 use crate::soft_roce;
 
-/// cargo-deny clones the database on each machine.
+/// cargo-deny clones the advisory database on each machine, which needs the network.
 const ADVISORIES: Excuses = &[(
     "failed to fetch advisory database",
     Some("the advisory database cannot be reached from here"),
 )];
 
-/// The guest needs an x86_64 machine, packages, a kernel and memory.
+/// The step may lack its guest, which needs an x86_64 machine, packages, a kernel and memory.
 const SOFT_ROCE: Excuses = &[(soft_roce::NO_GUEST, None)];
 
 /// Limit for the guest in seconds: minutes on an idle machine, a multiple on a busy one.
@@ -149,8 +149,8 @@ fn tests(root: &Path, filters: &[String]) -> Command {
     command
 }
 
-/// The frontend's `#[ignore]`d tests, which cut a network path or need a machine of their own. They
-/// use the build of all other tests.
+/// The frontend's `#[ignore]`d tests, which cut a network path or need a machine of their own. The
+/// command uses the build of all other tests.
 fn in_namespaces(root: &Path) -> Command {
     with(
         root,
@@ -173,7 +173,7 @@ fn scripts(root: &Path) -> Command {
     command
 }
 
-/// Tests that loom runs in every interleaving, in a separate build: the flag changes every crate.
+/// Tests that loom runs in every interleaving, in a separate build: the cfg changes every crate.
 fn loom(root: &Path) -> Command {
     let mut command = with(
         root,

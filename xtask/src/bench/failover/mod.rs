@@ -29,8 +29,8 @@ const SAMPLE: usize = 150_528;
 const ALL: [usize; RAILS] = [0, 1, 2, 3];
 /// Index of the rail that is throttled or cut.
 const VICTIM: usize = 2;
-/// Seconds of the throttle's start, of the first counted latency, of the throttle's end, and of the
-/// run's end.
+/// Seconds into the run: start of the throttle, first counted latency, end of the throttle, end of
+/// the run.
 const THROTTLED: f64 = 5.0;
 const HALF: f64 = 10.0;
 const LIFTED: f64 = 20.0;
@@ -53,7 +53,7 @@ enum RailAction {
     Mbit(usize, u32),
     /// Takes the rail's link at the frontend down or up.
     Link(usize, bool),
-    /// Heals the path silently, or cuts it: the addresses at the accelerator.
+    /// Adds (true) or deletes (false) the rail's address at the accelerator: a silent cut.
     Path(usize, bool),
 }
 
@@ -90,7 +90,7 @@ struct Setup<'a> {
     folder: PathBuf,
 }
 
-/// Short for a silent rail, long for a slow one.
+/// Deadlines that notice a silent rail soon, and do not end a slow rail.
 const DEADLINES: &str =
     "deadlines: {connect_ms: 5000, lost_ms: 4000, echo_interval_ms: 25, echo_timeout_ms: 150}\n";
 
@@ -320,7 +320,7 @@ const POLICIES: [(&str, &str); 3] = [
     ("health_spray", "{health_spray: {delta: 0.25}}"),
 ];
 
-/// Throttles a rail to a tenth, and compares with runs without that rail.
+/// Throttles the rail [`VICTIM`] to a tenth, and compares with runs without that rail.
 fn congestion(setup: &Setup<'_>) -> Result<Value> {
     println!(
         "\nrail {VICTIM} at a tenth of its rate from {THROTTLED} to {LIFTED} s; p99 of samples due from {HALF} to {LIFTED} s\n"
@@ -386,7 +386,7 @@ fn congestion(setup: &Setup<'_>) -> Result<Value> {
     Ok(Value::Array(rows))
 }
 
-/// Cuts and restores the victim, then cuts rail 0.
+/// Cuts and restores the rail [`VICTIM`], then cuts rail 0.
 fn cut(setup: &Setup<'_>, silent: bool) -> Result<Value> {
     let how = if silent { "silently" } else { "link down" };
     let act = |rail, works| match silent {
