@@ -173,8 +173,7 @@ impl HttpConfig {
         stop_within from_secs stop_s;
     }
 
-    /// Resolves the paths relative to `base`, except `command`, whose program is searched in
-    /// `PATH`.
+    /// Resolves the paths relative to `base`. The program of `command` is searched in `PATH`.
     pub(super) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
     }
