@@ -28,7 +28,7 @@ pub enum EngineKind {
     /// Answers every sample at once with zeros.
     Null,
     /// Answers with the xxh3-64 of the sample's bytes as 8 bytes little-endian. If the model's
-    /// output is longer, further words follow, each one greater than the last.
+    /// output is longer, further words follow, each the previous word plus a constant.
     Digest,
     /// Runs an ONNX model on ONNX Runtime.
     Onnx,

@@ -110,8 +110,7 @@ pub enum QslMode {
     /// Registered memory, from which the fabric sends without a copy.
     #[default]
     Registered,
-    /// Unregistered memory: each sample is copied once before it is sent, and the copies are
-    /// counted.
+    /// Unregistered memory: each sample is copied before it is sent, and the copies are counted.
     Staged,
 }
 

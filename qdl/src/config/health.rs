@@ -32,8 +32,7 @@ pub struct HealthConfig {
     /// Minimum interval between probes of a rail; default 50.
     #[garde(custom(within(1..=MAX_MS)))]
     pub probe_every_ms: u64,
-    /// Time that a congested rail must be healthy before it is back; default 100. Doubles each
-    /// time.
+    /// Time for which a congested rail must be healthy to be back; default 100. Doubles each time.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_ms: u64,
     /// Maximum of the doubled `congested_hold_ms`; default 5000.

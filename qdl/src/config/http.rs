@@ -96,8 +96,7 @@ pub struct HttpConfig {
     /// once, or 512 without a report.
     #[garde(custom(within_some(1..=MAX_IN_FLIGHT)))]
     pub in_flight: Option<usize>,
-    /// Time limit in milliseconds to connect, and for an answer to a request at the start; default
-    /// 5000.
+    /// Limit in milliseconds to connect, and for answers to requests at the start; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub connect_ms: u64,
     /// Maximum seconds from a request to its first token while no stream delivers tokens; default
@@ -174,8 +173,7 @@ impl HttpConfig {
         stop_within from_secs stop_s;
     }
 
-    /// Resolves the paths relative to `base`. `command` is unchanged: its program is searched in
-    /// `PATH`.
+    /// Resolves the paths relative to `base`. The program of `command` is searched in `PATH`.
     pub(super) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
     }

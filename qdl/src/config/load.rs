@@ -78,14 +78,13 @@ pub fn parse_accelerator(
     Source::new(text, origin, base).parse()
 }
 
-/// Returns the keys of a file that have a scalar value, with their lines, and the file's text.
+/// Returns the keys that have a scalar or list value, with their lines, and the file's text.
 pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
     let source = Source::read(path)?;
     Ok((source.document.value_lines(), source.text))
 }
 
-/// Returns the place of the tab that makes a text invalid YAML: a tab before a key, below valid
-/// text.
+/// Returns the tab before a key, below valid text, that makes a text invalid YAML.
 fn tab(text: &str) -> Option<TextPosition> {
     if Document::new(text).is_read() {
         return None;

@@ -10,8 +10,7 @@
 //! ```
 //!
 //! One struct represents each mapping of the file; the struct's serde attributes name the defaults.
-//! Unknown keys are errors. Paths in a file are relative to the file's folder; loading resolves
-//! paths.
+//! Unknown keys are errors. Loading resolves paths relative to the file's folder.
 //!
 //! | file | purpose |
 //! | --- | --- |

@@ -17,8 +17,7 @@ use super::{
 use fabric::os::Congestion;
 use fabric::wire::MAX_SLOTS;
 
-/// Default of `post_from_issue_thread_up_to` in bytes, whose copy takes as long as a few system
-/// calls.
+/// Default of `post_from_issue_thread_up_to`: a copy of 16 KiB costs a few system calls.
 const POST_UP_TO: usize = 16 << 10;
 /// Memory for the slots of one connection with `slots: auto`, in bytes. If a NIC has more than
 /// [`CONNECTIONS`] connections (or [`QUEUE_PAIRS`] queue pairs) to an accelerator, they share the
@@ -26,8 +25,7 @@ const POST_UP_TO: usize = 16 << 10;
 const AUTO_BYTES: usize = 64 << 20;
 /// Minimum number of slots with `slots: auto`, within `AUTO_MOST_BYTES`.
 pub(crate) const MIN_AUTO_SLOTS: usize = 16;
-/// Maximum memory of `MIN_AUTO_SLOTS` slots, in bytes, shared likewise: larger samples get fewer
-/// slots.
+/// Maximum bytes of `MIN_AUTO_SLOTS` slots, shared likewise: larger samples get fewer slots.
 const AUTO_MOST_BYTES: usize = 1 << 30;
 /// Minimum number of slots for large samples: one sample arrives while another is computed.
 const FEWEST_AUTO_SLOTS: usize = 2;
@@ -213,8 +211,7 @@ pub struct IbKeys {
     /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's value counts.
     #[garde(custom(within(1..=MAX_CONNECTIONS)))]
     pub queue_pairs: usize,
-    /// One write in this many is signaled, 1 to 32,768 and at most half of `send_depth`; default
-    /// 64.
+    /// One write in this many is signaled: 1 to 32,768, at most half of `send_depth`; default 64.
     #[garde(custom(within(1..=MAX_DEPTH / 2)))]
     pub signal_every: u32,
     /// Depth of the send queue in work requests, 2 to 65,536; default `auto`, from the slots.

@@ -125,8 +125,7 @@ fn one_of(lead: &str, found: &str, allowed: &[&str]) -> String {
 
 /// Returns the most similar word, if at most a third of the letters differ.
 pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
-    // Compare at most 64 characters: a key's length is not limited, and the comparison is
-    // quadratic.
+    // Compare at most 64 characters: key lengths are unlimited, and the comparison is quadratic.
     let found: String = found.chars().take(64).collect();
     let limit = found.chars().count().max(3) / 3;
     let near = allowed

@@ -8,7 +8,7 @@ use super::{
     load::written_keys,
 };
 
-/// The keys of one file that have a scalar value, such as `nics[0].slots`, with their lines.
+/// The keys of one file that have a scalar or list value, such as `nics[0].slots`, with lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     name: String,
@@ -16,7 +16,7 @@ pub struct Written {
     origin: String,
     text: String,
     lines: BTreeMap<String, usize>,
-    /// For each NIC, the index of the file's entry that represents it; empty without `match`.
+    /// Per NIC: index of the file's entry that represents the NIC; empty until it is set.
     nics: Vec<usize>,
 }
 

@@ -40,11 +40,10 @@ pub struct SampleTimes {
 }
 
 impl SampleTimes {
-    /// Returns the nanoseconds of each stage, by `Stage as usize`, and whether their sum is the
-    /// total.
+    /// Returns the nanoseconds of each stage (`Stage as usize`), and whether their sum is right.
     ///
-    /// The sum is wrong if timestamps decrease, or if the accelerator's residence, in whole
-    /// microseconds, exceeds the round trip (`network` is then 0).
+    /// The sum differs from the total if timestamps decrease, or if the accelerator's residence, in
+    /// whole microseconds, exceeds the round trip (`network` is then 0).
     pub(crate) fn split(&self) -> ([u64; Stage::COUNT], bool) {
         let queue = u64::from(self.queue_us) * 1000;
         let compute = u64::from(self.compute_us) * 1000;

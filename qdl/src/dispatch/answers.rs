@@ -265,8 +265,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a first part holds at least one token, and an answer's length is valid for the
-    /// model.
+    /// Whether a first part holds at least one token, or an answer's length fits the model.
     fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
         match write {
             Decoded::Part { len, .. } => at > 0 || *len >= self.token_bytes,
@@ -519,8 +518,7 @@ impl Shared {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a sample into the ring of a connection that `may` admits. False if all of these are
-    /// full.
+    /// Puts a sample into the ring of a connection that `may` admits; false if none has room.
     fn give_to_one(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
         let given = match self.health.get() {
             Some(h) => self.assign_to(h, now_ns(), sample, may),

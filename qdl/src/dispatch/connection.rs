@@ -260,8 +260,7 @@ impl Connection {
         };
         post.imm = imm;
         link.post(&post).map(|()| copied).map_err(|e| {
-            // The sample belongs to the thread that closes the grant: this one, or that of an
-            // answer.
+            // The thread that closes the grant owns the sample: this thread, or an answer's.
             let is_ours = self.window.grants().revoke(slot);
             if is_ours {
                 self.tracker.release(slot);

@@ -32,8 +32,7 @@ thread_local! {
     static BURSTS: Cell<Vec<(usize, Burst, bool)>> = const { Cell::new(Vec::new()) };
 }
 
-/// Returns whether the link of a local NIC, by index, is down; `None` if the NIC does not report
-/// it.
+/// Returns whether the link of a local NIC, by index, is down; `None` without a report.
 pub(crate) type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
 /// State of a policy by health.
@@ -172,8 +171,7 @@ impl Shared {
         }
     }
 
-    /// Reports a lost connection to the arbiter. The connection's samples are already in the
-    /// backlog.
+    /// Reports a lost connection, whose samples are already in the backlog, to the arbiter.
     pub(super) fn health_lost(&self, connection: &Connection) {
         if let Some(h) = self.health.get() {
             let (peer, mut changes) = (connection.cfgs.peer, Vec::new());

@@ -242,8 +242,8 @@ impl Shared {
     }
 
     /// Returns whether this thread posts a burst that lies in a connection's ring. It does if the
-    /// burst is small and either `posts` is true or the NIC thread sleeps. Otherwise this call
-    /// wakes the NIC thread, which posts. `for_sleeper` counts bursts posted while the NIC thread
+    /// burst is small and either `posts` is true or the NIC thread sleeps. Otherwise the NIC thread
+    /// posts; this call wakes it if needed. `for_sleeper` counts bursts posted while the NIC thread
     /// sleeps. If the connection is down, its ring goes back to the backlog.
     fn is_posted_here(
         &self,

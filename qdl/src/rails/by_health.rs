@@ -234,8 +234,8 @@ impl RailArbiter {
     }
 
     /// Records the loss of a connection that was up. The loss of a rail's last connection is the
-    /// loss of the rail. The state of other rails, of the local NIC and of the control session
-    /// locate the fault.
+    /// loss of the rail. Other rails, the local NIC's report and the control session locate the
+    /// fault.
     pub fn connection_lost(
         &self,
         now: u64,

@@ -90,8 +90,8 @@ pub trait Origin: Send + Sync {
 /// One sample: the input in the slot where the fabric stored it, and an output buffer that the
 /// origin sends from.
 ///
-/// An arrival dropped without an answer leaves its slot in use until its connection ends. Drop
-/// arrivals so only if the connection is lost. The origin counts the drop ([`Origin::dropped`]).
+/// An arrival dropped without an answer leaves its slot in use until its connection ends. This is
+/// right only if the connection is lost. The origin counts the drop ([`Origin::dropped`]).
 pub struct Arrival {
     input: *const u8,
     len: u32,
@@ -106,7 +106,7 @@ pub struct Arrival {
     origin: Arc<dyn Origin>,
 }
 
-// SAFETY: `new` promises that only this arrival accesses both ranges; any thread may access them.
+// SAFETY: by `new`, no thread writes the input and no other thread accesses the output.
 unsafe impl Send for Arrival {}
 // SAFETY: `&Arrival` gives only shared access to the input, which no thread writes.
 unsafe impl Sync for Arrival {}
@@ -181,7 +181,7 @@ impl Arrival {
     /// ([`Origin::part`]) while the caller writes behind them.
     pub fn output_from(&mut self, at: usize) -> &mut [u8] {
         let at = at.min(self.capacity as usize);
-        // SAFETY: `new` promises `capacity` writable bytes, and `at` is at most `capacity`.
+        // SAFETY: by `new`, this arrival alone accesses `capacity` bytes; `at` is at most that.
         unsafe { std::slice::from_raw_parts_mut(self.output.add(at), self.capacity as usize - at) }
     }
 
