@@ -86,7 +86,7 @@ pub struct Accelerator {
     fatal: Arc<Mutex<Option<String>>>,
     /// The line that announces the node as ready.
     pub ready_line: String,
-    /// Hash of the engine's model files and the hashing time, as one line; `None` without a model.
+    /// The engine's content (file hash, settings or server) as one line; `None` without a model.
     pub content: Option<String>,
     /// The served model.
     pub model: ModelSpec,

@@ -1,4 +1,4 @@
-//! Wraps a compiled model, behind the C interface that all of them have.
+//! A compiled model, through the C interface that all compiled models have.
 
 use std::{
     ffi::{CString, c_char, c_void},
@@ -27,7 +27,7 @@ type RunFn = unsafe extern "C" fn(
     *mut c_void,
 ) -> i32;
 
-/// A model and its weights. As many threads may run it at a time as `runners` in `open`.
+/// A model and its weights. Up to `runners` threads (see [`Container::open`]) may run it at a time.
 pub(super) struct Container {
     torch: &'static Torch,
     handle: ModelHandle,
@@ -35,7 +35,7 @@ pub(super) struct Container {
     delete: unsafe extern "C" fn(ModelHandle) -> i32,
     gpu: Option<usize>,
     model: ModelSpec,
-    /// The model reads kernels from these files when they first run.
+    /// Files from which the model loads each kernel at the kernel's first run.
     _files: Files,
 }
 
@@ -46,8 +46,8 @@ unsafe impl Send for Container {}
 unsafe impl Sync for Container {}
 
 impl Container {
-    /// Loads the model and its weights onto the GPU, or onto the CPU without one. The thread must
-    /// be bound to the GPU.
+    /// Loads the model and its weights onto `gpu`, or for the CPU if `None`. The thread must be
+    /// bound to the GPU.
     pub fn open(
         torch: &'static Torch,
         files: Files,
@@ -65,7 +65,7 @@ impl Container {
         // SAFETY: the library is a compiled model, whose initialisers only register its own
         // constants. The configuration names its file as code to run.
         let library = unsafe { Library::open(Some(&files.library), RTLD_NOW | RTLD_LOCAL) };
-        // Never unloaded: the driver refers to its weights and kernels by address.
+        // Never unload the library: the driver has the addresses of weights and kernels.
         let library = ManuallyDrop::new(library.map_err(unusable)?);
         macro_rules! function {
             ($t:ty, $name:literal) => {
@@ -115,8 +115,8 @@ impl Container {
                 "cannot be loaded to {device}; PyTorch's own line is above"
             )));
         }
-        // The library is mapped and the weights are on the device. Deleted now, so that a killed
-        // program does not leave hundreds of MB behind.
+        // The library is mapped and the weights are on the device. Delete the file now, so that a
+        // killed program does not leave hundreds of MB behind.
         if let Err(e) = std::fs::remove_file(&files.library) {
             tracing::debug!("{}: {e}", files.library.display());
         }
@@ -144,7 +144,7 @@ impl Container {
         Ok(container)
     }
 
-    /// Enqueues a batch's kernels on the stream (on the CPU: runs them) and returns the output.
+    /// Enqueues a batch's kernels on the stream (on the CPU, runs the batch); returns the output.
     ///
     /// # Errors
     /// PyTorch's error, or an output of a different shape than described.
@@ -164,7 +164,7 @@ impl Container {
             Some(index) => (self.torch.cuda, index as i32),
             None => (self.torch.cpu, 0),
         };
-        // On an error, drop deletes the tensors made so far.
+        // After an error, the drop of this vector deletes the tensors made so far.
         let mut tensors: Vec<OwnedTensor> = Vec::with_capacity(inputs.len());
         for (spec, address) in self.model.inputs.iter().zip(inputs) {
             let sizes: Vec<i64> = std::iter::once(batch)
@@ -261,7 +261,7 @@ impl Drop for Container {
     }
 }
 
-/// A tensor that is deleted on drop.
+/// A PyTorch tensor, deleted on drop.
 pub(super) struct OwnedTensor {
     torch: &'static Torch,
     tensor: TorchTensor,
@@ -276,7 +276,7 @@ impl OwnedTensor {
         ManuallyDrop::new(self).tensor
     }
 
-    /// Address of the first element; null if there is none.
+    /// Address of the first element; null for an empty tensor.
     pub fn data(&self) -> *const c_void {
         let mut data = ptr::null_mut();
         // SAFETY: the tensor is alive; the function writes the local `data`.

@@ -1,11 +1,11 @@
 //! The `aoti` engine: models that PyTorch compiled ahead of time (`.pt2`), on a GPU or on the CPU.
 //!
-//! Such a model is a shared library with a small C interface over PyTorch's libraries. All are
-//! found at run time, so the build needs neither PyTorch nor CUDA. `models/export_aoti.py` makes
-//! such models.
+//! A compiled model is a shared library with a small C interface over PyTorch's libraries. The
+//! engine opens model and libraries at run time, so the build needs neither PyTorch nor CUDA.
+//! `models/export_aoti.py` compiles models.
 //!
 //! * `package`: the archive, its metadata, and its files on disk while the engine lives.
-//! * `torch`: PyTorch's libraries and the functions that are called.
+//! * `torch`: PyTorch's libraries and the functions that the engine calls.
 //! * `container`: the compiled model.
 //! * `worker`: runs batches, on a GPU (see `cuda`) or on the CPU.
 //!
@@ -49,13 +49,13 @@ impl Aoti {
     /// Reads the package, finds PyTorch and the GPU, and loads the model.
     ///
     /// # Errors
-    /// A missing or unusable package, library or GPU, by name.
+    /// A package, library or GPU is missing or unusable; the error names it.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
         let package = Package::read(&path)?;
         let model = package.model(params)?;
         let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
-        // The GPU first: an error comes before the libraries load, which takes seconds.
+        // Open the GPU first: the libraries take seconds to load, so an error shows earlier.
         let device = match package.target() {
             CompiledFor::Cpu => None,
             CompiledFor::Cuda { capability } => {

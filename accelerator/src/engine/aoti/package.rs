@@ -15,7 +15,7 @@ use zip::ZipArchive;
 
 use crate::engine::{EngineError, EngineParams, cuda::Device, open_model};
 
-/// Folder of compiled models in the archive, below the archive's name.
+/// Folder of compiled models, inside the archive's top folder.
 const MODELS: &str = "data/aotinductor/";
 /// Size limit of the metadata, in bytes.
 const MOST_METADATA: u64 = 1 << 20;
@@ -24,7 +24,7 @@ const MOST_METADATA: u64 = 1 << 20;
 pub(super) enum CompiledFor {
     Cpu,
     Cuda {
-        /// The compute capability as in the package, such as `90`.
+        /// The compute capability in the package's metadata, such as `90`.
         capability: Option<String>,
     },
 }
@@ -45,7 +45,7 @@ pub(super) struct Package {
     described: Option<ModelDescription>,
 }
 
-/// The model's files on disk, deleted on drop. The model reads kernels when they first run.
+/// The model's files on disk, deleted on drop. A running model loads kernels from these files.
 #[derive(Debug)]
 pub(super) struct Files {
     pub package: PathBuf,
@@ -145,7 +145,7 @@ impl Package {
     /// Inputs and outputs of the model, from the package or else from the configuration.
     ///
     /// # Errors
-    /// Neither describes the model, or the configuration has several outputs.
+    /// Neither package nor configuration describes the model, or several outputs are configured.
     pub fn model(&self, params: &EngineParams) -> Result<ModelSpec, EngineError> {
         match (&self.described, &params.spec) {
             (Some(d), _) => Ok(ModelSpec {
@@ -169,7 +169,7 @@ impl Package {
         }
     }
 
-    /// Compares the package's compute capability with the GPU's: kernels run only on the same one.
+    /// Checks that the GPU has the package's compute capability: kernels run on no other.
     pub fn check_capability(&self, ours: Option<&str>, gpu: &Device) -> Result<(), EngineError> {
         let (major, minor) = gpu.capability();
         let theirs = format!("{major}{minor}");
@@ -208,7 +208,7 @@ impl Package {
         let mut archive = open(&self.path)?;
         let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
         for name in names {
-            // The source files are not needed.
+            // Skip the source files.
             let wanted = name.starts_with(&self.folder) && !name.ends_with(".cpp");
             if !wanted || name.ends_with('/') {
                 continue;
@@ -227,7 +227,7 @@ impl Package {
     }
 }
 
-/// The last part of a name in the archive, so that no name leads out of the folder.
+/// The last part of a file name in the archive. So no file is written outside the folder.
 fn last_part(name: &str) -> &str {
     match name.rsplit('/').next() {
         None | Some("" | "." | "..") => "unnamed",

@@ -1,4 +1,4 @@
-//! Opens PyTorch's libraries once per process and loads the functions that are called.
+//! Opens PyTorch's libraries once per process and finds the functions that the engine calls.
 
 use std::{
     ffi::c_void,
@@ -14,7 +14,7 @@ use crate::lock;
 
 pub(super) type TorchTensor = *mut c_void;
 
-/// In the order of their dependencies. The last one is empty, but compiled models depend on it.
+/// Libraries in the order of their dependencies. Compiled models need `libtorch.so`, an empty one.
 const ON_CPU: [&str; 3] = ["libc10.so", "libtorch_cpu.so", "libtorch.so"];
 const ON_GPU: [&str; 5] = [
     "libc10.so",
@@ -24,7 +24,7 @@ const ON_GPU: [&str; 5] = [
     "libtorch.so",
 ];
 
-/// Functions of PyTorch's stable C interface. They return 0, or log an error to standard error.
+/// Functions of PyTorch's stable C interface. Each returns 0, or logs to standard error and fails.
 pub(super) struct Torch {
     pub from_blob: unsafe extern "C" fn(
         *mut c_void,
@@ -49,11 +49,11 @@ pub(super) struct Torch {
     with_cuda: bool,
 }
 
-/// The opened libraries; they cannot be unloaded.
+/// The functions of the opened libraries, which cannot be unloaded.
 static TORCH: Mutex<Option<&'static Torch>> = Mutex::new(None);
 
 impl Torch {
-    /// Opens the libraries, or returns the open ones.
+    /// Opens the libraries. If suitable ones are open, returns their functions instead.
     pub fn load(configured: Option<&Path>, cuda: bool) -> Result<&'static Torch, EngineError> {
         let mut torch = lock(&TORCH);
         if let Some(t) = *torch
@@ -67,22 +67,22 @@ impl Torch {
         Ok(loaded)
     }
 
-    /// PyTorch's code of an element type; -1 if it has none.
+    /// PyTorch's code for an element type; -1 if PyTorch has no such type.
     pub fn number(&self, dtype: DType) -> i32 {
         let found = self.dtypes.iter().find(|(d, _)| *d == dtype);
         found.map_or(-1, |(_, n)| *n)
     }
 
-    /// The element type of PyTorch's code.
+    /// The element type for PyTorch's code `number`; `None` if the engine has no such type.
     pub fn element(&self, number: i32) -> Option<DType> {
         let found = self.dtypes.iter().find(|(_, n)| *n == number);
         found.map(|(d, _)| *d)
     }
 }
 
-/// Finds the folder of PyTorch's libraries: the configured path, of the folder or of a file in it;
-/// else the environment's `QDL_TORCH`; else the `torch` package of the active virtual environment's
-/// Python or any on the `PATH`.
+/// Finds the folder of PyTorch's libraries: the configured path, of the folder or a file inside;
+/// else the environment variable `QDL_TORCH`; else the `torch` package of the active virtual
+/// environment, or of any Python on the `PATH`.
 ///
 /// # Errors
 /// [`EngineError::Missing`] lists every searched path. A named path without the libraries is
@@ -101,7 +101,7 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
     )
 }
 
-/// `site-packages/torch/lib` (and `dist-packages`) of every Python found.
+/// `site-packages/torch/lib` and `dist-packages/torch/lib` of every Python found.
 fn library_folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for python in search::python_folders() {

@@ -1,4 +1,4 @@
-//! Runs one thread's batches through a compiled model.
+//! Runs the batches of one worker thread through a compiled model.
 
 use std::{ffi::c_void, ptr, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::engine::{
     unpack::Unpacker,
 };
 
-/// A worker on a GPU: copies, kernels and the copy back. While it waits, other workers copy.
+/// A worker on a GPU. While this worker waits for kernels, other workers copy.
 pub(super) struct OnGpu {
     container: Arc<Container>,
     stream: StreamWorker,
@@ -70,7 +70,7 @@ impl Worker for OnGpu {
     }
 }
 
-/// A worker on the CPU: it reads a batch of a single run in place.
+/// A worker on the CPU, which reads a batch of a single run in place.
 pub(super) struct OnCpu {
     container: Arc<Container>,
     unpacker: Unpacker,

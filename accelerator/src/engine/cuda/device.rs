@@ -1,4 +1,4 @@
-//! Wraps one GPU, through the installed driver.
+//! One GPU and its properties, through the installed driver.
 
 use std::{
     ffi::CStr,
@@ -10,8 +10,8 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
 use crate::engine::EngineError;
 
-/// A GPU and its primary context, which CUDA's runtime and all libraries on it share. The context
-/// is never released, because libraries that were loaded for it cannot be unloaded.
+/// A GPU and its primary context, which CUDA's runtime and all CUDA libraries share. The context is
+/// never released, because libraries that were loaded for the context cannot be unloaded.
 pub struct Device {
     index: usize,
     name: String,
@@ -28,23 +28,23 @@ pub struct Direct {
     pub supported: bool,
     /// True if the driver exports GPU memory as a dma-buf.
     pub dma_buf: bool,
-    /// The operation between such a write and a kernel that reads it.
+    /// The operation needed between a NIC's write and a kernel that reads the written data.
     pub fence: Fence,
 }
 
-/// The operation that makes a NIC's writes visible to kernels.
+/// The operation that makes a NIC's writes to GPU memory visible to kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// None: kernels see all completed writes.
+    /// No operation: kernels see all completed writes.
     NotNeeded,
     /// `cuFlushGPUDirectRDMAWrites`, once per batch.
     Flush,
-    /// An operation that this driver does not offer to the CPU.
+    /// The driver offers no operation to the CPU: NICs must not write to GPU memory.
     Impossible,
 }
 
 impl Fence {
-    /// Derives the fence from `GPU_DIRECT_RDMA_WRITES_ORDERING` and `..._FLUSH_WRITES_OPTIONS`.
+    /// Derives the fence from two device attributes: ordering and flush options of RDMA writes.
     fn of(ordering: i32, options: i32) -> Self {
         const TO_OWNER: i32 =
             sys::CUGPUDirectRDMAWritesOrdering_enum::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
@@ -110,7 +110,7 @@ impl Device {
                 attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             );
-            // A driver that does not know an attribute lacks that feature.
+            // A driver that does not know an attribute lacks the feature.
             let asked = |which| attribute(which).unwrap_or(0);
             let direct = Direct {
                 supported: asked(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0,
@@ -153,7 +153,7 @@ impl Device {
         self.capability
     }
 
-    /// True if one call copies many pieces (`cuMemcpyBatchAsync`, CUDA 13).
+    /// True if the driver has `cuMemcpyBatchAsync` (CUDA 13), which copies many pieces in one call.
     pub(super) fn copies_in_batches(&self) -> bool {
         self.batched
     }
@@ -183,7 +183,7 @@ impl Device {
         self.check("waiting for writes of a NIC", result)
     }
 
-    /// Binds the calling thread to the GPU; required before any other call on a thread.
+    /// Binds the calling thread to the GPU. Each thread must call this before other driver calls.
     ///
     /// # Errors
     /// [`EngineError::Cuda`]: the driver's error.
@@ -205,7 +205,7 @@ impl Device {
         }
     }
 
-    /// Converts a result of the driver.
+    /// Converts a result of the driver. `verb` names the failed action in the message.
     pub(super) fn check(&self, verb: &'static str, result: CUresult) -> Result<(), EngineError> {
         if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return Err(self.out_of_memory(verb));
@@ -213,7 +213,7 @@ impl Device {
         check(self.index, verb, result)
     }
 
-    /// An error with the free memory. The thread must be bound to the GPU.
+    /// The error for a lack of GPU memory, with free memory. The thread must be bound to the GPU.
     pub(in crate::engine) fn out_of_memory(&self, verb: &'static str) -> EngineError {
         let (free, total) = self.memory();
         EngineError::GpuMemory {

@@ -1,4 +1,4 @@
-//! The GPU of an engine: the state that its workers share, and the counts of their batches.
+//! The GPU of an engine: the state that the workers share, and the counts of their batches.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -21,9 +21,9 @@ use crate::lock;
 #[derive(Debug)]
 pub struct Gpu {
     pub(super) device: Arc<Device>,
-    /// Capacity of the workers' buffers, in samples.
+    /// Capacity of each worker's buffers, in samples.
     pub(super) max_batch: usize,
-    /// A worker's wait spins for this long before it sleeps.
+    /// Nanoseconds for which a waiting worker spins before it sleeps.
     pub(super) spin_ns: u64,
     counts: Mutex<GpuCounts>,
 }
@@ -31,12 +31,12 @@ pub struct Gpu {
 #[derive(Debug)]
 struct GpuCounts {
     sizes: Vec<u64>,
-    /// All counts but sizes and times.
+    /// All counts except batch sizes and times.
     sums: GpuRecord,
     copy_in: Duration,
     compute: Duration,
     copy_out: Duration,
-    /// The path of inputs to the GPU, and whether any input was copied.
+    /// Score of the input copies to the GPU, and true once any input was copied.
     interior: (Interior, bool),
 }
 
@@ -44,7 +44,7 @@ struct GpuCounts {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct Staged {
     pub(super) copies: u64,
-    /// Bytes copied from host memory; `gathered` counts those from GPU memory.
+    /// Bytes copied from host memory; `gathered` counts bytes copied from GPU memory.
     pub(super) bytes: u64,
     pub(super) gathered: u64,
     pub(super) fenced: bool,
@@ -52,7 +52,7 @@ pub(in crate::engine) struct Staged {
 }
 
 impl Staged {
-    /// Address of the only input in the slots, if the kernels read the batch in place.
+    /// Address of the batch in its slots, if the kernels read the batch in place.
     pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
         self.in_place.map(|address| address as *mut _)
     }
@@ -68,7 +68,7 @@ impl Staged {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchRun {
     pub samples: usize,
-    /// Samples of padding.
+    /// Number of padding samples.
     pub padded: usize,
     pub staged: Staged,
     /// True if the kernels were launched as a graph.
@@ -80,8 +80,8 @@ pub(super) struct BatchRun {
 }
 
 impl Gpu {
-    /// A GPU for batches that run at up to `max_batch` samples. A wait spins for `spin_us`
-    /// microseconds before it sleeps.
+    /// A GPU for batches that run at up to `max_batch` samples. A waiting worker spins for
+    /// `spin_us` microseconds before it sleeps.
     pub(in crate::engine) fn new(device: Arc<Device>, max_batch: usize, spin_us: u64) -> Arc<Self> {
         Arc::new(Gpu {
             device,
@@ -95,7 +95,7 @@ impl Gpu {
         self.device.index()
     }
 
-    /// Registers memory of samples, for copies without staging.
+    /// Registers memory of samples, so that the driver copies from it without staging.
     pub(in crate::engine) fn register(&self, inputs: &Arc<Region>) {
         registry::register(&self.device, inputs);
     }
@@ -121,13 +121,13 @@ impl Gpu {
         }
     }
 
-    /// Score of the input copies: their time against the best time seen. Part of the score of the
-    /// node's interior; `None` before the first copy.
+    /// Score of the input copies at `now_ns`: their time against the best time so far. Part of the
+    /// score of the node's interior; `None` before the first copy.
     pub(in crate::engine) fn interior(&self, now_ns: u64) -> Option<Score> {
         self.counts().score(now_ns)
     }
 
-    /// Locked once per batch, and for reports.
+    /// Locks the counts; a worker does this once per batch.
     fn counts(&self) -> MutexGuard<'_, GpuCounts> {
         lock(&self.counts)
     }

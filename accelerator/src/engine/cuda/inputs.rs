@@ -1,4 +1,4 @@
-//! Moves a batch's inputs from the slots of its samples to the memory that the kernels read.
+//! Copies a batch's inputs from the samples' slots to the GPU memory that the kernels read.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::engine::{Batch, EngineError, unpack::Unpacker};
 
-/// The inputs of one worker and their stream. Made and used on one thread.
+/// Input buffers and copy stream of one worker. The worker's thread makes and uses them.
 pub(super) struct Inputs {
     device: Arc<Device>,
     stream: CudaStream,
@@ -53,8 +53,8 @@ impl Inputs {
         self.memory[index].address()
     }
 
-    /// Enqueues the copies of a batch between the two events. The batch must fit. Copies nothing if
-    /// `at` is given and the batch, padded to that size, can be read in place on the GPU.
+    /// Enqueues the copies of a batch between the two events. The batch must fit the buffers.
+    /// Copies nothing if `at` is given and kernels can read `at` samples of the batch in place.
     pub fn put(
         &mut self,
         batch: &mut Batch,
@@ -69,7 +69,7 @@ impl Inputs {
         Ok(staged)
     }
 
-    /// Enqueues `samples` samples of zeros between the two events.
+    /// Enqueues the writing of `samples` samples of zeros between the two events.
     pub fn put_zeros(
         &mut self,
         samples: usize,
@@ -84,13 +84,13 @@ impl Inputs {
         Ok(Staged::default())
     }
 
-    /// Waits for the stream: afterwards no copy reads a sample's memory.
+    /// Waits for the stream. Afterwards, no copy reads a sample's memory.
     pub fn settle(&self) -> Result<(), EngineError> {
         self.stream.synchronize()
     }
 
-    /// Copies runs of samples if a sample is one tensor of fixed size; otherwise every tensor of
-    /// every sample, with zeros after ragged ones. Copies nothing if the batch is read in place.
+    /// Enqueues a copy per run if a sample is one tensor of fixed size; otherwise per tensor of
+    /// each sample, after zeros for ragged inputs. Copies nothing if the batch is read in place.
     fn copy(&mut self, batch: &Batch, at: Option<usize>) -> Result<Staged, EngineError> {
         let (unpacker, memory) = (&self.unpacker, &self.memory);
         let to = |input: usize| memory[input].address() as usize;
@@ -167,8 +167,8 @@ unsafe fn copy_one(device: &Device, stream: &CudaStream, p: &CopyPiece) -> Resul
 }
 
 impl Lists {
-    /// Copies all pieces with one call. Their memory is registered or a GPU's, and the driver has
-    /// the function.
+    /// Copies all pieces with one call. The source of each piece must be registered or a GPU's
+    /// memory, and the driver must have the function.
     ///
     /// # Safety
     /// As for [`copy_one`], for each piece.
@@ -208,7 +208,7 @@ impl Lists {
     }
 }
 
-/// Fences a batch with samples in GPU memory, once they have arrived. True if a fence is needed.
+/// Makes NIC writes to GPU memory visible to kernels; true if the GPU needs a fence for this.
 fn fence_batch(device: &Device) -> Result<bool, EngineError> {
     device.fence()?;
     Ok(device.direct().fence == Fence::Flush)

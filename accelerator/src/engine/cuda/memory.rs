@@ -30,7 +30,7 @@ impl DeviceMemory {
         Ok(memory)
     }
 
-    /// Enqueues zeros for the first `bytes`, at most all. The thread must be bound to the GPU.
+    /// Enqueues zeros for the first `bytes` bytes, at most all. Bind the thread to the GPU first.
     pub(super) fn clear(
         &self,
         device: &Device,
@@ -55,7 +55,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Pinned host memory: copies to and from the GPU need no staging. Cached, so CPU reads are fast.
+/// Pinned host memory: copies to and from the GPU need no staging. CPU reads are cached and fast.
 #[derive(Debug)]
 pub(super) struct Pinned {
     address: NonNull<u8>,

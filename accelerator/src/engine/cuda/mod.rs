@@ -1,5 +1,5 @@
-//! Shared by the engines on an NVIDIA GPU: the driver, found at run time; streams, events and
-//! memory; the path of a batch from its slots to the GPU, and of its outputs back.
+//! Common parts of the engines on an NVIDIA GPU: the driver, found at run time; streams, events
+//! and memory; the copies of a batch's inputs to the GPU, and of its outputs back.
 //!
 //! ```text
 //! slots (registered)  s0 s1 s2 .. s7 | s12 s13    runs of neighbours
@@ -13,13 +13,13 @@
 //! * [`Gpu`]: the GPU of one engine, with the counts and times of its batches.
 //! * `stream`: streams, events, and recorded kernels, launched with one call.
 //! * `memory`: GPU memory and pinned host memory.
-//! * `registry`: slots and QSL memory that GPUs may read in place.
-//! * `slots`: slots in GPU memory that a NIC writes; kernels read a contiguous batch there without
-//!   a copy.
+//! * `registry`: slots and QSL memory, registered so that GPUs can read them in place.
+//! * `slots`: slots in GPU memory that a NIC writes. Kernels read a contiguous batch in these slots
+//!   without a copy.
 //! * `pieces`: the copies of a batch as plain data.
-//! * `inputs`: the inputs of one worker; `stream_worker`: its stream, kernels and outputs.
+//! * `inputs`: a worker's inputs; `stream_worker`: a worker's stream, kernels and outputs.
 //!
-//! A worker waits for its own batch; meanwhile other workers copy theirs on other streams.
+//! While a worker waits for its batch, other workers copy their batches on other streams.
 
 mod device;
 mod gpu;

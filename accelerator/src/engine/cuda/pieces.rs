@@ -1,4 +1,4 @@
-//! Plans the copies of a batch: its runs, or the tensors of its samples, merged. Plain data.
+//! Plans the copies of a batch: merges its runs, or the tensors of its samples. Plain data.
 
 use super::registry::{MemoryKind, Ranges};
 use crate::engine::{Batch, unpack::Unpacker};
@@ -11,15 +11,15 @@ pub(super) struct CopyPiece {
     /// Destination address on the GPU.
     pub to: usize,
     pub bytes: usize,
-    /// Memory of the source.
+    /// Kind of memory at the source.
     pub kind: MemoryKind,
 }
 
-/// Alignment of inputs that compiled kernels rely on, in bytes.
+/// Alignment of an input in bytes, on which compiled kernels rely.
 const ALIGNED: usize = 64;
 
-/// Address of a batch of `at` samples of `size` bytes, if kernels can read it in place. The batch
-/// must be one piece in the memory of `gpu`, with its padding up to `at` in the same range.
+/// Address of a batch that kernels can read in place as `at` samples of `size` bytes. The batch
+/// must be one aligned piece in the memory of `gpu`, with the padding in the same range.
 pub(super) fn in_place(
     pieces: &[CopyPiece],
     ranges: &Ranges,
@@ -36,25 +36,25 @@ pub(super) fn in_place(
     (here && fits).then_some(piece.from)
 }
 
-/// Largest number of pieces that are copied with one call each.
+/// Up to this number of pieces, each piece has its own call.
 const ONE_BY_ONE: usize = 3;
 
-/// True if one call copies all pieces: there are more than a few, and the driver stages none.
-/// `batched`: the driver has that call.
+/// True if one call copies all pieces: there are more than [`ONE_BY_ONE`], and all are in memory
+/// from which the driver copies without staging. `batched`: the driver has such a call.
 pub(super) fn in_one_call(pieces: &[CopyPiece], batched: bool) -> bool {
     let staged = pieces.iter().any(|p| p.kind == MemoryKind::Unregistered);
     batched && !staged && pieces.len() > ONE_BY_ONE
 }
 
-/// The pieces of one batch. The list is reused, so that only growth allocates.
+/// The pieces of one batch. Later batches reuse the list, so that only growth allocates.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     list: Vec<CopyPiece>,
 }
 
 impl Pieces {
-    /// The pieces of a batch whose samples all have `size` bytes, the size its runs were formed
-    /// with; `to` is the address of the input.
+    /// The pieces of a batch whose samples all have `size` bytes: [`Batch::fill`] formed the runs
+    /// with this size. `to` is the GPU address of the input.
     pub fn of_runs(
         &mut self,
         batch: &Batch,
@@ -69,8 +69,8 @@ impl Pieces {
         self.merge(ranges, runs)
     }
 
-    /// The pieces of samples, given by address and length: every tensor goes to its position in its
-    /// input, whose address `to` returns. The model must accept every length.
+    /// The pieces of `samples`, each an address and a length that the model accepts. `to` returns
+    /// the GPU address of an input; each tensor goes to its sample's position in this input.
     pub fn of_tensors(
         &mut self,
         unpacker: &Unpacker,
@@ -89,16 +89,16 @@ impl Pieces {
         self.merge(ranges, stretches)
     }
 
-    /// Merges stretches (source, destination, bytes). Stretches that are adjacent at both ends
-    /// become one piece. No piece crosses a border of registered memory: slots of two connections
-    /// may be adjacent, and the driver refuses one copy of both.
+    /// Merges stretches (source, destination, bytes). Stretches that are adjacent at source and
+    /// destination become one piece. No piece crosses a border of registered memory: the driver
+    /// refuses a copy across adjacent slots of two connections.
     fn merge(
         &mut self,
         ranges: &Ranges,
         stretches: impl Iterator<Item = (usize, usize, usize)>,
     ) -> &[CopyPiece] {
         self.list.clear();
-        // Bytes by which the last piece may still grow.
+        // Bytes by which the last piece may grow before the end of its memory range.
         let mut room = 0;
         for (mut from, mut to, mut left) in stretches {
             while left > 0 {

@@ -1,4 +1,4 @@
-//! Registers host memory for GPUs to read in place: slots, and the QSL's memory of `--local`.
+//! Registers host memory so that GPUs can read it in place: slots, and QSL memory in `--local`.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use crate::lock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryKind {
-    /// Host memory that GPUs cannot read.
+    /// Host memory that GPUs cannot read: the driver stages copies.
     Unregistered,
     /// Host memory that GPUs can read in place.
     Registered,
@@ -25,7 +25,7 @@ pub(super) enum MemoryKind {
 pub(super) struct Ranges(BTreeMap<usize, (usize, MemoryKind)>);
 
 impl Ranges {
-    /// Adds a range; it must not overlap another one.
+    /// Adds a range, which must not overlap another range.
     pub fn add(&mut self, base: usize, len: usize, kind: MemoryKind) {
         self.0.insert(base, (len, kind));
     }
@@ -35,8 +35,8 @@ impl Ranges {
         self.0.remove(&base);
     }
 
-    /// Kind of memory at `address`, and the number of bytes to the end of that range, or of the gap
-    /// before the next range. A copy must not cross such a border, even between adjacent ranges.
+    /// Kind of memory at `address`, and the bytes from there to the end of the range, or of the gap
+    /// before the next range. A copy must not cross this end, even into an adjacent range.
     pub fn at(&self, address: usize) -> (MemoryKind, usize) {
         if let Some((base, (size, kind))) = self.0.range(..=address).next_back() {
             let end = base.saturating_add(*size);
@@ -50,20 +50,20 @@ impl Ranges {
     }
 }
 
-/// The memory that GPUs of this process can read. One registration serves all GPUs, and the driver
-/// refuses a second one of the same memory.
+/// The memory that GPUs can read in this process. One registration serves all GPUs; the driver
+/// refuses a second registration of the same memory.
 static RANGES: RwLock<Ranges> = RwLock::new(Ranges(BTreeMap::new()));
 
-/// Serialises registrations: the kernel pins serially, and this keeps each time predictable.
+/// Serialises registrations. The kernel pins serially anyway; the lock makes times predictable.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Registers a region for its lifetime. If the driver refuses (for example a limit on locked
-/// memory), the driver stages copies from it, which is slower but correct.
+/// Registers a region for its lifetime. If the driver refuses (for example at a limit on locked
+/// memory), copies from the region are staged: slower, but correct.
 pub(super) fn register(device: &Arc<Device>, region: &Arc<Region>) {
     let _turn = lock(&TURN);
     let (base, len) = (region.base(), region.len());
     if region.device().is_some() || ranges().at(base as usize).0 != MemoryKind::Unregistered {
-        // Memory of a GPU, or already registered for another GPU's engine.
+        // The region is in a GPU's memory, or registered for another GPU's engine.
         return;
     }
     if device.bind().is_err() {
@@ -72,7 +72,7 @@ pub(super) fn register(device: &Arc<Device>, region: &Arc<Region>) {
     // SAFETY: the region maps `len` bytes from `base` on, and is unmapped only after
     // `Registration`, whose drop unregisters it.
     let result = unsafe {
-        // Valid for copies to any GPU.
+        // `PORTABLE`: the registration is valid for copies to any GPU.
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
         sys::cuMemHostRegister_v2(base.cast(), len, flags)
     };
@@ -88,7 +88,7 @@ pub(super) fn register(device: &Arc<Device>, region: &Arc<Region>) {
     note(region, MemoryKind::Registered, Some(device.clone()));
 }
 
-/// Records a region in the memory of this GPU, for the lifetime of the region.
+/// Adds a region in the memory of `device` to the ranges, for the lifetime of the region.
 pub(super) fn on_gpu(device: &Device, region: &Arc<Region>) {
     note(region, MemoryKind::Gpu(device.index()), None);
 }
@@ -99,7 +99,7 @@ fn note(region: &Arc<Region>, kind: MemoryKind, registered: Option<Arc<Device>>)
     region.keep(Box::new(Registration { registered, base }));
 }
 
-/// The current ranges. Taken once per batch; regions come and go with connections.
+/// Locks the ranges for reading, once per batch: regions come and go with connections.
 pub(super) fn ranges() -> RwLockReadGuard<'static, Ranges> {
     RANGES.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -108,7 +108,7 @@ fn ranges_mut() -> RwLockWriteGuard<'static, Ranges> {
     RANGES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes a range on drop, before the memory is unmapped or freed.
+/// Guard of a range: its drop removes the range before the memory is unmapped or freed.
 struct Registration {
     /// The GPU that registered the memory with the driver.
     registered: Option<Arc<Device>>,

@@ -1,4 +1,4 @@
-//! Allocates slots in GPU memory, which a fabric writes and kernels read in place.
+//! Allocates slots in GPU memory: a fabric writes samples there, kernels read them in place.
 
 use std::{
     mem::ManuallyDrop,
@@ -13,17 +13,17 @@ use fabric::{DeviceMemory, Region};
 use super::{Device, Fence, memory, registry, stream::CudaStream};
 use crate::engine::EngineError;
 
-/// Mapping granularity of the driver, in bytes. Each connection gets separate granules, so that its
-/// NIC can reach no other memory.
+/// Mapping granularity of the driver, in bytes. No two connections share a granule, so that a
+/// connection's NIC can reach no other memory.
 const GRANULE: usize = 2 << 20;
-/// Alignment of a dma-buf's begin and end, in bytes.
+/// Alignment of the begin and the end of a dma-buf, in bytes.
 const PAGE: u64 = 4096;
 
-/// Allocates at least `bytes` of zeroed slots on this GPU. Kernels read samples of a single input
-/// of fixed size in place; other tensors are copied within the GPU.
+/// Allocates at least `bytes` bytes of zeroed slots on `device`. Kernels read samples in place if
+/// the model has a single input of fixed size; other inputs are copied within the GPU.
 ///
 /// # Errors
-/// [`EngineError::Slots`] without a fence, or the driver's error.
+/// [`EngineError::Slots`] if the GPU has no usable fence; the driver's errors.
 pub(super) fn slots(
     engine: &'static str,
     device: &Arc<Device>,
@@ -43,10 +43,10 @@ pub(super) fn slots(
 
 struct SlotMemory {
     device: Arc<Device>,
-    /// Freed on a thread that is bound to the GPU.
+    /// `ManuallyDrop`, so that `drop` frees the memory after it has bound the thread to the GPU.
     memory: ManuallyDrop<memory::DeviceMemory>,
     bytes: usize,
-    /// For copies by the CPU: those of a probe, and of a fabric inside this process.
+    /// Stream for copies by the CPU: of a probe, and of a fabric inside this process.
     stream: CudaStream,
 }
 
@@ -71,7 +71,7 @@ impl SlotMemory {
         })
     }
 
-    /// Copies on `stream` and waits: a copy from memory that is not pinned may return early.
+    /// Copies on `stream` and waits: the call may return before a copy of unpinned memory is done.
     fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<(), String> {
         let copied = self.device.bind().and_then(|()| {
             // SAFETY: one end lies in this memory, as the caller of `store` or `load` guarantees;

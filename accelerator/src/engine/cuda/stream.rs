@@ -1,4 +1,4 @@
-//! Wraps streams, events and recorded kernels.
+//! CUDA streams, events and graphs of recorded kernels, destroyed on drop.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,13 +21,13 @@ impl CudaStream {
         Self::of(device, |least, _| least)
     }
 
-    /// A stream of the highest priority, for inputs: its kernels go before model kernels that wait
-    /// for a multiprocessor. Copy engines have no priorities. The thread must be bound to the GPU.
+    /// A stream of the highest priority, for inputs: its kernels start before waiting model
+    /// kernels. Copy engines have no priorities. The thread must be bound to the GPU.
     pub fn urgent(device: &Arc<Device>) -> Result<Self, EngineError> {
         Self::of(device, |_, greatest| greatest)
     }
 
-    /// `choose` gets the least and the greatest priority; a greater priority is a lower number.
+    /// `choose` gets the lowest and the highest priority; a higher priority is a smaller number.
     fn of(device: &Arc<Device>, choose: impl FnOnce(i32, i32) -> i32) -> Result<Self, EngineError> {
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: the function writes two locals.
@@ -78,7 +78,7 @@ pub(super) struct CudaEvent {
 }
 
 impl CudaEvent {
-    /// Makes an event whose wait sleeps. The thread must be bound to the GPU.
+    /// Makes an event on which `cuEventSynchronize` sleeps. Bind the thread to the GPU first.
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes the local `raw`.
@@ -101,8 +101,8 @@ impl CudaEvent {
         self.device.check("recording an event", result)
     }
 
-    /// Waits until the stream has passed the event: polls for `spin_ns`, then sleeps. Returns
-    /// errors of earlier copies and kernels.
+    /// Waits until the stream has passed the event: polls for `spin_ns` nanoseconds, then sleeps.
+    /// Returns errors of earlier copies and kernels.
     pub fn wait(&self, spin_ns: u64) -> Result<(), EngineError> {
         let until = clock::now_ns().saturating_add(spin_ns);
         loop {
@@ -118,7 +118,7 @@ impl CudaEvent {
         self.device.check("running a batch", result)
     }
 
-    /// Time from this event to a later one; both must have passed.
+    /// Time from this event to `later`; the streams must have passed both. Zero after an error.
     pub fn until(&self, later: &CudaEvent) -> Duration {
         let mut ms = 0f32;
         // SAFETY: both are alive; the function writes the local `ms`.
@@ -144,7 +144,7 @@ pub(in crate::engine) struct KernelGraph {
 }
 
 impl KernelGraph {
-    /// Records the work that `put` enqueues, without running it. The thread is bound to the GPU.
+    /// Records the work that `put` enqueues, without running it. Bind the thread to the GPU first.
     ///
     /// # Errors
     /// The error of `put`, or the driver's if recording fails. The stream stays usable.

@@ -1,12 +1,12 @@
-//! Runs the batches of one worker on a GPU: its streams, its buffers, and the path of a batch.
+//! Runs the batches of one worker on a GPU, with the worker's streams and buffers.
 //!
 //! ```text
 //! copies  event 0 | copies of inputs | event 1       highest priority
 //! stream                             after event 1 | kernels | event 2 | copy back | event 3
 //! ```
 //!
-//! A kernel of the driver writes the zeros after ragged inputs. At the highest priority it starts
-//! while another worker's kernels fill the GPU.
+//! A kernel of the driver writes the zeros after ragged inputs. With the highest priority, this
+//! kernel starts even while another worker's kernels fill the GPU.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use super::{
 };
 use crate::engine::{Batch, EngineError, outputs::Outputs};
 
-/// Streams and buffers of one worker. Made and used on one thread.
+/// Streams and buffers of one worker. The worker's thread makes and uses them.
 pub(in crate::engine) struct StreamWorker {
     gpu: Arc<Gpu>,
     inputs: Inputs,
     stream: CudaStream,
-    /// Before the copies, before the kernels, after the kernels, after the copy back.
+    /// Events before the copies, before the kernels, after the kernels, after the copy back.
     events: [CudaEvent; 4],
-    /// All outputs of the largest batch, one after the other.
+    /// Pinned memory for all outputs of the largest batch, one output after the other.
     landed: Pinned,
     outputs: Outputs,
     /// True if the kernels of the current batch were launched as a graph.
@@ -37,7 +37,7 @@ pub(in crate::engine) struct StreamWorker {
 }
 
 impl StreamWorker {
-    /// Allocates buffers for the largest batch of `gpu`, and binds this thread to it.
+    /// Binds this thread to `gpu` and allocates buffers for the largest batch.
     pub fn new(gpu: &Arc<Gpu>, model: &ModelSpec) -> Result<Self, EngineError> {
         let device = &gpu.device;
         device.bind()?;
@@ -59,7 +59,7 @@ impl StreamWorker {
         })
     }
 
-    /// The stream's handle for CUDA's runtime.
+    /// The handle of the kernel stream, for CUDA's runtime.
     pub fn handle(&self) -> *mut std::ffi::c_void {
         self.stream.raw().cast()
     }
@@ -74,7 +74,7 @@ impl StreamWorker {
         DeviceMemory::new(&self.gpu.device, &self.stream, bytes)
     }
 
-    /// Records the work that `put` enqueues on the stream.
+    /// Records the work that `put` enqueues on the kernel stream, without running it.
     pub fn record(
         &self,
         put: impl FnOnce() -> Result<(), EngineError>,
@@ -93,8 +93,8 @@ impl StreamWorker {
 
     /// Enqueues the copies of a batch's inputs and lets the kernel stream wait for them. Returns at
     /// once; the samples must stay in place until [`StreamWorker::finish`] or
-    /// [`StreamWorker::settle`]. If `at` is given and the batch, padded to `at` samples, can be
-    /// read in place on the GPU, copies nothing, and [`Staged::in_place`] has its address.
+    /// [`StreamWorker::settle`]. Copies nothing if `at` is given and kernels can read `at` samples
+    /// of the batch in place: then [`Staged::in_place`] has the batch's address.
     ///
     /// # Errors
     /// A sample of a wrong length, a batch that is too large, or the driver's error.
@@ -120,11 +120,11 @@ impl StreamWorker {
         Ok(staged)
     }
 
-    /// Copies `outputs` (in the model's order) of the first `samples` from the GPU after the
-    /// kernels, waits, and passes each response to `each`. `ran` is the batch size of the kernels.
+    /// Copies `outputs` (in the model's order) of the first `samples` samples from the GPU after
+    /// the kernels, waits, and passes each response to `each`. `ran` is the kernels' batch size.
     ///
     /// # Errors
-    /// The driver's error, also of an earlier copy or kernel; an error of `each`.
+    /// The driver's error, also for an earlier copy or kernel; the error of `each`.
     ///
     /// # Safety
     /// Each of `outputs` holds that output of `samples` samples on this GPU, from the end of the
@@ -183,7 +183,7 @@ impl StreamWorker {
         outputs.split(samples, from, each)
     }
 
-    /// Waits for the streams after an error: afterwards nothing reads a sample's memory.
+    /// Waits for both streams after an error. Afterwards, no copy or kernel reads a sample.
     pub fn settle(&self) {
         // The caller already has the first error.
         let _ = self.inputs.settle();

@@ -91,7 +91,7 @@ impl LlmServer {
         Ok((last, answer))
     }
 
-    /// Sends the request until the server is not busy; returns the stream and its request's time.
+    /// Sends the request, again after a pause while the server is busy, until the headers arrive.
     async fn begin(
         &self,
         body: &Bytes,

@@ -12,15 +12,15 @@ use ort::environment::Environment;
 use crate::engine::{EngineError, search};
 use crate::lock;
 
-/// Folder that `cargo xtask setup` installs it in, relative to the repository.
+/// Folder in the repository where `cargo xtask setup` installs ONNX Runtime.
 const KEPT_IN: &str = ".deps/onnxruntime-1.31.1";
 const FILE: &str = "libonnxruntime.so.1.31.1";
 
-/// The environment; ONNX Runtime allows one per process.
+/// ONNX Runtime's environment, of which a process may have only one.
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 
-/// Finds the library: the configured path; else `ORT_DYLIB_PATH`; else the one that `cargo xtask
-/// setup` installed, in the working directory or above it, or above this program.
+/// Finds the library: the configured path; else the environment variable `ORT_DYLIB_PATH`; else the
+/// library that `cargo xtask setup` installed, in a folder above the working directory or program.
 ///
 /// # Errors
 /// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
@@ -36,8 +36,8 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     )
 }
 
-/// `.deps/...` in the nearest folder with it, or with a `Cargo.lock`, from the working directory
-/// and from the program upwards.
+/// Paths of the installed library. The search goes upwards from the working directory and from the
+/// program, to the nearest folder with the installation or a `Cargo.lock`.
 fn installed_paths() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let starts = [env::current_dir().ok(), env::current_exe().ok()];
@@ -59,8 +59,8 @@ fn installed_paths() -> Vec<PathBuf> {
     found
 }
 
-/// Opens the library and makes the environment, or returns the existing one: the first library that
-/// a process opens stays.
+/// Opens the library and makes the environment. Later calls return the same environment: a process
+/// keeps the first library that it opens.
 pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
     let mut environment = lock(&ENVIRONMENT);
     if let Some(e) = &*environment {
@@ -71,7 +71,7 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
         return Ok(e.clone());
     }
     let path = find_library(configured)?;
-    // The loader would search a relative path beside the program first.
+    // For a relative path, the loader would first search beside the program.
     let path = std::path::absolute(&path).unwrap_or(path);
     let invalid = |e: &dyn Error| EngineError::Library {
         path: path.clone(),

@@ -1,13 +1,13 @@
 //! The `onnx` engine: ONNX Runtime, found at run time, on the CPU or, with a library built for it,
 //! on a GPU.
 //!
-//! The build needs no ONNX Runtime, and neither do other engines: [`find_library`] searches it when
-//! the engine is made. `spec` reads the model's tensors from its metadata. Every worker has its own
-//! session, because a session runs one batch at a time.
+//! Neither the build nor other engines need ONNX Runtime: [`find_library`] finds the library when
+//! the engine is made. `spec` reads the model's tensors from the metadata of the model file. Every
+//! worker has its own session, because a session runs one batch at a time.
 //!
-//! The session reads a batch in place if its samples form one run. Other batches are gathered into
-//! an aligned buffer, and the copies are counted. On a GPU (`provider`) batches take the path of
-//! all GPU engines: copies from the slots to the GPU, tensors in its memory, outputs copied back.
+//! On the CPU, a session reads a batch in place if the samples form one run. The worker copies
+//! other batches into an aligned buffer, and counts the copies. On a GPU (`provider`), `cuda`
+//! copies the inputs from the slots to the GPU, and the outputs back.
 
 mod library;
 mod provider;
@@ -33,7 +33,7 @@ pub(in crate::engine) use self::{
     session::SessionCfgs,
 };
 
-/// The `onnx` engine: a model that was loaded once and can be loaded again.
+/// The `onnx` engine: a checked model file, which each worker loads again.
 #[derive(Debug)]
 pub struct Onnx {
     model: ModelSpec,
@@ -46,10 +46,10 @@ impl Onnx {
     /// Finds ONNX Runtime, loads the model and reads its tensors.
     ///
     /// # Errors
-    /// A missing or unusable library or model, with its path.
+    /// The library or the model is missing or unusable; the error has the path.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
-        // The system's error is clearer than ONNX Runtime's.
+        // For a missing file, the system's error is clearer than ONNX Runtime's.
         open_model(&path)?;
         load(params.engine.library.as_deref())?;
         let on_gpu = params.engine.provider == Provider::Cuda;

@@ -1,4 +1,4 @@
-//! Runs ONNX Runtime's CUDA provider: a session for each worker, on the worker's stream.
+//! Runs batches with ONNX Runtime's CUDA provider: each worker has a session on its own stream.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -26,27 +26,27 @@ pub(in crate::engine) fn check() -> Result<(), EngineError> {
     }
 }
 
-/// The memory of a GPU, for the runtime.
+/// ONNX Runtime's description of the memory of GPU `index`.
 pub(in crate::engine) fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
     let (device, kind) = (AllocatorType::Device, MemoryType::Default);
     MemoryInfo::new(AllocationDevice::CUDA, index, device, kind).map_err(EngineError::provider)
 }
 
-/// A worker on a GPU. The session is declared before its stream, so dropped first.
+/// A worker on a GPU. The session is declared before its stream, so dropped before it.
 pub(super) struct OnGpu {
-    /// Dropped before its session.
+    /// Declared before the session, so dropped before it.
     allocator: Allocator,
     session: Session,
     stream: StreamWorker,
     memory: MemoryInfo<'static>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
-    /// The size of every batch, if it is fixed.
+    /// The model's batch size, if it is fixed.
     fixed: Option<usize>,
 }
 
 impl OnGpu {
-    /// Makes a worker, on its own thread. `fixed`: the model's fixed batch size.
+    /// Makes a worker on the calling thread. `fixed`: the model's fixed batch size.
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
@@ -57,7 +57,7 @@ impl OnGpu {
         let index = i32::try_from(gpu.index()).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)
-            // Other searches try every algorithm of a convolution for each new batch size.
+            // The other searches try every convolution algorithm for each new batch size.
             .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic);
         // SAFETY: the stream belongs to the stream worker, which is dropped after the session.
         let provider = unsafe { provider.with_compute_stream(stream.handle().cast()) };
@@ -75,8 +75,8 @@ impl OnGpu {
         })
     }
 
-    /// Runs a batch at `ran` samples and passes the outputs of the first `samples` to `each`; a
-    /// warm-up has 0 `samples`.
+    /// Runs the staged batch at `ran` samples, and passes the responses of the first `samples` to
+    /// `each`. A warm-up has 0 `samples`.
     fn infer(
         &mut self,
         staged: Staged,
@@ -111,8 +111,8 @@ impl OnGpu {
 
 type Inputs<'v> = Vec<(Cow<'v, str>, SessionInputValue<'v>)>;
 
-/// Runs a batch with outputs in the allocator's memory, and calls `done` with their addresses while
-/// they live. Inputs are passed without a binding: a binding would copy borrowed memory.
+/// Runs a batch with outputs in the allocator's memory, and calls `done` with the addresses while
+/// the outputs live. The inputs have no binding, because a binding would copy borrowed memory.
 fn run_into<R>(
     session: &mut Session,
     inputs: Inputs<'_>,
@@ -159,7 +159,7 @@ fn element(dtype: DType) -> TensorElementType {
 impl Worker for OnGpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
-        // Samples after `n` are old data or zeros; their outputs are discarded.
+        // Samples after the first `n` are old data or zeros; `finish` discards their outputs.
         let at = self.fixed.unwrap_or(n);
         if n > at {
             return Err(EngineError::run(

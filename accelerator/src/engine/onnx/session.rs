@@ -1,4 +1,4 @@
-//! Runs one worker's session: inputs are read in place, outputs are written to their slots.
+//! Runs one worker's session on the CPU: reads a batch of one run in place, others from a buffer.
 
 use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 
@@ -23,7 +23,7 @@ pub(in crate::engine) struct SessionCfgs {
 }
 
 impl SessionCfgs {
-    /// Loads the model, with preferred execution providers. The library must be open.
+    /// Loads the model into a session with these execution providers. The library must be open.
     pub fn open(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
         let invalid = |reason: String| {
@@ -54,14 +54,14 @@ pub(super) struct OnCpu {
     inputs: Vec<TensorSpec>,
     specs: Vec<TensorSpec>,
     outputs: Outputs,
-    /// The size of every batch, if it is fixed.
+    /// The model's batch size, if it is fixed.
     fixed: Option<usize>,
-    /// Selects the outputs; nodes that only other outputs need do not run.
+    /// Selects the configured outputs: nodes that only other outputs need do not run.
     asked: RunOptions<HasSelectedOutputs>,
 }
 
 impl OnCpu {
-    /// Makes a worker, on its own thread. `fixed`: the model's fixed batch size.
+    /// Makes a worker on the calling thread. `fixed`: the model's fixed batch size.
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
@@ -88,7 +88,7 @@ impl OnCpu {
     }
 
     /// Runs `batch` samples and passes the responses of the first `samples` to `each`. `in_place`
-    /// is the samples' address if they are not in the unpacker's buffers.
+    /// is the address of the samples; `None` if they are in the unpacker's buffers.
     ///
     /// # Safety
     /// `in_place` must be readable for `batch` samples of the model's only input.
@@ -165,7 +165,7 @@ impl Worker for OnCpu {
     }
 }
 
-/// Compares an output with its spec; the error describes the difference.
+/// Compares an output of `batch` samples with its spec; the error describes the difference.
 pub(super) fn check_output(
     output: &DynTensorRef<'_>,
     spec: &TensorSpec,

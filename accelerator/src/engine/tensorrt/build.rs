@@ -15,10 +15,10 @@ use crate::engine::{EngineError, child, cuda::Device};
 
 /// First argument of the child's command line.
 const WORD: &str = "tensorrt-build";
-/// Time limit of a build; large models on slow machines take long.
+/// Time limit of a build: a large model on a slow machine takes long.
 const DEADLINE: Duration = Duration::from_secs(3600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Delay before `slow` is called: an invalid model fails earlier.
+/// Time after which `carry_out` calls `slow`; an invalid model fails earlier.
 const SAY_AFTER: Duration = Duration::from_secs(15);
 
 impl Order {
@@ -28,7 +28,7 @@ impl Order {
         name.into()
     }
 
-    /// Path of the child's log; the file stays after a failure.
+    /// Path of the child's log. After a failed build, the log is kept.
     pub fn log(&self) -> PathBuf {
         self.plan.with_extension("log")
     }
@@ -66,7 +66,7 @@ impl Order {
                     std::thread::sleep(LOOK_EVERY);
                 }
                 None => {
-                    // The child is killed; its exit status is of no use.
+                    // Kill and reap the child; its exit status says nothing.
                     let _ = child.kill();
                     let _ = child.wait();
                     return Err(refuse(format!(
@@ -112,7 +112,7 @@ impl Order {
     }
 }
 
-/// Builds the plan and never returns if this process is the child. Both programs call this first.
+/// Builds the plan and ends the process, if this is the child. Programs call this first in `main`.
 pub fn build_if_asked() {
     let mut words = std::env::args_os().skip(1);
     if words.next().as_deref() != Some(WORD.as_ref()) {

@@ -1,8 +1,8 @@
 //! The `tensorrt` engine: NVIDIA TensorRT's plans on a GPU; builds missing plans from ONNX.
 //!
-//! TensorRT has a C++ interface whose classes depend on its headers. A thin shim
-//! (`accelerator/tensorrt/`) adds a C interface; `cargo xtask tensorrt --include DIR` compiles it
-//! with the user's headers, and this module opens it at run time. No other module needs TensorRT.
+//! TensorRT's C++ classes depend on the version of its headers. A thin shim
+//! (`accelerator/tensorrt/`) adds a C interface. `cargo xtask tensorrt --include DIR` compiles the
+//! shim with the user's headers; this module opens the shim at run time.
 //!
 //! * `libraries`: finds the shim and the libraries.
 //! * `shim`: the C interface in Rust; `plan`: a plan on a GPU and its contexts.
@@ -54,18 +54,18 @@ pub struct TensorRtEngine(Arc<TensorRt>);
 
 struct TensorRt {
     library: Arc<Library>,
-    /// The plan's file; each worker loads its own plan from it.
+    /// Content of the plan's file, from which each worker loads its own plan.
     bytes: Vec<u8>,
-    /// The plan that `open` loaded, for the first worker.
+    /// The plan that `open` loaded: the first worker takes it.
     first: Mutex<Option<TrtPlan>>,
     device: Arc<Device>,
     gpu: Arc<Gpu>,
     model: ModelSpec,
-    /// Model of the plan: its output may be narrower.
+    /// The model with the plan's output type, which may be narrower than the configuration's.
     plan_model: ModelSpec,
     /// True if the plan's output is i32 and the configuration's is i64.
     widen: bool,
-    /// Indices of the plan's inputs, in order.
+    /// Index in the plan of each input, in the model's order.
     inputs: Vec<usize>,
     output: usize,
     profiles: Profiles,
@@ -76,7 +76,7 @@ impl TensorRtEngine {
     /// Finds GPU, shim and TensorRT, builds a missing plan, and loads the plan.
     ///
     /// # Errors
-    /// A missing or unusable library, GPU or model, by name.
+    /// A library, GPU or model is missing or unusable; the error names it.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
         open_model(&path)?;
@@ -174,7 +174,7 @@ impl TensorRt {
     }
 }
 
-/// Converts TensorRT's message to an engine error.
+/// Converts TensorRT's message to an engine error about the plan's file.
 fn refusal(
     path: &Path,
     library: &Library,
@@ -191,7 +191,7 @@ fn refusal(
     )
 }
 
-/// Path of the plan for an ONNX model: from the cache, or built now.
+/// Path of the plan for an ONNX model, from the cache; builds a missing plan.
 fn plan_of(
     onnx: &Path,
     shim: &Path,

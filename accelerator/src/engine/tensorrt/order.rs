@@ -1,4 +1,4 @@
-//! Parameters of building a plan. Plain data.
+//! The parameters for building a plan. Plain data.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Precision;
 
-/// The child's parameters, passed as one JSON argument.
+/// The parameters of the child process that builds a plan, passed as one JSON argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Order {
     pub shim: PathBuf,

@@ -1,4 +1,4 @@
-//! Wraps a plan on a GPU and its contexts, behind the shim.
+//! A plan on a GPU and its contexts, through the shim.
 
 use std::{
     ffi::{CStr, c_void},
@@ -18,11 +18,11 @@ pub(super) struct PlanTensor {
     pub index: usize,
     pub name: String,
     pub output: bool,
-    /// `None` for a type that is not supported.
+    /// Element type; `None` if the engine does not support the type.
     pub dtype: Option<DType>,
     /// True if the elements are contiguous.
     pub linear: bool,
-    /// Dimensions with the batch first; -1 for a dynamic one.
+    /// Dimensions with the batch first; -1 for a dynamic dimension.
     pub dims: Vec<i64>,
 }
 
@@ -51,7 +51,7 @@ impl TrtPlan {
         })
     }
 
-    /// The plan's tensors; an error if the name or rank of one exceeds the shim's limits.
+    /// The plan's tensors; an error if a tensor's name or rank exceeds the shim's limits.
     pub fn tensors(&self) -> Result<Vec<PlanTensor>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.tensors)(self.handle) };
@@ -97,7 +97,7 @@ impl TrtPlan {
         Ok(all)
     }
 
-    /// Smallest and largest batch of each profile, for the first input.
+    /// Smallest and largest batch of each profile, as the profile gives them for `input`.
     pub fn profiles(&self, input: &PlanTensor) -> Result<Vec<(usize, usize)>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.profiles)(self.handle) };
@@ -130,7 +130,7 @@ impl Drop for TrtPlan {
     }
 }
 
-/// One profile of a plan, with its state for one stream.
+/// An execution context of a plan: one profile on one stream.
 pub(super) struct Context {
     handle: *mut c_void,
     plan: Rc<TrtPlan>,
@@ -138,7 +138,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Makes a context. The thread must be bound to the GPU.
+    /// Makes a context for `profile` on `stream`. The thread must be bound to the GPU.
     ///
     /// # Safety
     /// `stream` is a stream of the plan's GPU.
@@ -168,7 +168,7 @@ impl Context {
         })
     }
 
-    /// Sets the address of a tensor.
+    /// Sets the address of the tensor with this index ([`PlanTensor::index`]).
     ///
     /// # Safety
     /// `address` is on the plan's GPU and has room for the profile's largest batch while the
@@ -182,7 +182,7 @@ impl Context {
         bound.map_err(|(_, why)| why)
     }
 
-    /// Enqueues the kernels for `batch` samples on the stream.
+    /// Enqueues the kernels for `batch` samples on `stream`.
     ///
     /// # Safety
     /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and

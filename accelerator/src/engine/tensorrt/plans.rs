@@ -1,4 +1,4 @@
-//! Caches the plans built from ONNX.
+//! The cache of plans built from ONNX: folder and file names.
 
 use std::{
     env, fs,
@@ -19,12 +19,12 @@ pub(super) struct PlanKey<'a> {
     pub precision: Precision,
     /// Largest batch of each profile.
     pub profiles: &'a [usize],
-    /// Optimization level, if not TensorRT's default.
+    /// Builder optimization level; `None` for TensorRT's default.
     pub level: Option<u8>,
 }
 
 impl PlanKey<'_> {
-    /// The plan's file name: the main parameters, and a hash of all.
+    /// The plan's file name: the main parameters, and a hash of model and all parameters.
     pub fn file_name(&self, onnx: &Path) -> String {
         let stem = onnx.file_stem().unwrap_or_default().to_string_lossy();
         let precision = self.precision.as_str();
@@ -37,7 +37,7 @@ impl PlanKey<'_> {
             self.version
         );
         let mut hash = Xxh3::new();
-        // Each part with its length, so that different lists of parts have different input.
+        // Hash each part with its length: different lists of parts must not hash alike.
         for part in [self.model, said.as_bytes(), self.gpu.as_bytes()] {
             hash.update(&(part.len() as u64).to_le_bytes());
             hash.update(part);
@@ -46,8 +46,8 @@ impl PlanKey<'_> {
     }
 }
 
-/// The folder of plans, created on demand: the environment's `QDL_PLANS`, else `qdl/plans` in the
-/// user's cache folder, else in the temporary folder.
+/// The folder of plans, created on demand: the environment variable `QDL_PLANS`, else `qdl/plans`
+/// in the user's cache folder, else `qdl/plans` in the temporary folder.
 pub(super) fn folder() -> Result<PathBuf, EngineError> {
     let set = |name| {
         env::var_os(name)

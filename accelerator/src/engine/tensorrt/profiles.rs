@@ -1,11 +1,11 @@
-//! Chooses the profile of a plan for a batch, and the size it runs at. Plain data.
+//! Chooses a plan's profile for a batch, and the size at which the batch runs. Plain data.
 
 /// Smallest and largest batch of each profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Profiles(Vec<(usize, usize)>);
 
 impl Profiles {
-    /// The profiles of a plan; `choose` never returns an empty one.
+    /// Takes the profiles of a plan. `choose` never returns a profile with an empty range.
     pub fn new(ranges: Vec<(usize, usize)>) -> Self {
         Profiles(ranges)
     }
@@ -19,8 +19,8 @@ impl Profiles {
         self.0.iter().map(|(_, most)| *most).max().unwrap_or(0)
     }
 
-    /// The profile and size at which a batch of `n` runs: the smallest size that holds it. Of equal
-    /// ones the profile with the nearest largest batch, because its kernels are tuned for that.
+    /// The profile and the size for a batch of `n` samples: the smallest size of at least `n`. Of
+    /// several profiles, takes the one with the smallest largest batch: its kernels suit `n` best.
     pub fn choose(&self, n: usize) -> Option<(usize, usize)> {
         let fits = |(i, (least, most)): (usize, &(usize, usize))| {
             (*most >= n && least <= most).then(|| (n.max(*least).max(1), *most, i))

@@ -1,4 +1,4 @@
-//! Runs one thread's batches through a plan.
+//! Runs the batches of one worker thread through a plan.
 
 use std::{collections::HashMap, ffi::c_void, rc::Rc, sync::Arc};
 
@@ -12,15 +12,15 @@ use crate::engine::{
     cuda::{DeviceMemory, KernelGraph, StreamWorker},
 };
 
-/// Largest batch whose kernels are recorded without being listed: for larger ones the kernels take
-/// longer than their launches.
+/// Largest batch, besides the listed sizes, whose kernels the worker records as a graph. Kernels of
+/// larger batches take longer than their launches.
 const RECORD_UP_TO: usize = 128;
 
-/// A worker: copies, kernels and the copy back on one stream. It owns its plan, because each
-/// profile allows one context, and each context one thread.
+/// A worker on a GPU. The worker owns its plan, because each profile allows one context, and each
+/// context one thread.
 pub(super) struct OnGpu {
     engine: Arc<TensorRt>,
-    /// Graphs by batch size. They refer to the contexts' memory.
+    /// Graphs by batch size; `None` if recording failed. Graphs refer to the contexts' memory.
     graphs: HashMap<usize, Option<KernelGraph>>,
     contexts: Vec<Context>,
     output: DeviceMemory,
@@ -28,7 +28,7 @@ pub(super) struct OnGpu {
 }
 
 impl OnGpu {
-    /// Makes a worker, on its own thread.
+    /// Makes a worker on the calling thread, with `plan`, or a plan loaded from the plan's file.
     pub fn new(engine: &Arc<TensorRt>, plan: Option<TrtPlan>) -> Result<Self, EngineError> {
         let e = engine;
         let stream = StreamWorker::new(&e.gpu, &e.plan_model)?;
@@ -78,8 +78,8 @@ impl OnGpu {
         enqueue(&mut self.contexts[profile], at, self.stream.handle())
     }
 
-    /// Records the kernels of one size, after their first run. If that fails, later runs launch
-    /// them one by one.
+    /// Records the kernels of size `at`, after their first run. If recording fails, later runs
+    /// launch the kernels one by one.
     fn record(&mut self, profile: usize, at: usize) {
         let wanted = at <= RECORD_UP_TO || self.engine.sizes.is_listed(at);
         if !wanted || self.graphs.contains_key(&at) {
