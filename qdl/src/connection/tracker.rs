@@ -1,4 +1,4 @@
-//! The transaction tracker: the sample of each slot. One per connection, lock-free.
+//! The transaction tracker of a connection: which sample each slot carries. Lock-free.
 //!
 //! States of a slot:
 //!
@@ -10,15 +10,15 @@
 //!
 //! *Free* slots are set bits in a two-level bitmap. [`Tracker::reserve`] takes the first free slot
 //! at or after a cursor, so samples issued together lie together and the accelerator can run them
-//! in place. It skips busy slots, so a slot held for ever costs one slot. (When the next 64 slots
-//! are busy, it takes the slot freed last.) A smaller allowance ([`Tracker::allow`]) restricts it
-//! to the first slots, so that the same memory is used again while the caches hold it. *In flight*
-//! is an open grant ([`Grants`]) of the response window. The response or the sweep that closes the
-//! grant owns the record, and no other thread reads it. (The NIC thread does both. It also reads
-//! the record, and stores the first token, when a part of an answer arrives.)
+//! in place. Busy slots are skipped, so a slot that is never freed costs only that slot. (When the
+//! next 64 slots are busy, `reserve` takes the slot freed last.) A smaller allowance
+//! ([`Tracker::allow`]) limits reservations to the first slots, whose memory then stays in the
+//! caches. *In flight* is an open grant ([`Grants`]) of the response window. Only the NIC thread
+//! reads a record: when a response or a sweep closes the grant, or when a part of an answer
+//! arrives, whose first token it stores.
 //!
-//! Records are relaxed atomics. The thread writes a record before it opens the grant (release) and
-//! reads it after the grant is closed (acquire). This orders the accesses without `unsafe`.
+//! Records are relaxed atomics. A thread writes a record before it opens the grant (release); the
+//! NIC thread reads the record after the grant is closed (acquire). No `unsafe` is needed.
 
 use std::{num::NonZeroU64, sync::Arc};
 
@@ -54,7 +54,7 @@ impl First {
 #[cfg(not(qdl_loom))]
 const _: () = assert!(size_of::<Sample>() == 64);
 
-/// A sample in flight: all that is needed to send it, and to send it again.
+/// A sample with all that a post or a retry needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The caller's id (LoadGen's `ResponseId`); never leaves this node.
@@ -70,9 +70,9 @@ pub struct Sample {
     /// Issue time on [`fabric::clock`].
     pub issued_ns: u64,
     /// First token of the answer, if it was reported before the connection was lost. A retry does
-    /// not report it again.
+    /// not report a first token again.
     pub first: Option<First>,
-    /// Earlier failed attempts.
+    /// Failed attempts so far.
     pub tries: Tries,
 }
 
@@ -91,7 +91,7 @@ pub struct Tries {
 }
 
 impl Tries {
-    /// Largest count of losses: 14 of the record's 16 bits, the other two count refusals.
+    /// Largest count of losses: 14 of 16 bits of the record; the other two bits count refusals.
     const MOST: u16 = (1 << 14) - 1;
 
     /// Counts a lost connection, `after_ns` after the sample's issue.
@@ -118,8 +118,8 @@ impl Tries {
         self.failed_us = u32::try_from(after_ns / 1000).unwrap_or(u32::MAX).max(1);
     }
 
-    /// End of the last failed attempt of a sample issued at `issued_ns`; 0 without a failed
-    /// attempt.
+    /// Clock time at which the last failed attempt ended, for a sample issued at `issued_ns`; 0
+    /// without a failed attempt.
     pub fn failed_ns(&self, issued_ns: u64) -> u64 {
         match self.failed_us {
             0 => 0,
@@ -141,16 +141,16 @@ pub struct InFlight {
     pub posted_ns: u64,
 }
 
-/// Record of a slot, in one cache line, since every sample writes and reads it. Cores fetch lines
-/// in pairs; that is harmless, because mostly one thread posts and answers neighbours in
-/// succession.
+/// Record of a slot, in one cache line, since every sample writes and reads a record. Cores fetch
+/// lines in pairs. This is harmless, because mostly one thread posts and answers neighbouring
+/// slots.
 #[derive(Debug, Default)]
 #[cfg_attr(not(qdl_loom), repr(align(64)))]
 struct Record {
     id: AtomicU64,
     index: AtomicU64,
     offset: AtomicU64,
-    /// From the top: refusals, losses, source; the lower half is the length.
+    /// From the highest bit: refusals (2 bits), losses (14), source (16), length (32).
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,
@@ -186,7 +186,7 @@ pub struct Tracker {
     /// [`Tries::failed_us`] of each slot's sample after a failed attempt; rarely accessed.
     failed_us: Box<[AtomicU32]>,
     free: FreeSlots,
-    /// Number of slots in use: the first ones. Written rarely, read for each sample.
+    /// Number of slots in use, from slot 0. Written rarely, read for each sample.
     allowance: AtomicU32,
     in_flight: CachePadded<AtomicU32>,
 }
@@ -205,8 +205,8 @@ impl Tracker {
         }
     }
 
-    /// Restricts reservations to the first `slots` slots, clamped to 1..=all. Slots in flight above
-    /// the limit come back as usual; until enough are back, reservations fail.
+    /// Restricts reservations to the first `slots` slots (at least 1). Slots in flight above the
+    /// limit are released as usual. Reservations fail while `slots` or more slots are in flight.
     pub(crate) fn allow(&self, slots: usize) {
         let slots = slots.clamp(1, self.slots().max(1)) as u32;
         self.allowance.store(slots, Ordering::Relaxed);
@@ -237,14 +237,14 @@ impl Tracker {
         self.reserve_some(1).next()
     }
 
-    /// Takes up to `most` free slots that are neighbours; fewer where fewer neighbours are free,
-    /// none where no slot is free. The caller gives unused slots back with [`Self::give_back`].
+    /// Takes up to `most` free slots of one bitmap word; fewer if the word has fewer, none if no
+    /// slot is free. The caller gives unused slots back with [`Self::give_back`].
     pub(crate) fn reserve_some(&self, most: usize) -> Reserved {
         let first = self.allowance();
         let left = first.saturating_sub(self.in_flight());
         let taken = match left {
             0 => None,
-            // The connection is full but for one slot, which has just come back.
+            // The connection is full but for one slot, which has probably just been freed.
             1 => self
                 .free
                 .take_freed(first, 1)
@@ -257,9 +257,9 @@ impl Tracker {
         taken
     }
 
-    /// Gives back unused slots. Returns true where there were any. A thread that published its
-    /// sample and then found no slot either sees these slots, or the caller sees its sample after
-    /// this call.
+    /// Gives back unused slots. Returns true if there were any. If a thread publishes a sample and
+    /// then looks for a slot, either it finds these slots, or the caller sees the sample after this
+    /// call.
     pub(crate) fn give_back(&self, unused: &mut Reserved) -> bool {
         let n = self.free.give_back(unused);
         if n > 0 {
@@ -269,10 +269,10 @@ impl Tracker {
         n > 0
     }
 
-    /// Stores the sample in a reserved slot's record and grants the slot's response to the peer.
-    /// The caller then posts the write with the returned immediate.
+    /// Stores the sample in a reserved slot's record and grants the response slot to the peer. The
+    /// caller then posts the write with the returned immediate.
     ///
-    /// `None` when the slot does not exist or is in flight already.
+    /// `None` if the slot does not exist or is in flight already.
     pub fn begin(&self, slot: u16, sample: &Sample, posted_ns: u64) -> Option<Imm> {
         let r = self.records.get(usize::from(slot))?;
         r.id.store(sample.id, Ordering::Relaxed);
@@ -293,8 +293,8 @@ impl Tracker {
         Some(Imm::new(slot, use_count))
     }
 
-    /// The record of a slot. The caller, or the receiving half for it, has closed the slot's grant,
-    /// or a part of the slot's answer has arrived.
+    /// The record of a slot. Call it only once the slot's grant is closed, or a part of the slot's
+    /// answer has arrived.
     pub fn arrived(&self, slot: u16) -> Option<InFlight> {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);
@@ -323,14 +323,14 @@ impl Tracker {
     }
 
     /// Stores the reported first token of an answer that continues. Only the NIC thread may call
-    /// it: it has seen the grant open, and only it closes the grant.
+    /// it, while the grant is open: no other thread closes the grant.
     pub fn first_came(&self, slot: u16, first: First) {
         if let Some(r) = self.records.get(usize::from(slot)) {
             r.set_first(Some(first));
         }
     }
 
-    /// Frees a slot that the caller owns: its response has been used, or no write was posted.
+    /// Frees a slot that the caller owns: the response has been used, or no write was posted.
     pub fn release(&self, slot: u16) {
         self.release_all(std::iter::once(slot));
     }
@@ -342,7 +342,7 @@ impl Tracker {
     }
 
     /// Closes every open grant of a lost connection whose local side is destroyed. Passes each
-    /// sample in flight to `lost` exactly once, and no sample whose response was taken. The slots
+    /// sample in flight to `lost` exactly once, but no sample whose response was taken. The slots
     /// are free afterwards; `run::life` decides when they may be *used* again.
     pub fn sweep(&self, mut lost: impl FnMut(InFlight)) {
         for slot in 0..self.slots() as u16 {

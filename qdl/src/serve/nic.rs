@@ -1,6 +1,6 @@
-//! The work of an accelerator's NIC thread, for one share of a NIC's connections: it polls them,
-//! hands arrivals to the service, answers echoes, continues blocked flushes, and takes lost
-//! connections down.
+//! The work of an accelerator's NIC thread, for one share of a NIC's connections. The thread polls
+//! the connections, passes arrivals to the service, answers echoes, continues blocked flushes, and
+//! takes lost connections down.
 
 use std::{
     os::fd::RawFd,
@@ -29,7 +29,7 @@ pub(super) enum Command {
     Stop,
 }
 
-/// A connection that is up: its link, and what its NIC thread alone knows.
+/// A connection that is up: its link, and the state that only its NIC thread uses.
 struct ServeLink {
     connection: Arc<ServeConnection>,
     half: Receiving,
@@ -43,7 +43,7 @@ pub(super) struct ServeNic {
     counts: Arc<NicCounts>,
     up: Vec<ServeLink>,
     order: PollOrder,
-    /// Connections that say goodbye: no responses are sent, and their arrivals are ignored.
+    /// Connections during their goodbye: no responses are sent, and arrivals are ignored.
     leaving: Vec<ServeLink>,
     arrivals: Vec<Arrival>,
     new_fds: Vec<RawFd>,
@@ -155,9 +155,9 @@ impl ServeNic {
         }
     }
 
-    /// Polls one connection. Its arrivals have one time, read with the first of them: a time from
-    /// before the poll would make their residence longer than it is. Returns the number of events,
-    /// and whether it did any work.
+    /// Polls one connection. All arrivals of the poll get the clock's reading at the first one: a
+    /// reading before the poll would lengthen their residence. Returns the number of events, and
+    /// whether there was any work.
     fn poll(&mut self, i: usize) -> (usize, bool) {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];

@@ -7,9 +7,9 @@
 //!   host bridge  root port      switch, up     switch, down   the device
 //! ```
 //!
-//! The distance of two devices depends on where their paths part. Below one switch, a peer-to-peer
-//! copy stays in the switch; below one host bridge, it goes through the CPU's root complex; between
-//! two NUMA nodes, it crosses the link between the sockets.
+//! The distance of two devices depends on the point at which their paths divide. Below one switch,
+//! a peer-to-peer copy stays in the switch; below one host bridge, it goes through the CPU's root
+//! complex; between two NUMA nodes, it crosses the link between the sockets.
 
 use std::{fmt, path::Path};
 

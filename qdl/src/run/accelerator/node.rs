@@ -57,7 +57,7 @@ impl Stop {
     }
 }
 
-/// The accelerator's node, before [`Node::run`].
+/// The accelerator's node, before [`Node::run_with`].
 pub struct Node {
     state: Arc<NodeState>,
     current: Arc<CurrentSession>,
