@@ -10,7 +10,7 @@
 //!    30     28 27                                         0
 //! ```
 //!
-//! *m*: more parts follow into this slot. *s*: a split write of `ib` or `ofi`.
+//! *m*: more parts follow. *s* (`ib`, `ofi`): the payload is the write before.
 
 use std::{
     fmt,

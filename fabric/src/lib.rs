@@ -7,7 +7,7 @@
 //!
 //! A fabric joins two peers by **connections**. A connection carries one-sided writes with a 32-bit
 //! immediate from one peer's memory into *slots* of the other peer. RDMA does so natively; TCP does
-//! so with a 16-byte frame header.
+//! so with a frame header (16 bytes, or 64 before large slots).
 //!
 //! **Windows.** Each end of a connection grants its peer a [`Window`]: a run of equally spaced
 //! slots in a [`Region`]. A write names a slot (in its [`Imm`]), an offset within the slot and a

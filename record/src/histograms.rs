@@ -71,7 +71,7 @@ fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) -> io:
     if histogram.is_empty() {
         writeln!(to, "{:12.3} {:.12} {:10}", 0.0, 1.0, 0)?;
     }
-    // 2 * 10^(significant figures), rounded up to a power of two.
+    // As in HdrHistogram, whose crate does not give this number.
     let sub_buckets = (2 * 10u64.pow(u32::from(histogram.sigfig()))).next_power_of_two();
     writeln!(
         to,

@@ -18,7 +18,7 @@ pub struct Rehearsal {
     pub target_qps: BTreeMap<String, f64>,
     /// Rules that a rehearsal breaks, with the reason.
     pub cannot_have: BTreeMap<String, String>,
-    /// Further rules that break without a checkout of mlcommons/inference.
+    /// Further rules that a rehearsal breaks if `--checker` is not given.
     pub without_checker: BTreeMap<String, String>,
 }
 

@@ -32,9 +32,9 @@ pub enum Rule {
 /// The trials at one rate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// The rate.
+    /// In the caller's unit.
     pub rate: f64,
-    /// Verdicts of the trials, in order.
+    /// Verdicts, in order.
     pub trials: Vec<bool>,
     /// The decision from the trials.
     pub word: Decision,

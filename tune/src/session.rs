@@ -218,7 +218,7 @@ impl Session {
         Ok(())
     }
 
-    /// Offline: searches the expected rate at which runs are long enough, from the completed rate.
+    /// Offline: sets LoadGen's expected rate by the completed rate, until runs are long enough.
     fn expected(&mut self, system: &mut dyn TrialRunner, at: usize) -> Result<(), Halt> {
         let mut tally = Tally::at(self.found().unwrap_or(self.plan.first));
         loop {

@@ -98,9 +98,9 @@ pub struct FinishedTrial {
     pub record: TrialRecord,
 }
 
-/// Runs trials.
+/// The system to be tuned.
 pub trait TrialRunner {
-    /// Runs one trial. `known` tells the user in one line what the session knows before this trial.
+    /// Runs one trial. `known` tells the user in one line what the session knows so far.
     ///
     /// # Errors
     /// [`Halt`]: there is no record; the session ends.

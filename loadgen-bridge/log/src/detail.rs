@@ -240,7 +240,7 @@ impl Detail {
         }
     }
 
-    /// Judges the last rate: the rate kept the limit if `low`, the new lower bound, is this rate.
+    /// Judges the last rate: it passed if LoadGen made it the search's new lower bound, `low`.
     fn judge_rate(&mut self, low: &str, series: &Series) {
         self.judge(series.tried.as_deref() == Some(low));
     }

@@ -77,7 +77,7 @@ impl Program {
         let (started, wait) = mpsc::channel();
         let (words, path) = (command.to_vec(), log.to_owned());
         let (needed, is_reaped) = (is_needed.clone(), reaped.clone());
-        // The starting thread must outlive the program: at its end the kernel signals the program.
+        // Start the program in a thread that outlives it: that thread's end sends it a signal.
         let thread = thread::Builder::new().name("llm-server".to_owned());
         let spawned = thread.spawn(move || match spawn(&words, &file) {
             Ok(child) => {

@@ -16,10 +16,10 @@ use fabric::Link;
 /// without the parameters of its local half.
 pub(crate) type DueConnection = (usize, ConnectionRequest);
 
-/// Result of a step.
+/// Result of `request` or `connect`.
 pub(crate) enum OpeningResult {
     Requested(Requested),
-    /// A grant and the result of connecting to it.
+    /// A grant; its link or error.
     Connected(ConnectionGrant, Result<Link, ClusterError>),
 }
 

@@ -122,7 +122,7 @@ pub(super) struct Dialect {
     pub path: &'static str,
     /// Key of the prompt's ids in a request.
     pub prompt: &'static str,
-    /// The other keys of a request for one streamed answer. The number is the limit of tokens.
+    /// Makes a request's body without the prompt. The `usize` limits the answer's tokens.
     pub rest: fn(&AnswerParams, usize) -> Value,
     /// Parses the data of one event. The number is the count of tokens before this event.
     pub read: fn(&str, usize) -> Result<AnswerEvent, Trouble>,
