@@ -9,9 +9,10 @@
 //! +--+-------+-----------+
 //! ```
 //!
-//! `op` set: the peer owns the slot and owes one write, or its parts, with this use count. `op` clear: this node
-//! owns the slot. The thread that clears the bit (on arrival, or in the sweep of a lost connection)
-//! owns the sample of the slot. So each sample is either completed or sent again, never both.
+//! `op` set: the peer owns the slot and owes one write, or its parts, with this use count. `op`
+//! clear: this node owns the slot. The thread that clears the bit (on arrival, or in the sweep of a
+//! lost connection) owns the sample of the slot. So each sample is either completed or sent again,
+//! never both.
 
 use crate::sync::{AtomicU32, Ordering};
 
