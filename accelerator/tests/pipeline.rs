@@ -333,8 +333,10 @@ fn neighbours_are_handed_over_as_one_run() {
 #[test]
 fn stopping_runs_what_is_pending_and_has_a_deadline() {
     let held = Arc::new(AtomicBool::new(true));
-    let gate = Arc::clone(&held);
+    let runs = Arc::new(AtomicBool::new(false));
+    let (gate, began) = (Arc::clone(&held), Arc::clone(&runs));
     let engine = Puppet::new(1, move |_| {
+        began.store(true, SeqCst);
         eventually("let go", || !gate.load(SeqCst));
         Ok(())
     });
@@ -344,7 +346,7 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
     // A worker that never returns: the stop still ends.
     let stuck = Pipeline::start(Arc::clone(&engine), &options(1, 1), no_error).expect("starts");
     stuck.arrived(&mut samples.arrivals(0..10));
-    eventually("one is being run", || stuck.in_flight() == 10);
+    eventually("one is being run", || runs.load(SeqCst));
     let error = stuck
         .stop(Duration::from_millis(20))
         .expect_err("it is held");
