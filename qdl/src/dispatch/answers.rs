@@ -306,8 +306,7 @@ impl Inbound {
             self.parts.clear();
         }
         if !self.answers.is_empty() {
-            self.complete_answers(shared, completer, now);
-            shared.completed[share].fetch_add(self.answers.len() as u64, Ordering::Release);
+            self.complete_answers(shared, share, completer, now);
         }
         // After the call for parts, since a different thread may complete these samples.
         for (connection, slot, sample) in self.spoilt.drain(..) {
@@ -357,7 +356,13 @@ impl Inbound {
         completer.parts(&mut parts.iter().map(part));
     }
 
-    fn complete_answers(&mut self, shared: &Shared, completer: &mut dyn Completer, now: u64) {
+    fn complete_answers(
+        &mut self,
+        shared: &Shared,
+        share: usize,
+        completer: &mut dyn Completer,
+        now: u64,
+    ) {
         let response = |s: &Answer| {
             let window = &shared.connections[s.connection].window;
             Response {
@@ -372,6 +377,7 @@ impl Inbound {
         };
         completer.complete(&mut self.answers.iter().map(response));
         let done = now_ns();
+        shared.completed[share].fetch_add(self.answers.len() as u64, Ordering::Release);
         if let Some(h) = shared.health.get() {
             for s in &self.answers {
                 let f = &s.in_flight;

@@ -23,18 +23,21 @@ struct Rows {
 }
 
 impl Rows {
-    /// Counts `n` more samples of the first row as taken. Keeps an emptied row's memory as spare.
-    fn advance(&mut self, n: usize) {
+    /// Counts `n` more samples of the first row as taken. Keeps an emptied row's memory as spare, or
+    /// returns it: the caller frees it without the lock.
+    fn advance(&mut self, n: usize) -> Option<Vec<Sample>> {
         self.taken += n;
-        if self.rows.front().is_some_and(|row| self.taken >= row.len())
-            && let Some(mut row) = self.rows.pop_front()
-        {
-            self.taken = 0;
-            row.clear();
-            if row.capacity() >= BURST && self.spare.len() < SPARE {
-                self.spare.push(row);
-            }
+        if self.rows.front()?.len() > self.taken {
+            return None;
         }
+        self.taken = 0;
+        let mut row = self.rows.pop_front()?;
+        if row.capacity() < BURST || self.spare.len() >= SPARE {
+            return Some(row);
+        }
+        row.clear();
+        self.spare.push(row);
+        None
     }
 }
 
@@ -79,7 +82,9 @@ impl Backlog {
     pub fn pop(&self) -> Option<Sample> {
         let mut rows = self.lock();
         let sample = rows.rows.front()?.get(rows.taken).copied();
-        rows.advance(1);
+        let row = rows.advance(1);
+        drop(rows);
+        drop(row);
         sample
     }
 
@@ -99,23 +104,20 @@ impl Backlog {
     pub fn take(&self, most: usize, taken: &mut Vec<Sample>) {
         taken.clear();
         let mut rows = self.lock();
-        let Rows {
-            rows: all,
-            taken: before,
-            ..
-        } = &mut *rows;
-        let Some(row) = all.front_mut() else {
+        let from = rows.taken;
+        let Some(row) = rows.rows.front_mut() else {
             return;
         };
-        let n = most.min(row.len() - *before);
+        let n = most.min(row.len() - from);
         if n == row.len() {
+            // The emptied row has the memory of `taken`.
             mem::swap(row, taken);
-            // `row` is now the empty vector that `taken` was.
-            *before = 0;
         } else {
-            taken.extend_from_slice(&row[*before..*before + n]);
+            taken.extend_from_slice(&row[from..from + n]);
         }
-        rows.advance(n);
+        let row = rows.advance(n);
+        drop(rows);
+        drop(row);
     }
 }
 

@@ -209,6 +209,8 @@ impl Shared {
                 &mut stay.for_sleeper,
             ) {
                 self.post(connection);
+            } else if !connection.up.load(Ordering::Relaxed) {
+                stay = Stay::NONE;
             }
         }
         STAY.set(stay);

@@ -403,6 +403,11 @@ impl<'a> WarmUpRound<'a> {
     ) -> Result<(), WarmUpError> {
         let to = &self.shared.connections[connection];
         let (mut since, mut seen) = (Instant::now(), 0);
+        // A warm-up that has failed leaves no sample in the ring.
+        let fail = |error| {
+            self.shared.empty_ring(to);
+            Err(self.failed(error))
+        };
         for mut sample in samples {
             sample.issued_ns = now_ns();
             self.shared.warm_up.lock().due[connection] += 1;
@@ -414,10 +419,10 @@ impl<'a> WarmUpRound<'a> {
                 }
                 let after = self.cfgs.deadline;
                 if since.elapsed() >= after {
-                    return Err(self.failed(WarmUpError::Silent { connection, after }));
+                    return fail(WarmUpError::Silent { connection, after });
                 }
                 if !to.up.load(Ordering::SeqCst) {
-                    return Err(self.failed(WarmUpError::Down { connection }));
+                    return fail(WarmUpError::Down { connection });
                 }
                 std::thread::sleep(AGAIN);
             }
@@ -425,8 +430,7 @@ impl<'a> WarmUpRound<'a> {
         // Either this thread sees the connection down, or its NIC thread sees the samples.
         fence(Ordering::SeqCst);
         if !to.up.load(Ordering::SeqCst) {
-            self.shared.empty_ring(to);
-            return Err(self.failed(WarmUpError::Down { connection }));
+            return fail(WarmUpError::Down { connection });
         }
         self.shared.post(to);
         Ok(())
