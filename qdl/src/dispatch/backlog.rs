@@ -23,8 +23,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// Counts `n` more samples of the first row as taken. Keeps an emptied row's memory as spare, or
-    /// returns it: the caller frees it without the lock.
+    /// Counts `n` more samples of the first row as taken. Keeps an emptied row's memory as spare,
+    /// or returns it: the caller frees it without the lock.
     fn advance(&mut self, n: usize) -> Option<Vec<Sample>> {
         self.taken += n;
         if self.rows.front()?.len() > self.taken {
