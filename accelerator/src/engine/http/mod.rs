@@ -41,7 +41,7 @@ use std::{
 };
 
 pub use counters::Report;
-use qdl::model::ModelSpec;
+use qdl::model::{DType, ModelSpec, TensorSpec};
 use record::{CacheState, PrefixCache};
 use tokio::runtime::Builder;
 
@@ -54,10 +54,7 @@ use self::{
     stream::LlmServer,
     threads::Threads,
 };
-use super::{
-    Engine, EngineError, EngineParams, Sequence, Streaming, child,
-    streaming::{OnFatal, TokenModel},
-};
+use super::{Engine, EngineError, EngineParams, Sequence, Streaming, child, streaming::OnFatal};
 use crate::lock;
 
 const NAME: &str = "http";
@@ -95,11 +92,17 @@ impl Http {
         let Some(config) = params.engine.http.clone() else {
             return Err(wrong("http", "no server is named"));
         };
-        let TokenModel {
-            spec: model,
-            prompt: max_prompt,
-            answer: room,
-        } = TokenModel::of(NAME, params.spec.as_ref())?;
+        let spec = params.spec.clone().filter(|spec| {
+            let ids = |t: &TensorSpec| t.dtype == DType::I32 && t.shape.len() == 1;
+            // A prompt may have a fixed length; the answer's length varies.
+            let is_answer = ids(&spec.output) && spec.output.ragged;
+            spec.inputs.len() == 1 && spec.inputs.iter().all(ids) && is_answer
+        });
+        let Some(model) = spec else {
+            let reason = "the model must have one input and a ragged output, i32 of one dimension";
+            return Err(wrong("http", reason));
+        };
+        let (max_prompt, room) = (model.inputs[0].shape[0], model.output.shape[0]);
         let max_tokens = config.max_tokens.unwrap_or(room);
         if max_tokens > room {
             let reason = format!("{max_tokens} is more than the model's output of {room}");
