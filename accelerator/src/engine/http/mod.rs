@@ -36,7 +36,10 @@ mod threads;
 mod tests;
 
 use std::{
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -69,6 +72,8 @@ pub struct Http {
     threads: OnceLock<Threads>,
     /// Set at the start.
     known: OnceLock<ServerStart>,
+    /// True from the beginning of the stop: errors are no longer reported.
+    is_stopping: Arc<AtomicBool>,
 }
 
 /// Information from the server's responses at the start.
@@ -133,6 +138,7 @@ impl Http {
             program: Mutex::default(),
             threads: OnceLock::new(),
             known: OnceLock::new(),
+            is_stopping: Arc::default(),
         })
     }
 
@@ -251,6 +257,12 @@ impl Engine for Http {
 
 impl Streaming for Http {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+        let is_stopping = self.is_stopping.clone();
+        let fatal: OnFatal = Arc::new(move |error| {
+            if !is_stopping.load(SeqCst) {
+                fatal(error);
+            }
+        });
         self.try_start(&fatal).map_err(|reason| {
             self.stop_program();
             EngineError::Server {
@@ -274,6 +286,7 @@ impl Streaming for Http {
 
     /// Ends the threads within `timeout`, then our server process within `engine.http.stop_s`.
     fn stop(&self, timeout: Duration) {
+        self.is_stopping.store(true, SeqCst);
         if let Some(threads) = self.threads.get() {
             threads.stop(timeout);
             tracing::info!("server {}: {}", self.ask.config.url, self.report());
