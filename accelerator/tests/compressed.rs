@@ -157,9 +157,11 @@ fn a_spoiled_sample_is_refused_and_the_others_are_answered() {
         eventually("the others are answered", || {
             pipeline.idle() && all.total() == 12
         });
+        let answered: Vec<usize> = (0..13).map(|i| all.record(i).answered).collect();
+        assert_eq!(answered, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0], "{words}");
         let refused = all.refused();
         assert!(
-            refused.len() == 1 && refused[0].1.contains(words),
+            refused.len() == 1 && refused[0].0 == 12 && refused[0].1.contains(words),
             "{words}: {refused:?}"
         );
     }

@@ -150,8 +150,7 @@ fn several_workers_agree_with_one() {
     assert_eq!(run(3, 1), run(1, 2));
 }
 
-/// A long sample, then a short one that must see no byte of
-/// the long one.
+/// A long sample, then a short one that must see no byte of the long one.
 #[test]
 fn ragged_inputs_are_padded_with_zeros() {
     let pipeline = start(&masked_sum());
@@ -428,6 +427,27 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
         let sizes = pipeline.counters().batch_sizes;
         assert!(sizes.iter().skip(most + 1).all(|n| *n == 0), "{sizes:?}");
         samples.assert_each_answered_once();
+    }
+}
+
+/// The padding of a batch affects no response, with several inputs and outputs too.
+#[test]
+fn a_fixed_batch_of_several_tensors_is_filled_up() {
+    let params = EngineParams {
+        spec: Some(named()),
+        ..params(fixture("detect_of_4.onnx"))
+    };
+    let pipeline = start(&params);
+    let samples = detections(11);
+    // A batch of one each, after a full one whose bytes must not be seen again.
+    pipeline.arrived(&mut samples.arrivals(0..4));
+    eventually("four answered", || samples.total() == 4);
+    for i in 4..11 {
+        pipeline.arrived(&mut vec![samples.arrival(i)]);
+        eventually("answered", || samples.total() == i + 1);
+    }
+    for i in 0..11 {
+        assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
     }
 }
 

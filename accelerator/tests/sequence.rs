@@ -36,6 +36,8 @@ fn nothing_is_written_past_the_models_output() {
     let prompts = Samples::prompts(&[vec![1]], 64, Stream::All);
     let (mut s, ends) = sequence(&prompts, 16);
     s.push(&[1, 2, 3]).expect("room");
+    s.push(&[]).expect("nothing");
+    assert_eq!(prompts.record(0).parts, [(0, 12)], "no part is empty");
     assert_eq!(s.push(&[4, 5]), Err(TooLong { wanted: 5, room: 4 }));
     assert_eq!((s.tokens(), s.room()), (3, 4));
     assert_eq!(ended(&ends), [], "the engine still has it");

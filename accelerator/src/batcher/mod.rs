@@ -199,6 +199,7 @@ mod tests {
             loop {
                 let free = self.busy_until.iter().position(Option::is_none)?;
                 let busy = self.busy_until.iter().flatten().count();
+                let due = self.due();
                 match self.batcher.step(self.now, busy) {
                     BatchDecision::Run => {
                         let mut batch = Vec::new();
@@ -206,6 +207,8 @@ mod tests {
                         let before = self.began.replace(self.now).filter(|_| busy > 0);
                         let apart = before.map_or(u64::MAX, |at| self.now - at);
                         assert!(apart >= self.policy.begin_apart_ns, "{apart} ns apart");
+                        let is_due = due.is_some_and(|due| due <= self.now);
+                        assert!(busy == 0 || is_due, "{due:?} is later than {}", self.now);
                         self.batcher.take(self.now, &mut batch);
                         self.check_size(pending, batch.len());
                         self.batcher.observe(batch.len(), compute);
@@ -214,21 +217,7 @@ mod tests {
                     }
                     BatchDecision::WaitUntil(t) => {
                         assert!(t > self.now, "a deadline in the past is a batch");
-                        // A worker is free, so no sample may wait longer than the policy allows.
-                        let oldest = self.batcher.pending.front().expect("something waits").0;
-                        let delay = match self.policy.latency_ns {
-                            Some(latency) => {
-                                let takes = self.batcher.estimates.of(self.batcher.len());
-                                self.policy.max_delay_ns.min(latency.saturating_sub(takes))
-                            }
-                            None => self.policy.max_delay_ns,
-                        };
-                        let next = self.began.unwrap_or(0) + self.policy.begin_apart_ns;
-                        let due = match self.batcher.len() < self.policy.max_batch {
-                            true => oldest + delay,
-                            false => self.now,
-                        };
-                        assert_eq!(t, due.max(next), "deadlines are exact");
+                        assert_eq!(Some(t), due, "deadlines are exact");
                         assert!(busy > 0, "no sample waits for an idle engine");
                         return Some(t);
                     }
@@ -238,6 +227,24 @@ mod tests {
                     }
                 }
             }
+        }
+
+        /// Time from which a free worker beside busy ones begins a batch, by the policy.
+        fn due(&self) -> Option<u64> {
+            let oldest = self.batcher.pending.front()?.0;
+            let delay = match self.policy.latency_ns {
+                Some(latency) => {
+                    let takes = self.batcher.estimates.of(self.batcher.len());
+                    self.policy.max_delay_ns.min(latency.saturating_sub(takes))
+                }
+                None => self.policy.max_delay_ns,
+            };
+            let next = self.began.unwrap_or(0) + self.policy.begin_apart_ns;
+            let due = match self.batcher.len() < self.policy.max_batch {
+                true => oldest + delay,
+                false => self.now,
+            };
+            Some(due.max(next))
         }
 
         /// Checks that a batch has a listed size or holds all pending samples.

@@ -1,5 +1,7 @@
 //! Counters of the pipeline.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use crate::engine::{BatchCounts, Decompressed};
 
 /// Counts of a worker or a pipeline since the start.
@@ -40,22 +42,9 @@ impl Counters {
         self.copies += counts.copies;
         self.copied_bytes += counts.copied_bytes;
         self.decompressed.add(&counts.decompressed);
-        self.add_size(samples.min(self.batch_sizes.len() - 1), 1);
-    }
-
-    /// Counts samples that a NIC thread answered inline. More than `max_batch` samples count as
-    /// several batches.
-    pub(super) fn add_inline(&mut self, samples: usize) {
-        let most = self.batch_sizes.len() - 1;
-        let (whole, rest) = (samples / most, samples % most);
-        self.samples += samples as u64;
-        self.add_size(most, whole as u64);
-        self.add_size(rest, u64::from(rest > 0));
-    }
-
-    fn add_size(&mut self, size: usize, batches: u64) {
-        self.batches += batches;
-        self.batch_sizes[size] += batches;
+        self.batches += 1;
+        let last = self.batch_sizes.len() - 1;
+        self.batch_sizes[samples.min(last)] += 1;
     }
 
     /// Adds the counters of another worker or pipeline.
@@ -76,21 +65,49 @@ impl Counters {
     }
 }
 
+/// Number of batches of each size that NIC threads answered inline. All NIC threads share the
+/// counts and never wait for each other.
+pub(super) struct InlineCounts(Box<[AtomicU64]>);
+
+impl InlineCounts {
+    /// The counts of batches of up to `max_batch` samples, at least 1.
+    pub fn new(max_batch: usize) -> Self {
+        InlineCounts((0..=max_batch).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Counts the samples of one NIC poll. More than `max_batch` samples count as several batches.
+    pub fn add(&self, samples: usize) {
+        let most = self.0.len() - 1;
+        let (whole, rest) = (samples / most, samples % most);
+        if whole > 0 {
+            self.0[most].fetch_add(whole as u64, Relaxed);
+        }
+        if rest > 0 {
+            self.0[rest].fetch_add(1, Relaxed);
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        let batch_sizes: Vec<u64> = self.0.iter().map(|n| n.load(Relaxed)).collect();
+        Counters {
+            batches: batch_sizes.iter().sum(),
+            samples: batch_sizes.iter().zip(0..).map(|(n, size)| n * size).sum(),
+            batch_sizes,
+            ..Counters::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn no_sample_answered_inline_is_missing_from_the_sizes() {
-        let mut sum = Counters::new(8);
-        [1, 7, 8, 9, 300].iter().for_each(|n| sum.add_inline(*n));
-        let by_size: u64 = sum
-            .batch_sizes
-            .iter()
-            .zip(0..)
-            .map(|(n, size)| n * size)
-            .sum();
-        assert_eq!((sum.samples, by_size), (325, 325));
-        assert_eq!(sum.batches, sum.batch_sizes.iter().sum::<u64>());
+        let counts = InlineCounts::new(8);
+        [1, 7, 8, 9, 300].iter().for_each(|n| counts.add(*n));
+        let sum = counts.counters();
+        assert_eq!((sum.samples, sum.batches), (325, 43));
+        assert_eq!(sum.batch_sizes, [0, 2, 0, 0, 1, 0, 0, 1, 39]);
     }
 }

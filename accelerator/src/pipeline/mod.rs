@@ -335,7 +335,11 @@ impl Batches {
             thread::sleep(LOOK);
         }
         self.shared.abandon();
-        threads.retain(running);
+        for ended in threads.extract_if(.., |t| t.is_finished()) {
+            // The worker is past its last batch: only thread-exit handlers of libraries remain. A
+            // worker that panicked has reported the panic.
+            let _ = ended.join();
+        }
         match threads.len() {
             0 => Ok(()),
             workers => Err(StopTimeout(format!(
@@ -404,7 +408,7 @@ impl Batches {
             }
         }
         let compute_us = clock::micros(clock::now_ns().saturating_sub(started));
-        lock(&self.shared.cells[0]).add_inline(arrivals.len());
+        self.shared.inline_counts.add(arrivals.len());
         let answers = arrivals.drain(..).zip(lens.drain(..));
         let answers = answers.map(|answer| finish(answer, started, compute_us));
         respond_all(answers, &mut finished);

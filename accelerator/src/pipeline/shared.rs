@@ -15,6 +15,7 @@ use qdl::{
 
 use super::{
     Counters,
+    counters::InlineCounts,
     intake::{ABANDONED, DRAINING, Intake, OnFatal, RUNNING},
 };
 use crate::lock;
@@ -38,6 +39,7 @@ pub(super) struct Shared {
     events: EventCount,
     /// The counters of each worker. A worker locks its own counters once per batch.
     pub cells: Vec<CachePadded<Mutex<Counters>>>,
+    pub inline_counts: InlineCounts,
     state: Mutex<BatcherState>,
     pub max_batch: usize,
     spin: Spin,
@@ -61,6 +63,7 @@ impl Shared {
             cells: cells
                 .map(|_| CachePadded::new(Mutex::new(Counters::new(policy.max_batch))))
                 .collect(),
+            inline_counts: InlineCounts::new(policy.max_batch),
             state: Mutex::new(BatcherState {
                 batcher: Batcher::new(policy, &options.engine.batch_sizes),
                 busy: 0,
@@ -258,9 +261,9 @@ impl Shared {
         self.intake.in_flight.fetch_sub(dropped, SeqCst);
     }
 
-    /// The sum of all workers' counts.
+    /// The sum of the inline counts and all workers' counts.
     pub fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
+        let mut sum = self.inline_counts.counters();
         for cell in &self.cells {
             sum.add(&lock(cell));
         }

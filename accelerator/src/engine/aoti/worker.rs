@@ -109,11 +109,12 @@ impl OnCpu {
         // SAFETY: each address holds `at` samples: guaranteed by the caller, or the unpacker's
         // buffer, which was grown for them. On the CPU the run ends before the function returns.
         let output = unsafe { self.container.run(&self.inputs, at, ptr::null_mut())? };
-        let bytes = match at * self.outputs.widths()[0] {
-            0 => &[][..],
+        let (data, bytes) = (output.data(), at * self.outputs.widths()[0]);
+        let bytes = match bytes > 0 && !data.is_null() {
             // SAFETY: the container checked shape, element type and contiguity, so `data` has `at`
             // outputs, and `output` keeps them while the slice lives.
-            bytes => unsafe { std::slice::from_raw_parts(output.data().cast::<u8>(), bytes) },
+            true => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) },
+            false => &[],
         };
         self.outputs.split(n, |_, _| bytes, each)
     }

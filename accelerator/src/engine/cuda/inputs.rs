@@ -35,7 +35,12 @@ impl Inputs {
         for i in 0..model.inputs.len() {
             let bytes = unpacker.stride(i).checked_mul(gpu.max_batch);
             let bytes = bytes.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
-            memory.push(DeviceMemory::new(device, &stream, bytes)?);
+            memory.push(DeviceMemory::new(
+                device,
+                &stream,
+                "taking memory for inputs",
+                bytes,
+            )?);
         }
         stream.synchronize()?;
         Ok(Inputs {

@@ -14,17 +14,19 @@ pub(in crate::engine) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates `bytes` zeros (at least one). The thread must be bound to the GPU.
+    /// Allocates `bytes` zeros (at least one). The thread must be bound to the GPU. `verb` names
+    /// the action in the message of an error.
     pub(super) fn new(
         device: &Arc<Device>,
         stream: &CudaStream,
+        verb: &'static str,
         bytes: usize,
     ) -> Result<Self, EngineError> {
         let bytes = bytes.max(1);
         let mut address = 0;
         // SAFETY: the function writes the local `address`.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes) };
-        device.check("taking memory for inputs", result)?;
+        device.check(verb, result)?;
         let memory = DeviceMemory { address, bytes };
         memory.clear(device, stream, bytes)?;
         Ok(memory)

@@ -59,9 +59,10 @@ unsafe impl Sync for SlotMemory {}
 impl SlotMemory {
     fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
         let stream = CudaStream::new(device)?;
+        let verb = "taking memory for slots";
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULE);
-        let rounded = rounded.ok_or_else(|| device.out_of_memory("taking memory for slots"))?;
-        let memory = memory::DeviceMemory::new(device, &stream, rounded)?;
+        let rounded = rounded.ok_or_else(|| device.out_of_memory(verb))?;
+        let memory = memory::DeviceMemory::new(device, &stream, verb, rounded)?;
         stream.synchronize()?;
         Ok(SlotMemory {
             device: device.clone(),

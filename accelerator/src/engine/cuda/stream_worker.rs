@@ -71,7 +71,8 @@ impl StreamWorker {
 
     /// Allocates zeroed GPU memory, for outputs at a fixed address.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory, EngineError> {
-        DeviceMemory::new(&self.gpu.device, &self.stream, bytes)
+        let verb = "taking memory for outputs";
+        DeviceMemory::new(&self.gpu.device, &self.stream, verb, bytes)
     }
 
     /// Records the work that `put` enqueues on the kernel stream, without running it.

@@ -36,12 +36,15 @@ mod threads;
 mod tests;
 
 use std::{
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
 pub use counters::Report;
-use qdl::model::ModelSpec;
+use qdl::model::{DType, ModelSpec, TensorSpec};
 use record::{CacheState, PrefixCache};
 use tokio::runtime::Builder;
 
@@ -54,10 +57,7 @@ use self::{
     stream::LlmServer,
     threads::Threads,
 };
-use super::{
-    Engine, EngineError, EngineParams, Sequence, Streaming, child,
-    streaming::{OnFatal, TokenModel},
-};
+use super::{Engine, EngineError, EngineParams, Sequence, Streaming, child, streaming::OnFatal};
 use crate::lock;
 
 const NAME: &str = "http";
@@ -72,6 +72,8 @@ pub struct Http {
     threads: OnceLock<Threads>,
     /// Set at the start.
     known: OnceLock<ServerStart>,
+    /// True from the beginning of the stop: errors are no longer reported.
+    is_stopping: Arc<AtomicBool>,
 }
 
 /// Information from the server's responses at the start.
@@ -95,11 +97,17 @@ impl Http {
         let Some(config) = params.engine.http.clone() else {
             return Err(wrong("http", "no server is named"));
         };
-        let TokenModel {
-            spec: model,
-            prompt: max_prompt,
-            answer: room,
-        } = TokenModel::of(NAME, params.spec.as_ref())?;
+        let spec = params.spec.clone().filter(|spec| {
+            let ids = |t: &TensorSpec| t.dtype == DType::I32 && t.shape.len() == 1;
+            // A prompt may have a fixed length; the answer's length varies.
+            let is_answer = ids(&spec.output) && spec.output.ragged;
+            spec.inputs.len() == 1 && spec.inputs.iter().all(ids) && is_answer
+        });
+        let Some(model) = spec else {
+            let reason = "the model must have one input and a ragged output, i32 of one dimension";
+            return Err(wrong("http", reason));
+        };
+        let (max_prompt, room) = (model.inputs[0].shape[0], model.output.shape[0]);
         let max_tokens = config.max_tokens.unwrap_or(room);
         if max_tokens > room {
             let reason = format!("{max_tokens} is more than the model's output of {room}");
@@ -130,6 +138,7 @@ impl Http {
             program: Mutex::default(),
             threads: OnceLock::new(),
             known: OnceLock::new(),
+            is_stopping: Arc::default(),
         })
     }
 
@@ -248,6 +257,12 @@ impl Engine for Http {
 
 impl Streaming for Http {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+        let is_stopping = self.is_stopping.clone();
+        let fatal: OnFatal = Arc::new(move |error| {
+            if !is_stopping.load(SeqCst) {
+                fatal(error);
+            }
+        });
         self.try_start(&fatal).map_err(|reason| {
             self.stop_program();
             EngineError::Server {
@@ -271,6 +286,7 @@ impl Streaming for Http {
 
     /// Ends the threads within `timeout`, then our server process within `engine.http.stop_s`.
     fn stop(&self, timeout: Duration) {
+        self.is_stopping.store(true, SeqCst);
         if let Some(threads) = self.threads.get() {
             threads.stop(timeout);
             tracing::info!("server {}: {}", self.ask.config.url, self.report());

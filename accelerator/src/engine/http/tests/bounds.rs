@@ -127,20 +127,20 @@ fn headers_without_an_end_are_given_up() {
 #[test]
 fn each_dialect_without_its_counts_gives_no_answer() {
     for dialect in Dialect::ALL {
-        for count in [
-            "completion_tokens",
-            "prompt_tokens",
-            "tokens_predicted",
-            "tokens_evaluated",
+        for (count, words) in [
+            ("completion_tokens", "answer"),
+            ("prompt_tokens", "prompt"),
+            ("tokens_predicted", "answer"),
+            ("tokens_evaluated", "prompt"),
         ] {
             let all = events(dialect, 3, &[&[5], &[2]], "stop").concat();
             let without = all.replace(count, "another");
             let ended = read(&server(dialect), &[without.as_bytes()]);
-            assert_eq!(
-                ended.is_err(),
-                without != all,
-                "{dialect:?} {count}: {ended:?}"
-            );
+            let expected = match without == all {
+                true => Ok(vec![5, 2]),
+                false => Err(Trouble::Uncounted(words)),
+            };
+            assert_eq!(ended, expected, "{dialect:?} {count}");
         }
     }
 }

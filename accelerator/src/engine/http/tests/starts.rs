@@ -277,10 +277,12 @@ fn an_unusable_configuration_is_refused_by_its_key() {
         }
     };
     type Change = fn(&mut EngineParams);
-    let rows: [(Change, &str); 6] = [
+    let fixed: Change = |p| p.spec.as_mut().expect("a model").inputs[0].ragged = false;
+    let rows: [(Change, &str); 7] = [
         (|_| (), "it opens: http"),
+        (fixed, "it opens: http"),
         (|p| p.engine.http = None, "http: no server is named"),
-        (|p| p.spec = None, "takes and gives token ids"),
+        (|p| p.spec = None, "http: the model must have one input"),
         (
             |p| p.engine.http.as_mut().expect("http").max_tokens = Some(65),
             "http.max_tokens: 65 is more than the model's output of 64",
