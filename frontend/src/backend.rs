@@ -2,6 +2,8 @@
 
 pub mod local;
 pub mod network;
+#[cfg(test)]
+pub mod recording;
 pub mod sut;
 
 use std::time::Duration;

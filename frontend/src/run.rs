@@ -177,16 +177,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let inputs = qsl.region().clone();
         local::start(&config, inputs, &completers, &verdict, stream)?
     } else {
+        let screen = progress.screen.clone();
+        let show_waiting = move |line: &str| screen.note(line);
         Arc::new(Network::connect(
             &config,
             &qsl,
             &completers,
             &verdict,
             note.clone(),
-            {
-                let screen = progress.screen.clone();
-                move |line: &str| screen.note(line)
-            },
+            show_waiting,
         )?)
     };
     let engines = backend.engines();

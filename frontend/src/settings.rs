@@ -419,11 +419,11 @@ const HINTS: usize = 4;
 /// Minimum similarity of a name in a hint to the key, from 0 to 1, by common pairs of letters.
 const ALIKE: f64 = 0.4;
 
-/// Suggests the names most alike to `key`; lists all names if none is alike.
+/// Suggests the names most alike to `key`, or with `key` as a part; lists all if there are none.
 fn hint(key: &str, names: &[&str]) -> String {
     let likeness = |name: &&str| strsim::sorensen_dice(key, name);
     let mut near: Vec<_> = names.iter().map(|n| (likeness(n), *n)).collect();
-    near.retain(|(likeness, _)| *likeness > ALIKE);
+    near.retain(|(likeness, name)| *likeness > ALIKE || name.contains(key));
     near.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     if near.is_empty() {
         return format!("it has {}", names.join(", "));

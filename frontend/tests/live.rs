@@ -133,6 +133,9 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
         ("/", String::new()),
         ("/events", String::new()),
         ("/?key=0123456789abcdef0123456789abcdef", String::new()),
+        ("/?key=", String::new()),
+        (&format!("/?Key={key}"), String::new()),
+        ("/", format!("Cookie: live_{}=abc\r\n", at.port())),
         // The control plane's token gives no access to the page.
         (&format!("/?token={token}"), String::new()),
         (&format!("/?key={token}"), String::new()),
@@ -149,7 +152,8 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     );
     assert!(words.contains("referrer-policy: no-referrer"), "{words}");
     let cookie = words.lines().find_map(|l| l.strip_prefix("set-cookie: "));
-    let cookie = cookie.and_then(|c| c.split(';').next()).expect("a cookie");
+    let (cookie, attributes) = cookie.and_then(|c| c.split_once(';')).expect("a cookie");
+    assert_eq!(attributes.trim(), "Path=/; HttpOnly; SameSite=Strict");
     let cookie = format!("Cookie: {cookie}\r\n");
     let (status, page) = get(at, "/", &cookie);
     assert!(status == 200 && !page.contains(key), "{page}");

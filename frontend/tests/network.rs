@@ -259,8 +259,11 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_reports_no_loss() {
     ];
     for (signal, name) in signals {
         let frontend = start(&place, &config, name, &server("50"));
+        // `timeout` sends the signal twice: to its child and to the process group.
+        frontend.signal(signal);
         frontend.signal(signal);
         let ended = frontend.end().with_code(130);
+        assert_has(&ended.stderr, &[&format!("interrupted by {name}")]);
         assert!(place.path(name).join("INVALID").is_file());
         let s = place.summary(name);
         assert_eq!(s["losses"].as_array().map(Vec::len), Some(0), "{s}");

@@ -140,6 +140,10 @@ fn a_performance_run_that_audit_config_made_is_not_called_accuracy() {
     assert_eq!(mode["value"], "PerformanceOnly");
     assert_eq!(mode["from"], "audit.config:1");
     assert_eq!(mode["overrode"][0]["from"], "--mode");
+    // The note stands before the run on the screen, and in the summary.
+    let note = "mode = AccuracyOnly has no effect: audit.config:1 sets it";
+    assert_has(&ended.stderr, &[note]);
+    assert_has(&s["setting_notes"].to_string(), &[note]);
 }
 
 /// The files have the keys of the official ones: TEST01 of one model, TEST04 and TEST07.

@@ -342,7 +342,7 @@ fn check_entry(
     known: &BTreeSet<String>,
 ) -> Result<(), String> {
     let (scenario, key, value) = (entry.scenario, entry.key, entry.value);
-    // Published files have lines for single models, which LoadGen ignores (see `passed_over`). A
+    // Published files have lines for single models, which LoadGen ignores ([`ignored_lines`]). A
     // model that LoadGen does not know is a spelling error.
     if kind == ConfKind::Audit && entry.model != "*" && !known.contains(entry.model) {
         return Err(format!(
@@ -570,5 +570,17 @@ mod tests {
             error.contains("\"digits\"") && error.contains("resnet50"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_embedded_file_applies() {
+        let mut settings = TestSettings {
+            scenario: Scenario::Server,
+            ..TestSettings::default()
+        };
+        settings.apply_mlperf_conf("resnet50").unwrap();
+        assert_eq!(settings.server_target_latency_ns, 15_000_000);
+        assert_eq!(settings.performance_sample_count_override, 1024);
+        assert_eq!(settings.qsl_rng_seed, 2_085_463_073_848_966_840);
     }
 }

@@ -117,14 +117,16 @@ fn parse_summary(text: &str) -> Option<TestOutcome> {
     // encountered. …".
     let last = text.lines().filter(|line| line.contains("encountered"));
     for line in last {
-        let (count, what) = line.split_once(' ')?;
+        let Some((count, what)) = line.split_once(' ') else {
+            continue;
+        };
         let count = match count {
             "No" => Some(0),
             count => count.parse().ok(),
         };
-        match what.to_ascii_lowercase() {
-            what if what.starts_with("warning") => outcome.warnings = count.unwrap_or(0),
-            what if what.starts_with("error") => errors = count,
+        match (count, what.to_ascii_lowercase()) {
+            (Some(count), what) if what.starts_with("warning") => outcome.warnings = count,
+            (Some(_), what) if what.starts_with("error") => errors = count,
             _ => {}
         }
     }
@@ -225,7 +227,9 @@ mod tests {
         );
         let cut = "Samples per second: 6.71e+07\n";
         assert_eq!(parse_summary(cut), None, "no last lines");
-        let outcome = parse_summary(&format!("{cut}No errors encountered during test.\n"));
+        // Other lines may contain the word.
+        let last = "No errors encountered during test.\nencountered\nan error encountered\n";
+        let outcome = parse_summary(&format!("{cut}{last}"));
         let figure = outcome.and_then(|outcome| outcome.figure);
         assert_eq!(figure, Some(Figure::SamplesPerSecond(6.71e7)));
     }

@@ -159,9 +159,10 @@ impl SystemUnderTest for Sut {
                 self.issue_threads.add_this();
             }
             for chunk in samples.chunks(CHUNK) {
-                if self.find(chunk, now, scratch) {
-                    self.backend.issue(scratch);
+                if !self.find(chunk, now, scratch) {
+                    return;
                 }
+                self.backend.issue(scratch);
             }
         });
     }
@@ -174,59 +175,15 @@ impl SystemUnderTest for Sut {
 
 #[cfg(test)]
 mod tests {
-    use loadgen_bridge::ResponseId;
-    use qdl::{config::DatasetConfig, model::ModelSpec};
-    use record::SystemRecord;
+    use loadgen_bridge::{QuerySampleLibrary, ResponseId};
 
     use super::*;
-    use crate::dataset::Dataset;
-    use loadgen_bridge::QuerySampleLibrary;
+    use crate::backend::recording::{RecordingBackend, random_qsl};
 
-    #[derive(Default)]
-    struct Book {
-        samples: Mutex<Vec<Sample>>,
-        calls: AtomicU64,
-    }
-
-    impl Backend for Book {
-        fn issue(&self, samples: &[Sample]) {
-            self.calls.fetch_add(1, Relaxed);
-            self.samples.lock().expect("alive").extend(samples);
-        }
-        fn name(&self) -> (String, Option<Duration>) {
-            let n = self.calls.fetch_add(1, Relaxed);
-            (format!("Network SUT {n}"), Some(Duration::from_micros(n)))
-        }
-        fn engines(&self) -> Vec<(String, record::EngineInfo)> {
-            Vec::new()
-        }
-        fn outstanding(&self) -> u64 {
-            0
-        }
-        fn completed(&self) -> u64 {
-            0
-        }
-        fn abort(&self, _: &str) {}
-        fn finish(&self) -> SystemRecord {
-            SystemRecord::default()
-        }
-    }
-
-    fn sut(count: usize) -> (Sut, Arc<Book>, Arc<Qsl>) {
-        let config = DatasetConfig::random(count, (32, 32));
-        let model = ModelSpec::opaque("m", 32, 8);
-        let dataset = Dataset::open(&config, &model, None).expect("sound");
+    fn sut(count: usize) -> (Sut, Arc<RecordingBackend>, Arc<Qsl>) {
         let verdict = Verdict::default();
-        let qsl = Qsl::new(
-            dataset,
-            &model,
-            None,
-            fabric::os::Near::default(),
-            None,
-            verdict.clone(),
-        )
-        .expect("memory");
-        let (qsl, book) = (Arc::new(qsl), Arc::new(Book::default()));
+        let qsl = random_qsl(count, 32, None, &verdict);
+        let book = Arc::new(RecordingBackend::default());
         (
             Sut::new(
                 book.clone(),
@@ -270,8 +227,11 @@ mod tests {
 
     #[test]
     fn a_sample_that_is_not_loaded_gives_the_run_up() {
-        let (sut, book, _) = sut(4);
-        sut.issue_query(&query([3]));
+        let (sut, book, qsl) = sut(4);
+        qsl.load_samples(&[0]);
+        sut.issue_query(&query(
+            std::iter::once(3).chain(std::iter::repeat_n(0, CHUNK)),
+        ));
         assert!(book.samples.lock().expect("alive").is_empty());
         let failure = sut.verdict.failure().expect("noticed");
         assert!(failure.cause.contains("sample 3"), "{failure}");

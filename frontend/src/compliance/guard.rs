@@ -42,7 +42,7 @@ impl Guard {
         let records = settings.provenance.records(scenario);
         let user_conf = settings.user_conf.as_ref();
         let name = user_conf.and_then(|path| path.file_name());
-        let told = RunSettings {
+        let run = RunSettings {
             model: config.loadgen_model().to_owned(),
             scenario: scenario.name(),
             mode: settings.test.mode.name(),
@@ -56,8 +56,8 @@ impl Guard {
             compressed: config.model.compression.is_some(),
         };
         let guard = Guard {
-            refusals: guard::check_settings(&round, &told),
-            model: told.model,
+            refusals: guard::check_settings(&round, &run),
+            model: run.model,
             submission: asked.is_some(),
             round,
         };
@@ -75,14 +75,14 @@ impl Guard {
         let engines = backend.engines();
         let caches = prefix_caches(&engines);
         let uncounted = engines.into_iter().filter(|(_, e)| !e.tokens);
-        let heard = RunNodes {
+        let nodes = RunNodes {
             frontend: NodeRecord::of(node, &own),
             accelerators,
             fabric: backend.link_notes(),
             uncounted: uncounted.map(|(node, _)| node).collect(),
             caches,
         };
-        let more = guard::check_nodes(&self.round, &self.model, &heard);
+        let more = guard::check_nodes(&self.round, &self.model, &nodes);
         self.refusals.extend(more);
         self.refuse()
     }

@@ -287,6 +287,8 @@ mod tests {
         assert_has(&text, &["it has no array `x`, but `", "`pixels`"]);
         let text = complaint("fortran.npy", vec![pixels()]);
         assert!(text.contains("Fortran"), "{text}");
+        let text = complaint("big_endian.npy", vec![tensor("x", DType::I32, &[4], false)]);
+        assert!(text.contains("big-endian"), "{text}");
     }
 
     #[test]

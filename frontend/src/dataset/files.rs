@@ -123,7 +123,8 @@ mod tests {
         let f = file(b"aaaabbbb");
         let d = Dataset::raw(f.path(), 4).expect("two samples");
         f.as_file().set_len(6).expect("cut");
-        assert!(d.read(1, &mut [0; 4]).is_err());
+        let error = d.read(1, &mut [0; 4]).expect_err("cut").to_string();
+        assert!(error.contains("cannot read it"), "{error}");
     }
 
     #[test]

@@ -152,6 +152,8 @@ mod tests {
 
     #[test]
     fn no_samples_at_all_are_refused() {
-        assert!(Dataset::random(0, 1, 8, 1, SizeDistribution::Fixed).is_err());
+        let none = Dataset::random(0, 1, 8, 1, SizeDistribution::Fixed);
+        let error = none.expect_err("empty").to_string();
+        assert!(error.contains("it has no samples"), "{error}");
     }
 }

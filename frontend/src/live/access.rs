@@ -161,6 +161,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_run_has_its_own_key_that_no_log_shows_and_that_ends_with_the_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = "192.0.2.1:9417".parse().expect("an address");
+        let file = folder.path().join(FILE);
+        let of_a_run = || {
+            let access = Access::of(address, folder.path()).expect("a key");
+            let url = fs::read_to_string(&file).expect("its address");
+            let key = url.trim().strip_prefix("http://192.0.2.1:9417/?key=");
+            let key = key.expect("the address and the key").to_owned();
+            (
+                access,
+                format!("/?key={key}").parse::<Uri>().expect("a URI"),
+                key,
+            )
+        };
+        let ((first, uri, key), (second, ..)) = (of_a_run(), of_a_run());
+        let none = HeaderMap::new();
+        assert!(
+            first
+                .check(&uri, &none)
+                .is_ok_and(|cookie| cookie.is_some())
+        );
+        assert_eq!(second.check(&uri, &none), Err(AccessRefused::Key));
+        assert!(!format!("{first:?}").contains(&key), "a log may contain it");
+        drop((first, second));
+        assert!(!file.exists(), "the run is over");
+    }
+
+    #[test]
     fn on_loopback_names_of_others_are_refused() {
         let check = |host: &str| {
             let host = (header::HOST, host.parse().expect("a value"));

@@ -42,7 +42,7 @@ pub struct Left {
     /// Number of first tokens given to LoadGen.
     pub first_tokens: u64,
     /// Time spent in calls to LoadGen in the last series.
-    pub told: CallTime,
+    pub call_time: CallTime,
 }
 
 impl From<Left> for Share {
@@ -52,7 +52,7 @@ impl From<Left> for Share {
             first_ns: left.recorder.first_ns(),
             last_ns: left.recorder.last_ns(),
             histograms: left.recorder.into_histograms(),
-            told: left.told,
+            call_time: left.call_time,
         }
     }
 }
@@ -116,7 +116,7 @@ impl Completers {
             latest_ns: 0,
             first_tokens: 0,
             calls: 0,
-            told: CallTime::default(),
+            call_time: CallTime::default(),
             shared: self.clone(),
         }
     }
@@ -241,7 +241,7 @@ pub struct LoadgenCompleter {
     /// Number of completion calls to LoadGen; wraps around.
     calls: u32,
     /// Time of the timed calls to LoadGen in the current series.
-    told: CallTime,
+    call_time: CallTime,
     shared: Completers,
 }
 
@@ -255,13 +255,13 @@ impl LoadgenCompleter {
         };
         let series_ns = self.series_ns;
         let (first_ns, last_ns) = (recorder.first_ns(), recorder.last_ns());
-        let told = std::mem::take(&mut self.told);
+        let call_time = std::mem::take(&mut self.call_time);
         self.shared.phases.exchange(|empty| Share {
             series_ns,
             histograms: recorder.exchange(empty),
             first_ns,
             last_ns,
-            told,
+            call_time,
         });
         self.series_ns = self.latest_ns;
     }
@@ -295,7 +295,8 @@ impl Completer for LoadgenCompleter {
         if self.calls % TIMED == TIMED_FIRST {
             let began = now_ns();
             tell(&batch);
-            self.told.call(now_ns().saturating_sub(began), batch.len());
+            self.call_time
+                .add_call(now_ns().saturating_sub(began), batch.len());
         } else {
             tell(&batch);
         }
@@ -345,7 +346,7 @@ impl Drop for LoadgenCompleter {
                 series_ns: self.series_ns,
                 recorder,
                 first_tokens: self.first_tokens,
-                told: self.told,
+                call_time: self.call_time,
             };
             self.shared
                 .left

@@ -39,7 +39,7 @@ pub struct CallTime {
 
 impl CallTime {
     /// Adds a call of `ns` nanoseconds that completed `samples` samples.
-    pub fn call(&mut self, ns: u64, samples: usize) {
+    pub fn add_call(&mut self, ns: u64, samples: usize) {
         let samples = samples as u64;
         self.ns = self.ns.saturating_add(ns.saturating_mul(samples));
         self.samples += samples;
@@ -66,7 +66,7 @@ pub struct Share {
     pub first_ns: u64,
     pub last_ns: u64,
     /// Time spent in calls to LoadGen for the thread's samples.
-    pub told: CallTime,
+    pub call_time: CallTime,
 }
 
 /// Merged records of all NIC threads in one phase.
@@ -271,7 +271,7 @@ impl SeriesBook {
                 all.histograms.merge(&share.histograms);
                 all.first_ns = all.first_ns.min(share.first_ns);
                 all.last_ns = all.last_ns.max(share.last_ns);
-                all.told.add(share.told);
+                all.call_time.add(share.call_time);
             }
             none => *none = Some(share),
         }
@@ -333,7 +333,7 @@ mod tests {
             histograms,
             first_ns: series_ns + 5,
             last_ns: series_ns + 1_000_000_005,
-            told: CallTime::default(),
+            call_time: CallTime::default(),
         }
     }
 
@@ -391,13 +391,13 @@ mod tests {
             queries: 1,
             samples: 1,
         };
-        let said = [
+        let logged = [
             step(10.0, Some(true)),
             step(20.0, Some(false)),
             step(15.0, Some(true)),
             step(17.5, None),
         ];
-        let records = records(&gathered, &said, TestMode::FindPeakPerformance);
+        let records = records(&gathered, &logged, TestMode::FindPeakPerformance);
         let shown: Vec<_> = records
             .iter()
             .map(|r| (r.name.as_str(), r.asked_per_s, r.kept, r.samples))

@@ -161,16 +161,16 @@ impl Tokens {
     pub fn contradicted(&self, what: Contradiction) {
         let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
         let (index, by) = (what.index, || self.name_of(what.connection));
-        let again = format!("sample {index} was sent again, and began with token {again}");
+        let again = || format!("sample {index} was sent again, and began with token {again}");
         let mut found = self.found();
         if self.first {
             found.contradicted += 1;
             keep(&mut found.faults, || {
-                format!("{again} where {before} was reported, by {}", by())
+                format!("{} where {before} was reported, by {}", again(), by())
             });
         } else {
             keep(&mut found.notes, || {
-                let by = by();
+                let (again, by) = (again(), by());
                 format!("{again} by {by}, with {before} before; its second answer counts")
             });
         }

@@ -225,8 +225,8 @@ impl FinishedRun<'_> {
 
     /// The records of the phases under LoadGen's names.
     fn phases(&self) -> Vec<PhaseRecord> {
-        let said = self.outcome.as_ref().map(|o| &o.detail.phases[..]);
-        phases::records(&self.phases, said.unwrap_or_default(), self.mode())
+        let logged = self.outcome.as_ref().map(|o| &o.detail.phases[..]);
+        phases::records(&self.phases, logged.unwrap_or_default(), self.mode())
     }
 
     /// This node's own records of the phase that LoadGen's result describes.
@@ -247,7 +247,7 @@ impl FinishedRun<'_> {
             OwnRecords {
                 stages: &p.stages,
                 shortest_us: round_trips.min() as f64 / 1000.0,
-                told_us: share.told.mean_us(),
+                told_us: share.call_time.mean_us(),
             }
         })
     }

@@ -428,4 +428,18 @@ mod tests {
         let text = asked(&test(Scenario::MultiStream));
         assert_has(&text, &["queries of 8 samples"]);
     }
+
+    #[test]
+    fn settings_in_force_are_those_of_the_scenario() {
+        let mut t = test(Scenario::Server);
+        t.max_query_count = 7;
+        let text = in_force(&t).join(", ");
+        assert!(text.starts_with("server_target_qps 1, "), "{text}");
+        assert_has(&text, &["max_query_count 7"]);
+        assert!(!text.contains("max_duration"), "{text}");
+        t.scenario = Scenario::Offline;
+        t.server_max_async_queries = 3;
+        let text = in_force(&t).join(", ");
+        assert!(!text.contains("server"), "{text}");
+    }
 }

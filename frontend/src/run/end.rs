@@ -85,7 +85,7 @@ impl Watch {
         let gathered = phases.end(left.into_iter().map(Share::from));
         let histograms = phases.total(&gathered);
         let ran = outcome.as_ref();
-        let said = ran.map_or(&[][..], |o| &o.detail.phases);
+        let logged = ran.map_or(&[][..], |o| &o.detail.phases);
         let mode = ran.and_then(|o| o.detail.mode());
         let timeline = self.gather.end(&timeline::TimelineEnd {
             node: &config.node,
@@ -94,7 +94,7 @@ impl Watch {
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,
             last_ns,
-            phases: phases::starts(&gathered, said, mode.unwrap_or(settings.runs.mode)),
+            phases: phases::starts(&gathered, logged, mode.unwrap_or(settings.runs.mode)),
         });
         FinishedRun {
             node: &config.node,

@@ -332,6 +332,8 @@ fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     fn settings(folder: &Path) -> Settings {
@@ -353,6 +355,23 @@ mod tests {
 
     fn says(path: &Path) -> String {
         fs::read_to_string(path.join(::report::FILE)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_finished_run_and_a_page_of_other_origin_stay_without_force() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(&folder.path().join("r"));
+        drop(RunFolder::take(&mut s, false).expect("free"));
+        assert!(!s.folder().exists(), "a run that did not begin");
+        let place = RunFolder::take(&mut s, false).expect("free");
+        run(&s, ExitCode::Invalid, "first");
+        place.settle(ExitCode::Invalid).expect("settled");
+        for file in [SUMMARY, ::report::FILE] {
+            let error = RunFolder::take(&mut s, false).expect_err("taken");
+            assert_has(&error.to_string(), &[file, "--force"]);
+            assert_eq!(says(s.folder()), "first");
+            fs::remove_file(s.folder().join(file)).expect("removed");
+        }
     }
 
     #[test]

@@ -113,74 +113,17 @@ impl QuerySampleLibrary for WarmLibrary {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{Mutex, mpsc},
-        time::Duration,
-    };
-
-    use qdl::{config::DatasetConfig, model::ModelSpec};
-    use record::SystemRecord;
+    use std::sync::mpsc;
 
     use super::*;
-    use crate::dataset::Dataset;
-
-    /// Records for each warm-up whether it was the first, and its samples.
-    #[derive(Default)]
-    struct RecordingBackend(Mutex<Vec<(bool, Vec<u64>)>>);
-
-    impl RecordingBackend {
-        fn enter(&self, first: bool, samples: &[Sample]) {
-            assert!(samples.iter().all(|s| s.id == WARM_UP_ID));
-            let indices = samples.iter().map(|s| s.index).collect();
-            self.0.lock().expect("alive").push((first, indices));
-        }
-    }
-
-    impl Backend for RecordingBackend {
-        fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
-            self.enter(true, samples);
-            Ok(None)
-        }
-        fn warm_up_again(&self, samples: &[Sample], _idle: Duration) {
-            self.enter(false, samples);
-        }
-        fn issue(&self, _: &[Sample]) {}
-        fn name(&self) -> (String, Option<Duration>) {
-            (String::new(), None)
-        }
-        fn engines(&self) -> Vec<(String, record::EngineInfo)> {
-            Vec::new()
-        }
-        fn outstanding(&self) -> u64 {
-            0
-        }
-        fn completed(&self) -> u64 {
-            0
-        }
-        fn abort(&self, _: &str) {}
-        fn finish(&self) -> SystemRecord {
-            SystemRecord::default()
-        }
-    }
+    use crate::backend::recording::{RecordingBackend, random_qsl};
 
     #[test]
     fn every_phase_is_warmed_up_with_its_own_samples() {
-        let config = DatasetConfig::random(8, (64, 64));
-        let model = ModelSpec::opaque("m", 64, 8);
-        let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verdict = Verdict::default();
-        let qsl = Qsl::new(
-            dataset,
-            &model,
-            Some(4),
-            fabric::os::Near::default(),
-            None,
-            verdict.clone(),
-        )
-        .expect("memory");
         let (book, (notes, _)) = (Arc::new(RecordingBackend::default()), mpsc::channel());
         let library = WarmLibrary {
-            qsl: Arc::new(qsl),
+            qsl: random_qsl(8, 64, Some(4), &verdict),
             backend: book.clone(),
             verdict: verdict.clone(),
             notes,
@@ -192,9 +135,9 @@ mod tests {
             library.unload_samples(&phase);
         }
         let warmed = [(true, vec![0]), (false, vec![2]), (false, vec![0])];
-        assert_eq!(*book.0.lock().expect("alive"), warmed);
+        assert_eq!(*book.warm_ups.lock().expect("alive"), warmed);
         verdict.fail(ExitCode::Lost, "the run is over".to_owned());
         library.load_samples(&[0]);
-        assert_eq!(book.0.lock().expect("alive").len(), 3, "nobody is left");
+        assert_eq!(book.warm_ups.lock().expect("alive").len(), 3);
     }
 }

@@ -94,6 +94,7 @@ fn what_is_wrong_is_named() {
             "target_pqs=1",
             &["`target_pqs`", "server_target_qps"][..],
         ),
+        ("--set", "qps=1", &["did you mean server_target_qps or"]),
         ("--set", "zz=1", &["min_query_count"]),
         (
             "--set",

@@ -149,8 +149,8 @@ impl TestFolder {
 
     /// Writes the configuration `frontend.yaml`; `body` has at least model and data set.
     pub fn frontend_of(&self, controls: &[u16], body: &str) -> PathBuf {
-        let nobody = controls.is_empty().then_some(&1);
-        let controls = controls.iter().chain(nobody);
+        let placeholder = controls.is_empty().then_some(&1);
+        let controls = controls.iter().chain(placeholder);
         let controls: String = controls
             .map(|port| format!("  - control: 127.0.0.1:{port}\n"))
             .collect();

@@ -266,6 +266,43 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
 }
 
 #[test]
+fn loadgen_gets_an_answer_of_no_two_tokens_unchanged_and_after_a_first_token() {
+    let completers = of_tokens(Scenario::Server, None);
+    let mut c = completers.make(0);
+    let one = bytes(&[9]);
+    take(
+        &mut c,
+        &[],
+        &[answer(64, &[], true), answer(128, &one, true)],
+    );
+    assert_eq!(
+        told(),
+        [
+            ("first", 64, vec![], 0),
+            ("first", 128, one.clone(), 0),
+            ("all", 64, vec![], 0),
+            ("all", 128, one, 1)
+        ]
+    );
+    let tokens = completers.tokens.as_ref().expect("tokens");
+    assert_eq!(tokens.findings().too_short, 2);
+}
+
+#[test]
+fn loadgen_gets_no_second_first_token_where_answers_are_verified() {
+    let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
+    verifier.loaded(64, &bytes(&[7, 8]));
+    verifier.issued(64);
+    let completers = of_tokens(Scenario::Server, Some(verifier.clone()));
+    let mut c = completers.make(0);
+    let two = bytes(&[7, 8]);
+    let first = part(64, 0, &two[..4], true);
+    take(&mut c, &[first, first], &[answer(64, &two, true)]);
+    assert_eq!(told().len(), 2, "one first token and one answer");
+    assert_eq!(verifier.findings().counts.duplicates, 2);
+}
+
+#[test]
 fn nothing_is_allocated_for_parts_and_answers_once_there_is_room() {
     let completers = of_tokens(Scenario::Server, None);
     let mut c = completers.make(0);

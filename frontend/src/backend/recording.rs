@@ -1,0 +1,93 @@
+//! A backend for tests that records its calls, and a library of random samples.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use fabric::os::Near;
+use qdl::{
+    config::DatasetConfig,
+    dispatch::{Sample, WARM_UP_ID},
+    model::ModelSpec,
+};
+use record::{EngineInfo, SystemRecord};
+
+use super::Backend;
+use crate::{
+    dataset::Dataset,
+    loadgen::{exit::Verdict, qsl::Qsl},
+};
+
+#[derive(Default)]
+pub struct RecordingBackend {
+    /// Issued samples.
+    pub samples: Mutex<Vec<Sample>>,
+    /// Number of calls to `issue` and `name`.
+    pub calls: AtomicU64,
+    /// For each warm-up: whether it was the first, and the indices of its samples.
+    pub warm_ups: Mutex<Vec<(bool, Vec<u64>)>>,
+}
+
+impl RecordingBackend {
+    fn add_warm_up(&self, first: bool, samples: &[Sample]) {
+        assert!(samples.iter().all(|s| s.id == WARM_UP_ID));
+        let indices = samples.iter().map(|s| s.index).collect();
+        self.warm_ups.lock().expect("alive").push((first, indices));
+    }
+}
+
+impl Backend for RecordingBackend {
+    fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
+        self.add_warm_up(true, samples);
+        Ok(None)
+    }
+    fn warm_up_again(&self, samples: &[Sample], _idle: Duration) {
+        self.add_warm_up(false, samples);
+    }
+    fn issue(&self, samples: &[Sample]) {
+        self.calls.fetch_add(1, Relaxed);
+        self.samples.lock().expect("alive").extend(samples);
+    }
+    fn name(&self) -> (String, Option<Duration>) {
+        let n = self.calls.fetch_add(1, Relaxed);
+        (format!("Network SUT {n}"), Some(Duration::from_micros(n)))
+    }
+    fn engines(&self) -> Vec<(String, EngineInfo)> {
+        Vec::new()
+    }
+    fn outstanding(&self) -> u64 {
+        0
+    }
+    fn completed(&self) -> u64 {
+        0
+    }
+    fn abort(&self, _: &str) {}
+    fn finish(&self) -> SystemRecord {
+        SystemRecord::default()
+    }
+}
+
+/// Creates a library of `count` random samples of `bytes` bytes; LoadGen loads `loaded` at a time.
+pub fn random_qsl(
+    count: usize,
+    bytes: usize,
+    loaded: Option<usize>,
+    verdict: &Verdict,
+) -> Arc<Qsl> {
+    let config = DatasetConfig::random(count, (bytes, bytes));
+    let model = ModelSpec::opaque("m", bytes, 8);
+    let dataset = Dataset::open(&config, &model, None).expect("sound");
+    let qsl = Qsl::new(
+        dataset,
+        &model,
+        loaded,
+        Near::default(),
+        None,
+        verdict.clone(),
+    );
+    Arc::new(qsl.expect("memory"))
+}
