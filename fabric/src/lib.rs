@@ -118,8 +118,7 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 use crate::wire::Stream;
 
 pub use counts::{FabricCounts, PathReading};
-pub use grants::GrantError;
-pub use grants::Grants;
+pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use nic::OpenError;
 pub use probe::probe;

@@ -89,7 +89,7 @@ impl IbConnection {
             .map_err(|e| OpenError::Setting {
                 nic: device.name().to_owned(),
                 key: "receive_depth",
-                problem: e.to_string(),
+                problem: format!("posting {receives} receives: {e}"),
             })?;
         Ok(IbConnection {
             qp,

@@ -48,8 +48,7 @@ mod rx;
 mod shared;
 mod tx;
 
-pub use crate::wire::IbEnd;
-pub use crate::wire::IbRegion;
+pub use crate::wire::{IbEnd, IbRegion};
 pub use cfgs::{IbCfgs, IbWishes, OWN_RECEIVES, Traffic};
 pub use connection::IbConnection;
 pub use device::{IbDevice, IbDeviceCfgs};

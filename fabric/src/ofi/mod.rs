@@ -45,8 +45,7 @@ mod shared;
 mod shuffle;
 mod tx;
 
-pub use crate::wire::OfiRegion;
-pub use crate::wire::{OfiEnd, OfiForm};
+pub use crate::wire::{OfiEnd, OfiForm, OfiRegion};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
 pub use device::{OfiDevice, OfiDeviceCfgs};

@@ -40,7 +40,7 @@ pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
     }
 }
 
-/// A write of a whole slot from the first source.
+/// A write of `len` bytes at `offset` of the first source to the slot's first bytes.
 pub fn post(offset: usize, len: u32, imm: Imm) -> Post {
     Post {
         source: SourceId(0),

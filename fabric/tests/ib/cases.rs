@@ -164,6 +164,61 @@ fn carry(from: &mut Link, to: &mut Link, len: u32, imms: &[Imm]) -> Vec<Imm> {
     arrived
 }
 
+/// Whether this half's descriptor becomes readable within `ms` milliseconds.
+fn wakes(link: &Link, ms: i32) -> bool {
+    let mut fd = libc::pollfd {
+        fd: link.rx.fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: `fd` is one live structure; `link` keeps its descriptor open.
+    unsafe { libc::poll(&raw mut fd, 1, ms) == 1 }
+}
+
+pub fn an_unsolicited_write_wakes_no_sleeper() {
+    let _alone = alone();
+    let mut pair = Pair::open(|_| {});
+    pair.wishes[0].solicited = false;
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
+    // The receiver believes that the sender marks its bursts, and sleeps until a solicited write.
+    let (mut end, peer) = (ha.end(), hb.end());
+    end.solicited = true;
+    let mut b = hb.connect(&end).expect("connected");
+    let mut a = ha.connect(&peer).expect("connected");
+    let imm = Imm::new(0, e[1].window.grants().open(0).expect("closed"));
+    assert_eq!(b.rx.arm(), Armed::Sleep);
+    a.tx.post(&post(0, 8, imm)).expect("room");
+    a.tx.flush().expect("alive");
+    assert!(!wakes(&b, 100), "an unsolicited write wakes the sleeper");
+    // The goodbye is always solicited.
+    a.tx.finish();
+    assert!(wakes(&b, 5000), "the solicited write wakes no sleeper");
+    assert!(matches!(next(&mut b), Event::Arrived { len: 8, .. }));
+}
+
+pub fn the_automatic_gid_is_the_ipv4_address() {
+    let _alone = alone();
+    let gid = Pair::open(|_| {})
+        .prepare(0, &endpoint(4, 64, 8), 4)
+        .end()
+        .gid;
+    assert!(gid.to_ipv4_mapped().is_some(), "{gid}");
+}
+
+pub fn more_inline_bytes_than_the_device_takes_are_refused() {
+    let _alone = alone();
+    let pair = Pair::open(|wishes| wishes.inline_bytes = 1 << 20);
+    let limits = pair.resources[0].device().limits().clone();
+    let cfgs = IbCfgs::resolve(&pair.wishes[0], &limits, 4).expect("within limits");
+    let refused = IbConnection::prepare(&pair.resources[0], endpoint(4, 64, 8), &cfgs);
+    let text = refused.expect_err("a megabyte inline").to_string();
+    assert!(
+        text.contains("1048576 inline bytes") && text.contains(&*pair.wishes[0].device),
+        "{text}"
+    );
+}
+
 pub fn eight_thousand_slots_are_used_again_and_again() {
     const SLOTS: usize = 8192;
     const ROUNDS: usize = 10;
@@ -429,6 +484,9 @@ macro_rules! common_cases {
             one_work_request_carries_a_sample_and_few_are_signaled
             two_work_requests_carry_a_split_sample
             one_event_stands_for_a_burst
+            an_unsolicited_write_wakes_no_sleeper
+            the_automatic_gid_is_the_ipv4_address
+            more_inline_bytes_than_the_device_takes_are_refused
             eight_thousand_slots_are_used_again_and_again
             a_wrong_rkey_is_reported_at_both_ends
             a_peer_that_announces_too_little_is_refused

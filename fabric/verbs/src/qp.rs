@@ -366,6 +366,7 @@ impl<S> fmt::Debug for Qp<S> {
 mod tests {
     use super::*;
     use crate::port::PortState;
+    use crate::{CompChannel, stub};
 
     fn port(is_ethernet: bool, grh_required: bool) -> PortAttr {
         PortAttr {
@@ -399,6 +400,30 @@ mod tests {
             timeout: 14,
             retry_count: 6,
             rnr_retry: 6,
+        }
+    }
+
+    #[test]
+    fn objects_of_another_device_are_refused_with_both_names() {
+        let verbs = stub::verbs();
+        let [one, two] = ["stub0", "stub1"].map(|name| verbs.open(name).expect("a stub device"));
+        let channels = [&one, &two].map(|context| CompChannel::create(context).expect("a channel"));
+        let queue = |context, channel| Cq::create(context, 16, channel, 0, 0);
+        let own = queue(&one, &channels[0]).expect("a queue");
+        let foreign = queue(&two, &channels[1]).expect("a queue");
+        let pd = Pd::alloc(&one).expect("a domain");
+        let caps = QpCaps {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_inline_data: 0,
+        };
+        for error in [
+            queue(&one, &channels[1]).err(),
+            Qp::create(&pd, &foreign, &own, caps, 1).err(),
+            Qp::create(&pd, &own, &foreign, caps, 1).err(),
+        ] {
+            let text = error.expect("refused").to_string();
+            assert!(text.contains("stub0") && text.contains("stub1"), "{text}");
         }
     }
 

@@ -428,18 +428,39 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, _: c_int) -> c_int {
+/// The attributes that the specification requires for each state change of a reliable connection.
+fn required(from: u32, to: u32) -> Option<u32> {
+    match (from, to) {
+        (_, IBV_QPS_ERR) => Some(0),
+        (IBV_QPS_RESET, IBV_QPS_INIT) => {
+            Some(IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+        }
+        (IBV_QPS_INIT, IBV_QPS_RTR) => Some(
+            IBV_QP_AV
+                | IBV_QP_PATH_MTU
+                | IBV_QP_DEST_QPN
+                | IBV_QP_RQ_PSN
+                | IBV_QP_MAX_DEST_RD_ATOMIC
+                | IBV_QP_MIN_RNR_TIMER,
+        ),
+        (IBV_QPS_RTR, IBV_QPS_RTS) => Some(
+            IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_SQ_PSN
+                | IBV_QP_MAX_QP_RD_ATOMIC,
+        ),
+        _ => None,
+    }
+}
+
+unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's contract.
     let (number, attr) = unsafe { ((*qp).qp_num, &*attr) };
     fabric::with(|fabric| {
         let qp = &mut fabric.qps[number];
-        let from = match attr.qp_state {
-            IBV_QPS_ERR => qp.state,
-            IBV_QPS_RTS => IBV_QPS_RTR,
-            IBV_QPS_RTR => IBV_QPS_INIT,
-            _ => IBV_QPS_RESET,
-        };
-        if qp.state != from {
+        let needed = required(qp.state, attr.qp_state).map(|needed| needed | IBV_QP_STATE);
+        if needed != Some(mask as u32) {
             return libc::EINVAL;
         }
         qp.state = attr.qp_state;
