@@ -1,4 +1,4 @@
-//! Pins threads to CPUs, and measures CPU time.
+//! Pins threads to CPUs.
 
 use std::io;
 

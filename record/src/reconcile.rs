@@ -69,10 +69,10 @@ fn compare_tokens(run: &RunRecord, all: &mut Comparison) {
     }
     // After a lost connection or a refusal, parts of an answer arrive a second time.
     if (l.lost_connections, l.emptied, l.refused) == (0, 0, [0; 3]) {
-        let said = "parts that the answers say they had before their last";
+        let reported = "parts that the answers say they had before their last";
         all.same(
             ("parts handed over", t.parts_taken),
-            (said, t.parts_before_last),
+            (reported, t.parts_before_last),
         );
     }
 }

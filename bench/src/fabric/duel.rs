@@ -63,41 +63,48 @@ impl Sides {
         ))
     }
 
-    /// Runs one round. The server of plain sockets and of the fabric contract runs on `cpu`.
-    fn round(&mut self, deadline: Deadline, meter: &mut Meter, cpu: usize) -> Result<()> {
+    /// Runs one round with client and server on a CPU each. Returns the round's duration in ns.
+    fn round(&mut self, deadline: Deadline, meter: &mut Meter, cpus: [usize; 2]) -> Result<u64> {
         match self {
             Sides::Plain(near, far) => {
                 let near = || near.round(deadline, meter);
-                serve_during(cpu, |stop| far.serve(stop), near)
+                serve_during(cpus, |stop| far.serve(stop), near)
             }
             Sides::Fabric(near, far) => {
                 let near = || near.round(deadline, meter);
-                serve_during(cpu, |stop| far.serve(stop), near)
+                serve_during(cpus, |stop| far.serve(stop), near)
             }
-            Sides::Qdl(library) => library.round(deadline, meter),
+            Sides::Qdl(library) => timed(|| library.round(deadline, meter)),
         }
     }
 }
 
-/// Runs the client `near` here, and the server `far` on a thread on `cpu` until `near` returns.
+/// Runs `work` and returns its duration in ns.
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<u64> {
+    let begin = now_ns();
+    work().map(|()| now_ns() - begin)
+}
+
+/// Runs the client `near` here, and the server `far` on a thread until `near` returns. Returns the
+/// client's duration in ns, without the start and the end of the server's thread.
 fn serve_during(
-    cpu: usize,
+    cpus: [usize; 2],
     far: impl FnOnce(&AtomicBool) -> Result<()> + Send,
     near: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+) -> Result<u64> {
     let stop = AtomicBool::new(false);
+    // The server's thread inherits its CPU: on the client's it would wait for a spinning client.
+    machine::pin(cpus[1])?;
     thread::scope(|scope| {
-        let far = scope.spawn(|| {
-            machine::pin(cpu)?;
-            far(&stop)
-        });
-        let asked = near();
+        let far = scope.spawn(|| far(&stop));
+        let pinned = machine::pin(cpus[0]).map_err(Into::into);
+        let client = pinned.and_then(|()| timed(near));
         stop.store(true, Ordering::Relaxed);
-        let served = far.join();
+        let server = far.join();
         // If client and server failed, the server's error is the cause.
-        served
+        server
             .map_err(|_| anyhow!("the answering thread panicked"))?
-            .and(asked)
+            .and(client)
     })
 }
 
@@ -163,7 +170,7 @@ fn run_set(
             // Rotate the order, so that no contender always runs after the same one.
             let i = (i + alternation) % sides.len();
             let ms = if alternation == 0 { 10 } else { args.round_ms };
-            let round = run_round(&mut sides[i], shape, cpus[1], ms, args.samples)?;
+            let round = run_round(&mut sides[i], shape, cpus, ms, args.samples)?;
             if alternation > 0 {
                 rounds[i].1.push(round);
             }
@@ -184,16 +191,15 @@ fn run_set(
 fn run_round(
     sides: &mut Sides,
     shape: Shape,
-    cpu: usize,
+    cpus: [usize; 2],
     ms: u64,
     samples: Option<u64>,
 ) -> Result<Round> {
     let mut meter = Meter::new(shape.in_flight);
-    let (before, begin) = (process_cpu_us(), now_ns());
+    let before = process_cpu_us();
     let by_time = || Deadline::after_ms(ms);
     let deadline = samples.map_or_else(by_time, Deadline::after_samples);
-    sides.round(deadline, &mut meter, cpu)?;
-    let took = now_ns() - begin;
+    let took = sides.round(deadline, &mut meter, cpus)?;
     ensure!(meter.answered > 0, "nothing was answered");
     Ok(Round {
         per_s: meter.answered as f64 * 1e9 / took as f64,

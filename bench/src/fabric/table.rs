@@ -88,7 +88,8 @@ pub fn print_targets(rows: &[Value]) {
         if per_s == 0.0 {
             continue;
         }
-        let (wanted, met) = match (number("request") as u32, number("in_flight") as u32) {
+        let [request, in_flight] = ["request", "in_flight"].map(|key| number(key) as u32);
+        let (wanted, met) = match (request, in_flight) {
             (150_528, 16..) => ("at least 0.9 of plain sockets", ratio >= 0.9),
             (64, 1) => (
                 "at least 0.9 of plain sockets, p50 at most 1.2 times theirs",
@@ -102,11 +103,9 @@ pub fn print_targets(rows: &[Value]) {
             _ => continue,
         };
         println!(
-            "{} {:>6} B, {:>3} in flight, {} connections: {per_s:.0}/s, ratio {ratio:.2}, \
+            "{} {request:>6} B, {in_flight:>3} in flight, {} connections: {per_s:.0}/s, ratio {ratio:.2}, \
              p50 ratio {p50_ratio:.2} ({wanted})",
             if met { "met  " } else { "SHORT" },
-            row["request"],
-            row["in_flight"],
             row["connections"],
         );
     }

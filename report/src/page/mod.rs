@@ -162,8 +162,9 @@ fn programs(run: &RunFolder) -> String {
     if !places.is_empty() {
         html.push_str(&format!("<h3>NUMA nodes</h3>{}", list(&places)));
     }
-    if let Some(manifest) = &run.manifest {
-        let command = escape(&manifest.command.join(" "));
+    let command = run.manifest.as_ref().map(|manifest| &manifest.command);
+    if let Some(words) = command.filter(|words| !words.is_empty()) {
+        let command = escape(&words.join(" "));
         html.push_str(&format!("<h3>Command</h3><p><code>{command}</code></p>"));
     }
     format!("<div class=\"box\">{html}</div>")

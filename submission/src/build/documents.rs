@@ -129,7 +129,8 @@ fn used_nics(node: &Node, yaml: &str) -> BTreeSet<String> {
     let entries = config.get("nics").and_then(Value::as_array).cloned();
     let mut used = BTreeSet::new();
     for entry in entries.unwrap_or_default() {
-        let of = |key: &str| entry.get(key).and_then(Value::as_str);
+        let text = |key: &str| entry.get(key).and_then(Value::as_str);
+        let of = |key: &str| text(key).filter(|value| !value.is_empty());
         // Forms: 10.0.0.1, 10.0.0.1:7410, [fd00::1]:7410
         let address = of("address").or(of("listen")).unwrap_or_default();
         let address = match address.strip_prefix('[').and_then(|a| a.split_once(']')) {

@@ -38,13 +38,13 @@ pub struct SubmissionRule {
 /// Open` leaves it to the Network division alone.
 macro_rules! rules {
     ($($name:ident $id:literal $says:literal $(not $($division:ident)+)?;)*) => {
-        use $crate::rules::SubmissionRule as Declared;
-        $(#[doc = $says] pub const $name: &Declared = &Declared {
+        use $crate::rules::SubmissionRule as Rule;
+        $(#[doc = $says] pub const $name: &Rule = &Rule {
             id: $id,
             not_in: &[$($($crate::layout::Division::$division),+)?],
         };)*
         /// All rules of this list.
-        pub const ALL: &[&Declared] = &[$($name),*];
+        pub const ALL: &[&Rule] = &[$($name),*];
     };
 }
 pub(crate) use rules;

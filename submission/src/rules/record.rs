@@ -51,13 +51,13 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
                 Role::Frontend => "the frontend",
                 Role::Accelerator => &node.node,
             };
-            let (rule, what) = match (&node.commit, node.dirty) {
-                (None, _) => (RECORD_BUILD, "does not say its commit"),
-                (Some(_), Some(true)) => (RECORD_CLEAN, "was built from changed sources"),
-                (Some(_), None) => (RECORD_CLEAN, "does not say that its sources were unchanged"),
-                (Some(_), Some(false)) => (RECORD_CLEAN, ""),
+            let fault = match (&node.commit, node.dirty) {
+                (None, _) => Some((RECORD_BUILD, "does not say its commit")),
+                (_, Some(true)) => Some((RECORD_CLEAN, "was built from changed sources")),
+                (_, None) => Some((RECORD_CLEAN, "does not say that its sources were unchanged")),
+                (_, Some(false)) => None,
             };
-            if !what.is_empty() {
+            if let Some((rule, what)) = fault {
                 one.say(rule, format!("{name} {what}"));
             }
             if let Some(commit) = &node.commit {

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: measures what the library costs, compared with a baseline.
 //!
-//! Each measurement is a release build of a program, prints a table, and writes its rows to
-//! `target/bench/NAME.json`.
+//! Each measurement is a release build of a program, prints a table (`ofi` and `verbs`: JSON), and
+//! writes its rows to `target/bench/NAME.json`.
 
 mod defaults;
 mod failover;

@@ -47,7 +47,7 @@ const FIGURES: [&str; 8] = [
 ];
 
 struct DemoRun {
-    /// Whether LoadGen found the run valid.
+    /// Whether the frontend's exit code says that LoadGen found the run valid.
     valid: bool,
     summary: Value,
     folder: PathBuf,
@@ -109,7 +109,9 @@ pub fn run(root: &Path) -> Result<i32> {
         "runs": [wire.figures(), server.figures(), offline.figures()],
     });
     write_json(&root.join(FOLDER).join("summary.json"), &summary)?;
-    let runs = [("server", server.valid), ("offline", offline.valid)];
+    let is_valid = |run: &DemoRun| run.valid && run.summary["valid"] == json!(true);
+    let runs = [("server", &server), ("offline", &offline)];
+    let runs = runs.map(|(name, run)| (name, is_valid(run)));
     let faults = faults(&summary, difference, &runs);
     close(
         &summary,

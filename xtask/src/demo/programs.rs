@@ -33,6 +33,8 @@ fn announce(root: &Path, command: &Command) {
 pub fn build(root: &Path, profile: &str) -> Result<PathBuf> {
     let mut command = cargo(root);
     command.args(["build", "--profile", profile, "--locked"]);
+    // A configuration of cargo may name another folder.
+    command.arg("--target-dir").arg(target(root));
     for package in ["frontend", "accelerator", "qdl-cli"] {
         command.args(["--package", package]);
     }

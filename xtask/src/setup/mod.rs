@@ -15,7 +15,7 @@ mod python;
 use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
@@ -23,6 +23,9 @@ use sha2::{Digest, Sha256};
 pub use llm::script;
 pub use loadgen::interpreter;
 pub use python::{download, unpack_wheels};
+
+/// Maximum time to wait for another setup of the same checkout.
+const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
 /// Models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -91,11 +94,22 @@ fn step(name: &str, work: impl FnOnce() -> Result<Option<String>>) -> Result<()>
 /// other's files.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        println!("setup: another setup of this checkout is running; waiting for it");
+    let until = Instant::now() + OTHER_SETUP;
+    let mut waits = false;
+    while let Err(error) = file.try_lock() {
+        let path = path.display();
+        if let TryLockError::Error(error) = error {
+            return Err(error).with_context(|| format!("lock {path}"));
+        }
+        ensure!(
+            Instant::now() < until,
+            "another setup has held {path} for too long"
+        );
+        if !std::mem::replace(&mut waits, true) {
+            println!("setup: another setup of this checkout is running; waiting for it");
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
-    let locked = file.lock();
-    locked.with_context(|| format!("lock {}", path.display()))?;
     Ok(file)
 }
 

@@ -81,7 +81,8 @@ mod tests {
         let harness = "running 2 tests\ntest a ... ok\n9 passed, 9 failed\n\
                        test result: ok. 2 passed; 0 failed; 0 ignored; finished in 0.00s\n\
                        error: 1 target failed\n\
-                       test result: \u{1b}[31mFAILED\u{1b}[0m. 0 passed; 1 failed; 3 ignored\n";
+                       test result: \u{1b}[31mFAILED\u{1b}[0m. 0 passed; 1 failed; 3 ignored; \
+                       0 measured; 4 filtered out; finished in 0.00s\n";
         for (output, passed, failed, skipped, flaky) in [
             (
                 "Summary [0.1s] 14 tests run: 14 passed, 2 skipped",

@@ -270,7 +270,7 @@ fn the_page_and_the_code_name_the_same_rules() {
     let groups: BTreeSet<&str> = all.iter().filter_map(|id| id.split('.').next()).collect();
     let odd = |word: &&str| {
         let (group, rest) = word.split_once('.').unwrap_or_default();
-        let plain = |c: char| c.is_ascii_lowercase() || c == '-';
+        let plain = |c: char| c.is_ascii_lowercase() || "-.".contains(c);
         groups.contains(group)
             && !rest.is_empty()
             && rest.chars().all(plain)
