@@ -352,6 +352,9 @@ fn a_refused_request_leaves_the_session_as_it_was() {
     }
     ask(Some(vec![connection(0, 3)])).expect("opened again");
     ask(None).expect("ready after a refused start");
+    let more = (1..=1024).map(|number| connection(number, 1)).collect();
+    let text = ask(Some(more)).expect_err("too many");
+    assert_has(&text, &["(budget)", "1025 connections", "at most 1024"]);
 }
 
 /// The last frame that a core sends.
