@@ -61,14 +61,15 @@ fn each_kind_of_allocation_counts_once_and_for_its_thread() {
     assert!(of_process() >= all + 10 && of_thread() < own + 10);
 }
 
-/// Two peers with this many rails each, and a connection over each rail to each of eight targets.
+/// Two peers with this many rails each, and a connection over each rail to each of eight targets,
+/// which have one own rail each: samples also cross the peer's node.
 fn arbiter(policy: RailPolicy, rails: usize) -> RailArbiter {
     let all: Vec<_> = (0..rails).map(|r| RailId(r as u8)).collect();
     let peer = PeerCfgs {
         policy,
         health: HealthConfig::default(),
         rails,
-        targets: vec![all; 8],
+        targets: (0..8).map(|t| vec![all[t % rails]]).collect(),
     };
     let connection = |i: usize| ConnectionRail {
         peer: i / (8 * rails),

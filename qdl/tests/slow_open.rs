@@ -118,6 +118,8 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
     front.wait_done();
     // Both ends of two connections.
     wait_for_queue_pairs(4);
-    front.check();
+    let notes = front.book.notes.lock().expect("alive").join("\n");
+    assert!(!notes.contains("acc-a/0"), "{notes}");
+    assert_eq!(front.check(), 0, "nothing went again");
     wait_for_queue_pairs(0);
 }

@@ -153,6 +153,8 @@ where
 enum Scalar {
     Bool(bool),
     Int(i64),
+    /// LoadGen's seeds have 64 bits; as an `f64` they would be other seeds.
+    Seed(u64),
     Float(f64),
     Text(String),
 }
@@ -165,6 +167,7 @@ pub(super) fn scalars<'de, D: Deserializer<'de>>(
         let value = match value {
             Scalar::Bool(value) => value.to_string(),
             Scalar::Int(value) => value.to_string(),
+            Scalar::Seed(value) => value.to_string(),
             Scalar::Float(value) => value.to_string(),
             Scalar::Text(value) => value,
         };

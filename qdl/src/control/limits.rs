@@ -38,7 +38,7 @@ pub(crate) const MAX_DIMENSIONS: usize = 16;
 pub(crate) const MAX_SAMPLE: usize = 1 << 30;
 
 /// Limit of a value.
-enum Limit {
+pub(super) enum Limit {
     /// Elements of a list.
     List(RangeInclusive<usize>),
     /// Bytes of a text without control characters.
@@ -54,7 +54,7 @@ enum Limit {
 use Limit::{Free, Hash, List, Text, Words};
 
 /// Limits by message and field. An element of a list has the list's name.
-const LIMITS: [(&str, Limit); 35] = [
+pub(super) const LIMITS: [(&str, Limit); 35] = [
     ("hello.node", Words(1..=MAX_NODE)),
     ("model.spec.name", Words(1..=MAX_NAME)),
     ("model.spec.inputs", List(1..=MAX_INPUTS)),
@@ -102,10 +102,14 @@ const LIMITS: [(&str, Limit); 35] = [
 /// Most elements of any other list, and most bytes of any other text, without control characters.
 const OTHERS: usize = MAX_NAME;
 
-/// Fields whose numbers are counts.
-const COUNTS: [&str; 5] = [
+/// Fields whose numbers are counts, a part of a field before the field.
+pub(super) const COUNTS: [&str; 9] = [
     "drained.counters",
     "drained.gpus",
+    "drained.used.threads",
+    "drained.used.nics",
+    "drained.used.engine.decompressed",
+    "drained.used.engine",
     "drained.used",
     "heartbeat.counters",
     "model.engine.at_once",
@@ -178,6 +182,10 @@ fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(
         None if value.is_array() => (kind, &List(0..=OTHERS)),
         None => (kind, &Words(0..=OTHERS)),
     };
+    let outside = |path: &str, problem: String| match known {
+        Some(_) => (field, problem),
+        None => (kind, format!("{}: {problem}", &path[kind.len() + 1..])),
+    };
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
@@ -195,7 +203,7 @@ fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(
             {
                 let n = items.len();
                 let problem = format!("{n}, must be {} to {}", may.start(), may.end());
-                return Err((field, problem));
+                return Err(outside(path, problem));
             }
             items
                 .iter()
@@ -208,10 +216,7 @@ fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(
                 Hash(digits) => check_hash(text, *digits),
                 List(_) | Free => Ok(()),
             };
-            checked.map_err(|problem| match known {
-                Some(_) => (field, problem),
-                None => (kind, format!("{}: {problem}", &path[kind.len() + 1..])),
-            })
+            checked.map_err(|problem| outside(path, problem))
         }
         Value::Number(n) if n.as_u64().is_some_and(|n| n > MAX_COUNT) => {
             let counted = COUNTS.iter().find(|counts| path.starts_with(**counts));

@@ -66,17 +66,25 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Opens so many connections to the accelerator at `address`, and starts.
-    pub fn join(address: &impl ToString, model: &ModelSpec, connections: u16) -> Self {
+    /// Begins a session with the accelerator at `address`, without connections.
+    ///
+    /// # Errors
+    /// The handshake failed.
+    pub fn begin(address: &impl ToString, model: &ModelSpec) -> Result<Self, ControlError> {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
         let session = ClientSession::connect(address.to_string(), local(model));
-        let session = runtime.block_on(session);
-        let mut peer = Peer {
+        let session = runtime.block_on(session)?;
+        Ok(Peer {
             runtime,
-            session: session.expect("taken"),
+            session,
             data: Vec::new(),
-        };
+        })
+    }
+
+    /// Opens so many connections to the accelerator at `address`, and starts.
+    pub fn join(address: &impl ToString, model: &ModelSpec, connections: u16) -> Self {
+        let mut peer = Peer::begin(address, model).expect("taken");
         let tcp = |c| request(c, 8, model, RequestTransport::Tcp {});
         let asked = peer
             .session

@@ -69,11 +69,14 @@ fn settings_are_text_and_paths_keep_their_folder() {
     let c = frontend(&format!(
         "{FRONTEND}{REST}loadgen:\n  scenario: single_stream\n  user_conf: u.conf\n  \
          audit_config: /etc/a\n  output_dir: results\n  model: other\n  settings: {{a: 1, b: 0.5, \
-         c: true, d: text, e: \"1\"}}\n"
+         c: true, d: text, e: \"1\", f: 10688027786191513374}}\n"
     ))
     .unwrap();
     let settings: Vec<_> = c.loadgen.settings.values().collect();
-    assert_eq!(settings, ["1", "0.5", "true", "text", "1"]);
+    assert_eq!(
+        settings,
+        ["1", "0.5", "true", "text", "1", "10688027786191513374"]
+    );
     assert_eq!(c.loadgen_model(), "other");
     assert_eq!(c.loadgen.scenario, Some(Scenario::SingleStream));
     assert_eq!(

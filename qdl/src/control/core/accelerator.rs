@@ -394,11 +394,11 @@ impl Accelerator {
             if connection.pending.contains(&epoch) {
                 continue;
             }
-            let said: Vec<_> = connection
+            let held: Vec<_> = connection
                 .held
                 .extract_if(.., |(e, _)| *e == epoch)
                 .collect();
-            for (epoch, cause) in said {
+            for (epoch, cause) in held {
                 self.pass_on(number, epoch, cause);
             }
         }

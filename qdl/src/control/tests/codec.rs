@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::control::{
     frame::{Codec, FrameError, MAX_FRAME},
+    limits::Limit,
     message::{MAX_TEXT, Message, clip},
 };
 use crate::wire::{Description, MAX_DESCRIPTION};
 
 /// Frames of every type, with and without the fields that may be absent.
-const FRAMES: [&str; 29] = [
+const FRAMES: [&str; 33] = [
     r#"{"type": "hello", "version": 8, "role": "frontend", "node": "fe-1", "auth": "token",
         "nonce": "1111111111111111111111111111111111111111111111111111111111111111",
         "heartbeat_ms": 500}"#,
@@ -34,11 +35,25 @@ const FRAMES: [&str; 29] = [
                   "boot": "0123456789abcdef0123456789abcdef", "version": "0.1.0",
                   "commit": "bea8f30", "dirty": true, "started": 7,
                   "links": [{"nic": 0, "name": "eth0", "layer": "ethernet"}]}}"#,
+    r#"{"type": "model",
+        "spec": {"name": "m", "inputs": [{"name": "i", "dtype": "u8", "shape": [64]}],
+                 "output": {"name": "o", "dtype": "u8", "shape": [8]},
+                 "other_outputs": [{"name": "p", "dtype": "i64", "shape": [4]}]},
+        "engine": {"name": "onnx", "tokens": false, "at_once": 64, "content": {
+            "kind": "file", "name": "m.onnx",
+            "sha256": "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}},
+        "facts": {"program":
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}}"#,
     r#"{"type": "open", "id": 1, "connections": [
         {"connection": 0, "nic": 1, "gpu_turn": 2, "epoch": 3, "slots": 8192,
          "request_stride": 64, "response_stride": 24, "transport": {"fabric": "tcp"}},
         {"connection": 1, "nic": 1, "gpu_turn": 0, "epoch": 1, "slots": 1,
          "request_stride": 1, "response_stride": 1, "transport": {"fabric": "tcp"}}]}"#,
+    r#"{"type": "open", "id": 1, "connections": [
+        {"connection": 0, "nic": 0, "gpu_turn": 0, "epoch": 1, "slots": 1,
+         "request_stride": 1, "response_stride": 1, "transport": {"fabric": "ofi", "end": {
+            "provider": "efa", "address": "00ff", "form": "data",
+            "slots": {"address": 0, "length": 1, "key": 0}}}}]}"#,
     r#"{"type": "opened", "id": 1, "connections": [
         {"connection": 0, "epoch": 3, "slots": 8192, "nic": 1, "gpu": 5,
          "key": "33333333333333333333333333333333",
@@ -46,6 +61,11 @@ const FRAMES: [&str; 29] = [
         {"connection": 1, "epoch": 1, "slots": 1, "nic": 0, "gpu": null,
          "key": "44444444444444444444444444444444",
          "transport": {"fabric": "tcp", "address": "10.0.0.1:7410"}}]}"#,
+    r#"{"type": "opened", "id": 1, "connections": [
+        {"connection": 0, "epoch": 1, "slots": 1, "nic": 0, "gpu": null,
+         "key": "44444444444444444444444444444444", "transport": {"fabric": "ofi", "end": {
+            "provider": "efa", "address": "00ff", "form": "data",
+            "slots": {"address": 0, "length": 1, "key": 0}}}}]}"#,
     r#"{"type": "start", "id": 2}"#,
     r#"{"type": "ready", "id": 2}"#,
     r#"{"type": "name", "id": 3}"#,
@@ -54,6 +74,13 @@ const FRAMES: [&str; 29] = [
     r#"{"type": "drained", "id": 4, "batches": {"9": 1},
         "counters": {"arrived": 9007199254740992, "responded": 1, "refused": 2,
                      "dropped_late": 3, "batches": 4, "copies": 5, "parts": 6}}"#,
+    r#"{"type": "drained", "id": 4, "batches": {},
+        "counters": {"arrived": 1, "responded": 1, "refused": 0, "dropped_late": 0,
+                     "batches": 1, "copies": 0, "parts": 0},
+        "gpus": [{"index": 1, "name": "H200", "batches": {"8": 2}}],
+        "used": {"clock_us": 7, "threads": [{"name": "nic", "threads": 1, "ran_us": 2}],
+                 "nics": {"sleeps": 3},
+                 "engine": {"max_batch": 8, "decompressed": {"samples": 9}}}}"#,
     r#"{"type": "describe", "id": 5}"#,
     r#"{"type": "described", "id": 5, "description": {"machine": "{}", "config": "a: 1\n"}}"#,
     r#"{"type": "side", "id": 6, "at": 0}"#,
@@ -261,6 +288,78 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
     assert!(matches!(e, FrameError::TooLong { .. }), "{e}");
 }
 
+/// The value at a path as [`limits::LIMITS`] writes it; of a list, that of its first element.
+fn value_at<'v>(frame: &'v mut Value, path: &str) -> Option<&'v mut Value> {
+    let (kind, fields) = path.split_once('.').expect("a message and a field");
+    let frame = Some(frame).filter(|f| f["type"] == kind)?;
+    fields.split('.').try_fold(frame, |at, name| match at {
+        Value::Array(items) => items.first_mut()?.get_mut(name),
+        fields => fields.get_mut(name),
+    })
+}
+
+/// A number of a value: itself, or a field of an object or of a list's first object.
+fn number_of(value: &mut Value) -> Option<&mut Value> {
+    match value {
+        Value::Array(items) => number_of(items.first_mut()?),
+        Value::Object(fields) => fields.values_mut().find(|v| v.is_number()),
+        number => Some(number),
+    }
+}
+
+/// A path that no message has would be a field without its limit.
+#[test]
+fn every_limit_is_that_of_a_field_and_refuses_one_more() {
+    let refuse = |path: &str, change: &dyn Fn(&mut Value) -> Option<String>| {
+        let mut read = FRAMES
+            .iter()
+            .map(|f| serde_json::from_str(f).expect("JSON"));
+        let (mut frame, words) = read
+            .find_map(|mut frame: Value| {
+                let words = value_at(&mut frame, path).and_then(change)?;
+                Some((frame, words))
+            })
+            .unwrap_or_else(|| panic!("{path}: no frame has it"));
+        let message: Message = serde_json::from_value(frame.take()).expect(path);
+        let (field, problem) = limits::check(&message).expect_err(path);
+        assert!(path.ends_with(field), "{path}: {field}");
+        assert!(problem.contains(&words), "{path}: {problem} lacks {words}");
+    };
+    for (path, limit) in &limits::LIMITS {
+        refuse(path, &|value| {
+            let (other, words) = match limit {
+                Limit::List(may) => {
+                    let item = |i: usize| match value[0].clone() {
+                        Value::Number(_) => 1.into(),
+                        mut item => {
+                            if let Some(number) = item.get_mut("connection") {
+                                *number = i.into();
+                            }
+                            item
+                        }
+                    };
+                    let n = may.end() + 1;
+                    ((0..n).map(item).collect(), format!("{n}, must be"))
+                }
+                Limit::Words(may) | Limit::Text(may) => {
+                    let n = may.end() + 1;
+                    ("x".repeat(n).into(), format!("{n} bytes"))
+                }
+                Limit::Hash(n) => ("A".repeat(*n).into(), format!("{n} hexadecimal")),
+                Limit::Free => ("\u{1b}".into(), "control character".to_owned()),
+            };
+            *value = other;
+            Some(words)
+        });
+    }
+    for path in limits::COUNTS {
+        refuse(path, &|value| {
+            *number_of(value)? = (limits::MAX_COUNT + 1).into();
+            Some("must be at most".to_owned())
+        });
+    }
+}
+
 /// A value outside its limits, in one of [`FRAMES`].
 #[test]
 fn a_field_outside_its_limits_is_refused_by_name() {
@@ -284,6 +383,7 @@ fn a_field_outside_its_limits_is_refused_by_name() {
         "provider": escape, "address": "", "form": "data", "slots": slots}});
     let cases = [
         ("hello", "/node", json!("two words"), "node: holds ' '"),
+        ("hello", "/nonce", json!("00"), "64 hexadecimal digits"),
         ("hello", "/heartbeat_ms", json!(0), "heartbeat_ms: 0"),
         ("model", "/spec/inputs", json!([]), "spec.inputs: 0, must"),
         ("model", "/spec/name", json!(escape), "control character"),

@@ -8,15 +8,15 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use super::super::{
-    error::{ClusterError, NicError},
-    ib_nic::IbNic,
-    ofi_nic::{OfiNic, dial},
-    settings,
-};
 use crate::{
     config::{Deadlines, NicConfig, NicFabric},
     control::{ConnectionGrant, GrantTransport, RequestTransport},
+    run::{
+        error::{ClusterError, NicError},
+        ib_nic::IbNic,
+        ofi_nic::{OfiNic, dial},
+        settings,
+    },
 };
 use fabric::{
     Endpoint, Link, OpenError, Region,

@@ -58,8 +58,8 @@ impl PeerState {
 
     /// Record of an accelerator, from its own totals.
     pub(crate) fn record(&self, connections: usize) -> AcceleratorRecord {
-        let said = self.drained;
-        let counters = said.unwrap_or_default();
+        let drained = self.drained;
+        let counters = drained.unwrap_or_default();
         let lost = self
             .outages
             .open_outage()
@@ -70,9 +70,9 @@ impl PeerState {
             content: self.engine.content.clone(),
             facts: Some(self.facts.clone()),
             connections,
-            samples: said.map(|c| c.responded),
-            arrived: said.map(|c| c.arrived),
-            parts: said.map(|c| c.parts),
+            samples: drained.map(|c| c.responded),
+            arrived: drained.map(|c| c.arrived),
+            parts: drained.map(|c| c.parts),
             refused: counters.refused,
             dropped_late: counters.dropped_late,
             copies: counters.copies,

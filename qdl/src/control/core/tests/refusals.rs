@@ -250,6 +250,35 @@ fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
     }
 }
 
+/// The version of a hello counts even if its fields are those of this version.
+#[test]
+fn a_first_frame_that_is_no_hello_of_this_version_is_refused() {
+    let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
+    carry(&mut f, &mut a, 0);
+    let mut hello = a.link_mut().poll_transmit(0).expect("a frame");
+    let Message::Hello { version, .. } = &mut hello else {
+        panic!("{hello:?}")
+    };
+    *version = VERSION + 1;
+    f.handle(hello, 0);
+    let cause = f.link().cause().cloned();
+    assert!(
+        matches!(cause, Some(ControlError::Version { theirs, .. }) if theirs == VERSION + 1),
+        "{cause:?}"
+    );
+    let versions = [VERSION, VERSION + 1].map(|version| version.to_string());
+    match last_word(&mut f) {
+        Some(Message::Error {
+            code: ErrorCode::Version,
+            text,
+        }) => assert_has(&text, &[&versions[0], &versions[1]]),
+        other => panic!("{other:?}"),
+    }
+    let mut a = accelerator(local("acc-1"));
+    a.handle(Message::Bye {}, 0);
+    assert_has(&error_text(&mut a), &["bye", "hello"]);
+}
+
 #[test]
 fn a_peer_that_closes_or_falls_silent_in_the_handshake_is_named_with_what_was_missing() {
     for (frames, missing) in ["hello", "answer", "model"].into_iter().enumerate() {
@@ -323,6 +352,9 @@ fn a_refused_request_leaves_the_session_as_it_was() {
     }
     ask(Some(vec![connection(0, 3)])).expect("opened again");
     ask(None).expect("ready after a refused start");
+    let more = (1..=1024).map(|number| connection(number, 1)).collect();
+    let text = ask(Some(more)).expect_err("too many");
+    assert_has(&text, &["(budget)", "1025 connections", "at most 1024"]);
 }
 
 /// The last frame that a core sends.
