@@ -72,7 +72,7 @@ pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     yaml(&document(path)?).map_err(Error::content(path))
 }
 
-/// Parses YAML. The error is the parser's first line.
+/// Parses YAML. An error is the first line of the parser's message.
 pub(crate) fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|e| {

@@ -71,10 +71,10 @@ pub struct SessionPlan {
     pub knobs: Vec<Knob>,
 }
 
-/// One search, with a set of changed keys.
+/// The result of one search for the highest rate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SearchResult {
-    /// The changed keys and their values.
+    /// Keys that differ from the configuration, with their values; empty in the first search.
     pub knobs: BTreeMap<String, String>,
     /// The tried rates.
     pub tallies: Vec<Tally>,

@@ -1,4 +1,4 @@
-//! The end of a run: stops all parts and collects their data.
+//! The end of a run: stops the backend and collects the data of the run.
 
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +35,8 @@ fn own_end(system: &mut SystemRecord, before: Vec<LossRecord>) {
 }
 
 impl Watch {
-    /// Stops all parts and collects their data.
+    /// Stops the backend and collects the data of the run: counts, latencies, throughput, accuracy
+    /// and timeline.
     pub(super) fn end<'a>(
         mut self,
         config: &'a FrontendConfig,

@@ -32,13 +32,16 @@ pub struct HealthConfig {
     /// Minimum interval between probes of a rail; default 50.
     #[garde(custom(within(1..=MAX_MS)))]
     pub probe_every_ms: u64,
-    /// Time for which a congested rail must be healthy to be back; default 100. Doubles each time.
+    /// Milliseconds that a congested rail must be healthy to be back in service; default 100.
+    /// Each further congestion of the rail doubles the time, up to `congested_hold_max_ms`.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_ms: u64,
     /// Maximum of the doubled `congested_hold_ms`; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_max_ms: u64,
-    /// Time that a lost rail must be healthy before it is back; default 1000. Doubles each time.
+    /// Milliseconds that a rail must be healthy after a loss to be back in service; default 1000.
+    /// Each further loss of the rail doubles the time, up to `failed_hold_max_ms`. After 8 hold
+    /// times in service, a rail starts again with this value.
     #[garde(custom(within(1..=MAX_MS)))]
     pub failed_hold_ms: u64,
     /// Maximum of the doubled `failed_hold_ms`; default 60,000.

@@ -227,7 +227,8 @@ pub struct IbKeys {
     pub gpudirect: bool,
     /// Marks a burst's last write solicited, so that a sleeping peer wakes once; default true.
     pub solicited: bool,
-    /// Split writes for adaptive routing.
+    /// Size above which a payload goes as two writes, so that the network may route the payload's
+    /// packets adaptively; see [`AdaptiveRouting`].
     pub adaptive_routing: AdaptiveRouting,
     /// InfiniBand service level, 0 to 15; default 0.
     #[garde(custom(within(0..=15)))]

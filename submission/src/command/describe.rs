@@ -38,7 +38,7 @@ pub struct DescribeArgs {
     #[arg(long)]
     ask: bool,
 
-    /// Round whose models the form of --ask lists: `v6.1` or the path of a .yaml file
+    /// With --ask: list the models of this round in the form; `v6.1` or the path of a .yaml file
     #[arg(long, value_name = "ROUND", default_value = "v6.1")]
     round: String,
 

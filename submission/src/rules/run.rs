@@ -265,7 +265,8 @@ impl LogCheck<'_> {
     }
 }
 
-/// Checks that all runs of a result are of the same nodes and of the round's LoadGen.
+/// Checks that the same nodes answered in all runs of a result, and that the LoadGen of each run
+/// is the release that the round requires.
 pub(super) fn compare(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
     let with_log = runs.iter().filter_map(|r| Some((r, r.detail.as_ref()?)));
     let mut first: Option<(&RunKind, BTreeSet<String>)> = None;

@@ -5,13 +5,16 @@
 //!      origins <── push, finish ──┘  <── events: token ids ────────────────┘
 //! ```
 //!
+//! The [`Origin`](qdl::serve::Origin) of a sample is the connection that delivered the sample, or
+//! LoadGen in a single-process run. The answer goes back to the origin.
+//!
 //! | file | purpose |
 //! | --- | --- |
 //! | [`dialect`] | the API of each server: requests and events |
-//! | [`client`] | connections, kept and opened |
+//! | [`client`] | HTTP connections: opens one for each concurrent request, and keeps it for reuse |
 //! | [`events`] | events of a stream, of bounded size |
 //! | [`stream`] | one answer from its request to its end |
-//! | [`account`] | the received tokens against the server's counts |
+//! | [`account`] | compares the received tokens with the counts that the server reports |
 //! | [`dialect::trouble`] | errors: the message, and whose fault the error is |
 //! | [`judge`] | the consequence of an error |
 //! | [`start`] | queries before the first sample |
