@@ -236,8 +236,8 @@ impl AcceleratorConfig {
             ("output_bytes", model.output_bytes.is_some()),
         ] {
             let (what, help) = match engine {
-                EngineKind::Http => (
-                    "engine `http` leaves the model to its server".to_owned(),
+                EngineKind::Http | EngineKind::Vllm => (
+                    format!("engine `{kind}` leaves the model to a second program"),
                     format!("remove `{key}`, and give `inputs` and `output`"),
                 ),
                 _ if key == "file" => continue,
@@ -291,7 +291,7 @@ impl AcceleratorConfig {
                 format!("engine `digest` answers with {OUTPUT_BYTES} bytes or more"),
             );
         }
-        if engine == EngineKind::Http {
+        if engine.has_server() {
             self.check_prompts(out);
         }
     }
@@ -308,7 +308,10 @@ impl AcceleratorConfig {
         {
             out.add(
                 "model",
-                "engine `http` takes the token ids of a prompt and gives those of an answer",
+                format!(
+                    "engine `{}` takes the token ids of a prompt and gives those of an answer",
+                    self.engine.kind.as_str()
+                ),
                 "give one input and a ragged output, both i32 of one dimension, as in \
                  `inputs: [{name: prompt, dtype: i32, shape: [2048], ragged: true}]`",
             );

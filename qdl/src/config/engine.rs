@@ -9,6 +9,7 @@ use super::{
     http::HttpConfig,
     llm::{LlmConfig, TokensConfig},
     rules::{Findings, MAX_GPU, resolve, within, within_some},
+    vllm::VllmConfig,
 };
 
 /// Maximum batch, in samples.
@@ -41,6 +42,8 @@ pub enum EngineKind {
     Tokens,
     /// Sends prompts over HTTP to a language model's server on this machine.
     Http,
+    /// Drives the engine core of vLLM on this machine, without its HTTP server.
+    Vllm,
     /// Runs a small language model in this process on ONNX Runtime, several sequences at once.
     Llm,
 }
@@ -90,13 +93,18 @@ impl EngineKind {
     pub(super) fn streams(self) -> bool {
         matches!(
             self,
-            EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
+            EngineKind::Tokens | EngineKind::Http | EngineKind::Vllm | EngineKind::Llm
         )
     }
 
     /// Returns whether the engine runs a model from a file.
     pub(super) fn reads_file(self) -> bool {
-        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens | EngineKind::Http)
+        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens) && !self.has_server()
+    }
+
+    /// Returns whether a second program on this machine runs the model.
+    pub fn has_server(self) -> bool {
+        matches!(self, EngineKind::Http | EngineKind::Vllm)
     }
 
     /// Returns whether the engine can run on a GPU.
@@ -114,6 +122,7 @@ impl EngineKind {
             EngineKind::TensorRt => "tensorrt",
             EngineKind::Tokens => "tokens",
             EngineKind::Http => "http",
+            EngineKind::Vllm => "vllm",
             EngineKind::Llm => "llm",
         }
     }
@@ -196,6 +205,9 @@ pub struct EngineConfig {
     /// The server. Required for `http`, refused for other engines.
     #[garde(dive)]
     pub http: Option<HttpConfig>,
+    /// vLLM's engine core. Required for `vllm`, refused for other engines.
+    #[garde(dive)]
+    pub vllm: Option<VllmConfig>,
     /// Settings of the language model in this process. `llm` only.
     #[garde(dive)]
     pub llm: Option<LlmConfig>,
@@ -224,6 +236,7 @@ impl Default for EngineConfig {
             optimization_level: None,
             tokens: None,
             http: None,
+            vllm: None,
             llm: None,
         }
     }
@@ -240,8 +253,8 @@ impl EngineConfig {
 
     /// Returns a warning if the computing threads exceed this machine's cores.
     pub fn too_many_threads(&self) -> Option<String> {
-        use EngineKind::{Http, Tokens};
-        let waits = matches!(self.kind, Http | Tokens) || self.delay_us > 0;
+        let is_tokens = self.kind == EngineKind::Tokens;
+        let waits = self.kind.has_server() || is_tokens || self.delay_us > 0;
         if waits || self.minds_gpus() {
             return None;
         }
@@ -307,11 +320,14 @@ impl EngineConfig {
         if let Some(http) = &mut self.http {
             http.resolve(base);
         }
+        if let Some(vllm) = &mut self.vllm {
+            vllm.resolve(base);
+        }
     }
 
     /// Returns why this engine does not have `key`, and the remedy; `None` if it has.
     fn lacks(&self, key: &str) -> Option<(&'static str, String)> {
-        use EngineKind::{Digest, Http, Llm, Null, Onnx, TensorRt, Tokens};
+        use EngineKind::{Digest, Http, Llm, Null, Onnx, TensorRt, Tokens, Vllm};
         let kind = self.kind;
         let (why, other) = match (key, kind) {
             ("threads", Http) => return None,
@@ -325,9 +341,8 @@ impl EngineConfig {
                 let help = "remove `delay_us`, and give `tokens: {step_us: ...}`".to_owned();
                 return Some(("pretends steps, not batches", help));
             }
-            ("provider", Onnx | Llm) | ("tokens", Tokens) | ("http", Http) | ("llm", Llm) => {
-                return None;
-            }
+            ("provider", Onnx | Llm) | ("tokens", Tokens) => return None,
+            ("http", Http) | ("vllm", Vllm) | ("llm", Llm) => return None,
             ("precision" | "profiles" | "optimization_level", TensorRt) => return None,
             ("delay_us", Null | Digest) => return None,
             ("gpu", _) if self.uses_gpu() => return None,
@@ -341,6 +356,7 @@ impl EngineConfig {
             ("delay_us", _) => ("pretends no compute", "digest"),
             ("tokens", _) => ("pretends no language model", "tokens"),
             ("http", _) => ("asks no server", "http"),
+            ("vllm", _) => ("drives no engine core", "vllm"),
             ("llm", _) => ("runs no language model in this process", "llm"),
             _ => ("builds no plans", "tensorrt"),
         };
@@ -348,7 +364,7 @@ impl EngineConfig {
     }
 
     pub(super) fn check(&self, out: &mut Findings<'_>) {
-        use EngineKind::{Http, Llm, TensorRt, Tokens};
+        use EngineKind::{Http, Llm, TensorRt, Tokens, Vllm};
         let kind = self.kind;
         let is = |other| kind == other;
         if !out.document.has("engine.kind") {
@@ -377,6 +393,7 @@ impl EngineConfig {
             ("optimization_level", self.optimization_level.is_some()),
             ("tokens", self.tokens.is_some()),
             ("http", self.http.is_some()),
+            ("vllm", self.vllm.is_some()),
             ("llm", self.llm.is_some()),
         ] {
             if let Some((why, help)) = self.lacks(key).filter(|_| set) {
@@ -391,6 +408,13 @@ impl EngineConfig {
                 "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
             );
         }
+        if is(Vllm) && self.vllm.is_none() {
+            out.add(
+                "engine",
+                "engine `vllm` drives an engine core, and none is described",
+                "add `vllm: {model: FOLDER}`, the folder of the model's `config.json`",
+            );
+        }
         if kind.on_gpu() {
             self.check_sizes("batch_sizes", &self.batch_sizes, self.max_batch, out);
         }
@@ -399,6 +423,9 @@ impl EngineConfig {
         }
         if let Some(http) = self.http.as_ref().filter(|_| is(Http)) {
             http.check(out);
+        }
+        if let Some(vllm) = self.vllm.as_ref().filter(|_| is(Vllm)) {
+            vllm.check(out);
         }
         if let Some(llm) = self.llm.as_ref().filter(|_| is(Llm)) {
             llm.check(out);

@@ -18,6 +18,7 @@
 //! | [`NicConfig`] | one NIC, with the keys of its fabric ([`NicFabric`]) |
 //! | [`EngineConfig`] | engine and batcher, of an accelerator and of `--local` |
 //! | [`HttpConfig`] | the server of the engine `http` |
+//! | [`VllmConfig`] | vLLM's engine core, of the engine `vllm` |
 //! | [`ConfigError`] | problems with their places |
 //! | [`Written`] | the keys that a file sets, with their lines |
 //!
@@ -52,6 +53,7 @@ mod nic_keys;
 mod root;
 mod rules;
 mod values;
+mod vllm;
 mod words;
 mod written;
 
@@ -79,6 +81,7 @@ pub use nic::{
 #[cfg(test)]
 pub(crate) use nic::{MAX_AUTO_SLOTS, MIN_AUTO_SLOTS};
 pub use values::Auto;
+pub use vllm::VllmConfig;
 pub use words::{moved_flag, nearest};
 pub use written::Written;
 

@@ -1,0 +1,220 @@
+//! vLLM's engine core, which the engine `vllm` drives: its model, its process and its deadlines.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use garde::Validate;
+use serde::Deserialize;
+
+use super::rules::{Findings, MAX_GPU, resolve, within, within_some};
+
+/// Maximum number of sequences in flight.
+const MAX_IN_FLIGHT: usize = 65_536;
+/// Maximum vocabulary and answer, in tokens: ids are `i32`.
+const MAX_TOKENS: usize = i32::MAX as usize;
+const MAX_S: u64 = 86_400;
+const MAX_TEMPERATURE: f64 = 2.0;
+/// Maximum number of cores: an engine's identity on the wire has two bytes, and a node few GPUs.
+const MAX_CORES: usize = 64;
+const MAX_NODE: u32 = 1023;
+
+/// Options of `vllm serve` that the engine sets itself, or that would undo what it needs.
+const OWN_ARGS: [&str; 7] = [
+    "--headless",
+    "--data-parallel",
+    "-dp",
+    "--enable-prefix-caching",
+    "--no-enable-prefix-caching",
+    "--skip-tokenizer-init",
+    "--api-server-count",
+];
+
+/// vLLM's engine core of the engine `vllm`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
+pub struct VllmConfig {
+    /// Folder of the model, with `config.json`; required.
+    pub model: PathBuf,
+    /// Further options of `vllm serve`, as in `[--max-num-seqs, "512"]`.
+    pub args: Vec<String>,
+    /// Program that gets `serve` as its first argument; default `[vllm]`.
+    pub command: Vec<String>,
+    /// Loopback address of the handshake with a core that is started by hand; default: none, the
+    /// engine starts the core.
+    pub listen: Option<SocketAddr>,
+    /// Number of cores, each with the whole model on its own GPUs; default 1. Dense models only.
+    #[garde(custom(within(1..=MAX_CORES)))]
+    pub data_parallel: usize,
+    /// GPUs of the cores, in CUDA's numbers; default: the GPUs that this process sees.
+    pub gpus: Vec<usize>,
+    /// Processors that the core may run on; default: those of `numa`, or all.
+    pub cpus: Option<Vec<usize>>,
+    /// NUMA node of the core's memory; default: the kernel's choice.
+    #[garde(custom(within_some(0..=MAX_NODE)))]
+    pub numa: Option<u32>,
+    /// File of environment variables for the core, one `NAME=value` in each line; default: none.
+    pub env_file: Option<PathBuf>,
+    /// File for the output of the core; default `vllm.log` in the configuration's folder.
+    pub log: PathBuf,
+    /// Sampling temperature, 0 to 2; default 0, which is greedy.
+    #[garde(custom(within(0.0..=MAX_TEMPERATURE)))]
+    pub temperature: f64,
+    /// Maximum answer length in tokens; default: the model's output.
+    #[garde(custom(within_some(1..=MAX_TOKENS)))]
+    pub max_tokens: Option<usize>,
+    /// Minimum answer length in tokens; default 0.
+    #[garde(custom(within(0..=MAX_TOKENS)))]
+    pub min_tokens: usize,
+    /// Ids that end an answer, as its last token, in addition to the end of sequence.
+    pub stop: Vec<u32>,
+    /// `true`: the answer continues after the end of sequence, up to `max_tokens`; default false.
+    pub ignore_eos: bool,
+    /// Ids of the end of sequence; default: those of the model's `generation_config.json`, else of
+    /// its `config.json`.
+    pub eos: Option<Vec<u32>>,
+    /// Number of ids in the vocabulary; default: `vocab_size` in the model's `config.json`.
+    #[garde(custom(within_some(1..=MAX_TOKENS)))]
+    pub vocab: Option<usize>,
+    /// Maximum number of concurrent sequences of each core; default: 8 more than the core runs at
+    /// once, if `args` or the core says so, else 512.
+    #[garde(custom(within_some(1..=MAX_IN_FLIGHT)))]
+    pub in_flight: Option<usize>,
+    /// Maximum seconds without a token of a core that has sequences; default 45. It is less than a
+    /// frontend's `watchdog_s`, so that this node reports the core first.
+    #[garde(custom(within(1..=MAX_S)))]
+    pub step_s: u64,
+    /// Maximum seconds from the start until the core is ready; default 600.
+    #[garde(custom(within(1..=MAX_S)))]
+    pub ready_s: u64,
+    /// Seconds that the core has to end before it is killed; default 10.
+    #[garde(custom(within(1..=MAX_S)))]
+    pub stop_s: u64,
+    /// `true`: accepts a version of vLLM that this engine has not run with; default false.
+    pub any_version: bool,
+}
+
+impl Default for VllmConfig {
+    fn default() -> Self {
+        VllmConfig {
+            model: PathBuf::new(),
+            args: Vec::new(),
+            command: vec!["vllm".to_owned()],
+            listen: None,
+            data_parallel: 1,
+            gpus: Vec::new(),
+            cpus: None,
+            numa: None,
+            env_file: None,
+            log: PathBuf::from("vllm.log"),
+            temperature: 0.0,
+            max_tokens: None,
+            min_tokens: 0,
+            stop: Vec::new(),
+            ignore_eos: false,
+            eos: None,
+            vocab: None,
+            in_flight: None,
+            step_s: 45,
+            ready_s: 600,
+            stop_s: 10,
+            any_version: false,
+        }
+    }
+}
+
+impl VllmConfig {
+    durations! {
+        step from_secs step_s;
+        ready from_secs ready_s;
+        stop_within from_secs stop_s;
+    }
+
+    /// Resolves the paths relative to `base`. The program of `command` is searched in `PATH`.
+    pub(super) fn resolve(&mut self, base: &Path) {
+        resolve(base, &mut self.log);
+        if !self.model.as_os_str().is_empty() {
+            resolve(base, &mut self.model);
+        }
+        if let Some(file) = &mut self.env_file {
+            resolve(base, file);
+        }
+    }
+
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
+        if self.model.as_os_str().is_empty() {
+            out.add(
+                "engine.vllm",
+                "the key `model` is missing",
+                "add `model: FOLDER`, the folder of the model's `config.json`",
+            );
+        }
+        let owned = |arg: &&String| OWN_ARGS.iter().any(|own| arg.starts_with(own));
+        if let Some(arg) = self.args.iter().find(owned) {
+            out.add(
+                "engine.vllm.args",
+                format!("the engine sets `{arg}` itself, or needs the contrary"),
+                "remove it; the key `data_parallel` gives the number of cores",
+            );
+        }
+        if self.command.is_empty() {
+            out.add(
+                "engine.vllm.command",
+                "no program is named",
+                "remove the key, or name a program, as in `command: [vllm]`",
+            );
+        }
+        if let Some(listen) = self.listen.filter(|a| !a.ip().is_loopback()) {
+            out.add(
+                "engine.vllm.listen",
+                format!("{listen} is no loopback address, and the handshake proves nothing"),
+                "choose one, as in `listen: 127.0.0.1:29550`",
+            );
+        }
+        let each_once = |ids: &[usize]| {
+            let mut once = ids.to_vec();
+            once.sort_unstable();
+            once.dedup();
+            once.len() == ids.len()
+        };
+        let cores = self.data_parallel;
+        if self.gpus.iter().any(|gpu| *gpu > MAX_GPU) || !each_once(&self.gpus) {
+            out.add(
+                "engine.vllm.gpus",
+                format!("{:?} names a GPU twice, or one beyond {MAX_GPU}", self.gpus),
+                "list each GPU once, as CUDA counts them, as in `gpus: [0, 1]`",
+            );
+        } else if !self.gpus.is_empty() && !self.gpus.len().is_multiple_of(cores) {
+            out.add(
+                "engine.vllm.gpus",
+                format!(
+                    "{} GPUs cannot be shared equally by {cores} cores",
+                    self.gpus.len()
+                ),
+                "list as many GPUs for each core of `data_parallel`",
+            );
+        }
+        if let Some(max) = self.max_tokens.filter(|max| self.min_tokens > *max) {
+            out.add(
+                "engine.vllm.min_tokens",
+                format!(
+                    "min_tokens is {}, more than max_tokens, {max}",
+                    self.min_tokens
+                ),
+                "set it to max_tokens or less",
+            );
+        }
+        if let Some(vocab) = self.vocab {
+            let mut ids = self.stop.iter().chain(self.eos.iter().flatten());
+            if let Some(id) = ids.find(|id| **id as usize >= vocab) {
+                out.add(
+                    "engine.vllm.vocab",
+                    format!("id {id} of `stop` or `eos` is not below vocab, {vocab}"),
+                    "give the number of ids in the model's vocabulary",
+                );
+            }
+        }
+    }
+}
