@@ -1,6 +1,6 @@
 //! The start of a core, and what is refused there.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::process::CommandExt, process::Command};
 
 use fabric::wire::Stream;
 use qdl::config::VllmConfig;
@@ -163,7 +163,8 @@ fn a_core_that_is_started_by_hand_is_waited_for() {
     let mut core = Command::new("python3");
     core.arg(&script)
         .args(["serve", "m", "--data-parallel-rpc-port", &port.to_string()]);
-    core.args(["--data-parallel-size-local", "1"]);
+    core.args(["--data-parallel-size-local", "1"])
+        .process_group(0);
     let started = std::thread::scope(|scope| {
         let engine = scope.spawn(|| start(&[], |c| c.listen = Some(([127, 0, 0, 1], port).into())));
         // The script does not connect again, unlike a real core.
@@ -180,6 +181,8 @@ fn a_core_that_is_started_by_hand_is_waited_for() {
     assert_eq!(samples.record(0).answer(), Some(answer(&prompt, 3)));
     assert_eq!(answer(&prompt, 3).last(), Some(&EOS));
     drop(started);
-    // The core ends by itself: its input has ended.
+    // The core ends by itself, for its input has ended; its worker does not.
     child.wait().expect("ended");
+    // SAFETY: a plain system call, for processes of this test.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
 }
