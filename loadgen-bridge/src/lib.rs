@@ -50,10 +50,7 @@ pub use loadgen_log::{
 pub use log_room::{log_may_be_outgrown, outgrow_log};
 pub use log_settings::{LogFiles, LogSettings};
 pub use plan::{Effective, Plan, Queries};
-pub use run::{
-    QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, register_issue_query_thread,
-    run_test,
-};
+pub use run::{QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, run_test};
 pub use sample::{QuerySample, QuerySampleResponse, ResponseId, complete, first_token_complete};
 pub use settings::TestSettings;
 pub use summary::{Figure, TestOutcome, Verdict};
