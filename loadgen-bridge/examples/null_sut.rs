@@ -225,14 +225,7 @@ fn main() -> ExitCode {
         Some(Figure::Latency { percentile, ns }) => format!("{percentile}th percentile {ns} ns"),
         None => "no figure".to_owned(),
     };
-    let mut text = format!(
-        "{verdict}: {figure}; p50 {} ns, p99 {} ns\nSUT {:?}; {} errors, {} warnings\n",
-        outcome.latency_ns(0.5),
-        outcome.latency_ns(0.99),
-        outcome.sut_name,
-        outcome.errors,
-        outcome.warnings
-    );
+    let mut text = format!("{verdict}: {figure}\n");
     for reason in outcome.reasons.iter().chain(&outcome.detail.error_messages) {
         text.push_str(&format!("  {reason}\n"));
     }
