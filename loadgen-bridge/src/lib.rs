@@ -22,8 +22,6 @@
 //! | `summary` | LoadGen's summary, read back; crate `loadgen-log` reads the other logs |
 //! | `raw` | the shim's declarations |
 
-#[cfg(feature = "bench")]
-mod bench;
 mod conf;
 mod conf_text;
 mod conf_values;
@@ -38,8 +36,6 @@ mod sample;
 mod settings;
 mod summary;
 
-#[cfg(feature = "bench")]
-pub use bench::null_sut_cpp;
 pub use conf::{ignored_lines, known_models};
 pub use conf_text::has_byte_order_mark;
 pub use conf_values::{ConfValue, conf_values};
