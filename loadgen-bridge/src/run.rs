@@ -73,8 +73,8 @@ struct TestContext {
 /// or a panic.
 ///
 /// LoadGen runs on a thread of its own, [`THREAD`]; this thread and the issue threads inherit the
-/// caller's CPU affinity and timer slack. `audit` is the path of an `audit.config`; with `None` LoadGen reads no such file,
-/// not even from the working directory.
+/// caller's CPU affinity and timer slack. `audit` is the path of an `audit.config`; with `None`
+/// LoadGen reads no such file, not even from the working directory.
 ///
 /// After a stopped test that thread sleeps until the process ends and keeps the SUT and the QSL,
 /// because outstanding responses point into its memory. End such a process soon, best with
@@ -154,8 +154,8 @@ pub fn abort_test(reason: &str) {
     CONTROL.stop(Stop::Aborted(reason.to_owned()));
 }
 
-/// Starts LoadGen's issue threads (`RegisterIssueQueryThread`), which end with the test. Waits until
-/// LoadGen has all of them: its own wait misses registrations.
+/// Starts LoadGen's issue threads (`RegisterIssueQueryThread`), which end with the test. Waits
+/// until LoadGen has all of them: its own wait misses registrations.
 fn start_issue_threads(wanted: u64) -> Result<(), LoadgenError> {
     for _ in 0..wanted {
         let thread = thread::Builder::new().name("issue".to_owned());
