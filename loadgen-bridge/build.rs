@@ -66,9 +66,6 @@ fn main() {
     shim.warnings(true).file("shim/shim.cc");
     // LoadGen's headers leave arguments unused.
     shim.flag_if_supported("-Wno-unused-parameter");
-    if std::env::var_os("CARGO_FEATURE_BENCH").is_some() {
-        shim.file("shim/bench_null.cc");
-    }
     // The linker needs users of a library before the library.
     shim.compile("loadgen_shim");
     loadgen.compile("loadgen");

@@ -1,34 +1,26 @@
 //! Loopback connections for plain sockets, with the congestion control of the library's
-//! connections. The functions set the congestion control before the sockets connect.
+//! connections.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use anyhow::Result;
 use fabric::os::{Congestion, set_congestion};
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// Listens on a free loopback port. Accepted connections inherit the congestion control.
-pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    set_congestion(&SockRef::from(&listener), congestion.choose()?.as_deref())?;
-    Ok(listener)
-}
-
-/// Connects to `to` with `congestion` at the local end.
-pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    set_congestion(&socket, congestion.choose()?.as_deref())?;
-    socket.connect(&to.into())?;
-    Ok(socket.into())
-}
-
-/// Makes `n` connections, and returns both ends of each.
+/// Makes `n` connections, and returns both ends of each. Sets the congestion control before they
+/// connect; accepted connections inherit the listener's.
 pub fn pairs(n: usize, congestion: &Congestion) -> Result<Vec<(TcpStream, TcpStream)>> {
-    let listener = listen(congestion)?;
-    let to = listener.local_addr()?;
-    (0..n)
-        .map(|_| Ok((connect(to, congestion)?, listener.accept()?.0)))
-        .collect()
+    let congestion = congestion.choose()?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    set_congestion(&SockRef::from(&listener), congestion.as_deref())?;
+    let to = listener.local_addr()?.into();
+    let pair = |_| {
+        let near = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        set_congestion(&near, congestion.as_deref())?;
+        near.connect(&to)?;
+        Ok((near.into(), listener.accept()?.0))
+    };
+    (0..n).map(pair).collect()
 }
 
 #[cfg(test)]

@@ -37,9 +37,6 @@ pub struct Args {
     /// Size of a request, in bytes.
     #[arg(long, default_value_t = 150_528)]
     request: usize,
-    /// Size of a response, in bytes.
-    #[arg(long, default_value_t = 8)]
-    response: usize,
     /// Number of samples to send from, shared by all rails: as many as LoadGen loads. Fewer samples
     /// may fit into a cache.
     #[arg(long, default_value_t = 1024)]
@@ -61,14 +58,13 @@ pub fn run(args: &Args) -> Result<()> {
         (1..=64).contains(&args.rails)
             && (1..=8).contains(&args.connections)
             && args.request > 0
-            && args.response > 0
             && args.samples > 0
             && args.in_flight > 0,
         "rails are 1 to 64, connections 1 to 8, sizes, samples and requests in flight at least 1"
     );
     let shape = Shape {
         request: args.request,
-        response: args.response,
+        response: 8,
         in_flight: args.in_flight * args.connections,
         connections: args.connections,
     };

@@ -1,61 +1,35 @@
-//! A SUT that answers at once: what LoadGen and the bridge cost by themselves.
+//! A SUT that answers at once: the highest rate of LoadGen and the bridge in Server.
 //!
-//! `cargo run --release -p loadgen-bridge --example null_sut --
-//! --scenario server --target-qps 500000 --duration-ms 5000`
+//! `cargo run --release -p loadgen-bridge --example null_sut -- --target-qps 500000`
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use loadgen_bridge::{
     Figure, LoadgenError, LogSettings, QuerySample, QuerySampleLibrary, QuerySampleResponse,
-    ResponseId, Scenario, SystemUnderTest, TestMode, TestOutcome, TestSettings, Verdict, complete,
-    run_test,
+    ResponseId, Scenario, SystemUnderTest, TestMode, TestOutcome, TestSettings, complete, run_test,
 };
 
 /// The frontend's allocator: LoadGen allocates for every sample.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Language {
-    /// Through the bridge.
-    Rust,
-    /// The same SUT without the bridge (feature `bench`).
-    Cpp,
-}
-
 /// Runs LoadGen over a null SUT, which completes samples without work.
 #[derive(Parser)]
 struct Arguments {
-    /// LoadGen's scenario: how queries arrive.
-    #[arg(long, default_value = "server", value_parser = scenario)]
-    scenario: Scenario,
-    /// Target rate, in queries per second; in Offline, samples per second.
+    /// Target rate, in queries per second.
     #[arg(long, default_value_t = 1000.0)]
     target_qps: f64,
     /// Minimum duration of the run, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
-    /// Language of the null SUT.
-    #[arg(long, value_enum, default_value = "rust")]
-    language: Language,
-    /// Let LoadGen coalesce queries that are late.
-    #[arg(long)]
-    coalesce: bool,
     /// Folder for the logs.
     #[arg(long, default_value = "target/null_sut")]
     outdir: PathBuf,
-}
-
-fn scenario(text: &str) -> Result<Scenario, String> {
-    let named = |s: &Scenario| s.name().eq_ignore_ascii_case(text);
-    let found = Scenario::ALL.into_iter().find(named);
-    found.ok_or_else(|| "singlestream, multistream, server or offline".to_owned())
 }
 
 const SAMPLES: usize = 1024;
@@ -167,14 +141,10 @@ fn complete_all(ring: &Ring) {
 
 fn run(arguments: &Arguments) -> Result<TestOutcome, LoadgenError> {
     let settings = TestSettings {
-        scenario: arguments.scenario,
+        scenario: Scenario::Server,
         mode: TestMode::PerformanceOnly,
         server_target_qps: arguments.target_qps,
-        offline_expected_qps: arguments.target_qps,
-        single_stream_expected_latency_ns: 1e9 / arguments.target_qps,
-        multi_stream_expected_latency_ns: 1e9 / arguments.target_qps,
         server_target_latency_ns: LATENCY_NS,
-        server_coalesce_queries: arguments.coalesce,
         min_duration_ms: arguments.duration_ms,
         ..TestSettings::default()
     };
@@ -186,24 +156,8 @@ fn run(arguments: &Arguments) -> Result<TestOutcome, LoadgenError> {
     // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory. LoadGen's thread inherits the
     // slack of 1 ns.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
-    match arguments.language {
-        Language::Cpp => cpp(&settings, &log),
-        Language::Rust => {
-            let sut = Arc::new(NullSut::start());
-            run_test(sut, Arc::new(NullQsl), &settings, &log, None)
-        }
-    }
-}
-
-#[cfg(feature = "bench")]
-fn cpp(settings: &TestSettings, log: &LogSettings) -> Result<TestOutcome, LoadgenError> {
-    loadgen_bridge::null_sut_cpp(settings, log, SAMPLES, RESPONSE_BYTES)
-}
-
-#[cfg(not(feature = "bench"))]
-fn cpp(_: &TestSettings, _: &LogSettings) -> Result<TestOutcome, LoadgenError> {
-    eprintln!("the null SUT in C++ wants --features bench");
-    std::process::exit(2);
+    let sut = Arc::new(NullSut::start());
+    run_test(sut, Arc::new(NullQsl), &settings, &log, None)
 }
 
 fn main() -> ExitCode {
@@ -214,33 +168,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let verdict = match outcome.verdict {
-        Verdict::Valid => "VALID",
-        Verdict::Invalid => "INVALID",
-        Verdict::NotJudged => "not judged",
-    };
-    let figure = match outcome.figure {
-        Some(Figure::CompletedSamplesPerSecond(rate)) => format!("{rate:.0} completed samples/s"),
-        Some(Figure::SamplesPerSecond(rate)) => format!("{rate:.0} samples/s"),
-        Some(Figure::Latency { percentile, ns }) => format!("{percentile}th percentile {ns} ns"),
-        None => "no figure".to_owned(),
-    };
-    let mut text = format!(
-        "{verdict}: {figure}; p50 {} ns, p99 {} ns\nSUT {:?}; {} errors, {} warnings\n",
-        outcome.latency_ns(0.5),
-        outcome.latency_ns(0.99),
-        outcome.sut_name,
-        outcome.errors,
-        outcome.warnings
-    );
+    if let Some(Figure::CompletedSamplesPerSecond(rate)) = outcome.figure {
+        println!("{rate:.0} completed samples/s");
+    }
     for reason in outcome.reasons.iter().chain(&outcome.detail.error_messages) {
-        text.push_str(&format!("  {reason}\n"));
+        println!("  {reason}");
     }
-    // The reader of the pipe may have ended.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    if outcome.verdict == Verdict::Invalid {
-        ExitCode::from(1)
-    } else {
-        ExitCode::SUCCESS
-    }
+    ExitCode::from(u8::from(!outcome.is_valid()))
 }

@@ -9,14 +9,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use crate::error::LoadgenError;
-
-/// How long a run waits for its issue threads; LoadGen waits as long.
-pub(crate) const ISSUE_THREADS_COME_WITHIN: Duration = Duration::from_secs(10);
-/// How long an issue thread waits for a run to begin.
-const TEST_BEGINS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The reason why a test is stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,11 +53,6 @@ pub(crate) struct State {
     parked: bool,
     returned: Option<Result<(), String>>,
     stop: Option<Stop>,
-    /// Number of issue threads that the run needs; `None` before a run begins.
-    wanted: Option<u64>,
-    came: u64,
-    /// Issue threads may register.
-    go: bool,
 }
 
 impl State {
@@ -109,9 +98,6 @@ impl Control {
             parked: false,
             returned: None,
             stop: None,
-            wanted: None,
-            came: 0,
-            go: false,
         };
         Self {
             state: Mutex::new(state),
@@ -125,23 +111,6 @@ impl Control {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done` or the deadline, and returns the locked state.
-    fn wait(&self, until: Instant, done: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        while !done(&state) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-        state
-    }
-
     /// Begins the process's one run. Errors if a run has begun, or if the test is stopped.
     pub(crate) fn begin(&self) -> Result<(), LoadgenError> {
         let mut state = self.lock();
@@ -152,74 +121,6 @@ impl Control {
         match state.stop.clone() {
             Some(stop) => Err(stop.into()),
             None => Ok(()),
-        }
-    }
-
-    /// Waits until `wanted` issue threads have come, lets them register, and waits until LoadGen
-    /// has all of them: LoadGen's own wait misses registrations. If threads are missing after
-    /// `within`, stops the test; `release` frees threads that have registered or still register.
-    pub(crate) fn gather_issue_threads(
-        &self,
-        wanted: u64,
-        within: Duration,
-        registered: impl Fn() -> usize,
-        release: impl FnOnce(),
-    ) -> Result<(), LoadgenError> {
-        self.lock().wanted = Some(wanted);
-        self.changed.notify_all();
-        let until = Instant::now() + within;
-        let mut state = self.wait(until, |state| state.came >= wanted || state.stop.is_some());
-        let came = state.came;
-        if came < wanted {
-            let stop = state.stop.clone();
-            let error = stop.map_or_else(|| too_few(wanted, came), LoadgenError::from);
-            drop(state);
-            self.stop(Stop::Aborted(error.to_string()));
-            return Err(error);
-        }
-        state.go = true;
-        drop(state);
-        self.changed.notify_all();
-        while (registered() as u64) < wanted {
-            if Instant::now() > until {
-                let error = too_few(wanted, registered() as u64);
-                self.stop(Stop::Aborted(error.to_string()));
-                release();
-                return Err(error);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    }
-
-    /// On an issue thread: waits until the thread may register.
-    pub(crate) fn join_as_issue_thread(&self) -> Result<(), LoadgenError> {
-        let until = Instant::now() + TEST_BEGINS_WITHIN;
-        let mut state = self.wait(until, |state| {
-            state.wanted.is_some() || state.stop.is_some()
-        });
-        if let Some(stop) = state.stop.clone() {
-            return Err(stop.into());
-        }
-        let Some(wanted) = state.wanted else {
-            return Err(no_test());
-        };
-        if state.came >= wanted {
-            return Err(LoadgenError::IssueThreads(
-                "a thread more than server_num_issue_query_threads called \
-                 register_issue_query_thread; that many may"
-                    .to_owned(),
-            ));
-        }
-        state.came += 1;
-        drop(state);
-        self.changed.notify_all();
-        let until = Instant::now() + TEST_BEGINS_WITHIN;
-        let state = self.wait(until, |state| state.go || state.stop.is_some());
-        match state.stop.clone() {
-            _ if state.go => Ok(()),
-            Some(stop) => Err(stop.into()),
-            None => Err(no_test()),
         }
     }
 
@@ -276,22 +177,9 @@ impl Control {
     }
 }
 
-fn too_few(wanted: u64, came: u64) -> LoadgenError {
-    LoadgenError::IssueThreads(format!(
-        "server_num_issue_query_threads is {wanted}, and {came} threads called \
-         register_issue_query_thread within 10 s"
-    ))
-}
-
-fn no_test() -> LoadgenError {
-    let why = "register_issue_query_thread: no test that wants issue threads began within 60 s";
-    LoadgenError::IssueThreads(why.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw;
 
     fn stop() -> Option<Stop> {
         Some(Stop::Aborted("enough".to_owned()))
@@ -339,55 +227,5 @@ mod tests {
             ..State::default()
         };
         assert_eq!(state.end(), Some(End::Returned(Ok(()))));
-    }
-
-    #[test]
-    fn issue_threads_that_loadgen_has_are_let_go_where_one_does_not_come() {
-        let control = Control::new();
-        std::thread::scope(|scope| {
-            let threads = [(); 2].map(|()| scope.spawn(|| control.join_as_issue_thread()));
-            let mut let_go = false;
-            let within = Duration::from_secs(2);
-            let error = control.gather_issue_threads(2, within, || 1, || let_go = true);
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains("is 2, and 1 threads"), "{error}");
-            assert!(let_go, "it waits inside LoadGen for ever");
-            for thread in threads {
-                thread.join().unwrap().unwrap();
-            }
-        });
-        // A thread that comes late does not wait.
-        assert!(matches!(
-            control.join_as_issue_thread(),
-            Err(LoadgenError::Aborted { .. })
-        ));
-    }
-
-    #[test]
-    fn a_registered_thread_is_let_go() {
-        let registered = std::thread::spawn(|| {
-            let mut said = raw::Said::new();
-            // SAFETY: `said` has the given size; no test runs or begins.
-            unsafe { raw::lg_register_issue_query_thread(said.pointer(), said.size()) }
-        });
-        while raw::lg_registered_threads() == 0 {
-            std::thread::yield_now();
-        }
-        raw::lg_end_issue_threads();
-        assert_eq!(registered.join().unwrap(), 0);
-    }
-
-    #[test]
-    fn one_issue_thread_too_many_is_turned_away() {
-        let control = Control::new();
-        std::thread::scope(|scope| {
-            let first = scope.spawn(|| control.join_as_issue_thread());
-            let none = || panic!("all came");
-            let gathered = control.gather_issue_threads(1, ISSUE_THREADS_COME_WITHIN, || 1, none);
-            gathered.unwrap();
-            first.join().unwrap().unwrap();
-        });
-        let error = control.join_as_issue_thread().unwrap_err().to_string();
-        assert!(error.starts_with("a thread more"), "{error}");
     }
 }

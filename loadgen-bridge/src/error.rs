@@ -50,14 +50,19 @@ pub enum LoadgenError {
         #[source]
         error: io::Error,
     },
-    /// The thread for LoadGen cannot be started.
+    /// A thread for LoadGen cannot be started.
     #[error("cannot start LoadGen's thread: {0}")]
     Thread(#[source] io::Error),
-    /// Fewer issue threads came than the settings require: LoadGen would wait for them forever. Or
-    /// more came: LoadGen would write past the end of a list. Or an issue thread waited 60 s for a
-    /// run.
-    #[error("{0}")]
-    IssueThreads(String),
+    /// LoadGen lacks issue threads that the settings require, and would wait for them forever.
+    #[error(
+        "server_num_issue_query_threads is {wanted}, and LoadGen has {came} threads after 10 s"
+    )]
+    IssueThreads {
+        /// Number of threads in the settings.
+        wanted: u64,
+        /// Number of registered threads.
+        came: u64,
+    },
     /// The SUT or the QSL panicked, which aborted the test.
     #[error("{place} panicked, so the test was aborted: {message}")]
     Panicked {

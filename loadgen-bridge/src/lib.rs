@@ -22,8 +22,6 @@
 //! | `summary` | LoadGen's summary, read back; crate `loadgen-log` reads the other logs |
 //! | `raw` | the shim's declarations |
 
-#[cfg(feature = "bench")]
-mod bench;
 mod conf;
 mod conf_text;
 mod conf_values;
@@ -38,8 +36,6 @@ mod sample;
 mod settings;
 mod summary;
 
-#[cfg(feature = "bench")]
-pub use bench::null_sut_cpp;
 pub use conf::{ignored_lines, known_models};
 pub use conf_text::has_byte_order_mark;
 pub use conf_values::{ConfValue, conf_values};
@@ -50,10 +46,7 @@ pub use loadgen_log::{
 pub use log_room::{log_may_be_outgrown, outgrow_log};
 pub use log_settings::{LogFiles, LogSettings};
 pub use plan::{Effective, Plan, Queries};
-pub use run::{
-    QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, register_issue_query_thread,
-    run_test,
-};
+pub use run::{QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, run_test};
 pub use sample::{QuerySample, QuerySampleResponse, ResponseId, complete, first_token_complete};
 pub use settings::TestSettings;
 pub use summary::{Figure, TestOutcome, Verdict};

@@ -91,15 +91,6 @@ unsafe extern "C" {
     pub(crate) fn lg_query_samples_complete(responses: *const c_void, count: usize) -> i32;
     pub(crate) fn lg_first_token_complete(responses: *const c_void, count: usize) -> i32;
     pub(crate) safe fn lg_outgrow_log(room: usize) -> i32;
-    #[cfg(feature = "bench")]
-    pub(crate) fn lg_bench_null(
-        settings: *const c_void,
-        log: *const RawLogSettings,
-        samples: usize,
-        response_bytes: usize,
-        error: *mut c_char,
-        error_size: usize,
-    ) -> i32;
 }
 
 /// Buffer for the text of a C++ exception.

@@ -7,9 +7,11 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::conf_text::ConfText;
-use crate::control::{CONTROL, End, ISSUE_THREADS_COME_WITHIN, Stop};
+use crate::control::{CONTROL, End, Stop};
 use crate::error::LoadgenError;
 use crate::log_settings::{CLogSettings, LogSettings};
 use crate::raw::{self, GO_ON, RawCallbacks, STOP, Said};
@@ -21,6 +23,9 @@ use crate::summary::TestOutcome;
 pub const THREAD: &str = "loadgen";
 /// Stack of LoadGen's thread: as large as the main thread's, where LoadGen usually runs.
 const STACK_BYTES: usize = 8 << 20;
+
+/// Maximum time until LoadGen has all issue threads; LoadGen waits as long.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The system under test.
 ///
@@ -67,9 +72,9 @@ struct TestContext {
 /// Runs a test (LoadGen's `StartTest`). Returns when LoadGen is done, or soon after [`abort_test`]
 /// or a panic.
 ///
-/// LoadGen runs on a thread of its own, [`THREAD`], which inherits the caller's CPU affinity and
-/// timer slack. `audit` is the path of an `audit.config`; with `None` LoadGen reads no such file,
-/// not even from the working directory.
+/// LoadGen runs on a thread of its own, [`THREAD`]; this thread and the issue threads inherit the
+/// caller's CPU affinity and timer slack. `audit` is the path of an `audit.config`; with `None`
+/// LoadGen reads no such file, not even from the working directory.
 ///
 /// After a stopped test that thread sleeps until the process ends and keeps the SUT and the QSL,
 /// because outstanding responses point into its memory. End such a process soon, best with
@@ -97,16 +102,11 @@ pub fn run_test(
     let raw_log = log.to_c()?;
     CONTROL.begin()?;
     log.prepare()?;
-    CONTROL.gather_issue_threads(
-        settings.server_num_issue_query_threads,
-        ISSUE_THREADS_COME_WITHIN,
-        || raw::lg_registered_threads(),
-        || raw::lg_end_issue_threads(),
-    )?;
+    start_issue_threads(settings.server_num_issue_query_threads)?;
 
     let run = TestContext { sut, qsl };
     let settings = settings.clone();
-    let loadgen = std::thread::Builder::new()
+    let loadgen = thread::Builder::new()
         .name(THREAD.to_owned())
         .stack_size(STACK_BYTES);
     let thread = loadgen
@@ -154,23 +154,32 @@ pub fn abort_test(reason: &str) {
     CONTROL.stop(Stop::Aborted(reason.to_owned()));
 }
 
-/// Makes the calling thread an issue thread (LoadGen's `RegisterIssueQueryThread`). Returns when
-/// the test ends.
-///
-/// In Server, call this on exactly `server_num_issue_query_threads` threads, at about the time
-/// of [`run_test`], which waits 10 s for the threads.
-///
-/// # Errors
-///
-/// No test began within 60 s, the test needs no further thread, the test was stopped before its
-/// start, or LoadGen threw an exception.
-pub fn register_issue_query_thread() -> Result<(), LoadgenError> {
-    CONTROL.join_as_issue_thread()?;
-    let mut said = Said::new();
-    // SAFETY: `said` has the given size. LoadGen's callbacks outlive the test.
-    match unsafe { raw::lg_register_issue_query_thread(said.pointer(), said.size()) } {
-        0 => Ok(()),
-        _ => Err(LoadgenError::Exception(said.text())),
+/// Starts LoadGen's issue threads (`RegisterIssueQueryThread`), which end with the test. Waits
+/// until LoadGen has all of them: its own wait misses registrations.
+fn start_issue_threads(wanted: u64) -> Result<(), LoadgenError> {
+    for _ in 0..wanted {
+        let thread = thread::Builder::new().name("issue".to_owned());
+        let started = thread.spawn(|| {
+            let mut said = Said::new();
+            // SAFETY: `said` has the given size. LoadGen's callbacks outlive the test.
+            unsafe { raw::lg_register_issue_query_thread(said.pointer(), said.size()) }
+        });
+        if let Err(error) = started {
+            raw::lg_end_issue_threads();
+            return Err(LoadgenError::Thread(error));
+        }
+    }
+    let until = Instant::now() + REGISTERED_WITHIN;
+    loop {
+        let came = raw::lg_registered_threads() as u64;
+        if came >= wanted {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            raw::lg_end_issue_threads();
+            return Err(LoadgenError::IssueThreads { wanted, came });
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -377,5 +386,18 @@ mod tests {
         assert_eq!(caught(|| panic!("plain")), "plain");
         assert_eq!(caught(|| panic!("with {}", 1)), "with 1");
         assert_eq!(caught(|| std::panic::panic_any(3)), "(no message)");
+    }
+    #[test]
+    fn a_registered_thread_is_let_go() {
+        let registered = thread::spawn(|| {
+            let mut said = Said::new();
+            // SAFETY: `said` has the given size; no test runs or begins.
+            unsafe { raw::lg_register_issue_query_thread(said.pointer(), said.size()) }
+        });
+        while raw::lg_registered_threads() == 0 {
+            thread::yield_now();
+        }
+        raw::lg_end_issue_threads();
+        assert_eq!(registered.join().unwrap(), 0);
     }
 }

@@ -48,9 +48,7 @@ pub struct TestSettings {
     pub server_find_peak_qps_boundary_step_size: f64,
     /// Server: the run ends early if more queries are outstanding; 0 is no limit.
     pub server_max_async_queries: u64,
-    /// Server: number of issue threads, each of which calls
-    /// [`register_issue_query_thread`](crate::register_issue_query_thread); with 0, LoadGen's
-    /// thread issues.
+    /// Server: number of issue threads; with 0, LoadGen's thread issues.
     pub server_num_issue_query_threads: u64,
 
     /// Offline: expected samples per second. LoadGen generates 1.1 x this rate x minimum duration.

@@ -10,11 +10,13 @@
 mod harness;
 
 use std::{
-    net::SocketAddr,
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering::SeqCst},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -24,17 +26,14 @@ use qdl::{
     config::NicConfig,
     run::{request_stride, response_stride},
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::Notify,
-};
 use verbs::stub;
 use xxhash_rust::xxh3::xxh3_64;
 
 const CONNECTIONS: usize = 2;
 const SLOTS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest read of the proxy before it looks whether bytes may pass.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// More bytes than a session sends until its connections are up.
 const WORDS: u64 = 6000;
 
@@ -50,90 +49,55 @@ struct Scissors {
     address: SocketAddr,
     /// Bytes that may still pass.
     left: Arc<AtomicI64>,
-    cut: Arc<Notify>,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Scissors {
     fn before(node: SocketAddr) -> Scissors {
-        let (left, cut) = (Arc::new(AtomicI64::new(0)), Arc::new(Notify::new()));
-        let (tell, told) = std::sync::mpsc::channel();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let (l, c) = (left.clone(), cut.clone());
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-                tell.send(listener.local_addr().expect("bound"))
-                    .expect("waited for");
-                let serve = async {
-                    loop {
-                        let (front, _) = listener.accept().await.expect("accepted");
-                        tokio::spawn(pass(front, node, l.clone(), c.clone()));
-                    }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let address = listener.local_addr().expect("bound");
+        let left = Arc::new(AtomicI64::new(0));
+        let may_pass = left.clone();
+        thread::spawn(move || {
+            for front in listener.incoming().flatten() {
+                let Ok(back) = TcpStream::connect(node) else {
+                    continue;
                 };
-                tokio::select! {
-                    () = serve => {}
-                    _ = stopped => {}
+                let copies = [&front, &back].map(|s| s.try_clone().expect("a descriptor"));
+                let [front_too, back_too] = copies;
+                for (from, to) in [(front, back_too), (back, front_too)] {
+                    let left = may_pass.clone();
+                    thread::spawn(move || copy(from, to, &left));
                 }
-            });
+            }
         });
-        Scissors {
-            address: told.recv_timeout(PATIENCE).expect("bound"),
-            left,
-            cut,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Scissors { address, left }
+    }
+
+    /// Cuts the connections, and waits until their threads must have noticed.
+    fn cut(&self) {
+        self.left.store(0, SeqCst);
+        thread::sleep(8 * LOOK_EVERY);
     }
 }
 
-impl Drop for Scissors {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.thread.take().map(std::thread::JoinHandle::join);
-    }
-}
-
-/// Forwards one connection until no more bytes may pass.
-async fn pass(front: TcpStream, node: SocketAddr, left: Arc<AtomicI64>, cut: Arc<Notify>) {
-    let Ok(back) = TcpStream::connect(node).await else {
-        return;
-    };
-    let ((mut fr, mut fw), (mut br, mut bw)) = (front.into_split(), back.into_split());
-    let there = copy(&mut fr, &mut bw, &left);
-    let here = copy(&mut br, &mut fw, &left);
-    tokio::select! {
-        // After one direction ends, the other may still carry data.
-        _ = async { tokio::join!(there, here) } => {}
-        () = cut.notified() => {}
-        () = exhausted(&left) => {}
-    }
-}
-
-async fn exhausted(left: &AtomicI64) {
-    while left.load(SeqCst) > 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-async fn copy(
-    from: &mut (impl AsyncReadExt + Unpin),
-    to: &mut (impl AsyncWriteExt + Unpin),
-    left: &AtomicI64,
-) {
+/// Forwards one direction until its end. Ends both directions once no more bytes may pass.
+fn copy(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
+    from.set_read_timeout(Some(LOOK_EVERY)).expect("set");
     let mut bytes = [0; 512];
-    while let Ok(n @ 1..) = from.read(&mut bytes).await {
-        let may = left.fetch_sub(n as i64, SeqCst).clamp(0, n as i64) as usize;
-        if to.write_all(&bytes[..may]).await.is_err() || may < n {
-            return;
+    while left.load(SeqCst) > 0 {
+        match from.read(&mut bytes) {
+            Ok(n @ 1..) => {
+                let may = left.fetch_sub(n as i64, SeqCst).clamp(0, n as i64) as usize;
+                if to.write_all(&bytes[..may]).is_err() {
+                    break;
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            // The other direction may still carry data.
+            Ok(_) | Err(_) => return drop(to.shutdown(Shutdown::Write)),
         }
     }
-    let _ = to.shutdown().await;
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
 /// Returns the KiB that the kernel has pinned for devices.
@@ -208,7 +172,7 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
         up += 1;
         front.issue(0..(dice(1) % 100) as usize);
         match dice(2) % 4 {
-            0 => scissors.cut.notify_waiters(),
+            0 => scissors.cut(),
             1 => front.wait_done(),
             2 => drop(front.cluster.finish()),
             _ => {}

@@ -1,6 +1,6 @@
 # The release programs over soft-RoCE, for the guest:
 #
-#   cargo build --release -p frontend -p accelerator && cargo build --release -p verbs --example roce_capture
+#   cargo build --release -p frontend -p accelerator
 #   QDL_GUEST_SECONDS=1500 cargo xtask soft-roce -- bash xtask/soft-roce/runs.sh [PART...]
 #
 # One line for each thing shown, and exit status 1 where one does not hold. What each run wrote lies in /mnt/out/NAME.
@@ -54,9 +54,11 @@ frontend() {
 
 # capture NAME INTERFACE: counts the packets until `captured`
 capture() {
-    target/release/examples/roce_capture $2 >$out/$1.$2.packets 2>&1 &
+    python3 xtask/soft-roce/capture.py $2 >$out/$1.$2.packets 2>&1 &
     captures="$captures $!"
-    sleep 0.5
+    local try
+    for try in $(seq 100); do grep -q "counting on" $out/$1.$2.packets && return; sleep 0.1; done
+    echo "FAILS: $1: no packets are counted"; failed=1
 }
 
 captured() { kill $captures; wait $captures; captures=; }

@@ -1,16 +1,20 @@
 //! Runs the contenders' rounds in turn.
 
 use std::{
+    net::TcpStream,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use fabric::{clock::now_ns, os::process_cpu_us};
+use fabric::{
+    clock::now_ns,
+    os::{Congestion, process_cpu_us},
+};
 
 use super::{
-    Args, contract,
+    Args, ROUND_MS, contract,
     library::Library,
     meter::{Deadline, Meter, Round, SAMPLES, Shape},
     plain::{self, Wait},
@@ -31,6 +35,12 @@ pub enum Contender {
 /// The rounds of each contender, in the order of the alternations.
 pub type Rounds = Vec<(Contender, Vec<Round>)>;
 
+/// Connections with Reno, which every system has. BBR paces loopback and sometimes stalls both
+/// contenders.
+fn reno_pairs(n: usize) -> Result<Vec<(TcpStream, TcpStream)>> {
+    pairs(n, &Congestion::Named("reno".to_owned()))
+}
+
 /// The client and the server of a contender. The library brings its own threads.
 enum Sides {
     Plain(plain::Client, plain::Server),
@@ -39,8 +49,8 @@ enum Sides {
 }
 
 impl Sides {
-    fn connect(contender: Contender, shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Self> {
-        let pairs = pairs(shape.connections, &args.congestion)?;
+    fn connect(contender: Contender, shape: Shape, cpus: [usize; 2]) -> Result<Self> {
+        let pairs = reno_pairs(shape.connections)?;
         if contender == Contender::Qdl {
             return Ok(Sides::Qdl(Library::new(shape, pairs, cpus)?));
         }
@@ -116,7 +126,7 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
         in_flight: 1,
         connections: 1,
     };
-    let mut library = Library::new(shape, pairs(1, &args.congestion)?, cpus)?;
+    let mut library = Library::new(shape, reno_pairs(1)?, cpus)?;
     // A short round shows that the two NIC threads are connected.
     library.round(Deadline::after_ms(1), &mut Meter::new(1))?;
     let (cpu, begin) = (process_cpu_us(), now_ns());
@@ -161,7 +171,7 @@ fn run_set(
 ) -> Result<()> {
     let sides = rounds
         .iter()
-        .map(|(contender, _)| Sides::connect(*contender, shape, cpus, args));
+        .map(|(contender, _)| Sides::connect(*contender, shape, cpus));
     let mut sides = sides.collect::<Result<Vec<_>>>()?;
     machine::pin(cpus[0]).context("pin")?;
     // The first alternation is the warm-up.
@@ -169,7 +179,7 @@ fn run_set(
         for i in 0..sides.len() {
             // Rotate the order, so that no contender always runs after the same one.
             let i = (i + alternation) % sides.len();
-            let ms = if alternation == 0 { 10 } else { args.round_ms };
+            let ms = if alternation == 0 { 10 } else { ROUND_MS };
             let round = run_round(&mut sides[i], shape, cpus, ms, args.samples)?;
             if alternation > 0 {
                 rounds[i].1.push(round);

@@ -15,11 +15,13 @@ mod table;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use fabric::os::Congestion;
 use serde_json::json;
 
 use crate::{table::Table, write_json};
 use meter::Shape;
+
+/// Duration of a round, in milliseconds.
+const ROUND_MS: u64 = 60;
 
 /// Compares the TCP fabric with plain sockets that do the same exchange.
 #[derive(clap::Args, Debug)]
@@ -40,23 +42,13 @@ pub struct Args {
     /// Number of alternations of each row; every contender runs one round in each.
     #[arg(long, default_value_t = 9)]
     alternations: usize,
-    /// Duration of a round, in milliseconds.
-    #[arg(long, default_value_t = 60)]
-    round_ms: u64,
-    /// End each round, warm-up included, after this many answers instead of --round-ms: to count
+    /// End each round, warm-up included, after this many answers instead of 60 ms: to count
     /// instructions per sample.
     #[arg(long)]
     samples: Option<u64>,
     /// Contenders besides spinning plain sockets: sleep, fabric, qdl.
     #[arg(long, value_delimiter = ',', default_value = "sleep,fabric,qdl")]
     contenders: Vec<String>,
-    /// CPUs of client and server, for example 2,3; without it, the first two allowed CPUs.
-    #[arg(long, value_delimiter = ',')]
-    cpus: Vec<usize>,
-    /// Congestion control of every connection: a name for `TCP_CONGESTION`, `system` or `auto`.
-    /// Reno is always available; BBR paces loopback and sometimes stalls both contenders.
-    #[arg(long, default_value = "reno")]
-    congestion: Congestion,
     /// Time to watch an idle pair of connected NIC threads, in seconds; 0 skips this part.
     #[arg(long, default_value_t = 2)]
     idle_s: u64,
@@ -67,13 +59,10 @@ pub struct Args {
 
 /// Measures every row, prints the table as it grows, and writes the JSON.
 pub fn run(args: &Args) -> Result<()> {
-    let cpus = match args.cpus[..] {
-        [client, server] => [client, server],
-        _ => crate::machine::two_cpus(),
-    };
+    let cpus = crate::machine::two_cpus();
     println!(
-        "TCP on loopback, client on CPU {}, server on CPU {}; {} alternations of {} ms",
-        cpus[0], cpus[1], args.alternations, args.round_ms
+        "TCP on loopback, client on CPU {}, server on CPU {}; {} alternations of {ROUND_MS} ms",
+        cpus[0], cpus[1], args.alternations
     );
     let table = Table::new(table::COLUMNS);
     let mut rows = Vec::new();
@@ -105,7 +94,6 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.json {
         write_json(path, &rows)?;
     }
-    table::print_targets(&rows);
     if args.idle_s > 0 {
         idle(cpus, args)?;
     }
@@ -115,10 +103,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Prints the CPU time of two connected, idle NIC threads together, in percent of a core.
 fn idle(cpus: [usize; 2], args: &Args) -> Result<()> {
     let percent = duel::idle_percent(cpus, args)?;
-    println!(
-        "{} an idle pair of connected NIC threads: {percent:.2} % of a core (at most 2 wanted)",
-        if percent < 2.0 { "met  " } else { "SHORT" }
-    );
+    println!("an idle pair of connected NIC threads: {percent:.2} % of a core");
     if let Some(path) = &args.json {
         let path = path.with_file_name("fabric-idle.json");
         write_json(&path, &json!({ "idle_cpu_percent": percent }))?;

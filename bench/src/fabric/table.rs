@@ -78,35 +78,3 @@ pub fn row(shape: Shape, rounds: &Rounds) -> Value {
         "qdl_ratio": ratio(qdl, |r| r.per_s), "qdl_p50_ratio": ratio(qdl, |r| r.p50_us),
     })
 }
-
-/// Prints for each row with a target whether the row meets it.
-pub fn print_targets(rows: &[Value]) {
-    for row in rows {
-        let number = |key: &str| row[key].as_f64().unwrap_or(0.0);
-        let (per_s, ratio, p50_ratio) = (number("per_s"), number("ratio"), number("p50_ratio"));
-        // The targets apply to the fabric; skip rows without it.
-        if per_s == 0.0 {
-            continue;
-        }
-        let [request, in_flight] = ["request", "in_flight"].map(|key| number(key) as u32);
-        let (wanted, met) = match (request, in_flight) {
-            (150_528, 16..) => ("at least 0.9 of plain sockets", ratio >= 0.9),
-            (64, 1) => (
-                "at least 0.9 of plain sockets, p50 at most 1.2 times theirs",
-                ratio >= 0.9 && p50_ratio <= 1.2,
-            ),
-            (64, 256) => (
-                "at least 8 million/s or 0.4 of plain sockets",
-                per_s >= 8e6 || ratio >= 0.4,
-            ),
-            (4608, 64) => ("at least 0.75 of plain sockets", ratio >= 0.75),
-            _ => continue,
-        };
-        println!(
-            "{} {request:>6} B, {in_flight:>3} in flight, {} connections: {per_s:.0}/s, ratio {ratio:.2}, \
-             p50 ratio {p50_ratio:.2} ({wanted})",
-            if met { "met  " } else { "SHORT" },
-            row["connections"],
-        );
-    }
-}

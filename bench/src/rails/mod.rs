@@ -1,11 +1,6 @@
 //! `rails`: compares the policies that choose connections, in a model of a large system.
-//!
-//! * `model`: one run of the model.
-//! * `theorem`: the Remote Rail Theorem as property tests.
 
 mod model;
-#[cfg(test)]
-mod theorem;
 
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ use std::{
 
 use ::report::SoFar;
 use fabric::{clock::now_ns, os::thread_times, wire::Stream};
-use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
+use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, run_test};
 use qdl::run::usage;
 use record::LossRecord;
 
@@ -82,13 +82,6 @@ impl Watch {
         settings: &Settings,
         qsl: Arc<WarmLibrary>,
     ) -> Result<Option<TestOutcome>> {
-        for _ in 0..settings.test.server_num_issue_query_threads {
-            thread::Builder::new().name("issue".to_owned()).spawn(|| {
-                quick_timers();
-                // Ignore the error: a thread that cannot register fails the start of the test.
-                let _ = register_issue_query_thread();
-            })?;
-        }
         self.gather.before(&self.backend.readings());
         let (done, result) = mpsc::channel();
         let (sut, own) = (self.sut.clone(), settings.clone());

@@ -99,9 +99,9 @@ pub(crate) struct Lobby<T> {
 
 impl<T: Send + 'static> Lobby<T> {
     /// Makes a lobby for `listener`. `places` returns the number of places when a peer comes. A
-    /// peer has `patience` to send bytes; then `greet` runs. `refused` names the logged events.
+    /// peer has `patience` to send bytes; then `greet` runs. `name` is the port's in messages.
     pub(crate) fn new<F: Future<Output = T> + Send + 'static>(
-        (name, refused): (&'static str, &'static str),
+        name: &'static str,
         listener: TcpListener,
         places: impl Fn() -> usize + Send + Sync + 'static,
         patience: Duration,
@@ -117,7 +117,7 @@ impl<T: Send + 'static> Lobby<T> {
             silent: BTreeMap::new(),
             speaking: BTreeMap::new(),
             guests: JoinSet::new(),
-            quiet: Quiet::new(refused),
+            quiet: Quiet::default(),
         }
     }
 
@@ -135,7 +135,6 @@ impl<T: Send + 'static> Lobby<T> {
                         return end;
                     }
                 }
-                () = self.quiet.wait() => self.quiet.sum_up(now_ns()),
                 () = take(&self.listener, &mut knocks) => {
                     for knock in knocks.drain(..) {
                         self.enter(knock).await;
@@ -288,9 +287,8 @@ mod tests {
         let port = listener.local_addr().expect("bound");
         let (tell, greeted) = mpsc::unbounded_channel();
         let patience = Duration::from_secs(60);
-        let names = ("test", "refused");
         let lobby = Lobby::new(
-            names,
+            "test",
             listener,
             || PLACES,
             patience,

@@ -13,7 +13,6 @@
 //! The *own path* of a sample is the better of two paths: over the target's own rail in turn, and
 //! over the local rail in turn. A rail x beats the own path exactly if `H(x) > m`, where m is the
 //! own path's score divided by `H(far)`. So one threshold m divides the rails.
-//! `bench/src/rails/theorem.rs` tests the theorem for local NICs that differ, too.
 
 use std::{cmp::Reverse, ops::RangeInclusive};
 

@@ -322,19 +322,8 @@ impl Rig {
         epoch: u32,
         over: Over,
     ) -> Option<memory::MemoryFaults> {
-        self.connect_with_depth(connection, epoch, over, 64)
-    }
-
-    /// Like [`Self::connect`], with at most `depth` writes of the accelerator in flight.
-    pub fn connect_with_depth(
-        &self,
-        connection: usize,
-        epoch: u32,
-        over: Over,
-        depth: usize,
-    ) -> Option<memory::MemoryFaults> {
         let serve = self.serve_connection(connection, epoch);
-        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(depth));
+        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(64));
         let (near, far, faults) = over.join(ends.0, ends.1);
         let nic = connection % self.cfgs.nics;
         self.server.attach(nic, serve, far);

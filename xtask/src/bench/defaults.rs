@@ -63,14 +63,14 @@ struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scenario {
+enum Scenario {
     /// The highest rate that LoadGen calls valid with a p99 limit of 10 ms.
     Server,
     Offline,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Workload {
+struct Workload {
     scenario: Scenario,
     bytes: usize,
     /// Number of `nics` entries on either side.
@@ -98,14 +98,11 @@ const fn work(scenario: Scenario, bytes: usize, nics: usize) -> Workload {
     }
 }
 
-/// The row that `bench loadgen` compares with null SUTs.
-pub(super) const LOADGEN: Workload = Workload {
-    connections: Some(1),
-    ..work(Scenario::Server, 64, 1)
-};
-
 const WORKS: [Workload; 10] = [
-    LOADGEN,
+    Workload {
+        connections: Some(1),
+        ..work(Scenario::Server, 64, 1)
+    },
     work(Scenario::Server, 64, 1),
     work(Scenario::Server, 64, 2),
     work(Scenario::Server, 64, 4),
@@ -129,11 +126,11 @@ struct Setup<'a> {
 }
 
 /// A key, its value in YAML, and the mappings that get the key.
-pub(super) type Key = (&'static str, &'static str, KeyScope);
+type Key = (&'static str, &'static str, KeyScope);
 
 /// The mappings of the configurations that get a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyScope {
+enum KeyScope {
     /// Each of the frontend's `nics`.
     Nic,
     /// Each of both programs' `nics`.
@@ -217,7 +214,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-pub(super) fn configs(work: &Workload, settings: &[&Key], control: &str) -> [String; 2] {
+fn configs(work: &Workload, settings: &[&Key], control: &str) -> [String; 2] {
     let (bytes, entries) = (work.bytes, work.nics);
     let is_set = settings.iter().any(|k| k.0 == "connections");
     let own = work.connections.filter(|_| !is_set);
@@ -411,9 +408,9 @@ fn beside(
     let ms = format!("{:.0}", bench.seconds * 1000.0);
     if work.scenario == Scenario::Server {
         return highest(known.unwrap_or(FIRST), |rate| {
-            let load = format!("--scenario server --target-qps {rate:.0} --duration-ms {ms}");
+            let load = format!("--target-qps {rate:.0} --duration-ms {ms}");
             let (null, out) = (bench.programs.join("null_sut"), bench.folder.join("null"));
-            null_run(&null, &Vec::from_iter(load.split(' ')), &out).map(|(valid, _)| valid)
+            null_run(&null, &Vec::from_iter(load.split(' ')), &out)
         });
     }
     let json = bench.folder.join("sockets.json");

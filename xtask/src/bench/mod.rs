@@ -5,7 +5,6 @@
 
 mod defaults;
 mod failover;
-mod loadgen;
 mod pair;
 #[path = "../../../bench/src/table.rs"]
 mod table;
@@ -24,15 +23,14 @@ use crate::process;
 const BUILD: Duration = Duration::from_secs(3600);
 const MEASURE: Duration = Duration::from_secs(3600);
 
-const NAMES: &str = "defaults, fabric, failover, loadgen, ofi, rails, verbs";
+const NAMES: &str = "defaults, fabric, failover, ofi, rails, verbs";
 
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
-        "loadgen" | "verbs" if !args.is_empty() => bail!("bench {name} takes no arguments"),
+        "verbs" if !args.is_empty() => bail!("bench {name} takes no arguments"),
         "defaults" => defaults::run(root, args),
         "fabric" | "rails" => run_own(root, name, args),
         "failover" => failover::run(root, args),
-        "loadgen" => loadgen::run(root),
         "ofi" => example(root, name, "ofi_bench", args),
         "verbs" => example(root, name, "ib_posting_cost", args),
         _ => bail!("no measurement is called {name}; there are: {NAMES}"),

@@ -112,14 +112,10 @@ macro_rules! fabric_conformance {
                 slots_are_used_again_and_again_in_both_directions;
             parts:
                 parts_land_behind_one_another
-                a_grant_is_closed_by_the_last_part
                 parts_of_any_size_and_mixture_arrive_as_sent
                 a_part_past_its_slot_breaks_the_connection
                 a_part_at_another_offset_breaks_the_connection
-                an_empty_part_breaks_the_connection
-                a_part_to_a_window_that_takes_none_breaks_the_connection
-                a_part_after_the_last_breaks_the_connection
-                a_part_with_a_wrong_use_count_breaks_the_connection;
+                an_empty_part_breaks_the_connection;
             queue:
                 a_full_send_queue_is_an_answer_and_not_a_wait
                 inline_memory_is_free_at_once

@@ -2,8 +2,7 @@
 
 use super::{
     Fabric,
-    refusals::refused,
-    rig::{GUARD, LinkEnd, Progress, Shape, granted, join, pattern},
+    rig::{GUARD, LinkEnd, Progress, Shape, granted, pattern},
 };
 use crate::{Broken, Event, Imm};
 
@@ -68,30 +67,6 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
         assert_eq!((counts.writes, counts.parts), (parts, parts - 1));
         assert_eq!(counts.bytes, at as u64);
     }
-}
-
-/// Ownership: the sender owns the slot between the parts, the receiver owns it after the last. The
-/// next use begins at offset 0.
-pub fn a_grant_is_closed_by_the_last_part(fabric: &dyn Fabric) {
-    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-    for use_count in 1..4 {
-        assert_eq!(b.window.grants().open(1), Some(use_count));
-        let imm = Imm::new(1, use_count);
-        let bytes = pattern(usize::from(use_count), 20);
-        a.fill(0, &bytes);
-        a.send_at(0, 16, 0, imm.with_more());
-        arrives(&mut b, imm.with_more(), 0, 16);
-        assert!(b.window.grants().is_open(1), "more is to come");
-        a.send_at(16, 4, 16, imm);
-        arrives(&mut b, imm, 16, 4);
-        assert!(!b.window.grants().is_open(1), "that was all");
-        assert_eq!(b.slot(1, 20), bytes);
-    }
-    // A use in one piece follows uses in parts.
-    assert_eq!(b.window.grants().open(1), Some(4));
-    a.send(0, 20, Imm::new(1, 4));
-    arrives(&mut b, Imm::new(1, 4), 0, 20);
-    assert!(!b.window.grants().is_open(1));
 }
 
 /// Xorshift generator without a crate: the next number below `n`.
@@ -227,53 +202,4 @@ pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
     a.send_at(0, 0, 16, imm);
     assert_eq!(bad_frame(&mut b), ("length of a part", 0));
     assert!(b.window.grants().is_open(3));
-}
-
-/// Requests come in one piece, so a part of a request breaks the connection.
-pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fabric) {
-    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
-    a.fill(0, &pattern(1, 16));
-    let imm = Imm::new(3, 1).with_more();
-    a.send_at(0, 16, 0, imm);
-    let part = ("part of what comes in one piece", u64::from(imm.bits()));
-    assert_eq!(bad_frame(&mut b), part);
-    assert!(b.window.grants().is_open(3));
-    if fabric.looks_before_bytes_land() {
-        assert!(b.untouched());
-    }
-}
-
-/// Ownership: no part may follow the last part.
-pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
-    for more in [false, true] {
-        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
-        a.fill(0, &pattern(1, 128));
-        let imm = Imm::new(3, 1);
-        a.send_at(0, 16, 0, imm.with_more());
-        a.send_at(16, 4, 16, imm);
-        arrives(&mut b, imm.with_more(), 0, 16);
-        arrives(&mut b, imm, 16, 4);
-        // The extra write begins at offset 0 of the slot, which is not granted.
-        let again = if more { imm.with_more() } else { imm };
-        a.send_at(20, 4, 0, again);
-        refused(&mut b);
-        if fabric.looks_before_bytes_land() {
-            assert_eq!(b.slot(3, 20), pattern(1, 20), "what came stands");
-        }
-    }
-}
-
-/// Ownership: every part carries the granted use count.
-pub fn a_part_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
-    for (first, second) in [(1, 2), (2, 2)] {
-        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
-        if first == 1 {
-            let imm = Imm::new(3, first).with_more();
-            a.send_at(0, 16, 0, imm);
-            arrives(&mut b, imm, 0, 16);
-        }
-        a.send_at(16, 4, 0, Imm::new(3, second).with_more());
-        refused(&mut b);
-        assert!(b.window.grants().is_open(3), "the grant of use 1 stands");
-    }
 }

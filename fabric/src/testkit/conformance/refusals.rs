@@ -118,7 +118,7 @@ pub fn a_write_outside_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
 }
 
 /// Asserts that a grant error breaks the connection and that no event follows.
-pub(super) fn refused(b: &mut LinkEnd) {
+fn refused(b: &mut LinkEnd) {
     let broken = b.next_broken();
     assert!(matches!(broken, Broken::Grant(_)), "{broken}");
     let mut more = 0;

@@ -75,7 +75,7 @@ impl Server {
         let (served, local) = (Served::default(), Arc::new(local));
         let patience = local.timing.step;
         let mut lobby = Lobby::new(
-            ("control", "control connections refused"),
+            "control",
             listener,
             move || pending,
             patience,

@@ -360,23 +360,13 @@ fn every_limit_is_that_of_a_field_and_refuses_one_more() {
     }
 }
 
-/// A value outside its limits, in one of [`FRAMES`].
+/// A value outside a type, a rule of its own, or the limit of fields that have none of their own.
 #[test]
 fn a_field_outside_its_limits_is_refused_by_name() {
     let escape = "\u{1b}[2J";
-    let gpu = |name: &str| {
-        let gpu = record::GpuRecord {
-            name: name.to_owned(),
-            ..Default::default()
-        };
-        serde_json::to_value([gpu]).expect("JSON")
-    };
-    let used = |groups: usize| {
-        let used = record::NodeUse {
-            threads: vec![record::ThreadGroup::default(); groups],
-            ..Default::default()
-        };
-        serde_json::to_value(used).expect("JSON")
+    let gpu = record::GpuRecord {
+        name: "x".repeat(1000),
+        ..Default::default()
     };
     let slots = json!({"address": 0, "length": 1, "key": 0});
     let ofi = json!({"fabric": "ofi", "end": {
@@ -393,7 +383,6 @@ fn a_field_outside_its_limits_is_refused_by_name() {
             json!([1u64 << 40]),
             "spec.inputs: more",
         ),
-        ("model", "/facts/boot", json!("A"), "facts.boot: a hash"),
         (
             "open",
             "/connections/0/request_stride",
@@ -401,21 +390,7 @@ fn a_field_outside_its_limits_is_refused_by_name() {
             "a stride of 0",
         ),
         ("open", "/connections/0/transport", ofi, "control character"),
-        (
-            "drained",
-            "/counters/arrived",
-            json!(1u64 << 54),
-            "counters: 18",
-        ),
-        ("drained", "/gpus", gpu(escape), "control character"),
-        ("drained", "/gpus", gpu(&"x".repeat(1000)), "1000 bytes"),
-        ("drained", "/used", used(34), "used.threads: 34"),
-        (
-            "refused_sample",
-            "/text",
-            json!("x".repeat(513)),
-            "text: 513 bytes",
-        ),
+        ("drained", "/gpus", json!([gpu]), "1000 bytes"),
     ];
     for (kind, pointer, value, words) in cases {
         let mut frames = FRAMES

@@ -13,7 +13,7 @@
 //! * `crews`: NICs that share a thread, and a NIC on several threads.
 //! * `by_health`: the same guarantees under policies by health.
 //! * `parts`: answers in parts, write by write.
-//! * `streamed`: answers in parts through a server, in every mixture.
+//! * `streamed`: answers in parts through a server, while there is no room.
 //! * `warm_up`: samples before the first.
 //! * `closing`: connections that say goodbye beside others.
 //! * `refused`: samples that an accelerator refuses.

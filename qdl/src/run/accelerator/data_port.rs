@@ -33,7 +33,7 @@ pub(crate) async fn admit_all(
 ) {
     let to_come = current.clone();
     let mut lobby: Lobby<GuestPreamble> = Lobby::new(
-        ("data port", "data connections shown out"),
+        "data port",
         listener,
         move || strangers + awaited_connections(&to_come),
         PREAMBLE_DEADLINE,
