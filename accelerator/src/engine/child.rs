@@ -132,15 +132,27 @@ pub(super) fn room_for(connections: usize) -> Result<(), String> {
     set_open_files(limit).map_err(|e| e.to_string())
 }
 
+/// The last line with the word `error` near the end of a log.
+pub(super) fn last_error(path: &Path) -> Option<String> {
+    let tail = tail(path, 16 * TAIL)?;
+    let is_error = |line: &&str| line.to_ascii_lowercase().contains("error");
+    Some(tail.lines().rfind(is_error)?.trim().to_owned())
+}
+
 pub(super) fn last_line(path: &Path) -> Option<String> {
-    let mut file = File::open(path).ok()?;
-    let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(TAIL))).ok()?;
-    let mut tail = Vec::new();
-    file.take(TAIL).read_to_end(&mut tail).ok()?;
-    let tail = String::from_utf8_lossy(&tail);
+    let tail = tail(path, TAIL)?;
     let line = tail.lines().rfind(|line| !line.trim().is_empty())?;
     Some(line.trim().to_owned())
+}
+
+/// The last `most` bytes of a log.
+fn tail(path: &Path, most: u64) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(most))).ok()?;
+    let mut tail = Vec::new();
+    file.take(most).read_to_end(&mut tail).ok()?;
+    Some(String::from_utf8_lossy(&tail).into_owned())
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
@@ -161,5 +173,8 @@ mod tests {
         assert_eq!(last_line(&log), None);
         std::fs::write(&log, "one\n two \n\n").expect("written");
         assert_eq!(last_line(&log).as_deref(), Some("two"));
+        assert_eq!(last_error(&log), None);
+        std::fs::write(&log, "ValueError: 3\n two \n\n").expect("written");
+        assert_eq!(last_error(&log).as_deref(), Some("ValueError: 3"));
     }
 }

@@ -27,7 +27,7 @@ mod tests;
 mod zmtp;
 
 use std::{
-    path::Path,
+    path::PathBuf,
     sync::{Arc, Mutex, OnceLock},
     thread,
     time::{Duration, Instant},
@@ -49,7 +49,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
-    child::last_line,
+    child::{last_error, last_line},
     error::shorten,
     inbox::Inbox,
     program::{ExitStatus, Program},
@@ -263,33 +263,42 @@ fn sequences(config: &VllmConfig, reported: Option<usize>) -> (usize, String) {
     }
 }
 
-/// The last words of a core: its exit status, or the last line of its log.
+/// The last words of a core: its exit status, and the end of its log.
 struct LastWords {
     exit: Option<ExitStatus>,
-    log: Option<std::path::PathBuf>,
+    log: Option<PathBuf>,
 }
 
 impl LastWords {
     /// Adds the last words to an error. Waits up to [`EXIT_SEEN`] for the exit.
     fn add(&self, reason: &str) -> String {
         let until = Instant::now() + EXIT_SEEN;
-        while let Some(exit) = &self.exit
-            && Instant::now() < until
-        {
-            match exit.now() {
-                Some(exit) if exit == reason => return exit,
-                Some(exit) => return format!("{reason}; {exit}"),
-                None => thread::sleep(Duration::from_millis(20)),
+        let exit = loop {
+            let exit = self.exit.as_ref().and_then(ExitStatus::now);
+            if exit.is_some() || self.exit.is_none() || Instant::now() > until {
+                break exit;
             }
+            thread::sleep(Duration::from_millis(20));
+        };
+        let Some(log) = &self.log else {
+            return reason.to_owned();
+        };
+        let mut words = match exit {
+            Some(exit) if exit == reason => exit,
+            Some(exit) => format!("{reason}; {exit}"),
+            None => {
+                let line = shorten(&last_line(log).unwrap_or_default());
+                format!(
+                    "{reason}; the last line of its log {}: {line}",
+                    log.display()
+                )
+            }
+        };
+        let error = last_error(log).map(|line| shorten(&line));
+        if let Some(error) = error.filter(|error| !words.contains(error)) {
+            words += &format!("; the last error in it: {error}");
         }
-        let line = self.log.as_deref().and_then(|log: &Path| {
-            let line = shorten(&last_line(log)?);
-            Some(format!(
-                "; the last line of its log {}: {line}",
-                log.display()
-            ))
-        });
-        format!("{reason}{}", line.unwrap_or_default())
+        words
     }
 }
 

@@ -131,7 +131,8 @@ def note(kind):
 
 
 def dead(words):
-    print(words, flush=True)
+    print(words)
+    print("INFO: shutting down", flush=True)
     os.kill(os.getppid(), signal.SIGTERM)
     os._exit(1)
 
