@@ -461,11 +461,14 @@ const CONFIG: (&str, &str) = (
 fn a_language_model_gets_the_engine_whose_program_is_installed() {
     let place = TestFolder::new();
     let two = ("generation_config.json", r#"{"eos_token_id": [8, 9]}"#);
+    let none = ("generation_config.json", "{}");
+    let endless = ("config.json", &*CONFIG.1.replace("eos", "bos"));
     for (files, version, why) in [
         (&[CONFIG][..], None, "did not start (entity not found)"),
         (&[CONFIG], Some("0.33.0"), "it has not run with vLLM 0.33.0"),
         (&[CONFIG, two], Some(""), "it has not run with vLLM INFO"),
         (&[], Some("0.24.0+cpu"), ""),
+        (&[endless, none], Some("0.24.0"), ""),
     ] {
         let printed = said(init_llm(&place, files, version));
         assert_has(
@@ -480,6 +483,7 @@ fn a_language_model_gets_the_engine_whose_program_is_installed() {
             assert!(why.is_empty(), "{text}");
             assert_has(&printed, &["accelerator.yaml: vllm, of vLLM 0.24.0\n"]);
             assert_eq!(core.model, place.path("llama-3.1"));
+            assert_eq!(core.ignore_eos, files.len() == 2);
             assert_eq!((&core.args[1][..], core.min_tokens), ("256", 2));
         } else {
             assert_has(&text, &[why, "`pip install vllm==0.24.0`"]);

@@ -56,6 +56,7 @@ pub use tokens::Tokens;
 const ANY_INPUT: usize = 150_528;
 /// Largest batch of any engine.
 pub const MAX_BATCH: usize = 65_536;
+
 /// Versions of vLLM that the engine `vllm` has run with.
 pub const VLLM_VERSIONS: [&str; 1] = ["0.24.0"];
 

@@ -183,8 +183,8 @@ pub(super) fn llm_frontend(
     )
 }
 
-/// Returns the configuration of accelerator `at` of the language model in `llm`, for `folder` or the
-/// like on another machine.
+/// Returns the configuration of accelerator `at` of the language model in `llm`, for `folder` or
+/// the like on another machine.
 pub(super) fn llm_accelerator(
     llm: &Path,
     model: &LanguageModel,
@@ -195,9 +195,15 @@ pub(super) fn llm_accelerator(
     let engine = match model.vllm_at(at) {
         Ok(_) => format!(
             "  kind: vllm                     # vLLM's engine core, which this node starts\n  \
-             vllm:\n    model: {}\n    args: [--max-model-len, \"{}\"]",
+             vllm:\n    model: {}\n    args: [--max-model-len, \"{}\"]{}",
             quoted(&model_for(at, llm, folder)),
-            model.context()
+            model.context(),
+            // The engine `vllm` refuses a model without an end of sequence.
+            if model.eos.is_empty() {
+                "\n    ignore_eos: true"
+            } else {
+                ""
+            }
         ),
         Err(why) => {
             let install = VLLM_VERSIONS.join(" or ");
@@ -205,7 +211,7 @@ pub(super) fn llm_accelerator(
             let eos = format!("\n    eos: {:?}", model.eos);
             let eos = Some(eos).filter(|_| !model.eos.is_empty());
             format!(
-                "  # The engine `vllm` is faster, but {why}.\n  # To use it, install it (`pip \
+                "  # Not engine `vllm`, which needs no HTTP server: {why}.\n  # To use it, install it (`pip \
                  install vllm=={install}`) and repeat `qdl init` on this machine.\n  kind: http\n  http:\n    \
                  url: http://127.0.0.1:8000\n    dialect: vllm\n    model: {name}\n    \
                  vocab: {vocab}{}",
