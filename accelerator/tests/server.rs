@@ -20,6 +20,8 @@ use common::{
 
 /// Answers like vLLM's server; see `tests/command.rs` of the engine.
 const SERVER: &str = include_str!("../src/engine/http/tests/server.py");
+/// An engine core of vLLM: a process that starts a second one, which starts a third.
+const CORE: &str = include_str!("../src/engine/vllm/tests/core.py");
 /// Soft limit of open files at the node's start. 512 requests at once need more, so the engine
 /// raises the limit before it starts the server.
 const OPEN_FILES: libc::rlim_t = 600;
@@ -51,17 +53,40 @@ impl Node {
             ],
         });
         let command: Vec<_> = words.map(|word| format!("{word:?}")).collect();
+        let engine = format!(
+            "{{kind: http, http: {{url: \"http://127.0.0.1:{port}\", dialect: vllm, vocab: 100, \
+             in_flight: 512, command: [{}], stop_s: 1}}}}",
+            command.join(", ")
+        );
+        Self::of(folder, &engine)
+    }
+
+    /// Starts a node whose engine `vllm` has a scripted core.
+    fn with_core() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        fs::write(path("core.py"), CORE).expect("written");
+        let config = r#"{"vocab_size": 100, "eos_token_id": 2}"#;
+        fs::write(path("config.json"), config).expect("written");
+        let (model, script, pids) = (path(""), path("core.py"), path("pids"));
+        let engine = format!(
+            "{{kind: vllm, vllm: {{model: {model:?}, command: [python3, {script:?}], \
+             args: [--pids, {pids:?}], stop_s: 1}}}}"
+        );
+        Self::of(folder, &engine)
+    }
+
+    fn of(folder: tempfile::TempDir, engine: &str) -> Self {
         let config = format!(
             "node: a\ncontrol: {{listen: 127.0.0.1:0}}\nauth: none\n\
              model: {{name: m, inputs: [{{name: p, dtype: i32, shape: [8], ragged: true}}], \
              output: {{name: t, dtype: i32, shape: [8], ragged: true}}}}\n\
-             engine: {{kind: http, http: {{url: \"http://127.0.0.1:{port}\", dialect: vllm, \
-             vocab: 100, in_flight: 512, command: [{}], stop_s: 1}}}}\nnics: [{{listen: 127.0.0.1:0}}]\n",
-            command.join(", ")
+             engine: {engine}\nnics: [{{listen: 127.0.0.1:0}}]\n"
         );
-        fs::write(path("a.yaml"), config).expect("written");
+        let file = folder.path().join("a.yaml");
+        fs::write(&file, config).expect("written");
         let mut node = Command::new(env!("CARGO_BIN_EXE_accelerator"));
-        node.arg("--config").arg(path("a.yaml"));
+        node.arg("--config").arg(file);
         node.stdout(Stdio::piped()).stderr(Stdio::piped());
         let limit = libc::rlimit {
             rlim_cur: OPEN_FILES,
@@ -134,6 +159,13 @@ fn a_killed_node_takes_its_server_and_all_that_it_started_along() {
             !server.iter().any(|pid| is_running(*pid))
         });
     }
+    // A core does not notice that its front end is gone.
+    let node = Node::with_core().ready();
+    let core = node.server();
+    assert_eq!(core.len(), 3);
+    assert!(core.iter().all(|pid| is_running(*pid)), "{core:?}");
+    node.signal(libc::SIGKILL);
+    eventually("they are gone", || !core.iter().any(|pid| is_running(*pid)));
 }
 
 #[test]

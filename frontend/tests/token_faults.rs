@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use common::{
     ProgramEnd, Running, TestFolder, accelerator, assert_has,
@@ -51,6 +51,31 @@ fn model(tokens: &str) -> Workload {
         offline: "10000",
         always: MEASURED,
         // All samples from here on are LoadGen's; `faults.rs` also covers faults during warm-up.
+        begun: |_, frontend| frontend.wait_until_it_says(" up in "),
+    }
+}
+
+/// An accelerator with the engine `vllm`, whose core is a script in `folder`.
+fn scripted_cores(folder: &Path) -> Workload {
+    let script = include_str!("../../accelerator/src/engine/vllm/tests/core.py");
+    std::fs::write(folder.join("core.py"), script).expect("written");
+    let config = r#"{"vocab_size": 32000, "eos_token_id": 2}"#;
+    std::fs::write(folder.join("config.json"), config).expect("written");
+    let folder = folder.display();
+    let model = "model: {name: llm, inputs: [{name: prompt, dtype: i32, shape: [96], ragged: \
+                 true}], output: {name: tokens, dtype: i32, shape: [40], ragged: true}}\n";
+    Workload {
+        here: format!(
+            "{model}dataset: {{kind: tokens, count: 2000, min_len: 1, max_len: 96, vocab: 32000, \
+             seed: 7}}\n"
+        ),
+        there: format!(
+            "{model}engine: {{kind: vllm, vllm: {{model: {folder}, min_tokens: 2, in_flight: 64, \
+             command: [python3, {folder}/core.py], args: [--pids, pids, --step, \"0.01\"]}}}}\n"
+        ),
+        server: "--scenario server --target-qps 100 --duration-s 1.5",
+        offline: "400",
+        always: MEASURED,
         begun: |_, frontend| frontend.wait_until_it_says(" up in "),
     }
 }
@@ -125,18 +150,25 @@ fn must_count_what_it_was_not_told(place: &TestFolder, ended: ProgramEnd, s: &Va
 
 #[test]
 fn answers_in_parts_outlast_faults_at_random_moments() {
-    trials(&[Fault::Kill, Fault::Stop], 4);
+    trials(&[Fault::Kill, Fault::Stop], 4, &model(SLOW));
+}
+
+#[test]
+fn answers_of_engine_cores_outlast_faults_at_random_moments() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cores = scripted_cores(folder.path());
+    trials(&[Fault::Kill, Fault::Core, Fault::Stop], 3, &cores);
 }
 
 #[test]
 #[ignore = "takes network namespaces and another process's sockets, and root for both: a step of \
             `cargo xtask test`"]
 fn answers_in_parts_outlast_cuts_at_random_moments() {
-    trials(&[Fault::Cut, Fault::End, Fault::Garble], 3);
+    trials(&[Fault::Cut, Fault::End, Fault::Garble], 3, &model(SLOW));
 }
 
 /// Runs trials: kinds of fault and of stream take turns, and all else is random.
-fn trials(kinds: &[Fault], default: u64) {
+fn trials(kinds: &[Fault], default: u64, workload: &Workload) {
     let (count, seed) = (
         number_of_environment("QDL_FAULTS", default),
         number_of_environment("QDL_FAULT_SEED", 1),
@@ -147,7 +179,7 @@ fn trials(kinds: &[Fault], default: u64) {
         let turns = kinds.len() as u64;
         let stream = ["first", "all"][((i / turns + i % turns) % 2) as usize];
         trial.more += &format!("stream: {stream}\n");
-        let (place, ended) = trial.run(&model(SLOW));
+        let (place, ended) = trial.run(workload);
         let hit = judge(&trial, stream, &place, ended);
         println!(
             "fault {i} of seed {seed}: {trial:?}: {}, {} samples again, {} had their first token",

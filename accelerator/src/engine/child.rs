@@ -9,7 +9,7 @@ use std::{
     sync::OnceLock,
 };
 
-use fabric::os::{open_files, set_open_files};
+use fabric::os::{open_files, set_affinity, set_open_files};
 
 /// The initial limit of open files, before this process raised it.
 static OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
@@ -22,6 +22,8 @@ const OTHERS: u64 = 256;
 const TAIL: u64 = 4096;
 /// The signal numbers of Linux.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
+/// Words of a mask of the 1,024 NUMA nodes that Linux can have.
+const NODE_WORDS: usize = 1024 / libc::c_ulong::BITS as usize;
 /// Descriptors below this number are marked one by one if the kernel has no `close_range`.
 const DESCRIPTORS: libc::c_int = 1 << 16;
 
@@ -64,6 +66,35 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
             }
             close_on_exec();
             Ok(())
+        });
+    }
+}
+
+/// Places the child of `command`: on the processors `cpus`, unless empty, and with its memory on the
+/// NUMA node `node`. Processes that the child starts inherit both.
+pub(super) fn place(command: &mut Command, cpus: &[usize], node: Option<u32>) {
+    let cpus = cpus.to_vec();
+    // SAFETY: between fork and exec the closure only makes system calls and does not allocate.
+    unsafe {
+        command.pre_exec(move || {
+            set_affinity(&cpus)?;
+            let Some(node) = node else { return Ok(()) };
+            let mut mask: [libc::c_ulong; NODE_WORDS] = [0; NODE_WORDS];
+            let (word, bit) = (node / libc::c_ulong::BITS, node % libc::c_ulong::BITS);
+            if let Some(word) = mask.get_mut(word as usize) {
+                *word |= 1 << bit;
+            }
+            // The kernel ignores the last of `maxnode` bits.
+            let most = NODE_WORDS * libc::c_ulong::BITS as usize + 1;
+            match libc::syscall(
+                libc::SYS_set_mempolicy,
+                libc::MPOL_BIND,
+                mask.as_ptr(),
+                most,
+            ) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
         });
     }
 }

@@ -50,7 +50,7 @@ impl Hashing {
         let content = match engine.kind {
             EngineKind::Null | EngineKind::Digest => None,
             EngineKind::Tokens => Some(settings(params)),
-            EngineKind::Http => {
+            EngineKind::Http | EngineKind::Vllm => {
                 let named = engine.http.as_ref().and_then(|h| h.model.as_ref());
                 let name = short(named.unwrap_or(&params.model));
                 Some(Content::Server { name })

@@ -94,6 +94,8 @@ pub enum EngineError {
     },
     #[error("server {url}: {reason}")]
     Server { url: String, reason: String },
+    #[error("vLLM's engine core: {reason}")]
+    Core { reason: String },
     #[error(
         "the engine's workers were not ready after {seconds} s: a smaller max_batch warms up faster"
     )]
@@ -211,4 +213,22 @@ fn list(paths: &[PathBuf]) -> String {
 /// A message of several lines as one line.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The beginning of a text, on one line, for an error message.
+pub(super) fn shorten(text: &str) -> String {
+    const MOST: usize = 200;
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if line.chars().count() + word.chars().count() > MOST {
+            line.extend(word.chars().take(MOST));
+            line.push('…');
+            break;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    line
 }

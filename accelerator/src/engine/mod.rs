@@ -21,12 +21,16 @@ mod llm;
 mod onnx;
 mod onnx_data;
 mod outputs;
+mod program;
 mod search;
 mod sizes;
 pub mod streaming;
 pub mod tensorrt;
+#[cfg(test)]
+mod testkit;
 pub mod tokens;
 mod unpack;
+mod vllm;
 
 use std::{
     fs::File,
@@ -63,7 +67,7 @@ pub const VLLM_VERSIONS: [&str; 1] = ["0.24.0"];
 /// A loaded model that makes workers.
 pub trait Engine: Send + Sync {
     /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`, `tensorrt`,
-    /// `tokens`, `http`, `llm`.
+    /// `tokens`, `http`, `vllm`, `llm`.
     fn name(&self) -> &'static str;
 
     /// Inputs and outputs of the model, per sample.
@@ -262,10 +266,7 @@ fn open_model(path: &Path) -> Result<File, EngineError> {
 
 /// Describes the batching rule in one line; `None` if the engine batches by itself.
 pub fn batching(engine: &EngineConfig) -> Option<String> {
-    if matches!(
-        engine.kind,
-        EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
-    ) {
+    if engine.kind.streams() {
         return None;
     }
     let mut line = format!(
@@ -298,6 +299,7 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
         EngineKind::Tokens => Arc::new(Tokens::new(params)?),
         EngineKind::Http => Arc::new(http::Http::open(params)?),
+        EngineKind::Vllm => Arc::new(vllm::Vllm::open(params)?),
         EngineKind::Llm => Arc::new(llm::Llm::open(params)?),
         other => {
             return Err(EngineError::param(

@@ -87,9 +87,19 @@ pub struct Options {
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
-        // The `http` engine has deadlines with better messages, so this timeout is later.
-        let server = p.engine.http.as_ref();
-        let server = server.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token());
+        // Engines with a program of their own have deadlines with better messages, so this timeout
+        // is later.
+        let http = p
+            .engine
+            .http
+            .as_ref()
+            .map(|http| http.ready() + 2 * http.first_token());
+        let vllm = p
+            .engine
+            .vllm
+            .as_ref()
+            .map(|vllm| vllm.ready() + 2 * vllm.step());
+        let server = http.or(vllm).unwrap_or_default();
         Options {
             name: "engine".to_owned(),
             engine: p.engine.clone(),

@@ -27,6 +27,8 @@ pub enum Fault {
     End,
     /// One connection of the accelerator carries bytes that are no frame.
     Garble,
+    /// SIGKILL ends the engine core of the accelerator, a process whose id is in the file `pids`.
+    Core,
 }
 
 impl Fault {
@@ -168,6 +170,12 @@ impl Trial {
         match self.fault {
             Fault::Kill => victim.signal(libc::SIGKILL),
             Fault::Stop => victim.signal(libc::SIGSTOP),
+            Fault::Core => {
+                let pids = std::fs::read_to_string(place.path("pids")).expect("pids");
+                let first = pids.lines().next().and_then(|pid| pid.parse().ok());
+                // SAFETY: a plain system call, for a process of this test.
+                unsafe { libc::kill(first.expect("a number"), libc::SIGKILL) };
+            }
             _ => {
                 let own = sockets::accepted(victim.id(), port).expect("its sockets");
                 if let Some(stream) = own.get(self.at as usize % own.len().max(1)) {

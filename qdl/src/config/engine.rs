@@ -90,7 +90,7 @@ impl EngineKind {
     }
 
     /// Returns whether the engine runs a language model, batches itself, and answers in tokens.
-    pub(super) fn streams(self) -> bool {
+    pub fn streams(self) -> bool {
         matches!(
             self,
             EngineKind::Tokens | EngineKind::Http | EngineKind::Vllm | EngineKind::Llm

@@ -8,11 +8,10 @@ use tokio::{
 };
 
 use super::{
-    command::ExitStatus,
     dialect::trouble::Trouble,
     stream::{LlmServer, Sink},
 };
-use crate::engine::{Fault, streaming::TooLong};
+use crate::engine::{Fault, program::ExitStatus, streaming::TooLong};
 
 /// Time to wait for the exit of our server process after the server stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);

@@ -19,14 +19,12 @@
 //! | [`judge`] | the consequence of an error |
 //! | [`start`] | queries before the first sample |
 //! | [`threads`] | the client threads and the path of a sequence |
-//! | [`command`] | the server as a child process |
 //! | [`counters`] | counts and times |
 //!
 //! `docs/llm-servers.md` describes the dialects, the errors and the fate of a sample.
 
 mod account;
 mod client;
-mod command;
 mod counters;
 mod dialect;
 mod events;
@@ -53,14 +51,17 @@ use tokio::runtime::Builder;
 
 use self::{
     client::HttpClient,
-    command::Program,
     counters::Counters,
     dialect::AnswerParams,
     judge::{Judge, TRIAL},
     stream::LlmServer,
     threads::Threads,
 };
-use super::{Engine, EngineError, EngineParams, Sequence, Streaming, child, streaming::OnFatal};
+use super::{
+    Engine, EngineError, EngineParams, Sequence, Streaming, child,
+    program::{Launch, Program},
+    streaming::OnFatal,
+};
 use crate::lock;
 
 const NAME: &str = "http";
@@ -175,7 +176,14 @@ impl Http {
                 }
                 let (fatal, url) = (fatal.clone(), config.url.clone());
                 let on_end = move |reason| fatal(EngineError::Server { url, reason });
-                let program = Program::start(command, &config.log, config.stop_within(), on_end)?;
+                let launch = Launch {
+                    key: "engine.http.command",
+                    command: command.to_vec(),
+                    log: config.log.clone(),
+                    grace: config.stop_within(),
+                    ..Launch::default()
+                };
+                let program = Program::start(launch, on_end)?;
                 tracing::info!("server started; its log is {}", config.log.display());
                 Some(program)
             }

@@ -1,6 +1,7 @@
 //! Queries to the server before the first sample: readiness, model, context, vocabulary, prefix
 //! cache, and one short answer with the parameters of every sequence.
 
+use crate::engine::error::shorten;
 use std::time::{Duration, Instant};
 
 use qdl::config::{HttpConfig, MAX_IN_FLIGHT};
@@ -9,14 +10,13 @@ use tokio::time::sleep;
 
 use super::{
     client::HttpClient,
-    command::Program,
     dialect::{
-        AnswerParams, Dialect, Question, ServerFacts, shorten,
+        AnswerParams, Dialect, Question, ServerFacts,
         trouble::{self, Trouble},
     },
 };
 
-use crate::engine::child;
+use crate::engine::{child, program::Program};
 
 /// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);

@@ -16,6 +16,7 @@ mod tensorrt_llm;
 pub(super) mod trouble;
 mod vllm;
 
+use crate::engine::error::shorten;
 use qdl::config::{self, HttpConfig};
 use serde::Deserialize;
 use serde_json::Value;
@@ -165,22 +166,4 @@ pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
 
 fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
     serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", shorten(data))))
-}
-
-/// The beginning of a text, on one line, for an error message.
-pub(super) fn shorten(text: &str) -> String {
-    const MOST: usize = 200;
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        if line.chars().count() + word.chars().count() > MOST {
-            line.extend(word.chars().take(MOST));
-            line.push('…');
-            break;
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    line
 }

@@ -7,12 +7,13 @@
 //! data: [DONE]
 //! ```
 
+use crate::engine::error::shorten;
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::{
-    AnswerEvent, AnswerParams, Finish, Question, ServerFacts, Tokens, json, shorten,
+    AnswerEvent, AnswerParams, Finish, Question, ServerFacts, Tokens, json,
     trouble::{self, Trouble},
 };
 

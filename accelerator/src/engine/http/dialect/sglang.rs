@@ -18,11 +18,12 @@
 //! Source: SGLang's `python/sglang/srt/managers/tokenizer_manager.py` and
 //! `python/sglang/srt/entrypoints/http_server.py`.
 
+use crate::engine::error::shorten;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    AnswerEvent, AnswerParams, Dialect, Finish, Question, ServerFacts, Tokens, openai, shorten,
+    AnswerEvent, AnswerParams, Dialect, Finish, Question, ServerFacts, Tokens, openai,
     trouble::{self, Trouble},
 };
 

@@ -1,10 +1,10 @@
 //! Errors of one answer: the message, and whether sample or engine is at fault.
 
+use crate::engine::error::shorten;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::shorten;
 use crate::engine::{Fault, streaming::TooLong};
 
 /// Reason why a sequence has no answer.

@@ -1,12 +1,5 @@
 //! An engine for a scripted server, and samples for it.
 
-#[allow(dead_code, reason = "the tests of the node use more of it")]
-#[path = "../../../../tests/common/processes.rs"]
-pub mod processes;
-#[allow(dead_code, reason = "the tests of the pipeline use more of it")]
-#[path = "../../../../tests/common/samples.rs"]
-mod samples;
-
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -20,13 +13,14 @@ use qdl::{
 
 use super::server::Server;
 use crate::engine::{
-    Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming,
-    http::Http,
-    streaming::{SequenceOutcome, TOKEN_BYTES},
+    Engine, EngineError, EngineKind, EngineParams, Streaming, http::Http, streaming::TOKEN_BYTES,
 };
 
+pub use crate::engine::testkit::{
+    processes,
+    samples::{SampleRecord, Samples},
+};
 pub use qdl::testkit::eventually;
-pub use samples::{SampleRecord, Samples};
 
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 64;

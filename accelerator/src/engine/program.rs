@@ -1,4 +1,4 @@
-//! Starts, watches and stops the server's program, a child process.
+//! Starts, watches and stops a child process that runs the model: an engine's own server.
 
 use std::{
     fs::File,
@@ -17,8 +17,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::dialect::shorten;
-use crate::engine::child;
+use super::{child, error::shorten};
 use crate::lock;
 
 const KILLED: Duration = Duration::from_secs(5);
@@ -31,6 +30,30 @@ kill -s TERM -- "-$0"
 left=$1
 while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
 kill -s KILL -- "-$0""#;
+
+/// A program to start, its surroundings and its output.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Launch {
+    /// The configuration's key of `command`, for messages.
+    pub key: &'static str,
+    pub command: Vec<String>,
+    pub log: PathBuf,
+    /// Time from SIGTERM to SIGKILL.
+    pub grace: Duration,
+    /// Variables beside those of this process.
+    pub env: Vec<(String, String)>,
+    /// Processors of the program; empty: those of this process.
+    pub cpus: Vec<usize>,
+    /// NUMA node of the program's memory.
+    pub node: Option<u32>,
+}
+
+impl Launch {
+    fn what(&self) -> String {
+        let program = self.command.first().map_or("", String::as_str);
+        format!("`{program}` of {}", self.key)
+    }
+}
 
 /// A handle to the exit status of a program that may still run.
 #[derive(Clone)]
@@ -65,21 +88,20 @@ impl Program {
     /// between [`Program::need`] and [`Program::stop`], calls `on_end` with the exit status in
     /// words. However this process ends, the group gets SIGTERM, and SIGKILL `grace` later.
     pub fn start(
-        command: &[String],
-        log: &Path,
-        grace: Duration,
+        launch: Launch,
         on_end: impl FnOnce(String) + Send + 'static,
     ) -> Result<Self, String> {
-        let file = File::create(log).map_err(|e| format!("its log {}: {e}", log.display()))?;
+        let (log, grace) = (launch.log.clone(), launch.grace);
+        let file = File::create(&log).map_err(|e| format!("its log {}: {e}", log.display()))?;
         let (tell, exit) = watch::channel(None);
         let is_needed: Arc<AtomicBool> = Arc::default();
         let reaped: Arc<Mutex<bool>> = Arc::default();
         let (started, wait) = mpsc::channel();
-        let (words, path) = (command.to_vec(), log.to_owned());
+        let (what, path) = (launch.what(), log.clone());
         let (needed, is_reaped) = (is_needed.clone(), reaped.clone());
         // Start the program in a thread that outlives it: that thread's end sends it a signal.
         let thread = thread::Builder::new().name("llm-server".to_owned());
-        let spawned = thread.spawn(move || match spawn(&words, &file) {
+        let spawned = thread.spawn(move || match spawn(&launch, &file) {
             Ok(child) => {
                 let words = run(child, &path, grace, &is_reaped, &started);
                 let _ = tell.send(Some(words.clone()));
@@ -91,14 +113,13 @@ impl Program {
         });
         spawned.map_err(|e| format!("no thread to watch it: {e}"))?;
         let pid = wait.recv().unwrap_or_else(|e| Err(io::Error::other(e)));
-        let what = command.first().map_or("", String::as_str);
-        let pid = pid.map_err(|e| format!("`{what}` of engine.http.command: {e}"))?;
+        let pid = pid.map_err(|e| format!("{what}: {e}"))?;
         Ok(Program {
             pid,
             exit: ExitStatus(exit),
             is_needed,
             reaped,
-            log: log.to_owned(),
+            log,
         })
     }
 
@@ -195,14 +216,16 @@ fn run(
     )
 }
 
-fn spawn(command: &[String], log: &File) -> io::Result<Child> {
-    let [program, arguments @ ..] = command else {
+fn spawn(launch: &Launch, log: &File) -> io::Result<Child> {
+    let [program, arguments @ ..] = &launch.command[..] else {
         return Err(io::Error::other("it is empty"));
     };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     command.stdout(log.try_clone()?).stderr(log.try_clone()?);
     command.process_group(0);
+    command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+    child::place(&mut command, &launch.cpus, launch.node);
     child::isolate(&mut command, Some(libc::SIGTERM));
     command.spawn()
 }

@@ -1,0 +1,303 @@
+//! Checks each request before it leaves, and each answer: the core checks nothing.
+//!
+//! One invalid request ends the core with all its sequences, or makes it deaf.
+
+use super::messages::{Output, finish};
+use crate::engine::error::shorten;
+
+/// Limits that hold for all requests of a core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub vocab: usize,
+    /// Most tokens of prompt and answer together.
+    pub context: usize,
+    pub min_tokens: usize,
+    pub max_tokens: usize,
+    /// Ids that end an answer: the end of sequence and the stop ids.
+    pub ends: Vec<u32>,
+}
+
+impl Limits {
+    /// Copies the prompt to `into` and returns the account of its answer, which has at most `room`
+    /// tokens.
+    ///
+    /// # Errors
+    /// Text: why the core must not get this prompt.
+    pub fn admit(
+        &self,
+        prompt: impl ExactSizeIterator<Item = i32>,
+        room: usize,
+        into: &mut Vec<u32>,
+    ) -> Result<Account, String> {
+        let (len, max) = (prompt.len(), self.max_tokens.min(room));
+        if len == 0 {
+            return Err("the prompt is empty".to_owned());
+        }
+        if len + 2 > self.context {
+            return Err(format!(
+                "the prompt has {len} tokens, and the core's context of {} holds prompts of {}",
+                self.context,
+                self.context.saturating_sub(2)
+            ));
+        }
+        if max == 0 || self.min_tokens > max {
+            return Err(format!(
+                "the answer's slot holds {room} tokens, and min_tokens is {}",
+                self.min_tokens.max(1)
+            ));
+        }
+        into.clear();
+        for (at, id) in prompt.enumerate() {
+            match u32::try_from(id) {
+                Ok(id) if (id as usize) < self.vocab => into.push(id),
+                _ => {
+                    return Err(format!(
+                        "token {at} of the prompt is {id}, beyond the vocabulary of {}",
+                        self.vocab
+                    ));
+                }
+            }
+        }
+        Ok(Account {
+            prompt: len,
+            max,
+            received: 0,
+            is_prompt_counted: false,
+        })
+    }
+}
+
+/// The state of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    pub prompt: usize,
+    /// Most tokens of the answer.
+    pub max: usize,
+    pub received: usize,
+    is_prompt_counted: bool,
+}
+
+/// The consequence of an output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    More,
+    End,
+    /// The core could not run this sample; others go on.
+    Refuse(String),
+}
+
+impl Account {
+    /// Checks an output and counts its tokens.
+    ///
+    /// # Errors
+    /// Text: the core breaks a rule, so that no answer of it counts.
+    pub fn take(&mut self, limits: &Limits, output: &Output<'_>) -> Result<Progress, String> {
+        if let Some(counts) = output.prompt {
+            let (prompt, cached) = (counts.num_prompt_tokens, counts.num_cached_tokens);
+            if prompt != self.prompt as u64 {
+                let sent = self.prompt;
+                return Err(format!(
+                    "it counts {prompt} prompt tokens where {sent} were sent"
+                ));
+            }
+            if cached != 0 {
+                return Err(format!(
+                    "it took {cached} prompt tokens from its prefix cache, which is forbidden"
+                ));
+            }
+            self.is_prompt_counted = true;
+        }
+        if let Some(id) = output
+            .tokens
+            .iter()
+            .find(|id| **id as usize >= limits.vocab)
+        {
+            let vocab = limits.vocab;
+            return Err(format!(
+                "it answered with id {id}, beyond the vocabulary of {vocab}"
+            ));
+        }
+        self.received += output.tokens.len();
+        if self.received > self.max {
+            let (received, max) = (self.received, self.max);
+            return Err(format!(
+                "it answered with {received} tokens where {max} were asked for"
+            ));
+        }
+        let Some(reason) = output.finish else {
+            return Ok(Progress::More);
+        };
+        let last = output.tokens.last().and_then(|id| u32::try_from(*id).ok());
+        let is_end = last.is_some_and(|id| limits.ends.contains(&id));
+        let is_full = self.received == self.max || self.prompt + self.received >= limits.context;
+        match reason {
+            finish::ERROR => {
+                let words = output.error.map(|words| format!(": {}", shorten(words)));
+                let words = words.unwrap_or_default();
+                Ok(Progress::Refuse(format!(
+                    "the core could not run this prompt{words}"
+                )))
+            }
+            finish::STOP if !is_end => {
+                Err("it ended an answer with `stop` behind a token that is \
+                 neither an end of sequence nor a stop id: see engine.vllm.eos"
+                    .to_owned())
+            }
+            finish::STOP if self.received < limits.min_tokens => Err(format!(
+                "it ended an answer after {} tokens, and min_tokens is {}",
+                self.received, limits.min_tokens
+            )),
+            finish::LENGTH if !is_full => Err(format!(
+                "it ended an answer with `length` after {} of {} tokens",
+                self.received, self.max
+            )),
+            finish::STOP | finish::LENGTH if !self.is_prompt_counted => {
+                Err("it does not count the tokens of a prompt".to_owned())
+            }
+            finish::STOP | finish::LENGTH => Ok(Progress::End),
+            finish::ABORT => Err("it gave up an answer that is wanted".to_owned()),
+            n => Err(format!("it ended an answer for the unknown reason {n}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::messages::PromptCounts, *};
+
+    fn limits() -> Limits {
+        Limits {
+            vocab: 100,
+            context: 20,
+            min_tokens: 2,
+            max_tokens: 8,
+            ends: vec![2, 7],
+        }
+    }
+
+    #[test]
+    fn prompts_that_would_end_the_core_are_refused() {
+        let admit = |prompt: &[i32], room| {
+            let mut ids = Vec::new();
+            let account = limits().admit(prompt.iter().copied(), room, &mut ids);
+            account.map(|account| (ids, account.max))
+        };
+        assert_eq!(admit(&[0, 99], 64), Ok((vec![0, 99], 8)));
+        assert_eq!(admit(&[5; 18], 4), Ok((vec![5; 18], 4)));
+        for (prompt, room, words) in [
+            (&[][..], 64, "the prompt is empty"),
+            (
+                &[5; 19],
+                64,
+                "has 19 tokens, and the core's context of 20 holds prompts of 18",
+            ),
+            (
+                &[1, 100],
+                64,
+                "token 1 of the prompt is 100, beyond the vocabulary of 100",
+            ),
+            (&[-1], 64, "token 0 of the prompt is -1"),
+            (
+                &[1],
+                1,
+                "the answer's slot holds 1 tokens, and min_tokens is 2",
+            ),
+        ] {
+            let error = admit(prompt, room).expect_err(words);
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn answers_are_judged() {
+        let output = |tokens: &[i32], finish, prompt: Option<(u64, u64)>| Output {
+            tokens: tokens.iter().copied().collect(),
+            finish,
+            prompt: prompt.map(|(num_prompt_tokens, num_cached_tokens)| PromptCounts {
+                num_prompt_tokens,
+                num_cached_tokens,
+            }),
+            ..Output::default()
+        };
+        let whole = Some((3, 0));
+        for (tokens, finish, prompt, expected) in [
+            (&[1, 1][..], None, whole, Ok(Progress::More)),
+            (&[1, 2], Some(finish::STOP), whole, Ok(Progress::End)),
+            (&[1, 7], Some(finish::STOP), whole, Ok(Progress::End)),
+            (&[1; 8], Some(finish::LENGTH), whole, Ok(Progress::End)),
+            (
+                &[1; 8],
+                Some(finish::LENGTH),
+                None,
+                Err("does not count the tokens"),
+            ),
+            (
+                &[1, 3],
+                Some(finish::STOP),
+                whole,
+                Err("neither an end of sequence"),
+            ),
+            (
+                &[],
+                Some(finish::STOP),
+                whole,
+                Err("neither an end of sequence"),
+            ),
+            (
+                &[2],
+                Some(finish::STOP),
+                whole,
+                Err("after 1 tokens, and min_tokens is 2"),
+            ),
+            (
+                &[1; 7],
+                Some(finish::LENGTH),
+                whole,
+                Err("after 7 of 8 tokens"),
+            ),
+            (&[1; 9], None, whole, Err("9 tokens where 8 were asked for")),
+            (&[100], None, whole, Err("id 100, beyond the vocabulary")),
+            (
+                &[1],
+                None,
+                Some((4, 0)),
+                Err("4 prompt tokens where 3 were sent"),
+            ),
+            (
+                &[1],
+                None,
+                Some((3, 1)),
+                Err("1 prompt tokens from its prefix cache"),
+            ),
+            (&[1], Some(finish::ABORT), whole, Err("gave up an answer")),
+            (&[1], Some(4), whole, Err("unknown reason 4")),
+        ] {
+            let mut account = limits()
+                .admit([1, 2, 3].into_iter(), 64, &mut Vec::new())
+                .expect("sound");
+            let got = account.take(&limits(), &output(tokens, finish, prompt));
+            match (&got, &expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, expected),
+                (Err(got), Err(words)) => assert!(got.contains(words), "{got}"),
+                _ => panic!("{got:?} where {expected:?} is right"),
+            }
+        }
+        // The model's length ends an answer too.
+        let mut account = limits()
+            .admit([1; 18].into_iter(), 64, &mut Vec::new())
+            .expect("sound");
+        let end = account.take(
+            &limits(),
+            &output(&[1, 1], Some(finish::LENGTH), Some((18, 0))),
+        );
+        assert_eq!(end, Ok(Progress::End));
+        let refused = Output {
+            error: Some("no room"),
+            finish: Some(finish::ERROR),
+            ..Output::default()
+        };
+        let end = account.take(&limits(), &refused);
+        let words = "the core could not run this prompt: no room".to_owned();
+        assert_eq!(end, Ok(Progress::Refuse(words)));
+    }
+}

@@ -1,0 +1,348 @@
+//! The `vllm` engine: the engine core of vLLM, without its HTTP server.
+//!
+//! ```text
+//! NIC threads ── submit() ──> thread vllm ── ADD ──> core: scheduler, GPUs
+//!      origins <── push, finish ──┘  <── one message per step: token ids ──┘
+//! ```
+//!
+//! | file | purpose |
+//! | --- | --- |
+//! | [`start`] | the core's process, the sockets and the handshake |
+//! | [`drive`] | the thread: requests, steps, aborts, deadlines |
+//! | [`judge`] | checks of each request and each answer |
+//! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
+//! | [`model`] | facts from the model's folder |
+//! | [`counters`] | counts and times |
+//!
+//! `docs/llm-servers.md` says when to take this engine, and what becomes of a sample.
+
+mod counters;
+mod drive;
+mod judge;
+mod messages;
+mod model;
+mod start;
+#[cfg(test)]
+mod tests;
+mod zmtp;
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, OnceLock},
+    thread,
+    time::{Duration, Instant},
+};
+
+use qdl::{
+    config::{MAX_IN_FLIGHT, VllmConfig},
+    model::ModelSpec,
+};
+use record::{CacheState, PrefixCache};
+
+use self::{
+    counters::Counters,
+    drive::{Core, Driver, Wake},
+    judge::Limits,
+    messages::Sampling,
+    model::ModelFolder,
+    start::{Connected, Listeners},
+};
+use super::{
+    Engine, EngineError, EngineParams, Sequence, Streaming,
+    child::last_line,
+    error::shorten,
+    inbox::Inbox,
+    program::{ExitStatus, Program},
+    streaming::{OnFatal, TokenModel},
+};
+use crate::lock;
+
+const NAME: &str = "vllm";
+/// Concurrent sequences of a core that says no number.
+const SEQUENCES: usize = 512;
+/// Sequences beyond those that a core runs at once, so that the core never waits for one.
+const AHEAD: usize = 8;
+/// Time to wait for the exit of the core after it stops answering.
+const EXIT_SEEN: Duration = Duration::from_secs(3);
+
+/// The `vllm` engine.
+pub struct Vllm {
+    model: ModelSpec,
+    config: VllmConfig,
+    limits: Limits,
+    sampling: Sampling,
+    inbox: Arc<Inbox>,
+    wake: Arc<Wake>,
+    counters: Arc<Counters>,
+    program: Mutex<Option<Program>>,
+    /// Limit of concurrent sequences of all cores, set at the start.
+    in_flight: OnceLock<usize>,
+}
+
+impl Vllm {
+    /// Makes the engine from `engine.vllm` and the files of the model's folder. Starts no core yet:
+    /// [`Streaming::start`] does.
+    ///
+    /// # Errors
+    /// [`EngineError::Param`] names the key; [`EngineError::TokenModel`].
+    pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
+        let wrong = |field, reason: String| EngineError::param(field, reason);
+        let Some(config) = params.engine.vllm.clone() else {
+            return Err(wrong("vllm", "no core is described".to_owned()));
+        };
+        let model = TokenModel::of(NAME, params.spec.as_ref())?;
+        let folder = ModelFolder::read(&config.model).map_err(|e| wrong("vllm.model", e))?;
+        if folder.has_experts && config.data_parallel > 1 {
+            return Err(wrong("vllm.data_parallel", start::EXPERTS.to_owned()));
+        }
+        let Some(vocab) = config.vocab.or(folder.vocab).filter(|vocab| *vocab > 1) else {
+            let reason = "config.json of the model says no vocab_size: give engine.vllm.vocab";
+            return Err(wrong("vllm.vocab", reason.to_owned()));
+        };
+        let max_tokens = config.max_tokens.unwrap_or(model.answer);
+        if max_tokens > model.answer {
+            let reason = format!(
+                "{max_tokens} is more than the model's output of {}",
+                model.answer
+            );
+            return Err(wrong("vllm.max_tokens", reason));
+        }
+        if config.min_tokens > max_tokens {
+            let reason = format!(
+                "{} is more than max_tokens, {max_tokens}",
+                config.min_tokens
+            );
+            return Err(wrong("vllm.min_tokens", reason));
+        }
+        let eos = match config.ignore_eos {
+            true => Vec::new(),
+            false => config.eos.clone().unwrap_or(folder.eos),
+        };
+        if eos.is_empty() && !config.ignore_eos {
+            let reason = "the files of the model name no end of sequence: give engine.vllm.eos, \
+                          or set ignore_eos: true";
+            return Err(wrong("vllm.eos", reason.to_owned()));
+        }
+        let ends: Vec<u32> = eos.iter().chain(&config.stop).copied().collect();
+        if let Some(id) = ends.iter().find(|id| **id as usize >= vocab) {
+            let reason = format!("id {id} of `eos` or `stop` is beyond the vocabulary of {vocab}");
+            return Err(wrong("vllm.stop", reason));
+        }
+        let mut sampling = Sampling::new(config.temperature, &eos, &config.stop);
+        sampling.min_tokens = config.min_tokens;
+        Ok(Vllm {
+            model: model.spec,
+            limits: Limits {
+                vocab,
+                // The registration gives the number.
+                context: 0,
+                min_tokens: config.min_tokens,
+                max_tokens,
+                ends,
+            },
+            sampling,
+            inbox: Arc::new(Inbox::new(SEQUENCES)),
+            wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
+            counters: Arc::default(),
+            program: Mutex::default(),
+            in_flight: OnceLock::new(),
+            config,
+        })
+    }
+
+    fn try_start(&self, fatal: &OnFatal) -> Result<(), EngineError> {
+        let core = |reason| EngineError::Core { reason };
+        let listeners = Listeners::bind(self.config.listen).map_err(core)?;
+        let began = Instant::now();
+        let port = listeners.port().map_err(core)?;
+        match self.config.listen {
+            None => {
+                let program = start::launch(&self.config, port).map_err(core)?;
+                *lock(&self.program) = Some(program);
+            }
+            Some(address) => tracing::info!(
+                "waiting for a core at {address}: `vllm serve {} --headless \
+                 --data-parallel-address {} --data-parallel-rpc-port {port} ...`",
+                self.config.model.display(),
+                address.ip()
+            ),
+        }
+        let exit = lock(&self.program).as_ref().map(Program::exit);
+        let connected = start::connect(&self.config, &listeners, lock(&self.program).as_ref());
+        let mut driver = self.driver(connected.map_err(core)?);
+        let within = self
+            .config
+            .ready()
+            .saturating_sub(began.elapsed())
+            .max(self.config.step());
+        let words = LastWords {
+            exit,
+            log: self
+                .config
+                .listen
+                .is_none()
+                .then(|| self.config.log.clone()),
+        };
+        driver
+            .try_cores(within)
+            .map_err(|reason| core(words.add(&reason)))?;
+        let ms = began.elapsed().as_millis();
+        tracing::info!("vLLM's engine core is ready after {ms} ms");
+        self.inbox.start(NAME, fatal.clone(), move || {
+            let run = driver.run(|| words.exit.as_ref().and_then(ExitStatus::now));
+            run.map_err(|reason| EngineError::Core {
+                reason: words.add(&reason),
+            })
+        })
+    }
+
+    fn driver(&self, connected: Connected) -> Driver {
+        let registration = &connected.registration;
+        let (context, longest) = (registration.max_model_len, self.model.inputs[0].shape[0]);
+        if longest + self.limits.max_tokens > context {
+            tracing::warn!(
+                "vLLM's engine core: prompts of {longest} and answers of {} tokens exceed its \
+                 context of {context}: longer answers end there",
+                self.limits.max_tokens
+            );
+        }
+        let (sequences, why) = sequences(&self.config, registration.max_num_seqs);
+        let cores = connected.inputs.len();
+        let in_flight = (sequences * cores).min(MAX_IN_FLIGHT);
+        let _ = self.in_flight.set(in_flight);
+        tracing::info!(
+            "vLLM {}: {cores} cores, at most {in_flight} sequences at once: {why}",
+            registration.vllm_version
+        );
+        let limits = Limits {
+            context,
+            ..self.limits.clone()
+        };
+        Driver::new(
+            (limits, self.sampling.clone(), self.config.step()),
+            (
+                connected.inputs.into_iter().map(Core::new).collect(),
+                connected.outputs,
+            ),
+            (self.inbox.clone(), self.wake.clone(), self.counters.clone()),
+        )
+    }
+
+    fn stop_program(&self) {
+        if let Some(program) = lock(&self.program).take()
+            && let Err(e) = program.stop(self.config.stop_within())
+        {
+            tracing::warn!("vLLM's engine core: {e}");
+        }
+    }
+}
+
+/// Concurrent sequences of a core, and the reason in words.
+fn sequences(config: &VllmConfig, reported: Option<usize>) -> (usize, String) {
+    if let Some(most) = config.in_flight {
+        return (most, format!("engine.vllm.in_flight is {most}"));
+    }
+    let args = &config.args;
+    let of_args = args.iter().enumerate().find_map(|(i, arg)| {
+        let value = match arg.split_once('=') {
+            Some(("--max-num-seqs", value)) => Some(value),
+            None if arg == "--max-num-seqs" => args.get(i + 1).map(String::as_str),
+            _ => None,
+        };
+        value?.parse::<usize>().ok()
+    });
+    match of_args.or(reported) {
+        Some(most) => (
+            most + AHEAD,
+            format!("a core runs {most} at once, and {AHEAD} wait"),
+        ),
+        None => (
+            SEQUENCES,
+            "the core does not say how many it runs at once".to_owned(),
+        ),
+    }
+}
+
+/// The last words of a core: its exit status, or the last line of its log.
+struct LastWords {
+    exit: Option<ExitStatus>,
+    log: Option<std::path::PathBuf>,
+}
+
+impl LastWords {
+    /// Adds the last words to an error. Waits up to [`EXIT_SEEN`] for the exit.
+    fn add(&self, reason: &str) -> String {
+        let until = Instant::now() + EXIT_SEEN;
+        while let Some(exit) = &self.exit
+            && Instant::now() < until
+        {
+            match exit.now() {
+                Some(exit) if exit == reason => return exit,
+                Some(exit) => return format!("{reason}; {exit}"),
+                None => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        let line = self.log.as_deref().and_then(|log: &Path| {
+            let line = shorten(&last_line(log)?);
+            Some(format!(
+                "; the last line of its log {}: {line}",
+                log.display()
+            ))
+        });
+        format!("{reason}{}", line.unwrap_or_default())
+    }
+}
+
+impl Engine for Vllm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+
+    fn prefix_cache(&self) -> Option<PrefixCache> {
+        Some(PrefixCache {
+            state: CacheState::Off,
+            how: "started with --no-enable-prefix-caching; each request skips the cache, and each \
+                  answer counts no cached token"
+                .to_owned(),
+        })
+    }
+
+    fn streaming(&self) -> Option<&dyn Streaming> {
+        Some(self)
+    }
+}
+
+impl Streaming for Vllm {
+    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+        self.try_start(&fatal).inspect_err(|_| self.stop_program())
+    }
+
+    fn in_flight(&self) -> usize {
+        let known = self.in_flight.get().copied();
+        known.unwrap_or_else(|| sequences(&self.config, None).0 * self.config.data_parallel)
+    }
+
+    fn submit(&self, sequence: Sequence) {
+        self.inbox.submit(sequence);
+        self.wake.notify();
+    }
+
+    /// Ends the thread within `timeout`, then the core within `engine.vllm.stop_s`.
+    fn stop(&self, timeout: Duration) {
+        self.inbox.close();
+        self.wake.notify();
+        self.inbox.stop(timeout);
+        tracing::info!("vLLM's engine core: {}", self.counters);
+        self.stop_program();
+    }
+}
+
+impl Drop for Vllm {
+    fn drop(&mut self) {
+        self.stop_program();
+    }
+}

@@ -1,0 +1,120 @@
+//! Facts on the model from its folder: vocabulary, end of sequence, experts.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+/// Keys of `config.json` that only a mixture of experts has.
+const EXPERTS: [&str; 4] = [
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+];
+
+/// What the files of a model say. The keys of the configuration replace what is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ModelFolder {
+    pub vocab: Option<usize>,
+    pub eos: Vec<u32>,
+    /// The model is a mixture of experts.
+    pub has_experts: bool,
+}
+
+impl ModelFolder {
+    /// Reads `config.json`, and `generation_config.json` if there is one.
+    ///
+    /// # Errors
+    /// Text: the file, and why it cannot be read.
+    pub fn read(folder: &Path) -> Result<Self, String> {
+        let config = read(&folder.join("config.json"))?;
+        // Models for text and images have the language model's keys one level below.
+        let of = |key: &str| {
+            let inner = config.get("text_config").and_then(|c| c.get(key));
+            config.get(key).or(inner)
+        };
+        let generation = folder.join("generation_config.json");
+        let generation = match generation.exists() {
+            true => read(&generation)?,
+            false => Value::Null,
+        };
+        let eos = generation.get("eos_token_id").filter(|v| !v.is_null());
+        Ok(ModelFolder {
+            vocab: of("vocab_size").and_then(Value::as_u64).map(|n| n as usize),
+            eos: ids(eos.or(of("eos_token_id"))),
+            has_experts: EXPERTS.iter().any(|key| {
+                let number = of(key).and_then(Value::as_u64);
+                number.is_some_and(|experts| experts > 1)
+            }),
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// A number, or a list of numbers.
+fn ids(value: Option<&Value>) -> Vec<u32> {
+    let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value {
+        Some(Value::Array(all)) => all.iter().filter_map(id).collect(),
+        Some(one) => id(one).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_a_folder_give_the_facts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path();
+        let error = ModelFolder::read(path).expect_err("empty");
+        assert!(error.contains("config.json: No such file"), "{error}");
+        for (config, generation, vocab, eos, has_experts) in [
+            (
+                r#"{"vocab_size": 9, "eos_token_id": 2}"#,
+                None,
+                Some(9),
+                vec![2],
+                false,
+            ),
+            (
+                r#"{"vocab_size": 9, "eos_token_id": 2}"#,
+                Some(r#"{"eos_token_id": [3, 4]}"#),
+                Some(9),
+                vec![3, 4],
+                false,
+            ),
+            (
+                r#"{"text_config": {"vocab_size": 8}}"#,
+                Some("{}"),
+                Some(8),
+                vec![],
+                false,
+            ),
+            (r#"{"num_local_experts": 8}"#, None, None, vec![], true),
+            (r#"{"n_routed_experts": 1}"#, None, None, vec![], false),
+        ] {
+            fs::write(path.join("config.json"), config).expect("written");
+            let other = path.join("generation_config.json");
+            let _ = fs::remove_file(&other);
+            if let Some(generation) = generation {
+                fs::write(&other, generation).expect("written");
+            }
+            let facts = ModelFolder {
+                vocab,
+                eos,
+                has_experts,
+            };
+            assert_eq!(ModelFolder::read(path), Ok(facts), "{config}");
+        }
+        fs::write(path.join("config.json"), "{").expect("written");
+        let error = ModelFolder::read(path).expect_err("broken");
+        assert!(error.contains("config.json: EOF"), "{error}");
+    }
+}

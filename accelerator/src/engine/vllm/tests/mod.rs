@@ -1,0 +1,7 @@
+//! Tests of the engine against scripted cores, which `core.py` plays as processes of their own.
+
+mod rig;
+
+mod answers;
+mod ends;
+mod starts;

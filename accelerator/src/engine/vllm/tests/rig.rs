@@ -1,0 +1,140 @@
+//! An engine with a scripted core, and samples for it.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use fabric::wire::Stream;
+use qdl::{config::VllmConfig, model::ModelSpec};
+
+use crate::engine::{
+    EngineError, EngineKind, EngineParams, Streaming, streaming::TOKEN_BYTES, vllm::Vllm,
+};
+
+pub use crate::engine::testkit::{processes, samples::Samples};
+pub use qdl::testkit::eventually;
+
+/// The scripted core; the tests of the programs use it too.
+const CORE: &str = include_str!("core.py");
+/// Limit of an answer in tokens.
+pub const ROOM: usize = 12;
+const PROMPT: usize = 300;
+pub const VOCAB: usize = 100;
+/// The end of sequence.
+pub const EOS: i32 = 2;
+
+/// An engine, its folder, and the error that ended it.
+pub struct Started {
+    pub vllm: Arc<Vllm>,
+    pub folder: tempfile::TempDir,
+    fatal: Arc<Mutex<Option<String>>>,
+}
+
+/// A folder with the model's files and the script.
+pub fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!(r#"{{"vocab_size": {VOCAB}, "eos_token_id": {EOS}}}"#);
+    fs::write(folder.path().join("config.json"), config).expect("written");
+    fs::write(folder.path().join("core.py"), CORE).expect("written");
+    folder
+}
+
+/// The parameters of an engine whose core has these options.
+pub fn params(folder: &Path, options: &[&str]) -> EngineParams {
+    let mut params = EngineParams::new(EngineKind::Vllm);
+    params.spec = Some(ModelSpec::of_tokens("m", PROMPT, ROOM));
+    let text = |name: &str| folder.join(name).to_str().expect("a path").to_owned();
+    let mut args: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+    args.extend(["--pids".to_owned(), text("pids")]);
+    params.engine.vllm = Some(VllmConfig {
+        model: folder.to_owned(),
+        command: vec!["python3".to_owned(), text("core.py")],
+        args,
+        log: folder.join("vllm.log"),
+        ready_s: 60,
+        stop_s: 2,
+        ..VllmConfig::default()
+    });
+    params
+}
+
+/// Starts an engine whose core has these options, with a changed configuration.
+pub fn start(
+    options: &[&str],
+    change: impl FnOnce(&mut VllmConfig),
+) -> Result<Started, EngineError> {
+    let folder = folder();
+    let mut params = params(folder.path(), options);
+    change(params.engine.vllm.as_mut().expect("vllm"));
+    let vllm = Arc::new(Vllm::open(&params)?);
+    let fatal: Arc<Mutex<Option<String>>> = Arc::default();
+    let first = fatal.clone();
+    vllm.start(Arc::new(move |e| {
+        let mut first = first.lock().expect("whole");
+        first.get_or_insert_with(|| e.to_string());
+    }))?;
+    Ok(Started {
+        vllm,
+        folder,
+        fatal,
+    })
+}
+
+impl Started {
+    /// The error that ended the engine.
+    pub fn fatal(&self) -> Option<String> {
+        self.fatal.lock().expect("whole").clone()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("vllm.log")).unwrap_or_default()
+    }
+
+    /// Submits all samples.
+    pub fn submit(&self, samples: &Arc<Samples>) {
+        for i in 0..samples.len() {
+            self.vllm.submit(samples.sequence(i, ROOM * TOKEN_BYTES));
+        }
+    }
+
+    /// Runs samples of these prompts to their end.
+    pub fn run(&self, prompts: &[Vec<i32>], stream: Stream) -> Arc<Samples> {
+        let samples = Samples::prompts(prompts, ROOM * TOKEN_BYTES, stream);
+        self.submit(&samples);
+        eventually("all samples end", || samples.ended() == samples.len());
+        samples
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.vllm.stop(Duration::from_secs(10));
+    }
+}
+
+/// The answer of the scripted core: `len` tokens, the last of which may be an end of sequence.
+pub fn answer(prompt: &[i32], len: usize) -> Vec<i32> {
+    let sum: i32 = prompt.iter().sum();
+    let tokens = (0..len as i32).map(|i| (sum + 10 * i) % 97 + 3);
+    let mut tokens: Vec<i32> = tokens.collect();
+    if prompt[0] == 7 {
+        tokens.truncate(3);
+        tokens[2] = EOS;
+    }
+    tokens
+}
+
+/// Prompts of many lengths, all different. Every seventh answer ends with an end of sequence.
+pub fn prompts(n: usize) -> Vec<Vec<i32>> {
+    let id = |i: usize, k: usize| match (i % 7, k) {
+        (0, 0) => 7,
+        (_, 0) => 20,
+        _ => ((i * 31 + k * 7) % VOCAB) as i32,
+    };
+    (0..n)
+        .map(|i| (0..2 + i % 40).map(|k| id(i, k)).collect())
+        .collect()
+}

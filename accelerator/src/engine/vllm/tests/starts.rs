@@ -1,0 +1,188 @@
+//! The start of a core, and what is refused there.
+
+use std::{fs, os::unix::process::CommandExt, process::Command};
+
+use fabric::wire::Stream;
+use qdl::config::VllmConfig;
+
+use super::rig::{EOS, Started, answer, folder, params, processes::free_port, start};
+use crate::engine::{EngineError, vllm::Vllm};
+
+fn error(started: Result<Started, EngineError>) -> String {
+    started.map(|_| ()).expect_err("refused").to_string()
+}
+
+#[test]
+fn a_core_that_cannot_be_used_is_refused_at_the_start() {
+    let log = "the last line of its log";
+    type Change = fn(&mut VllmConfig);
+    let cases: [(&[&str], Change, &[&str]); 7] = [
+        (
+            &["--version", "0.99.0"],
+            |_| (),
+            &[
+                "it is vLLM 0.99.0, and this engine has run with 0.24.0",
+                "any_version: true",
+            ],
+        ),
+        (
+            &["--habit", "experts"],
+            |_| (),
+            &["a mixture of experts cannot run on several"],
+        ),
+        (
+            &["--habit", "no start"],
+            |_| (),
+            &[
+                "it ended (exit status: 1)",
+                log,
+                "unrecognized arguments (before it was ready)",
+            ],
+        ),
+        (
+            &["--habit", "no memory"],
+            |_| (),
+            &["it ended", "(before it was ready)"],
+        ),
+        (
+            &["--habit", "never ready"],
+            |c| c.ready_s = 1,
+            &[
+                "not ready after",
+                "1 of 1 cores load the model, 0 ready",
+                "Loading model",
+                "see engine.vllm.ready_s",
+            ],
+        ),
+        (
+            &[],
+            |c| c.command = vec!["/nowhere/vllm".to_owned()],
+            &["`/nowhere/vllm` of engine.vllm.command: No such file"],
+        ),
+        (
+            &[],
+            |c| c.listen = Some(([127, 0, 0, 1], 0).into()),
+            &["not ready after", "no core has connected"],
+        ),
+    ];
+    for (options, change, words) in cases {
+        let error = error(start(options, |c| {
+            change(c);
+            if c.listen.is_some() {
+                c.ready_s = 1;
+            }
+        }));
+        assert!(error.starts_with("vLLM's engine core: "), "{error}");
+        for words in words {
+            assert!(error.contains(words), "{error}");
+        }
+    }
+    let started = start(&["--version", "0.99.0"], |c| c.any_version = true);
+    assert_eq!(started.expect("any version").fatal(), None);
+}
+
+#[test]
+fn a_configuration_that_does_not_fit_the_model_is_refused() {
+    let with = |config: &str, change: fn(&mut VllmConfig)| {
+        let folder = folder();
+        fs::write(folder.path().join("config.json"), config).expect("written");
+        let mut params = params(folder.path(), &[]);
+        change(params.engine.vllm.as_mut().expect("vllm"));
+        Vllm::open(&params)
+            .map(|_| ())
+            .expect_err("refused")
+            .to_string()
+    };
+    let whole = r#"{"vocab_size": 100, "eos_token_id": 2}"#;
+    for (config, change, words) in [
+        (
+            "{}",
+            (|_| ()) as fn(&mut VllmConfig),
+            "give engine.vllm.vocab",
+        ),
+        (r#"{"vocab_size": 100}"#, |_| (), "give engine.vllm.eos"),
+        (
+            r#"{"vocab_size": 100, "eos_token_id": 100}"#,
+            |_| (),
+            "id 100 of `eos` or `stop`",
+        ),
+        (
+            whole,
+            |c| c.max_tokens = Some(13),
+            "13 is more than the model's output of 12",
+        ),
+        (
+            whole,
+            |c| c.min_tokens = 13,
+            "13 is more than max_tokens, 12",
+        ),
+        (
+            whole,
+            |c| c.model.push("none"),
+            "none/config.json: No such file",
+        ),
+        (
+            r#"{"num_experts": 8}"#,
+            |c| c.data_parallel = 2,
+            "a mixture of experts cannot run",
+        ),
+    ] {
+        let error = with(config, change);
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn the_core_gets_its_variables_gpus_and_processors() {
+    let vars = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(vars.path(), "# secrets\n\nQDL_TEST=a=b\n").expect("written");
+    let cpu = fabric::os::affinity().as_slice()[0];
+    let started = start(&[], |c| {
+        c.env_file = Some(vars.path().to_owned());
+        c.gpus = vec![3, 1];
+        c.cpus = Some(vec![cpu]);
+    });
+    let log = started.expect("a core").log();
+    assert!(
+        log.contains(&format!("Loading model 3,1 a=b [{cpu}]")),
+        "{log}"
+    );
+    fs::write(vars.path(), "fine=1\nsecret\n").expect("written");
+    let error = error(start(&[], |c| c.env_file = Some(vars.path().to_owned())));
+    assert!(
+        error.contains("line 2 is not `NAME=value`") && !error.contains("secret"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_core_that_is_started_by_hand_is_waited_for() {
+    let port = free_port();
+    let hand = folder();
+    let script = hand.path().join("core.py");
+    let mut core = Command::new("python3");
+    core.arg(&script)
+        .args(["serve", "m", "--data-parallel-rpc-port", &port.to_string()]);
+    core.args(["--data-parallel-size-local", "1"])
+        .process_group(0);
+    let started = std::thread::scope(|scope| {
+        let engine = scope.spawn(|| start(&[], |c| c.listen = Some(([127, 0, 0, 1], port).into())));
+        // The script does not connect again, unlike a real core.
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let child = core.spawn().expect("python3");
+        (engine.join().expect("no panic"), child)
+    });
+    let (started, mut child) = started;
+    let started = started.expect("a core");
+    let prompt = vec![7, 5];
+    let samples = started.run(std::slice::from_ref(&prompt), Stream::First);
+    assert_eq!(samples.record(0).answer(), Some(answer(&prompt, 3)));
+    assert_eq!(answer(&prompt, 3).last(), Some(&EOS));
+    drop(started);
+    // The core ends by itself, for its input has ended; its worker does not.
+    child.wait().expect("ended");
+    // SAFETY: a plain system call, for processes of this test.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+}
