@@ -525,13 +525,10 @@ fn a_folder_that_is_no_language_model_is_refused_by_name() {
     );
     let beyond = ("config.json", &*tiny.1.replace("2,", "64,"));
     for (files, what) in [
-        (
-            &[][..],
-            "--llm: a language model's folder has a config.json",
-        ),
+        (&[][..], "llama-3.1/config.json: No such file"),
         (&[empty], "`max_position_embeddings` is missing"),
         (&[tiny], "max_position_embeddings is 2, too short"),
-        (&[beyond], "eos_token_id 5 is not below vocab_size, 5"),
+        (&[beyond], "vocab_size is 5, and eos_token_id is 5"),
     ] {
         assert_has(&refused(init_llm(&place, files, None)), &[what]);
         assert!(!place.path("out").exists(), "nothing is left");

@@ -1,7 +1,6 @@
 //! `--llm`: a language model's folder, and the version of vLLM on this machine.
 
 use std::{
-    fs,
     io::Read,
     path::Path,
     process::{Command, Stdio},
@@ -10,14 +9,13 @@ use std::{
     time::Duration,
 };
 
-use accelerator::engine::VLLM_VERSIONS;
-use anyhow::{Context, bail};
+use accelerator::engine::{ModelFolder, VLLM_VERSIONS};
+use anyhow::{Context, anyhow, bail};
 use qdl::{
     config::{DatasetConfig, DatasetKind},
     model::{DType, ModelSpec, TensorSpec},
     topology::allowed_name,
 };
-use serde_json::Value;
 
 use super::{Result, addresses::PlannedAccelerator, files::shown};
 use crate::dataset::Dataset;
@@ -35,26 +33,26 @@ pub(super) struct LanguageModel {
     /// Number of ids in the vocabulary.
     pub vocab: usize,
     /// Ids of the end of sequence; empty if the files have none.
-    pub eos: Vec<u64>,
+    pub eos: Vec<u32>,
     vllm: std::result::Result<String, String>,
 }
 
 impl LanguageModel {
-    /// Reads `config.json` and `generation_config.json` in `folder`. The longest prompt is that of
-    /// the file of tokens `samples`, if any.
+    /// Reads the files in `folder` as the engine `vllm` does. The longest prompt is that of the file
+    /// of tokens `samples`, if any.
     pub fn read(folder: &Path, name: &str, samples: Option<&Path>) -> Result<Self> {
-        let path = folder.join("config.json");
-        let said = path.display();
-        let config = json(&path).context("--llm: a language model's folder has a config.json")?;
-        let number = |key: &str| {
-            let n = key_of(&config, key)
-                .as_u64()
-                .and_then(|n| i32::try_from(n).ok());
-            n.filter(|n| *n > 0).map(|n| n as usize).with_context(|| {
-                format!("{said}: `{key}` is missing, or no number of tokens: correct it")
-            })
+        let facts = ModelFolder::read(folder).map_err(|e| anyhow!("--llm: {e}"))?;
+        let said = folder.join("config.json");
+        let said = said.display();
+        let number = |key: &str, n: Option<usize>| {
+            n.filter(|n| (1..=i32::MAX as usize).contains(n))
+                .with_context(|| format!("{said}: `{key}` is missing, or no number of tokens"))
         };
-        let (vocab, context) = (number("vocab_size")?, number("max_position_embeddings")?);
+        let vocab = number("vocab_size", facts.vocab)?;
+        let context = number("max_position_embeddings", facts.context)?;
+        if let Some(id) = facts.eos.iter().find(|id| **id as usize >= vocab) {
+            bail!("{said}: vocab_size is {vocab}, and eos_token_id is {id}: correct one of them");
+        }
         let answer = ANSWER.min(context / 4).max(2);
         let prompt = match samples {
             None => PROMPT.min(context.saturating_sub(answer)).max(1),
@@ -79,7 +77,7 @@ impl LanguageModel {
                 ..ModelSpec::opaque(name, 1, 1)
             },
             vocab,
-            eos: eos(folder, &config, vocab)?,
+            eos: facts.eos,
             vllm: installed(),
         })
     }
@@ -106,44 +104,6 @@ impl LanguageModel {
     /// Maximum tokens of prompt and answer.
     pub fn context(&self) -> usize {
         self.spec.inputs[0].shape[0] + self.spec.output.shape[0]
-    }
-}
-
-fn json(path: &Path) -> Result<Value> {
-    let said = || path.display().to_string();
-    let text = fs::read(path).with_context(said)?;
-    serde_json::from_slice(&text).with_context(said)
-}
-
-/// The value of `key`, which a model of several media has in a section of its own.
-fn key_of<'v>(config: &'v Value, key: &str) -> &'v Value {
-    let own = &config[key];
-    if own.is_null() {
-        &config["text_config"][key]
-    } else {
-        own
-    }
-}
-
-/// The ids of the end of sequence: those of `generation_config.json`, else those of `config`.
-fn eos(folder: &Path, config: &Value, vocab: usize) -> Result<Vec<u64>> {
-    let path = folder.join("generation_config.json");
-    let generation = if path.exists() {
-        json(&path)?
-    } else {
-        Value::Null
-    };
-    let found = [&generation["eos_token_id"], key_of(config, "eos_token_id")];
-    let ids: Vec<_> = match found.into_iter().find(|ids| !ids.is_null()) {
-        Some(Value::Array(ids)) => ids.iter().filter_map(Value::as_u64).collect(),
-        id => id.and_then(Value::as_u64).into_iter().collect(),
-    };
-    match ids.iter().find(|id| **id >= vocab as u64) {
-        None => Ok(ids),
-        Some(id) => bail!(
-            "{}: eos_token_id {id} is not below vocab_size, {vocab}: correct one of them",
-            folder.display()
-        ),
     }
 }
 
