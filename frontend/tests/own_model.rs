@@ -521,9 +521,12 @@ fn a_folder_that_is_no_language_model_is_refused_by_name() {
     let empty: (&str, &str) = ("config.json", r#"{"vocab_size": 5}"#);
     let tiny = (
         "config.json",
-        r#"{"vocab_size": 5, "max_position_embeddings": 2, "eos_token_id": 5}"#,
+        r#"{"vocab_size": 5, "max_position_embeddings": 2, "eos_token_id": 4}"#,
     );
-    let beyond = ("config.json", &*tiny.1.replace("2,", "64,"));
+    let beyond = (
+        "config.json",
+        &*tiny.1.replace("2, ", "64, ").replace("4}", "5}"),
+    );
     for (files, what) in [
         (&[][..], "llama-3.1/config.json: No such file"),
         (&[empty], "`max_position_embeddings` is missing"),
