@@ -38,8 +38,8 @@ pub(super) struct LanguageModel {
 }
 
 impl LanguageModel {
-    /// Reads the files in `folder` as the engine `vllm` does. The longest prompt is that of the file
-    /// of tokens `samples`, if any.
+    /// Reads the files in `folder` as the engine `vllm` does. The longest prompt is that of
+    /// `samples`, a file of tokens, if any.
     pub fn read(folder: &Path, name: &str, samples: Option<&Path>) -> Result<Self> {
         let facts = ModelFolder::read(folder).map_err(|e| anyhow!("--llm: {e}"))?;
         let said = folder.join("config.json");
