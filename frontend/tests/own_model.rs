@@ -6,6 +6,7 @@ mod common;
 use std::{
     fs,
     net::TcpListener,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -15,6 +16,7 @@ use common::{
     Running, TestFolder, accelerator, accelerator_in, accelerator_program, assert_has, fetched,
     free_ports, frontend, netns::Star, repository, run,
 };
+use qdl::config::load_accelerator;
 use serde_json::Value;
 
 /// Checks for exit code 0; returns standard output.
@@ -423,4 +425,118 @@ fn several_outputs_of_two_accelerators_are_scored_for_each() {
     place.run(&config, "out", &local).with_code(0);
     assert_eq!(place.answers("wire"), place.answers("out"));
     assert_eq!(place.answers("wire")[0].1.len(), 2 * (8 + 32 + 16));
+}
+
+/// `init --llm` of a folder with these files, with a program `vllm` that prints `version`, if any.
+fn init_llm(place: &TestFolder, files: &[(&str, &str)], version: Option<&str>) -> Command {
+    for folder in ["llama-3.1", "bin"] {
+        fs::create_dir_all(place.path(folder)).expect("a folder");
+    }
+    for (name, text) in files {
+        place.write(&format!("llama-3.1/{name}"), text);
+    }
+    if let Some(version) = version {
+        let program = place.write(
+            "bin/vllm",
+            format!("#!/bin/sh\necho INFO\necho {version}\n"),
+        );
+        fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("a program");
+    }
+    let mut command = frontend();
+    command.args(["init", "--force", "--llm"]);
+    command
+        .arg(place.path("llama-3.1"))
+        .arg("--output")
+        .arg(place.path("out"));
+    command.env("PATH", place.path("bin"));
+    command
+}
+
+const CONFIG: (&str, &str) = (
+    "config.json",
+    r#"{"vocab_size": 1000, "max_position_embeddings": 256, "eos_token_id": 7}"#,
+);
+
+#[test]
+fn a_language_model_gets_the_engine_whose_program_is_installed() {
+    let place = TestFolder::new();
+    let two = ("generation_config.json", r#"{"eos_token_id": [8, 9]}"#);
+    let none = ("generation_config.json", "{}");
+    let endless = ("config.json", &*CONFIG.1.replace("eos", "bos"));
+    for (files, version, why) in [
+        (&[CONFIG][..], None, "did not start (entity not found)"),
+        (&[CONFIG], Some("0.33.0"), "it has not run with vLLM 0.33.0"),
+        (&[CONFIG, two], Some(""), "it has not run with vLLM INFO"),
+        (&[], Some("0.24.0+cpu"), ""),
+        (&[endless, none], Some("0.24.0"), ""),
+    ] {
+        let printed = said(init_llm(&place, files, version));
+        assert_has(
+            &printed,
+            &["llama-3.1: prompt: i32[192] ragged", "samples  1000\n"],
+        );
+        let path = place.path("out/accelerator.yaml");
+        let text = fs::read_to_string(&path).expect("written");
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+        let engine = load_accelerator(&path).expect("sound").engine;
+        if let Some(core) = &engine.vllm {
+            assert!(why.is_empty(), "{text}");
+            assert_has(&printed, &["accelerator.yaml: vllm, of vLLM 0.24.0\n"]);
+            assert_eq!(core.model, place.path("llama-3.1"));
+            assert_eq!(core.ignore_eos, files.len() == 2);
+            assert_eq!((&core.args[1][..], core.min_tokens), ("256", 2));
+        } else {
+            assert_has(&text, &[why, "`pip install vllm==0.24.0`"]);
+            assert_has(&printed, &[why, "vllm serve ", " --max-model-len 256 "]);
+            let http = engine.http.expect("a server");
+            let eos: &[u32] = if files.len() == 2 { &[8, 9] } else { &[7] };
+            assert_eq!((http.vocab, &http.eos[..]), (Some(1000), eos));
+        }
+    }
+    let offsets = [0u64, 3, 103, 110].map(u64::to_le_bytes).concat();
+    let head = [
+        &b"QDLTOKEN"[..],
+        &[1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    let prompts = place.write("p.tokens", [head, offsets, vec![1; 440]].concat());
+    let mut command = init_llm(&place, &[], None);
+    command
+        .arg("--samples")
+        .arg(prompts)
+        .args(["--accelerator", "127.0.0.1:7433"]);
+    let printed = said(command);
+    assert_has(
+        &printed,
+        &[
+            "prompt: i32[100] ragged -> tokens: i32[64] ragged",
+            "samples  3\n",
+        ],
+    );
+}
+
+#[test]
+fn a_folder_that_is_no_language_model_is_refused_by_name() {
+    let place = TestFolder::new();
+    let empty: (&str, &str) = ("config.json", r#"{"vocab_size": 5}"#);
+    let tiny = (
+        "config.json",
+        r#"{"vocab_size": 5, "max_position_embeddings": 2, "eos_token_id": 4}"#,
+    );
+    let beyond = (
+        "config.json",
+        &*tiny.1.replace("2, ", "64, ").replace("4}", "5}"),
+    );
+    for (files, what) in [
+        (&[][..], "llama-3.1/config.json: No such file"),
+        (&[empty], "`max_position_embeddings` is missing"),
+        (&[tiny], "max_position_embeddings is 2, too short"),
+        (&[beyond], "vocab_size is 5, and eos_token_id is 5"),
+    ] {
+        assert_has(&refused(init_llm(&place, files, None)), &[what]);
+        assert!(!place.path("out").exists(), "nothing is left");
+    }
+    let mut folder = init_llm(&place, &[CONFIG], None);
+    folder.arg("--samples").arg(place.path("bin"));
+    assert_has(&refused(folder), &["bin"]);
 }

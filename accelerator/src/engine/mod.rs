@@ -55,6 +55,7 @@ pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
+pub use vllm::ModelFolder;
 
 /// Largest sample, in bytes, if the engine takes any bytes and no model is configured.
 const ANY_INPUT: usize = 150_528;

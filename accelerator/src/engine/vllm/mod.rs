@@ -39,12 +39,12 @@ use qdl::{
 };
 use record::{CacheState, PrefixCache};
 
+pub use self::model::ModelFolder;
 use self::{
     counters::Counters,
     drive::{Core, Driver, Wake},
     judge::Limits,
     messages::Sampling,
-    model::ModelFolder,
     start::{Connected, Listeners},
 };
 use super::{

@@ -1,4 +1,4 @@
-//! Facts on the model from its folder: vocabulary, end of sequence, experts.
+//! Facts on the model from its folder: vocabulary, context, end of sequence, experts.
 
 use std::{fs, path::Path};
 
@@ -14,8 +14,12 @@ const EXPERTS: [&str; 4] = [
 
 /// What the files of a model say. The keys of the configuration replace what is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ModelFolder {
+pub struct ModelFolder {
+    /// Number of ids in the vocabulary.
     pub vocab: Option<usize>,
+    /// Maximum tokens of prompt and answer together.
+    pub context: Option<usize>,
+    /// Ids of the end of sequence.
     pub eos: Vec<u32>,
     /// The model is a mixture of experts.
     pub has_experts: bool,
@@ -39,13 +43,14 @@ impl ModelFolder {
             false => Value::Null,
         };
         let eos = generation.get("eos_token_id").filter(|v| !v.is_null());
+        let number = |key| of(key).and_then(Value::as_u64).map(|n| n as usize);
         Ok(ModelFolder {
-            vocab: of("vocab_size").and_then(Value::as_u64).map(|n| n as usize),
+            vocab: number("vocab_size"),
+            context: number("max_position_embeddings"),
             eos: ids(eos.or(of("eos_token_id"))),
-            has_experts: EXPERTS.iter().any(|key| {
-                let number = of(key).and_then(Value::as_u64);
-                number.is_some_and(|experts| experts > 1)
-            }),
+            has_experts: EXPERTS
+                .iter()
+                .any(|key| number(key).is_some_and(|experts| experts > 1)),
         })
     }
 }
@@ -108,11 +113,16 @@ mod tests {
             }
             let facts = ModelFolder {
                 vocab,
+                context: None,
                 eos,
                 has_experts,
             };
             assert_eq!(ModelFolder::read(path), Ok(facts), "{config}");
         }
+        let long = r#"{"max_position_embeddings": 64}"#;
+        fs::write(path.join("config.json"), long).expect("written");
+        let facts = ModelFolder::read(path).expect("sound");
+        assert_eq!(facts.context, Some(64));
         fs::write(path.join("config.json"), "{").expect("written");
         let error = ModelFolder::read(path).expect_err("broken");
         assert!(error.contains("config.json: EOF"), "{error}");

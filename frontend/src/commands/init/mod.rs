@@ -1,6 +1,7 @@
 //! `qdl init`: writes both configurations for a user's model, from the model file and the data.
 //!
 //! * `addresses` - addresses of accelerators, and this machine's address towards them
+//! * `llm` - a language model's folder, and the version of vLLM on this machine
 //! * `yaml` - the text of the files
 //! * `files` - paths in the files, and writing all or none
 //!
@@ -10,6 +11,7 @@
 
 mod addresses;
 mod files;
+mod llm;
 mod yaml;
 
 use std::{
@@ -25,6 +27,7 @@ use fabric::os::available_memory;
 use qdl::{
     config,
     model::{DType, ModelSpec, TensorSpec},
+    topology::allowed_name,
 };
 
 use crate::{
@@ -33,6 +36,7 @@ use crate::{
 
 use addresses::InitAddresses;
 use files::{Staged, shown};
+use llm::LanguageModel;
 use yaml::InitValues;
 
 const FRONTEND: &str = "frontend.yaml";
@@ -48,12 +52,18 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 #[derive(Clone, Debug, Parser)]
 pub struct InitArgs {
     /// Model file in ONNX format; the first dimension of every input and output is the batch
-    #[arg(long, value_name = "FILE")]
-    pub model: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "llm")]
+    pub model: Option<PathBuf>,
 
-    /// Samples: a file of raw samples, one after the other, or a NumPy array
-    #[arg(long, value_name = "FILE")]
-    pub samples: PathBuf,
+    /// Samples: a file of raw samples, one after the other, or a NumPy array; with --llm a file of
+    /// tokens [default with --llm: random ids]
+    #[arg(long, value_name = "FILE", required_unless_present = "llm")]
+    pub samples: Option<PathBuf>,
+
+    /// Folder of a language model, with config.json. The accelerator uses the engine `vllm` if a
+    /// version that it knows is installed here, else `http` (docs/llm-servers.md)
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "labels", "class", "library"])]
+    pub llm: Option<PathBuf>,
 
     /// Class of each sample, for accuracy runs: a file of raw i64 values, or a NumPy array
     #[arg(long, value_name = "FILE")]
@@ -78,7 +88,7 @@ pub struct InitArgs {
     pub token: bool,
 
     /// Name of the model in the configurations and in LoadGen's user.conf [default: the model
-    /// file's name]
+    /// file's or folder's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
@@ -136,27 +146,39 @@ fn init(args: &InitArgs) -> Result<String> {
     text
 }
 
+/// The planned configurations, and messages for the user.
+struct Plan {
+    model: ModelSpec,
+    frontend: String,
+    /// One for each accelerator, in the order of the addresses.
+    accelerators: Vec<String>,
+    /// Lines behind the model's.
+    about: String,
+    /// Lines behind the list of files.
+    notes: String,
+    /// Command of a server that runs before the accelerators; empty without one.
+    server: String,
+    /// Files that another machine needs beside its configuration.
+    copies: String,
+    closing: &'static str,
+}
+
 fn write(args: &InitArgs) -> Result<String> {
-    let folder = |path: &Path| path.is_dir();
-    if folder(&args.samples) {
+    let samples = args.samples.as_deref();
+    if let Some(folder) = samples.filter(|path| args.llm.is_none() && path.is_dir()) {
+        let folder = folder.display();
         bail!(
-            "--samples {}: it is a folder: put its samples into one file, as in `python3 \
-             models/own_model.py pack {} samples.npy`",
-            args.samples.display(),
-            args.samples.display()
+            "--samples {folder}: it is a folder: put its samples into one file, as in `python3 \
+             models/own_model.py pack {folder} samples.npy`"
         );
     }
-    let data = [
-        ("--samples", Some(&args.samples)),
-        ("--labels", args.labels.as_ref()),
-    ];
-    for (flag, file) in data {
+    for (flag, file) in [("--samples", samples), ("--labels", args.labels.as_deref())] {
         if let Some(file) = file {
             fs::metadata(file).with_context(|| format!("{flag} {}", file.display()))?;
         }
     }
     if let Some(name) = &args.name
-        && *name != qdl::topology::allowed_name(name, "")
+        && *name != allowed_name(name, "")
     {
         bail!("--name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
@@ -168,70 +190,129 @@ fn write(args: &InitArgs) -> Result<String> {
     for at in &addresses.accelerators {
         staged.may_write(&at.file)?;
     }
-
-    let name = match &args.name {
-        Some(name) => name.clone(),
-        None => {
-            let stem = args.model.file_stem().unwrap_or_default();
-            qdl::topology::allowed_name(&stem.to_string_lossy(), "model")
-        }
-    };
-    let mut params = EngineParams {
-        model: name,
-        file: Some(args.model.clone()),
-        ..EngineParams::new(EngineKind::Onnx)
-    };
-    params.engine.library.clone_from(&args.library);
-    let engine = engine::create(&params)?;
-    let plan = InitValues {
-        model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
-        args,
-        loaded: loaded(&args.samples, engine.model().max_input_bytes()),
-        slots: yaml::slots(engine.model()),
-        // Leave half of the cores to LoadGen and the network.
-        fixed_batch: engine.fixed_batch(),
-        data: engine::onnx_data_files(&args.model),
-        intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
+    let plan = match (&args.llm, &args.model, samples) {
+        (Some(folder), ..) => language_model(args, folder, &addresses)?,
+        (_, Some(model), Some(samples)) => own_model(args, model, samples, &addresses)?,
+        // Unreachable: clap requires one or the other.
+        _ => bail!("--model FILE and --samples FILE, or --llm DIR, say what to write"),
     };
     if addresses.need_token() {
         files::token(&args.output.join(TOKEN))?;
     }
-    staged.add(FRONTEND, &yaml::frontend(&plan, &addresses, &args.output))?;
-    for at in &addresses.accelerators {
-        staged.add(
-            &at.file,
-            &yaml::accelerator(&plan, at, &addresses, &args.output),
-        )?;
+    staged.add(FRONTEND, &plan.frontend)?;
+    for (at, text) in addresses.accelerators.iter().zip(&plan.accelerators) {
+        staged.add(&at.file, text)?;
     }
     let samples = check(&staged, &addresses)?;
     staged.keep()?;
 
-    let inputs: Vec<_> = plan
-        .model
-        .inputs
-        .iter()
-        .map(TensorSpec::to_string)
-        .collect();
-    let outputs: Vec<_> = plan.model.outputs().map(TensorSpec::to_string).collect();
+    let tensors = |all: &mut dyn Iterator<Item = &TensorSpec>| {
+        all.map(TensorSpec::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let mut text = format!(
         "model    {}: {} -> {}\n{}samples  {samples}\nwritten  {}\n",
         plan.model.name,
-        inputs.join(", "),
-        outputs.join(", "),
-        class(engine.model(), args.class.as_deref()),
+        tensors(&mut plan.model.inputs.iter()),
+        tensors(&mut plan.model.outputs()),
+        plan.about,
         shown(&args.output.join(FRONTEND)),
     );
     for at in &addresses.accelerators {
         text += &format!("         {}\n", shown(&args.output.join(&at.file)));
     }
-    if let Some(fixed) = plan.fixed_batch {
-        text += &format!(
+    text += &plan.notes;
+    text += &next(args, &addresses, &plan);
+    Ok(text)
+}
+
+/// Plans the configurations of the model file `file`.
+fn own_model(
+    args: &InitArgs,
+    file: &Path,
+    samples: &Path,
+    addresses: &InitAddresses,
+) -> Result<Plan> {
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => {
+            let stem = file.file_stem().unwrap_or_default();
+            allowed_name(&stem.to_string_lossy(), "model")
+        }
+    };
+    let mut params = EngineParams {
+        model: name,
+        file: Some(file.to_owned()),
+        ..EngineParams::new(EngineKind::Onnx)
+    };
+    params.engine.library.clone_from(&args.library);
+    let engine = engine::create(&params)?;
+    let values = InitValues {
+        model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
+        args,
+        model_file: file,
+        samples,
+        loaded: loaded(samples, engine.model().max_input_bytes()),
+        slots: yaml::slots(engine.model()),
+        // Leave half of the cores to LoadGen and the network.
+        fixed_batch: engine.fixed_batch(),
+        intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
+    };
+    let accelerator = |at| yaml::accelerator(&values, at, addresses, &args.output);
+    let notes = values.fixed_batch.map(|fixed| {
+        format!(
             "batch    fixed at {fixed} by the model: export it with a dynamic batch to run more at \
              once\n"
-        );
+        )
+    });
+    Ok(Plan {
+        frontend: yaml::frontend(&values, addresses, &args.output),
+        accelerators: addresses.accelerators.iter().map(accelerator).collect(),
+        about: class(engine.model(), args.class.as_deref()),
+        notes: notes.unwrap_or_default(),
+        server: String::new(),
+        copies: copies(file, &engine::onnx_data_files(file)),
+        closing: "It runs one sample after the other. Offline and Server want a rate, which \
+                  docs/own-model.md finds.\n",
+        model: values.model,
+    })
+}
+
+/// Plans the configurations of the language model in `folder`.
+fn language_model(args: &InitArgs, folder: &Path, addresses: &InitAddresses) -> Result<Plan> {
+    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let name = whole.file_name().unwrap_or_default().to_string_lossy();
+    let name = args
+        .name
+        .clone()
+        .unwrap_or_else(|| allowed_name(&name, "model"));
+    let model = LanguageModel::read(folder, &name, args.samples.as_deref())?;
+    let (mut about, mut server) = (String::new(), String::new());
+    let mut accelerators = Vec::new();
+    for at in &addresses.accelerators {
+        let text = yaml::llm_accelerator(&whole, &model, at, addresses, &args.output);
+        accelerators.push(text);
+        let engine = match model.vllm_at(at) {
+            Ok(version) => format!("vllm, of vLLM {version}"),
+            Err(why) => {
+                server = model.server(folder);
+                format!("http, as {why}")
+            }
+        };
+        about += &format!("engine   {}: {engine}\n", at.file);
     }
-    text += &next(args, &addresses, &plan.data);
-    Ok(text)
+    Ok(Plan {
+        frontend: yaml::llm_frontend(args, &model, addresses, &args.output),
+        accelerators,
+        about,
+        notes: String::new(),
+        server,
+        copies: copies(&whole, &[]),
+        closing: "It runs Server at 10 samples/s; `qdl tune` finds the highest VALID rate. \
+                  docs/llm-servers.md has more.\n",
+        model: model.spec,
+    })
 }
 
 /// Checks the files: the frontend's with `--check`, the accelerators' as far as possible on this
@@ -306,13 +387,16 @@ fn copies(model: &Path, data: &[PathBuf]) -> String {
 }
 
 /// Returns the next commands for the user.
-fn next(args: &InitArgs, addresses: &InitAddresses, data: &[PathBuf]) -> String {
+fn next(args: &InitArgs, addresses: &InitAddresses, plan: &Plan) -> String {
     let program = PathBuf::from(std::env::args_os().next().unwrap_or_default());
     let frontend = program.with_file_name("frontend");
     let accelerator = program.with_file_name("accelerator");
     let (frontend, accelerator) = (shown(&frontend), shown(&accelerator));
     let at = |file: &str| shown(&args.output.join(file));
     let mut text = "\nRun these, each accelerator in a terminal of its own:\n\n".to_owned();
+    if !plan.server.is_empty() {
+        text += &format!("  {}    # on each accelerator's machine\n", plan.server);
+    }
     for planned in &addresses.accelerators {
         if planned.is_here {
             text += &format!("  {accelerator} --config {}\n", at(&planned.file));
@@ -321,7 +405,7 @@ fn next(args: &InitArgs, addresses: &InitAddresses, data: &[PathBuf]) -> String 
                 "  accelerator --config {}    # on {}, beside copies of {} and {TOKEN}\n",
                 planned.file,
                 planned.listen.ip(),
-                copies(&args.model, data)
+                plan.copies
             );
         }
     }
@@ -330,9 +414,7 @@ fn next(args: &InitArgs, addresses: &InitAddresses, data: &[PathBuf]) -> String 
     if args.labels.is_some() {
         text += "With `--mode accuracy` the last one compares every answer with its label.\n";
     }
-    text += "It runs one sample after the other. Offline and Server want a rate, which \
-             docs/own-model.md finds.\n";
-    text
+    text + plan.closing
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The text of both configurations, with comments on the keys that users change.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use accelerator::engine::VLLM_VERSIONS;
 use anyhow::bail;
 use qdl::{
     config::{CONNECTIONS, NicConfig},
@@ -15,6 +16,7 @@ use super::{
     InitArgs, Result, TOKEN,
     addresses::{InitAddresses, PlannedAccelerator},
     files::named_from,
+    llm::LanguageModel,
 };
 
 /// Bytes for slots on an accelerator without the key `memory_mib`.
@@ -27,6 +29,8 @@ const COMMENT: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) struct InitValues<'a> {
     pub args: &'a InitArgs,
+    pub model_file: &'a Path,
+    pub samples: &'a Path,
     /// The model, with the output that names the class first.
     pub model: ModelSpec,
     /// Number of samples to load at a time, if not all fit.
@@ -35,7 +39,6 @@ pub(super) struct InitValues<'a> {
     pub slots: Option<usize>,
     pub intra_threads: usize,
     pub fixed_batch: Option<usize>,
-    pub data: Vec<PathBuf>,
 }
 
 /// Moves the output named `class` to the front. Errors if the model has no such output.
@@ -77,7 +80,11 @@ fn of_model(model: &ModelSpec) -> Vec<(&'static str, String)> {
 
 fn tensor(t: &TensorSpec) -> String {
     let name = quoted(&t.name);
-    format!("{{name: {name}, dtype: {}, shape: {:?}}}", t.dtype, t.shape)
+    let ragged = if t.ragged { ", ragged: true" } else { "" };
+    format!(
+        "{{name: {name}, dtype: {}, shape: {:?}{ragged}}}",
+        t.dtype, t.shape
+    )
 }
 
 /// Number of slots for a single connection, if the usual number exceeds [`BUDGET`].
@@ -98,16 +105,14 @@ pub(super) fn frontend(plan: &InitValues<'_>, addresses: &InitAddresses, folder:
         Some(dtype) => format!("{{file: {labels}, dtype: \"{dtype}\"}}"),
         None => labels,
     });
-    let accelerators = addresses.accelerators.iter();
-    let accelerators = accelerators.map(|at| format!("  - control: {}\n", quoted(&at.control)));
     let connections = if plan.slots.is_some() { "1" } else { "auto" };
     let mut values = of_model(&plan.model);
     values.extend([
         ("token", token(addresses)),
-        ("samples", path(&args.samples)),
+        ("samples", path(plan.samples)),
         ("labels", labels.unwrap_or_default()),
         ("loaded", optional(plan.loaded)),
-        ("accelerators", accelerators.collect()),
+        ("accelerators", controls(addresses)),
         ("address", quoted(&addresses.address.to_string())),
         ("connections", connections.to_owned()),
         ("slots", optional(plan.slots)),
@@ -117,7 +122,7 @@ pub(super) fn frontend(plan: &InitValues<'_>, addresses: &InitAddresses, folder:
             "library",
             args.library.as_deref().map(path).unwrap_or_default(),
         ),
-        ("model_file", path(&args.model)),
+        ("model_file", path(plan.model_file)),
     ]);
     fill_template(include_str!("templates/frontend.yaml"), COMMENT, &values)
 }
@@ -129,29 +134,128 @@ pub(super) fn accelerator(
     addresses: &InitAddresses,
     folder: &Path,
 ) -> String {
-    let model_file = match at.is_here {
-        true => named_from(folder, &plan.args.model),
-        // The user copies the model file into the folder of the configuration.
-        false => {
-            let name = plan.args.model.file_name().unwrap_or_default();
-            name.to_string_lossy().into_owned()
-        }
-    };
+    let model_file = model_for(at, plan.model_file, folder);
     let library = plan.args.library.as_deref().filter(|_| at.is_here);
     let library = library.map(|library| quoted(&named_from(folder, library)));
     let intra_threads = if at.is_here { plan.intra_threads } else { 1 };
     let mut values = of_model(&plan.model);
+    values.extend(of_accelerator(at, addresses));
     values.extend([
-        ("node", at.node()),
-        ("control", at.listen.to_string()),
-        ("token", token(addresses)),
         ("file", quoted(&model_file)),
         ("max_batch", plan.fixed_batch.unwrap_or(BATCH).to_string()),
         ("intra_threads", intra_threads.to_string()),
         ("library", library.unwrap_or_default()),
-        ("data", at.data.to_string()),
     ]);
     fill_template(include_str!("templates/accelerator.yaml"), COMMENT, &values)
+}
+
+/// Returns the configuration of a frontend of a language model.
+pub(super) fn llm_frontend(
+    args: &InitArgs,
+    model: &LanguageModel,
+    addresses: &InitAddresses,
+    folder: &Path,
+) -> String {
+    let samples = args.samples.as_deref();
+    let longest = model.spec.inputs[0].shape[0];
+    // The keys of random prompts have no value beside a file.
+    let random =
+        |value: &dyn ToString| samples.map_or_else(|| value.to_string(), |_| String::new());
+    let mut values = of_model(&model.spec);
+    values.extend([
+        ("token", token(addresses)),
+        (
+            "samples",
+            optional(samples.map(|file| quoted(&named_from(folder, file)))),
+        ),
+        ("count", random(&1000)),
+        ("min_len", random(&longest.min(16))),
+        ("max_len", random(&longest)),
+        ("vocab", random(&model.vocab)),
+        ("seed", random(&1)),
+        ("accelerators", controls(addresses)),
+        ("address", quoted(&addresses.address.to_string())),
+    ]);
+    fill_template(
+        include_str!("templates/llm_frontend.yaml"),
+        COMMENT,
+        &values,
+    )
+}
+
+/// Returns the configuration of accelerator `at` of the language model in `llm`, for `folder` or
+/// the like on another machine.
+pub(super) fn llm_accelerator(
+    llm: &Path,
+    model: &LanguageModel,
+    at: &PlannedAccelerator,
+    addresses: &InitAddresses,
+    folder: &Path,
+) -> String {
+    let engine = match model.vllm_at(at) {
+        Ok(_) => format!(
+            "  kind: vllm                     # vLLM's engine core, which this node starts\n  \
+             vllm:\n    model: {}\n    args: [--max-model-len, \"{}\"]{}",
+            quoted(&model_for(at, llm, folder)),
+            model.context(),
+            // The engine `vllm` refuses a model without an end of sequence.
+            if model.eos.is_empty() {
+                "\n    ignore_eos: true"
+            } else {
+                ""
+            }
+        ),
+        Err(why) => {
+            let install = VLLM_VERSIONS.join(" or ");
+            let (name, vocab) = (quoted(&model.spec.name), model.vocab);
+            let eos = format!("\n    eos: {:?}", model.eos);
+            let eos = Some(eos).filter(|_| !model.eos.is_empty());
+            format!(
+                "  # Not engine `vllm`, which needs no HTTP server: {why}.\n  # To use it, install it (`pip \
+                 install vllm=={install}`) and repeat `qdl init` on this machine.\n  kind: http\n  http:\n    \
+                 url: http://127.0.0.1:8000\n    dialect: vllm\n    model: {name}\n    \
+                 vocab: {vocab}{}",
+                eos.unwrap_or_default()
+            )
+        }
+    };
+    let mut values = of_model(&model.spec);
+    values.extend(of_accelerator(at, addresses));
+    values.push(("engine", engine));
+    fill_template(
+        include_str!("templates/llm_accelerator.yaml"),
+        COMMENT,
+        &values,
+    )
+}
+
+fn of_accelerator(
+    at: &PlannedAccelerator,
+    addresses: &InitAddresses,
+) -> [(&'static str, String); 4] {
+    [
+        ("node", at.node()),
+        ("control", at.listen.to_string()),
+        ("token", token(addresses)),
+        ("data", at.data.to_string()),
+    ]
+}
+
+/// Returns the path of the model for accelerator `at`. On another machine the user copies the model
+/// into the folder of the configuration.
+fn model_for(at: &PlannedAccelerator, model: &Path, folder: &Path) -> String {
+    match at.is_here {
+        true => named_from(folder, model),
+        false => {
+            let name = model.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        }
+    }
+}
+
+fn controls(addresses: &InitAddresses) -> String {
+    let control = |at: &PlannedAccelerator| format!("  - control: {}\n", quoted(&at.control));
+    addresses.accelerators.iter().map(control).collect()
 }
 
 fn token(addresses: &InitAddresses) -> String {
@@ -213,12 +317,13 @@ mod tests {
     fn plan<'a>(args: &'a InitArgs, spec: &ModelSpec) -> InitValues<'a> {
         InitValues {
             args,
+            model_file: args.model.as_deref().expect("a file"),
+            samples: args.samples.as_deref().expect("a file"),
             model: with_class_first(spec, None).expect("a model"),
             loaded: Some(7),
             slots: slots(spec),
             intra_threads: 3,
             fixed_batch: Some(8),
-            data: Vec::new(),
         }
     }
 

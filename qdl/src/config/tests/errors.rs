@@ -15,7 +15,7 @@ a.yaml:4:10: unknown key `max_bach`
   |          ^^^^^^^^
   = did you mean `max_batch`? keys here are: kind, max_batch, max_delay_us, threads, \
 intra_threads, library, delay_us, spin_us, provider, gpu, gpus, batch_sizes, latency_us, \
-begin_apart_us, precision, profiles, optimization_level, tokens, http, llm"
+begin_apart_us, precision, profiles, optimization_level, tokens, http, vllm, llm"
     );
 }
 

@@ -95,5 +95,8 @@ fn its_model_is_token_ids() {
         assert!(model(from, to).contains(ids), "{}", model(from, to));
     }
     let file = model("  name: m\n", "  name: m\n  file: m.onnx\n");
-    assert!(file.contains("leaves the model to its server"), "{file}");
+    assert!(
+        file.contains("leaves the model to a second program"),
+        "{file}"
+    );
 }

@@ -4,6 +4,7 @@
 //! * `errors`: every class of error with its text.
 //! * `relations`: keys that must agree.
 //! * `http`: the server of the engine `http`.
+//! * `vllm`: the engine core of the engine `vllm`.
 //! * `nics`: the keys of a NIC, over TCP and over queue pairs.
 //! * `files`: every file in `configs/`.
 //! * `moved`: keys and flags of earlier versions.
@@ -20,6 +21,7 @@ mod nics;
 mod panics;
 mod reference;
 mod relations;
+mod vllm;
 
 use std::path::{Path, PathBuf};
 

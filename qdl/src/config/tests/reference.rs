@@ -97,6 +97,7 @@ fn no_key_is_missing_from_it() {
         keys_of::<EngineConfig>(),
         keys_of::<TokensConfig>(),
         keys_of::<HttpConfig>(),
+        keys_of::<VllmConfig>(),
         keys_of::<LlmConfig>(),
     ]
     .concat();

@@ -28,7 +28,7 @@ deadlines.lost_ms deadlines.name_ms deadlines.drain_ms deadlines.watchdog_s
 control.listen model.file engine.kind engine.max_batch engine.max_delay_us engine.latency_us
 engine.begin_apart_us engine.threads engine.delay_us engine.spin_us engine.intra_threads
 engine.library engine.provider engine.batch_sizes engine.precision engine.profiles
-engine.optimization_level engine.llm engine.tokens engine.http
+engine.optimization_level engine.llm engine.tokens engine.http engine.vllm
 nics[0].address nics[0].congestion nics[0].gpus nics[0].listen nics[0].gpu nics[0].gpudirect
 nics[1].device nics[1].port nics[1].gid_index nics[1].gpus
 nics[2].ofi nics[2].domain nics[2].address nics[2].inline_bytes nics[3]";
@@ -57,7 +57,8 @@ engine.gpus | nics: [{listen: '127.0.0.1:1'}]
 nics[0].gpudirect | nics: [{device: mlx5_0, gpu: 0}]
 engine.llm | model: {name: m, file: m.onnx}; engine: {kind: llm}
 engine.tokens | model: {name: m, inputs: [IDS], output: IDS}; engine: {kind: tokens, tokens: {}}
-engine.http | model: {name: m, inputs: [IDS], output: IDS}; engine: {kind: http, http: HTTP}";
+engine.http | model: {name: m, inputs: [IDS], output: IDS}; engine: {kind: http, http: HTTP}
+engine.vllm | model: {name: m, inputs: [IDS], output: IDS}; engine: {kind: vllm, vllm: {model: m}}";
 
 /// Other values of keys for which 7 (also for `auto` and `never`), `x`, `[7]` or the other truth
 /// value would be an error.
@@ -84,6 +85,10 @@ engine.optimization_level: 1
 engine.precision: int8
 engine.profiles: [64]
 engine.provider: cuda
+engine.vllm.args: [x]
+engine.vllm.command: [x]
+engine.vllm.listen: 127.0.0.1:2
+engine.vllm.temperature: 1
 health.congested_hold_max_ms: 700
 health.failed_hold_max_ms: 7000
 health.in_above: 0.7
