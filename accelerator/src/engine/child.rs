@@ -70,8 +70,8 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
     }
 }
 
-/// Places the child of `command`: on the processors `cpus`, unless empty, and with its memory on the
-/// NUMA node `node`. Processes that the child starts inherit both.
+/// Places the child of `command`: on the processors `cpus`, unless empty, and with its memory on
+/// the NUMA node `node`. Processes that the child starts inherit both.
 pub(super) fn place(command: &mut Command, cpus: &[usize], node: Option<u32>) {
     let cpus = cpus.to_vec();
     // SAFETY: between fork and exec the closure only makes system calls and does not allocate.

@@ -175,129 +175,60 @@ mod tests {
         }
     }
 
-    #[test]
-    fn prompts_that_would_end_the_core_are_refused() {
-        let admit = |prompt: &[i32], room| {
-            let mut ids = Vec::new();
-            let account = limits().admit(prompt.iter().copied(), room, &mut ids);
-            account.map(|account| (ids, account.max))
+    /// Each line: tokens, reason of the end, counts of the prompt, and the verdict or its words.
+    /// The prompt has three ids. Scripted cores test refused prompts (`tests::answers`).
+    const ANSWERS: &str = "1 1 | - | 3 0 | More
+        1 2 | stop | 3 0 | End
+        1 7 | stop | 3 0 | End
+        1 1 1 1 1 1 1 1 | length | 3 0 | End
+        1 1 1 1 1 1 1 1 | length | - | it does not count the tokens of a prompt
+        1 3 | stop | 3 0 | neither an end of sequence nor a stop id: see engine.vllm.eos
+        - | stop | 3 0 | neither an end of sequence nor a stop id
+        2 | stop | 3 0 | after 1 tokens, and min_tokens is 2
+        1 1 1 1 1 1 1 | length | 3 0 | with `length` after 7 of 8 tokens
+        1 1 1 1 1 1 1 1 1 | - | 3 0 | 9 tokens where 8 were asked for
+        100 | - | 3 0 | id 100, beyond the vocabulary of 100
+        1 | - | 4 0 | it counts 4 prompt tokens where 3 were sent
+        1 | - | 3 1 | it took 1 prompt tokens from its prefix cache
+        1 | abort | 3 0 | it gave up an answer that is wanted
+        1 | other | 3 0 | unknown reason 4
+        - | error | - | the core could not run this prompt: no room";
+
+    fn judge(prompt: usize, line: &str) -> (String, String) {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let tokens = fields[0].split(' ').filter_map(|n| n.parse().ok());
+        let mut counts = fields[2].split(' ').filter_map(|n| n.parse().ok());
+        let reasons = ["stop", "length", "abort", "error", "other"];
+        let output = Output {
+            tokens: tokens.collect(),
+            finish: reasons
+                .iter()
+                .position(|r| *r == fields[1])
+                .map(|at| at as u64),
+            prompt: counts.next().map(|num_prompt_tokens| PromptCounts {
+                num_prompt_tokens,
+                num_cached_tokens: counts.next().unwrap_or_default(),
+            }),
+            error: Some("no room"),
+            ..Output::default()
         };
-        assert_eq!(admit(&[0, 99], 64), Ok((vec![0, 99], 8)));
-        assert_eq!(admit(&[5; 18], 4), Ok((vec![5; 18], 4)));
-        for (prompt, room, words) in [
-            (&[][..], 64, "the prompt is empty"),
-            (
-                &[5; 19],
-                64,
-                "has 19 tokens, and the core's context of 20 holds prompts of 18",
-            ),
-            (
-                &[1, 100],
-                64,
-                "token 1 of the prompt is 100, beyond the vocabulary of 100",
-            ),
-            (&[-1], 64, "token 0 of the prompt is -1"),
-            (
-                &[1],
-                1,
-                "the answer's slot holds 1 tokens, and min_tokens is 2",
-            ),
-        ] {
-            let error = admit(prompt, room).expect_err(words);
-            assert!(error.contains(words), "{error}");
-        }
+        let ids = vec![1; prompt].into_iter();
+        let account = limits().admit(ids, 64, &mut Vec::new());
+        let verdict = match account.expect("sound").take(&limits(), &output) {
+            Ok(Progress::Refuse(words)) | Err(words) => words,
+            Ok(other) => format!("{other:?}"),
+        };
+        (verdict, fields[3].to_owned())
     }
 
     #[test]
     fn answers_are_judged() {
-        let output = |tokens: &[i32], finish, prompt: Option<(u64, u64)>| Output {
-            tokens: tokens.iter().copied().collect(),
-            finish,
-            prompt: prompt.map(|(num_prompt_tokens, num_cached_tokens)| PromptCounts {
-                num_prompt_tokens,
-                num_cached_tokens,
-            }),
-            ..Output::default()
-        };
-        let whole = Some((3, 0));
-        for (tokens, finish, prompt, expected) in [
-            (&[1, 1][..], None, whole, Ok(Progress::More)),
-            (&[1, 2], Some(finish::STOP), whole, Ok(Progress::End)),
-            (&[1, 7], Some(finish::STOP), whole, Ok(Progress::End)),
-            (&[1; 8], Some(finish::LENGTH), whole, Ok(Progress::End)),
-            (
-                &[1; 8],
-                Some(finish::LENGTH),
-                None,
-                Err("does not count the tokens"),
-            ),
-            (
-                &[1, 3],
-                Some(finish::STOP),
-                whole,
-                Err("neither an end of sequence"),
-            ),
-            (
-                &[],
-                Some(finish::STOP),
-                whole,
-                Err("neither an end of sequence"),
-            ),
-            (
-                &[2],
-                Some(finish::STOP),
-                whole,
-                Err("after 1 tokens, and min_tokens is 2"),
-            ),
-            (
-                &[1; 7],
-                Some(finish::LENGTH),
-                whole,
-                Err("after 7 of 8 tokens"),
-            ),
-            (&[1; 9], None, whole, Err("9 tokens where 8 were asked for")),
-            (&[100], None, whole, Err("id 100, beyond the vocabulary")),
-            (
-                &[1],
-                None,
-                Some((4, 0)),
-                Err("4 prompt tokens where 3 were sent"),
-            ),
-            (
-                &[1],
-                None,
-                Some((3, 1)),
-                Err("1 prompt tokens from its prefix cache"),
-            ),
-            (&[1], Some(finish::ABORT), whole, Err("gave up an answer")),
-            (&[1], Some(4), whole, Err("unknown reason 4")),
-        ] {
-            let mut account = limits()
-                .admit([1, 2, 3].into_iter(), 64, &mut Vec::new())
-                .expect("sound");
-            let got = account.take(&limits(), &output(tokens, finish, prompt));
-            match (&got, &expected) {
-                (Ok(got), Ok(expected)) => assert_eq!(got, expected),
-                (Err(got), Err(words)) => assert!(got.contains(words), "{got}"),
-                _ => panic!("{got:?} where {expected:?} is right"),
-            }
+        for line in ANSWERS.lines() {
+            let (verdict, words) = judge(3, line);
+            assert!(verdict.contains(&words), "{line}: {verdict}");
         }
-        // The model's length ends an answer too.
-        let mut account = limits()
-            .admit([1; 18].into_iter(), 64, &mut Vec::new())
-            .expect("sound");
-        let end = account.take(
-            &limits(),
-            &output(&[1, 1], Some(finish::LENGTH), Some((18, 0))),
-        );
-        assert_eq!(end, Ok(Progress::End));
-        let refused = Output {
-            error: Some("no room"),
-            finish: Some(finish::ERROR),
-            ..Output::default()
-        };
-        let end = account.take(&limits(), &refused);
-        let words = "the core could not run this prompt: no room".to_owned();
-        assert_eq!(end, Ok(Progress::Refuse(words)));
+        // The model's length ends an answer, too.
+        let (verdict, words) = judge(18, "1 1 | length | 18 0 | End");
+        assert_eq!(verdict, words);
     }
 }
