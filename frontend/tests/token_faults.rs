@@ -71,7 +71,7 @@ fn scripted_cores(folder: &Path) -> Workload {
         ),
         there: format!(
             "{model}engine: {{kind: vllm, vllm: {{model: {folder}, min_tokens: 2, in_flight: 64, \
-             command: [python3, {folder}/core.py], args: [--pids, pids, --step, \"0.01\"]}}}}\n"
+             command: [python3, {folder}/core.py], args: [--step, \"0.01\"]}}}}\n"
         ),
         server: "--scenario server --target-qps 100 --duration-s 1.5",
         offline: "400",

@@ -27,7 +27,7 @@ pub enum Fault {
     End,
     /// One connection of the accelerator carries bytes that are no frame.
     Garble,
-    /// SIGKILL ends the engine core of the accelerator, a process whose id is in the file `pids`.
+    /// SIGKILL ends the engine core that the accelerator has started.
     Core,
 }
 
@@ -171,10 +171,8 @@ impl Trial {
             Fault::Kill => victim.signal(libc::SIGKILL),
             Fault::Stop => victim.signal(libc::SIGSTOP),
             Fault::Core => {
-                let pids = std::fs::read_to_string(place.path("pids")).expect("pids");
-                let first = pids.lines().next().and_then(|pid| pid.parse().ok());
                 // SAFETY: a plain system call, for a process of this test.
-                unsafe { libc::kill(first.expect("a number"), libc::SIGKILL) };
+                unsafe { libc::kill(engine_core(victim.id()), libc::SIGKILL) };
             }
             _ => {
                 let own = sockets::accepted(victim.id(), port).expect("its sockets");
@@ -216,6 +214,27 @@ impl Trial {
         let ended = frontend.end();
         (place, ended)
     }
+}
+
+/// The process of the scripted engine core that this accelerator has started.
+fn engine_core(accelerator: u32) -> i32 {
+    let threads = std::fs::read_dir(format!("/proc/{accelerator}/task")).expect("it runs");
+    let children = threads.flatten().filter_map(|thread| {
+        let children = std::fs::read_to_string(thread.path().join("children"));
+        children.ok()
+    });
+    let pids: Vec<i32> = children
+        .flat_map(|c| {
+            c.split(' ')
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let is_core = |pid: &i32| {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        command.is_ok_and(|command| command.contains("core.py"))
+    };
+    pids.into_iter().find(is_core).expect("a core")
 }
 
 /// Checks that a run without its last accelerator names it and marks the run folder INVALID.
