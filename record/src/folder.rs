@@ -15,9 +15,8 @@ use super::{
 pub const SUMMARY: &str = "summary.json";
 /// Name of the timeline's file.
 pub const TIMELINE: &str = "timeline.json";
-/// Prefix of the names of histogram files ([`super::save`]).
-pub const HISTOGRAMS: &str = "latency";
-const LOG: &str = "latency.hlog";
+/// Name of the log of histograms ([`super::save`]).
+pub const HISTOGRAMS: &str = "latency.hlog";
 
 /// Writes `summary.json`.
 ///
@@ -102,7 +101,7 @@ impl RunFolder {
             timeline: json_of(&path.join(TIMELINE))?,
             manifest: json_of(&path.join(MANIFEST))?,
             configurations: configurations::read(&path.join(COPIES)),
-            hlog: text_of(&path.join(LOG))?,
+            hlog: text_of(&path.join(HISTOGRAMS))?,
             ..RunFolder::default()
         };
         let opened = run.open();
@@ -118,11 +117,11 @@ impl RunFolder {
         let summary = Summary::deserialize(&self.raw);
         self.summary = summary.map_err(|e| (SUMMARY, e.to_string()))?;
         if let Some(log) = &self.hlog {
-            self.histograms = histograms::read_log(log).map_err(|why| (LOG, why))?;
+            self.histograms = histograms::read_log(log).map_err(|why| (HISTOGRAMS, why))?;
             self.began = histograms::began(log);
         } else {
             self.missing.push(format!(
-                "`{LOG}` is not there: no percentile curves are drawn"
+                "`{HISTOGRAMS}` is not there: no percentile curves are drawn"
             ));
         }
         if self.timeline.is_none() {

@@ -96,9 +96,9 @@ fn logs(settings: &Settings) -> Vec<PathBuf> {
 
 /// All files that a run may leave in `folder`; `logs` are the names of LoadGen's logs.
 fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
-    let histograms = record::file_names(HISTOGRAMS).into_iter();
     // Remove the file INVALID last, so that it remains if an earlier removal fails.
     let named = [
+        HISTOGRAMS,
         ACCURACY_FILE,
         ::report::FILE,
         TIMELINE,
@@ -106,7 +106,6 @@ fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
         INVALID_FILE,
     ];
     let own = logs.iter().map(|name| folder.join(name));
-    let own = own.chain(histograms.map(|name| folder.join(name)));
     own.chain(manifest::files(folder))
         .chain(named.map(|name| folder.join(name)))
         .collect()
