@@ -50,7 +50,7 @@ fn chart(samples: &[SlowSample]) -> Chart {
 }
 
 /// What most of the slowest samples have in common, in sentences; empty for fewer than 5.
-pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
+fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     let mut said = Vec::new();
     let n = samples.len();
     if n < 5 {
