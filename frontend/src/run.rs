@@ -147,7 +147,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
     }
-    progress.note(&estimate.line(available_memory()));
+    let memory = estimate.line(0, available_memory());
+    progress.note(&format!("memory: {memory}"));
     for note in settings.provenance.notes() {
         progress.note(&note);
     }

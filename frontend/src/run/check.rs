@@ -4,11 +4,10 @@
 
 use std::io::Write;
 
-use fabric::{ib::locked_memory_limit, os::available_memory};
+use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
-    config::{Auth, DatasetKind, EngineConfig, FrontendConfig, Verify},
-    model::{ModelSpec, TensorSpec},
+    config::{DatasetKind, EngineConfig, FrontendConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
 use report::text::{Page, memory};
@@ -38,6 +37,8 @@ pub fn check(
     labels: bool,
     uncounted: impl Iterator<Item = String>,
 ) -> Result<ExitCode, anyhow::Error> {
+    let loaded = qsl.region().len() as u64;
+    let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
     let mut page = Page::default();
     loadgen(&mut page, settings, plan);
     for note in settings.provenance.notes() {
@@ -59,7 +60,7 @@ pub fn check(
         if let Some(warning) = own.and_then(EngineConfig::too_many_threads) {
             page.fact("threads", warning);
         }
-        page.fact("memory", needed(settings, plan, qsl, 0));
+        page.fact("memory", estimate.line(0, available_memory()));
     } else {
         let needs = SlotNeeds::of(config)?;
         needs.check_node(config)?;
@@ -68,8 +69,8 @@ pub fn check(
         let issuing = issuing(settings);
         let threads = format!("{nics} of NICs, 1 of the control plane, {issuing}");
         page.fact("threads", threads);
-        let slots = needs.frontend_bytes();
-        page.fact("memory", needed(settings, plan, qsl, slots));
+        let slots = needs.frontend_bytes() as u64;
+        page.fact("memory", estimate.line(slots, available_memory()));
         locked(&mut page, config, qsl, &needs);
     }
     folder::check(settings, args.force)?;
@@ -252,17 +253,8 @@ fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
     String::new()
 }
 
-fn tensors(model: &ModelSpec) -> String {
-    let list = |tensors: Vec<&TensorSpec>| {
-        let all: Vec<_> = tensors.into_iter().map(TensorSpec::to_string).collect();
-        all.join(", ")
-    };
-    let (inputs, outputs) = (model.inputs.iter().collect(), model.outputs().collect());
-    format!("{}: {} -> {}", model.name, list(inputs), list(outputs))
-}
-
 fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {
-    page.fact("model", tensors(&config.model));
+    page.fact("model", accelerator::check::tensors(&config.model));
     let others = config.model.other_outputs.len();
     if others > 0 {
         let class = names_the_class(&config.model.output);
@@ -300,12 +292,7 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
         let control = &accelerator.control;
         page.fact("accelerators", format!("{control} (not asked)"));
     }
-    let token = match config.auth() {
-        Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
-        Auth::None => "none: `auth: none`".to_owned(),
-        Auth::Token(path) => path.display().to_string(),
-    };
-    page.fact("token", token);
+    page.fact("token", accelerator::check::token(config.auth()));
     for nic in &needs.nics {
         let line = format!(
             "{} {}: {} connections to each accelerator, {} slots each",
@@ -330,49 +317,15 @@ fn issuing(settings: &Settings) -> String {
     format!("{own} of LoadGen that issues")
 }
 
-fn needed(settings: &Settings, plan: &Plan, qsl: &Qsl, slots: usize) -> String {
-    let loaded = qsl.region().len() as u64;
-    let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
-    let need = estimate.loadgen + loaded + slots as u64;
-    let mut parts = format!(
-        "{}: {} for LoadGen's {} samples, {} for loaded samples",
-        memory(need),
-        memory(estimate.loadgen),
-        estimate.samples,
-        memory(loaded),
-    );
-    if slots > 0 {
-        parts += &format!(", {} for slots", memory(slots as u64));
-    }
-    match available_memory() {
-        Some(free) if need > free => format!(
-            "{parts}; WARNING: {} are available: shorten the run or lower performance_sample_count",
-            memory(free)
-        ),
-        Some(free) => format!("{parts}; {} are available", memory(free)),
-        None => parts,
-    }
-}
-
 /// Reports the locked memory that NICs of fabric `ib` need, against the limit of this user.
 fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
     if config.nics.iter().all(|nic| !nic.is_ib()) {
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;
-    let limit = match locked_memory_limit() {
-        Some(limit) if limit < bytes => {
-            format!(
-                "; WARNING: the limit is {}: raise `ulimit -l`",
-                memory(limit)
-            )
-        }
-        Some(limit) => format!("; the limit is {}", memory(limit)),
-        None => "; there is no limit for this user".to_owned(),
-    };
     page.fact(
         "locked",
-        format!("{} of samples and slots{limit}", memory(bytes)),
+        accelerator::check::locked(bytes, "samples and slots"),
     );
 }
 
