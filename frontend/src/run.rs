@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     completers.quick = settings.target_qps().is_some_and(log_may_be_outgrown);
     interrupt::listen();
     let room = ManuallyDrop::new(place.clone());
-    // `signals` drops before `place`: the drop of `place` may restore a finished run.
+    // `signals` drops before `place`: the drop of `place` removes this run's files.
     let signals = SignalWatch::begin(settings.folder(), move |signal| {
         drop(ManuallyDrop::into_inner(room));
         progress::say(&format!(
@@ -266,16 +266,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);
-    let mut page = None;
-    match submission::manifest::end(left, settings.folder(), code.code(), &over.reason) {
-        Ok(()) => page = write_page(settings.folder()),
-        Err(error) => code = failed(code, &error),
+    let kept = submission::manifest::end(left, settings.folder(), code.code(), &over.reason);
+    if let Err(error) = &kept {
+        code = failed(code, error);
     }
-    match place.settle(code) {
-        Ok(folder) => page = page.map(|_| folder.join(::report::FILE)),
-        Err(error) => code = failed(code, &error),
-    }
-    if let Some(page) = page {
+    let folder = match place.settle(code) {
+        Ok(folder) => Some(folder).filter(|_| kept.is_ok()),
+        Err(error) => {
+            code = failed(code, &error);
+            None
+        }
+    };
+    if let Some(page) = folder.and_then(|folder| write_page(&folder)) {
         if !args.screen.quiet && !args.json {
             // Ignore the error: standard output may be closed.
             let _ = writeln!(std::io::stdout(), "{}", page.display());
