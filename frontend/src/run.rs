@@ -35,7 +35,7 @@ use fabric::{
 };
 use loadgen_bridge::{Plan, QuerySampleLibrary, TestMode, log_may_be_outgrown};
 use qdl::{
-    config::{self, FrontendConfig, NicConfig, Verify, Written},
+    config::{self, FrontendConfig, Verify, Written},
     counters::Live,
     run::{frontend_crew, pinning_warnings, settle_connections},
     topology::{Topology, spell_out},
@@ -312,14 +312,7 @@ fn live_view(
     let Some(address) = args.live else {
         return Ok(None);
     };
-    let nics = if args.local {
-        let threads = 0..local::completers(config);
-        threads.map(|i| format!("thread {i}")).collect()
-    } else {
-        config.nics.iter().map(NicConfig::label).collect()
-    };
-    let target = settings.target_qps();
-    let known = LiveRun::new(&config.node, &settings.test, target, nics);
+    let known = LiveRun::new(&config.node, &settings.test, settings.target_qps());
     let view = LiveView::open(address, settings.folder(), known.initial())?;
     Ok(Some((view, known)))
 }

@@ -123,50 +123,46 @@ fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
     }
 }
 
-/// LoadGen's settings, under LoadGen's names, that determine the length and the validity of a run
-/// of this scenario.
+/// LoadGen's settings that determine the length and the validity of a run.
+const DECISIVE: [&str; 17] = [
+    "single_stream_expected_latency_ns",
+    "multi_stream_expected_latency_ns",
+    "multi_stream_samples_per_query",
+    "server_target_qps",
+    "server_target_latency_ns",
+    "server_ttft_latency",
+    "server_tpot_latency",
+    "server_target_latency_percentile",
+    "server_max_async_queries",
+    "offline_expected_qps",
+    "min_duration_ms",
+    "min_query_count",
+    "sample_concatenate_permutation",
+    "performance_issue_unique",
+    "performance_issue_same",
+    "max_duration_ms",
+    "max_query_count",
+];
+
+/// The decisive settings, under LoadGen's names, that are in force in this scenario.
 fn in_force(t: &TestSettings) -> Vec<String> {
-    let of_scenario: &[&str] = match t.scenario {
-        Scenario::SingleStream => &["single_stream_expected_latency_ns"],
-        Scenario::MultiStream => &[
-            "multi_stream_expected_latency_ns",
-            "multi_stream_samples_per_query",
-        ],
-        Scenario::Server if t.use_token_latencies => &[
-            "server_target_qps",
-            "server_ttft_latency",
-            "server_tpot_latency",
-            "server_target_latency_percentile",
-        ],
-        Scenario::Server => &[
-            "server_target_qps",
-            "server_target_latency_ns",
-            "server_target_latency_percentile",
-        ],
-        Scenario::Offline => &["offline_expected_qps"],
+    let idle: &[&str] = match t.use_token_latencies {
+        true => &["server_target_latency_ns"],
+        false => &["server_ttft_latency", "server_tpot_latency"],
     };
-    // A value of 0 or false means that the setting is not in force.
-    let optional = [
-        "server_max_async_queries",
-        "sample_concatenate_permutation",
-        "performance_issue_unique",
-        "performance_issue_same",
-        "max_duration_ms",
-        "max_query_count",
-    ];
-    let server = t.scenario == Scenario::Server;
-    let optional = &optional[usize::from(!server)..];
     let fields = settings::fields(t);
-    let text = |name: &&str| match fields.get(*name).map(provenance::text) {
-        Some(text) if text == "true" => format!("{name} 1"),
-        text => format!("{name} {}", text.unwrap_or_default()),
+    let line = |name: &str| match provenance::text(fields.get(name)?).as_str() {
+        // A value of 0 or false means that the setting is not in force.
+        "0" | "false" => None,
+        "true" => Some(format!("{name} 1")),
+        text => Some(format!("{name} {text}")),
     };
-    let set = |line: &String| !line.ends_with(" 0") && !line.ends_with(" false");
-    let always = of_scenario
-        .iter()
-        .chain(&["min_duration_ms", "min_query_count"]);
-    let optional = optional.iter().map(text).filter(set);
-    always.map(text).chain(optional).collect()
+    let of_run = |name: &&str| !provenance::is_idle(name, t.scenario, false);
+    let names = DECISIVE.into_iter().filter(of_run);
+    names
+        .filter(|name| !idle.contains(name))
+        .filter_map(line)
+        .collect()
 }
 
 fn ms(ns: u64) -> f64 {

@@ -192,7 +192,7 @@ pub fn example(model: &str, scenario: Scenario) -> String {
 }
 
 /// Whether a field has no effect in this scenario.
-fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
+pub fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
     let others = [
         ("single_stream_", Scenario::SingleStream),
         ("multi_stream_", Scenario::MultiStream),
