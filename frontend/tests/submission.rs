@@ -129,7 +129,7 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
     let said = with(&["--set", "server_target_qps=60"]);
     for rule in [
         "guard.fabric: loopback",
-        "guard.machines: acc-a runs on this machine",
+        "guard.machines: acc-a runs on the frontend's machine",
     ] {
         assert_eq!(said.matches(rule).count(), 1, "{said}");
     }
@@ -198,6 +198,6 @@ fn two_namespaces_of_one_host_are_one_host() {
     let ended = run(&place, command).with_code(2);
     assert_has(
         &ended.stderr,
-        &["guard.machines: acc-a runs on this machine"],
+        &["guard.machines: acc-a runs on the frontend's machine"],
     );
 }

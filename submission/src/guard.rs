@@ -186,41 +186,22 @@ pub fn check_nodes(round: &Round, model: &str, nodes: &RunNodes) -> Vec<Refusal>
         found.say(TOKENS, format!("{node}'s engine does not count its tokens"));
     }
     for (node, cache) in &nodes.caches {
-        let what = match cache.state {
-            CacheState::Off => continue,
-            CacheState::On => "prefix cache is on",
-            CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
-        };
-        found.say(CACHE, format!("{node}'s {what}: {}", cache.how));
+        if let Some(what) = cache_fault(node, cache) {
+            found.say(CACHE, what);
+        }
     }
     for accelerator in &nodes.accelerators {
-        let (node, frontend) = (&accelerator.node, &nodes.frontend);
-        let what = match frontend.same_machine(accelerator) {
-            Some(false) => continue,
-            Some(true) => format!("{node} runs on this machine, {}", frontend.host),
-            None => format!("whether {node} is another machine cannot be told"),
-        };
-        found.say(MACHINES, what);
+        if let Some(what) = machine_fault(&nodes.frontend, accelerator) {
+            found.say(MACHINES, what);
+        }
     }
     let all = std::iter::once(&nodes.frontend).chain(&nodes.accelerators);
     let all: Vec<&NodeRecord> = all.collect();
-    for NodeRecord {
-        node,
-        commit,
-        dirty,
-        ..
-    } in &all
-    {
-        let (rule, what) = match (commit, dirty) {
-            (Some(_), Some(false)) => continue,
-            (Some(_), Some(true)) => (CLEAN, "was built from changed sources"),
-            (Some(_), None) => (CLEAN, "does not say that it is clean: QDL_DIRTY=0"),
-            (None, _) => (
-                BUILD,
-                "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
-            ),
-        };
-        found.say(rule, format!("{node} {what}"));
+    for node in &all {
+        if let Some((has_commit, what)) = build_fault(node) {
+            let rule = if has_commit { CLEAN } else { BUILD };
+            found.say(rule, format!("{} {what}", node.node));
+        }
     }
     let mut compare = |what: &str, of: fn(&NodeRecord) -> &Option<String>, all: &[&NodeRecord]| {
         let values = all.iter().filter_map(|n| Some((&n.node, of(n).as_ref()?)));
@@ -235,6 +216,38 @@ pub fn check_nodes(round: &Round, model: &str, nodes: &RunNodes) -> Vec<Refusal>
     // The frontend is a different program, so only the accelerators' programs are compared.
     compare("programs differ", |n| &n.program, &all[1..]);
     found.0
+}
+
+/// Describes a prefix cache that is on or unknown.
+pub(crate) fn cache_fault(node: &str, cache: &PrefixCache) -> Option<String> {
+    let what = match cache.state {
+        CacheState::Off => return None,
+        CacheState::On => "prefix cache is on",
+        CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
+    };
+    Some(format!("{node}'s {what}: {}", cache.how))
+}
+
+/// Describes an accelerator that is not known to be another machine than the frontend.
+pub(crate) fn machine_fault(frontend: &NodeRecord, accelerator: &NodeRecord) -> Option<String> {
+    let (node, host) = (&accelerator.node, &frontend.host);
+    match frontend.same_machine(accelerator) {
+        Some(false) => None,
+        Some(true) => Some(format!("{node} runs on the frontend's machine, {host}")),
+        None => Some(format!("whether {node} is another machine cannot be told")),
+    }
+}
+
+/// Describes a build that is not known to be of a commit and nothing else. True if its commit is
+/// known.
+pub(crate) fn build_fault(node: &NodeRecord) -> Option<(bool, &'static str)> {
+    let what = match (&node.commit, node.dirty) {
+        (Some(_), Some(false)) => return None,
+        (Some(_), Some(true)) => "was built from changed sources",
+        (Some(_), None) => "does not say that it is clean: QDL_DIRTY=0",
+        (None, _) => "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
+    };
+    Some((node.commit.is_some(), what))
 }
 
 impl RunSettings {

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ::record::{CacheState, NodeRecord};
-
 use super::*;
 use crate::{
     describe::Role,
+    guard,
     manifest::{AUDIT_CONFIG, FRONTEND_YAML, LOGS, USER_CONF, sha256_of_file},
     round::loadgen_scenario,
 };
@@ -51,13 +50,12 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
                 Role::Frontend => "the frontend",
                 Role::Accelerator => &node.node,
             };
-            let fault = match (&node.commit, node.dirty) {
-                (None, _) => Some((RECORD_BUILD, "does not say its commit")),
-                (_, Some(true)) => Some((RECORD_CLEAN, "was built from changed sources")),
-                (_, None) => Some((RECORD_CLEAN, "does not say that its sources were unchanged")),
-                (_, Some(false)) => None,
-            };
-            if let Some((rule, what)) = fault {
+            if let Some((has_commit, what)) = guard::build_fault(node) {
+                let rule = if has_commit {
+                    RECORD_CLEAN
+                } else {
+                    RECORD_BUILD
+                };
                 one.say(rule, format!("{name} {what}"));
             }
             if let Some(commit) = &node.commit {
@@ -135,7 +133,9 @@ impl ManifestCheck<'_, '_> {
             self.say(RECORD_NETWORK, note.clone());
         }
         for node in &manifest.accelerators {
-            self.machine(node);
+            if let Some(what) = guard::machine_fault(&manifest.frontend, node) {
+                self.say(RECORD_MACHINES, what);
+            }
         }
         for setting in &manifest.overrides {
             let key = setting.trim_start_matches("loadgen.settings.");
@@ -147,15 +147,9 @@ impl ManifestCheck<'_, '_> {
             }
         }
         for (node, cache) in &manifest.prefix_caches {
-            let how = &cache.how;
-            let what = match cache.state {
-                CacheState::Off => continue,
-                CacheState::On => format!("{node}'s prefix cache was on: {how}"),
-                CacheState::Unknown => {
-                    format!("nobody says that {node}'s prefix cache was off: {how}")
-                }
-            };
-            self.say(RECORD_CACHE, what);
+            if let Some(what) = guard::cache_fault(node, cache) {
+                self.say(RECORD_CACHE, what);
+            }
         }
         self.configurations();
         self.descriptions();
@@ -278,16 +272,6 @@ impl ManifestCheck<'_, '_> {
             );
             self.say(RECORD_NETWORK, what);
         }
-    }
-
-    fn machine(&mut self, accelerator: &NodeRecord) {
-        let (frontend, name) = (&self.manifest.frontend, &accelerator.node);
-        let what = match frontend.same_machine(accelerator) {
-            Some(false) => return,
-            Some(true) => format!("{name} runs on the frontend's machine, {}", frontend.host),
-            None => format!("whether {name} is another machine cannot be told"),
-        };
-        self.say(RECORD_MACHINES, what);
     }
 
     /// Checks that each node has a description, from the run or from `--node`.

@@ -15,7 +15,6 @@
 mod build;
 mod describe;
 mod libraries;
-mod order;
 mod plan;
 mod plans;
 mod profiles;
@@ -35,8 +34,8 @@ pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};
 
 use self::{
+    build::Order,
     describe::describe,
-    order::Order,
     plan::TrtPlan,
     profiles::Profiles,
     shim::{Library, TrtError},
@@ -233,13 +232,12 @@ fn plan_of(
         optimization_level: params.engine.optimization_level,
         gpu: params.engine.gpu,
     };
-    order.carry_out(|| {
-        tracing::info!(
-            "building {} with TensorRT {version} for {}: this takes minutes, once",
-            plan.display(),
-            device.name()
-        );
-    })?;
+    tracing::info!(
+        "building {} with TensorRT {version} for {}: this takes minutes, once",
+        plan.display(),
+        device.name()
+    );
+    order.carry_out()?;
     tracing::info!("built in {} s", began.elapsed().as_secs());
     Ok(plan)
 }
