@@ -95,10 +95,6 @@ fn program() -> Command {
 
 fn main() -> ! {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
-        eprintln!("error: {gone}");
-        std::process::exit(i32::from(SETUP));
-    }
     let program = program();
     let matches = cli::parse(&program);
     if let Some((name, matches)) = matches.subcommand() {
@@ -150,13 +146,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     };
     if arguments.check {
         let page = accelerator::check::page(&config, &accelerator);
-        let text = match (arguments.json, arguments.screen.quiet) {
-            (true, _) => page.json(),
-            (false, true) => String::new(),
-            (false, false) => page.to_string(),
-        };
-        // The reader of a pipe may be gone.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        page.print(arguments.json, arguments.screen.quiet);
         return OK;
     }
     let _ = stopper.set(accelerator.stopper());

@@ -3,12 +3,13 @@
 use std::{
     cell::RefCell,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use accelerator::lock;
 use fabric::{SourceId, clock::now_ns};
 use loadgen_bridge::{QuerySample, SystemUnderTest};
 use qdl::{counters::Live, dispatch::Sample};
@@ -97,10 +98,7 @@ impl Sut {
 
     /// Returns the answer of `Name()`, if LoadGen has asked.
     pub fn name_answer(&self) -> Option<NameAnswer> {
-        self.answer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.answer).clone()
     }
 
     /// Converts LoadGen's samples into the backend's. Returns false, and fails the run, if a
@@ -135,7 +133,7 @@ impl SystemUnderTest for Sut {
     fn name(&self) -> String {
         self.phases.named();
         let (name, round_trip) = self.backend.name();
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = lock(&self.answer);
         let first = answer.take().and_then(|a| a.round_trip);
         *answer = Some(NameAnswer {
             name: name.clone(),

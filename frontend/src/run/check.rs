@@ -2,8 +2,6 @@
 //! this module opens the NICs or, with `--local`, the engine. `--check` sends nothing, so
 //! accelerators may be absent, and busy accelerators are not disturbed.
 
-use std::io::Write;
-
 use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
@@ -79,13 +77,7 @@ pub fn check(
         "checked",
         "nothing was sent and nothing measured; without --check the run begins",
     );
-    let text = match (args.json, args.screen.quiet) {
-        (true, _) => page.json(),
-        (false, true) => String::new(),
-        (false, false) => page.to_string(),
-    };
-    // Ignore the error: standard output may be closed.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    page.print(args.json, args.screen.quiet);
     Ok(ExitCode::Good)
 }
 
