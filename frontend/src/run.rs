@@ -364,12 +364,7 @@ fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, RunEnd) {
     if code > ExitCode::Good {
         progress::say(&format!("error: {}", summary.run.exit.reason));
     }
-    let word = match summary.run.valid {
-        Some(true) => "VALID",
-        Some(false) if code > ExitCode::Invalid => "FAILED",
-        Some(false) => "INVALID",
-        None => "COMPLETE",
-    };
+    let (_, word) = ::report::verdict(&summary.run);
     let over = RunEnd {
         code: code.code(),
         word: word.to_owned(),

@@ -276,12 +276,7 @@ impl Settings {
                 .parse::<f64>()
                 .map_err(|_| "it is no number".to_owned())
         };
-        let prefix = match self.test.scenario {
-            Scenario::SingleStream => "single_stream",
-            Scenario::MultiStream => "multi_stream",
-            Scenario::Server => "server",
-            Scenario::Offline => "offline",
-        };
+        let prefix = prefix(self.test.scenario);
         let same = |field: String| Ok((field, value.to_owned()));
         match (key, self.test.scenario) {
             ("target_qps", Scenario::Server) => same("server_target_qps".to_owned()),
@@ -332,6 +327,16 @@ fn new_folder(scenario: Scenario, at: SystemTime) -> String {
     let (year, month) = (t.tm_year + 1900, t.tm_mon + 1);
     let (day, hour, minute, second) = (t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}-{scenario}")
+}
+
+/// The beginning of the names of a scenario's own settings.
+fn prefix(scenario: Scenario) -> &'static str {
+    match scenario {
+        Scenario::SingleStream => "single_stream",
+        Scenario::MultiStream => "multi_stream",
+        Scenario::Server => "server",
+        Scenario::Offline => "offline",
+    }
 }
 
 pub(crate) fn scenario(s: config::Scenario) -> Scenario {

@@ -8,7 +8,7 @@ use record::{
 };
 use report::{SoFar, State};
 
-use crate::outcome::result::{at_least, at_most, percent};
+use crate::outcome::result::{at_least, at_most, mode, percent};
 
 /// Maximum length of an event's text, in characters.
 const MOST_WORDS: usize = 240;
@@ -37,16 +37,10 @@ pub struct RunMoment<'a> {
 
 impl LiveRun {
     pub fn new(node: &str, test: &TestSettings, target_qps: Option<f64>) -> Self {
-        let mode = match test.mode {
-            TestMode::PerformanceOnly => "",
-            TestMode::AccuracyOnly => ", accuracy",
-            TestMode::SubmissionRun => ", accuracy and performance",
-            TestMode::FindPeakPerformance => ", find-peak",
-        };
         LiveRun {
             first: SoFar {
                 node: node.to_owned(),
-                title: format!("{}{mode}", test.scenario.name()),
+                title: report::title(test.scenario.name(), mode(test.mode)),
                 target_qps,
                 ..SoFar::default()
             },

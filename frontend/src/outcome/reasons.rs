@@ -14,22 +14,10 @@ const KEEPS_UP: f64 = 0.95;
 
 /// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log with the
 /// setting's value.
-const ENDS: [(&str, &str, &str); 3] = [
-    (
-        "Too many outstanding queries",
-        "server_max_async_queries",
-        "max_async_queries",
-    ),
-    (
-        "Max query count reached",
-        "max_query_count",
-        "max_query_count",
-    ),
-    (
-        "Max test duration reached",
-        "max_duration_ms",
-        "max_duration_ms",
-    ),
+const ENDS: [(&str, &str); 3] = [
+    ("Too many outstanding queries", "server_max_async_queries"),
+    ("Max query count reached", "max_query_count"),
+    ("Max test duration reached", "max_duration_ms"),
 ];
 
 pub struct JudgedRun<'a> {
@@ -110,7 +98,8 @@ impl JudgedRun<'_> {
             Some(error) => error.contains(words),
             None => detail.error_messages.iter().any(|e| e.contains(words)),
         };
-        let (_, setting, key) = ENDS.into_iter().find(|(words, ..)| said(words))?;
+        let (_, setting) = ENDS.into_iter().find(|(words, ..)| said(words))?;
+        let key = setting.trim_start_matches("server_");
         let value = detail.text(&format!("effective_{key}"));
         let by = self.by(setting);
         let turn = match setting {

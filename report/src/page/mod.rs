@@ -211,6 +211,10 @@ pub fn of(run: &RunFolder) -> String {
         section("What it was made with", &made),
         record(run),
     ];
-    let title = format!("{}: {}", run.name, head::title(run));
+    let title = format!(
+        "{}: {}",
+        run.name,
+        head::title(&run.summary.run.scenario, run.summary.run.mode)
+    );
     document(&title, &head::html(run), &main.concat())
 }
