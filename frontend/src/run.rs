@@ -201,14 +201,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tokens.set_connections(backend.connections());
     }
     let connections = backend.connections();
-    let sut = Sut::new(
+    let sut = Arc::new(Sut::new(
         backend.clone(),
         qsl.clone(),
         verifier.clone(),
         verdict.clone(),
         completers.phases().clone(),
-    );
-    let sut = Arc::new(sut.beginning(completers.live().clone()));
+        completers.live().clone(),
+    ));
 
     let begun = guard
         .check_nodes(&config.node, backend.as_ref())

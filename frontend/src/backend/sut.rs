@@ -51,7 +51,7 @@ pub struct Sut {
     answer: Mutex<Option<NameAnswer>>,
     phases: Arc<Phases>,
     /// Counters that need the start time of the run.
-    live: Option<Arc<Live>>,
+    live: Arc<Live>,
 }
 
 impl Sut {
@@ -62,6 +62,7 @@ impl Sut {
         verifier: Option<Arc<Verifier>>,
         verdict: Verdict,
         phases: Arc<Phases>,
+        live: Arc<Live>,
     ) -> Self {
         Sut {
             backend,
@@ -72,15 +73,8 @@ impl Sut {
             issue_threads: IssueThreads::default(),
             answer: Mutex::default(),
             phases,
-            live: None,
+            live,
         }
-    }
-
-    /// Makes the SUT also record the time of the first query in `live`.
-    #[must_use]
-    pub fn beginning(mut self, live: Arc<Live>) -> Self {
-        self.live = Some(live);
-        self
     }
 
     /// Returns the time of the first query, on [`fabric::clock`].
@@ -146,9 +140,7 @@ impl SystemUnderTest for Sut {
         let now = now_ns();
         if self.first_ns.load(Relaxed) == 0 {
             self.first_ns.store(now.max(1), Relaxed);
-            if let Some(live) = &self.live {
-                live.begin(now);
-            }
+            self.live.begin(now);
         }
         SCRATCH.with_borrow_mut(|scratch| {
             if scratch.capacity() == 0 {
@@ -189,6 +181,7 @@ mod tests {
                 None,
                 verdict,
                 Arc::new(Phases::new(1, None)),
+                Arc::new(Live::new(1)),
             ),
             book,
             qsl,
