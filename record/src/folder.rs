@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations, histograms,
+    COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations,
+    histograms::{self, HISTOGRAMS},
     timeline::Timeline,
 };
 
@@ -15,8 +16,6 @@ use super::{
 pub const SUMMARY: &str = "summary.json";
 /// Name of the timeline's file.
 pub const TIMELINE: &str = "timeline.json";
-/// Name of the log of histograms ([`super::save`]).
-pub const HISTOGRAMS: &str = "latency.hlog";
 
 /// Writes `summary.json`.
 ///

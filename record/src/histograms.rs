@@ -19,7 +19,10 @@ use hdrhistogram::{
     },
 };
 
-use super::{FileError, HISTOGRAMS};
+use super::FileError;
+
+/// Name of the log of histograms ([`save`]).
+pub const HISTOGRAMS: &str = "latency.hlog";
 
 /// Writes an interval log: one V2 compressed histogram in nanoseconds per key, with the key as tag.
 /// The readable maximum in each line is in microseconds.

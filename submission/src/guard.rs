@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use record::{CacheState, NodeRecord, PrefixCache};
+use record::{NodeRecord, PrefixCache};
 use serde_json::{Map, Value};
 
 use crate::{
     round::{Model, NS_PER_MS, Round},
-    rules::{SubmissionRule, rules},
+    rules::{SubmissionRule, build_fault, cache_fault, machine_fault, rules},
 };
 
 rules! {
@@ -216,38 +216,6 @@ pub fn check_nodes(round: &Round, model: &str, nodes: &RunNodes) -> Vec<Refusal>
     // The frontend is a different program, so only the accelerators' programs are compared.
     compare("programs differ", |n| &n.program, &all[1..]);
     found.0
-}
-
-/// Describes a prefix cache that is on or unknown.
-pub(crate) fn cache_fault(node: &str, cache: &PrefixCache) -> Option<String> {
-    let what = match cache.state {
-        CacheState::Off => return None,
-        CacheState::On => "prefix cache is on",
-        CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
-    };
-    Some(format!("{node}'s {what}: {}", cache.how))
-}
-
-/// Describes an accelerator that is not known to be another machine than the frontend.
-pub(crate) fn machine_fault(frontend: &NodeRecord, accelerator: &NodeRecord) -> Option<String> {
-    let (node, host) = (&accelerator.node, &frontend.host);
-    match frontend.same_machine(accelerator) {
-        Some(false) => None,
-        Some(true) => Some(format!("{node} runs on the frontend's machine, {host}")),
-        None => Some(format!("whether {node} is another machine cannot be told")),
-    }
-}
-
-/// Describes a build that is not known to be of a commit and nothing else. True if its commit is
-/// known.
-pub(crate) fn build_fault(node: &NodeRecord) -> Option<(bool, &'static str)> {
-    let what = match (&node.commit, node.dirty) {
-        (Some(_), Some(false)) => return None,
-        (Some(_), Some(true)) => "was built from changed sources",
-        (Some(_), None) => "does not say that it is clean: QDL_DIRTY=0",
-        (None, _) => "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
-    };
-    Some((node.commit.is_some(), what))
 }
 
 impl RunSettings {

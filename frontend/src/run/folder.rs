@@ -20,7 +20,7 @@ use crate::{
 /// Name of the subfolder of a run that is to replace a finished run: until the run has finished, or
 /// for good if it ends too early.
 const UNFINISHED: &str = "unfinished-run";
-/// Name of a file in [`UNFINISHED`]: the replaced run is removed, and the files there are moving up.
+/// Name of a file in [`UNFINISHED`]: the replaced run is removed, and the files there move up.
 const MOVING: &str = "moving";
 /// What the name of each log of LoadGen contains.
 const LOG: &str = "mlperf_log_";
@@ -149,9 +149,9 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes the folder that `settings` names, or empties it. If it holds a finished run, `settings`
-    /// names the subfolder [`UNFINISHED`] from here on. Appends a number to a default name if
-    /// another run began in the same second.
+    /// Makes the folder that `settings` names, or empties it. If it holds a finished run,
+    /// `settings` names the subfolder [`UNFINISHED`] from here on. Appends a number to a default
+    /// name if another run began in the same second.
     pub fn take(settings: &mut Settings, force: bool) -> Result<RunFolder> {
         let folder = settings.folder().to_owned();
         let mut place = RunFolder {

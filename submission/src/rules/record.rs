@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ::record::{CacheState, NodeRecord, PrefixCache};
+
 use super::*;
 use crate::{
     describe::Role,
-    guard,
     manifest::{AUDIT_CONFIG, FRONTEND_YAML, LOGS, USER_CONF, sha256_of_file},
     round::loadgen_scenario,
 };
@@ -22,6 +23,38 @@ const TARGETS: [&str; 6] = [
 
 /// Fabrics that carry samples over a network.
 const FABRICS: [&str; 3] = ["tcp", "ib", "ofi"];
+
+/// Describes a prefix cache that is on or unknown.
+pub(crate) fn cache_fault(node: &str, cache: &PrefixCache) -> Option<String> {
+    let what = match cache.state {
+        CacheState::Off => return None,
+        CacheState::On => "prefix cache is on",
+        CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
+    };
+    Some(format!("{node}'s {what}: {}", cache.how))
+}
+
+/// Describes an accelerator that is not known to be another machine than the frontend.
+pub(crate) fn machine_fault(frontend: &NodeRecord, accelerator: &NodeRecord) -> Option<String> {
+    let (node, host) = (&accelerator.node, &frontend.host);
+    match frontend.same_machine(accelerator) {
+        Some(false) => None,
+        Some(true) => Some(format!("{node} runs on the frontend's machine, {host}")),
+        None => Some(format!("whether {node} is another machine cannot be told")),
+    }
+}
+
+/// Describes a build that is not known to be of a commit and nothing else. True if its commit is
+/// known.
+pub(crate) fn build_fault(node: &NodeRecord) -> Option<(bool, &'static str)> {
+    let what = match (&node.commit, node.dirty) {
+        (Some(_), Some(false)) => return None,
+        (Some(_), Some(true)) => "was built from changed sources",
+        (Some(_), None) => "does not say that it is clean: QDL_DIRTY=0",
+        (None, _) => "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
+    };
+    Some((node.commit.is_some(), what))
+}
 
 /// Checks the manifests of a result's runs.
 pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
@@ -50,7 +83,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
                 Role::Frontend => "the frontend",
                 Role::Accelerator => &node.node,
             };
-            if let Some((has_commit, what)) = guard::build_fault(node) {
+            if let Some((has_commit, what)) = build_fault(node) {
                 let rule = if has_commit {
                     RECORD_CLEAN
                 } else {
@@ -133,7 +166,7 @@ impl ManifestCheck<'_, '_> {
             self.say(RECORD_NETWORK, note.clone());
         }
         for node in &manifest.accelerators {
-            if let Some(what) = guard::machine_fault(&manifest.frontend, node) {
+            if let Some(what) = machine_fault(&manifest.frontend, node) {
                 self.say(RECORD_MACHINES, what);
             }
         }
@@ -147,7 +180,7 @@ impl ManifestCheck<'_, '_> {
             }
         }
         for (node, cache) in &manifest.prefix_caches {
-            if let Some(what) = guard::cache_fault(node, cache) {
+            if let Some(what) = cache_fault(node, cache) {
                 self.say(RECORD_CACHE, what);
             }
         }

@@ -9,29 +9,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use serde::{Deserialize, Serialize};
-
-use super::{Precision, libraries::parser_beside, shim::Library};
+use super::{libraries::parser_beside, order::Order, shim::Library};
 use crate::engine::{EngineError, child, cuda::Device};
 
 /// First argument of the child's command line.
 const WORD: &str = "tensorrt-build";
-
-/// The parameters of the child process that builds a plan, passed as one JSON argument.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Order {
-    pub shim: PathBuf,
-    pub library: PathBuf,
-    pub onnx: PathBuf,
-    /// Path of the finished plan.
-    pub plan: PathBuf,
-    pub precision: Precision,
-    /// Largest batch of each profile, ascending.
-    pub profiles: Vec<usize>,
-    /// TensorRT's builder optimization level, 0 to 5.
-    pub optimization_level: Option<u8>,
-    pub gpu: usize,
-}
 
 impl Order {
     fn partial(&self) -> PathBuf {

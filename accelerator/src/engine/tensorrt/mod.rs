@@ -15,6 +15,7 @@
 mod build;
 mod describe;
 mod libraries;
+mod order;
 mod plan;
 mod plans;
 mod profiles;
@@ -34,8 +35,8 @@ pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};
 
 use self::{
-    build::Order,
     describe::describe,
+    order::Order,
     plan::TrtPlan,
     profiles::Profiles,
     shim::{Library, TrtError},

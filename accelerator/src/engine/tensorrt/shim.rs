@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Precision, build::Order};
+use super::{Precision, order::Order};
 use crate::engine::EngineError;
 use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
 
