@@ -12,7 +12,7 @@ use accelerator::{
     pipeline::WarmUp,
 };
 use clap::{ArgMatches, Command, CommandFactory, Parser};
-use qdl::run::Stop;
+use qdl::{run::Stop, topology::NodeProgram};
 use submission::{command::DescribeArgs, describe::Role};
 
 const OK: u8 = 0;
@@ -63,14 +63,10 @@ fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
         return done.map_or_else(failed, |()| OK);
     }
     match name {
-        "topology" => {
-            let args: cli::TopologyArgs = cli::arguments(matches);
-            cli::topology(&args, qdl::topology::NodeProgram::Accelerator)
-                .map_or_else(failed, |()| OK)
-        }
+        "topology" => cli::topology(&cli::arguments(matches), NodeProgram::Accelerator)
+            .map_or_else(failed, |()| OK),
         _ => {
-            let args: DescribeArgs = cli::arguments(matches);
-            let version = env!("CARGO_PKG_VERSION");
+            let (args, version) = (cli::arguments(matches), env!("CARGO_PKG_VERSION"));
             submission::command::describe(&args, Role::Accelerator, version, None)
                 .map_or_else(failed, |_| OK)
         }
