@@ -157,14 +157,13 @@ fn measure(
 }
 
 /// A worker, and the input and output slots of its samples.
-struct Bench {
+struct Bench<'a> {
+    of: &'a Measurement,
     worker: Box<dyn Worker>,
     batch: Batch,
     inputs: Arc<Region>,
     outputs: Region,
     origin: Arc<dyn Origin>,
-    size: usize,
-    step: usize,
     /// Bytes of a sample; `stride` is the distance of two outputs in bytes.
     sample: usize,
     stride: usize,
@@ -172,8 +171,8 @@ struct Bench {
     fixed: Option<usize>,
 }
 
-impl Bench {
-    fn new(engine: &dyn Engine, m: &Measurement, index: usize) -> anyhow::Result<Self> {
+impl<'a> Bench<'a> {
+    fn new(engine: &dyn Engine, m: &'a Measurement, index: usize) -> anyhow::Result<Self> {
         let model = engine.model();
         let sample = model.max_input_bytes().unwrap_or(1);
         let stride = model.max_output_bytes().unwrap_or(1).next_multiple_of(64);
@@ -190,13 +189,12 @@ impl Bench {
         worker.warm_up(m.size)?;
         worker.warm_up(m.size)?;
         Ok(Bench {
+            of: m,
             worker,
             batch: Batch::new(m.size, None),
             inputs,
             outputs: Region::new(stride * m.size)?,
             origin: Arc::new(NoFrontend),
-            size: m.size,
-            step: m.step,
             sample,
             stride,
             fixed: model.fixed_size().then_some(sample),
@@ -206,8 +204,8 @@ impl Bench {
     fn fill(&mut self, turn: usize) {
         let (sample, stride, on_gpu) = (self.sample, self.stride, self.inputs.device().is_some());
         self.batch.fill(self.fixed, |arrivals| {
-            arrivals.extend((0..self.size).map(|i| {
-                let at = (turn * self.size + i) * self.step * sample;
+            arrivals.extend((0..self.of.size).map(|i| {
+                let at = (turn * self.of.size + i) * self.of.step * sample;
                 let input = self.inputs.at(at, sample);
                 let output = self.outputs.at(i * stride, stride);
                 let (Ok(input), Ok(output)) = (input, output) else {
@@ -260,18 +258,12 @@ fn wait_until(at: Instant) {
 /// Fills `to`: elements of one byte are random, wider ones 0 or 1, an index that every table of a
 /// model has. All zeros would run faster than real samples.
 fn fill(model: &ModelSpec, to: &mut [u8], seed: usize) {
-    let mut x = 0x9E37_79B9_7F4A_7C15_u64 ^ ((seed as u64 + 1) << 32);
-    let mut next = move || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x
-    };
+    let mut random = fastrand::Rng::with_seed(seed as u64);
     let width = model.inputs.first().map_or(1, |t| t.dtype.bytes());
     for element in to.chunks_mut(width) {
         match element {
-            [byte] => *byte = next() as u8,
-            wider => wider[0] = next() as u8 & 1,
+            [byte] => *byte = random.u8(..),
+            wider => wider[0] = random.u8(..2),
         }
     }
 }

@@ -6,7 +6,7 @@
 use fabric::{ib::locked_memory_limit, os::available_memory};
 use qdl::{
     config::{AcceleratorConfig, Auth, NicConfig, NicFabric},
-    model::TensorSpec,
+    model::{ModelSpec, TensorSpec},
     run::{accelerator_crew, request_stride, response_stride},
 };
 use report::text::{Page, memory};
@@ -18,17 +18,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     let mut page = Page::default();
     page.fact("node", &config.node);
     let model = &accelerator.model;
-    let inputs: Vec<_> = model.inputs.iter().map(TensorSpec::to_string).collect();
-    let outputs: Vec<_> = model.outputs().map(TensorSpec::to_string).collect();
-    page.fact(
-        "model",
-        format!(
-            "{}: {} -> {}",
-            model.name,
-            inputs.join(", "),
-            outputs.join(", ")
-        ),
-    );
+    page.fact("model", tensors(model));
     page.fact("engine", &accelerator.engine);
     if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
         let times =
@@ -42,14 +32,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         );
     }
     page.fact("control", config.control.listen.to_string());
-    page.fact(
-        "token",
-        match config.auth() {
-            Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
-            Auth::None => "none: `auth: none`".to_owned(),
-            Auth::Token(path) => path.display().to_string(),
-        },
-    );
+    page.fact("token", token(config.auth()));
     for nic in &config.nics {
         let any = match &nic.fabric {
             NicFabric::Tcp(tcp) if tcp.at().port() == 0 => ", a port of the system's choice",
@@ -73,17 +56,8 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     );
     page.fact("memory", budget(config, slot));
     if config.nics.iter().any(NicConfig::is_ib) {
-        let limit = match locked_memory_limit() {
-            Some(limit) if limit < config.memory() as u64 => {
-                format!(
-                    "WARNING: at most {}, less than memory_mib: raise `ulimit -l`",
-                    memory(limit)
-                )
-            }
-            Some(limit) => format!("at most {}", memory(limit)),
-            None => "without a limit for this user".to_owned(),
-        };
-        page.fact("locked", limit);
+        let bytes = config.memory() as u64;
+        page.fact("locked", locked(bytes, "slots (memory_mib)"));
     }
     let engine = match accelerator.pipelines.runs_inline() {
         true => "none of the engine, which answers on them".to_owned(),
@@ -104,6 +78,37 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         "nobody was served; without --check it waits for a frontend",
     );
     page
+}
+
+/// Names a model with its inputs and outputs.
+pub fn tensors(model: &ModelSpec) -> String {
+    let list = |tensors: &mut dyn Iterator<Item = &TensorSpec>| {
+        let all: Vec<_> = tensors.map(TensorSpec::to_string).collect();
+        all.join(", ")
+    };
+    let (inputs, outputs) = (list(&mut model.inputs.iter()), list(&mut model.outputs()));
+    format!("{}: {inputs} -> {outputs}", model.name)
+}
+
+/// Names the source of the session token.
+pub fn token(auth: Auth<'_>) -> String {
+    match auth {
+        Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
+        Auth::None => "none: `auth: none`".to_owned(),
+        Auth::Token(path) => path.display().to_string(),
+    }
+}
+
+/// Compares `bytes` of locked memory, of `what`, with the limit of this user.
+pub fn locked(bytes: u64, what: &str) -> String {
+    let limit = match locked_memory_limit() {
+        Some(limit) if limit < bytes => {
+            format!("WARNING: the limit is {}: raise `ulimit -l`", memory(limit))
+        }
+        Some(limit) => format!("the limit is {}", memory(limit)),
+        None => "there is no limit for this user".to_owned(),
+    };
+    format!("{} of {what}; {limit}", memory(bytes))
 }
 
 /// The fact about the memory budget. `slot`: bytes of a request and its response.

@@ -79,7 +79,11 @@ pub fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> A {
 /// Parses the command line of `program`; ends the process with exit code 2 if it is invalid. Flags
 /// of `program` that are not global may not precede a subcommand.
 pub fn parse(program: &Command) -> ArgMatches {
-    let mut program = program.clone().color(color());
+    if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
+        eprintln!("error: {gone}");
+        std::process::exit(2);
+    }
+    let mut program = program.clone();
     let matches = program.clone().get_matches();
     if let Some(name) = matches.subcommand_name() {
         let given =
@@ -97,29 +101,6 @@ pub fn parse(program: &Command) -> ArgMatches {
         }
     }
     matches
-}
-
-/// The value of `--color`, read before clap has validated the command line.
-fn color() -> ColorChoice {
-    let words: Vec<_> = std::env::args().collect();
-    let says = |word: &str| match word {
-        "never" => Some(ColorChoice::Never),
-        "always" => Some(ColorChoice::Always),
-        _ => None,
-    };
-    let joined = words.iter().find_map(|w| says(w.strip_prefix("--color=")?));
-    let apart = || {
-        words
-            .windows(2)
-            .find_map(|w| says(&w[1]).filter(|_| w[0] == "--color"))
-    };
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    let plain = if dumb {
-        ColorChoice::Never
-    } else {
-        ColorChoice::Auto
-    };
-    joined.or_else(apart).unwrap_or(plain)
 }
 
 /// Shows this machine's NICs and GPUs, their distances, and which NICs serve which GPU. With

@@ -30,6 +30,6 @@ mod testkit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks a mutex whose data stay valid if a thread panics while it holds the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use accelerator::{
     pipeline::WarmUp,
 };
 use clap::{ArgMatches, Command, CommandFactory, Parser};
-use qdl::run::Stop;
+use qdl::{run::Stop, topology::NodeProgram};
 use submission::{command::DescribeArgs, describe::Role};
 
 const OK: u8 = 0;
@@ -63,14 +63,10 @@ fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
         return done.map_or_else(failed, |()| OK);
     }
     match name {
-        "topology" => {
-            let args: cli::TopologyArgs = cli::arguments(matches);
-            cli::topology(&args, qdl::topology::NodeProgram::Accelerator)
-                .map_or_else(failed, |()| OK)
-        }
+        "topology" => cli::topology(&cli::arguments(matches), NodeProgram::Accelerator)
+            .map_or_else(failed, |()| OK),
         _ => {
-            let args: DescribeArgs = cli::arguments(matches);
-            let version = env!("CARGO_PKG_VERSION");
+            let (args, version) = (cli::arguments(matches), env!("CARGO_PKG_VERSION"));
             submission::command::describe(&args, Role::Accelerator, version, None)
                 .map_or_else(failed, |_| OK)
         }
@@ -95,10 +91,6 @@ fn program() -> Command {
 
 fn main() -> ! {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
-        eprintln!("error: {gone}");
-        std::process::exit(i32::from(SETUP));
-    }
     let program = program();
     let matches = cli::parse(&program);
     if let Some((name, matches)) = matches.subcommand() {
@@ -150,13 +142,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     };
     if arguments.check {
         let page = accelerator::check::page(&config, &accelerator);
-        let text = match (arguments.json, arguments.screen.quiet) {
-            (true, _) => page.json(),
-            (false, true) => String::new(),
-            (false, false) => page.to_string(),
-        };
-        // The reader of a pipe may be gone.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        page.print(arguments.json, arguments.screen.quiet);
         return OK;
     }
     let _ = stopper.set(accelerator.stopper());

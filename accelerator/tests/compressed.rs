@@ -3,13 +3,10 @@
 
 mod common;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use accelerator::{
-    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, create},
+    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams},
     pipeline::{Options, Pipeline},
 };
 use common::{Puppet, Samples, eventually, no_error};
@@ -53,36 +50,6 @@ fn params(model: &ModelSpec) -> EngineParams {
         ..EngineParams::new(EngineKind::Digest)
     }
     .with(|e| (e.max_batch, e.threads) = (8, 2))
-}
-
-#[test]
-fn digests_are_of_the_samples_as_they_were() {
-    let model = ModelSpec::opaque("m", 5000, 8).with_compression(Some(Compression::Lz4));
-    let params = params(&model);
-    let engine = create(&params).expect("the engine needs nothing");
-    assert!(
-        engine.inline().is_some(),
-        "as they are it would answer inline"
-    );
-    let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
-    assert!(!pipeline.runs_inline());
-    let plain = samples(200, |i| 1 + i * 25);
-    let samples = carried(&plain, &[], digest);
-    for burst in (0..samples.len()).collect::<Vec<_>>().chunks(13) {
-        pipeline.arrived(&mut burst.iter().map(|i| samples.arrival(*i)).collect());
-    }
-    eventually("all answered", || samples.total() == samples.len());
-    samples.assert_each_answered_once();
-    let used = pipeline.used().decompressed;
-    let (from, to): (usize, usize) = (0..200).fold((0, 0), |(a, b), i| {
-        (a + samples.input(i).len(), b + plain[i].len())
-    });
-    assert_eq!(
-        (used.samples, used.from_bytes, used.to_bytes),
-        (200, from as u64, to as u64)
-    );
-    assert!(used.from_bytes < used.to_bytes);
-    pipeline.stop(Duration::from_secs(60)).expect("it ends");
 }
 
 /// Answers each sample with its digest.

@@ -23,7 +23,6 @@ use accelerator::{
 };
 use common::{Samples, eventually, failing, no_error, start};
 use fabric::wire::Stream;
-use proptest::prelude::*;
 use qdl::{config::TokensConfig, model::ModelSpec, serve::Service};
 
 const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
@@ -120,36 +119,6 @@ fn every_token_is_right_and_every_count() {
         for o in &origins {
             assert_eq!(Arc::strong_count(o), 1, "nothing holds the memory");
         }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-    /// With and without simulated time.
-    #[test]
-    fn answers_of_any_settings(
-        n in 1usize..60,
-        most in 1usize..9,
-        (min, max) in (1usize..20).prop_flat_map(|min| (Just(min), min..24)),
-        stream in prop::sample::select(STREAMS.to_vec()),
-        times in prop::array::uniform3(0u64..4),
-        seed: u64,
-    ) {
-        let settings = TokensConfig {
-            prefill_us: times[0],
-            step_us: times[1] * 20,
-            beside_us: times[2] * 5,
-            vocab: 300,
-            eos: 299,
-            ..settings(min, max)
-        };
-        let answers = Answers::new(&settings, 24).expect("sound");
-        let pipeline = start(&params(24, most, &settings));
-        let prompts = random_prompts(n, seed);
-        let origin = Samples::prompts(&prompts, 112, stream);
-        pipeline.arrived(&mut origin.all());
-        eventually("all answered", || pipeline.idle());
-        assert_right(&origin, &prompts, &answers, stream);
     }
 }
 

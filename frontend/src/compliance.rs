@@ -41,7 +41,7 @@ fn find(checker: &Path, test: &str, models: &[&str]) -> Result<PathBuf> {
     let tests = checker.join("compliance");
     let folder = tests.join(test);
     if !folder.is_dir() {
-        let has = below(&tests, |f| f.join("run_verification.py").is_file());
+        let has = below(&tests, "run_verification.py");
         bail!(
             "--compliance {test}: {} has no such test{}; is it a checkout of mlcommons/inference \
              of the round?",
@@ -53,7 +53,7 @@ fn find(checker: &Path, test: &str, models: &[&str]) -> Result<PathBuf> {
     if for_all.is_file() {
         return Ok(for_all);
     }
-    let has = below(&folder, |f| f.join(FILE).is_file());
+    let has = below(&folder, FILE);
     let own = models
         .iter()
         .flat_map(|model| spellings(model))
@@ -79,15 +79,10 @@ fn spellings(model: &str) -> [String; 3] {
         .unwrap_or(model);
     [model.to_owned(), bare.to_owned(), bare.replace('_', ".")]
 }
-
-/// Sorted names of those subfolders of `folder` that `is_one` accepts.
-fn below(folder: &Path, is_one: impl Fn(&Path) -> bool) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let found = entries.map(|e| e.path()).filter(|path| is_one(path));
-    let mut names: Vec<_> = found
-        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-        .collect();
-    names.sort();
+/// Names of the folders in `folder` that hold `file`.
+fn below(folder: &Path, file: &str) -> Vec<String> {
+    let mut names = submission::folders(folder);
+    names.retain(|name| folder.join(name).join(file).is_file());
     names
 }
 

@@ -35,7 +35,7 @@ use fabric::{
 };
 use loadgen_bridge::{Plan, QuerySampleLibrary, TestMode, log_may_be_outgrown};
 use qdl::{
-    config::{self, FrontendConfig, NicConfig, Verify, Written},
+    config::{self, FrontendConfig, Verify, Written},
     counters::Live,
     run::{frontend_crew, pinning_warnings, settle_connections},
     topology::{Topology, spell_out},
@@ -147,7 +147,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
     }
-    progress.note(&estimate.line(available_memory()));
+    let memory = estimate.line(0, available_memory());
+    progress.note(&format!("memory: {memory}"));
     for note in settings.provenance.notes() {
         progress.note(&note);
     }
@@ -164,7 +165,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     completers.quick = settings.target_qps().is_some_and(log_may_be_outgrown);
     interrupt::listen();
     let room = ManuallyDrop::new(place.clone());
-    // `signals` drops before `place`: the drop of `place` may restore a finished run.
+    // `signals` drops before `place`: the drop of `place` removes this run's files.
     let signals = SignalWatch::begin(settings.folder(), move |signal| {
         drop(ManuallyDrop::into_inner(room));
         progress::say(&format!(
@@ -200,14 +201,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tokens.set_connections(backend.connections());
     }
     let connections = backend.connections();
-    let sut = Sut::new(
+    let sut = Arc::new(Sut::new(
         backend.clone(),
         qsl.clone(),
         verifier.clone(),
         verdict.clone(),
         completers.phases().clone(),
-    );
-    let sut = Arc::new(sut.beginning(completers.live().clone()));
+        completers.live().clone(),
+    ));
 
     let begun = guard
         .check_nodes(&config.node, backend.as_ref())
@@ -265,16 +266,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);
-    let mut page = None;
-    match submission::manifest::end(left, settings.folder(), code.code(), &over.reason) {
-        Ok(()) => page = write_page(settings.folder()),
-        Err(error) => code = failed(code, &error),
+    let kept = submission::manifest::end(left, settings.folder(), code.code(), &over.reason);
+    if let Err(error) = &kept {
+        code = failed(code, error);
     }
-    match place.settle(code) {
-        Ok(folder) => page = page.map(|_| folder.join(::report::FILE)),
-        Err(error) => code = failed(code, &error),
-    }
-    if let Some(page) = page {
+    let folder = match place.settle(code) {
+        Ok(folder) => Some(folder).filter(|_| kept.is_ok()),
+        Err(error) => {
+            code = failed(code, &error);
+            None
+        }
+    };
+    if let Some(page) = folder.and_then(|folder| write_page(&folder)) {
         if !args.screen.quiet && !args.json {
             // Ignore the error: standard output may be closed.
             let _ = writeln!(std::io::stdout(), "{}", page.display());
@@ -309,14 +312,7 @@ fn live_view(
     let Some(address) = args.live else {
         return Ok(None);
     };
-    let nics = if args.local {
-        let threads = 0..local::completers(config);
-        threads.map(|i| format!("thread {i}")).collect()
-    } else {
-        config.nics.iter().map(NicConfig::label).collect()
-    };
-    let target = settings.target_qps();
-    let known = LiveRun::new(&config.node, &settings.test, target, nics);
+    let known = LiveRun::new(&config.node, &settings.test, settings.target_qps());
     let view = LiveView::open(address, settings.folder(), known.initial())?;
     Ok(Some((view, known)))
 }
@@ -368,12 +364,7 @@ fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, RunEnd) {
     if code > ExitCode::Good {
         progress::say(&format!("error: {}", summary.run.exit.reason));
     }
-    let word = match summary.run.valid {
-        Some(true) => "VALID",
-        Some(false) if code > ExitCode::Invalid => "FAILED",
-        Some(false) => "INVALID",
-        None => "COMPLETE",
-    };
+    let (_, word) = ::report::verdict(&summary.run);
     let over = RunEnd {
         code: code.code(),
         word: word.to_owned(),

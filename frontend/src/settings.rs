@@ -276,12 +276,7 @@ impl Settings {
                 .parse::<f64>()
                 .map_err(|_| "it is no number".to_owned())
         };
-        let prefix = match self.test.scenario {
-            Scenario::SingleStream => "single_stream",
-            Scenario::MultiStream => "multi_stream",
-            Scenario::Server => "server",
-            Scenario::Offline => "offline",
-        };
+        let prefix = prefix(self.test.scenario);
         let same = |field: String| Ok((field, value.to_owned()));
         match (key, self.test.scenario) {
             ("target_qps", Scenario::Server) => same("server_target_qps".to_owned()),
@@ -332,6 +327,16 @@ fn new_folder(scenario: Scenario, at: SystemTime) -> String {
     let (year, month) = (t.tm_year + 1900, t.tm_mon + 1);
     let (day, hour, minute, second) = (t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}-{scenario}")
+}
+
+/// The beginning of the names of a scenario's own settings.
+fn prefix(scenario: Scenario) -> &'static str {
+    match scenario {
+        Scenario::SingleStream => "single_stream",
+        Scenario::MultiStream => "multi_stream",
+        Scenario::Server => "server",
+        Scenario::Offline => "offline",
+    }
 }
 
 pub(crate) fn scenario(s: config::Scenario) -> Scenario {
@@ -414,22 +419,17 @@ fn number(text: &str, float: bool) -> Option<Value> {
     serde_json::Number::from_f64(f).map(Value::Number)
 }
 
-/// Maximum number of names in a hint.
-const HINTS: usize = 4;
-/// Minimum similarity of a name in a hint to the key, from 0 to 1, by common pairs of letters.
-const ALIKE: f64 = 0.4;
-
-/// Suggests the names most alike to `key`, or with `key` as a part; lists all if there are none.
+/// Suggests the name most like `key`, else those that hold it; lists all if there are none.
 fn hint(key: &str, names: &[&str]) -> String {
-    let likeness = |name: &&str| strsim::sorensen_dice(key, name);
-    let mut near: Vec<_> = names.iter().map(|n| (likeness(n), *n)).collect();
-    near.retain(|(likeness, name)| *likeness > ALIKE || name.contains(key));
-    near.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    if near.is_empty() {
-        return format!("it has {}", names.join(", "));
+    let holds = |name: &&str| name.contains(key);
+    let near: Vec<&str> = match config::nearest(key, names) {
+        Some(near) => vec![near],
+        None => names.iter().copied().filter(holds).collect(),
+    };
+    match near.is_empty() {
+        true => format!("it has {}", names.join(", ")),
+        false => format!("did you mean {}?", near.join(" or ")),
     }
-    let near: Vec<&str> = near.into_iter().take(HINTS).map(|(_, n)| n).collect();
-    format!("did you mean {}?", near.join(" or "))
 }
 
 #[cfg(test)]

@@ -143,7 +143,8 @@ fn server_counts_the_true_tokens_and_times_each_first_one() {
         );
         assert_eq!(t["ttft_limit_us"], 20_000_000.0);
         assert_eq!(t["input"]["max"], 16);
-        assert!(rig.place.path("out").join("latency-ttft.us.hgrm").is_file());
+        let log = fs::read_to_string(rig.place.path("out").join("latency.hlog"));
+        assert!(log.expect("written").contains("Tag=ttft,"));
     }
 }
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations, histograms,
+    COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations,
+    histograms::{self, HISTOGRAMS},
     timeline::Timeline,
 };
 
@@ -15,9 +16,6 @@ use super::{
 pub const SUMMARY: &str = "summary.json";
 /// Name of the timeline's file.
 pub const TIMELINE: &str = "timeline.json";
-/// Prefix of the names of histogram files ([`super::save`]).
-pub const HISTOGRAMS: &str = "latency";
-const LOG: &str = "latency.hlog";
 
 /// Writes `summary.json`.
 ///
@@ -102,7 +100,7 @@ impl RunFolder {
             timeline: json_of(&path.join(TIMELINE))?,
             manifest: json_of(&path.join(MANIFEST))?,
             configurations: configurations::read(&path.join(COPIES)),
-            hlog: text_of(&path.join(LOG))?,
+            hlog: text_of(&path.join(HISTOGRAMS))?,
             ..RunFolder::default()
         };
         let opened = run.open();
@@ -118,11 +116,11 @@ impl RunFolder {
         let summary = Summary::deserialize(&self.raw);
         self.summary = summary.map_err(|e| (SUMMARY, e.to_string()))?;
         if let Some(log) = &self.hlog {
-            self.histograms = histograms::read_log(log).map_err(|why| (LOG, why))?;
+            self.histograms = histograms::read_log(log).map_err(|why| (HISTOGRAMS, why))?;
             self.began = histograms::began(log);
         } else {
             self.missing.push(format!(
-                "`{LOG}` is not there: no percentile curves are drawn"
+                "`{HISTOGRAMS}` is not there: no percentile curves are drawn"
             ));
         }
         if self.timeline.is_none() {

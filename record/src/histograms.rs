@@ -1,10 +1,10 @@
-//! Writes and reads interval logs of serialized histograms, and writes `.hgrm` tables for plotting.
+//! Writes and reads interval logs of serialized histograms.
 
 use std::{
     collections::BTreeMap,
     fs, io,
     io::Write,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, SystemTime},
 };
 
@@ -19,10 +19,10 @@ use hdrhistogram::{
     },
 };
 
-use super::{FileError, Stage, TokenTime};
+use super::FileError;
 
-/// Table lines per halving of the distance to 100 %, as in HdrHistogram's tools.
-const TICKS: u32 = 5;
+/// Name of the log of histograms ([`save`]).
+pub const HISTOGRAMS: &str = "latency.hlog";
 
 /// Writes an interval log: one V2 compressed histogram in nanoseconds per key, with the key as tag.
 /// The readable maximum in each line is in microseconds.
@@ -49,86 +49,21 @@ fn write_log<'a>(
     Ok(())
 }
 
-/// Writes the table that HdrHistogram's plotter reads. Divides values by `unit`: 1000 turns
-/// nanoseconds into microseconds.
-fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        to,
-        "{:>12} {:>14} {:>10} {:>14}\n",
-        "Value", "Percentile", "TotalCount", "1/(1-Percentile)"
-    )?;
-    let mut total = 0u64;
-    for step in histogram.iter_quantiles(TICKS) {
-        total += step.count_since_last_iteration();
-        let value = step.value_iterated_to() as f64 / unit;
-        let quantile = step.quantile_iterated_to();
-        write!(to, "{value:12.3} {quantile:.12} {total:10}")?;
-        if quantile < 1.0 {
-            write!(to, " {:14.2}", 1.0 / (1.0 - quantile))?;
-        }
-        writeln!(to)?;
-    }
-    if histogram.is_empty() {
-        writeln!(to, "{:12.3} {:.12} {:10}", 0.0, 1.0, 0)?;
-    }
-    // As in HdrHistogram, whose crate does not give this number.
-    let sub_buckets = (2 * 10u64.pow(u32::from(histogram.sigfig()))).next_power_of_two();
-    writeln!(
-        to,
-        "#[Mean    = {:12.3}, StdDeviation   = {:12.3}]",
-        histogram.mean() / unit,
-        histogram.stdev() / unit
-    )?;
-    writeln!(
-        to,
-        "#[Max     = {:12.3}, Total count    = {:12}]",
-        histogram.max() as f64 / unit,
-        histogram.len()
-    )?;
-    writeln!(
-        to,
-        "#[Buckets = {:12}, SubBuckets     = {:12}]",
-        histogram.buckets(),
-        sub_buckets
-    )
-}
-
-/// Returns the names of all files that [`save`] may write with this prefix.
-pub fn file_names(prefix: &str) -> Vec<String> {
-    let keys = Stage::ALL.iter().map(|s| s.key());
-    let keys = keys.chain(TokenTime::ALL.iter().map(|t| t.key()));
-    let tables = keys.map(|key| format!("{prefix}-{key}.us.hgrm"));
-    tables.chain([format!("{prefix}.hlog")]).collect()
-}
-
-/// Writes `PREFIX.hlog` ([`write_log`]) and, for each histogram, `PREFIX-KEY.us.hgrm`
-/// ([`write_hgrm`], in microseconds) into `folder`, and returns the files' paths.
+/// Writes the log ([`write_log`]) of a run into `folder`.
 ///
 /// # Errors
 /// [`FileError`] names the file.
 pub fn save(
     histograms: &[(&'static str, Histogram<u64>)],
     folder: &Path,
-    prefix: &str,
     started: SystemTime,
     duration: Duration,
-) -> Result<Vec<PathBuf>, FileError> {
-    let mut files = Vec::with_capacity(1 + histograms.len());
-    let mut write = |name: String, bytes: io::Result<Vec<u8>>| {
-        let path = folder.join(name);
-        let written = bytes.and_then(|b| fs::write(&path, b));
-        let written = written.map_err(FileError::write("histograms to ", &path));
-        written.map(|()| files.push(path))
-    };
+) -> Result<(), FileError> {
+    let path = folder.join(HISTOGRAMS);
     let mut log = Vec::new();
     let written = write_log(histograms, started, duration, &mut log);
-    write(format!("{prefix}.hlog"), written.map(|()| log))?;
-    for (key, histogram) in histograms {
-        let mut table = Vec::new();
-        let written = write_hgrm(histogram, 1000.0, &mut table);
-        write(format!("{prefix}-{key}.us.hgrm"), written.map(|()| table))?;
-    }
-    Ok(files)
+    let written = written.and_then(|()| fs::write(&path, log));
+    written.map_err(FileError::write("histograms to ", &path))
 }
 
 /// Returns all histograms of a log by tag, in nanoseconds. The error names the malformed entry.
@@ -163,6 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Stage;
 
     fn of(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
         let mut h = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("an hour");
@@ -181,12 +117,6 @@ mod tests {
         let mut bytes = Vec::new();
         let started = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
         write_log(h, started, Duration::from_millis(2500), &mut bytes).expect("into memory");
-        String::from_utf8(bytes).expect("text")
-    }
-
-    fn hgrm(h: &Histogram<u64>) -> String {
-        let mut bytes = Vec::new();
-        write_hgrm(h, 1000.0, &mut bytes).expect("into memory");
         String::from_utf8(bytes).expect("text")
     }
 
@@ -211,56 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_table_looks_like_this() {
-        let expected = "       Value     Percentile TotalCount 1/(1-Percentile)
-
-       1.000 0.000000000000          1           1.00
-       1.000 0.100000000000          1           1.11
-       1.000 0.200000000000          1           1.25
-       2.000 0.300000000000          2           1.43
-       2.000 0.400000000000          2           1.67
-       2.000 0.500000000000          2           2.00
-       3.001 0.550000000000          3           2.22
-       3.001 0.600000000000          3           2.50
-       3.001 0.650000000000          3           2.86
-       3.001 0.700000000000          3           3.33
-      40.031 0.750000000000          4           4.00
-      40.031 1.000000000000          4
-#[Mean    =       11.504, StdDeviation   =       16.476]
-#[Max     =       40.031, Total count    =            4]
-#[Buckets =           32, SubBuckets     =         2048]
-";
-        assert_eq!(hgrm(&of([1_000, 2_000, 3_000, 40_000])), expected);
-        let empty = hgrm(&of([]));
-        assert!(
-            empty.contains("       0.000 1.000000000000          0\n#[Mean"),
-            "{empty}"
-        );
-    }
-
-    #[test]
-    fn files_are_written_and_a_missing_folder_is_named() {
+    fn a_missing_folder_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut all = histograms(&[5, 6, 7]);
-        all.extend(TokenTime::ALL.map(|time| (time.key(), of([9]))));
-        let write = |folder: &Path| {
-            let (started, took) = (SystemTime::UNIX_EPOCH, Duration::from_secs(1));
-            save(&all, folder, "server", started, took)
-        };
-        let files = write(folder.path()).expect("saved");
-        let names = files.iter().filter_map(|f| f.file_name()?.to_str());
-        let mut names: Vec<_> = names.collect();
-        let mut known = file_names("server");
-        names.sort_unstable();
-        known.sort_unstable();
-        assert_eq!(names, known);
-        assert!(names.contains(&"server-network.us.hgrm"));
-        let log = fs::read_to_string(&files[0]).expect("the log");
-        assert!(log.contains("Tag=tpot,"), "{log}");
-        let error = write(&folder.path().join("none")).expect_err("no folder");
+        let (started, took) = (SystemTime::UNIX_EPOCH, Duration::from_secs(1));
+        let error = save(&[], &folder.path().join("none"), started, took).expect_err("no folder");
         let text = error.to_string();
         assert!(
-            text.contains("server.hlog") && text.contains("No such file"),
+            text.contains("latency.hlog") && text.contains("No such file"),
             "{text}"
         );
     }

@@ -7,7 +7,7 @@
 //! | `summary` | `summary.json` ([`Summary`], [`RunRecord`], [`SystemRecord`]) |
 //! | `manifest` | `run.json` ([`Manifest`]) |
 //! | [`timeline`] | `timeline.json` |
-//! | `histograms` | `latency.hlog` and `latency-STAGE.us.hgrm` |
+//! | `histograms` | `latency.hlog` |
 //! | `configurations` | copies of the nodes' configurations |
 //! | `stages`, `tokens`, `loadgen` | times and rates |
 //! | `reconcile` | comparison of all counts |
@@ -47,8 +47,8 @@ pub use engine::{
 };
 pub use error::FileError;
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
-pub use folder::{HISTOGRAMS, RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline};
-pub use histograms::{file_names, save};
+pub use folder::{RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline};
+pub use histograms::{HISTOGRAMS, save};
 pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
 pub use loadgen::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,

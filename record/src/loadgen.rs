@@ -1,6 +1,6 @@
 //! LoadGen's result of a run, beside this program's own measurements.
 //!
-//! What limited a run follows from the margins of [`LimitRecord`], the scheduled and completed
+//! What limited a run follows from the values of [`LimitRecord`], the scheduled and completed
 //! rates, and [`LoadgenRecord::late_mean_us`].
 
 use std::collections::BTreeMap;
@@ -133,19 +133,6 @@ pub struct LimitRecord {
     pub met: bool,
 }
 
-impl LimitRecord {
-    /// Returns the distance to the limit as a fraction of the limit: 0.25 is a quarter below a
-    /// maximum or above a minimum; a negative value violates the limit.
-    pub fn margin(&self) -> Option<f64> {
-        let was = self.was?;
-        if self.limit <= 0.0 {
-            return None;
-        }
-        let over = (was - self.limit) / self.limit;
-        Some(if self.at_most { -over } else { over })
-    }
-}
-
 /// LoadGen's early stopping: whether the run had enough queries for its percentile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -267,21 +254,5 @@ mod tests {
         let s = ScheduledToIssue::new(&theirs, &few, 120.0, 3.0);
         assert_eq!((s.p999_at_most_us, s.max_at_most_us), (12_280.0, 12_280.0));
         assert_eq!(s.p99_at_most_us, 4_000.0);
-    }
-
-    #[test]
-    fn a_margin_is_what_is_left_of_a_limit() {
-        let limit = |limit, was, at_most| LimitRecord {
-            limit,
-            was,
-            at_most,
-            ..LimitRecord::default()
-        };
-        assert_eq!(limit(10.0, Some(7.5), true).margin(), Some(0.25));
-        assert_eq!(limit(10.0, Some(20.0), true).margin(), Some(-1.0));
-        assert_eq!(limit(10.0, Some(12.5), false).margin(), Some(0.25));
-        assert_eq!(limit(10.0, Some(5.0), false).margin(), Some(-0.5));
-        assert_eq!(limit(10.0, None, false).margin(), None);
-        assert_eq!(limit(0.0, Some(5.0), false).margin(), None);
     }
 }

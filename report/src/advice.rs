@@ -6,7 +6,6 @@ use record::{Cause, Finding, RunFolder};
 use crate::{
     causes,
     html::{escape, paragraph, prose},
-    pictures::slowest,
 };
 
 /// A finding as a card: name of the cause, its figures, its meaning, and the setting to change.
@@ -21,7 +20,7 @@ fn card(finding: &Finding, first: bool) -> String {
     )
 }
 
-/// The findings, strongest first, and what the slowest samples have in common.
+/// The findings, strongest first.
 pub fn html(run: &RunFolder) -> String {
     let limits = &run.summary.run.limits;
     // This version has no texts for causes of other versions, only the finding's own line.
@@ -41,12 +40,6 @@ pub fn html(run: &RunFolder) -> String {
     }
     if !cards.is_empty() {
         out.push_str(&format!("<ol class=\"cards\">{cards}</ol>"));
-    }
-    let slow = run.timeline.iter();
-    let slow = slow.flat_map(|t| slowest::common(run, &t.slowest));
-    let slow: Vec<String> = slow.collect();
-    if !slow.is_empty() {
-        out.push_str(&paragraph(&slow.join(" ")));
     }
     out
 }

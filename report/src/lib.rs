@@ -44,7 +44,11 @@ use record::{FileError, RunFolder};
 pub use command::{ReportArgs, command};
 pub use embedded::read_all;
 pub use live::{RunEnd, SoFar, State, so_far};
-pub use page::{STYLE, script};
+pub use page::{
+    STYLE,
+    head::{title, verdict},
+    script,
+};
 
 /// File name of the page in a run's folder.
 pub const FILE: &str = "report.html";

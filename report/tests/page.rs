@@ -75,7 +75,7 @@ fn every_picture_has_a_table_that_needs_no_script() {
     let page = without_scripts(&page);
     well_formed(&page).expect("well formed");
     let latency = ["limits", "percentiles", "stages", "slowest", "course"];
-    let nodes = ["network", "connections", "engines", "threads", "ledger"];
+    let nodes = ["connections", "engines", "threads", "ledger"];
     for id in latency.into_iter().chain(nodes) {
         let (_, rest) = page.split_once(&format!("<figure id=\"{id}\">")).expect(id);
         let figure = rest.split("</figure>").next().unwrap_or("");

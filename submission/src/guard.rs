@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use record::{CacheState, NodeRecord, PrefixCache};
+use record::{NodeRecord, PrefixCache};
 use serde_json::{Map, Value};
 
 use crate::{
     round::{Model, NS_PER_MS, Round},
-    rules::{SubmissionRule, rules},
+    rules::{SubmissionRule, build_fault, cache_fault, machine_fault, rules},
 };
 
 rules! {
@@ -186,41 +186,22 @@ pub fn check_nodes(round: &Round, model: &str, nodes: &RunNodes) -> Vec<Refusal>
         found.say(TOKENS, format!("{node}'s engine does not count its tokens"));
     }
     for (node, cache) in &nodes.caches {
-        let what = match cache.state {
-            CacheState::Off => continue,
-            CacheState::On => "prefix cache is on",
-            CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
-        };
-        found.say(CACHE, format!("{node}'s {what}: {}", cache.how));
+        if let Some(what) = cache_fault(node, cache) {
+            found.say(CACHE, what);
+        }
     }
     for accelerator in &nodes.accelerators {
-        let (node, frontend) = (&accelerator.node, &nodes.frontend);
-        let what = match frontend.same_machine(accelerator) {
-            Some(false) => continue,
-            Some(true) => format!("{node} runs on this machine, {}", frontend.host),
-            None => format!("whether {node} is another machine cannot be told"),
-        };
-        found.say(MACHINES, what);
+        if let Some(what) = machine_fault(&nodes.frontend, accelerator) {
+            found.say(MACHINES, what);
+        }
     }
     let all = std::iter::once(&nodes.frontend).chain(&nodes.accelerators);
     let all: Vec<&NodeRecord> = all.collect();
-    for NodeRecord {
-        node,
-        commit,
-        dirty,
-        ..
-    } in &all
-    {
-        let (rule, what) = match (commit, dirty) {
-            (Some(_), Some(false)) => continue,
-            (Some(_), Some(true)) => (CLEAN, "was built from changed sources"),
-            (Some(_), None) => (CLEAN, "does not say that it is clean: QDL_DIRTY=0"),
-            (None, _) => (
-                BUILD,
-                "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
-            ),
-        };
-        found.say(rule, format!("{node} {what}"));
+    for node in &all {
+        if let Some((has_commit, what)) = build_fault(node) {
+            let rule = if has_commit { CLEAN } else { BUILD };
+            found.say(rule, format!("{} {what}", node.node));
+        }
     }
     let mut compare = |what: &str, of: fn(&NodeRecord) -> &Option<String>, all: &[&NodeRecord]| {
         let values = all.iter().filter_map(|n| Some((&n.node, of(n).as_ref()?)));

@@ -34,4 +34,4 @@ mod rules;
 mod table;
 
 pub use error::Error;
-pub use layout::Name;
+pub use layout::{Name, folders};

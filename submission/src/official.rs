@@ -20,8 +20,6 @@ use crate::{
 pub struct Official {
     pub checker: PathBuf,
     python: PathBuf,
-    /// A warning if git says that the checkout is older than the one that the round was read from.
-    pub note: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +71,6 @@ impl Official {
             _ => absolute(python)?,
         };
         let official = Official {
-            note: older(&folder, source),
             checker: folder,
             python,
         };
@@ -257,24 +254,6 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(Error::read(path))
 }
 
-/// A warning if git dates the checkout before the day at the end of `source`, the round's source.
-fn older(checkout: &Path, source: &str) -> Option<String> {
-    let (_, day) = source.rsplit_once(' ')?;
-    let mut git = Command::new("git");
-    git.current_dir(checkout)
-        .args(["log", "-1", "--format=%h %cs"]);
-    let output = git.stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (commit, of) = text.trim().split_once(' ')?;
-    (of < day).then(|| {
-        format!(
-            "the checkout {} is at {commit} of {of}, and the round was read from {source}: \
-             what its checker says may differ; update it",
-            checkout.display()
-        )
-    })
-}
-
 /// The lines of a script's output that a user needs: errors, warnings, and the last line. Each line
 /// appears once, without the prefix of Python's logging.
 fn telling(text: &str) -> Vec<String> {
@@ -348,27 +327,6 @@ mod tests {
     }
 
     #[test]
-    fn a_checkout_that_is_older_than_the_rounds_says_so() {
-        let place = tempfile::tempdir().expect("a folder");
-        let git = |words: &str, day: &str| {
-            let mut git = Command::new("git");
-            git.arg("-C").arg(place.path()).args(words.split(' '));
-            let day = format!("{day}T00:00:00Z");
-            git.env("GIT_COMMITTER_DATE", &day)
-                .env("GIT_AUTHOR_DATE", &day);
-            git.status().is_ok_and(|status| status.success())
-        };
-        let commit = "-c user.name=a -c user.email=a commit -q --allow-empty -m a";
-        assert!(git("init -q", "2026-01-01") && git(commit, "2026-08-19"));
-        let source = "a checker, commit b66003e of 2026-08-20";
-        let note = older(place.path(), source).expect("a note");
-        let wanted = "of 2026-08-19, and the round was read from a checker";
-        assert_has(&note, &[wanted]);
-        assert!(git(commit, "2026-08-20"));
-        assert_eq!(older(place.path(), source), None);
-    }
-
-    #[test]
     fn a_truncation_that_logs_an_error_has_not_passed() {
         let place = tempfile::tempdir().expect("a folder");
         let script = place.path();
@@ -377,7 +335,6 @@ mod tests {
         let official = Official {
             checker: place.path().to_owned(),
             python: "python3".into(),
-            note: None,
         };
         let org = Name::new("org").expect("a name");
         let built = BuiltTree {

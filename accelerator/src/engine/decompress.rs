@@ -12,8 +12,7 @@ use qdl::{
     model::{Lengths, ModelSpec},
     serve::Arrival,
 };
-
-use serde::Serialize;
+pub use record::DecompressedUse as Decompressed;
 
 use super::EngineError;
 
@@ -28,29 +27,6 @@ pub struct Decompressor {
     /// Valid lengths of a decompressed sample; `None` if the engine takes any bytes.
     lengths: Option<Lengths>,
     places: Vec<Span>,
-}
-
-/// Samples, bytes and time of decompression.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Decompressed {
-    /// Number of samples.
-    pub samples: u64,
-    /// Compressed bytes.
-    pub from_bytes: u64,
-    /// Decompressed bytes.
-    pub to_bytes: u64,
-    /// Time in nanoseconds.
-    pub ns: u64,
-}
-
-impl Decompressed {
-    /// Adds the cost of another batch or worker.
-    pub fn add(&mut self, o: &Decompressed) {
-        self.samples += o.samples;
-        self.from_bytes += o.from_bytes;
-        self.to_bytes += o.to_bytes;
-        self.ns += o.ns;
-    }
 }
 
 impl Decompressor {
@@ -122,7 +98,7 @@ impl Decompressor {
                 None => len.next_multiple_of(ALIGN),
             };
         }
-        done.ns = clock::now_ns().saturating_sub(began);
+        done.took_us = clock::now_ns().saturating_sub(began) / 1_000;
         Ok(done)
     }
 

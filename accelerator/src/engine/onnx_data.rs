@@ -4,8 +4,8 @@
 //! field without such names, so it does not read weights inside the model file.
 
 use std::{
-    collections::BTreeMap,
-    fs::{self, File},
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
     io::{self, BufReader, Read},
     path::{Path, PathBuf},
 };
@@ -50,9 +50,6 @@ struct Fields {
     from: BufReader<File>,
     at: u64,
 }
-
-/// Least size in bytes of each file of weights, by file name.
-type LeastSizes = BTreeMap<String, u64>;
 
 impl Fields {
     fn varint(&mut self) -> io::Result<u64> {
@@ -107,7 +104,7 @@ impl Fields {
         of: Message,
         depth: usize,
         end: u64,
-        ends: &mut LeastSizes,
+        names: &mut BTreeSet<String>,
     ) -> io::Result<()> {
         if depth > DEEPEST {
             return Err(io::ErrorKind::InvalidData.into());
@@ -127,72 +124,39 @@ impl Fields {
                     let [key, value] = pair;
                     entries.insert(key, value);
                 }
-                Some(message) => self.message(message, depth + 1, inner, ends)?,
+                Some(message) => self.message(message, depth + 1, inner, names)?,
                 None => self.skip(bytes)?,
             }
         }
-        let number = |key: &str| entries.get(key).and_then(|v| v.parse::<u64>().ok());
-        if let Some(name) = entries.get("location") {
-            let least = number("offset")
-                .unwrap_or(0)
-                .saturating_add(number("length").unwrap_or(0));
-            let end = ends.entry(name.clone()).or_default();
-            *end = least.max(*end);
-        }
+        names.extend(entries.remove("location"));
         Ok(())
     }
 }
 
-/// The files of weights that a model names, with their least sizes; fewer if the model is invalid.
-fn ends(path: &Path) -> LeastSizes {
-    let mut ends = LeastSizes::new();
+/// The files of weights that a model names; fewer if the model is invalid.
+pub(super) fn names(path: &Path) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
     let mut read = || -> io::Result<()> {
         let file = File::open(path)?;
         let end = file.metadata()?.len();
         let from = BufReader::new(file);
-        Fields { from, at: 0 }.message(Message::Model, 0, end, &mut ends)
+        Fields { from, at: 0 }.message(Message::Model, 0, end, &mut names)
     };
     // After an error, keep the files found so far.
     let _ = read();
-    ends
-}
-
-pub(super) fn names(path: &Path) -> impl Iterator<Item = String> {
-    ends(path).into_keys()
+    names
 }
 
 /// The files of weights that a model names, as paths beside the model.
 pub fn files(path: &Path) -> Vec<PathBuf> {
-    names(path).map(|name| path.with_file_name(name)).collect()
-}
-
-/// Describes the first file of weights that is missing or too short; `None` if all are complete.
-pub(super) fn find_fault(path: &Path) -> Option<String> {
-    let target = fs::canonicalize(path).ok()?;
-    ends(path).into_iter().find_map(|(name, least)| {
-        let data = path.with_file_name(&name);
-        match fs::metadata(&data) {
-            Ok(meta) if meta.len() < least => Some(format!(
-                "its data {} has {} bytes and must have {least}: copy it again",
-                data.display(),
-                meta.len()
-            )),
-            Ok(_) => None,
-            Err(_) if target.with_file_name(&name).exists() => Some(format!(
-                "it is a link to {}, and its data {name} is not beside the link: give the target's \
-                 path, or link the data too",
-                target.display()
-            )),
-            Err(error) => Some(format!(
-                "its data {}: {error}; it must lie beside the model, {least} bytes or more",
-                data.display()
-            )),
-        }
-    })
+    let names = names(path).into_iter();
+    names.map(|name| path.with_file_name(name)).collect()
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs;
+
     use super::*;
 
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
@@ -248,34 +212,8 @@ pub(super) mod tests {
                 }
             });
             fs::write(&path, whole).expect("written");
-            assert_eq!(names(&path).collect::<Vec<_>>(), ["w"], "{way:?}");
+            assert_eq!(names(&path), ["w".to_owned()].into(), "{way:?}");
         }
-    }
-
-    #[test]
-    fn a_missing_a_short_and_a_linked_models_data_is_named() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (real, model_at) = (folder.path().join("real"), folder.path().join("m.onnx"));
-        fs::create_dir(&real).expect("made");
-        let target = real.join("net.onnx");
-        fs::write(&target, model("w.data")).expect("written");
-        assert_eq!(files(&target), [real.join("w.data")]);
-        let said = find_fault(&target).expect("missing");
-        assert!(
-            said.contains("w.data: No such file") && said.contains("24 bytes"),
-            "{said}"
-        );
-        fs::write(real.join("w.data"), [0; 20]).expect("written");
-        let said = find_fault(&target).expect("short");
-        assert!(said.contains("has 20 bytes and must have 24"), "{said}");
-        fs::write(real.join("w.data"), [0; 24]).expect("written");
-        assert_eq!(find_fault(&target), None);
-        std::os::unix::fs::symlink(&target, &model_at).expect("a link");
-        let said = find_fault(&model_at).expect("elsewhere");
-        assert!(
-            said.contains("net.onnx, and its data w.data is not beside the link"),
-            "{said}"
-        );
     }
 
     #[test]

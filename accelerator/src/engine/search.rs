@@ -31,24 +31,28 @@ pub(super) fn find_first(
     }
 }
 
-/// The folders `lib/python3*` of the active virtual environment, then of every `python3` on the
-/// `PATH`. PyTorch and TensorRT may be installed in these folders.
-pub(super) fn python_folders() -> Vec<PathBuf> {
-    let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
-        .map(PathBuf::from)
-        .into_iter()
-        .collect();
+/// The folders of Python packages: of the active virtual environment, then of every `python3` on
+/// the `PATH`. PyTorch and TensorRT may be installed in these folders.
+pub(super) fn python_packages() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
-    prefixes.extend(bins.filter_map(|bin| bin.parent().map(Path::to_owned)));
-    let libraries = prefixes
-        .iter()
-        .filter_map(|p| p.join("lib").read_dir().ok());
-    libraries
-        .flat_map(|entries| entries.flatten())
-        .filter(|e| e.file_name().to_string_lossy().starts_with("python3"))
-        .map(|e| e.path())
-        .collect()
+    let prefixes = bins.filter_map(|bin| bin.parent().map(Path::to_owned));
+    let active = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+    let mut found = Vec::new();
+    for prefix in active.into_iter().chain(prefixes) {
+        let entries = prefix
+            .join("lib")
+            .read_dir()
+            .into_iter()
+            .flatten()
+            .flatten();
+        let named = |name: &str| name.starts_with("python3");
+        for python in entries.filter(|e| named(&e.file_name().to_string_lossy())) {
+            let both = ["site-packages", "dist-packages"].map(|name| python.path().join(name));
+            found.extend(both.into_iter().filter(|folder| folder.is_dir()));
+        }
+    }
+    found
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ use qdl::{
     model::Compression,
     serve::{Arrival, Finished, Service, respond_all},
 };
-use record::{DecompressedUse, EngineUse};
+use record::EngineUse;
 
 pub use counters::Counters;
 
@@ -265,12 +265,7 @@ impl Pipeline {
                     busy_us: counters.busy_ns / 1000,
                     batches: counters.batches,
                     samples: counters.samples,
-                    decompressed: DecompressedUse {
-                        samples: counters.decompressed.samples,
-                        from_bytes: counters.decompressed.from_bytes,
-                        to_bytes: counters.decompressed.to_bytes,
-                        took_us: counters.decompressed.ns / 1000,
-                    },
+                    decompressed: counters.decompressed,
                 }
             }
             PipelineKind::Batches(_) | PipelineKind::Sequences(_) => EngineUse::default(),

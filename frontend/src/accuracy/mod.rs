@@ -19,7 +19,7 @@ use qdl::{
 };
 use record::Accuracy;
 
-pub use self::origins::{AnswerOrigins, by_accelerator, odd_one};
+pub use self::origins::{AnswerOrigins, by_accelerator};
 use crate::dataset::numpy::Element;
 
 /// Returns the line of a submission's `accuracy.txt`, in percent, in the format of MLCommons'

@@ -55,35 +55,6 @@ pub fn by_accelerator(
     sums
 }
 
-/// Minimum difference, in standard deviations, between accelerators with different models.
-const FAR: f64 = 6.0;
-
-/// Describes the accelerator whose share of right answers differs most from the share of the rest,
-/// if chance does not explain the difference.
-pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
-    let sum = |of: fn(&Accuracy) -> u64| all.values().map(of).sum::<u64>();
-    let (right, answers) = (sum(|a| a.right), sum(|a| a.answers));
-    let far = |a: &Accuracy| {
-        let (n, m) = (a.answers as f64, (answers - a.answers) as f64);
-        let others = (right - a.right) as f64 / m;
-        let both = right as f64 / answers as f64;
-        // Standard deviation of the difference between two equal shares.
-        let deviation = (both * (1.0 - both) * (1.0 / n + 1.0 / m)).sqrt();
-        (others, (a.share - others).abs() / deviation)
-    };
-    let each = all.iter().map(|(node, a)| (node, a, far(a)));
-    let known = each.filter(|(.., (_, far))| far.is_finite());
-    let (node, a, (others, _)) = known
-        .filter(|(.., (_, far))| *far > FAR)
-        .max_by(|(.., (_, a)), (.., (_, b))| a.total_cmp(b))?;
-    Some(format!(
-        "{node} is right in {:.1} % of its answers and the others in {:.1} %: do all run the same \
-         model?",
-        a.share * 100.0,
-        others * 100.0
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use report::text::accuracy;
@@ -112,25 +83,5 @@ mod tests {
         assert_eq!(accuracy(&all["acc-b"]), "10.000 %: 1 of 10");
         let local = by_accelerator(&BTreeMap::from([(0, score(7))]), &["front".to_owned()]);
         assert_eq!(local["front"].right, 7);
-    }
-
-    #[test]
-    fn an_accelerator_of_another_model_is_named_and_chance_is_not() {
-        let all = |each: &[(u64, u64)]| -> BTreeMap<String, Accuracy> {
-            let one = |(i, (right, answers)): (usize, &(u64, u64))| {
-                (format!("acc-{i}"), Accuracy::new(*right, *answers, 0))
-            };
-            each.iter().enumerate().map(one).collect()
-        };
-        let text = odd_one(&all(&[(264, 270), (6, 270)])).expect("far apart");
-        assert!(text.contains("do all run the same model?"), "{text}");
-        let text = odd_one(&all(&[(264, 270), (27, 270), (260, 270)])).expect("one of three");
-        assert!(text.starts_with("acc-1 is right in 10.0 %"), "{text}");
-        assert!(text.contains("the others in 97.0 %"), "{text}");
-        assert_eq!(odd_one(&all(&[(264, 270), (259, 270)])), None);
-        assert_eq!(odd_one(&all(&[(270, 270), (270, 270)])), None);
-        assert_eq!(odd_one(&all(&[(1, 1), (0, 1)])), None);
-        assert_eq!(odd_one(&all(&[(5, 9)])), None);
-        assert_eq!(odd_one(&all(&[])), None);
     }
 }

@@ -1,10 +1,11 @@
 //! The backend over the network: the accelerators of a [`Cluster`].
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak, mpsc::Sender},
+    sync::{Arc, Mutex, Weak, mpsc::Sender},
     time::{Duration, Instant},
 };
 
+use accelerator::lock;
 use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
@@ -69,7 +70,7 @@ impl Network {
             ClusterEvent::CompleteEmpty(samples) => completers_of_empty.complete_empty(samples),
             ClusterEvent::Aborted(cause) => verdict_of_abort.fail(ExitCode::Lost, cause),
             ClusterEvent::Note(line) => {
-                let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+                let notes = lock(&notes);
                 // Ignore the error: no thread reads notes after the run.
                 let _ = notes.send(line.to_owned());
             }
@@ -103,11 +104,7 @@ impl Network {
 
     /// Takes the cluster once no other thread uses it; `None` after [`LAST_QUERY`].
     fn take(&self) -> Option<Cluster> {
-        let mut cluster = self
-            .held
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()?;
+        let mut cluster = lock(&self.held).take()?;
         let end = Instant::now() + LAST_QUERY;
         loop {
             match Arc::try_unwrap(cluster) {

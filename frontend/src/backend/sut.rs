@@ -3,12 +3,13 @@
 use std::{
     cell::RefCell,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use accelerator::lock;
 use fabric::{SourceId, clock::now_ns};
 use loadgen_bridge::{QuerySample, SystemUnderTest};
 use qdl::{counters::Live, dispatch::Sample};
@@ -50,7 +51,7 @@ pub struct Sut {
     answer: Mutex<Option<NameAnswer>>,
     phases: Arc<Phases>,
     /// Counters that need the start time of the run.
-    live: Option<Arc<Live>>,
+    live: Arc<Live>,
 }
 
 impl Sut {
@@ -61,6 +62,7 @@ impl Sut {
         verifier: Option<Arc<Verifier>>,
         verdict: Verdict,
         phases: Arc<Phases>,
+        live: Arc<Live>,
     ) -> Self {
         Sut {
             backend,
@@ -71,15 +73,8 @@ impl Sut {
             issue_threads: IssueThreads::default(),
             answer: Mutex::default(),
             phases,
-            live: None,
+            live,
         }
-    }
-
-    /// Makes the SUT also record the time of the first query in `live`.
-    #[must_use]
-    pub fn beginning(mut self, live: Arc<Live>) -> Self {
-        self.live = Some(live);
-        self
     }
 
     /// Returns the time of the first query, on [`fabric::clock`].
@@ -97,10 +92,7 @@ impl Sut {
 
     /// Returns the answer of `Name()`, if LoadGen has asked.
     pub fn name_answer(&self) -> Option<NameAnswer> {
-        self.answer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.answer).clone()
     }
 
     /// Converts LoadGen's samples into the backend's. Returns false, and fails the run, if a
@@ -135,7 +127,7 @@ impl SystemUnderTest for Sut {
     fn name(&self) -> String {
         self.phases.named();
         let (name, round_trip) = self.backend.name();
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = lock(&self.answer);
         let first = answer.take().and_then(|a| a.round_trip);
         *answer = Some(NameAnswer {
             name: name.clone(),
@@ -148,9 +140,7 @@ impl SystemUnderTest for Sut {
         let now = now_ns();
         if self.first_ns.load(Relaxed) == 0 {
             self.first_ns.store(now.max(1), Relaxed);
-            if let Some(live) = &self.live {
-                live.begin(now);
-            }
+            self.live.begin(now);
         }
         SCRATCH.with_borrow_mut(|scratch| {
             if scratch.capacity() == 0 {
@@ -191,6 +181,7 @@ mod tests {
                 None,
                 verdict,
                 Arc::new(Phases::new(1, None)),
+                Arc::new(Live::new(1)),
             ),
             book,
             qsl,

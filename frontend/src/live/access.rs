@@ -19,6 +19,8 @@ use fabric::os::Host;
 use hyper::{HeaderMap, Uri, header};
 use qdl::control::{Key, Token};
 
+use crate::loadgen::verify::hex;
+
 /// Name of the file with the page's URL and key, in a run's folder.
 pub const FILE: &str = "live.url";
 
@@ -60,11 +62,7 @@ pub enum AccessRefused {
 
 impl PageKey {
     fn make(address: SocketAddr, folder: &Path) -> io::Result<Self> {
-        let text: String = Key::random()?
-            .0
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let text = hex(&Key::random()?.0);
         let token = Token::new(text.as_bytes()).ok_or(io::ErrorKind::InvalidData)?;
         let file = folder.join(FILE);
         fs::create_dir_all(folder)?;

@@ -8,11 +8,11 @@ use record::{
 };
 use report::{SoFar, State};
 
-use crate::outcome::result::{at_least, at_most, percent};
+use crate::outcome::result::{at_least, at_most, mode, percent};
 
 /// Maximum length of an event's text, in characters.
 const MOST_WORDS: usize = 240;
-/// Maximum number of shown connections, and of shown NIC threads.
+/// Maximum number of shown connections.
 const MOST: usize = 64;
 /// Constant data of a run.
 #[derive(Debug)]
@@ -20,7 +20,6 @@ pub struct LiveRun {
     test: TestSettings,
     target_qps: Option<f64>,
     first: SoFar,
-    nics: Vec<String>,
 }
 
 /// Readings of a run at one moment.
@@ -37,26 +36,14 @@ pub struct RunMoment<'a> {
 }
 
 impl LiveRun {
-    pub fn new(
-        node: &str,
-        test: &TestSettings,
-        target_qps: Option<f64>,
-        nics: Vec<String>,
-    ) -> Self {
-        let mode = match test.mode {
-            TestMode::PerformanceOnly => "",
-            TestMode::AccuracyOnly => ", accuracy",
-            TestMode::SubmissionRun => ", accuracy and performance",
-            TestMode::FindPeakPerformance => ", find-peak",
-        };
+    pub fn new(node: &str, test: &TestSettings, target_qps: Option<f64>) -> Self {
         LiveRun {
             first: SoFar {
                 node: node.to_owned(),
-                title: format!("{}{mode}", test.scenario.name()),
+                title: report::title(test.scenario.name(), mode(test.mode)),
                 target_qps,
                 ..SoFar::default()
             },
-            nics,
             test: test.clone(),
             target_qps: target_qps.filter(|_| test.mode == TestMode::PerformanceOnly),
         }
@@ -78,7 +65,6 @@ impl LiveRun {
         let figures = live.figures();
         let (names, readings) = moment.connections;
         let named = names.iter().cloned().zip(readings).take(MOST);
-        let each = self.nics.iter().cloned().zip(live.each()).take(MOST);
         let mut timeline = moment.timeline;
         for event in &mut timeline.events {
             if let Some((at, _)) = event.text.char_indices().nth(MOST_WORDS) {
@@ -97,7 +83,6 @@ impl LiveRun {
             ttft_us: (figures.p99_ttft_ns > 0).then_some(figures.p99_ttft_ns as f64 / 1000.0),
             timeline,
             connections: named.collect(),
-            nics: each.collect(),
             target_qps: self.target_qps,
             ..self.first.clone()
         };
@@ -201,7 +186,7 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_loadgen_so_far() {
-        let known = LiveRun::new("fe", &server(), Some(1_000.0), Vec::new());
+        let known = LiveRun::new("fe", &server(), Some(1_000.0));
         let so_far = known.so_far(moment(2_000_000), &Live::new(2));
         let met: Vec<_> = so_far
             .limits
@@ -224,7 +209,7 @@ mod tests {
 
     #[test]
     fn long_words_are_cut() {
-        let known = LiveRun::new("fe", &server(), None, Vec::new());
+        let known = LiveRun::new("fe", &server(), None);
         let so_far = known.so_far(moment(1), &Live::new(1));
         assert_eq!(so_far.timeline.events[0].text.chars().count(), MOST_WORDS);
     }

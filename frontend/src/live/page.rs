@@ -43,10 +43,7 @@ pub fn event(number: u64, so_far: &SoFar) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use record::{
-        Figures,
-        timeline::{ConnectionTick, Event, NodeSide, ThreadSide, Tick, Timeline},
-    };
+    use record::timeline::{ConnectionTick, Event, NodeSide, ThreadSide, Tick, Timeline};
     use report::{RunEnd, State};
 
     use super::*;
@@ -96,9 +93,6 @@ mod tests {
             state: State::Running,
             timeline,
             connections: (0..64).map(named).collect(),
-            nics: (0..64)
-                .map(|n| (format!("nic {n}"), Figures::default()))
-                .collect(),
             ..SoFar::default()
         }
     }

@@ -10,11 +10,12 @@ use std::{
     io,
     net::SocketAddr,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed, mpsc::Sender},
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed, mpsc::Sender},
     thread,
     time::Duration,
 };
 
+use accelerator::lock;
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use futures_util::stream::unfold;
@@ -109,10 +110,6 @@ struct ConnectionContext {
     events: watch::Receiver<DrawnEvent>,
     /// This connection's viewer place, held until the last byte is sent.
     viewer_slot: ViewerSlot,
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Clone, Debug, Default)]

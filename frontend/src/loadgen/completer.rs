@@ -4,8 +4,9 @@
 //! Where LoadGen measures tokens, it gets each sample's first token once, and later the whole
 //! answer with the number of tokens. In Offline LoadGen gets no first tokens.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use accelerator::lock;
 use fabric::clock::now_ns;
 use loadgen_bridge::{
     QuerySampleResponse, ResponseId, complete, first_token_complete, outgrow_log,
@@ -133,7 +134,7 @@ impl Completers {
 
     /// Takes the results of all dropped completers, for a merge.
     pub fn left(&self) -> Vec<Left> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         std::mem::take(&mut left)
     }
 
@@ -348,11 +349,7 @@ impl Drop for LoadgenCompleter {
                 first_tokens: self.first_tokens,
                 call_time: self.call_time,
             };
-            self.shared
-                .left
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(left);
+            lock(&self.shared.left).push(left);
         }
     }
 }

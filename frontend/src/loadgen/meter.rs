@@ -3,10 +3,11 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
+use accelerator::lock;
 use fabric::os::thread_id;
 use record::NodeUse;
 
@@ -22,12 +23,12 @@ pub struct IssueThreads(Arc<Mutex<Vec<u64>>>);
 
 impl IssueThreads {
     pub fn add_this(&self) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.push(thread_id());
     }
 
     pub fn all(&self) -> Vec<u64> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         all.clone()
     }
 }

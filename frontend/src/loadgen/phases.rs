@@ -19,11 +19,12 @@
 use std::{
     mem,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
+use accelerator::lock;
 use loadgen_bridge::{Phase, PhaseKind as Logged, TestMode};
 use qdl::counters::{Histograms, TokenSizes};
 use record::{PhaseKind, PhaseRecord};
@@ -113,10 +114,6 @@ pub struct Phases {
     exchange: Mutex<Exchange>,
     threads: usize,
     tokens: Option<TokenSizes>,
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Phases {

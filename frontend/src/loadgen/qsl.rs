@@ -11,10 +11,11 @@
 //! LoadGen loads a set, issues it and then unloads it, so an outstanding sample does not move.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
+use accelerator::lock;
 use anyhow::{Result, anyhow, bail};
 use fabric::{Region, os::Near};
 use loadgen_bridge::QuerySampleLibrary;
@@ -137,7 +138,7 @@ impl Qsl {
     }
 
     fn load(&self, indices: &[usize]) -> Result<()> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = lock(&self.loaded);
         let align = stride_of(&self.dataset, self.compression);
         for &index in indices {
             let Some(len) = self.dataset.len(index) else {
@@ -210,7 +211,7 @@ impl Qsl {
     }
 
     fn unload(&self, indices: &[usize]) {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = lock(&self.loaded);
         for &index in indices {
             let Some(times) = loaded.times.get_mut(index).filter(|t| **t > 0) else {
                 continue;

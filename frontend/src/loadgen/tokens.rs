@@ -3,9 +3,9 @@
 //! The engine determines the number of tokens of an answer: it is the answer's length. If an engine
 //! does not count tokens, the run is refused.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use accelerator::engine::streaming::TOKEN_BYTES;
+use accelerator::{engine::streaming::TOKEN_BYTES, lock};
 use anyhow::{Result, bail};
 use fabric::wire::Stream;
 use loadgen_bridge::{Scenario, TestSettings};
@@ -131,7 +131,7 @@ impl Tokens {
     }
 
     fn found(&self) -> MutexGuard<'_, TokenFindings> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.found)
     }
 
     /// Checks an answer from `connection`. Fewer than two tokens, or a part of a token, are a fault

@@ -9,12 +9,15 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-use accelerator::engine::{DigestAnswers, streaming::TOKEN_BYTES};
+use accelerator::{
+    engine::{DigestAnswers, streaming::TOKEN_BYTES},
+    lock,
+};
 use qdl::model::ModelSpec;
 use record::Verified;
 use xxhash_rust::xxh3::xxh3_64;
@@ -270,28 +273,19 @@ impl Verifier {
                 duplicates: self.duplicates.load(Relaxed),
                 lost: lost as u64,
             },
-            first: self
-                .first
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            first: lock(&self.first).clone(),
         }
     }
 
     fn fault(&self, text: impl FnOnce() -> String) {
-        self.first
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert_with(text);
+        lock(&self.first).get_or_insert_with(text);
     }
 
     /// Locks the shard of `id`. Ids are addresses whose low bits vary little, so the function mixes
     /// higher bits in. An id below [`SHARDS`] is its own shard number.
     fn shard(&self, id: u64) -> MutexGuard<'_, HashMap<u64, bool>> {
         let mixed = (id ^ (id >> 6) ^ (id >> 12)) as usize % SHARDS;
-        self.outstanding[mixed]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.outstanding[mixed])
     }
 }
 
@@ -304,7 +298,7 @@ fn shown(answer: &[u8], at: usize) -> String {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

@@ -3,6 +3,7 @@
 
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
 use record::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
+use report::text::time_us;
 
 use crate::settings::provenance::{MLPERF_CONF, Provenance};
 
@@ -13,22 +14,10 @@ const KEEPS_UP: f64 = 0.95;
 
 /// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log with the
 /// setting's value.
-const ENDS: [(&str, &str, &str); 3] = [
-    (
-        "Too many outstanding queries",
-        "server_max_async_queries",
-        "max_async_queries",
-    ),
-    (
-        "Max query count reached",
-        "max_query_count",
-        "max_query_count",
-    ),
-    (
-        "Max test duration reached",
-        "max_duration_ms",
-        "max_duration_ms",
-    ),
+const ENDS: [(&str, &str); 3] = [
+    ("Too many outstanding queries", "server_max_async_queries"),
+    ("Max query count reached", "max_query_count"),
+    ("Max test duration reached", "max_duration_ms"),
 ];
 
 pub struct JudgedRun<'a> {
@@ -109,7 +98,8 @@ impl JudgedRun<'_> {
             Some(error) => error.contains(words),
             None => detail.error_messages.iter().any(|e| e.contains(words)),
         };
-        let (_, setting, key) = ENDS.into_iter().find(|(words, ..)| said(words))?;
+        let (_, setting) = ENDS.into_iter().find(|(words, ..)| said(words))?;
+        let key = setting.trim_start_matches("server_");
         let value = detail.text(&format!("effective_{key}"));
         let by = self.by(setting);
         let turn = match setting {
@@ -125,8 +115,12 @@ impl JudgedRun<'_> {
     /// Text for a missed latency bound.
     fn too_slow(&self, limit: &LimitRecord) -> String {
         let l = self.record;
-        let was = limit.was.map_or_else(|| "more".to_owned(), ms);
-        let what = format!("{} was {was} of at most {}", limit.name, ms(limit.limit));
+        let was = limit.was.map_or_else(|| "more".to_owned(), time_us);
+        let what = format!(
+            "{} was {was} of at most {}",
+            limit.name,
+            time_us(limit.limit)
+        );
         let raise = match self.given.of(&limit.setting) {
             Some(given) if given.from == MLPERF_CONF => String::new(),
             _ => format!(", or raise {}", limit.setting),
@@ -141,7 +135,7 @@ impl JudgedRun<'_> {
         if let Some(table) = table
             && let Some((which, us)) = alone(table, limit.limit, behind.is_some())
         {
-            let us = ms(us);
+            let us = time_us(us);
             return format!(
                 "{what}: {which} is {us}, above the bound by itself; a lower rate does not mend that: \
                  let the system answer sooner{raise}"
@@ -163,9 +157,9 @@ impl JudgedRun<'_> {
         let (name, least) = (&limit.name, limit.limit);
         let what = match (limit.unit, limit.was) {
             (LimitUnit::Us, Some(was)) => {
-                format!("{name} was {} of at least {}", ms(was), ms(least))
+                format!("{name} was {} of at least {}", time_us(was), time_us(least))
             }
-            (LimitUnit::Us, None) => format!("{name} was below {}", ms(least)),
+            (LimitUnit::Us, None) => format!("{name} was below {}", time_us(least)),
             (_, Some(was)) => format!("{was:.0} {name} of at least {least:.0} were issued"),
             (_, None) => format!("fewer than {least:.0} {name} were issued"),
         };
@@ -209,7 +203,7 @@ impl JudgedRun<'_> {
                 "{made} to {}, twice what was completed: {} are too short to tell the rate, so it \
                  may take another run",
                 shortly((2.0 * rate).ceil()),
-                ms(was)
+                time_us(was)
             ));
         }
         Some(format!(
@@ -295,15 +289,5 @@ fn shortly(rate: f64) -> String {
         format!("{:.2}", rate)
     } else {
         format!("{rate:.0}")
-    }
-}
-
-/// Formats microseconds in milliseconds, the unit of LoadGen's files.
-fn ms(us: f64) -> String {
-    let ms = us / 1000.0;
-    match ms {
-        _ if ms < 1.0 => format!("{ms:.3} ms"),
-        _ if ms < 100.0 => format!("{ms:.2} ms"),
-        _ => format!("{ms:.0} ms"),
     }
 }

@@ -14,9 +14,9 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, CarriedPayload, Evidence, HISTOGRAMS, LoadgenView, Mode, NodeUse, PhaseKind,
-    PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
-    TIMELINE, TokenRecord, timeline::Timeline,
+    Accuracy, CarriedPayload, Evidence, LoadgenView, Mode, NodeUse, PhaseKind, PhaseRecord,
+    RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord, TIMELINE,
+    TokenRecord, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -437,7 +437,7 @@ impl FinishedRun<'_> {
         }
         record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE))?;
         let histograms = self.histograms.all();
-        record::save(&histograms, folder, HISTOGRAMS, self.started, self.duration)?;
+        record::save(&histograms, folder, self.started, self.duration)?;
         Ok(())
     }
 }

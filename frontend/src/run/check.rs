@@ -2,13 +2,10 @@
 //! this module opens the NICs or, with `--local`, the engine. `--check` sends nothing, so
 //! accelerators may be absent, and busy accelerators are not disturbed.
 
-use std::io::Write;
-
-use fabric::{ib::locked_memory_limit, os::available_memory};
+use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
-    config::{Auth, DatasetKind, EngineConfig, FrontendConfig, Verify},
-    model::{ModelSpec, TensorSpec},
+    config::{DatasetKind, EngineConfig, FrontendConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
 use report::text::{Page, memory};
@@ -38,6 +35,8 @@ pub fn check(
     labels: bool,
     uncounted: impl Iterator<Item = String>,
 ) -> Result<ExitCode, anyhow::Error> {
+    let loaded = qsl.region().len() as u64;
+    let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
     let mut page = Page::default();
     loadgen(&mut page, settings, plan);
     for note in settings.provenance.notes() {
@@ -59,7 +58,7 @@ pub fn check(
         if let Some(warning) = own.and_then(EngineConfig::too_many_threads) {
             page.fact("threads", warning);
         }
-        page.fact("memory", needed(settings, plan, qsl, 0));
+        page.fact("memory", estimate.line(0, available_memory()));
     } else {
         let needs = SlotNeeds::of(config)?;
         needs.check_node(config)?;
@@ -68,8 +67,8 @@ pub fn check(
         let issuing = issuing(settings);
         let threads = format!("{nics} of NICs, 1 of the control plane, {issuing}");
         page.fact("threads", threads);
-        let slots = needs.frontend_bytes();
-        page.fact("memory", needed(settings, plan, qsl, slots));
+        let slots = needs.frontend_bytes() as u64;
+        page.fact("memory", estimate.line(slots, available_memory()));
         locked(&mut page, config, qsl, &needs);
     }
     folder::check(settings, args.force)?;
@@ -78,13 +77,7 @@ pub fn check(
         "checked",
         "nothing was sent and nothing measured; without --check the run begins",
     );
-    let text = match (args.json, args.screen.quiet) {
-        (true, _) => page.json(),
-        (false, true) => String::new(),
-        (false, false) => page.to_string(),
-    };
-    // Ignore the error: standard output may be closed.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    page.print(args.json, args.screen.quiet);
     Ok(ExitCode::Good)
 }
 
@@ -122,50 +115,46 @@ fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
     }
 }
 
-/// LoadGen's settings, under LoadGen's names, that determine the length and the validity of a run
-/// of this scenario.
+/// LoadGen's settings that determine the length and the validity of a run.
+const DECISIVE: [&str; 17] = [
+    "single_stream_expected_latency_ns",
+    "multi_stream_expected_latency_ns",
+    "multi_stream_samples_per_query",
+    "server_target_qps",
+    "server_target_latency_ns",
+    "server_ttft_latency",
+    "server_tpot_latency",
+    "server_target_latency_percentile",
+    "server_max_async_queries",
+    "offline_expected_qps",
+    "min_duration_ms",
+    "min_query_count",
+    "sample_concatenate_permutation",
+    "performance_issue_unique",
+    "performance_issue_same",
+    "max_duration_ms",
+    "max_query_count",
+];
+
+/// The decisive settings, under LoadGen's names, that are in force in this scenario.
 fn in_force(t: &TestSettings) -> Vec<String> {
-    let of_scenario: &[&str] = match t.scenario {
-        Scenario::SingleStream => &["single_stream_expected_latency_ns"],
-        Scenario::MultiStream => &[
-            "multi_stream_expected_latency_ns",
-            "multi_stream_samples_per_query",
-        ],
-        Scenario::Server if t.use_token_latencies => &[
-            "server_target_qps",
-            "server_ttft_latency",
-            "server_tpot_latency",
-            "server_target_latency_percentile",
-        ],
-        Scenario::Server => &[
-            "server_target_qps",
-            "server_target_latency_ns",
-            "server_target_latency_percentile",
-        ],
-        Scenario::Offline => &["offline_expected_qps"],
+    let idle: &[&str] = match t.use_token_latencies {
+        true => &["server_target_latency_ns"],
+        false => &["server_ttft_latency", "server_tpot_latency"],
     };
-    // A value of 0 or false means that the setting is not in force.
-    let optional = [
-        "server_max_async_queries",
-        "sample_concatenate_permutation",
-        "performance_issue_unique",
-        "performance_issue_same",
-        "max_duration_ms",
-        "max_query_count",
-    ];
-    let server = t.scenario == Scenario::Server;
-    let optional = &optional[usize::from(!server)..];
     let fields = settings::fields(t);
-    let text = |name: &&str| match fields.get(*name).map(provenance::text) {
-        Some(text) if text == "true" => format!("{name} 1"),
-        text => format!("{name} {}", text.unwrap_or_default()),
+    let line = |name: &str| match provenance::text(fields.get(name)?).as_str() {
+        // A value of 0 or false means that the setting is not in force.
+        "0" | "false" => None,
+        "true" => Some(format!("{name} 1")),
+        text => Some(format!("{name} {text}")),
     };
-    let set = |line: &String| !line.ends_with(" 0") && !line.ends_with(" false");
-    let always = of_scenario
-        .iter()
-        .chain(&["min_duration_ms", "min_query_count"]);
-    let optional = optional.iter().map(text).filter(set);
-    always.map(text).chain(optional).collect()
+    let of_run = |name: &&str| !provenance::is_idle(name, t.scenario, false);
+    let names = DECISIVE.into_iter().filter(of_run);
+    names
+        .filter(|name| !idle.contains(name))
+        .filter_map(line)
+        .collect()
 }
 
 fn ms(ns: u64) -> f64 {
@@ -252,17 +241,8 @@ fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
     String::new()
 }
 
-fn tensors(model: &ModelSpec) -> String {
-    let list = |tensors: Vec<&TensorSpec>| {
-        let all: Vec<_> = tensors.into_iter().map(TensorSpec::to_string).collect();
-        all.join(", ")
-    };
-    let (inputs, outputs) = (model.inputs.iter().collect(), model.outputs().collect());
-    format!("{}: {} -> {}", model.name, list(inputs), list(outputs))
-}
-
 fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {
-    page.fact("model", tensors(&config.model));
+    page.fact("model", accelerator::check::tensors(&config.model));
     let others = config.model.other_outputs.len();
     if others > 0 {
         let class = names_the_class(&config.model.output);
@@ -300,12 +280,7 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
         let control = &accelerator.control;
         page.fact("accelerators", format!("{control} (not asked)"));
     }
-    let token = match config.auth() {
-        Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
-        Auth::None => "none: `auth: none`".to_owned(),
-        Auth::Token(path) => path.display().to_string(),
-    };
-    page.fact("token", token);
+    page.fact("token", accelerator::check::token(config.auth()));
     for nic in &needs.nics {
         let line = format!(
             "{} {}: {} connections to each accelerator, {} slots each",
@@ -330,49 +305,15 @@ fn issuing(settings: &Settings) -> String {
     format!("{own} of LoadGen that issues")
 }
 
-fn needed(settings: &Settings, plan: &Plan, qsl: &Qsl, slots: usize) -> String {
-    let loaded = qsl.region().len() as u64;
-    let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
-    let need = estimate.loadgen + loaded + slots as u64;
-    let mut parts = format!(
-        "{}: {} for LoadGen's {} samples, {} for loaded samples",
-        memory(need),
-        memory(estimate.loadgen),
-        estimate.samples,
-        memory(loaded),
-    );
-    if slots > 0 {
-        parts += &format!(", {} for slots", memory(slots as u64));
-    }
-    match available_memory() {
-        Some(free) if need > free => format!(
-            "{parts}; WARNING: {} are available: shorten the run or lower performance_sample_count",
-            memory(free)
-        ),
-        Some(free) => format!("{parts}; {} are available", memory(free)),
-        None => parts,
-    }
-}
-
 /// Reports the locked memory that NICs of fabric `ib` need, against the limit of this user.
 fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
     if config.nics.iter().all(|nic| !nic.is_ib()) {
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;
-    let limit = match locked_memory_limit() {
-        Some(limit) if limit < bytes => {
-            format!(
-                "; WARNING: the limit is {}: raise `ulimit -l`",
-                memory(limit)
-            )
-        }
-        Some(limit) => format!("; the limit is {}", memory(limit)),
-        None => "; there is no limit for this user".to_owned(),
-    };
     page.fact(
         "locked",
-        format!("{} of samples and slots{limit}", memory(bytes)),
+        accelerator::check::locked(bytes, "samples and slots"),
     );
 }
 

@@ -164,7 +164,7 @@ impl Watch {
             let (n, of) = (all.unreadable, all.answers);
             format!("{n} of {of} answers name no class: not whole, or scores that are NaN")
         });
-        (Some(all), unreadable.or_else(|| accuracy::odd_one(&by)))
+        (Some(all), unreadable)
     }
 }
 

@@ -17,14 +17,13 @@ use crate::{
     settings::Settings,
 };
 
-/// Name of the subfolder that holds the finished run until the replacing run ends.
-const ASIDE: &str = "replaced-run";
-/// Name of [`ASIDE`] while files move in or out: files in this subfolder and beside it are one run.
-const MOVING: &str = "replaced-run.tmp";
-/// Name of [`ASIDE`] during its removal.
-const OLD: &str = "replaced-run.old";
-/// Name of the subfolder for a run that ended too early to replace the finished run.
+/// Name of the subfolder of a run that is to replace a finished run: until the run has finished, or
+/// for good if it ends too early.
 const UNFINISHED: &str = "unfinished-run";
+/// Name of a file in [`UNFINISHED`]: the replaced run is removed, and the files there move up.
+const MOVING: &str = "moving";
+/// What the name of each log of LoadGen contains.
+const LOG: &str = "mlperf_log_";
 /// Exit codes of a run that ended too early to replace the finished run.
 const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
 /// Maximum number of runs that may begin in the same second.
@@ -96,9 +95,9 @@ fn logs(settings: &Settings) -> Vec<PathBuf> {
 
 /// All files that a run may leave in `folder`; `logs` are the names of LoadGen's logs.
 fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
-    let histograms = record::file_names(HISTOGRAMS).into_iter();
     // Remove the file INVALID last, so that it remains if an earlier removal fails.
     let named = [
+        HISTOGRAMS,
         ACCURACY_FILE,
         ::report::FILE,
         TIMELINE,
@@ -106,7 +105,6 @@ fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
         INVALID_FILE,
     ];
     let own = logs.iter().map(|name| folder.join(name));
-    let own = own.chain(histograms.map(|name| folder.join(name)));
     own.chain(manifest::files(folder))
         .chain(named.map(|name| folder.join(name)))
         .collect()
@@ -130,13 +128,6 @@ fn remove_key(folder: &Path) {
     let _ = fs::remove_dir(folder.join(record::COPIES));
 }
 
-/// Removes the files of a run, and the run's folder if no file is left.
-fn discard(folder: &Path, logs: &[PathBuf]) -> Result<()> {
-    clear(folder, logs)?;
-    let _ = fs::remove_dir(folder);
-    Ok(())
-}
-
 /// Whether the run in `folder` finished, so that it may replace another.
 fn is_finished(folder: &Path) -> bool {
     let text = fs::read(folder.join(SUMMARY)).unwrap_or_default();
@@ -149,154 +140,90 @@ fn is_finished(folder: &Path) -> bool {
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     folder: PathBuf,
+    /// The folder that the run writes into: [`UNFINISHED`] if a finished run is to be replaced.
+    own: PathBuf,
     logs: Vec<PathBuf>,
-    /// True if [`RunFolder::take`] made the folder for this run.
+    /// True if [`RunFolder::take`] made `own` for this run.
     new: bool,
-    /// True if the files in the folder are this run's.
-    taken: bool,
-    /// True if a finished run lies in the subfolder [`ASIDE`].
-    replaces: bool,
     settled: bool,
 }
 
 impl RunFolder {
-    /// Makes the folder that `settings` names, or empties it; a finished run moves to [`ASIDE`].
-    /// Appends a number to a default name if another run began in the same second.
+    /// Makes the folder that `settings` names, or empties it. If it holds a finished run,
+    /// `settings` names the subfolder [`UNFINISHED`] from here on. Appends a number to a default
+    /// name if another run began in the same second.
     pub fn take(settings: &mut Settings, force: bool) -> Result<RunFolder> {
+        let folder = settings.folder().to_owned();
         let mut place = RunFolder {
-            folder: settings.folder().to_owned(),
-            logs: Vec::new(),
-            new: false,
-            taken: false,
-            replaces: false,
-            settled: false,
+            own: folder.clone(),
+            folder,
+            logs: logs(settings),
+            new: true,
+            // Until the files in the folder are this run's, a drop removes none.
+            settled: true,
         };
         if !settings.own_folder {
-            let first = place.folder.clone();
-            let parent = first.parent().unwrap_or(Path::new("."));
-            fs::create_dir_all(parent).map_err(unusable(parent))?;
-            for n in 2..TRIED {
-                match fs::create_dir(&place.folder) {
-                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                        let name = first.file_name().unwrap_or_default().to_string_lossy();
-                        place.folder = first.with_file_name(format!("{name}-{n}"));
-                    }
-                    made => {
-                        made.map_err(unusable(&place.folder))?;
-                        place.new = true;
-                        break;
-                    }
-                }
-            }
-            if !place.new {
-                return Err(unusable(&first)(io::ErrorKind::AlreadyExists.into()));
-            }
-            settings.log.outdir.clone_from(&place.folder);
+            place.folder = new_folder(&place.folder)?;
+            place.own.clone_from(&place.folder);
         } else {
             check(settings, force)?;
             place.new = !place.folder.exists();
             fs::create_dir_all(&place.folder).map_err(unusable(&place.folder))?;
-        }
-        place.logs = logs(settings);
-        place.recover()?;
-        if settings.own_folder {
+            place.recover()?;
             check(settings, force)?;
+            if finished(settings).is_some() {
+                place.new = true;
+                place.own = place.folder.join(UNFINISHED);
+                fs::create_dir_all(&place.own).map_err(unusable(&place.own))?;
+            }
+            clear(&place.own, &place.logs)?;
         }
-        if finished(settings).is_some() {
-            place.put_aside()?;
-            place.replaces = true;
-        } else {
-            clear(&place.folder, &place.logs)?;
-        }
-        place.taken = true;
+        settings.log.outdir.clone_from(&place.own);
+        place.settled = false;
         Ok(place)
     }
 
-    /// Ends the run with `code`, after its files are written. Removes the run put aside or, for the
-    /// codes in [`UNENDED`], restores that run and moves this run away. Returns this run's folder.
+    /// Ends the run with `code`, after its files are written. The run replaces the finished run,
+    /// except for the codes in [`UNENDED`]. Returns this run's folder.
     pub fn settle(mut self, code: ExitCode) -> Result<PathBuf> {
         self.settled = true;
-        remove_key(&self.folder);
-        if !self.replaces {
-            return Ok(self.folder.clone());
+        remove_key(&self.own);
+        if self.own == self.folder || UNENDED.contains(&code) {
+            return Ok(self.own.clone());
         }
-        if !UNENDED.contains(&code) {
-            self.remove_replaced()?;
-            return Ok(self.folder.clone());
-        }
-        let unfinished = self.folder.join(UNFINISHED);
-        discard(&unfinished, &self.logs)?;
-        self.move_to(UNFINISHED)?;
-        self.restore()?;
-        Ok(unfinished)
+        self.replace()?;
+        Ok(self.folder.clone())
     }
 
-    /// Completes the work of a killed run: restores the finished run that is put aside, or removes
-    /// that run if the replacing run has finished too.
+    /// Completes the work of a killed run that has finished.
     fn recover(&self) -> Result<()> {
-        let holds = |name: &str| {
-            let files = files(&self.folder.join(name), &self.logs);
-            files.iter().any(|path| path.is_file())
-        };
-        discard(&self.folder.join(OLD), &self.logs)?;
-        if holds(MOVING) {
-            self.unpack()?;
-        }
-        if !holds(ASIDE) {
-            return Ok(());
-        }
-        if is_finished(&self.folder) {
-            return self.remove_replaced();
-        }
-        discard(&self.folder.join(UNFINISHED), &self.logs)?;
-        self.move_to(UNFINISHED)?;
-        self.restore()
-    }
-
-    /// Moves the finished run aside, entirely or not at all.
-    fn put_aside(&self) -> Result<()> {
-        let moving = self.folder.join(MOVING);
-        let aside = self.folder.join(ASIDE);
-        let moved = fs::create_dir_all(&moving)
-            .map_err(unusable(&moving))
-            .and_then(|()| self.move_to(MOVING))
-            .and_then(|()| fs::rename(&moving, &aside).map_err(unusable(&aside)));
-        if moved.is_err() {
-            let _ = self.unpack();
-        }
-        moved
-    }
-
-    /// Removes the run put aside. Renames that run's folder first, so that a later run does not
-    /// restore half of a removed run.
-    fn remove_replaced(&self) -> Result<()> {
-        let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
-        match fs::rename(&aside, &old) {
-            Ok(()) => discard(&old, &self.logs),
-            // A file that no run wrote has the name [`OLD`].
-            Err(_) => discard(&aside, &self.logs),
+        let unfinished = self.folder.join(UNFINISHED);
+        if unfinished.join(MOVING).is_file() {
+            self.move_up()
+        } else if is_finished(&unfinished) {
+            self.replace()
+        } else {
+            Ok(())
         }
     }
 
-    /// Moves all files of the run into the subfolder `name`.
-    fn move_to(&self, name: &str) -> Result<()> {
-        move_all(&self.folder, &self.folder.join(name), &self.logs)?;
-        remove_key(&self.folder);
+    /// Removes the replaced run, then moves the run in [`UNFINISHED`] to that run's place.
+    fn replace(&self) -> Result<()> {
+        clear(&self.folder, &self.logs)?;
+        let moving = self.folder.join(UNFINISHED).join(MOVING);
+        fs::write(&moving, "").map_err(unusable(&moving))?;
+        self.move_up()
+    }
+
+    fn move_up(&self) -> Result<()> {
+        let unfinished = self.folder.join(UNFINISHED);
+        move_all(&unfinished, &self.folder, &self.logs)?;
+        let moving = unfinished.join(MOVING);
+        fs::remove_file(&moving).map_err(unusable(&moving))?;
+        remove_key(&unfinished);
+        // A file of other origin keeps the folder.
+        let _ = fs::remove_dir(&unfinished);
         Ok(())
-    }
-
-    /// Moves the run put aside back into the folder, which is empty.
-    fn restore(&self) -> Result<()> {
-        let aside = self.folder.join(ASIDE);
-        fs::rename(&aside, self.folder.join(MOVING)).map_err(unusable(&aside))?;
-        self.unpack()
-    }
-
-    /// Moves the files in [`MOVING`] back into the folder.
-    fn unpack(&self) -> Result<()> {
-        let moving = self.folder.join(MOVING);
-        move_all(&moving, &self.folder, &self.logs)?;
-        discard(&moving, &self.logs)
     }
 }
 
@@ -305,27 +232,42 @@ impl Drop for RunFolder {
         if self.settled {
             return;
         }
-        if self.taken {
-            let _ = clear(&self.folder, &self.logs);
-        }
-        if self.replaces {
-            let _ = self.restore();
-        }
+        let _ = clear(&self.own, &self.logs);
         if self.new {
-            let _ = fs::remove_dir(&self.folder);
+            let _ = fs::remove_dir(&self.own);
         }
     }
 }
 
-/// Moves a run's files with their subfolders.
+/// Makes the folder `first`, or one with a number behind its name.
+fn new_folder(first: &Path) -> Result<PathBuf> {
+    let parent = first.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(unusable(parent))?;
+    let mut folder = first.to_owned();
+    for n in 2..TRIED {
+        match fs::create_dir(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let name = first.file_name().unwrap_or_default().to_string_lossy();
+                folder = first.with_file_name(format!("{name}-{n}"));
+            }
+            made => return made.map_err(unusable(&folder)).map(|()| folder),
+        }
+    }
+    Err(unusable(first)(io::ErrorKind::AlreadyExists.into()))
+}
+
+/// Moves a run's files with their subfolders, and LoadGen's logs by any name.
 fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
-    for path in files(from, logs).iter().filter(|path| path.is_file()) {
+    let there = fs::read_dir(from).into_iter().flatten().flatten();
+    let dated = there.filter(|e| e.file_name().to_string_lossy().contains(LOG));
+    let all = files(from, logs).into_iter().chain(dated.map(|e| e.path()));
+    for path in all.filter(|path| path.is_file()) {
         let Ok(name) = path.strip_prefix(from) else {
             continue;
         };
         let to = to.join(name);
         fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(unusable(&to))?;
-        fs::rename(path, &to).map_err(unusable(&to))?;
+        fs::rename(&path, &to).map_err(unusable(&to))?;
     }
     Ok(())
 }
@@ -377,91 +319,93 @@ mod tests {
     #[test]
     fn a_run_that_does_not_end_lies_beside_the_one_that_it_was_to_replace() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut s = settings(folder.path());
-        run(&s, ExitCode::Good, "first");
-        for code in [ExitCode::Interrupted, ExitCode::Lost] {
+        let first = settings(folder.path());
+        run(&first, ExitCode::Good, "first");
+        let unfinished = folder.path().join(UNFINISHED);
+        let forced = || {
+            let mut s = settings(folder.path());
             let place = RunFolder::take(&mut s, true).expect("forced");
-            assert_eq!(says(s.folder()), "", "it is put aside");
-            run(&s, code, "second");
-            let at = place.settle(code).expect("settled");
             assert_eq!(
-                (says(s.folder()), says(&at)),
-                ("first".into(), "second".into())
+                (s.folder(), says(s.folder())),
+                (&*unfinished, String::new())
             );
+            (s, place)
+        };
+        for code in [ExitCode::Interrupted, ExitCode::Lost] {
+            let (s, place) = forced();
+            run(&s, code, "second");
+            assert_eq!(place.settle(code).expect("settled"), unfinished);
+            let both = (says(folder.path()), says(&unfinished));
+            assert_eq!(both, ("first".into(), "second".into()));
         }
-        // A killed run does not replace the finished run.
-        std::mem::forget(RunFolder::take(&mut s, true).expect("forced"));
-        drop(RunFolder::take(&mut s, true).expect("forced"));
-        assert_eq!(says(s.folder()), "first");
-        let place = RunFolder::take(&mut s, true).expect("forced");
+        // A killed run, and one that did not begin, do not replace the finished run.
+        std::mem::forget(forced());
+        drop(forced());
+        assert_eq!(says(folder.path()), "first");
+        assert!(!unfinished.exists());
+        // The name of the subfolder is taken.
+        fs::write(&unfinished, "mine").expect("written");
+        RunFolder::take(&mut settings(folder.path()), true).expect_err("no room");
+        assert_eq!(says(folder.path()), "first");
+        fs::remove_file(&unfinished).expect("removed");
+        let (s, place) = forced();
         run(&s, ExitCode::Invalid, "third");
         place.settle(ExitCode::Invalid).expect("settled");
-        assert_eq!(says(s.folder()), "third");
-        assert!(!s.folder().join(ASIDE).exists());
-    }
-
-    #[test]
-    fn a_finished_run_that_cannot_be_put_aside_stays() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut s = settings(folder.path());
-        run(&s, ExitCode::Good, "first");
-        // The folder for the finished run is occupied.
-        fs::create_dir(s.folder().join(ASIDE)).expect("made");
-        fs::write(s.folder().join(ASIDE).join("note"), "mine").expect("written");
-        RunFolder::take(&mut s, true).expect_err("no room");
-        assert_eq!(says(s.folder()), "first");
-        assert!(s.folder().join(SUMMARY).is_file() && s.log.files().summary.is_file());
-        fs::remove_dir_all(s.folder().join(ASIDE)).expect("removed");
-        fs::write(s.folder().join(MOVING), "a file").expect("written");
-        RunFolder::take(&mut s, true).expect_err("no room");
-        assert_eq!(says(s.folder()), "first");
+        assert_eq!(says(folder.path()), "third");
+        assert!(first.log.files().summary.is_file() && !unfinished.exists());
     }
 
     #[test]
     fn a_kill_between_any_two_moves_loses_no_file_of_a_finished_run() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut s = settings(folder.path());
-        let whole = |s: &Settings| {
-            assert_eq!(says(s.folder()), "first");
-            assert!(s.folder().join(SUMMARY).is_file() && s.log.files().summary.is_file());
+        let first = settings(folder.path());
+        let mut second = first.clone();
+        second.log.outdir = folder.path().join(UNFINISHED);
+        let logs = logs(&first);
+        let there = |s: &Settings| -> Vec<PathBuf> {
+            let all = files(s.folder(), &logs).into_iter();
+            all.filter(|file| file.is_file()).collect()
         };
-        for moved in 0..3 {
-            run(&s, ExitCode::Good, "first");
-            let logs = logs(&s);
-            let moving = s.folder().join(MOVING);
-            fs::create_dir_all(&moving).expect("made");
-            let there = files(s.folder(), &logs).into_iter().filter(|f| f.is_file());
-            for file in there.take(moved).collect::<Vec<_>>() {
-                fs::rename(&file, moving.join(file.file_name().expect("a name"))).expect("moved");
+        // Killed before the replaced run is removed, in between, and while the second moves up.
+        for step in 0..6 {
+            run(&first, ExitCode::Good, "first");
+            fs::create_dir(second.folder()).expect("made");
+            run(&second, ExitCode::Good, "second");
+            let removed = there(&first).into_iter().take(step);
+            removed.for_each(|file| fs::remove_file(file).expect("removed"));
+            if step >= 3 {
+                fs::write(second.folder().join(MOVING), "").expect("written");
+                for file in there(&second).into_iter().take(step - 3) {
+                    let name = file.file_name().expect("a name");
+                    fs::rename(&file, first.folder().join(name)).expect("moved");
+                }
             }
-            drop(RunFolder::take(&mut s, true).expect("forced"));
-            whole(&s);
+            drop(RunFolder::take(&mut first.clone(), true).expect("forced"));
+            assert_eq!(
+                (says(first.folder()), there(&first).len()),
+                ("second".into(), 3)
+            );
+            assert!(!second.folder().exists(), "step {step}");
         }
-        // Killed during the removal of the replaced run.
-        let place = RunFolder::take(&mut s, true).expect("forced");
-        run(&s, ExitCode::Good, "second");
-        std::mem::forget(place);
-        RunFolder::take(&mut s, false).expect_err("finished");
-        assert_eq!(says(s.folder()), "second");
-        drop(RunFolder::take(&mut s, true).expect("forced"));
-        assert_eq!(says(s.folder()), "second");
-        assert!(!s.folder().join(ASIDE).exists() && !s.folder().join(OLD).exists());
     }
 
     #[test]
     fn a_file_of_other_origin_beside_a_replaced_run_stays() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut s = settings(folder.path());
-        run(&s, ExitCode::Good, "first");
+        run(&settings(folder.path()), ExitCode::Good, "first");
+        let note = folder.path().join(UNFINISHED).join("note");
         for code in [ExitCode::Lost, ExitCode::Lost, ExitCode::Good] {
+            let mut s = settings(folder.path());
             let place = RunFolder::take(&mut s, true).expect("forced");
             run(&s, code, "second");
+            fs::write(&note, "mine").expect("written");
+            let dated = s.folder().join("2026-mlperf_log_trace.json");
+            fs::write(dated, "").expect("written");
             fs::write(s.folder().join(live::KEY_FILE), "").expect("written");
             place.settle(code).expect("settled");
             assert!(!s.folder().join(live::KEY_FILE).exists());
-            fs::write(s.folder().join(UNFINISHED).join("note"), "mine").expect("written");
         }
-        assert!(s.folder().join(UNFINISHED).join("note").is_file());
+        assert!(note.is_file() && folder.path().join("2026-mlperf_log_trace.json").is_file());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! end.
 
 use loadgen_bridge::{Plan, Scenario};
+use report::text::memory;
 
 /// Bytes that LoadGen keeps per query in Server, measured.
 const PER_SERVER_QUERY: u64 = 380;
@@ -43,38 +44,36 @@ impl Estimate {
                 "LoadGen's {} samples take about {} of memory, and {} are available: lower \
                  --target-qps, --duration-s or --samples",
                 self.samples,
-                bytes(self.loadgen),
-                bytes(free)
+                memory(self.loadgen),
+                memory(free)
             )),
             _ => Ok(()),
         }
     }
 
-    /// Returns one line for the screen, with a warning if the need exceeds `available` bytes.
-    pub fn line(&self, available: Option<u64>) -> String {
+    /// Returns one line, with `slots` bytes of slots and a warning if the need exceeds `available`
+    /// bytes.
+    pub fn line(&self, slots: u64, available: Option<u64>) -> String {
         let need = self.loadgen.saturating_add(self.loaded);
-        let line = format!(
-            "memory: about {} for LoadGen's {} samples, {} for loaded samples",
-            bytes(self.loadgen),
+        let need = need.saturating_add(slots);
+        let mut line = format!(
+            "{}: {} for LoadGen's {} samples, {} for loaded samples",
+            memory(need),
+            memory(self.loadgen),
             self.samples,
-            bytes(self.loaded)
+            memory(self.loaded)
         );
-        match available {
-            Some(free) if need > free => format!(
-                "{line}; WARNING: {} are available: shorten the run or lower performance_sample_count",
-                bytes(free)
-            ),
-            _ => line,
+        if slots > 0 {
+            line += &format!(", {} for slots", memory(slots));
         }
-    }
-}
-
-fn bytes(n: u64) -> String {
-    let mib = n as f64 / (1 << 20) as f64;
-    if mib >= 1024.0 {
-        format!("{:.1} GiB", mib / 1024.0)
-    } else {
-        format!("{mib:.1} MiB")
+        match available.map(|free| (memory(free), need > free)) {
+            Some((free, true)) => format!(
+                "{line}; WARNING: {free} are available: shorten the run or lower \
+                 performance_sample_count"
+            ),
+            Some((free, false)) => format!("{line}; {free} are available"),
+            None => line,
+        }
     }
 }
 
@@ -122,12 +121,12 @@ mod tests {
     #[test]
     fn too_much_is_said() {
         let e = estimate(Scenario::Server, |_| ());
-        let line = e.line(Some(1 << 30));
+        let line = e.line(0, Some(1 << 30));
         assert_has(&line, &["212.3 GiB", "WARNING: 1.0 GiB are"]);
-        assert!(!e.line(None).contains("WARNING"));
+        assert!(!e.line(0, None).contains("WARNING"));
         let why = e.check(Some(1 << 30)).expect_err("too much");
         assert_has(&why, &["lower --target-qps"]);
         assert_eq!([e.check(Some(1 << 36)), e.check(None)], [Ok(()), Ok(())]);
-        assert!(!e.line(Some(1 << 50)).contains("WARNING"));
+        assert!(!e.line(0, Some(1 << 50)).contains("WARNING"));
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use record::Figures;
+use report::text::{short, time_us};
 
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
@@ -97,38 +98,25 @@ pub fn say(text: &str) {
 fn line(what: &str, figures: &Figures, [rate, token_rate]: [f64; 2], outstanding: u64) -> String {
     let mut line = format!(
         "{what}: {} samples done, {}/s, {} outstanding",
-        count(figures.completed),
-        count(rate.round() as u64),
-        count(outstanding)
+        short(figures.completed),
+        short(rate.round() as u64),
+        short(outstanding)
     );
     if figures.p99_round_trip_ns > 0 {
         let us = figures.p99_round_trip_ns as f64 / 1000.0;
-        line += &format!(", round trip p99 {}", time(us));
+        line += &format!(", round trip p99 {}", time_us(us));
     }
     if figures.tokens > 0 {
-        line += &format!(", {} tokens/s", count(token_rate.round() as u64));
+        line += &format!(", {} tokens/s", short(token_rate.round() as u64));
         // Offline has no time limit for first tokens.
         if figures.p99_ttft_ns > 0 {
-            line += &format!(", TTFT p99 {}", time(figures.p99_ttft_ns as f64 / 1000.0));
+            line += &format!(
+                ", TTFT p99 {}",
+                time_us(figures.p99_ttft_ns as f64 / 1000.0)
+            );
         }
     }
     line
-}
-
-fn time(us: f64) -> String {
-    if us < 10_000.0 {
-        format!("{us:.0} us")
-    } else {
-        format!("{:.1} ms", us / 1000.0)
-    }
-}
-
-fn count(n: u64) -> String {
-    match n {
-        0..100_000 => n.to_string(),
-        100_000..10_000_000 => format!("{:.1}k", n as f64 / 1e3),
-        _ => format!("{:.2}M", n as f64 / 1e6),
-    }
 }
 
 #[cfg(test)]
@@ -144,7 +132,7 @@ mod tests {
         };
         assert_eq!(
             line("Server", &figures, [99_999.6, 0.0], 12),
-            "Server: 1234.6k samples done, 100.0k/s, 12 outstanding, round trip p99 42 us"
+            "Server: 1.23 M samples done, 100,000/s, 12 outstanding, round trip p99 41.7 us"
         );
         assert_eq!(
             line("Offline", &Figures::default(), [0.0; 2], 0),
@@ -157,10 +145,8 @@ mod tests {
         };
         assert_eq!(
             line("Server", &figures, [50.0, 12_345.4], 3),
-            "Server: 1234.6k samples done, 50/s, 3 outstanding, round trip p99 42 us, \
-             12345 tokens/s, TTFT p99 41.7 ms"
+            "Server: 1.23 M samples done, 50/s, 3 outstanding, round trip p99 41.7 us, \
+             12,345 tokens/s, TTFT p99 41.7 ms"
         );
-        assert_eq!(time(12_340.0), "12.3 ms");
-        assert_eq!(count(12_345_678), "12.35M");
     }
 }

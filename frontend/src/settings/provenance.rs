@@ -7,6 +7,8 @@ use loadgen_bridge::{LoadgenError, Scenario, conf_values, has_byte_order_mark};
 use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 use serde_json::{Map, Value};
 
+use super::{cli::SCENARIOS, prefix};
+
 /// LoadGen's embedded file, which it reads together with a `user.conf`.
 pub const MLPERF_CONF: &str = "mlperf.conf";
 
@@ -192,16 +194,9 @@ pub fn example(model: &str, scenario: Scenario) -> String {
 }
 
 /// Whether a field has no effect in this scenario.
-fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
-    let others = [
-        ("single_stream_", Scenario::SingleStream),
-        ("multi_stream_", Scenario::MultiStream),
-        ("server_", Scenario::Server),
-        ("offline_", Scenario::Offline),
-    ];
-    let of_another = others
-        .iter()
-        .any(|(prefix, s)| field.starts_with(prefix) && *s != scenario);
+pub fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
+    let mut others = SCENARIOS.iter().filter(|(s, ..)| *s != scenario);
+    let of_another = others.any(|(s, ..)| field.starts_with(prefix(*s)));
     of_another || (field.starts_with("test05_") && !test05)
 }
 

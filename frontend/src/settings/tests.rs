@@ -94,7 +94,11 @@ fn what_is_wrong_is_named() {
             "target_pqs=1",
             &["`target_pqs`", "server_target_qps"][..],
         ),
-        ("--set", "qps=1", &["did you mean server_target_qps or"]),
+        (
+            "--set",
+            "qps=1",
+            &["did you mean ", " or server_target_qps"],
+        ),
         ("--set", "zz=1", &["min_query_count"]),
         (
             "--set",

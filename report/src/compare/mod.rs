@@ -77,43 +77,13 @@ fn settings_table(groups: &[SettingGroup<'_>]) -> String {
     format!("<div class=\"box\"><h3>Settings that differ</h3>{html}</div>")
 }
 
-/// Reasons why these runs are not comparable as they are.
+/// A line for each run that ended early.
 fn warnings(runs: &[RunFolder]) -> Vec<String> {
-    let mut said = Vec::new();
-    let first = &runs[0].summary.run;
-    let scenario = |r: &RunFolder| r.summary.run.scenario.clone();
-    if let Some(other) = runs.iter().find(|r| scenario(r) != first.scenario) {
-        said.push(format!(
-            "`{}` is {} and `{}` is {}: their figures mean different things.",
-            runs[0].name,
-            first.scenario,
-            other.name,
-            scenario(other)
-        ));
-    }
-    let rate = |r: &RunFolder| r.summary.run.target_qps;
-    let other = runs.iter().find(|r| rate(r) != rate(&runs[0]));
-    if let (Some(other), "Server") = (other, first.scenario.as_str()) {
-        let said_rate = |r: &RunFolder| rate(r).map_or_else(|| "?".to_owned(), text::rate);
-        said.push(format!(
-            "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of \
-             different loads.",
-            runs[0].name,
-            said_rate(&runs[0]),
-            other.name,
-            said_rate(other)
-        ));
-    }
-    for run in runs {
-        let (name, exit) = (&run.name, &run.summary.run.exit);
-        if exit.code > 1 {
-            said.push(format!(
-                "`{name}` did not come to its end: {}.",
-                exit.reason
-            ));
-        }
-    }
-    said
+    let ends = runs.iter().map(|run| (&run.name, &run.summary.run.exit));
+    let early = ends.filter(|(_, exit)| exit.code > 1);
+    early
+        .map(|(name, exit)| format!("`{name}` did not come to its end: {}.", exit.reason))
+        .collect()
 }
 
 pub fn page(runs: &[RunFolder]) -> String {

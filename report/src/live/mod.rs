@@ -8,7 +8,7 @@ mod pictures;
 use std::path::PathBuf;
 
 use record::{
-    Figures, LimitRecord,
+    LimitRecord,
     timeline::{ConnectionTick, Timeline},
 };
 
@@ -74,8 +74,6 @@ pub struct SoFar {
     pub timeline: Timeline,
     /// Each connection by its name, and its counts since the run began.
     pub connections: Vec<(String, ConnectionTick)>,
-    /// Each NIC by its name; without a network, each thread that completes samples.
-    pub nics: Vec<(String, Figures)>,
 }
 
 impl SoFar {

@@ -1,13 +1,13 @@
 //! The pictures of a run in progress, as HTML.
 
 use record::{
-    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, RunFolder, RunRecord,
-    Summary, TrafficRecord, timeline::ConnectionTick,
+    ConnectionRecord, Evidence, LoadgenRecord, LoadgenView, PathUse, RunFolder, RunRecord, Summary,
+    TrafficRecord, timeline::ConnectionTick,
 };
 
 use super::{SoFar, State};
 use crate::{
-    html::{Cell, absent, columns, escape, figure, row, table},
+    html::{absent, escape, figure},
     page::{
         head::{Tile, banner, over},
         section,
@@ -19,9 +19,6 @@ use crate::{
     },
     text,
 };
-
-/// Maximum number of rows for threads that complete samples.
-const MOST: usize = 64;
 
 fn tiles(of: &SoFar) -> Vec<Tile> {
     let [p50, p99, p999] = of.quantiles_us([0.5, 0.99, 0.999]);
@@ -86,35 +83,6 @@ fn latency(of: &SoFar) -> String {
     )
 }
 
-/// Figures of each thread that completes samples; with a network there is a row for each NIC.
-fn nics(of: &SoFar) -> String {
-    let seconds = of.elapsed_s.max(1e-9);
-    let of_nic = |(name, f): &(String, Figures)| {
-        let p99 = match f.p99_round_trip_ns {
-            0 => "-".to_owned(),
-            ns => text::time_us(ns as f64 / 1000.0),
-        };
-        let figures = [
-            text::grouped(f.completed),
-            format!("{}/s", text::rate(f.completed as f64 / seconds)),
-            text::bytes(f.bytes_out),
-            text::bytes(f.bytes_in),
-            text::bit_rate(f.bytes_out as f64 * 8.0 / seconds / 1e9),
-            p99,
-        ];
-        row(Cell::words(format!("`{name}`")), figures)
-    };
-    let rows: Vec<_> = of.nics.iter().take(MOST).map(of_nic).collect();
-    let heading = "NIC|samples|rate|sent|received|sent, rate|p99 round trip";
-    let note = "Rates are means since the first query.";
-    figure(
-        "nics",
-        "NIC threads",
-        &table(&columns(heading), &rows),
-        note,
-    )
-}
-
 /// A connection's counts so far, in the record of a finished run. The round trip is the latest
 /// reading, and the maximum in flight is over the ends of ticks.
 fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionTick) -> ConnectionRecord {
@@ -172,7 +140,6 @@ fn as_run(of: &SoFar) -> RunFolder {
 /// [`script`](crate::script): a header, and a `section` for each part.
 pub fn so_far(of: &SoFar) -> String {
     let run = as_run(of);
-    let network = format!("{}{}", connections::picture(&run), nics(of));
     let sections = match of.timeline.ticks.len() {
         0 => absent("No tick of the run is over yet."),
         _ => [
@@ -181,7 +148,7 @@ pub fn so_far(of: &SoFar) -> String {
                 "Limits and latency",
                 &(limits::picture(&run) + &latency(of)),
             ),
-            section("The network", &network),
+            section("The network", &connections::picture(&run)),
             section("The processors of this node", &threads::picture(&run)),
         ]
         .concat(),

@@ -4,26 +4,24 @@ use record::{Mode, RunFolder, RunRecord, Stage};
 
 use crate::text;
 
-use crate::{html::escape, pictures::percent};
+use crate::html::escape;
 
-pub fn title(run: &RunFolder) -> String {
-    let r = &run.summary.run;
-    let mode = match r.mode {
+/// The title of a run: its scenario, and its mode unless performance.
+pub fn title(scenario: &str, mode: Mode) -> String {
+    let mode = match mode {
         Mode::Performance => "",
         Mode::Accuracy => ", accuracy",
         Mode::FindPeak => ", find-peak",
         Mode::Submission => ", accuracy and performance",
     };
-    let scenario = if r.scenario.is_empty() {
-        "A run"
-    } else {
-        &r.scenario
-    };
-    format!("{scenario}{mode}")
+    match scenario {
+        "" => format!("A run{mode}"),
+        scenario => format!("{scenario}{mode}"),
+    }
 }
 
 /// CSS class and word of LoadGen's verdict; without a verdict, of the program's exit code.
-fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
+pub fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
     match (r.valid, r.exit.code) {
         (Some(true), _) => ("good", "VALID"),
         (Some(false), _) => ("bad", "INVALID"),
@@ -86,15 +84,6 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
             text::time_us(row.p99_us),
         );
     }
-    let bounds = loadgen.iter().flat_map(|l| &l.limits).filter(|l| l.at_most);
-    let least = bounds.filter_map(|l| Some((l.margin()?, &l.name)));
-    if let Some((margin, name)) = least.min_by(|a, b| a.0.total_cmp(&b.0)) {
-        let said = match margin {
-            m if m >= 0.0 => percent(m),
-            m => format!("{} over", percent(-m)),
-        };
-        put(&format!("margin of {name}"), said);
-    }
     if let Some(share) = r.accuracy {
         put("right answers", format!("{:.2} %", share * 100.0));
     }
@@ -125,5 +114,10 @@ pub fn html(run: &RunFolder) -> String {
         "valid" => "",
         why => why,
     };
-    banner(&title(run), &sub, (class, word, why), &tiles(r))
+    banner(
+        &title(&r.scenario, r.mode),
+        &sub,
+        (class, word, why),
+        &tiles(r),
+    )
 }

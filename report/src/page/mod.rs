@@ -12,7 +12,7 @@ use crate::{
     embedded::record,
     html::{Cell, escape, list, paragraph, table},
     pictures::{
-        connections, course, engines, ledger, limits, nodes, percentiles, slowest, stages, threads,
+        connections, course, engines, ledger, limits, percentiles, slowest, stages, threads,
     },
     text,
 };
@@ -144,9 +144,14 @@ fn programs(run: &RunFolder) -> String {
                 let s = s.as_deref().unwrap_or("not said");
                 s.chars().take(12).collect::<String>()
             };
+            let links = f
+                .links
+                .iter()
+                .map(|l| format!("nics[{}] {}", l.nic, l.name));
             vec![
                 Cell::words(node),
                 Cell::words(&f.host),
+                Cell::words(links.collect::<Vec<_>>().join("; ")),
                 Cell::words(&f.version),
                 Cell::words(short(&f.commit)),
                 Cell::words(format!("`{}`", short(&f.program))),
@@ -156,7 +161,14 @@ fn programs(run: &RunFolder) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let heading = ["node", "host", "release", "commit", "program (SHA-256)"];
+    let heading = [
+        "node",
+        "host",
+        "NICs",
+        "release",
+        "commit",
+        "program (SHA-256)",
+    ];
     let mut html = format!("<h3>Programs</h3>{}", table(&heading, &rows));
     let places = text::places(&run.summary.run.system.places);
     if !places.is_empty() {
@@ -176,10 +188,6 @@ fn where_time_goes(run: &RunFolder) -> String {
     format!("{above}{}", slowest::picture(run))
 }
 
-fn network(run: &RunFolder) -> String {
-    format!("{}{}", nodes::picture(run), connections::picture(run))
-}
-
 fn missing(run: &RunFolder) -> String {
     if run.missing.is_empty() {
         return String::new();
@@ -196,13 +204,17 @@ pub fn of(run: &RunFolder) -> String {
         section("What limited it, and what to turn", &advice::html(run)),
         section("Where the time goes", &where_time_goes(run)),
         section("Over time", &course::picture(run)),
-        section("The network", &network(run)),
+        section("The network", &connections::picture(run)),
         section("The accelerators", &engines::picture(run)),
         section("The processors", &threads::picture(run)),
         section("The reconciliation", &ledger::picture(run)),
         section("What it was made with", &made),
         record(run),
     ];
-    let title = format!("{}: {}", run.name, head::title(run));
+    let title = format!(
+        "{}: {}",
+        run.name,
+        head::title(&run.summary.run.scenario, run.summary.run.mode)
+    );
     document(&title, &head::html(run), &main.concat())
 }

@@ -7,7 +7,6 @@
 //! | [`stages`] | mean time of each stage, and their sum beside LoadGen's mean |
 //! | [`slowest`] | stages of the slowest thousandth |
 //! | [`course`] | latency, throughput and samples in flight over time, with events |
-//! | [`nodes`] | the nodes, their NICs, and the traffic with each |
 //! | [`connections`] | each connection and each rail |
 //! | [`engines`] | batches, computing and copying on each accelerator |
 //! | [`threads`] | each thread's time on a core and waiting for one |
@@ -18,7 +17,6 @@ pub mod course;
 pub mod engines;
 pub mod ledger;
 pub mod limits;
-pub mod nodes;
 pub mod percentiles;
 pub mod slowest;
 pub mod stages;

@@ -50,20 +50,11 @@ fn chart(samples: &[SlowSample]) -> Chart {
 }
 
 /// What most of the slowest samples have in common, in sentences; empty for fewer than 5.
-pub fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
+fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     let mut said = Vec::new();
     let n = samples.len();
     if n < 5 {
         return said;
-    }
-    let slow = means(samples);
-    let whole: f64 = slow.iter().sum();
-    let parts = Stage::PARTS.iter().zip(slow);
-    if let Some((stage, us)) = parts.max_by(|a, b| a.1.total_cmp(&b.1)) {
-        let (share, name) = (percent(us / whole.max(1e-9)), stage.label());
-        said.push(format!(
-            "{share} of the time of the slowest {n} is `{name}`."
-        ));
     }
     let connections = &run.summary.run.system.connections;
     let mut by: BTreeMap<u32, usize> = BTreeMap::new();

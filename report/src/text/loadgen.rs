@@ -28,7 +28,6 @@ impl Screen {
             self.fact("mode", &line, Some(YELLOW));
         }
         let steps = run.phases.iter().filter(|p| p.kind == PhaseKind::Step);
-        let asked = asked_rates(run.phases.iter().filter_map(|p| p.asked_per_s));
         let kept = steps.clone().filter(|p| p.kept == Some(true)).count();
         let steps = steps.count();
         match l.peak_qps {
@@ -41,7 +40,7 @@ impl Screen {
                 let line = format!(
                     "{} queries/s: by LoadGen's word the highest with {bound}; {kept} of {steps} \
                      steps kept that",
-                    asked(qps)
+                    asked_rate(qps)
                 );
                 self.fact("peak", &line, None);
                 self.peak_that_does_not_last(l);
@@ -195,9 +194,8 @@ impl Screen {
         };
         let mut table = Table::new(&heading);
         let skipped = run.phases.len().saturating_sub(MOST_PHASES);
-        let asked = asked_rates(run.phases.iter().filter_map(|p| p.asked_per_s));
         for p in &run.phases[skipped..] {
-            table.row(phase(p, steps, &asked));
+            table.row(phase(p, steps));
         }
         let samples: u64 = run.phases.iter().map(|p| p.samples).sum();
         let mut all = vec![format!("all {}", run.phases.len()), text::short(samples)];
@@ -317,31 +315,19 @@ fn share(was: Option<f64>, limit: f64) -> String {
     }
 }
 
-/// Returns a formatter for rates, with enough decimals to distinguish all of `all`.
-fn asked_rates(all: impl Iterator<Item = f64>) -> impl Fn(f64) -> String {
-    // LoadGen logs rates with six decimals.
-    let mut all: Vec<i64> = all.map(|rate| (rate * 1e6).round() as i64).collect();
-    all.sort_unstable();
-    all.dedup();
-    let written = |rate: f64, decimals: usize| match decimals {
-        0 => text::rate(rate),
-        _ => format!("{rate:.decimals$}"),
-    };
-    let apart = |decimals: &usize| {
-        let each = all.iter();
-        let each = each.map(|rate| written(*rate as f64 / 1e6, *decimals));
-        let looks: std::collections::BTreeSet<String> = each.collect();
-        looks.len() == all.len()
-    };
-    let decimals = (0..6).find(apart).unwrap_or(6);
-    move |rate| written(rate, decimals)
+/// Formats a rate that LoadGen chose, with all its decimals: two steps may differ in the last.
+fn asked_rate(rate: f64) -> String {
+    match rate.fract() {
+        0.0 => text::rate(rate),
+        _ => rate.to_string(),
+    }
 }
 
-fn phase(p: &PhaseRecord, steps: bool, asked: &impl Fn(f64) -> String) -> Vec<String> {
+fn phase(p: &PhaseRecord, steps: bool) -> Vec<String> {
     let total = p.total();
     let mut row = vec![p.name.strip_prefix("step ").unwrap_or(&p.name).to_owned()];
     if steps {
-        row.push(p.asked_per_s.map_or_else(String::new, asked));
+        row.push(p.asked_per_s.map_or_else(String::new, asked_rate));
     }
     row.extend([
         text::short(p.samples),

@@ -147,10 +147,8 @@ bound is LoadGen's word. It counts from the time for which a sample was schedule
 
 #[test]
 fn steps_of_different_rates_look_different() {
-    let asked = asked_rates([565.0, 565.6, 564.99, 565.6].into_iter());
-    assert_eq!([565.6, 564.99].map(asked), ["565.60", "564.99"]);
-    let asked = asked_rates([1_000.0, 2_000.0].into_iter());
-    assert_eq!(asked(2_000.0), "2,000");
+    let rates = [565.6, 564.99, 2_000.0].map(asked_rate);
+    assert_eq!(rates, ["565.6", "564.99", "2,000"]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub use events::{refusal, with_losses, with_refusals};
 pub use figures::accuracy;
 pub(crate) use figures::places;
 pub(crate) use numbers::{bit_rate, three};
-pub use numbers::{bytes, counted, grouped, rate, time_us};
+pub use numbers::{bytes, counted, grouped, rate, short, time_us};
 
 pub use page::{Page, memory};
 pub use served::served;

@@ -1,6 +1,6 @@
 //! A page of labelled facts, as text and as JSON.
 
-use std::fmt;
+use std::{fmt, io::Write};
 
 use super::numbers::{INDENT, WIDTH, wrap};
 
@@ -26,6 +26,17 @@ impl Page {
             }
         }
         serde_json::Value::Object(all).to_string() + "\n"
+    }
+
+    /// Prints the page to standard output: as JSON, or as text unless `quiet`.
+    pub fn print(&self, json: bool, quiet: bool) {
+        let text = match (json, quiet) {
+            (true, _) => self.json(),
+            (false, true) => String::new(),
+            (false, false) => self.to_string(),
+        };
+        // Ignore the error: standard output may be closed.
+        let _ = std::io::stdout().write_all(text.as_bytes());
     }
 }
 

@@ -253,7 +253,7 @@ pub fn folder(made: &RunShape) -> tempfile::TempDir {
     record::write_timeline(place.path(), &timeline).expect("written");
     let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let took = Duration::from_secs(1);
-    record::save(&histograms.all(), place.path(), "latency", started, took).expect("saved");
+    record::save(&histograms.all(), place.path(), started, took).expect("saved");
     place
 }
 

@@ -90,9 +90,6 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     let official = args.checker.as_deref();
     let official = official.map(|checker| Official::new(checker, &args.python, &round));
     let official = official.transpose()?;
-    if let Some(note) = official.as_ref().and_then(|o| o.note.as_deref()) {
-        eprintln!("note: {note}");
-    }
     let rehearsal = args.rehearsal.as_deref();
     let rehearsal = rehearsal.map(Rehearsal::read).transpose()?;
     let rehearsal = match args.checker {

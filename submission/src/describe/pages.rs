@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{
     Nic, Node,
     form::{Form, Switch},
-    system::{DescribedSystem, network_type, protocol, speed, used},
+    system::{DescribedSystem, distinct, network_type, nics, protocol, speed, used},
 };
 use crate::{
     layout::{Name, ResultId},
@@ -23,7 +23,7 @@ pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
             it through one of its own, computes, and sends the answer back the same way, from which LoadGen reads it.\n\n";
     out += "## OSI layers\n\n| layer | what |\n| --- | --- |\n";
     let media = match form.field("network_media") {
-        "" => distinct(system, |n| n.media.clone().unwrap_or_default()),
+        "" => distinct(nics(system).iter().filter_map(|n| n.media.clone())),
         said => said.to_owned(),
     };
     let (transport, network) = match system.fabric.as_str() {
@@ -33,7 +33,10 @@ pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
         ),
         _ => ("TCP", "IP"),
     };
-    let (rates, link) = (distinct(system, speed), network_type(form, system));
+    let (rates, link) = (
+        distinct(nics(system).into_iter().map(speed)),
+        network_type(form, system),
+    );
     let (protocol, connections) = (protocol(form, system), system.connections);
     out += &format!(
         "| 1, physical | {media}, {rates} |\n| 2, data link | {link} |\n\
@@ -92,15 +95,6 @@ fn rows(out: &mut String, side: &str, node: &Node, nics: &[&Nic]) {
             nic.pcie.as_deref().unwrap_or_default()
         );
     }
-}
-
-fn distinct(system: &DescribedSystem<'_>, of: impl Fn(&Nic) -> String) -> String {
-    let all = system.loadgen_nics().into_iter().chain(system.sut_nics());
-    let mut all: Vec<_> = all.map(of).collect();
-    all.retain(|text| !text.is_empty());
-    all.sort();
-    all.dedup();
-    all.join(", ")
 }
 
 /// A result's rate and element sizes, for the page on bandwidths.

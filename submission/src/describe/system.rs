@@ -114,10 +114,9 @@ fn known(
         "other_software_stack" => each(&|n| n.gpu_driver.clone()),
         "is_network" => text("True".to_owned()),
         "network_type" => text(network_type(form, system)),
-        "network_media" => {
-            let media = nics(system).into_iter().map(|n| n.media.clone());
-            text(distinct(media.map(Option::unwrap_or_default)))
-        }
+        "network_media" => text(distinct(
+            nics(system).iter().filter_map(|n| n.media.clone()),
+        )),
         "network_rate" => text(distinct(nics(system).iter().map(|n| speed(n)))),
         "nic_loadgen" => text(distinct(system.loadgen_nics().iter().map(|n| what(n)))),
         "number_nic_loadgen" => Value::from(system.loadgen_nics().len()),
@@ -134,14 +133,14 @@ fn known(
     }
 }
 
-fn nics<'a>(system: &DescribedSystem<'a>) -> Vec<&'a Nic> {
+pub(super) fn nics<'a>(system: &DescribedSystem<'a>) -> Vec<&'a Nic> {
     let mut all = system.loadgen_nics();
     all.extend(system.sut_nics());
     all
 }
 
 /// Joins distinct texts in their order; skips empty ones.
-fn distinct(all: impl Iterator<Item = String>) -> String {
+pub(super) fn distinct(all: impl Iterator<Item = String>) -> String {
     let mut seen: Vec<String> = Vec::new();
     for one in all.filter(|one| !one.is_empty()) {
         if !seen.contains(&one) {

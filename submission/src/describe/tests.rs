@@ -221,9 +221,9 @@ fn each_set_of_accelerators_is_a_system_of_its_own() {
                 systems: {two: {accelerators: [b, a], fields: {system_name: Two}}}\n";
     let form: Form = crate::error::yaml(text).expect("a form");
     let [a, b] = ["a", "b"].map(|n| Name::new(n).expect("a name"));
-    assert_eq!(form.system_of(&BTreeSet::from([&a])), "one");
+    assert_eq!(&**form.system_of(&BTreeSet::from([&a])), "one");
     let two = form.system_of(&BTreeSet::from([&a, &b]));
-    assert_eq!(two, "two");
+    assert_eq!(&**two, "two");
     let two = form.of_system(two);
     let expected = ("Two", "air");
     assert_eq!((two.field("system_name"), two.field("cooling")), expected);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use record::CacheState;
 use serde_json::json;
 
 use super::*;

@@ -40,7 +40,7 @@ pub(super) fn tokens(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, log:
     let Ok(records) = AccuracyLog::open(log) else {
         return;
     };
-    let timed = result.id.scenario != *"Offline";
+    let timed = &*result.id.scenario != "Offline";
     let bytes = element(result.model);
     let fault = |record: Result<AccuracyRecord, LogError>| match record {
         Ok(record) => token_fault(&record, bytes, timed)

@@ -18,6 +18,7 @@ use std::{
 };
 
 pub use answers::check_runs;
+pub(crate) use record::{build_fault, cache_fault, machine_fault};
 
 use ::record::Manifest;
 use loadgen_log::Detail;

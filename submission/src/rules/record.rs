@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ::record::{CacheState, NodeRecord};
+use ::record::{CacheState, NodeRecord, PrefixCache};
 
 use super::*;
 use crate::{
@@ -23,6 +23,38 @@ const TARGETS: [&str; 6] = [
 
 /// Fabrics that carry samples over a network.
 const FABRICS: [&str; 3] = ["tcp", "ib", "ofi"];
+
+/// Describes a prefix cache that is on or unknown.
+pub(crate) fn cache_fault(node: &str, cache: &PrefixCache) -> Option<String> {
+    let what = match cache.state {
+        CacheState::Off => return None,
+        CacheState::On => "prefix cache is on",
+        CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
+    };
+    Some(format!("{node}'s {what}: {}", cache.how))
+}
+
+/// Describes an accelerator that is not known to be another machine than the frontend.
+pub(crate) fn machine_fault(frontend: &NodeRecord, accelerator: &NodeRecord) -> Option<String> {
+    let (node, host) = (&accelerator.node, &frontend.host);
+    match frontend.same_machine(accelerator) {
+        Some(false) => None,
+        Some(true) => Some(format!("{node} runs on the frontend's machine, {host}")),
+        None => Some(format!("whether {node} is another machine cannot be told")),
+    }
+}
+
+/// Describes a build that is not known to be of a commit and nothing else. True if its commit is
+/// known.
+pub(crate) fn build_fault(node: &NodeRecord) -> Option<(bool, &'static str)> {
+    let what = match (&node.commit, node.dirty) {
+        (Some(_), Some(false)) => return None,
+        (Some(_), Some(true)) => "was built from changed sources",
+        (Some(_), None) => "does not say that it is clean: QDL_DIRTY=0",
+        (None, _) => "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
+    };
+    Some((node.commit.is_some(), what))
+}
 
 /// Checks the manifests of a result's runs.
 pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
@@ -51,13 +83,12 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
                 Role::Frontend => "the frontend",
                 Role::Accelerator => &node.node,
             };
-            let fault = match (&node.commit, node.dirty) {
-                (None, _) => Some((RECORD_BUILD, "does not say its commit")),
-                (_, Some(true)) => Some((RECORD_CLEAN, "was built from changed sources")),
-                (_, None) => Some((RECORD_CLEAN, "does not say that its sources were unchanged")),
-                (_, Some(false)) => None,
-            };
-            if let Some((rule, what)) = fault {
+            if let Some((has_commit, what)) = build_fault(node) {
+                let rule = if has_commit {
+                    RECORD_CLEAN
+                } else {
+                    RECORD_BUILD
+                };
                 one.say(rule, format!("{name} {what}"));
             }
             if let Some(commit) = &node.commit {
@@ -135,7 +166,9 @@ impl ManifestCheck<'_, '_> {
             self.say(RECORD_NETWORK, note.clone());
         }
         for node in &manifest.accelerators {
-            self.machine(node);
+            if let Some(what) = machine_fault(&manifest.frontend, node) {
+                self.say(RECORD_MACHINES, what);
+            }
         }
         for setting in &manifest.overrides {
             let key = setting.trim_start_matches("loadgen.settings.");
@@ -147,15 +180,9 @@ impl ManifestCheck<'_, '_> {
             }
         }
         for (node, cache) in &manifest.prefix_caches {
-            let how = &cache.how;
-            let what = match cache.state {
-                CacheState::Off => continue,
-                CacheState::On => format!("{node}'s prefix cache was on: {how}"),
-                CacheState::Unknown => {
-                    format!("nobody says that {node}'s prefix cache was off: {how}")
-                }
-            };
-            self.say(RECORD_CACHE, what);
+            if let Some(what) = cache_fault(node, cache) {
+                self.say(RECORD_CACHE, what);
+            }
         }
         self.configurations();
         self.descriptions();
@@ -278,16 +305,6 @@ impl ManifestCheck<'_, '_> {
             );
             self.say(RECORD_NETWORK, what);
         }
-    }
-
-    fn machine(&mut self, accelerator: &NodeRecord) {
-        let (frontend, name) = (&self.manifest.frontend, &accelerator.node);
-        let what = match frontend.same_machine(accelerator) {
-            Some(false) => return,
-            Some(true) => format!("{name} runs on the frontend's machine, {}", frontend.host),
-            None => format!("whether {name} is another machine cannot be told"),
-        };
-        self.say(RECORD_MACHINES, what);
     }
 
     /// Checks that each node has a description, from the run or from `--node`.

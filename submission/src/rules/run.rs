@@ -184,7 +184,7 @@ impl LogCheck<'_> {
                 .max(self.whole("samples_per_query")),
         };
         let least = model.samples.offline;
-        if self.result.id.scenario == *"Offline" && query.unwrap_or(0) < least {
+        if &*self.result.id.scenario == "Offline" && query.unwrap_or(0) < least {
             let found = shown(query);
             let what = format!("the query has {found} samples, the round's {least}");
             self.say(RUN_QUERY, what);

@@ -95,9 +95,10 @@ impl Container {
             CString::new(bytes)
                 .map_err(|_| refuse("lies in a folder with a zero in its name".to_owned()))
         };
+        let folder = files.library.parent().unwrap_or(&files.folder);
         let (device_text, folder) = (
             text(device.as_bytes())?,
-            text(files.folder.as_os_str().as_bytes())?,
+            text(folder.as_os_str().as_bytes())?,
         );
         let mut handle = ptr::null_mut();
         // SAFETY: the function writes the local `handle`; both texts end in zero and live through

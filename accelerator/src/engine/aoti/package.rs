@@ -39,7 +39,6 @@ struct ModelDescription {
 #[derive(Debug)]
 pub(super) struct Package {
     path: PathBuf,
-    folder: String,
     library: String,
     target: CompiledFor,
     described: Option<ModelDescription>,
@@ -131,7 +130,6 @@ impl Package {
             })?;
         Ok(Package {
             path: path.to_owned(),
-            folder,
             library,
             target,
             described,
@@ -202,36 +200,12 @@ impl Package {
             .map_err(|e| failed(&folder, e))?;
         let files = Files {
             package: self.path.clone(),
-            library: folder.join(last_part(&self.library)),
+            library: folder.join(&self.library),
             folder,
         };
-        let mut archive = open(&self.path)?;
-        let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
-        for name in names {
-            // Skip the source files.
-            let wanted = name.starts_with(&self.folder) && !name.ends_with(".cpp");
-            if !wanted || name.ends_with('/') {
-                continue;
-            }
-            let to = files.folder.join(last_part(&name));
-            archive
-                .by_name(&name)
-                .map_err(io::Error::from)
-                .and_then(|mut from| {
-                    let mut file = File::create(&to)?;
-                    io::copy(&mut from, &mut file)
-                })
-                .map_err(|e| failed(&to, e))?;
-        }
+        let unpacked = open(&self.path)?.extract(&files.folder);
+        unpacked.map_err(|e| failed(&files.folder, e.into()))?;
         Ok(files)
-    }
-}
-
-/// The last part of a file name in the archive. So no file is written outside the folder.
-fn last_part(name: &str) -> &str {
-    match name.rsplit('/').next() {
-        None | Some("" | "." | "..") => "unnamed",
-        Some(part) => part,
     }
 }
 

@@ -91,7 +91,10 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
     let candidates = match search::named_path(configured, "QDL_TORCH") {
         Some(path) if path.is_file() => path.parent().map(Path::to_owned).into_iter().collect(),
         Some(path) => vec![path],
-        None => library_folders(),
+        None => {
+            let packages = search::python_packages().into_iter();
+            packages.map(|folder| folder.join("torch/lib")).collect()
+        }
     };
     search::find_first(
         candidates,
@@ -99,23 +102,6 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
         "PyTorch's libraries were",
         "`pip install torch`, or name their folder in engine.library or QDL_TORCH",
     )
-}
-
-/// `site-packages/torch/lib` and `dist-packages/torch/lib` of every Python found.
-fn library_folders() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for python in search::python_folders() {
-        for packages in ["site-packages", "dist-packages"] {
-            let folder = python.join(packages).join("torch/lib");
-            if !found.contains(&folder) {
-                found.push(folder);
-            }
-        }
-    }
-    if found.is_empty() {
-        found.push(PathBuf::from("lib/python3/site-packages/torch/lib"));
-    }
-    found
 }
 
 fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {

@@ -22,7 +22,7 @@ use self::session::OnCpu;
 use super::{
     Engine, EngineError, EngineParams, Worker,
     cuda::{Device, Gpu},
-    onnx_data, open_model,
+    open_model,
 };
 
 pub use library::find_library;
@@ -60,16 +60,7 @@ impl Onnx {
             path,
             intra_threads: params.engine.intra_threads,
         };
-        let session =
-            settings
-                .open(&[])
-                .map_err(|error| match onnx_data::find_fault(&settings.path) {
-                    Some(reason) => EngineError::model(
-                        &settings.path,
-                        format!("not a model that ONNX Runtime can load ({reason})"),
-                    ),
-                    None => error,
-                })?;
+        let session = settings.open(&[])?;
         let spec::ReadModel { model, fixed_batch } = spec::read(&session, params, &settings.path)?;
         let most = fixed_batch.unwrap_or(params.engine.max_batch);
         let device = on_gpu.then(|| Device::open(params.engine.gpu));

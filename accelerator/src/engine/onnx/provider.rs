@@ -161,13 +161,6 @@ impl Worker for OnGpu {
         let n = batch.len();
         // Samples after the first `n` are old data or zeros; `finish` discards their outputs.
         let at = self.fixed.unwrap_or(n);
-        if n > at {
-            return Err(EngineError::run(
-                "onnx",
-                n,
-                format!("the model's batch is fixed at {at}"),
-            ));
-        }
         let staged = self.stream.stage(batch, None);
         let result = staged
             .and_then(|staged| self.infer(staged, n, at, |i, response| batch.write(i, response)));

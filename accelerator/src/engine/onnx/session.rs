@@ -143,13 +143,6 @@ impl OnCpu {
 impl Worker for OnCpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let (n, at) = (batch.len(), self.run_at(batch.len()));
-        if n > at {
-            return Err(EngineError::run(
-                "onnx",
-                n,
-                format!("the model's batch is fixed at {at}"),
-            ));
-        }
         let in_place = self.unpacker.put(batch, at)?;
         // SAFETY: `in_place` is the address of a run that holds the whole batch, with samples of
         // the model's size; the batch keeps them readable until this function returns.

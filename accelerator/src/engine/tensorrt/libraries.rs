@@ -80,14 +80,11 @@ pub fn parser_beside(library: &Path, version: &str) -> PathBuf {
 
 fn library_folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for python in search::python_folders() {
-        for package in ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"] {
-            let folder = python.join("site-packages").join(package);
-            if folder.is_dir() && !found.contains(&folder) {
-                found.push(folder);
-            }
-        }
+    for packages in search::python_packages() {
+        let names = ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"];
+        found.extend(names.map(|name| packages.join(name)));
     }
+    found.retain(|folder: &PathBuf| folder.is_dir());
     let machine = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
     found.extend([machine.as_str(), "/usr/lib64", "/usr/local/tensorrt/lib"].map(PathBuf::from));
     found

@@ -5,14 +5,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use accelerator::pipelines::Pipelines;
+use accelerator::{lock, pipelines::Pipelines};
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
 use fabric::{Grants, Imm, Region, RegionError, clock::now_ns, wire::Stream};
@@ -141,7 +141,7 @@ impl LocalBackend {
     }
 
     fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.refusals)
     }
 
     fn aborted(&self) -> bool {

@@ -223,7 +223,7 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
     let place = RunFolder::take(&mut s, true).expect("forced");
     place.settle(ExitCode::Good).expect("settled");
-    let left = fs::read_dir(s.folder()).expect("a folder");
+    let left = fs::read_dir(folder.path().join("deep/er")).expect("a folder");
     let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
 }

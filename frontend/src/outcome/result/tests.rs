@@ -106,7 +106,6 @@ fn a_rate_above_the_machine_is_named_with_what_to_turn() {
     assert!(!p99.met);
     assert_eq!(p99.was, Some(402_702.148));
     assert_eq!(p99.setting.as_str(), "server_target_latency_ns");
-    assert!(p99.margin().is_some_and(|m| (m + 3.027).abs() < 0.001));
     let early = l.early_stopping.expect("Server has it");
     assert_eq!((early.met, early.needs), (false, Some(39_688)));
     let expected = "p99 latency was 403 ms of at most 100 ms: 475 samples/s of 798 were completed; \
@@ -141,7 +140,7 @@ fn a_percentile_that_loadgen_does_not_list_has_its_verdict_alone() {
     let (l, reasons) = read(Verdict::Invalid, &lines);
     assert_eq!(l.limits[0].name.as_str(), "p85 latency");
     assert_eq!(l.limits[0].was, None);
-    assert!(!l.limits[0].met && l.limits[0].margin().is_none());
+    assert!(!l.limits[0].met);
     assert_has(&reasons[0], &["p85 latency was more of at most 100 ms"]);
 }
 

@@ -172,7 +172,7 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
     let round = Round::find("v6.1").expect("built in");
     let mut runs = sound::measured(place.path(), &round);
     // The Interactive runs have one node more.
-    for run in runs.iter_mut().filter(|r| r.scenario == "Interactive") {
+    for run in runs.iter_mut().filter(|r| &*r.scenario == "Interactive") {
         run.nodes.push(sound::name("acc-b"));
     }
     let mut form = sound::form();

@@ -354,7 +354,7 @@ fn as_the_scripts_do(built: &BuiltTree) {
         let scores = fs::read_to_string(&text).expect("scores");
         put(&text, &format!("{scores}\nhash={hash}\n"));
         let test = scenario.join("TEST06");
-        let is_offline = place.scenario == "Offline";
+        let is_offline = &*place.scenario == "Offline";
         let first = if is_offline { "Skipped" } else { "True" };
         let words = format!(
             "First token check pass: {first}\nEOS check pass: True\nSample length check pass: True\n\
