@@ -7,6 +7,7 @@ use std::{
     io,
     path::PathBuf,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use super::{libraries::parser_beside, order::Order, shim::Library};
@@ -14,6 +15,11 @@ use crate::engine::{EngineError, child, cuda::Device};
 
 /// First argument of the child's command line.
 const WORD: &str = "tensorrt-build";
+/// Time limit of a build: a large model on a slow machine takes long.
+const DEADLINE: Duration = Duration::from_secs(3600);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time after which `carry_out` calls `slow`; an invalid model fails earlier.
+const SAY_AFTER: Duration = Duration::from_secs(15);
 
 impl Order {
     fn partial(&self) -> PathBuf {
@@ -27,11 +33,11 @@ impl Order {
         self.plan.with_extension("log")
     }
 
-    /// Runs the child and waits for the plan.
+    /// Runs the child and waits for the plan. Calls `slow` if the build takes longer than 15 s.
     ///
     /// # Errors
     /// [`EngineError::Model`] with the last line of the child's log.
-    pub fn carry_out(&self) -> Result<(), EngineError> {
+    pub fn carry_out(&self, slow: impl FnOnce()) -> Result<(), EngineError> {
         let refuse = |reason: String| EngineError::model(&self.onnx, reason);
         let log = self.log();
         let no_child = |e: io::Error| refuse(format!("no plan can be built: {e}"));
@@ -45,7 +51,32 @@ impl Order {
             .stdout(Stdio::null())
             .stderr(lines);
         child::isolate(&mut command, Some(libc::SIGKILL));
-        let status = command.status().map_err(no_child)?;
+        let mut child = command.spawn().map_err(no_child)?;
+        let (began, mut slow) = (Instant::now(), Some(slow));
+        let until = began + DEADLINE;
+        let status = loop {
+            match child.try_wait().map_err(no_child)? {
+                Some(status) => break status,
+                None if Instant::now() < until => {
+                    if began.elapsed() > SAY_AFTER
+                        && let Some(slow) = slow.take()
+                    {
+                        slow();
+                    }
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                None => {
+                    // Kill and reap the child; its exit status says nothing.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(refuse(format!(
+                        "no plan after {} s; its log is {}",
+                        DEADLINE.as_secs(),
+                        log.display()
+                    )));
+                }
+            }
+        };
         if self.plan.is_file() {
             let _ = fs::remove_file(&log);
             return Ok(());

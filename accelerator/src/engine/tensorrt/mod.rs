@@ -233,12 +233,13 @@ fn plan_of(
         optimization_level: params.engine.optimization_level,
         gpu: params.engine.gpu,
     };
-    tracing::info!(
-        "building {} with TensorRT {version} for {}: this takes minutes, once",
-        plan.display(),
-        device.name()
-    );
-    order.carry_out()?;
+    order.carry_out(|| {
+        tracing::info!(
+            "building {} with TensorRT {version} for {}: this takes minutes, once",
+            plan.display(),
+            device.name()
+        );
+    })?;
     tracing::info!("built in {} s", began.elapsed().as_secs());
     Ok(plan)
 }
