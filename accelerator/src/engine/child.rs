@@ -132,10 +132,11 @@ pub(super) fn room_for(connections: usize) -> Result<(), String> {
     set_open_files(limit).map_err(|e| e.to_string())
 }
 
-/// The last line with the word `error` near the end of a log.
+/// The last line near the end of a log that a logger marks `ERROR`, or that names an exception of
+/// Python.
 pub(super) fn last_error(path: &Path) -> Option<String> {
     let tail = tail(path, 16 * TAIL)?;
-    let is_error = |line: &&str| line.to_ascii_lowercase().contains("error");
+    let is_error = |line: &&str| line.contains("ERROR") || line.contains("Error: ");
     Some(tail.lines().rfind(is_error)?.trim().to_owned())
 }
 
@@ -174,7 +175,7 @@ mod tests {
         std::fs::write(&log, "one\n two \n\n").expect("written");
         assert_eq!(last_line(&log).as_deref(), Some("two"));
         assert_eq!(last_error(&log), None);
-        std::fs::write(&log, "ValueError: 3\n two \n\n").expect("written");
+        std::fs::write(&log, "ValueError: 3\n no errors \n\n").expect("written");
         assert_eq!(last_error(&log).as_deref(), Some("ValueError: 3"));
     }
 }
