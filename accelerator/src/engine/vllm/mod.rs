@@ -168,7 +168,7 @@ impl Vllm {
             ),
         }
         let exit = lock(&self.program).as_ref().map(Program::exit);
-        let connected = start::connect(&self.config, &listeners, lock(&self.program).as_ref());
+        let connected = start::connect(&self.config, &listeners, exit.as_ref());
         let mut driver = self.driver(connected.map_err(core)?);
         let within = self
             .config

@@ -31,7 +31,7 @@ use crate::engine::{
     VLLM_VERSIONS,
     child::last_line,
     error::shorten,
-    program::{Launch, Program},
+    program::{ExitStatus, Launch, Program},
 };
 
 /// Time limit of a peer's greeting: a stranger on the loopback port delays the start by no more.
@@ -209,7 +209,7 @@ struct Handshake<'a> {
 pub(super) fn connect(
     config: &VllmConfig,
     listeners: &Listeners,
-    program: Option<&Program>,
+    exit: Option<&ExitStatus>,
 ) -> Result<Connected, String> {
     let cores = config.data_parallel;
     let mut handshake = Handshake {
@@ -225,11 +225,11 @@ pub(super) fn connect(
     let began = Instant::now();
     let mut said = began;
     while !handshake.step()? {
-        if let Some(exit) = program.and_then(|p| p.exit().now()) {
+        if let Some(exit) = exit.and_then(ExitStatus::now) {
             return Err(format!("{exit} (before it was ready)"));
         }
-        let log = program.map(|p| (p.log(), last_line(p.log()).unwrap_or_default()));
-        let log = log.map_or_else(String::new, |(path, line)| {
+        let log = exit.map_or_else(String::new, |_| {
+            let (path, line) = (&config.log, last_line(&config.log).unwrap_or_default());
             let (path, line) = (path.display(), shorten(&line));
             format!("; the last line of its log {path}: {line}")
         });
