@@ -95,10 +95,6 @@ fn program() -> Command {
 
 fn main() -> ! {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
-        eprintln!("error: {gone}");
-        std::process::exit(i32::from(SETUP));
-    }
     let program = program();
     let matches = cli::parse(&program);
     if let Some((name, matches)) = matches.subcommand() {
