@@ -22,8 +22,8 @@
 //! | [`ConfigError`] | problems with their places |
 //! | [`Written`] | the keys that a file sets, with their lines |
 //!
-//! A new key needs a field with its default in the struct of its mapping, a line in
-//! `docs/configuration.md`, and an entry in the tests of `run::settings`.
+//! A new key needs a field with its default in the struct of its mapping, and a line in
+//! `docs/configuration.md`.
 
 /// Defines methods that return a key of milliseconds or seconds as a [`std::time::Duration`].
 macro_rules! durations {
@@ -82,7 +82,7 @@ pub use nic::{
 pub(crate) use nic::{MAX_AUTO_SLOTS, MIN_AUTO_SLOTS};
 pub use values::Auto;
 pub use vllm::VllmConfig;
-pub use words::{moved_flag, nearest};
+pub use words::nearest;
 pub use written::Written;
 
 pub use crate::wire::Policy;

@@ -1,7 +1,4 @@
-//! The parser's errors in this project's words: what is wrong, and the remedy. Also keys and flags
-//! of earlier versions, with replacements.
-
-use std::ffi::OsString;
+//! The parser's errors in this project's words: what is wrong, and the remedy.
 
 use serde_saphyr::Error as YamlError;
 
@@ -106,12 +103,9 @@ fn must_be(ty: &str) -> String {
     format!("it must be {words}")
 }
 
-/// Returns the replacement or the known keys for an unknown key.
+/// Returns the known keys for an unknown key.
 pub(super) fn keys_here(key: &str, known: &[&str]) -> String {
-    match moved_key(key) {
-        Some(instead) => format!("it is gone: {instead}"),
-        None => one_of("keys here are", key, known),
-    }
+    one_of("keys here are", key, known)
 }
 
 /// Returns "it must be a, b or c", with the most similar word.
@@ -133,47 +127,4 @@ pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
         .map(|word| (strsim::levenshtein(&found, word), *word));
     let (wrong, word) = near.min()?;
     (wrong <= limit).then_some(word)
-}
-
-/// Replacement for keys and flags of the former flight recorder.
-const LOGGED: &str = "-v logs each loss, re-dispatch and reset of a connection";
-
-const KEYS: &[(&str, &str)] = &[
-    (
-        "doorbell_wait_us",
-        "no doorbell waits for a time; `one_by_one: true` rings one for each sample, as 0 did",
-    ),
-    (
-        "apart",
-        "`begin_apart_us` is the time between batches, and 0 by default",
-    ),
-    (
-        "gather",
-        "the GPU's copy engines bring inputs that lie apart",
-    ),
-];
-const FLAGS: &[(&str, &str)] = &[
-    ("flight", LOGGED),
-    ("--record", LOGGED),
-    ("--record-to", LOGGED),
-];
-
-fn instead(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> {
-    let (_, instead) = table.iter().find(|(old, _)| *old == word)?;
-    Some(instead)
-}
-
-/// Returns the replacement for an unknown key that an earlier version had.
-fn moved_key(key: &str) -> Option<&'static str> {
-    instead(KEYS, key)
-}
-
-/// Returns the error message for the first flag or command of an earlier version on a command line
-/// without program name. Only the first word can be a command.
-pub fn moved_flag(words: impl IntoIterator<Item = OsString>) -> Option<String> {
-    words.into_iter().enumerate().find_map(|(at, word)| {
-        let word = word.to_str()?.split('=').next()?;
-        let instead = instead(FLAGS, word).filter(|_| at == 0 || word.starts_with('-'))?;
-        Some(format!("`{word}` is gone: {instead}"))
-    })
 }

@@ -73,10 +73,11 @@ pub struct RailArbiter {
 }
 
 impl RailArbiter {
-    /// Creates an arbiter with all connections down.
+    /// Creates an arbiter with all connections down. Each connection names one of the peers, one of
+    /// its rails and one of its targets; all connections of a rail have the same NIC.
     ///
     /// # Errors
-    /// [`RailsError`] if the connections do not match the peers.
+    /// [`RailsError`] if a peer's number of rails is invalid.
     pub fn new(peers: &[PeerCfgs], connections: Vec<ConnectionRail>) -> Result<Self, RailsError> {
         let mut targets = Vec::new();
         let mut first_target = Vec::new();
@@ -92,17 +93,7 @@ impl RailArbiter {
         let mut target_of = Vec::with_capacity(connections.len());
         let mut nics = BTreeMap::new();
         for (connection, l) in connections.iter().enumerate() {
-            let error = |what| Err(RailsError::Connection { connection, what });
-            match peers.get(l.peer) {
-                None => return error("leads to no peer"),
-                Some(p) if l.rail.index() >= p.rails => return error("lies on no rail"),
-                Some(p) if l.target >= p.targets.len() => return error("leads to no target"),
-                Some(_) => {}
-            }
-            let nic = nics.entry((l.peer, l.rail)).or_insert(l.nic);
-            if *nic != l.nic {
-                return error("has another NIC than the other connections of its rail");
-            }
+            nics.insert((l.peer, l.rail), l.nic);
             let target = first_target[l.peer] + l.target;
             targets[target].connections[l.rail.index()].push(connection);
             target_of.push(target);

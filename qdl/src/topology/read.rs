@@ -131,17 +131,8 @@ struct Reader {
 impl Reader {
     /// Position of the device behind a link in a class folder.
     fn place(&self, link: &Path) -> PciPlace {
-        let resolve = |p: &Path| fs::canonicalize(p).unwrap_or_default();
-        let mut real = resolve(link);
+        let real = fs::canonicalize(link).unwrap_or_default();
         let mut place = PciPlace::of(&real);
-        if place.path.is_empty() {
-            // Some kernels have folders in a class folder instead of links.
-            let device = resolve(&link.join("device"));
-            if !PciPlace::of(&device).path.is_empty() {
-                place = PciPlace::of(&device);
-                real = device;
-            }
-        }
         let address_of = |p: &Path| PciAddress::parse(p.file_name()?.to_str()?);
         let is_function = |p: &&Path| place.path.last().copied() == address_of(p);
         let function = real.ancestors().find(is_function);

@@ -7,7 +7,6 @@
 //! * `vllm`: the engine core of the engine `vllm`.
 //! * `nics`: the keys of a NIC, over TCP and over queue pairs.
 //! * `files`: every file in `configs/`.
-//! * `moved`: keys and flags of earlier versions.
 //! * `reference`: `docs/configuration.md`.
 //! * `panics`: no panic on any bytes.
 
@@ -16,7 +15,6 @@ mod errors;
 mod files;
 mod http;
 mod models;
-mod moved;
 mod nics;
 mod panics;
 mod reference;

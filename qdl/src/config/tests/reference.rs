@@ -1,5 +1,5 @@
 //! Compares `docs/configuration.md` with the parser: both of its files are valid, their defaults
-//! are the real ones, and no key is missing.
+//! are the real ones, no key is missing, and none in a comment is unknown.
 
 use super::{super::document::keys_of, *};
 use crate::model::{ModelSpec, TensorSpec};
@@ -73,8 +73,17 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
     }
 }
 
+/// The key of a line such as `  # key: value`; farther to the right, a comment is a remark.
+fn commented_key(line: &str) -> Option<&str> {
+    let blank = line.len() - line.trim_start().len();
+    let rest = line[blank..].strip_prefix("# ").filter(|_| blank < 10)?;
+    let (key, _) = rest.trim_start().split_once(':')?;
+    let word = |c: char| c.is_ascii_lowercase() || c == '_';
+    key.chars().all(word).then_some(key)
+}
+
 #[test]
-fn no_key_is_missing_from_it() {
+fn no_key_is_missing_from_it_and_none_is_unknown() {
     let keys = [
         keys_of::<FrontendConfig>(),
         keys_of::<AcceleratorConfig>(),
@@ -102,6 +111,10 @@ fn no_key_is_missing_from_it() {
     ]
     .concat();
     assert!(keys.len() > 150, "{} keys", keys.len());
+    let blocks = blocks().concat();
+    let commented = blocks.lines().filter_map(commented_key);
+    let unknown: Vec<_> = commented.filter(|key| !keys.contains(key)).collect();
+    assert_eq!(unknown, [""; 0], "keys that no file has");
     let is_told = |key: &&str| {
         let own_line = |line: &str| {
             let line = line.trim_start_matches([' ', '#', '-']);

@@ -222,17 +222,6 @@ fn every_type_is_known_and_no_other() {
     let e = serde_json::from_value::<Message>(json!({"type": "x"})).expect_err("unknown");
     let listed = e.to_string().matches('`').count() / 2 - 1;
     assert_eq!(listed, types.len(), "{e}");
-    for (json, is_known) in [
-        (r#"{"type": "bye", "x": 1}"#, true),
-        (r#"{"type": "x"}"#, false),
-    ] {
-        let bytes = [&(json.len() as u32).to_be_bytes()[..], json.as_bytes()].concat();
-        match feed(&mut full(), &bytes, 1000).1 {
-            Some(FrameError::BadField { kind, .. }) if kind == "bye" => assert!(is_known),
-            Some(FrameError::UnknownType { name }) if name == "x" => assert!(!is_known),
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 #[test]
@@ -264,17 +253,6 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
     assert!(
         matches!(e, Some(FrameError::TooLong { bytes, limit: MAX_FRAME })
             if bytes == MAX_FRAME as u64 + 1),
-        "{e:?}"
-    );
-    let (_, e) = feed(&mut Codec::before_auth(), &4097u32.to_be_bytes(), 4);
-    assert!(
-        matches!(
-            e,
-            Some(FrameError::TooLong {
-                bytes: 4097,
-                limit: 4096
-            })
-        ),
         "{e:?}"
     );
     // A frame past the limit is not sent either.

@@ -1,11 +1,16 @@
-//! Defaults that are stated twice agree. Every key of `docs/configuration.md` has an effect
-//! ([`keys`]), and so has every field of the configuration's types ([`fields`]).
+//! Defaults that are stated twice agree, each key sets the field of its name, and code reads every
+//! field of the configuration's types ([`fields`]).
 
 mod fields;
-mod keys;
+
+use std::{path::Path, time::Duration};
 
 use super::*;
-use crate::connection::Wait;
+use crate::{
+    config::{AdaptiveRouting, Auto, IbKeys, Policy, parse_frontend},
+    connection::Wait,
+};
+use fabric::{ib::IbWishes, wire::Stream};
 
 #[test]
 fn the_defaults_of_a_file_are_those_of_what_it_sets() {
@@ -17,14 +22,103 @@ fn the_defaults_of_a_file_are_those_of_what_it_sets() {
     );
     let nic = NicConfig::ib("mlx5_0");
     let keys = nic.as_ib().expect("an RDMA device");
-    let expected = fabric::ib::IbWishes {
+    let expected = IbWishes {
         queue_pairs: keys.queue_pairs,
-        ..fabric::ib::IbWishes::new("mlx5_0")
+        ..IbWishes::new("mlx5_0")
     };
     assert_eq!(ib(&nic, keys), expected);
     let echo = DispatchCfgs::default().echo;
     assert_eq!(ns(d.echo_interval_ms), echo.interval_ns);
     assert_eq!(ns(d.echo_timeout_ms), echo.timeout_ns);
+}
+
+/// Each value is unlike all others and unlike its default, so that no key takes another's place.
+#[test]
+fn each_key_sets_the_field_of_its_name() {
+    let yaml = "\
+node: f
+model:
+  {name: m, inputs: [{name: i, dtype: u8, shape: [4]}],
+   output: {name: o, dtype: i32, shape: [2], ragged: true}}
+dataset: {kind: random}
+accelerators: [{control: '127.0.0.1:1'}]
+arbiter: round_robin
+one_by_one: true
+stream: all
+deadlines: {connect_ms: 7, echo_interval_ms: 11, echo_timeout_ms: 12,
+            heartbeat_interval_ms: 13, heartbeat_timeout_ms: 14}
+nics: [{address: 127.0.0.1, inline_bytes: 21, send_buffer_bytes: 4097,
+        post_from_issue_thread_up_to: 22, completion: {spin_us: 23}}]
+";
+    let c = parse_frontend(yaml, "f.yaml", Path::new("/")).unwrap_or_else(|e| panic!("{e}"));
+    let NicFabric::Tcp(keys) = &c.nics[0].fabric else {
+        panic!("{:?}", c.nics)
+    };
+    let expected = TcpCfgs {
+        send_buffer: Some(4097),
+        inline_bytes: 21,
+        user_timeout_ms: 12,
+        ..TcpCfgs::default()
+    };
+    assert_eq!(tcp(&c.nics[0], keys, &c.deadlines), expected);
+    let ms = Duration::from_millis;
+    let (every, gone_after) = (ms(13), ms(14));
+    let heartbeat = HeartbeatCfgs { every, gone_after };
+    let step = ms(7);
+    assert_eq!(timing(&c.deadlines), Timing { step, heartbeat });
+    let d = dispatch(&c);
+    assert_eq!((d.policy, d.stream), (Policy::RoundRobin, Stream::All));
+    let echo = (d.echo.interval_ns, d.echo.timeout_ns);
+    assert_eq!(echo, (11_000_000, 12_000_000));
+    let posting = (d.post_up_to, d.stay_ns, d.one_by_one);
+    assert_eq!(posting, (22, 23_000, true));
+
+    let keys = IbKeys {
+        device: "d".to_owned(),
+        port: 2,
+        gid_index: Auto::Fixed(3),
+        mtu: Auto::Fixed(512),
+        queue_pairs: 5,
+        signal_every: 6,
+        send_depth: Auto::Fixed(70),
+        receive_depth: Auto::Fixed(80),
+        gpudirect: false,
+        solicited: false,
+        adaptive_routing: AdaptiveRouting {
+            split_above: Some(9),
+        },
+        service_level: 10,
+        traffic_class: 11,
+        timeout: 12,
+        retry_count: 4,
+        rnr_retry: 1,
+        min_rnr_timer: 13,
+    };
+    let nic = NicConfig {
+        inline_bytes: Some(14),
+        ..NicFabric::Ib(keys.clone()).into()
+    };
+    let port = ib_device(&Topology::default(), &nic, &keys);
+    let of_port = (port.device.as_str(), port.port, port.gid_index);
+    assert_eq!(of_port, ("d", 2, Some(3)));
+    let expected = IbWishes {
+        device: "d".to_owned(),
+        queue_pairs: 5,
+        send_depth: Some(70),
+        receive_depth: Some(80),
+        mtu: Some(512),
+        inline_bytes: 14,
+        signal_every: 6,
+        solicited: false,
+        split_above: Some(9),
+        service_level: 10,
+        traffic_class: 11,
+        timeout: 12,
+        retry_count: 4,
+        rnr_retry: 1,
+        min_rnr_timer: 13,
+    };
+    assert_eq!(ib(&nic, &keys), expected);
 }
 
 #[test]
