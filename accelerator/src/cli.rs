@@ -79,10 +79,6 @@ pub fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> A {
 /// Parses the command line of `program`; ends the process with exit code 2 if it is invalid. Flags
 /// of `program` that are not global may not precede a subcommand.
 pub fn parse(program: &Command) -> ArgMatches {
-    if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
-        eprintln!("error: {gone}");
-        std::process::exit(2);
-    }
     let mut program = program.clone();
     let matches = program.clone().get_matches();
     if let Some(name) = matches.subcommand_name() {

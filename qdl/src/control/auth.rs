@@ -15,6 +15,7 @@
 use std::{
     fmt, fs,
     io::{self, Read},
+    net::IpAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -32,7 +33,7 @@ pub(crate) const MAX_TOKEN: usize = 4096;
 
 const ANY_LENGTH: &str = "HMAC takes a key of any length";
 
-/// Error of this node's token.
+/// Error of this node's token or authentication policy.
 #[allow(missing_docs, reason = "the texts say what each field is")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthError {
@@ -54,6 +55,12 @@ pub enum AuthError {
         /// Bytes of the token, without surrounding white space.
         bytes: usize,
     },
+    /// The address is not loopback, and neither a token nor `auth: none` is configured.
+    #[error(
+        "control: {address} is not a loopback address and there is no token: set token_file, or \
+         say `auth: none` to let anyone in"
+    )]
+    Unprotected { address: IpAddr },
 }
 
 /// The shared secret; its `Debug` output does not show it.
@@ -120,8 +127,10 @@ impl fmt::Debug for Token {
 pub enum Auth {
     /// Both sides must prove this token.
     Token(Token),
-    /// Any peer may join: the configuration says `auth: none`, or has loopback addresses alone.
+    /// Any peer may join, because the configuration says `auth: none`.
     None,
+    /// The configuration says nothing: as [`Auth::None`], on loopback only.
+    Unset,
 }
 
 impl Auth {
@@ -129,7 +138,21 @@ impl Auth {
     pub(crate) fn kind(&self) -> AuthKind {
         match self {
             Auth::Token(_) => AuthKind::Token,
-            Auth::None => AuthKind::None,
+            Auth::None | Auth::Unset => AuthKind::None,
+        }
+    }
+
+    /// Checks that the policy allows a session over this address: the listening address of an
+    /// accelerator (so "any address" needs a token), or the address that a frontend connects to.
+    ///
+    /// # Errors
+    /// [`AuthError::Unprotected`].
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), AuthError> {
+        match self {
+            Auth::Unset if !address.to_canonical().is_loopback() => {
+                Err(AuthError::Unprotected { address })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -137,7 +160,7 @@ impl Auth {
     pub(super) fn prove(&self, challenge: &Challenge<'_>) -> Option<Hex<32>> {
         match self {
             Auth::Token(token) => Some(Hex(challenge.mac(token).finalize().into_bytes().into())),
-            Auth::None => None,
+            Auth::None | Auth::Unset => None,
         }
     }
 
@@ -148,7 +171,7 @@ impl Auth {
                 challenge.mac(token).verify_slice(&proof.0).is_ok()
             }
             (Auth::Token(_), None) => false,
-            (Auth::None, proof) => proof.is_none(),
+            (Auth::None | Auth::Unset, proof) => proof.is_none(),
         }
     }
 }
@@ -258,6 +281,25 @@ mod tests {
             hex::encode(proof.0),
             "8ed74a90baeb327ca7df767e3a47239def89b87d59167f8110dab1f2940127b4"
         );
+    }
+
+    #[test]
+    fn without_a_token_only_loopback_is_open_unless_the_config_says_none() {
+        let ip = |s: &str| s.parse::<IpAddr>().expect("an address");
+        for loopback in ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"] {
+            Auth::Unset.check(ip(loopback)).expect("loopback");
+        }
+        for outside in ["10.0.0.1", "0.0.0.0", "::", "::ffff:10.0.0.1"] {
+            let e = Auth::Unset
+                .check(ip(outside))
+                .expect_err("an error")
+                .to_string();
+            assert!(e.contains("token_file") && e.contains(outside), "{e}");
+            Auth::None.check(ip(outside)).expect("the config says so");
+            auth("0123456789abcdef")
+                .check(ip(outside))
+                .expect("a token");
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub enum ClusterError {
     /// The slots cannot be mapped, or the threads cannot be started.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
-    /// An accelerator has too many rails for the arbiter.
+    /// The rails are invalid for the arbiter.
     #[error("arbiter: {0}")]
     Rails(#[from] RailsError),
     /// The control thread cannot be started, or failed.
@@ -64,4 +64,7 @@ pub enum NodeError {
     /// No thread or descriptor is left.
     #[error("starting: {0}")]
     Io(#[from] std::io::Error),
+    /// The model's sizes overflow.
+    #[error("model {0}: its sizes overflow")]
+    Model(String),
 }

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) fn local(model: &ModelSpec) -> LocalNode {
     LocalNode {
         node: "front".to_owned(),
-        auth: Auth::None,
+        auth: Auth::Unset,
         model: model.clone(),
         own: RolePart::Stream(Stream::None),
         facts: NodeFacts::default(),

@@ -171,7 +171,7 @@ impl Fake {
             runtime.block_on(async {
                 let local = LocalNode {
                     node: "fake".to_owned(),
-                    auth: Auth::None,
+                    auth: Auth::Unset,
                     model: model(),
                     own: RolePart::Engine(EngineInfo {
                         name: "digest".to_owned(),

@@ -10,6 +10,7 @@ use crate::{
     control::{
         auth::{Auth, Challenge},
         error::ControlError,
+        limits::check_node_name,
         message::{AuthKind, Hex, Message, Role, VERSION},
     },
     model::ModelSpec,
@@ -78,6 +79,18 @@ pub struct LocalNode {
     pub facts: NodeFacts,
     /// Time limits, and periods of the heartbeat.
     pub timing: Timing,
+}
+
+impl LocalNode {
+    /// Checks the settings.
+    pub(crate) fn check(&self) -> Result<(), ControlError> {
+        let setting = |key| move |problem| ControlError::Setting { key, problem };
+        check_node_name(&self.node)
+            .map_err(|problem| format!("{:?}: {problem}", self.node))
+            .map_err(setting("node"))?;
+        let heartbeat = self.timing.heartbeat.check();
+        heartbeat.map_err(setting("heartbeat"))
+    }
 }
 
 /// The frame that comes next.

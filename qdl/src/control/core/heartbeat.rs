@@ -21,6 +21,23 @@ impl Default for HeartbeatCfgs {
 }
 
 impl HeartbeatCfgs {
+    /// Checks the periods.
+    ///
+    /// # Errors
+    /// The problem of a period.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let HeartbeatCfgs { every, gone_after } = *self;
+        if every < Duration::from_millis(1) || every > Duration::from_secs(3600) {
+            Err(format!("every {every:?}, must be 1 ms to 1 h"))
+        } else if gone_after <= every {
+            Err(format!(
+                "gone after {gone_after:?}, must be longer than the period, {every:?}"
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Limit of the peer's period: from this period on, a delayed heartbeat could end the session.
     pub(super) fn longest_period(&self) -> Duration {
         (self.every + self.gone_after) / 2
@@ -124,5 +141,19 @@ mod tests {
         assert_eq!(at, 2007 * MS);
         assert_eq!(h.silence(at - 1), None);
         assert_eq!(h.silence(at), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn periods_must_grow() {
+        let ms = Duration::from_millis;
+        let cfgs = |a, b| HeartbeatCfgs {
+            every: ms(a),
+            gone_after: ms(b),
+        };
+        cfgs(1, 2).check().expect("fine");
+        HeartbeatCfgs::default().check().expect("fine");
+        for bad in [cfgs(0, 2), cfgs(2, 2), cfgs(3_600_001, 4_000_000)] {
+            bad.check().expect_err("not in order");
+        }
     }
 }

@@ -211,6 +211,7 @@ impl ClientSession {
         address: String,
         local: LocalNode,
     ) -> Result<ClientSession, ControlError> {
+        local.check()?;
         let step = local.timing.step;
         let failed = |e| ControlError::Connect {
             peer: address.clone(),
@@ -227,6 +228,7 @@ impl ClientSession {
             }
         };
         let peer_address = stream.peer_addr().map_err(failed)?;
+        local.auth.check(peer_address.ip())?;
         let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
         let mut wire = Wire::new(stream, &address)?;
         let mut core = Session::new(Arc::new(local), address, nonce, now_ns());

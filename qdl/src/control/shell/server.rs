@@ -44,12 +44,21 @@ impl Server {
     /// a tokio runtime, which drives the handshakes.
     ///
     /// # Errors
-    /// The address is in use or is not local.
+    /// The address is in use, is not local, or is not loopback although no token is set; or a
+    /// setting of `local` is invalid.
     pub async fn bind(
         address: SocketAddr,
         pending: usize,
         local: LocalNode,
     ) -> Result<Self, ControlError> {
+        local.check()?;
+        local.auth.check(address.ip())?;
+        if pending == 0 {
+            return Err(ControlError::Setting {
+                key: "pending",
+                problem: "0 handshakes, must be at least 1".to_owned(),
+            });
+        }
         let failed = |e: io::Error| {
             let problem = match e.kind() {
                 io::ErrorKind::AddrInUse => format!(

@@ -7,7 +7,7 @@ use super::*;
 /// A node without a token.
 fn open(node: &str) -> LocalNode {
     LocalNode {
-        auth: Auth::None,
+        auth: Auth::Unset,
         ..local(node)
     }
 }
@@ -160,7 +160,7 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_and_a_port_without_a_listener_are_named() {
+async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
     let server = bind(local("acc-1")).await;
     let e = Server::bind(server.address(), 16, local("acc-1"))
         .await
@@ -170,6 +170,18 @@ async fn a_port_in_use_and_a_port_without_a_listener_are_named() {
         text.contains("control.listen")
             && text.contains(&format!("{} is in use", server.address())),
         "{text}"
+    );
+
+    let e = Server::bind(([0, 0, 0, 0], 0).into(), 16, open("acc-1"))
+        .await
+        .expect_err("an error");
+    assert!(e.to_string().contains("token_file"), "{e}");
+
+    let bad = Server::bind(any_port(), 16, local("two words")).await;
+    let e = bad.expect_err("an error");
+    assert!(
+        matches!(e, ControlError::Setting { key: "node", .. }),
+        "{e}"
     );
 
     let free = TcpListener::bind(any_port()).await;

@@ -15,7 +15,7 @@ use crate::{
     run::{lock, request_stride, response_stride, settings},
     serve::{ServeConnection, ServeConnectionCfgs},
 };
-use fabric::{Link, ib::check_memory};
+use fabric::{Link, MAX_SLOTS, ib::check_memory};
 
 /// A connection made for a request.
 pub(crate) struct NewConnection {
@@ -58,6 +58,10 @@ impl Session {
         let request = request_stride(model).unwrap_or(usize::MAX);
         let response = response_stride(model).unwrap_or(usize::MAX);
         let slots = r.slots as usize;
+        if slots == 0 || slots > MAX_SLOTS {
+            let text = format!("{slots} slots, 1 to {MAX_SLOTS} are possible");
+            return Err(refusal(ErrorCode::Protocol, text));
+        }
         if (r.request_stride as usize, r.response_stride as usize) != (request, response) {
             let text = format!(
                 "slots of {} and {} bytes, model {} has {request} and {response}",

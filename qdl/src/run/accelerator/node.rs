@@ -25,7 +25,7 @@ use crate::{
         ib_nic::IbNic,
         lock,
         ofi_nic::OfiNic,
-        settings,
+        request_stride, response_stride, settings,
     },
     serve::{ConnectionLost, OnConnectionLost, Server, Service},
 };
@@ -80,6 +80,9 @@ impl Node {
         params: NodeParams,
         service: &Arc<dyn Service>,
     ) -> Result<Node, NodeError> {
+        let overflow = || NodeError::Model(params.model.name.clone());
+        request_stride(&params.model).ok_or_else(overflow)?;
+        response_stride(&params.model).ok_or_else(overflow)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(2)

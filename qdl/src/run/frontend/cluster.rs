@@ -494,6 +494,13 @@ pub(crate) fn plan(
         || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;
     let response = response_stride(&config.model).ok_or_else(too_large)?;
+    if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
+        return Err(ClusterError::Failed(format!(
+            "model {}: {request} bytes a sample and {response} a response; both must be 1 to {}",
+            config.model.name,
+            u32::MAX
+        )));
+    }
     let (mut connections, mut connection_of) = (Vec::new(), Vec::new());
     for peer in 0..config.accelerators.len() {
         let mut index = 0u16;

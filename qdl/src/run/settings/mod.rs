@@ -37,7 +37,8 @@ fn ns(ms: u64) -> u64 {
 /// Authentication policy; reads the token.
 pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, ControlError> {
     Ok(match auth {
-        config::Auth::LoopbackOnly | config::Auth::None => Auth::None,
+        config::Auth::LoopbackOnly => Auth::Unset,
+        config::Auth::None => Auth::None,
         config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
     })
 }
