@@ -56,8 +56,7 @@ fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Runs an example of `fabric` in release, which prints JSON objects: rows, or named rows. Errors
-/// if a row reports allocations.
+/// Runs an example of `fabric` in release, which prints JSON objects: rows.
 fn measure_ofi(root: &Path, args: &[OsString]) -> Result<()> {
     let mut cargo = process::cargo(root);
     cargo.args("run --quiet --release --locked --package fabric".split(' '));
