@@ -27,7 +27,7 @@ mod tests;
 mod zmtp;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
     thread,
     time::{Duration, Instant},
@@ -283,7 +283,7 @@ impl LastWords {
         let Some(log) = &self.log else {
             return reason.to_owned();
         };
-        let mut words = match exit {
+        let words = match exit {
             Some(exit) if exit == reason => exit,
             Some(exit) => format!("{reason}; {exit}"),
             None => {
@@ -294,11 +294,16 @@ impl LastWords {
                 )
             }
         };
-        let error = last_error(log).map(|line| shorten(&line));
-        if let Some(error) = error.filter(|error| !words.contains(error)) {
-            words += &format!("; the last error in it: {error}");
-        }
-        words
+        with_last_error(words, log)
+    }
+}
+
+/// Adds the last error of a log, unless the words have it.
+fn with_last_error(words: String, log: &Path) -> String {
+    let error = last_error(log).map(|line| shorten(&line));
+    match error.filter(|error| !words.contains(error)) {
+        Some(error) => format!("{words}; the last error in it: {error}"),
+        None => words,
     }
 }
 

@@ -25,6 +25,7 @@ use tempfile::TempDir;
 
 use super::{
     messages::{self, Registration, Status, read},
+    with_last_error,
     zmtp::Connection,
 };
 use crate::engine::{
@@ -70,10 +71,10 @@ impl Listeners {
             UnixListener::bind(&path).map_err(|e| wrong(&path.display(), e))
         };
         let (input, output) = (unix("in")?, unix("out")?);
-        let nonblocking = handshake.set_nonblocking(true);
-        let nonblocking = nonblocking.and_then(|()| input.set_nonblocking(true));
-        let nonblocking = nonblocking.and_then(|()| output.set_nonblocking(true));
-        nonblocking.map_err(|e| wrong(&"the sockets of the handshake", e))?;
+        (handshake.set_nonblocking(true))
+            .and_then(|()| input.set_nonblocking(true))
+            .and_then(|()| output.set_nonblocking(true))
+            .map_err(|e| wrong(&"the sockets of the handshake", e))?;
         Ok(Listeners {
             handshake,
             input,
@@ -95,26 +96,18 @@ impl Listeners {
     }
 }
 
-/// The command line of the core.
+/// The command line of the cores.
 fn command(config: &VllmConfig, port: u16) -> Vec<String> {
-    let cores = config.data_parallel.to_string();
-    let mut command = config.command.clone();
-    command.extend(["serve".to_owned(), config.model.display().to_string()]);
-    let own = [
-        "--headless",
-        "--data-parallel-address",
-        "127.0.0.1",
-        "--data-parallel-rpc-port",
-    ];
-    command.extend(own.map(str::to_owned));
-    command.push(port.to_string());
-    if config.data_parallel > 1 {
-        command.extend(["--data-parallel-size".to_owned(), cores.clone()]);
-    }
-    command.extend(["--data-parallel-size-local".to_owned(), cores]);
-    command.extend(["--skip-tokenizer-init", "--no-enable-prefix-caching"].map(str::to_owned));
-    command.extend(config.args.iter().cloned());
-    command
+    let n = config.data_parallel;
+    let own = format!(
+        "--headless --skip-tokenizer-init --no-enable-prefix-caching --data-parallel-address \
+         127.0.0.1 --data-parallel-rpc-port {port} --data-parallel-size {n} \
+         --data-parallel-size-local {n}"
+    );
+    let serve = ["serve".to_owned(), config.model.display().to_string()];
+    let own = own.split(' ').map(str::to_owned);
+    let all = config.command.iter().cloned().chain(serve).chain(own);
+    all.chain(config.args.iter().cloned()).collect()
 }
 
 /// Starts the cores of `config` as a child process.
@@ -226,7 +219,10 @@ pub(super) fn connect(
     let mut said = began;
     while !handshake.step()? {
         if let Some(exit) = exit.and_then(ExitStatus::now) {
-            return Err(format!("{exit} (before it was ready)"));
+            return Err(with_last_error(
+                format!("{exit} (before it was ready)"),
+                &config.log,
+            ));
         }
         let log = exit.map_or_else(String::new, |_| {
             let (path, line) = (&config.log, last_line(&config.log).unwrap_or_default());
