@@ -208,6 +208,29 @@ fn a_sample_of_a_wrong_size_is_refused_by_name() {
     }
 }
 
+/// ONNX Runtime fails the batch of a sample with indices outside the model's table.
+#[test]
+fn a_sample_that_fails_its_batch_is_refused_alone() {
+    let pipeline = start(&params(fixture("lookup.onnx")).with(|e| e.max_delay_us = 2_000));
+    let right = [1i64, 2, 3, 4];
+    let rows = [right, [1, 2, 10, 3], right, [i64::MIN, 2, 1, 3], right];
+    let bytes = rows.as_flattened().iter().flat_map(|w| w.to_le_bytes());
+    let bytes: Vec<u8> = bytes.collect();
+    let samples = Samples::new(&bytes, (0..5).map(|i| (i * 32, 32)).collect(), 8, None);
+    // The last one comes after the others.
+    for range in [0..4, 4..5] {
+        pipeline.arrived(&mut samples.arrivals(range));
+        eventually("answered or refused", || pipeline.idle());
+    }
+    let refused = samples.refused();
+    assert_eq!((refused.len(), samples.total()), (2, 3), "{refused:?}");
+    for (ticket, why) in &refused {
+        assert!([1, 3].contains(ticket), "{refused:?}");
+        assert_has(why, &["engine onnx", "out of data bounds"]);
+    }
+    assert!([0, 2, 4].iter().all(|i| classes(&samples)[*i] == 1000));
+}
+
 #[test]
 fn a_model_that_cannot_be_served_says_why() {
     let garbage = tempdir().join("garbage.onnx");

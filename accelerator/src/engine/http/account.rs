@@ -25,14 +25,6 @@ pub(super) struct Account<'a> {
     pub queue_s: Option<f64>,
 }
 
-#[derive(Debug, PartialEq)]
-pub(super) enum Progress {
-    /// Tokens to pass on now; empty if the step has none, or if the account holds them back.
-    Tokens(Tokens),
-    /// The last tokens; the answer is complete.
-    End(Tokens),
-}
-
 impl<'a> Account<'a> {
     /// An account for an answer of at most `max_tokens` tokens to a prompt of `prompt` ids.
     pub fn new(ask: &'a AnswerParams, prompt: usize, max_tokens: usize) -> Self {
@@ -56,11 +48,12 @@ impl<'a> Account<'a> {
         self.came
     }
 
-    /// Checks one step of the stream; returns the tokens to pass on.
+    /// Checks one step of the stream. Returns the tokens to pass on, and true if they are the last:
+    /// the answer is complete. None are to pass on if the step has none, or the account holds them.
     ///
     /// # Errors
     /// [`Trouble`] names the check that failed.
-    pub fn take(&mut self, step: AnswerEvent) -> Result<Progress, Trouble> {
+    pub fn take(&mut self, step: AnswerEvent) -> Result<(Tokens, bool), Trouble> {
         self.note(&step)?;
         if self.finish.is_some() && !step.tokens.is_empty() {
             let (n, came) = (step.tokens.len(), self.came);
@@ -76,10 +69,10 @@ impl<'a> Account<'a> {
             self.held.extend(now.drain(..));
         }
         if !step.done {
-            return Ok(Progress::Tokens(now));
+            return Ok((now, false));
         }
         self.check()?;
-        Ok(Progress::End(std::mem::take(&mut self.held)))
+        Ok((std::mem::take(&mut self.held), true))
     }
 
     fn note(&mut self, step: &AnswerEvent) -> Result<(), Trouble> {

@@ -36,7 +36,6 @@ use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
     inbox::Inbox,
     onnx::{self, SessionCfgs},
-    open_model,
     streaming::{OnFatal, TokenModel},
 };
 use crate::lock;
@@ -65,20 +64,11 @@ impl Llm {
     /// A missing or unusable library or model, with its path; a key of `engine.llm` that does not
     /// fit the model.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.model_file()?;
-        open_model(&path)?;
-        onnx::load(params.engine.library.as_deref())?;
+        let settings = SessionCfgs::find(params)?;
         let config = params.engine.llm.unwrap_or_default();
-        let on_gpu = params.engine.provider != Provider::Cpu;
-        if on_gpu {
-            onnx::check_provider()?;
-        }
+        let on_gpu = params.engine.provider == Provider::Cuda;
         let index = i32::try_from(params.engine.gpu).unwrap_or(i32::MAX);
         let gpu = on_gpu.then_some(index);
-        let settings = SessionCfgs {
-            path,
-            intra_threads: params.engine.intra_threads,
-        };
         let provider = gpu.map(|index| {
             let provider = ep::CUDA::default().with_device_id(index).build();
             provider.error_on_failure()

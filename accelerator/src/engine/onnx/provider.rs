@@ -18,7 +18,7 @@ use crate::engine::{
 };
 
 /// Checks that the opened library has the CUDA provider.
-pub(in crate::engine) fn check() -> Result<(), EngineError> {
+pub(super) fn check() -> Result<(), EngineError> {
     match ep::CUDA::is_available() {
         Ok(true) => Ok(()),
         Ok(false) => Err(EngineError::provider("it was built without CUDA")),

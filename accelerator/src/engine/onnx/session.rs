@@ -11,10 +11,15 @@ use ort::{
     },
     value::{DynTensorRef, Shape, TensorRefMut},
 };
-use qdl::model::{DType, ModelSpec, TensorSpec};
+use qdl::{
+    config::Provider,
+    model::{DType, ModelSpec, TensorSpec},
+};
 
-use super::library;
-use crate::engine::{Batch, EngineError, Worker, outputs::Outputs, unpack::Unpacker};
+use super::{library, provider};
+use crate::engine::{
+    Batch, EngineError, EngineParams, Worker, open_model, outputs::Outputs, unpack::Unpacker,
+};
 
 #[derive(Debug)]
 pub(in crate::engine) struct SessionCfgs {
@@ -23,6 +28,24 @@ pub(in crate::engine) struct SessionCfgs {
 }
 
 impl SessionCfgs {
+    /// Opens ONNX Runtime, and checks the model file and the provider.
+    ///
+    /// # Errors
+    /// The library, its provider or the model file is missing; the error has the path.
+    pub fn find(params: &EngineParams) -> Result<Self, EngineError> {
+        let path = params.model_file()?;
+        // For a missing file, the system's error is clearer than ONNX Runtime's.
+        open_model(&path)?;
+        library::load(params.engine.library.as_deref())?;
+        if params.engine.provider == Provider::Cuda {
+            provider::check()?;
+        }
+        Ok(SessionCfgs {
+            path,
+            intra_threads: params.engine.intra_threads,
+        })
+    }
+
     /// Loads the model into a session with these execution providers. The library must be open.
     pub fn open(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
