@@ -415,21 +415,6 @@ fn outputs_without_a_name_in_the_configuration_are_left_out() {
     assert_has(&e, &["`z`: is no output of the model, which has half, y"]);
 }
 
-#[test]
-fn an_output_of_a_single_element_needs_no_dimension() {
-    let pipeline = start(&params(fixture("scalar.onnx")));
-    let model = pipeline.engine().model();
-    assert_eq!(model.output.to_string(), "total: i64[]");
-    let words: Vec<u8> = (0..30i64).flat_map(i64::to_le_bytes).collect();
-    let samples = Samples::new(&words, (0..10).map(|i| (i * 24, 24)).collect(), 8, None);
-    pipeline.arrived(&mut samples.arrivals(0..10));
-    eventually("all answered", || samples.total() == 10);
-    for i in 0..10 {
-        let total = 9 * i as i64 + 3;
-        assert_eq!(samples.output(i), total.to_le_bytes(), "sample {i}");
-    }
-}
-
 /// Ten samples in batches of four; the last batch has two samples and zeros. Then a batch that fits
 /// exactly and is read in place.
 #[test]

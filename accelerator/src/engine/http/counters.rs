@@ -89,10 +89,6 @@ pub struct Report {
     pub first_us: u64,
     /// The longest time from a request to its first token, in microseconds.
     pub first_most_us: u64,
-    /// Answers for which the server reported the time in its queue.
-    pub queued: u64,
-    /// Sum of the reported times in the server's queue, in microseconds.
-    pub queue_us: u64,
 }
 
 impl fmt::Display for Report {
@@ -105,9 +101,6 @@ impl fmt::Display for Report {
         if let Some(mean) = self.first_us.checked_div(self.firsts) {
             let most = self.first_most_us;
             write!(f, "; first token after {mean} us, at most {most}")?;
-        }
-        if let Some(mean) = self.queue_us.checked_div(self.queued) {
-            write!(f, "; {mean} us in the server's queue")?;
         }
         let (opened, kept) = (self.opened, self.kept);
         write!(f, "; {opened} connections, {kept} requests on kept ones")?;

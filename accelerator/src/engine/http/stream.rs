@@ -64,10 +64,6 @@ impl LlmServer {
         counts.answers += 1;
         counts.tokens += account.received() as u64;
         counts.cached += account.cached as u64;
-        if let Some(s) = account.queue_s {
-            counts.queued += 1;
-            counts.queue_us += (s * 1e6) as u64;
-        }
         drop(counts);
         Ok((last, answer))
     }
