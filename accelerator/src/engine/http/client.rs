@@ -153,7 +153,14 @@ impl HttpClient {
                 Some(sender) => (sender, true),
                 None => (self.open().await?, false),
             };
-            let request = self.request(&method, path, body.clone())?;
+            let request = Request::builder()
+                .method(&method)
+                .uri(path)
+                .header(HOST, &self.authority)
+                .header(CONTENT_TYPE, "application/json")
+                .header(ACCEPT, "*/*")
+                .body(Full::new(body.clone()))
+                .map_err(|e| Trouble::Connect(format!("{}: {e}", self.authority)))?;
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     if reused {
@@ -167,22 +174,6 @@ impl HttpClient {
                 Err(e) => return Err(Trouble::Connect(chain(e.error()))),
             }
         }
-    }
-
-    fn request(
-        &self,
-        method: &Method,
-        path: &'static str,
-        body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, Trouble> {
-        Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, &self.authority)
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "*/*")
-            .body(Full::new(body))
-            .map_err(|e| Trouble::Connect(format!("{}: {e}", self.authority)))
     }
 
     async fn open(&self) -> Result<Sender, Trouble> {

@@ -65,8 +65,6 @@ impl Counters {
 /// Counts and times of the requests to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Requests sent, including those that a busy server rejected.
-    pub requests: u64,
     pub answers: u64,
     pub tokens: u64,
     /// Events that carried the tokens.

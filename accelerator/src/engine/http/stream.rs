@@ -79,7 +79,6 @@ impl LlmServer {
         loop {
             let asked = self.request_time();
             let after = self.ask.config.first_token();
-            self.counters.lock().requests += 1;
             let request = self.client.post(self.dialect.path, body.clone());
             let late = || self.extend_deadline(0, after, asked);
             let (status, words) =

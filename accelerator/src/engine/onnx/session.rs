@@ -53,19 +53,19 @@ impl SessionCfgs {
             let reason = format!("not a model that ONNX Runtime can load ({reason})");
             EngineError::model(&self.path, reason)
         };
-        Session::builder(&environment)
-            .map_err(|e| invalid(e.to_string()))?
-            .with_optimization_level(GraphOptimizationLevel::Level3)
-            .map_err(|e| invalid(e.to_string()))?
-            .with_intra_threads(self.intra_threads)
-            .map_err(|e| invalid(e.to_string()))?
+        let builder = || -> ort::Result<_> {
+            let builder = Session::builder(&environment)?
+                .with_optimization_level(GraphOptimizationLevel::Level3)?
+                .with_intra_threads(self.intra_threads)?;
             // Spinning threads would take the cores of the NIC threads.
-            .with_intra_op_spinning(false)
-            .map_err(|e| invalid(e.to_string()))?
+            Ok(builder.with_intra_op_spinning(false)?)
+        };
+        let builder = builder().map_err(|e| invalid(e.to_string()))?;
+        let mut builder = builder
             .with_execution_providers(providers)
-            .map_err(EngineError::provider)?
-            .commit_from_file(&self.path)
-            .map_err(|e| invalid(e.to_string()))
+            .map_err(EngineError::provider)?;
+        let loaded = builder.commit_from_file(&self.path);
+        loaded.map_err(|e| invalid(e.to_string()))
     }
 }
 
