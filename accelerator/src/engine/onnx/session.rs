@@ -16,7 +16,7 @@ use qdl::{
     model::{DType, ModelSpec, TensorSpec},
 };
 
-use super::{library, provider};
+use super::library;
 use crate::engine::{
     Batch, EngineError, EngineParams, Worker, open_model, outputs::Outputs, unpack::Unpacker,
 };
@@ -38,7 +38,7 @@ impl SessionCfgs {
         open_model(&path)?;
         library::load(params.engine.library.as_deref())?;
         if params.engine.provider == Provider::Cuda {
-            provider::check()?;
+            library::check_cuda()?;
         }
         Ok(SessionCfgs {
             path,
