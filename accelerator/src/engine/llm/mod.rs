@@ -20,7 +20,7 @@ mod schedule;
 mod work;
 
 use std::{
-    sync::{Arc, Mutex, mpsc::channel},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -138,32 +138,11 @@ impl Streaming for Llm {
             loaded.ok_or_else(|| failed(self.slots, "it was started before".to_owned()))?;
         let memory = self.gpu.map(onnx::gpu_memory).transpose()?;
         let (slots, context, limits) = (self.slots, self.context, self.limits);
-        let inbox = self.inbox.clone();
-        let (ready, started) = channel();
-        self.inbox.start(NAME, fatal, move || {
-            let decoder = Decoder::new(session, graph, slots, context, memory);
-            let made = decoder
-                .map_err(|e| failed(slots, e))
-                .and_then(|d| DecodeLoop::new(d, slots, context - limits.max, limits, inbox));
-            match made {
-                Ok(serving) => {
-                    // The send fails only after the start has timed out.
-                    let _ = ready.send(Ok(()));
-                    serving.serve()
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                    Ok(())
-                }
-            }
-        })?;
-        let ended = |_| {
-            Err(failed(
-                slots,
-                "its thread ended before it was ready".to_owned(),
-            ))
-        };
-        started.recv().unwrap_or_else(ended)
+        let decoder = Decoder::new(session, graph, slots, context, memory);
+        let decoder = decoder.map_err(|e| failed(slots, e))?;
+        let longest = context - limits.max;
+        let decode = DecodeLoop::new(decoder, slots, longest, limits, self.inbox.clone())?;
+        self.inbox.start(NAME, fatal, move || decode.serve())
     }
 
     fn in_flight(&self) -> usize {
