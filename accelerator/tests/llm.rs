@@ -307,7 +307,7 @@ fn a_key_that_does_not_fit_the_model_is_named() {
     let mut of = tiny(1);
     of.file = Some(models("digits.onnx"));
     let other = complaint(&of);
-    assert_has(&other, &["tensor `input_ids`", "export_llm.py"]);
+    assert_has(&other, &["tensor `vocabulary`", "export_llm.py"]);
     of.file = Some("/nowhere.onnx".into());
     assert!(complaint(&of).contains("/nowhere.onnx"));
 }

@@ -208,6 +208,29 @@ fn a_sample_of_a_wrong_size_is_refused_by_name() {
     }
 }
 
+/// ONNX Runtime fails the batch of a sample with indices outside the model's table.
+#[test]
+fn a_sample_that_fails_its_batch_is_refused_alone() {
+    let pipeline = start(&params(fixture("lookup.onnx")).with(|e| e.max_delay_us = 2_000));
+    let right = [1i64, 2, 3, 4];
+    let rows = [right, [1, 2, 10, 3], right, [i64::MIN, 2, 1, 3], right];
+    let bytes = rows.as_flattened().iter().flat_map(|w| w.to_le_bytes());
+    let bytes: Vec<u8> = bytes.collect();
+    let samples = Samples::new(&bytes, (0..5).map(|i| (i * 32, 32)).collect(), 8, None);
+    // The last one comes after the others.
+    for range in [0..4, 4..5] {
+        pipeline.arrived(&mut samples.arrivals(range));
+        eventually("answered or refused", || pipeline.idle());
+    }
+    let refused = samples.refused();
+    assert_eq!((refused.len(), samples.total()), (2, 3), "{refused:?}");
+    for (ticket, why) in &refused {
+        assert!([1, 3].contains(ticket), "{refused:?}");
+        assert_has(why, &["engine onnx", "out of data bounds"]);
+    }
+    assert!([0, 2, 4].iter().all(|i| classes(&samples)[*i] == 1000));
+}
+
 #[test]
 fn a_model_that_cannot_be_served_says_why() {
     let garbage = tempdir().join("garbage.onnx");
@@ -390,21 +413,6 @@ fn outputs_without_a_name_in_the_configuration_are_left_out() {
     y_alone.output.name = "z".to_owned();
     let e = beside(&y_alone).err().expect("no such output").to_string();
     assert_has(&e, &["`z`: is no output of the model, which has half, y"]);
-}
-
-#[test]
-fn an_output_of_a_single_element_needs_no_dimension() {
-    let pipeline = start(&params(fixture("scalar.onnx")));
-    let model = pipeline.engine().model();
-    assert_eq!(model.output.to_string(), "total: i64[]");
-    let words: Vec<u8> = (0..30i64).flat_map(i64::to_le_bytes).collect();
-    let samples = Samples::new(&words, (0..10).map(|i| (i * 24, 24)).collect(), 8, None);
-    pipeline.arrived(&mut samples.arrivals(0..10));
-    eventually("all answered", || samples.total() == 10);
-    for i in 0..10 {
-        let total = 9 * i as i64 + 3;
-        assert_eq!(samples.output(i), total.to_le_bytes(), "sample {i}");
-    }
 }
 
 /// Ten samples in batches of four; the last batch has two samples and zeros. Then a batch that fits

@@ -54,13 +54,6 @@ write(
     [("y", T.FLOAT, [4, 2])],
     [("rows", np.array([0], dtype=np.int64))],
 )
-write(
-    "scalar",
-    [h.make_node("ReduceSum", ["x", "columns"], ["total"], keepdims=0)],
-    [("x", T.INT64, ["N", 3])],
-    [("total", T.INT64, ["N"])],
-    [("columns", np.array([1], dtype=np.int64))],
-)
 # Two inputs, one of a single element; three outputs of three types and shapes, the class not the first of them.
 for name, batch in (("detect", "N"), ("detect_of_4", 4)):
     write(
@@ -91,12 +84,6 @@ write(
 )
 write("open_width", identity, [("x", T.FLOAT, ["N", "W"])], [("y", T.FLOAT, ["N", "W"])])
 write("halves", identity, [("x", T.FLOAT16, ["N", 2])], [("y", T.FLOAT16, ["N", 2])])
-write(
-    "two_outputs",
-    [*identity, h.make_node("Neg", ["x"], ["z"])],
-    [("x", T.FLOAT, ["N", 2])],
-    [("y", T.FLOAT, ["N", 2]), ("z", T.FLOAT, ["N", 2])],
-)
 # An output that is carried beside one that is no tensor, and beside one of halves.
 write(
     "bag",

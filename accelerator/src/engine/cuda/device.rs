@@ -1,10 +1,6 @@
 //! One GPU and its properties, through the installed driver.
 
-use std::{
-    ffi::CStr,
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{ffi::CStr, fmt, sync::Arc};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
@@ -71,7 +67,8 @@ impl Device {
     /// # Errors
     /// No driver, no such GPU, or a driver error.
     pub fn open(index: usize) -> Result<Arc<Self>, EngineError> {
-        if !driver_present() {
+        // SAFETY: loading the driver's library runs its initialisers, which have no precondition.
+        if !unsafe { sys::is_culib_present() } {
             return Err(EngineError::NoDriver);
         }
         let check = |verb, result| check(index, verb, result);
@@ -163,15 +160,15 @@ impl Device {
         self.direct
     }
 
-    /// Makes a NIC's earlier writes to this GPU's memory visible to kernels. The thread must be
-    /// bound to the GPU.
-    pub(super) fn fence(&self) -> Result<(), EngineError> {
+    /// Makes a NIC's earlier writes to this GPU's memory visible to kernels; true if the GPU needs
+    /// a fence for this. The thread must be bound to the GPU.
+    pub(super) fn fence(&self) -> Result<bool, EngineError> {
         use sys::{
             CUflushGPUDirectRDMAWritesScope_enum as Scope,
             CUflushGPUDirectRDMAWritesTarget_enum as Target,
         };
         if self.direct.fence != Fence::Flush {
-            return Ok(());
+            return Ok(false);
         }
         // SAFETY: the call has no pointers; the attribute says that the driver has the function.
         let result = unsafe {
@@ -180,7 +177,8 @@ impl Device {
                 Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER,
             )
         };
-        self.check("waiting for writes of a NIC", result)
+        self.check("waiting for writes of a NIC", result)?;
+        Ok(true)
     }
 
     /// Binds the calling thread to the GPU. Each thread must call this before other driver calls.
@@ -229,12 +227,6 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({}: {})", self.index, self.name)
     }
-}
-
-fn driver_present() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: loading the driver's library runs its initialisers, which have no precondition.
-    *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
 }
 
 fn check(gpu: usize, verb: &'static str, result: CUresult) -> Result<(), EngineError> {

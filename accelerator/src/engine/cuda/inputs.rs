@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use qdl::model::ModelSpec;
 
 use super::{
-    Device, Fence, Gpu,
+    Device, Gpu,
     gpu::Staged,
     memory::DeviceMemory,
     pieces::{self, CopyPiece, Pieces},
@@ -116,7 +116,7 @@ impl Inputs {
             .and_then(|(size, at)| pieces::in_place(list, &ranges, gpu, size, at));
         drop(ranges);
         if list.iter().any(|p| matches!(p.kind, MemoryKind::Gpu(_))) {
-            staged.fenced = fence_batch(&self.device)?;
+            staged.fenced = self.device.fence()?;
         }
         if staged.in_place.is_some() {
             return Ok(staged);
@@ -210,103 +210,5 @@ impl Lists {
             )
         };
         device.check("copying inputs", result)
-    }
-}
-
-/// Makes NIC writes to GPU memory visible to kernels; true if the GPU needs a fence for this.
-fn fence_batch(device: &Device) -> Result<bool, EngineError> {
-    device.fence()?;
-    Ok(device.direct().fence == Fence::Flush)
-}
-
-#[cfg(test)]
-mod tests {
-    use fabric::Region;
-    use qdl::{
-        model::DType,
-        serve::{Arrival, Finished, Origin},
-    };
-
-    use super::*;
-    use crate::testkit::{model, ragged, tensor};
-
-    struct NoFrontend;
-
-    impl Origin for NoFrontend {
-        fn respond(&self, _: &[Finished]) {}
-
-        fn refuse(&self, _: u64, _: &str) {}
-    }
-
-    /// Long and short samples alternate, so zeros must overwrite data of the previous batch.
-    #[test]
-    #[ignore = "needs a GPU"]
-    fn on_a_gpu_ragged_inputs_have_zeros_behind_them_wherever_the_slots_are() {
-        const ROWS: usize = 40;
-        const SAMPLES: usize = 16;
-        let inputs = vec![
-            ragged("ids", DType::I64, &[ROWS]),
-            tensor("scale", DType::I32, &[3]),
-            ragged("mask", DType::U8, &[ROWS]),
-        ];
-        let model = model(inputs, tensor("output", DType::U8, &[1]));
-        let stride = model.max_input_bytes().expect("a size");
-        let device = Device::open(0).expect("a GPU");
-        device.bind().expect("bound");
-        let gpu = Gpu::new(device.clone(), SAMPLES, 0);
-        let host = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
-        gpu.register(&host);
-        let unregistered = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
-        let on_gpu = gpu.slots("test", stride * SAMPLES).expect("memory");
-        let origin: Arc<dyn Origin> = Arc::new(NoFrontend);
-        let events = [(); 2].map(|()| CudaEvent::new(&device).expect("an event"));
-        for region in [host, unregistered, on_gpu] {
-            let mut inputs = Inputs::new(&gpu, &model).expect("inputs");
-            for round in 0..3 {
-                let mut want = vec![Vec::new(); model.inputs.len()];
-                let mut batch = Batch::new(SAMPLES, None);
-                batch.fill(None, |arrivals| {
-                    for i in 0..SAMPLES {
-                        let rows = 1 + (i + round) * 17 % ROWS;
-                        let mut sample = Vec::new();
-                        for (t, want) in model.inputs.iter().zip(&mut want) {
-                            let bytes = t.bytes().expect("a size");
-                            let own = if t.ragged { bytes / ROWS * rows } else { bytes };
-                            let part: Vec<u8> = (0..own).map(|b| (b + i) as u8 | 1).collect();
-                            sample.extend_from_slice(&part);
-                            want.extend(part);
-                            want.resize(want.len() + bytes - own, 0);
-                        }
-                        // SAFETY: the previous batch is done; the arrivals have no output, and the
-                        // region outlives them.
-                        let arrival = unsafe {
-                            region.store(i * stride, &sample).expect("stored");
-                            let at = region.at(i * stride, sample.len()).expect("it fits");
-                            let none = std::ptr::NonNull::dangling().as_ptr();
-                            let len = sample.len() as u32;
-                            Arrival::new(at, len, none, 0, 0, 0, origin.clone())
-                        };
-                        arrivals.push(arrival.on_device(region.device().is_some()));
-                    }
-                });
-                let [before, after] = &events;
-                let staged = inputs
-                    .put(&mut batch, None, [before, after])
-                    .expect("copied");
-                inputs.settle().expect("copied");
-                assert_eq!(staged.copies as usize, SAMPLES * model.inputs.len());
-                for (i, want) in want.iter().enumerate() {
-                    let mut got = vec![0; want.len()];
-                    let from = inputs.address(i);
-                    // SAFETY: source and destination have `got.len()` bytes.
-                    let read =
-                        unsafe { sys::cuMemcpyDtoH_v2(got.as_mut_ptr().cast(), from, got.len()) };
-                    device.check("reading back", read).expect("read");
-                    assert!(got == *want, "input {i} of round {round}, {region:?}");
-                }
-                let took = before.until(after);
-                println!("{} copies, {took:?}, {region:?}", staged.copies);
-            }
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Allocates slots in GPU memory: a fabric writes samples there, kernels read them in place.
 
 use std::{
-    mem::ManuallyDrop,
     os::fd::{FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::Arc,
@@ -43,8 +42,7 @@ pub(super) fn slots(
 
 struct SlotMemory {
     device: Arc<Device>,
-    /// `ManuallyDrop`, so that `drop` frees the memory after it has bound the thread to the GPU.
-    memory: ManuallyDrop<memory::DeviceMemory>,
+    memory: memory::DeviceMemory,
     bytes: usize,
     /// Stream for copies by the CPU: of a probe, and of a fabric inside this process.
     stream: CudaStream,
@@ -66,7 +64,7 @@ impl SlotMemory {
         stream.synchronize()?;
         Ok(SlotMemory {
             device: device.clone(),
-            memory: ManuallyDrop::new(memory),
+            memory,
             bytes: rounded,
             stream,
         })
@@ -110,7 +108,7 @@ impl DeviceMemory for SlotMemory {
 
     fn fence(&self) -> Result<(), String> {
         let fenced = self.device.bind().and_then(|()| self.device.fence());
-        fenced.map_err(|e| e.to_string())
+        fenced.map(|_| ()).map_err(|e| e.to_string())
     }
 
     fn dma_buf(&self) -> Result<(OwnedFd, u64), String> {
@@ -142,10 +140,7 @@ impl DeviceMemory for SlotMemory {
 
 impl Drop for SlotMemory {
     fn drop(&mut self) {
-        if self.device.bind().is_ok() {
-            // SAFETY: dropped once; the region's guards are gone, so no other copy of the address
-            // is in use.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
-        }
+        // The driver frees memory and stream, which are dropped after this, for a bound thread.
+        let _ = self.device.bind();
     }
 }

@@ -2,13 +2,13 @@
 
 use std::{
     error::Error,
-    net::{self, SocketAddr, ToSocketAddrs},
+    net::{self, ToSocketAddrs},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, Uri,
     body::Incoming,
@@ -16,10 +16,7 @@ use hyper::{
     header::{ACCEPT, CONTENT_TYPE, HOST},
 };
 use hyper_util::rt::TokioIo;
-use tokio::{
-    net::{TcpStream, lookup_host},
-    time::timeout,
-};
+use tokio::{net::TcpStream, time::timeout};
 
 use super::{
     counters::Counters,
@@ -27,16 +24,15 @@ use super::{
 };
 use crate::lock;
 
-/// Most bytes of a `GET` response: vLLM's metrics have some hundred KiB.
+/// Most bytes of a response that is no stream: vLLM's metrics have some hundred KiB.
 const MAX_ANSWER: usize = 8 << 20;
-const MAX_WORDS: usize = 64 << 10;
 const MAX_HEADERS: usize = 64 << 10;
 /// The client keeps a connection only if it is ready again this soon after its answer's end.
 const READY: Duration = Duration::from_secs(1);
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// The connections of one thread.
+/// The connections of an engine.
 pub(super) struct HttpClient {
     /// `host:port`.
     authority: String,
@@ -91,12 +87,7 @@ impl HttpClient {
             let body = response.into_body();
             return Ok(OpenAnswer { body, sender });
         }
-        let mut words = Vec::new();
-        let read = beginning(response.into_body(), MAX_WORDS, &mut words);
-        if timeout(self.connect, read).await == Ok(true) {
-            self.keep(sender).await;
-        }
-        let words = trouble::words(&String::from_utf8_lossy(&words));
+        let words = trouble::words(&self.text(response.into_body(), sender).await);
         Err(Trouble::Status {
             status,
             path,
@@ -112,17 +103,32 @@ impl HttpClient {
         let asked = async {
             let (response, sender) = self.ask(Method::GET, path, Bytes::new()).await?;
             let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), MAX_ANSWER)
-                .collect()
-                .await;
-            let body = body
-                .map_err(|e| Trouble::Connect(e.to_string()))?
-                .to_bytes();
-            self.keep(sender).await;
-            Ok((status, String::from_utf8_lossy(&body).into_owned()))
+            Ok((status, self.text(response.into_body(), sender).await))
         };
         let late = |_| Trouble::Connect(format!("no answer to {path} in {:?}", self.connect));
         timeout(self.connect, asked).await.map_err(late)?
+    }
+
+    /// Reads a body, of at most [`MAX_ANSWER`] bytes and for at most the connect timeout. Keeps the
+    /// connection if the body is whole.
+    async fn text(&self, mut body: Incoming, sender: Sender) -> String {
+        let mut text = Vec::new();
+        let read = async {
+            while let Some(frame) = body.frame().await {
+                let data = frame.map(|f| f.into_data().unwrap_or_default());
+                let Ok(data) = data else { return false };
+                let room = MAX_ANSWER - text.len();
+                text.extend_from_slice(&data[..data.len().min(room)]);
+                if data.len() > room {
+                    return false;
+                }
+            }
+            true
+        };
+        if timeout(self.connect, read).await == Ok(true) {
+            self.keep(sender).await;
+        }
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Reads the rest of a stream after its answer's end, and keeps the connection.
@@ -134,8 +140,8 @@ impl HttpClient {
         }
     }
 
-    /// Sends one request on a kept connection. If the server has closed this connection, tries the
-    /// next kept one, and finally a new connection.
+    /// Sends one request on a kept connection. If this connection fails, tries the next kept one,
+    /// and finally a new connection.
     async fn ask(
         &self,
         method: Method,
@@ -147,7 +153,14 @@ impl HttpClient {
                 Some(sender) => (sender, true),
                 None => (self.open().await?, false),
             };
-            let request = self.request(&method, path, body.clone())?;
+            let request = Request::builder()
+                .method(&method)
+                .uri(path)
+                .header(HOST, &self.authority)
+                .header(CONTENT_TYPE, "application/json")
+                .header(ACCEPT, "*/*")
+                .body(Full::new(body.clone()))
+                .map_err(|e| Trouble::Connect(format!("{}: {e}", self.authority)))?;
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     if reused {
@@ -157,33 +170,18 @@ impl HttpClient {
                 }
                 // A server closes idle connections after some seconds: try the next connection. No
                 // response has begun, so a repeated request cannot duplicate an answer.
-                Err(e) if reused && (e.message().is_some() || is_closed(e.error())) => {}
+                Err(_) if reused => {}
                 Err(e) => return Err(Trouble::Connect(chain(e.error()))),
             }
         }
     }
 
-    fn request(
-        &self,
-        method: &Method,
-        path: &'static str,
-        body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, Trouble> {
-        Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, &self.authority)
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "*/*")
-            .body(Full::new(body))
-            .map_err(|e| Trouble::Connect(format!("{}: {e}", self.authority)))
-    }
-
     async fn open(&self) -> Result<Sender, Trouble> {
-        let wrong = |e: &dyn std::fmt::Display| Trouble::Connect(e.to_string());
+        let wrong =
+            |e: &dyn std::fmt::Display| Trouble::Connect(format!("{}: {e}", self.authority));
         let opened = async {
-            let places = lookup_host(&self.authority).await.map_err(|e| wrong(&e))?;
-            let stream = connect(places).await.map_err(|e| wrong(&e))?;
+            let stream = TcpStream::connect(&self.authority).await;
+            let stream = stream.map_err(|e| wrong(&e))?;
             stream.set_nodelay(true).map_err(|e| wrong(&e))?;
             let mut builder = Builder::new();
             builder.max_buf_size(MAX_HEADERS);
@@ -199,7 +197,7 @@ impl HttpClient {
     }
 
     fn take_idle(&self) -> Option<Sender> {
-        // No contention: only this client's thread takes the lock, for one push or pop.
+        // Little contention: a client thread takes the lock for one push or pop.
         let mut idle = lock(&self.idle);
         while let Some(sender) = idle.pop() {
             if sender.is_ready() {
@@ -219,38 +217,8 @@ impl HttpClient {
     }
 }
 
-async fn connect(places: impl Iterator<Item = SocketAddr>) -> std::io::Result<TcpStream> {
-    let mut last = std::io::Error::other("the name has no address");
-    for place in places {
-        match TcpStream::connect(place).await {
-            Ok(stream) => return Ok(stream),
-            Err(e) => last = std::io::Error::new(e.kind(), format!("{place}: {e}")),
-        }
-    }
-    Err(last)
-}
-
-fn is_closed(e: &hyper::Error) -> bool {
-    let sources = std::iter::successors(e.source(), |e| (**e).source());
-    let is_io = |e: &(dyn Error + 'static)| e.is::<std::io::Error>();
-    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || sources.into_iter().any(is_io)
-}
-
 /// The messages of an error and of all its sources, in one line.
 pub(super) fn chain(e: &dyn Error) -> String {
     let sources = std::iter::successors(e.source(), |e| (**e).source());
     sources.fold(e.to_string(), |text, e| format!("{text}: {e}"))
-}
-
-async fn beginning(mut body: Incoming, most: usize, into: &mut Vec<u8>) -> bool {
-    while let Some(frame) = body.frame().await {
-        let data = frame.map(|f| f.into_data().unwrap_or_default());
-        let Ok(data) = data else { return false };
-        let room = most - into.len();
-        into.extend_from_slice(&data[..data.len().min(room)]);
-        if data.len() > room {
-            return false;
-        }
-    }
-    true
 }

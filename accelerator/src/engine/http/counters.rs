@@ -65,8 +65,6 @@ impl Counters {
 /// Counts and times of the requests to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Requests sent, including those that a busy server rejected.
-    pub requests: u64,
     pub answers: u64,
     pub tokens: u64,
     /// Events that carried the tokens.
@@ -89,10 +87,6 @@ pub struct Report {
     pub first_us: u64,
     /// The longest time from a request to its first token, in microseconds.
     pub first_most_us: u64,
-    /// Answers for which the server reported the time in its queue.
-    pub queued: u64,
-    /// Sum of the reported times in the server's queue, in microseconds.
-    pub queue_us: u64,
 }
 
 impl fmt::Display for Report {
@@ -105,9 +99,6 @@ impl fmt::Display for Report {
         if let Some(mean) = self.first_us.checked_div(self.firsts) {
             let most = self.first_most_us;
             write!(f, "; first token after {mean} us, at most {most}")?;
-        }
-        if let Some(mean) = self.queue_us.checked_div(self.queued) {
-            write!(f, "; {mean} us in the server's queue")?;
         }
         let (opened, kept) = (self.opened, self.kept);
         write!(f, "; {opened} connections, {kept} requests on kept ones")?;

@@ -19,8 +19,6 @@ pub(super) struct EventReader<B> {
     /// Received bytes that are not parsed yet.
     rest: Bytes,
     line: Vec<u8>,
-    /// True if the previous line ended with `\r`: a following `\n` belongs to that line.
-    is_after_return: bool,
     data: Vec<u8>,
     has_data: bool,
     is_error: bool,
@@ -47,7 +45,6 @@ where
             body,
             rest: Bytes::new(),
             line: Vec::new(),
-            is_after_return: false,
             data: Vec::new(),
             has_data: false,
             is_error: false,
@@ -87,11 +84,7 @@ where
     /// Parses the received lines; returns true at the end of an event with data.
     fn read_lines(&mut self) -> Result<bool, Trouble> {
         loop {
-            if self.is_after_return && self.rest.first() == Some(&b'\n') {
-                self.rest.advance(1);
-            }
-            self.is_after_return &= self.rest.is_empty();
-            let end = self.rest.iter().position(|b| matches!(b, b'\n' | b'\r'));
+            let end = self.rest.iter().position(|b| *b == b'\n');
             let part = end.unwrap_or(self.rest.len());
             if self.line.len() + self.data.len() + part > self.most {
                 return Err(Trouble::Garbled(format!(
@@ -104,8 +97,8 @@ where
                 self.rest.clear();
                 return Ok(false);
             };
-            self.is_after_return = self.rest[end] == b'\r';
             self.rest.advance(end + 1);
+            self.line.pop_if(|last| *last == b'\r');
             if !self.line.is_empty() {
                 self.take_line();
             } else if self.has_data {

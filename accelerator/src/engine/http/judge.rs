@@ -7,11 +7,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{
-    dialect::trouble::Trouble,
-    stream::{LlmServer, Sink},
-};
-use crate::engine::{Fault, program::ExitStatus, streaming::TooLong};
+use super::{dialect::trouble::Trouble, stream::LlmServer};
+use crate::engine::{Fault, program::ExitStatus};
 
 /// Time to wait for the exit of our server process after the server stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
@@ -33,22 +30,6 @@ pub(super) enum Verdict {
     Drop,
     Refuse(String),
     End(String),
-}
-
-struct Discard;
-
-impl Sink for Discard {
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    fn push(&mut self, _: &[i32]) -> Result<(), TooLong> {
-        Ok(())
-    }
-
-    fn is_trial(&self) -> bool {
-        true
-    }
 }
 
 /// Requests a short answer to a harmless prompt, with the parameters of every request. Sends up to
@@ -79,7 +60,7 @@ async fn try_once(server: &LlmServer) -> Result<(), Trouble> {
     let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
     let prompt: Vec<i32> = ids.collect();
     let tokens = TRIAL_TOKENS.min(ask.max_tokens);
-    let (_, answer) = server.answer(&prompt, tokens, &mut Discard).await?;
+    let (_, answer) = server.answer(&prompt, tokens, None).await?;
     server.client.done(answer).await;
     Ok(())
 }

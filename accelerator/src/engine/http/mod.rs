@@ -47,7 +47,6 @@ use std::{
 pub use counters::Report;
 use qdl::model::{DType, ModelSpec, TensorSpec};
 use record::{CacheState, PrefixCache};
-use tokio::runtime::Builder;
 
 use self::{
     client::HttpClient,
@@ -151,12 +150,13 @@ impl Http {
         *self.counters.lock()
     }
 
-    fn server(&self, ask: &AnswerParams) -> Result<LlmServer, String> {
+    /// The server as the configuration describes it.
+    fn server(&self) -> Result<LlmServer, String> {
         let config = &self.ask.config;
         Ok(LlmServer {
             client: HttpClient::new(&config.url, config.connect(), self.counters.clone())?,
             dialect: dialect::of(config.dialect),
-            ask: ask.clone(),
+            ask: self.ask.clone(),
             counters: self.counters.clone(),
             in_flight: self.in_flight(),
         })
@@ -192,25 +192,22 @@ impl Http {
         let mut slot = lock(&self.program);
         *slot = program;
         // The pipeline starts an engine on a thread without a runtime.
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| format!("no runtime to ask it from: {e}"))?;
-        let ask = runtime.block_on(self.query_server(slot.as_ref()))?;
+        let runtime = threads::runtime(self.count);
+        let runtime = runtime.map_err(|e| format!("no thread to ask it from: {e}"))?;
+        let server = runtime.block_on(self.query_server(slot.as_ref()))?;
         if let Some(program) = &*slot {
             program.need()?;
         }
         drop(slot);
-        let servers = (0..self.count).map(|_| self.server(&ask));
-        let servers = servers.collect::<Result<Vec<_>, _>>()?;
-        let threads = Threads::start(servers, Judge::new(exit, TRIAL), fatal);
-        let threads = threads.map_err(|e| format!("no thread to ask it from: {e}"))?;
-        self.threads
-            .set(threads)
-            .map_err(|_| "it is started already".to_owned())
+        let judge = Judge::new(exit, TRIAL);
+        let threads = Threads::new(runtime, server, judge, fatal.clone());
+        let set = self.threads.set(threads);
+        set.map_err(|_| "it is started already".to_owned())
     }
 
-    async fn query_server(&self, program: Option<&Program>) -> Result<AnswerParams, String> {
+    async fn query_server(&self, program: Option<&Program>) -> Result<LlmServer, String> {
         let config = &self.ask.config;
-        let mut server = self.server(&self.ask)?;
+        let mut server = self.server()?;
         start::ready(&server.client, config, program).await?;
         let about = start::query_all(&server.client, server.dialect, &server.ask).await?;
         let (in_flight, why) = start::in_flight(about.at_once, config);
@@ -219,8 +216,7 @@ impl Http {
             "server {}: at most {in_flight} requests at once: {why}",
             config.url
         );
-        let mut ask = self.ask.clone();
-        let (warnings, cache) = start::judge(about, server.dialect, &mut ask)?;
+        let (warnings, cache) = start::judge(about, server.dialect, &mut server.ask)?;
         for warning in &warnings {
             tracing::warn!("server {}: {warning}", config.url);
         }
@@ -229,9 +225,9 @@ impl Http {
             warnings,
             cache,
         });
-        server.ask = ask.clone();
+        server.in_flight = in_flight;
         judge::trial(&server).await.map_err(|e| e.to_string())?;
-        Ok(ask)
+        Ok(server)
     }
 
     fn stop_program(&self) {

@@ -7,7 +7,7 @@ use hyper::body::Body;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    account::{Account, Progress},
+    account::Account,
     client::{HttpClient, OpenAnswer},
     counters::Counters,
     dialect::{
@@ -16,7 +16,7 @@ use super::{
     },
     events::EventReader,
 };
-use crate::engine::{Sequence, streaming::TooLong};
+use crate::engine::Sequence;
 
 /// Size limit of an event in bytes, not counting the ids of the event.
 const EVENT: usize = 64 << 10;
@@ -29,30 +29,11 @@ const LOOK: Duration = Duration::from_millis(200);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Takes the tokens of an answer as they arrive.
-pub(super) trait Sink: Send {
-    /// False once the frontend is gone.
-    fn is_wanted(&self) -> bool;
+/// The sequence that takes the tokens of an answer as they arrive. `None` for a trial of the
+/// server, whose tokens do not count as progress for other streams.
+type Sink<'s> = Option<&'s mut Sequence>;
 
-    fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong>;
-
-    /// True for a trial of the server, whose tokens do not count as progress for other streams.
-    fn is_trial(&self) -> bool {
-        false
-    }
-}
-
-impl Sink for Sequence {
-    fn is_wanted(&self) -> bool {
-        Sequence::is_wanted(self)
-    }
-
-    fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong> {
-        Sequence::push(self, tokens)
-    }
-}
-
-/// One client thread's connections to the server, with the parameters of every request.
+/// The connections to the server, with the parameters of every request.
 pub(super) struct LlmServer {
     pub client: HttpClient,
     pub dialect: &'static Dialect,
@@ -70,23 +51,19 @@ impl LlmServer {
         &self,
         prompt: &[i32],
         max_tokens: usize,
-        sink: &mut impl Sink,
+        mut sink: Sink<'_>,
     ) -> Result<(Tokens, OpenAnswer), Trouble> {
         let body = self.dialect.body(&self.ask, prompt, max_tokens);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
-        let (mut answer, asked) = self.begin(&body, sink).await?;
+        let (mut answer, asked) = self.begin(&body, &mut sink).await?;
         let mut account = Account::new(&self.ask, prompt.len(), max_tokens);
         let last = self
-            .read(&mut answer.body, asked, &mut account, sink)
+            .read(&mut answer.body, asked, &mut account, &mut sink)
             .await?;
         let mut counts = self.counters.lock();
         counts.answers += 1;
         counts.tokens += account.received() as u64;
         counts.cached += account.cached as u64;
-        if let Some(s) = account.queue_s {
-            counts.queued += 1;
-            counts.queue_us += (s * 1e6) as u64;
-        }
         drop(counts);
         Ok((last, answer))
     }
@@ -95,14 +72,13 @@ impl LlmServer {
     async fn begin(
         &self,
         body: &Bytes,
-        sink: &mut impl Sink,
+        sink: &mut Sink<'_>,
     ) -> Result<(OpenAnswer, RequestTime), Trouble> {
         let first = self.request_time();
         let mut pause = FIRST_PAUSE;
         loop {
             let asked = self.request_time();
             let after = self.ask.config.first_token();
-            self.counters.lock().requests += 1;
             let request = self.client.post(self.dialect.path, body.clone());
             let late = || self.extend_deadline(0, after, asked);
             let (status, words) =
@@ -143,7 +119,7 @@ impl LlmServer {
         body: B,
         asked: RequestTime,
         account: &mut Account<'_>,
-        sink: &mut impl Sink,
+        sink: &mut Sink<'_>,
     ) -> Result<Tokens, Trouble>
     where
         B: Body<Data = Bytes> + Unpin,
@@ -163,13 +139,13 @@ impl LlmServer {
             if event.is_error {
                 return Err(trouble::parse_error_event(event.data));
             }
-            let brought = account.take((self.dialect.read)(event.data, tokens)?)?;
+            let (now, is_end) = account.take((self.dialect.read)(event.data, tokens)?)?;
             // Only tokens extend the deadline: a server may send other events for ever.
             if account.received() > tokens {
                 steps += 1;
                 after = self.ask.config.next_token();
                 until = Instant::now() + after;
-                if !sink.is_trial() {
+                if sink.is_some() {
                     self.counters.token();
                 }
             } else if Instant::now() >= until {
@@ -178,16 +154,17 @@ impl LlmServer {
             if tokens == 0 && account.received() > 0 {
                 self.counters.first(asked.at.elapsed().as_micros() as u64);
             }
-            match brought {
-                Progress::Tokens(now) if now.is_empty() => {}
-                Progress::Tokens(now) => sink.push(&now)?,
-                Progress::End(last) => {
-                    self.counters.lock().steps += steps;
-                    if steps == 1 && account.received() > 1 && !sink.is_trial() {
-                        self.count_whole(account.received());
-                    }
-                    return Ok(last);
+            if is_end {
+                self.counters.lock().steps += steps;
+                if steps == 1 && account.received() > 1 && sink.is_some() {
+                    self.count_whole(account.received());
                 }
+                return Ok(now);
+            }
+            if let Some(sequence) = sink
+                && !now.is_empty()
+            {
+                sequence.push(&now)?;
             }
         }
     }
@@ -243,14 +220,14 @@ pub(super) struct RequestTime {
 
 /// Waits for `what` while the sink is wanted. At `until`, calls `late` for a new deadline or error.
 async fn wait_while_wanted<F: Future>(
-    sink: &mut impl Sink,
+    sink: &mut Sink<'_>,
     mut until: Instant,
     late: impl Fn() -> Result<Instant, Trouble>,
     what: F,
 ) -> Result<F::Output, Trouble> {
     let mut what = pin!(what);
     loop {
-        if !sink.is_wanted() {
+        if sink.as_ref().is_some_and(|s| !s.is_wanted()) {
             return Err(Trouble::Unwanted);
         }
         let look = until.min(Instant::now() + LOOK);

@@ -1,4 +1,4 @@
-//! Runs the client threads: each has its own runtime, connections and sequences.
+//! The client threads, and the path of a sequence.
 
 use std::{
     io,
@@ -7,16 +7,11 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
 use futures_util::FutureExt;
-use qdl::connection::join_all;
-use tokio::{
-    runtime::{Builder, Handle},
-    sync::watch,
-};
+use tokio::runtime::{Builder, Runtime};
 
 use super::{
     NAME,
@@ -24,84 +19,75 @@ use super::{
     judge::{Judge, Verdict},
     stream::LlmServer,
 };
-use crate::engine::{EngineError, Sequence, catch_panic, streaming::OnFatal};
+use crate::engine::{EngineError, Sequence, streaming::OnFatal};
 use crate::lock;
 
+/// A runtime of `count` client threads, for the queries at the start and for all sequences.
+pub(super) fn runtime(count: usize) -> io::Result<Runtime> {
+    let next = AtomicUsize::new(0);
+    Builder::new_multi_thread()
+        .worker_threads(count.max(1))
+        .thread_name_fn(move || format!("http-{}", next.fetch_add(1, Relaxed)))
+        .enable_all()
+        .build()
+}
+
 pub(super) struct Threads {
-    /// The pipeline submits at most [`Streaming::in_flight`](crate::engine::Streaming) sequences.
-    clients: Vec<(Handle, Arc<ClientThread>)>,
-    next: AtomicUsize,
-    stop: watch::Sender<bool>,
-    handles: Mutex<Vec<JoinHandle<()>>>,
+    /// `None` from the stop on.
+    runtime: Mutex<Option<Runtime>>,
+    client: Arc<SequenceRunner>,
 }
 
 impl Threads {
-    /// Starts one client thread for each of `servers`.
-    pub fn start(servers: Vec<LlmServer>, judge: Judge, fatal: &OnFatal) -> io::Result<Self> {
-        let (stop, stopped) = watch::channel(false);
-        let judge = Arc::new(judge);
-        let (mut clients, mut handles) = (Vec::new(), Vec::new());
-        for (i, server) in servers.into_iter().enumerate() {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            let client = ClientThread {
-                thread: i,
+    pub fn new(runtime: Runtime, server: LlmServer, judge: Judge, fatal: OnFatal) -> Self {
+        Threads {
+            runtime: Mutex::new(Some(runtime)),
+            client: Arc::new(SequenceRunner {
                 server,
-                judge: judge.clone(),
-                fatal: fatal.clone(),
-            };
-            clients.push((runtime.handle().clone(), Arc::new(client)));
-            let (mut stopped, fatal) = (stopped.clone(), fatal.clone());
-            let thread = thread::Builder::new().name(format!("http-{i}"));
-            handles.push(thread.spawn(move || {
-                let ended = catch_panic(NAME, i, || {
-                    // The wait fails only if the sender `stop` is gone.
-                    let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
-                    // This drops the remaining sequences and their connections.
-                    drop(runtime);
-                    Ok(())
-                });
-                if let Err(error) = ended {
-                    fatal(error);
-                }
-            })?);
+                judge,
+                fatal,
+            }),
         }
-        Ok(Threads {
-            clients,
-            next: AtomicUsize::new(0),
-            stop,
-            handles: Mutex::new(handles),
-        })
     }
 
-    /// Hands a sequence to the next client thread in turn. After the stop, drops the sequence.
+    /// Runs a sequence on the client threads. After the stop, drops the sequence. The pipeline
+    /// submits at most [`Streaming::in_flight`](crate::engine::Streaming) sequences.
     pub fn submit(&self, sequence: Sequence) {
-        let i = self.next.fetch_add(1, Relaxed) % self.clients.len();
-        let (runtime, client) = &self.clients[i];
+        let Some(runtime) = &*lock(&self.runtime) else {
+            return;
+        };
+        let client = self.client.clone();
         let run = AssertUnwindSafe(client.clone().run(sequence)).catch_unwind();
-        let client = client.clone();
         runtime.spawn(async move {
             if let Err(panic) = run.await {
-                (client.fatal)(EngineError::panicked(NAME, client.thread, panic.as_ref()));
+                (client.fatal)(EngineError::panicked(NAME, 0, panic.as_ref()));
             }
         });
     }
 
-    /// Ends the threads and drops their sequences. Waits at most `within` for the threads.
-    pub fn stop(&self, within: Duration) {
-        let _ = self.stop.send(true);
-        let mut handles = lock(&self.handles);
-        join_all(std::mem::take(&mut *handles), within);
+    /// Drops the sequences with their connections, and ends the threads within `timeout`.
+    pub fn stop(&self, timeout: Duration) {
+        // A dropped sequence lets the pipeline submit the next one, so the lock is free by then.
+        let runtime = lock(&self.runtime).take();
+        if let Some(runtime) = runtime {
+            runtime.shutdown_timeout(timeout);
+        }
     }
 }
 
-struct ClientThread {
-    thread: usize,
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+    }
+}
+
+struct SequenceRunner {
     server: LlmServer,
-    judge: Arc<Judge>,
+    judge: Judge,
     fatal: OnFatal,
 }
 
-impl ClientThread {
+impl SequenceRunner {
     /// Runs one sequence, from its prompt to its answer, or to the verdict on its error.
     async fn run(self: Arc<Self>, mut sequence: Sequence) {
         let server = &self.server;
@@ -109,7 +95,7 @@ impl ClientThread {
         let trouble = match self.prompt(&sequence) {
             Ok(prompt) => {
                 let most = server.ask.max_tokens.min(sequence.room());
-                match server.answer(&prompt, most, &mut sequence).await {
+                match server.answer(&prompt, most, Some(&mut sequence)).await {
                     Ok((last, answer)) => {
                         drop(stream);
                         sequence.finish(&last);

@@ -58,6 +58,9 @@ struct Cache {
     address: NonNull<f32>,
 }
 
+// SAFETY: `address` points into the tensor, which any thread may own.
+unsafe impl Send for Cache {}
+
 impl Decoder {
     /// Makes a decoder with `slots` slots of `context` positions in `memory`, else in CPU memory.
     pub fn new(
@@ -261,6 +264,9 @@ impl Drop for TensorView {
 }
 
 struct Binding(NonNull<sys::OrtIoBinding>);
+
+// SAFETY: the runtime binds no object to a thread, and only the owner uses the binding.
+unsafe impl Send for Binding {}
 
 impl Binding {
     fn new(session: &Session) -> Result<Self, String> {

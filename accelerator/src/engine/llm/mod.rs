@@ -20,7 +20,7 @@ mod schedule;
 mod work;
 
 use std::{
-    sync::{Arc, Mutex, mpsc::channel},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -36,7 +36,6 @@ use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
     inbox::Inbox,
     onnx::{self, SessionCfgs},
-    open_model,
     streaming::{OnFatal, TokenModel},
 };
 use crate::lock;
@@ -65,20 +64,11 @@ impl Llm {
     /// A missing or unusable library or model, with its path; a key of `engine.llm` that does not
     /// fit the model.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.model_file()?;
-        open_model(&path)?;
-        onnx::load(params.engine.library.as_deref())?;
+        let settings = SessionCfgs::find(params)?;
         let config = params.engine.llm.unwrap_or_default();
-        let on_gpu = params.engine.provider != Provider::Cpu;
-        if on_gpu {
-            onnx::check_provider()?;
-        }
+        let on_gpu = params.engine.provider == Provider::Cuda;
         let index = i32::try_from(params.engine.gpu).unwrap_or(i32::MAX);
         let gpu = on_gpu.then_some(index);
-        let settings = SessionCfgs {
-            path,
-            intra_threads: params.engine.intra_threads,
-        };
         let provider = gpu.map(|index| {
             let provider = ep::CUDA::default().with_device_id(index).build();
             provider.error_on_failure()
@@ -148,32 +138,11 @@ impl Streaming for Llm {
             loaded.ok_or_else(|| failed(self.slots, "it was started before".to_owned()))?;
         let memory = self.gpu.map(onnx::gpu_memory).transpose()?;
         let (slots, context, limits) = (self.slots, self.context, self.limits);
-        let inbox = self.inbox.clone();
-        let (ready, started) = channel();
-        self.inbox.start(NAME, fatal, move || {
-            let decoder = Decoder::new(session, graph, slots, context, memory);
-            let made = decoder
-                .map_err(|e| failed(slots, e))
-                .and_then(|d| DecodeLoop::new(d, slots, context - limits.max, limits, inbox));
-            match made {
-                Ok(serving) => {
-                    // The send fails only after the start has timed out.
-                    let _ = ready.send(Ok(()));
-                    serving.serve()
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                    Ok(())
-                }
-            }
-        })?;
-        let ended = |_| {
-            Err(failed(
-                slots,
-                "its thread ended before it was ready".to_owned(),
-            ))
-        };
-        started.recv().unwrap_or_else(ended)
+        let decoder = Decoder::new(session, graph, slots, context, memory);
+        let decoder = decoder.map_err(|e| failed(slots, e))?;
+        let longest = context - limits.max;
+        let decode = DecodeLoop::new(decoder, slots, longest, limits, self.inbox.clone())?;
+        self.inbox.start(NAME, fatal, move || decode.serve())
     }
 
     fn in_flight(&self) -> usize {

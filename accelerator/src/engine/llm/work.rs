@@ -173,24 +173,3 @@ impl DecodeLoop {
 pub(super) fn failed(batch: usize, reason: String) -> EngineError {
     EngineError::run("llm", batch, reason)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_is_put_off_kept_and_counted() {
-        let limits = AnswerLimits {
-            min: 3,
-            max: 5,
-            eos: 2,
-        };
-        assert_eq!(limits.choose([2, 7], 0), (7, false));
-        assert_eq!(limits.choose([2, 7], 1), (7, false));
-        assert_eq!(limits.choose([2, 7], 2), (2, true));
-        assert_eq!(limits.choose([9, 2], 3), (9, false));
-        assert_eq!(limits.choose([9, 2], 4), (9, true), "as long as it may be");
-        let one = AnswerLimits { min: 1, ..limits };
-        assert_eq!(one.choose([2, 7], 0), (2, true));
-    }
-}

@@ -7,7 +7,10 @@ use std::{
     sync::Mutex,
 };
 
-use ort::environment::Environment;
+use ort::{
+    environment::Environment,
+    ep::{self, ExecutionProvider},
+};
 
 use crate::engine::{EngineError, search};
 use crate::lock;
@@ -85,4 +88,13 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
     let made = made.map_err(|e| invalid(&e))?;
     *environment = Some(made.clone());
     Ok(made)
+}
+
+/// Checks that the opened library has the CUDA provider.
+pub(super) fn check_cuda() -> Result<(), EngineError> {
+    match ep::CUDA::is_available() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(EngineError::provider("it was built without CUDA")),
+        Err(e) => Err(EngineError::provider(e)),
+    }
 }

@@ -22,16 +22,11 @@ use self::session::OnCpu;
 use super::{
     Engine, EngineError, EngineParams, Worker,
     cuda::{Device, Gpu},
-    open_model,
 };
 
 pub use library::find_library;
 
-pub(in crate::engine) use self::{
-    library::load,
-    provider::{check as check_provider, gpu_memory},
-    session::SessionCfgs,
-};
+pub(in crate::engine) use self::{provider::gpu_memory, session::SessionCfgs};
 
 /// The `onnx` engine: a checked model file, which each worker loads again.
 #[derive(Debug)]
@@ -48,21 +43,11 @@ impl Onnx {
     /// # Errors
     /// The library or the model is missing or unusable; the error has the path.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.model_file()?;
-        // For a missing file, the system's error is clearer than ONNX Runtime's.
-        open_model(&path)?;
-        load(params.engine.library.as_deref())?;
-        let on_gpu = params.engine.provider == Provider::Cuda;
-        if on_gpu {
-            provider::check()?;
-        }
-        let settings = SessionCfgs {
-            path,
-            intra_threads: params.engine.intra_threads,
-        };
+        let settings = SessionCfgs::find(params)?;
         let session = settings.open(&[])?;
         let spec::ReadModel { model, fixed_batch } = spec::read(&session, params, &settings.path)?;
         let most = fixed_batch.unwrap_or(params.engine.max_batch);
+        let on_gpu = params.engine.provider == Provider::Cuda;
         let device = on_gpu.then(|| Device::open(params.engine.gpu));
         let gpu = |device| Gpu::new(device, most, params.engine.spin_us);
         Ok(Onnx {

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use ort::{
-    ep::{self, ExecutionProvider, cuda::ConvAlgorithmSearch},
+    ep::{self, cuda::ConvAlgorithmSearch},
     memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType},
     session::{OutputSelector, RunOptions, Session, SessionInputValue},
     value::{DynTensor, DynTensorRef, Shape, TensorElementType},
@@ -16,15 +16,6 @@ use crate::engine::{
     cuda::{Gpu, Staged, StreamWorker},
     one_line,
 };
-
-/// Checks that the opened library has the CUDA provider.
-pub(in crate::engine) fn check() -> Result<(), EngineError> {
-    match ep::CUDA::is_available() {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(EngineError::provider("it was built without CUDA")),
-        Err(e) => Err(EngineError::provider(e)),
-    }
-}
 
 /// ONNX Runtime's description of the memory of GPU `index`.
 pub(in crate::engine) fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {

@@ -11,10 +11,15 @@ use ort::{
     },
     value::{DynTensorRef, Shape, TensorRefMut},
 };
-use qdl::model::{DType, ModelSpec, TensorSpec};
+use qdl::{
+    config::Provider,
+    model::{DType, ModelSpec, TensorSpec},
+};
 
 use super::library;
-use crate::engine::{Batch, EngineError, Worker, outputs::Outputs, unpack::Unpacker};
+use crate::engine::{
+    Batch, EngineError, EngineParams, Worker, open_model, outputs::Outputs, unpack::Unpacker,
+};
 
 #[derive(Debug)]
 pub(in crate::engine) struct SessionCfgs {
@@ -23,6 +28,24 @@ pub(in crate::engine) struct SessionCfgs {
 }
 
 impl SessionCfgs {
+    /// Opens ONNX Runtime, and checks the model file and the provider.
+    ///
+    /// # Errors
+    /// The library, its provider or the model file is missing; the error has the path.
+    pub fn find(params: &EngineParams) -> Result<Self, EngineError> {
+        let path = params.model_file()?;
+        // For a missing file, the system's error is clearer than ONNX Runtime's.
+        open_model(&path)?;
+        library::load(params.engine.library.as_deref())?;
+        if params.engine.provider == Provider::Cuda {
+            library::check_cuda()?;
+        }
+        Ok(SessionCfgs {
+            path,
+            intra_threads: params.engine.intra_threads,
+        })
+    }
+
     /// Loads the model into a session with these execution providers. The library must be open.
     pub fn open(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
@@ -30,19 +53,19 @@ impl SessionCfgs {
             let reason = format!("not a model that ONNX Runtime can load ({reason})");
             EngineError::model(&self.path, reason)
         };
-        Session::builder(&environment)
-            .map_err(|e| invalid(e.to_string()))?
-            .with_optimization_level(GraphOptimizationLevel::Level3)
-            .map_err(|e| invalid(e.to_string()))?
-            .with_intra_threads(self.intra_threads)
-            .map_err(|e| invalid(e.to_string()))?
+        let builder = || -> ort::Result<_> {
+            let builder = Session::builder(&environment)?
+                .with_optimization_level(GraphOptimizationLevel::Level3)?
+                .with_intra_threads(self.intra_threads)?;
             // Spinning threads would take the cores of the NIC threads.
-            .with_intra_op_spinning(false)
-            .map_err(|e| invalid(e.to_string()))?
+            Ok(builder.with_intra_op_spinning(false)?)
+        };
+        let builder = builder().map_err(|e| invalid(e.to_string()))?;
+        let mut builder = builder
             .with_execution_providers(providers)
-            .map_err(EngineError::provider)?
-            .commit_from_file(&self.path)
-            .map_err(|e| invalid(e.to_string()))
+            .map_err(EngineError::provider)?;
+        let loaded = builder.commit_from_file(&self.path);
+        loaded.map_err(|e| invalid(e.to_string()))
     }
 }
 

@@ -85,7 +85,6 @@ fn read(data: &str, _so_far: usize) -> Result<AnswerEvent, Trouble> {
         completion: chunk.tokens_predicted.filter(|_| chunk.stop),
         prompt: chunk.tokens_evaluated.filter(|_| chunk.stop),
         cached: chunk.timings.and_then(|t| t.cache_n),
-        queue_s: None,
         done: chunk.stop,
     })
 }

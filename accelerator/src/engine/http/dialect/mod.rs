@@ -80,7 +80,6 @@ pub(super) struct AnswerEvent {
     pub completion: Option<usize>,
     pub prompt: Option<usize>,
     pub cached: Option<usize>,
-    pub queue_s: Option<f64>,
     /// The answer has no further events.
     pub done: bool,
 }

@@ -8,7 +8,7 @@
 //! ```
 
 use crate::engine::error::shorten;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 use smallvec::SmallVec;
 
@@ -33,16 +33,8 @@ struct Chunk {
     usage: Option<Usage>,
     #[serde(alias = "detail")]
     error: Option<Value>,
-    /// `"error"` in TensorRT-LLM's error responses, which have no field `error`.
-    object: Option<Object>,
-}
-
-#[derive(Deserialize, PartialEq)]
-#[serde(rename_all = "lowercase")]
-enum Object {
-    Error,
-    #[serde(other)]
-    Other,
+    /// In TensorRT-LLM's error responses, which have no field `error`.
+    message: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -71,7 +63,7 @@ pub(super) fn read(data: &str) -> Result<AnswerEvent, Trouble> {
     if let Some(error) = &chunk.error {
         return Err(trouble::parse_error(error));
     }
-    if chunk.object == Some(Object::Error) {
+    if chunk.message.is_some() {
         return Err(trouble::parse_error(&json::<Value>(data)?));
     }
     let mut step = AnswerEvent::default();

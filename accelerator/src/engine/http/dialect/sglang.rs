@@ -69,7 +69,6 @@ struct MetaInfo {
     prompt_tokens: Option<usize>,
     completion_tokens: Option<usize>,
     cached_tokens: Option<usize>,
-    queue_time: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -136,7 +135,6 @@ fn read(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
         completion: completion.filter(|_| finish.is_some()),
         prompt: meta.prompt_tokens,
         cached: meta.cached_tokens,
-        queue_s: meta.queue_time,
         done: false,
     })
 }

@@ -140,16 +140,9 @@ pub(super) fn parse_error(error: &Value) -> Trouble {
 
 /// Parses an event with an error object, alone or as the value of `error` or `detail`.
 pub(in crate::engine::http) fn parse_error_event(data: &str) -> Trouble {
-    match serde_json::from_str::<Value>(data) {
-        Ok(value) => {
-            let error = value.get("error").or_else(|| value.get("detail"));
-            parse_error(error.unwrap_or(&value))
-        }
-        Err(_) => Trouble::Said {
-            status: None,
-            words: shorten(data),
-        },
-    }
+    let value = serde_json::from_str(data).unwrap_or_else(|_| Value::from(data));
+    let error = value.get("error").or_else(|| value.get("detail"));
+    parse_error(error.unwrap_or(&value))
 }
 
 pub(super) fn status(value: &Value) -> Option<u16> {
@@ -164,14 +157,10 @@ pub(super) fn text(words: &Value) -> String {
         .map_or_else(|| shorten(&words.to_string()), shorten)
 }
 
-/// The server's message in the body of an error response: `{"error": {"message": …}}`,
-/// `{"message": …}`, `{"detail": …}`, else the beginning of the body.
+/// The server's message in the body of an error response, which has the forms of an error event.
 pub(in crate::engine::http) fn words(body: &str) -> String {
-    let parsed: Option<Value> = serde_json::from_str(body).ok();
-    let found = parsed.as_ref().and_then(|v| {
-        let error = v.get("error").unwrap_or(v);
-        let text = error.get("message").or_else(|| error.get("detail"));
-        text.or(Some(error)).and_then(Value::as_str)
-    });
-    shorten(found.unwrap_or(body))
+    match parse_error_event(body) {
+        Trouble::Said { words, .. } => words,
+        other => other.to_string(),
+    }
 }

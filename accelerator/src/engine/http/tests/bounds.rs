@@ -68,31 +68,22 @@ fn a_line_an_event_and_a_comment_without_an_end_are_given_up() {
 
 #[test]
 fn only_tokens_move_the_deadline() {
-    let pings = [
-        "",
-        ": ping\n\n",
-        "data: {\"choices\":[]}\n\n",
-        "event: ping\n",
-    ];
-    for ping in pings {
-        for (before, key) in [(0, "first_token_s"), (1, "next_token_s")] {
-            let server = Server::working(Dialect::Vllm, move |_| {
-                let mut pieces = vec![StreamPiece::Chunk(EVENT.to_owned()); before];
-                for _ in 0..6000 {
-                    if !ping.is_empty() {
-                        pieces.push(StreamPiece::Chunk(ping.to_owned()));
-                    }
-                    pieces.push(StreamPiece::Wait(Duration::from_millis(10)));
-                }
-                Reply::Stream(pieces)
-            });
-            let why = refused(&server, 1);
-            let words = format!("no token for 1 s behind {before}: see engine.http.{key}");
-            assert!(why.starts_with(&words), "{why}");
-            eventually("the request is closed", || {
-                server.state.cancelled.load(SeqCst) == 1
-            });
-        }
+    let pings = [": ping\n\n", "data: {\"choices\":[]}\n\n", "event: ping\n"];
+    for (before, key) in [(0, "first_token_s"), (1, "next_token_s")] {
+        let server = Server::working(Dialect::Vllm, move |_| {
+            let mut pieces = vec![StreamPiece::Chunk(EVENT.to_owned()); before];
+            for ping in pings.iter().cycle().take(6000) {
+                pieces.push(StreamPiece::Chunk((*ping).to_owned()));
+                pieces.push(StreamPiece::Wait(Duration::from_millis(10)));
+            }
+            Reply::Stream(pieces)
+        });
+        let why = refused(&server, 1);
+        let words = format!("no token for 1 s behind {before}: see engine.http.{key}");
+        assert!(why.starts_with(&words), "{why}");
+        eventually("the request is closed", || {
+            server.state.cancelled.load(SeqCst) == 1
+        });
     }
 }
 

@@ -9,15 +9,16 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Http,
-        dialect::{AnswerParams, trouble::Trouble},
+        dialect::trouble::Trouble,
         judge::{Judge, TRIAL, Verdict},
     },
     rig::{
         ROOM, SampleRecord, Samples, VOCAB, eventually, params, prompts, run_one, samples, started,
     },
     server::{Reply, Request, Server, StreamPiece, begun, correct, events, singly, tokens_of},
+    splits::{read, server},
 };
-use crate::engine::Streaming;
+use crate::engine::{Fault, Streaming};
 
 type Script = fn(&Request) -> Reply;
 type Change = fn(&mut HttpConfig);
@@ -49,7 +50,7 @@ fn status(status: u16, text: &str) -> Reply {
 #[test]
 fn an_error_of_one_sample_refuses_that_sample() {
     let none: Change = |_| ();
-    let rows: [(Script, Change, &str); 5] = [
+    let rows: [(Script, Change, &str); 6] = [
         // vLLM's own words for a prompt that is too long.
         (
             |_| {
@@ -80,6 +81,11 @@ fn an_error_of_one_sample_refuses_that_sample() {
             "cut stream: it ended behind 2 tokens",
         ),
         (
+            |asked| Reply::of(broken_off(Dialect::Vllm, asked.prompt().len(), "error")),
+            none,
+            "error event 404: no room; the server goes on",
+        ),
+        (
             |_| status(503, "queue full"),
             |http| http.busy_s = 1,
             "HTTP 503: queue full (for 0 s); raise engine.http.busy_s",
@@ -99,7 +105,7 @@ fn an_error_of_one_sample_refuses_that_sample() {
 
 #[test]
 fn an_error_of_every_answer_ends_the_engine() {
-    let rows: [(Script, &str); 11] = [
+    let rows: [(Script, &str); 12] = [
         // vLLM after an id beyond its vocabulary: every request is a 500 from then on.
         (
             |_| status(500, r#"{"error":{"message":"EngineCore died"}}"#),
@@ -113,8 +119,12 @@ fn an_error_of_every_answer_ends_the_engine() {
             "HTTP 429: queue full (for 0 s); raise engine.http.busy_s",
         ),
         (
-            |asked| Reply::of(broken_off(Dialect::Vllm, asked, "error")),
+            |asked| Reply::of(broken_off(Dialect::Vllm, asked.prompt().len(), "error")),
             "error event 404: no room",
+        ),
+        (
+            |asked| begun(asked, 2, StreamPiece::Cut),
+            "cut stream: it ended behind 2 tokens",
         ),
         (
             |asked| Reply::of(singly(Dialect::Vllm, asked, &[5, VOCAB as i32], "stop")),
@@ -168,32 +178,15 @@ fn a_busy_server_is_asked_again_and_counted() {
         started.run(&samples);
         assert_eq!(samples.answer(0), Some(tokens_of(&[1], ROOM)));
         let report = started.http.report();
-        assert_eq!((report.busy, report.requests), (3, 5));
+        let asked = server.state.asked.load(SeqCst);
+        assert_eq!((report.busy, asked), (3, 5));
         assert!(report.to_string().contains("3 times busy"), "{report}");
     }
 }
 
-#[test]
-fn a_server_that_goes_ends_the_engine() {
-    let mut server = Server::working(Dialect::Vllm, |asked| begun(asked, 1, StreamPiece::Hang));
-    let started = started(&server, Dialect::Vllm, |_| ());
-    let samples = samples(&prompts(16), Stream::First);
-    started.submit(&samples, 16);
-    eventually("first tokens", || {
-        (0..16).all(|i| !samples.record(i).parts.is_empty())
-    });
-    server.stop();
-    eventually("all end", || samples.ended() == 16);
-    for i in 0..16 {
-        let result = (samples.record(i), started.fatal());
-        ended(result, "cut stream: it ended behind 1 tokens");
-    }
-}
-
 /// The events of a server that ends an answer after its first token with an error of kind `how`.
-fn broken_off(dialect: Dialect, asked: &Request, how: &str) -> Vec<String> {
-    let prompt = asked.prompt().len();
-    let mut all = singly(dialect, asked, &[5, 6], "stop");
+fn broken_off(dialect: Dialect, prompt: usize, how: &str) -> Vec<String> {
+    let mut all = events(dialect, prompt, &[&[5], &[6]], "stop");
     all.truncate(1);
     let aborted = |finish: Value| match dialect {
         Dialect::Sglang => json!({"output_ids": [], "meta_info": {
@@ -227,7 +220,7 @@ fn broken_off(dialect: Dialect, asked: &Request, how: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_abort_or_an_error_event_refuses_that_sample_alone_in_each_dialect() {
+fn an_abort_or_an_error_event_is_read_in_each_dialect() {
     for dialect in Dialect::ALL {
         for (how, words) in [
             ("abort", "aborted: it ended the answer with `"),
@@ -239,20 +232,11 @@ fn an_abort_or_an_error_event_refuses_that_sample_alone_in_each_dialect() {
             ("detail", "error event: no room"),
             ("body", "error event 404: no room"),
         ] {
-            let server = Server::working(dialect, move |asked| match asked.prompt()[..] {
-                [9, ..] => Reply::of(broken_off(dialect, asked, how)),
-                _ => correct(dialect, asked),
-            });
-            let started = started(&server, dialect, |_| ());
-            let samples = samples(&[vec![1], vec![9], vec![2]], Stream::First);
-            started.run(&samples);
-            let why = samples.record(1).refused.unwrap_or_default();
-            let right = why.starts_with(words) && why.contains("; the server goes on");
-            assert!(right, "{dialect:?}, {how}: {why}");
-            for i in [0, 2] {
-                assert!(samples.answer(i).is_some(), "{dialect:?}, {how}");
-            }
-            assert_eq!(started.fatal(), None, "{dialect:?}, {how}");
+            let events = broken_off(dialect, 3, how).concat();
+            let trouble = read(&server(dialect), &[events.as_bytes()]).expect_err(how);
+            let right = trouble.to_string().starts_with(words);
+            assert!(right, "{dialect:?}, {how}: {trouble}");
+            assert_eq!(trouble.fault(), Fault::Either, "{dialect:?}, {how}");
         }
     }
 }
@@ -357,6 +341,12 @@ fn an_end_of_sequence_that_differs_ends_the_engine() {
         });
         ended(vllm(&server, change), words);
     }
+    // A correct end of sequence is part of the answer.
+    let server = Server::working(Dialect::Vllm, |asked| {
+        Reply::of(singly(Dialect::Vllm, asked, &[5, 9], "stop"))
+    });
+    let (record, fatal) = vllm(&server, |http| http.eos = vec![2, 9]);
+    assert_eq!(record.answer(), Some(vec![5, 9]), "{fatal:?}");
 }
 
 #[test]
@@ -401,32 +391,13 @@ fn a_stop_drops_open_requests() {
 }
 
 #[test]
-fn a_slow_stream_is_no_error() {
-    let server = Server::working(Dialect::Vllm, |asked| {
-        let wait = StreamPiece::Wait(Duration::from_millis(700));
-        let all = singly(Dialect::Vllm, asked, &[5, 6], "stop");
-        let pieces = all
-            .into_iter()
-            .flat_map(|e| [wait.clone(), StreamPiece::Chunk(e)]);
-        Reply::Stream(pieces.collect())
-    });
-    let (record, fatal) = vllm(&server, |http| {
-        (http.first_token_s, http.next_token_s) = (5, 5);
-    });
-    assert_eq!(record.answer(), Some(vec![5, 6]), "{fatal:?}");
-}
-
-#[test]
 fn a_trial_that_hangs_decides_against_the_server() {
     let server = Server::of(Dialect::Vllm, |_| Reply::Stream(vec![StreamPiece::Hang]));
     let mut params = params(&server.url, Dialect::Vllm);
     params.engine.http.as_mut().expect("http").first_token_s = 86_400;
     let http = Http::open(&params).expect("a configuration");
-    let ask = AnswerParams {
-        vocab: VOCAB,
-        ..http.ask.clone()
-    };
-    let asked = http.server(&ask).expect("an address");
+    let mut asked = http.server().expect("an address");
+    asked.ask.vocab = VOCAB;
     let judge = Judge::new(None, Duration::from_millis(100));
     let silent = Trouble::Silent {
         tokens: 3,

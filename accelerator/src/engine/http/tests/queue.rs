@@ -9,32 +9,11 @@ use tokio::sync::Semaphore;
 
 use super::{
     rig::{Started, eventually, prompts, samples, started},
-    server::{
-        Reply, Request, Server, ServerState, StreamPiece, about, answer, begun, correct, events,
-        tokens_of,
-    },
+    server::{Reply, Request, Server, ServerState, StreamPiece, about, answer, begun, correct},
 };
 use crate::engine::{Streaming, http::start::in_flight};
 
-/// A server that works on one sequence at a time, with 20 ms for each event.
-fn one_at_once(dialect: Dialect, says: Option<usize>) -> Server {
-    let state = ServerState {
-        at_once: Some(Semaphore::new(1)),
-        ..ServerState::default()
-    };
-    Server::with(
-        state,
-        move |path| match (path, says) {
-            ("/server_info", Some(n)) => Some(Reply::Whole(
-                200,
-                format!("{{\"disable_radix_cache\":true,\"max_running_requests\":{n}}}"),
-            )),
-            _ => about(dialect, path),
-        },
-        move |asked| slow(dialect, asked),
-    )
-}
-
+/// The answer of a server that takes 20 ms for each event.
 fn slow(dialect: Dialect, asked: &Request) -> Reply {
     let Reply::Stream(pieces) = answer(dialect, asked, &[5, 6, 7, 2][..asked.most().min(4)]) else {
         unreachable!("a stream");
@@ -52,7 +31,15 @@ fn hasty(server: &Server, dialect: Dialect, in_flight: Option<usize>) -> Started
 
 #[test]
 fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come() {
-    let server = one_at_once(Dialect::Vllm, None);
+    let state = ServerState {
+        at_once: Some(Semaphore::new(1)),
+        ..ServerState::default()
+    };
+    let server = Server::with(
+        state,
+        |path| about(Dialect::Vllm, path),
+        |asked| slow(Dialect::Vllm, asked),
+    );
     let started = hasty(&server, Dialect::Vllm, Some(40));
     // The last one waits for about 4 s, with a first-token deadline of 1 s.
     let samples = samples(&prompts(40), Stream::First);
@@ -112,7 +99,8 @@ fn a_busy_server_is_asked_again_for_as_long_as_it_brings_tokens_to_others() {
 
 #[test]
 fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
-    let server = one_at_once(Dialect::Sglang, Some(3));
+    let info = r#"{"disable_radix_cache":true,"max_running_requests":3}"#;
+    let server = Server::saying(Dialect::Sglang, "/server_info", 200, info);
     assert_eq!(hasty(&server, Dialect::Sglang, None).http.in_flight(), 11);
     for (said, configured, most) in [
         (Some(3), None, 11),
@@ -149,29 +137,5 @@ fn a_stream_that_the_server_forgot_is_refused_and_the_others_go_on() {
         );
         assert!((1..100).all(|i| samples.answer(i).is_some()));
         assert_eq!(started.fatal(), None);
-    }
-}
-
-#[test]
-fn answers_in_one_event_are_counted_and_reported() {
-    for dialect in Dialect::ALL {
-        let server = Server::of(dialect, move |asked| {
-            let tokens = tokens_of(&asked.prompt(), asked.most());
-            let (prompt, finish) = (asked.prompt().len(), asked.finish(&tokens));
-            Reply::of(events(dialect, prompt, &[&tokens], finish))
-        });
-        let started = started(&server, dialect, |_| ());
-        let prompts = prompts(33);
-        let several = prompts
-            .iter()
-            .filter(|p| tokens_of(p, 64).len() > 1)
-            .count() as u64;
-        started.run(&samples(&prompts, Stream::First));
-        let report = started.http.report();
-        assert_eq!(report.whole, several, "{dialect:?}");
-        assert!(
-            report.to_string().contains(" answers in one event"),
-            "{report}"
-        );
     }
 }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
+use fabric::wire::Stream;
 use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -11,44 +12,25 @@ use qdl::config::Dialect;
 use tokio::runtime::Builder;
 
 use super::{
-    rig::{VOCAB, params},
+    rig::{ROOM, VOCAB, params, samples},
     server::{events, sglang},
 };
 use crate::engine::{
-    http::{
-        Http,
-        account::Account,
-        dialect::trouble::Trouble,
-        stream::{LlmServer, Sink},
-    },
-    streaming::TooLong,
+    http::{Http, account::Account, dialect::trouble::Trouble, stream::LlmServer},
+    streaming::TOKEN_BYTES,
 };
-
-#[derive(Default)]
-struct Tokens(Vec<i32>);
-
-impl Sink for Tokens {
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong> {
-        self.0.extend_from_slice(tokens);
-        Ok(())
-    }
-}
 
 pub fn server(dialect: Dialect) -> LlmServer {
     let http = Http::open(&params("http://127.0.0.1:1", dialect)).expect("an engine");
-    let mut ask = http.ask.clone();
-    ask.vocab = VOCAB;
-    http.server(&ask).expect("a server")
+    let mut server = http.server().expect("a server");
+    server.ask.vocab = VOCAB;
+    server
 }
 
 /// The result of a stream in these pieces.
 pub fn read(server: &LlmServer, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
     let pieces: Vec<_> = pieces.iter().map(|p| Bytes::copy_from_slice(p)).collect();
-    read_up_to(server, 64, pieces.into_iter())
+    read_up_to(server, ROOM, pieces.into_iter())
 }
 
 /// The result of an answer that is limited to `most` tokens.
@@ -62,12 +44,14 @@ pub fn read_up_to(
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let mut account = Account::new(&server.ask, 3, most);
-        let mut tokens = Tokens::default();
+        let samples = samples(&[vec![1, 2, 3]], Stream::First);
+        let mut sequence = samples.sequence(0, ROOM * TOKEN_BYTES);
+        let mut sink = Some(&mut sequence);
         let last = server
-            .read(body, server.request_time(), &mut account, &mut tokens)
+            .read(body, server.request_time(), &mut account, &mut sink)
             .await?;
-        tokens.0.extend_from_slice(&last);
-        Ok(tokens.0)
+        sequence.finish(&last);
+        Ok(samples.answer(0).expect("an answer"))
     })
 }
 
@@ -82,15 +66,14 @@ fn bytes(dialect: Dialect) -> Vec<u8> {
 }
 
 #[test]
-fn byte_by_byte() {
+fn a_split_anywhere_changes_nothing() {
     for dialect in Dialect::ALL {
-        let all = bytes(dialect);
-        let pieces: Vec<_> = all.chunks(1).collect();
-        assert_eq!(
-            read(&server(dialect), &pieces),
-            Ok(vec![504, 7, 8, 2]),
-            "{dialect:?}"
-        );
+        let (server, all) = (server(dialect), bytes(dialect));
+        for size in [1, 2, 7, 100, all.len()] {
+            let pieces: Vec<_> = all.chunks(size).collect();
+            let answer = read(&server, &pieces);
+            assert_eq!(answer, Ok(vec![504, 7, 8, 2]), "{dialect:?} by {size}");
+        }
     }
 }
 
@@ -126,22 +109,6 @@ fn sglang_may_send_new_ids_or_all_of_them() {
 }
 
 proptest! {
-    #[test]
-    fn any_cuts(dialect in 0usize..5, mut cuts in prop::collection::vec(0.0f64..1.0, 0..20)) {
-        let dialect = Dialect::ALL[dialect];
-        let all = bytes(dialect);
-        cuts.sort_by(f64::total_cmp);
-        let mut pieces = Vec::new();
-        let mut from = 0;
-        for cut in cuts {
-            let to = (cut * all.len() as f64) as usize;
-            pieces.push(&all[from..to]);
-            from = to;
-        }
-        pieces.push(&all[from..]);
-        prop_assert_eq!(read(&server(dialect), &pieces), Ok(vec![504, 7, 8, 2]));
-    }
-
     #[test]
     fn no_bytes_make_it_panic(dialect in 0usize..5, text in "(data: [\\PC\\n]{0,40}\\n\\n){0,5}") {
         let answer = read(&server(Dialect::ALL[dialect]), &[text.as_bytes()]);

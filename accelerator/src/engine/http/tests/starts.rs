@@ -11,19 +11,6 @@ use super::{
 };
 use crate::engine::{Engine, EngineError, EngineKind, EngineParams, http::Http};
 
-/// A server that answers `path` with `status` and `body`, and other queries correctly.
-fn saying(dialect: Dialect, path: &'static str, status: u16, body: &str) -> Server {
-    let body = body.to_owned();
-    Server::with(
-        ServerState::default(),
-        move |asked| match asked == path {
-            true => Some(Reply::Whole(status, body.clone())),
-            false => about(dialect, asked),
-        },
-        move |asked| correct(dialect, asked),
-    )
-}
-
 fn warnings(started: &Started) -> &[String] {
     &started.http.known.get().expect("started").warnings
 }
@@ -64,7 +51,7 @@ type Case<'r> = (
 
 fn each(rows: &[Case<'_>]) {
     for (dialect, path, status, body, expected) in rows {
-        let server = saying(*dialect, path, *status, body);
+        let server = Server::saying(*dialect, path, *status, body);
         starts(&server, *dialect, *expected, |_| ());
     }
 }
@@ -98,7 +85,7 @@ fn a_server_that_is_not_ready_is_waited_for() {
     );
     let words = "llama.cpp works on 4 sequences at once";
     starts(&server, Dialect::LlamaCpp, Ok(words), |_| ());
-    let server = saying(Dialect::LlamaCpp, "/health", 503, loading);
+    let server = Server::saying(Dialect::LlamaCpp, "/health", 503, loading);
     let words = "not ready after 1 s (it answers 503 to /health: Loading model)";
     starts(&server, Dialect::LlamaCpp, Err(words), |http| {
         http.ready_s = 1;
@@ -109,12 +96,12 @@ fn a_server_that_is_not_ready_is_waited_for() {
 fn a_wrong_model() {
     for dialect in Dialect::ALL {
         let other = r#"{"data":[{"id":"llama"}]}"#;
-        let server = saying(dialect, "/v1/models", 200, other);
+        let server = Server::saying(dialect, "/v1/models", 200, other);
         let words = "it serves `llama` and no `m`: see engine.http.model";
         starts(&server, dialect, Err(words), |_| ());
     }
     let other = r#"{"data":[{"id":"llama","max_model_len":4096}]}"#;
-    let server = saying(Dialect::Vllm, "/v1/models", 200, other);
+    let server = Server::saying(Dialect::Vllm, "/v1/models", 200, other);
     starts(&server, Dialect::Vllm, Ok(""), |http| {
         http.model = Some("llama".to_owned());
     });
@@ -144,62 +131,47 @@ fn a_context_that_is_too_short() {
 }
 
 #[test]
-fn a_prefix_cache_that_is_on() {
-    let on = "vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"True\"} 1.0\n";
-    let info = r#"{"disable_radix_cache":false}"#;
-    let advice = "its prefix cache is on, and such a run does not count: start vLLM with \
-                  --no-enable-prefix-caching";
-    let silent = "it does not say whether its prefix cache is on";
-    let radix = "start SGLang with --disable-radix-cache";
-    each(&[
-        (Dialect::Vllm, "/metrics", 200, on, Ok(advice)),
-        (Dialect::Sglang, "/server_info", 200, info, Ok(radix)),
-        // The server does not report it, or the dialect has no query for it.
-        (Dialect::Vllm, "/metrics", 404, "{}", Ok(silent)),
-        (
-            Dialect::TensorRtLlm,
-            "",
-            404,
-            "",
-            Ok("enable_block_reuse: false"),
-        ),
-        (Dialect::Vllm, "", 404, "", Ok("")),
-        (Dialect::VllmGenerate, "", 404, "", Ok("")),
-        (Dialect::Sglang, "", 404, "", Ok("")),
-    ]);
-}
-
-#[test]
-fn the_state_of_the_prefix_cache_is_reported() {
-    let keeps = |status, metrics: &str, word: Option<&str>| {
-        let server = saying(Dialect::Vllm, "/metrics", status, metrics);
-        let mut params = params(&server.url, Dialect::Vllm);
-        let http = params.engine.http.as_mut().expect("http");
-        http.prefix_cache_off = word.map(str::to_owned);
-        let unasked = Http::open(&params).expect("sound").prefix_cache();
-        assert_eq!(unasked.map(|c| c.state), Some(CacheState::Unknown));
-        let started = start(&params).unwrap_or_else(|e| panic!("{e}"));
-        started.http.prefix_cache().expect("its server may")
-    };
+fn the_state_of_the_prefix_cache_is_reported_with_a_warning() {
+    use CacheState::{Off, On, Unknown};
+    use Dialect::{Sglang, TensorRtLlm, Vllm, VllmGenerate};
     let is = |on: &str| format!("vllm:cache_config_info{{enable_prefix_caching=\"{on}\"}} 1.0\n");
+    let (on, off) = (&*is("True"), &*is("False"));
     let word = "started with --no-enable-prefix-caching";
-    let ask = "engine.http.prefix_cache_off";
-    for (status, metrics, given, state, how) in [
-        (
-            200,
-            is("False"),
-            None,
-            CacheState::Off,
-            "the server says so",
-        ),
+    let radix = r#"{"disable_radix_cache":false}"#;
+    for (dialect, path, status, body, given, state, how) in [
+        (Vllm, "/metrics", 200, off, None, Off, "the server says"),
         // The server's report counts before the configuration.
-        (200, is("True"), Some(word), CacheState::On, ""),
-        (404, "{}".to_owned(), Some(word), CacheState::Off, word),
-        (404, "{}".to_owned(), None, CacheState::Unknown, ask),
+        (Vllm, "/metrics", 200, on, Some(word), On, "vLLM with --no"),
+        (Vllm, "/metrics", 404, "{}", Some(word), Off, word),
+        (Vllm, "/metrics", 404, "{}", None, Unknown, "cache_off"),
+        (Sglang, "/server_info", 200, radix, None, On, "--disable"),
+        // The correct server.
+        (Sglang, "", 0, "", None, Off, "the server says so"),
+        (VllmGenerate, "", 0, "", None, Off, "the server says so"),
+        // The dialect has no query for it.
+        (TensorRtLlm, "", 0, "", None, Unknown, "block_reuse: f"),
     ] {
-        let cache = keeps(status, &metrics, given);
-        assert_eq!(cache.state, state);
-        assert!(cache.how.contains(how), "{cache:?}");
+        let server = Server::saying(dialect, path, status, body);
+        let mut params = params(&server.url, dialect);
+        let http = params.engine.http.as_mut().expect("http");
+        http.prefix_cache_off = given.map(str::to_owned);
+        let unasked = Http::open(&params).expect("sound").prefix_cache();
+        assert_eq!(unasked.map(|c| c.state), Some(Unknown));
+        let started = start(&params).unwrap_or_else(|e| panic!("{e}"));
+        let cache = started.http.prefix_cache().expect("its server may");
+        assert!(cache.state == state && cache.how.contains(how), "{cache:?}");
+        let warning = match state {
+            Off => "",
+            On => "its prefix cache is on, and such a run does not count: ",
+            Unknown => "it does not say whether its prefix cache is on",
+        };
+        let said = warnings(&started)
+            .iter()
+            .find(|w| w.contains("prefix cache"));
+        let said = said.map(String::as_str).unwrap_or_default();
+        assert!(said.starts_with(warning), "{said}");
+        assert_eq!(said.is_empty(), state == Off, "{said}");
+        assert!(state == Off || said.ends_with(&cache.how), "{said}");
     }
     // Engines in this process have no prefix cache.
     for kind in [EngineKind::Null, EngineKind::Digest] {
@@ -235,21 +207,10 @@ fn a_vocabulary_that_is_unknown_or_differs() {
 
 #[test]
 fn a_server_of_another_kind() {
+    let (path, missing) = ("/v1/models", "it answers 404 to /v1/models");
     each(&[
-        (
-            Dialect::Vllm,
-            "/v1/models",
-            404,
-            "{}",
-            Err("it answers 404 to /v1/models"),
-        ),
-        (
-            Dialect::Vllm,
-            "/v1/models",
-            200,
-            "<html>",
-            Err("is not understood"),
-        ),
+        (Dialect::Vllm, path, 404, "{}", Err(missing)),
+        (Dialect::Vllm, path, 200, "<html>", Err("is not understood")),
     ]);
     // vLLM 0.32 without its option.
     let server = Server::of(Dialect::VllmGenerate, |_| {
@@ -257,12 +218,6 @@ fn a_server_of_another_kind() {
     });
     let words = "HTTP 403: Forbidden (from /inference/v1/generate); vLLM wants --enable-scale-out";
     starts(&server, Dialect::VllmGenerate, Err(words), |_| ());
-    let server = Server::of(Dialect::Vllm, |_| {
-        let text = r#"data: {"choices":[{"index":0,"text":"hi","finish_reason":"length"}]}"#;
-        Reply::of(vec![format!("{text}\n\ndata: [DONE]\n\n")])
-    });
-    let words = "its stream carries no token ids";
-    starts(&server, Dialect::Vllm, Err(words), |_| ());
 }
 
 #[test]

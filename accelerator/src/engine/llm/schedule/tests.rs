@@ -157,16 +157,3 @@ proptest! {
         prop_assert!(world.schedule.slots.iter().all(Option::is_none));
     }
 }
-
-#[test]
-fn running_sequences_wait_for_few_joins() {
-    let mut world = World::new(8, true);
-    (0..8).for_each(|_| world.push(3, 9));
-    let mut steps = Vec::new();
-    for _ in 0..6 {
-        let joined = world.order.len();
-        world.turn();
-        steps.push(world.order.len() - joined);
-    }
-    assert_eq!(steps, [1, 1, 0, 1, 1, 0]);
-}
