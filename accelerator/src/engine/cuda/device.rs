@@ -1,6 +1,10 @@
 //! One GPU and its properties, through the installed driver.
 
-use std::{ffi::CStr, fmt, sync::Arc};
+use std::{
+    ffi::CStr,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
@@ -67,8 +71,7 @@ impl Device {
     /// # Errors
     /// No driver, no such GPU, or a driver error.
     pub fn open(index: usize) -> Result<Arc<Self>, EngineError> {
-        // SAFETY: loading the driver's library runs its initialisers, which have no precondition.
-        if !unsafe { sys::is_culib_present() } {
+        if !driver_present() {
             return Err(EngineError::NoDriver);
         }
         let check = |verb, result| check(index, verb, result);
@@ -160,15 +163,15 @@ impl Device {
         self.direct
     }
 
-    /// Makes a NIC's earlier writes to this GPU's memory visible to kernels; true if the GPU needs
-    /// a fence for this. The thread must be bound to the GPU.
-    pub(super) fn fence(&self) -> Result<bool, EngineError> {
+    /// Makes a NIC's earlier writes to this GPU's memory visible to kernels. The thread must be
+    /// bound to the GPU.
+    pub(super) fn fence(&self) -> Result<(), EngineError> {
         use sys::{
             CUflushGPUDirectRDMAWritesScope_enum as Scope,
             CUflushGPUDirectRDMAWritesTarget_enum as Target,
         };
         if self.direct.fence != Fence::Flush {
-            return Ok(false);
+            return Ok(());
         }
         // SAFETY: the call has no pointers; the attribute says that the driver has the function.
         let result = unsafe {
@@ -177,8 +180,7 @@ impl Device {
                 Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER,
             )
         };
-        self.check("waiting for writes of a NIC", result)?;
-        Ok(true)
+        self.check("waiting for writes of a NIC", result)
     }
 
     /// Binds the calling thread to the GPU. Each thread must call this before other driver calls.
@@ -227,6 +229,12 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({}: {})", self.index, self.name)
     }
+}
+
+fn driver_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: loading the driver's library runs its initialisers, which have no precondition.
+    *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
 }
 
 fn check(gpu: usize, verb: &'static str, result: CUresult) -> Result<(), EngineError> {

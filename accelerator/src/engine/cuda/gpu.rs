@@ -1,7 +1,7 @@
 //! The GPU of an engine: the state that the workers share, and the counts of their batches.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -25,7 +25,6 @@ pub struct Gpu {
     pub(super) max_batch: usize,
     /// Nanoseconds for which a waiting worker spins before it sleeps.
     pub(super) spin_ns: u64,
-    /// A worker locks the counts once per batch.
     counts: Mutex<GpuCounts>,
 }
 
@@ -111,21 +110,26 @@ impl Gpu {
     }
 
     pub(super) fn count(&self, batch: &BatchRun) {
-        lock(&self.counts).add(batch);
+        self.counts().add(batch);
     }
 
     pub(in crate::engine) fn record(&self) -> GpuRecord {
         GpuRecord {
             index: self.device.index(),
             name: self.device.name().to_owned(),
-            ..lock(&self.counts).record()
+            ..self.counts().record()
         }
     }
 
     /// Score of the input copies at `now_ns`: their time against the best time so far. Part of the
     /// score of the node's interior; `None` before the first copy.
     pub(in crate::engine) fn interior(&self, now_ns: u64) -> Option<Score> {
-        lock(&self.counts).score(now_ns)
+        self.counts().score(now_ns)
+    }
+
+    /// Locks the counts; a worker does this once per batch.
+    fn counts(&self) -> MutexGuard<'_, GpuCounts> {
+        lock(&self.counts)
     }
 }
 

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use qdl::model::ModelSpec;
 
 use super::{
-    Device, Gpu,
+    Device, Fence, Gpu,
     gpu::Staged,
     memory::DeviceMemory,
     pieces::{self, CopyPiece, Pieces},
@@ -116,7 +116,7 @@ impl Inputs {
             .and_then(|(size, at)| pieces::in_place(list, &ranges, gpu, size, at));
         drop(ranges);
         if list.iter().any(|p| matches!(p.kind, MemoryKind::Gpu(_))) {
-            staged.fenced = self.device.fence()?;
+            staged.fenced = fence_batch(&self.device)?;
         }
         if staged.in_place.is_some() {
             return Ok(staged);
@@ -211,4 +211,10 @@ impl Lists {
         };
         device.check("copying inputs", result)
     }
+}
+
+/// Makes NIC writes to GPU memory visible to kernels; true if the GPU needs a fence for this.
+fn fence_batch(device: &Device) -> Result<bool, EngineError> {
+    device.fence()?;
+    Ok(device.direct().fence == Fence::Flush)
 }

@@ -1,6 +1,7 @@
 //! Allocates slots in GPU memory: a fabric writes samples there, kernels read them in place.
 
 use std::{
+    mem::ManuallyDrop,
     os::fd::{FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::Arc,
@@ -42,7 +43,8 @@ pub(super) fn slots(
 
 struct SlotMemory {
     device: Arc<Device>,
-    memory: memory::DeviceMemory,
+    /// `ManuallyDrop`, so that `drop` frees the memory after it has bound the thread to the GPU.
+    memory: ManuallyDrop<memory::DeviceMemory>,
     bytes: usize,
     /// Stream for copies by the CPU: of a probe, and of a fabric inside this process.
     stream: CudaStream,
@@ -64,7 +66,7 @@ impl SlotMemory {
         stream.synchronize()?;
         Ok(SlotMemory {
             device: device.clone(),
-            memory,
+            memory: ManuallyDrop::new(memory),
             bytes: rounded,
             stream,
         })
@@ -108,7 +110,7 @@ impl DeviceMemory for SlotMemory {
 
     fn fence(&self) -> Result<(), String> {
         let fenced = self.device.bind().and_then(|()| self.device.fence());
-        fenced.map(|_| ()).map_err(|e| e.to_string())
+        fenced.map_err(|e| e.to_string())
     }
 
     fn dma_buf(&self) -> Result<(OwnedFd, u64), String> {
@@ -140,7 +142,10 @@ impl DeviceMemory for SlotMemory {
 
 impl Drop for SlotMemory {
     fn drop(&mut self) {
-        // The driver frees memory and stream, which are dropped after this, for a bound thread.
-        let _ = self.device.bind();
+        if self.device.bind().is_ok() {
+            // SAFETY: dropped once; the region's guards are gone, so no other copy of the address
+            // is in use.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
     }
 }
