@@ -148,9 +148,9 @@ def core(index):
     addresses = unpack(handshake.receive()[0])[0]["addresses"]
     print("Loading model", os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("QDL_TEST"),
           sorted(os.sched_getaffinity(0)), flush=True)
-    if HABIT == "never ready":
+    if HABIT == "never-ready":
         time.sleep(600)
-    if HABIT == "no memory":
+    if HABIT == "no-memory":
         dead("torch.OutOfMemoryError: CUDA out of memory")
     given = Socket(addresses["inputs"][0], b"DEALER", identity)
     given.send(pack({
@@ -228,7 +228,7 @@ def misbehave(steps, output):
 
 def main():
     note("parent")
-    if HABIT == "no start":
+    if HABIT == "no-start":
         sys.exit("vllm: error: unrecognized arguments")
     cores = []
     for index in range(int(option("--data-parallel-size-local"))):
