@@ -158,7 +158,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let live = Arc::new(if args.local {
         Live::new(local::completers(&config))
     } else {
-        Live::of_shares(frontend_crew(&config).nic_of)
+        Live::new(frontend_crew(&config).nic_of.len())
     });
     let mut completers = Completers::new(live, verifier.clone(), tokens.clone());
     completers.origins.clone_from(&origins);

@@ -97,6 +97,28 @@ impl TokenModel {
     }
 }
 
+/// The maximum answer of an engine whose keys `[max_tokens, min_tokens]` have these values, for a
+/// model whose output holds `room` tokens.
+///
+/// # Errors
+/// [`EngineError::Param`] names the key that does not fit.
+pub(super) fn answer_limit(
+    keys: [&'static str; 2],
+    (max, min): (Option<usize>, usize),
+    room: usize,
+) -> Result<usize, EngineError> {
+    let max = max.unwrap_or(room);
+    if max > room {
+        let reason = format!("{max} is more than the model's output of {room}");
+        return Err(EngineError::param(keys[0], reason));
+    }
+    if min > max {
+        let reason = format!("{min} is more than max_tokens, {max}");
+        return Err(EngineError::param(keys[1], reason));
+    }
+    Ok(max)
+}
+
 /// Most ids in a tensor; `None` unless the tensor is ragged `i32` of one dimension.
 fn ids(tensor: &TensorSpec) -> Option<usize> {
     match tensor.shape[..] {

@@ -10,13 +10,13 @@ use super::rules::{Findings, MAX_MS, resolve, within, within_some};
 /// Maximum number of sequences in flight.
 pub const MAX_IN_FLIGHT: usize = 65_536;
 /// Maximum vocabulary, context and answer, in tokens: ids are `i32`.
-const MAX_TOKENS: usize = i32::MAX as usize;
+pub(super) const MAX_TOKENS: usize = i32::MAX as usize;
 /// Maximum deadline in seconds: one day.
-const MAX_S: u64 = 86_400;
+pub(super) const MAX_S: u64 = 86_400;
 /// Maximum length of `prefix_cache_off` in bytes: the text is sent to frontends.
 const MAX_OFF: usize = 256;
 /// Maximum temperature that servers accept.
-const MAX_TEMPERATURE: f64 = 2.0;
+pub(super) const MAX_TEMPERATURE: f64 = 2.0;
 
 /// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -196,16 +196,9 @@ impl HttpConfig {
                 "write it as in `url: http://127.0.0.1:8000`, without a path and without TLS",
             );
         }
-        if let Some(max) = self.max_tokens.filter(|max| self.min_tokens > *max) {
-            out.add(
-                "engine.http.min_tokens",
-                format!(
-                    "min_tokens is {}, more than max_tokens, {max}",
-                    self.min_tokens
-                ),
-                "set it to max_tokens or less",
-            );
-        }
+        let lengths = (self.min_tokens, self.max_tokens);
+        let ends = self.stop.iter().chain(&self.eos);
+        check_answers("http", lengths, self.vocab, ends, out);
         if let Some(off) = &self.prefix_cache_off
             && (off.trim().is_empty() || off.len() > MAX_OFF || off.chars().any(char::is_control))
         {
@@ -229,15 +222,31 @@ impl HttpConfig {
                 }
             }
         }
-        if let Some(vocab) = self.vocab {
-            let ids = self.stop.iter().chain(&self.eos);
-            if let Some(id) = ids.copied().find(|id| *id as usize >= vocab) {
-                out.add(
-                    "engine.http.vocab",
-                    format!("id {id} of `stop` or `eos` is not below vocab, {vocab}"),
-                    "give the number of ids in the model's vocabulary",
-                );
-            }
-        }
+    }
+}
+
+/// Checks the lengths of answers of a language model, and the ids `ends` that end an answer.
+pub(super) fn check_answers<'a>(
+    engine: &str,
+    (min_tokens, max_tokens): (usize, Option<usize>),
+    vocab: Option<usize>,
+    mut ends: impl Iterator<Item = &'a u32>,
+    out: &mut Findings<'_>,
+) {
+    if let Some(max) = max_tokens.filter(|max| min_tokens > *max) {
+        out.add(
+            format!("engine.{engine}.min_tokens"),
+            format!("min_tokens is {min_tokens}, more than max_tokens, {max}"),
+            "set it to max_tokens or less",
+        );
+    }
+    if let Some(vocab) = vocab
+        && let Some(id) = ends.find(|id| **id as usize >= vocab)
+    {
+        out.add(
+            format!("engine.{engine}.vocab"),
+            format!("id {id} of `stop` or `eos` is not below vocab, {vocab}"),
+            "give the number of ids in the model's vocabulary",
+        );
     }
 }

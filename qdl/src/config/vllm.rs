@@ -8,14 +8,11 @@ use std::{
 use garde::Validate;
 use serde::Deserialize;
 
-use super::rules::{Findings, MAX_GPU, resolve, within, within_some};
+use super::{
+    http::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers},
+    rules::{Findings, MAX_GPU, resolve, within, within_some},
+};
 
-/// Maximum number of sequences in flight.
-const MAX_IN_FLIGHT: usize = 65_536;
-/// Maximum vocabulary and answer, in tokens: ids are `i32`.
-const MAX_TOKENS: usize = i32::MAX as usize;
-const MAX_S: u64 = 86_400;
-const MAX_TEMPERATURE: f64 = 2.0;
 /// Maximum number of cores: an engine's identity on the wire has two bytes, and a node few GPUs.
 const MAX_CORES: usize = 64;
 const MAX_NODE: u32 = 1023;
@@ -196,25 +193,8 @@ impl VllmConfig {
                 "list as many GPUs for each core of `data_parallel`",
             );
         }
-        if let Some(max) = self.max_tokens.filter(|max| self.min_tokens > *max) {
-            out.add(
-                "engine.vllm.min_tokens",
-                format!(
-                    "min_tokens is {}, more than max_tokens, {max}",
-                    self.min_tokens
-                ),
-                "set it to max_tokens or less",
-            );
-        }
-        if let Some(vocab) = self.vocab {
-            let mut ids = self.stop.iter().chain(self.eos.iter().flatten());
-            if let Some(id) = ids.find(|id| **id as usize >= vocab) {
-                out.add(
-                    "engine.vllm.vocab",
-                    format!("id {id} of `stop` or `eos` is not below vocab, {vocab}"),
-                    "give the number of ids in the model's vocabulary",
-                );
-            }
-        }
+        let lengths = (self.min_tokens, self.max_tokens);
+        let ends = self.stop.iter().chain(self.eos.iter().flatten());
+        check_answers("vllm", lengths, self.vocab, ends, out);
     }
 }

@@ -47,8 +47,6 @@ impl Default for Latencies {
 /// writer for each share of a NIC's connections.
 #[derive(Debug)]
 pub struct Live {
-    /// Index of the NIC of each share.
-    nic_of: Box<[usize]>,
     /// Clock at the run's begin; 0 before the run.
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
@@ -56,19 +54,12 @@ pub struct Live {
 }
 
 impl Live {
-    /// Creates figures with one share for each of `nics` NICs.
-    pub fn new(nics: usize) -> Self {
-        Live::of_shares((0..nics).collect())
-    }
-
-    /// Creates figures with one share for each entry of `nic_of`: the index of the share's NIC.
-    pub fn of_shares(nic_of: Vec<usize>) -> Self {
-        let rails = nic_of.len();
+    /// Creates figures of this many shares.
+    pub fn new(shares: usize) -> Self {
         Live {
-            nic_of: nic_of.into(),
             first_ns: AtomicU64::new(0),
-            rails: (0..rails).map(|_| CachePadded::default()).collect(),
-            latencies: (0..rails).map(|_| CachePadded::default()).collect(),
+            rails: (0..shares).map(|_| CachePadded::default()).collect(),
+            latencies: (0..shares).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -93,18 +84,6 @@ impl Live {
         let mut all = Figures::default();
         self.rails.iter().for_each(|shown| shown.add_to(&mut all));
         all
-    }
-
-    /// Returns the figures of each NIC.
-    pub fn each(&self) -> impl Iterator<Item = Figures> + '_ {
-        let nics = self.nic_of.iter().map(|nic| nic + 1).max().unwrap_or(0);
-        (0..nics).map(|nic| {
-            let mut all = Figures::default();
-            let shares = self.rails.iter().zip(&self.nic_of);
-            let shares = shares.filter(|(_, of)| **of == nic);
-            shares.for_each(|(shown, _)| shown.add_to(&mut all));
-            all
-        })
     }
 
     /// Returns the number of latencies in each bucket of
@@ -172,19 +151,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nic_shows_what_its_shares_did_together() {
-        let live = Live::of_shares(vec![0, 1, 0]);
+    fn figures_are_the_sum_of_all_shares() {
+        let live = Live::new(3);
         for (share, completed) in [(0, 1), (1, 20), (2, 300)] {
             live.show(share, completed, 10 * completed, 100 * completed);
             live.show_p99(share, completed);
         }
-        let each: Vec<_> = live.each().map(|f| (f.completed, f.bytes_in)).collect();
-        assert_eq!(each, [(301, 30_100), (20, 2_000)]);
-        assert_eq!(live.each().next().map(|f| f.p99_round_trip_ns), Some(300));
         let all = live.figures();
-        assert_eq!(
-            (all.completed, all.bytes_out, live.rails()),
-            (321, 3_210, 3)
-        );
+        let bytes = (all.bytes_out, all.bytes_in);
+        assert_eq!((all.completed, bytes), (321, (3_210, 32_100)));
+        assert_eq!((all.p99_round_trip_ns, live.rails()), (300, 3));
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn machine_fault(frontend: &NodeRecord, accelerator: &NodeRecord) -> 
     match frontend.same_machine(accelerator) {
         Some(false) => None,
         Some(true) => Some(format!("{node} runs on the frontend's machine, {host}")),
-        None => Some(format!("whether {node} is another machine cannot be told")),
+        None => Some(format!("nothing shows whether {node} is another machine")),
     }
 }
 

@@ -59,7 +59,7 @@ use self::{
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming, child,
     program::{Launch, Program},
-    streaming::OnFatal,
+    streaming::{self, OnFatal},
 };
 use crate::lock;
 
@@ -111,18 +111,9 @@ impl Http {
             return Err(wrong("http", reason));
         };
         let (max_prompt, room) = (model.inputs[0].shape[0], model.output.shape[0]);
-        let max_tokens = config.max_tokens.unwrap_or(room);
-        if max_tokens > room {
-            let reason = format!("{max_tokens} is more than the model's output of {room}");
-            return Err(wrong("http.max_tokens", &reason));
-        }
-        if config.min_tokens > max_tokens {
-            let reason = format!(
-                "{} is more than max_tokens, {max_tokens}",
-                config.min_tokens
-            );
-            return Err(wrong("http.min_tokens", &reason));
-        }
+        let keys = ["http.max_tokens", "http.min_tokens"];
+        let lengths = (config.max_tokens, config.min_tokens);
+        let max_tokens = streaming::answer_limit(keys, lengths, room)?;
         child::room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
         let counters: Arc<Counters> = Arc::default();
         HttpClient::new(&config.url, config.connect(), counters.clone())

@@ -53,7 +53,7 @@ use super::{
     error::shorten,
     inbox::Inbox,
     program::{ExitStatus, Program},
-    streaming::{OnFatal, TokenModel},
+    streaming::{self, OnFatal, TokenModel},
 };
 use crate::lock;
 
@@ -99,21 +99,9 @@ impl Vllm {
             let reason = "config.json of the model says no vocab_size: give engine.vllm.vocab";
             return Err(wrong("vllm.vocab", reason.to_owned()));
         };
-        let max_tokens = config.max_tokens.unwrap_or(model.answer);
-        if max_tokens > model.answer {
-            let reason = format!(
-                "{max_tokens} is more than the model's output of {}",
-                model.answer
-            );
-            return Err(wrong("vllm.max_tokens", reason));
-        }
-        if config.min_tokens > max_tokens {
-            let reason = format!(
-                "{} is more than max_tokens, {max_tokens}",
-                config.min_tokens
-            );
-            return Err(wrong("vllm.min_tokens", reason));
-        }
+        let keys = ["vllm.max_tokens", "vllm.min_tokens"];
+        let lengths = (config.max_tokens, config.min_tokens);
+        let max_tokens = streaming::answer_limit(keys, lengths, model.answer)?;
         let eos = match config.ignore_eos {
             true => Vec::new(),
             false => config.eos.clone().unwrap_or(folder.eos),

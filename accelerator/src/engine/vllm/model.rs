@@ -80,49 +80,29 @@ mod tests {
         let path = folder.path();
         let error = ModelFolder::read(path).expect_err("empty");
         assert!(error.contains("config.json: No such file"), "{error}");
-        for (config, generation, vocab, eos, has_experts) in [
-            (
-                r#"{"vocab_size": 9, "eos_token_id": 2}"#,
-                None,
-                Some(9),
-                vec![2],
-                false,
-            ),
-            (
-                r#"{"vocab_size": 9, "eos_token_id": 2}"#,
-                Some(r#"{"eos_token_id": [3, 4]}"#),
-                Some(9),
-                vec![3, 4],
-                false,
-            ),
-            (
-                r#"{"text_config": {"vocab_size": 8}}"#,
-                Some("{}"),
-                Some(8),
-                vec![],
-                false,
-            ),
-            (r#"{"num_local_experts": 8}"#, None, None, vec![], true),
-            (r#"{"n_routed_experts": 1}"#, None, None, vec![], false),
-        ] {
+        let facts = |config: &str, generation: Option<&str>| {
             fs::write(path.join("config.json"), config).expect("written");
             let other = path.join("generation_config.json");
             let _ = fs::remove_file(&other);
             if let Some(generation) = generation {
                 fs::write(&other, generation).expect("written");
             }
-            let facts = ModelFolder {
-                vocab,
-                context: None,
-                eos,
-                has_experts,
-            };
-            assert_eq!(ModelFolder::read(path), Ok(facts), "{config}");
-        }
+            let f = ModelFolder::read(path).expect("sound");
+            (f.vocab, f.context, f.eos, f.has_experts)
+        };
+        let plain = r#"{"vocab_size": 9, "eos_token_id": 2}"#;
+        assert_eq!(facts(plain, None), (Some(9), None, vec![2], false));
+        let generation = Some(r#"{"eos_token_id": [3, 4]}"#);
+        let several = (Some(9), None, vec![3, 4], false);
+        assert_eq!(facts(plain, generation), several);
+        let inner = r#"{"text_config": {"vocab_size": 8}}"#;
+        assert_eq!(facts(inner, Some("{}")), (Some(8), None, vec![], false));
+        let experts = r#"{"num_local_experts": 8}"#;
+        assert_eq!(facts(experts, None), (None, None, vec![], true));
+        let one = r#"{"n_routed_experts": 1}"#;
+        assert_eq!(facts(one, None), (None, None, vec![], false));
         let long = r#"{"max_position_embeddings": 64}"#;
-        fs::write(path.join("config.json"), long).expect("written");
-        let facts = ModelFolder::read(path).expect("sound");
-        assert_eq!(facts.context, Some(64));
+        assert_eq!(facts(long, None), (None, Some(64), vec![], false));
         fs::write(path.join("config.json"), "{").expect("written");
         let error = ModelFolder::read(path).expect_err("broken");
         assert!(error.contains("config.json: EOF"), "{error}");

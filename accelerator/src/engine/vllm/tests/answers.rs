@@ -75,7 +75,7 @@ fn an_unwanted_sequence_is_aborted_and_late_tokens_are_dropped() {
     });
     samples.leave();
     eventually("all end", || samples.ended() == 8);
-    eventually("the core is told", || started.log().contains("aborted"));
+    eventually("the core aborts", || started.log().contains("aborted"));
     // The slots of the aborted requests are used again, beside tokens that come late.
     let prompts = prompts(30);
     let samples = started.run(&prompts, Stream::First);
