@@ -48,13 +48,6 @@ pub(super) struct Launch {
     pub node: Option<u32>,
 }
 
-impl Launch {
-    fn what(&self) -> String {
-        let program = self.command.first().map_or("", String::as_str);
-        format!("`{program}` of {}", self.key)
-    }
-}
-
 /// A handle to the exit status of a program that may still run.
 #[derive(Clone)]
 pub(super) struct ExitStatus(watch::Receiver<Option<String>>);
@@ -97,7 +90,8 @@ impl Program {
         let is_needed: Arc<AtomicBool> = Arc::default();
         let reaped: Arc<Mutex<bool>> = Arc::default();
         let (started, wait) = mpsc::channel();
-        let (what, path) = (launch.what(), log.clone());
+        let program = launch.command.first().map_or("", String::as_str);
+        let (what, path) = (format!("`{program}` of {}", launch.key), log.clone());
         let (needed, is_reaped) = (is_needed.clone(), reaped.clone());
         // Start the program in a thread that outlives it: that thread's end sends it a signal.
         let thread = thread::Builder::new().name("llm-server".to_owned());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     http::HttpConfig,
     llm::{LlmConfig, TokensConfig},
-    rules::{Findings, MAX_GPU, resolve, within, within_some},
+    rules::{Findings, MAX_GPU, check_gpu_list, resolve, within, within_some},
     vllm::VllmConfig,
 };
 
@@ -286,12 +286,9 @@ impl EngineConfig {
 
     fn check_gpus(&self, out: &mut Findings<'_>) {
         let kind = self.kind.as_str();
-        let Some(largest) = self.gpus.iter().max() else {
+        if self.gpus.is_empty() {
             return;
-        };
-        let mut once = self.gpus.clone();
-        once.sort_unstable();
-        once.dedup();
+        }
         if self.kind == EngineKind::Onnx && !self.uses_gpu() {
             out.add(
                 "engine.gpus",
@@ -304,12 +301,8 @@ impl EngineConfig {
                 "`gpu` and `gpus` both say where the engine runs",
                 "remove `gpu`",
             );
-        } else if once.len() < self.gpus.len() || *largest > MAX_GPU {
-            out.add(
-                "engine.gpus",
-                format!("{:?} names a GPU twice, or one beyond {MAX_GPU}", self.gpus),
-                "list each GPU once, as CUDA counts them, as in `gpus: [0, 1]`",
-            );
+        } else {
+            check_gpu_list("engine.gpus", &self.gpus, out);
         }
     }
 

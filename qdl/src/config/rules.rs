@@ -192,6 +192,18 @@ pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
 /// Maximum time in milliseconds: one hour.
 pub(super) const MAX_MS: u64 = 3_600_000;
 pub(super) const MAX_GPU: usize = 1023;
+
+/// Adds a problem unless the key at `path` lists each of `gpus` once.
+pub(super) fn check_gpu_list(path: &str, gpus: &[usize], out: &mut Findings<'_>) {
+    let once: BTreeSet<_> = gpus.iter().collect();
+    if once.len() < gpus.len() || gpus.iter().any(|gpu| *gpu > MAX_GPU) {
+        out.add(
+            path,
+            format!("{gpus:?} names a GPU twice, or one beyond {MAX_GPU}"),
+            "list each GPU once, as CUDA counts them, as in `gpus: [0, 1]`",
+        );
+    }
+}
 /// Maximum sample or response, in bytes: 1 GiB.
 pub(super) const MAX_SAMPLE_BYTES: usize = 1 << 30;
 

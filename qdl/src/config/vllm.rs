@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::{
     http::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers},
-    rules::{Findings, MAX_GPU, resolve, within, within_some},
+    rules::{Findings, check_gpu_list, core_list, resolve, within, within_some},
 };
 
 /// Maximum number of cores: an engine's identity on the wire has two bytes, and a node few GPUs.
@@ -48,6 +48,7 @@ pub struct VllmConfig {
     /// GPUs of the cores, in CUDA's numbers; default: the GPUs that this process sees.
     pub gpus: Vec<usize>,
     /// Processors that the core may run on; default: those of `numa`, or all.
+    #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
     /// NUMA node of the core's memory; default: the kernel's choice.
     #[garde(custom(within_some(0..=MAX_NODE)))]
@@ -170,26 +171,12 @@ impl VllmConfig {
                 "choose one, as in `listen: 127.0.0.1:29550`",
             );
         }
-        let each_once = |ids: &[usize]| {
-            let mut once = ids.to_vec();
-            once.sort_unstable();
-            once.dedup();
-            once.len() == ids.len()
-        };
-        let cores = self.data_parallel;
-        if self.gpus.iter().any(|gpu| *gpu > MAX_GPU) || !each_once(&self.gpus) {
+        check_gpu_list("engine.vllm.gpus", &self.gpus, out);
+        let (gpus, cores) = (self.gpus.len(), self.data_parallel);
+        if gpus.checked_rem(cores).is_some_and(|rest| rest > 0) {
             out.add(
                 "engine.vllm.gpus",
-                format!("{:?} names a GPU twice, or one beyond {MAX_GPU}", self.gpus),
-                "list each GPU once, as CUDA counts them, as in `gpus: [0, 1]`",
-            );
-        } else if !self.gpus.is_empty() && !self.gpus.len().is_multiple_of(cores) {
-            out.add(
-                "engine.vllm.gpus",
-                format!(
-                    "{} GPUs cannot be shared equally by {cores} cores",
-                    self.gpus.len()
-                ),
+                format!("{gpus} GPUs cannot be shared equally by {cores} cores"),
                 "list as many GPUs for each core of `data_parallel`",
             );
         }

@@ -19,19 +19,6 @@ struct Shown {
     p99_ttft_ns: AtomicU64,
 }
 
-impl Shown {
-    fn add_to(&self, all: &mut Figures) {
-        all.completed += self.completed.load(Relaxed);
-        all.bytes_out += self.bytes_out.load(Relaxed);
-        all.bytes_in += self.bytes_in.load(Relaxed);
-        let p99 = self.p99_round_trip_ns.load(Relaxed);
-        all.p99_round_trip_ns = all.p99_round_trip_ns.max(p99);
-        all.parts += self.parts.load(Relaxed);
-        all.tokens += self.tokens.load(Relaxed);
-        all.p99_ttft_ns = all.p99_ttft_ns.max(self.p99_ttft_ns.load(Relaxed));
-    }
-}
-
 /// Latency counts of one share by bucket. The share's NIC thread adds the counts of a tick after
 /// the tick's end, so a sample costs no additional store.
 #[derive(Debug)]
@@ -82,7 +69,16 @@ impl Live {
     /// of slightly different moments.
     pub fn figures(&self) -> Figures {
         let mut all = Figures::default();
-        self.rails.iter().for_each(|shown| shown.add_to(&mut all));
+        for shown in &self.rails {
+            all.completed += shown.completed.load(Relaxed);
+            all.bytes_out += shown.bytes_out.load(Relaxed);
+            all.bytes_in += shown.bytes_in.load(Relaxed);
+            let p99 = shown.p99_round_trip_ns.load(Relaxed);
+            all.p99_round_trip_ns = all.p99_round_trip_ns.max(p99);
+            all.parts += shown.parts.load(Relaxed);
+            all.tokens += shown.tokens.load(Relaxed);
+            all.p99_ttft_ns = all.p99_ttft_ns.max(shown.p99_ttft_ns.load(Relaxed));
+        }
         all
     }
 

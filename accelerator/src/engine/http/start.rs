@@ -4,7 +4,7 @@
 use crate::engine::error::shorten;
 use std::time::{Duration, Instant};
 
-use qdl::config::{HttpConfig, MAX_IN_FLIGHT};
+use qdl::config::HttpConfig;
 use record::{CacheState, PrefixCache};
 use tokio::time::sleep;
 
@@ -16,7 +16,7 @@ use super::{
     },
 };
 
-use crate::engine::{child, program::Program};
+use crate::engine::{child, program::Program, streaming};
 
 /// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);
@@ -121,23 +121,9 @@ async fn query(
     Err(last)
 }
 
-/// Requests beyond the server's concurrency: when an answer ends, the server has the next request.
-const AHEAD: usize = 8;
-/// Concurrent requests to a server that does not report its concurrency.
-const UNKNOWN: usize = 512;
-
-/// Limit of concurrent requests, and the reason: the configuration, or the server's concurrency.
+/// Limit of concurrent requests to a server that works on `at_once` sequences, and the reason.
 pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, String) {
-    let says = match at_once {
-        Some(n) => format!("it says that it works on {n} sequences at once"),
-        None => "it does not say how many sequences it works on at once".to_owned(),
-    };
-    let n = match (config.in_flight, at_once) {
-        (Some(n), _) => return (n, format!("{says}, and engine.http.in_flight is {n}")),
-        (None, Some(n)) => n.saturating_add(AHEAD).min(MAX_IN_FLIGHT),
-        (None, None) => UNKNOWN,
-    };
-    (n, says)
+    streaming::in_flight(at_once, config.in_flight, "engine.http.in_flight")
 }
 
 /// Compares the server's facts with the configuration and completes `ask`. Returns warnings for the

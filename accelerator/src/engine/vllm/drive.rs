@@ -72,11 +72,8 @@ impl Wake {
     fn sleep(&self, fds: &mut [libc::pollfd], timeout: Duration, has_work: impl Fn() -> bool) {
         self.asleep.store(true, SeqCst);
         fence(SeqCst);
-        let ms = if has_work() {
-            0
-        } else {
-            timeout.as_millis() as libc::c_int
-        };
+        let timeout = if has_work() { Duration::ZERO } else { timeout };
+        let ms = timeout.as_millis() as libc::c_int;
         // SAFETY: the slice is valid during the call. An interrupted call only ends early.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
         self.asleep.store(false, SeqCst);
@@ -294,11 +291,8 @@ impl Driver {
         let outputs = self.outputs.iter().map(|o| fd(&o.stream, libc::POLLIN));
         self.polled.extend(outputs);
         for core in &self.cores {
-            let out = if core.input.is_unsent() {
-                libc::POLLOUT
-            } else {
-                0
-            };
+            let unsent = core.input.is_unsent();
+            let out = if unsent { libc::POLLOUT } else { 0 };
             self.polled.push(fd(&core.input.stream, libc::POLLIN | out));
         }
         let inbox = &self.inbox;

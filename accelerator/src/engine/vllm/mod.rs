@@ -58,10 +58,8 @@ use super::{
 use crate::lock;
 
 const NAME: &str = "vllm";
-/// Concurrent sequences of a core that says no number.
-const SEQUENCES: usize = 512;
-/// Sequences beyond those that a core runs at once, so that the core never waits for one.
-const AHEAD: usize = 8;
+/// Sequences that the inbox holds without an allocation.
+const INBOX: usize = 512;
 /// Time to wait for the exit of the core after it stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
 
@@ -129,7 +127,7 @@ impl Vllm {
                 ends,
             },
             sampling,
-            inbox: Arc::new(Inbox::new(SEQUENCES)),
+            inbox: Arc::new(Inbox::new(INBOX)),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
             counters: Arc::default(),
             program: Mutex::default(),
@@ -225,11 +223,8 @@ impl Vllm {
     }
 }
 
-/// Concurrent sequences of a core, and the reason in words.
+/// Limit of concurrent sequences of a core, which may report how many it runs, and the reason.
 fn sequences(config: &VllmConfig, reported: Option<usize>) -> (usize, String) {
-    if let Some(most) = config.in_flight {
-        return (most, format!("engine.vllm.in_flight is {most}"));
-    }
     let args = &config.args;
     let of_args = args.iter().enumerate().find_map(|(i, arg)| {
         let value = match arg.split_once('=') {
@@ -239,16 +234,8 @@ fn sequences(config: &VllmConfig, reported: Option<usize>) -> (usize, String) {
         };
         value?.parse::<usize>().ok()
     });
-    match of_args.or(reported) {
-        Some(most) => (
-            most + AHEAD,
-            format!("a core runs {most} at once, and {AHEAD} wait"),
-        ),
-        None => (
-            SEQUENCES,
-            "the core does not say how many it runs at once".to_owned(),
-        ),
-    }
+    let at_once = of_args.or(reported);
+    streaming::in_flight(at_once, config.in_flight, "engine.vllm.in_flight")
 }
 
 /// The last words of a core: its exit status, and the end of its log.

@@ -53,6 +53,7 @@ fn wrong_keys_of_a_core_are_refused_by_name() {
          gpus: [0, 1, 2], data_parallel: 2 => 3 GPUs cannot be shared equally by 2 cores
          data_parallel: 0 => data_parallel is 0
          numa: 5000 => numa is 5000
+         cpus: [1, 1] => is no list of cores
          temperature: 2.5 => temperature is 2.5
          max_tokens: 0 => max_tokens is 0
          min_tokens: 9, max_tokens: 8 => min_tokens is 9, more than max_tokens, 8

@@ -1,7 +1,6 @@
 //! Tests of the engine against scripted cores, which `core.py` plays as processes of their own.
 
-mod rig;
-
 mod answers;
 mod ends;
+mod rig;
 mod starts;

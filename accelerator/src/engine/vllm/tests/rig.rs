@@ -21,7 +21,6 @@ pub use qdl::testkit::eventually;
 const CORE: &str = include_str!("core.py");
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 12;
-const PROMPT: usize = 300;
 pub const VOCAB: usize = 100;
 /// The end of sequence.
 pub const EOS: i32 = 2;
@@ -45,7 +44,7 @@ pub fn folder() -> tempfile::TempDir {
 /// The parameters of an engine whose core has these options.
 pub fn params(folder: &Path, options: &[&str]) -> EngineParams {
     let mut params = EngineParams::new(EngineKind::Vllm);
-    params.spec = Some(ModelSpec::of_tokens("m", PROMPT, ROOM));
+    params.spec = Some(ModelSpec::of_tokens("m", 300, ROOM));
     let text = |name: &str| folder.join(name).to_str().expect("a path").to_owned();
     let mut args: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
     args.extend(["--pids".to_owned(), text("pids")]);

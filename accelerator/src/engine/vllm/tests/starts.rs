@@ -3,10 +3,10 @@
 use std::{fs, os::unix::process::CommandExt, process::Command};
 
 use fabric::wire::Stream;
-use qdl::config::VllmConfig;
+use qdl::config::{MAX_IN_FLIGHT, VllmConfig};
 
 use super::rig::{EOS, Started, answer, folder, params, processes::free_port, start};
-use crate::engine::{EngineError, vllm::Vllm};
+use crate::engine::{EngineError, Streaming, vllm::Vllm};
 
 fn error(started: Result<Started, EngineError>) -> String {
     started.map(|_| ()).expect_err("refused").to_string()
@@ -47,8 +47,15 @@ fn a_core_that_cannot_be_used_is_refused_at_the_start() {
         by_hand.contains("not ready after 1 s (no core has connected)"),
         "{by_hand}"
     );
-    let started = start(&["--version", "0.99.0"], |c| c.any_version = true);
-    assert_eq!(started.expect("any version").fatal(), None);
+    let most = [
+        "--version",
+        "0.99.0",
+        "--max-num-seqs",
+        "18446744073709551615",
+    ];
+    let started = start(&most, |c| c.any_version = true).expect("any version");
+    let limit = started.vllm.in_flight();
+    assert_eq!((limit, started.fatal()), (MAX_IN_FLIGHT, None));
 }
 
 #[test]
