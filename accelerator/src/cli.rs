@@ -1,6 +1,7 @@
 //! Command-line parts that the programs share: screen options, `topology`, completions, manual.
 
 use std::{
+    ffi::OsString,
     io::{self, Write},
     path::PathBuf,
     sync::OnceLock,
@@ -76,11 +77,11 @@ pub fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> A {
     A::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Parses the command line of `program`; ends the process with exit code 2 if it is invalid. Flags
+/// Parses `given`, the command line of `program`; ends the process with exit code 2 if it is invalid. Flags
 /// of `program` that are not global may not precede a subcommand.
-pub fn parse(program: &Command) -> ArgMatches {
+pub fn parse(program: &Command, given: impl Iterator<Item = OsString>) -> ArgMatches {
     let mut program = program.clone();
-    let matches = program.clone().get_matches();
+    let matches = program.clone().get_matches_from(given);
     if let Some(name) = matches.subcommand_name() {
         let given =
             |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);

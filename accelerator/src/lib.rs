@@ -10,15 +10,17 @@
 //! * [`pipeline`] connects engine and batcher: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one pipeline for each GPU.
 //! * [`node`] builds a node from a configuration and serves; [`check`] describes the node.
-//! * [`cli`] has the command-line parts that the programs share.
+//! * [`entry`] is the program `accelerator`; [`cli`] has the command-line parts that the programs share.
 //!
 //! Only [`node`] knows the network to the frontend. In the program `accelerator`, NIC threads pass
 //! samples to [`pipelines::Pipelines`]; in `frontend --local`, LoadGen does, in the same process.
 
+mod allocator;
 mod batcher;
 pub mod check;
 pub mod cli;
 pub mod engine;
+pub mod entry;
 mod event_count;
 pub mod node;
 pub mod pipeline;
@@ -27,7 +29,16 @@ mod queue;
 #[cfg(test)]
 mod testkit;
 
+pub use allocator::Allocator;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What each program does first: sets the allocator up, and where it is a child that builds an
+/// engine for TensorRT, builds it and ends.
+pub fn begin() {
+    allocator::keep_freed_memory();
+    engine::tensorrt::build_if_asked();
+}
 
 /// Locks a mutex whose data stay valid if a thread panics while it holds the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,6 +4,7 @@
 //! | room | contents |
 //! | --- | --- |
 //! | `commands` | the commands around a run, which `qdl` and this program share |
+//! | [`entry`] | the program: its command line and its process |
 //! | `settings` | the command line, LoadGen's settings, and the origin of each setting |
 //! | `dataset` | samples and labels: files, arrays of NumPy, random ones |
 //! | `loadgen` | the sample library, completion of samples, LoadGen's phases, and exit codes |
@@ -19,6 +20,7 @@ mod backend;
 pub mod commands;
 mod compliance;
 mod dataset;
+pub mod entry;
 mod live;
 mod loadgen;
 mod outcome;
@@ -26,5 +28,5 @@ mod run;
 mod settings;
 
 pub use loadgen::exit::ExitCode;
-pub use run::{progress::say, run};
+use run::{progress::say, run};
 pub use settings::cli;

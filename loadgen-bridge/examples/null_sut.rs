@@ -16,7 +16,7 @@ use loadgen_bridge::{
 
 /// The frontend's allocator: LoadGen allocates for every sample.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs LoadGen over a null SUT, which completes samples without work.
 #[derive(Parser)]

@@ -1,10 +1,21 @@
-//! The program `qdl`: the commands around a run.
+//! The program `qdl`: the commands around a run. Under the name `frontend` or `accelerator`, or with
+//! such a first argument, it is that program: a package has one file for all three.
 
-use std::{env, os::unix::process::CommandExt, path::Path, process};
+mod demo;
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    path::Path,
+    process,
+};
 
 use accelerator::cli::{Screen, arguments, command, parse, version};
 use clap::{Command, Parser};
-use frontend::{ExitCode, commands};
+use frontend::commands;
+
+#[global_allocator]
+static ALLOCATOR: accelerator::Allocator = accelerator::Allocator;
 
 /// Commands around runs of `frontend` and `accelerator`: write configurations, find the highest
 /// rate, draw pages, build a submission.
@@ -20,54 +31,44 @@ struct Args {
     screen: Screen,
 }
 
-/// Runs digits over TCP on loopback, in a checkout: accuracy compared with --local, then Server and
-/// Offline. The first call fetches and builds what the demo needs.
-#[derive(Clone, Debug, Parser)]
-struct DemoArgs {
-    /// Run a small language model instead of the digits
-    #[arg(long)]
-    llm: bool,
-}
-
-/// Replaces this process with `cargo xtask demo`; returns only an error.
-fn demo(args: &DemoArgs) -> anyhow::Error {
-    let Ok(here) = env::current_dir() else {
-        return anyhow::anyhow!("this folder is no more");
-    };
-    let is_checkout = |folder: &&Path| folder.join("configs/demo/frontend.yaml").exists();
-    let Some(root) = here.ancestors().find(is_checkout) else {
-        let here = here.display();
-        return anyhow::anyhow!("{here} is in no checkout of this project: run it in one");
-    };
-    let mut cargo = process::Command::new("cargo");
-    cargo.current_dir(root).args(["xtask", "demo"]);
-    cargo.args(args.llm.then_some("--llm"));
-    anyhow::Error::from(cargo.exec()).context("cargo xtask demo")
-}
-
 fn program() -> Command {
-    let about = "Run digits, or a small language model, over TCP on loopback; needs a checkout";
-    let demo = command::<DemoArgs>("demo").about(about);
+    let about = "Run digits, or a small language model, over TCP on loopback";
+    let demo = command::<demo::DemoArgs>("demo").about(about);
     command::<Args>("qdl")
         .version(version())
         .subcommands(commands::all())
         .subcommand(demo)
 }
 
+/// Becomes the program of this name, unless it is another name.
+fn become_program(name: &OsStr, arguments: &[OsString]) {
+    match name.to_str() {
+        Some("frontend") => frontend::entry::main(arguments.iter().cloned()),
+        Some("accelerator") => accelerator::entry::main(arguments.iter().cloned()),
+        _ => {}
+    }
+}
+
 fn main() {
+    accelerator::begin();
+    let given: Vec<OsString> = env::args_os().collect();
+    if let Some(name) = given.first().and_then(|path| Path::new(path).file_name()) {
+        become_program(name, &given);
+    }
+    if let Some(name) = given.get(1) {
+        become_program(name, &given[1..]);
+    }
     let program = program();
-    let matches = parse(&program);
+    let matches = parse(&program, given.into_iter());
     // Unreachable: clap requires a command.
     let Some((name, matches)) = matches.subcommand() else {
         return;
     };
-    arguments::<Screen>(matches).log(tracing::Level::WARN);
+    let screen: Screen = arguments(matches);
+    screen.log(tracing::Level::WARN);
     let code = match name {
-        "demo" => {
-            eprintln!("error: {:#}", demo(&arguments(matches)));
-            ExitCode::Setup
-        }
-        _ => commands::run(&program, name, matches),
+        "demo" => demo::command(&arguments(matches)),
+        _ => i32::from(commands::run(&program, name, matches).code()),
     };
-    process::exit(i32::from(code.code()));
+    process::exit(code);
 }

@@ -17,6 +17,7 @@ mod demo;
 mod fuzz;
 mod namespaces;
 mod process;
+mod programs;
 mod setup;
 mod soft_roce;
 mod submission;
@@ -137,14 +138,6 @@ fn main() -> ExitCode {
     // SAFETY: SIG_DFL installs no handler, and this is the only thread so far.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let root = repository();
-    if let Some(target) = process::target_elsewhere(&root) {
-        eprintln!(
-            "building in {}: jemalloc does not build under a path with a blank",
-            target.display()
-        );
-        // SAFETY: this is the only thread so far.
-        unsafe { std::env::set_var("CARGO_TARGET_DIR", target) };
-    }
     let result = match Arguments::parse().task {
         Task::Setup { models } => setup::run(&root, models).map(|()| 0),
         Task::Test {
@@ -154,8 +147,7 @@ fn main() -> ExitCode {
         } => test::run(&root, quick, sanitize, &filters),
         Task::Rooms => test::sources(&root),
         Task::Submission(args) => submission::rehearse(&root, &args),
-        Task::Demo { llm: true } => demo::llm::run(&root),
-        Task::Demo { llm: false } => demo::run(&root),
+        Task::Demo { llm } => demo::run_demo(&root, llm),
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),

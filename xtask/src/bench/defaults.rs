@@ -27,8 +27,8 @@ use super::{
     table::Table,
 };
 use crate::{
-    demo::programs,
     process::{self, read_json},
+    programs,
 };
 
 /// Minimum gain for which the sweep keeps a key.

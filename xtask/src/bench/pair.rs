@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use launch::Accelerator;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::demo::programs::Accelerator;
 use crate::process::{self, read_json, write_json};
 
 const RUN: Duration = Duration::from_secs(600);

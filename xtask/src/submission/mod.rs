@@ -11,10 +11,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use launch::Accelerator;
 
-use crate::demo::programs::{self, Accelerator};
 use crate::namespaces::{HostSide, Namespaces};
 use crate::process::{command_line, run, run_quietly, target};
+use crate::programs;
 use crate::setup::clear;
 
 const TABLE: &str = "configs/rounds/rehearsal.yaml";

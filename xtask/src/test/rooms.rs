@@ -10,7 +10,7 @@ use super::columns::rust_files;
 
 /// Crates, and the crates that they must not depend on. Unknown names are ignored.
 const MUST_NOT_KNOW: &str = "
-verbs ofi loadgen-log tune: fabric record qdl report submission accelerator frontend
+verbs ofi loadgen-log tune launch: fabric record qdl report submission accelerator frontend
 fabric loadgen-bridge: record qdl report submission tune accelerator frontend
 record: qdl report submission tune loadgen-bridge accelerator frontend
 qdl: report submission tune loadgen-bridge accelerator frontend

@@ -3,6 +3,7 @@
 use std::{
     env,
     error::Error,
+    fs,
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -23,7 +24,8 @@ const FILE: &str = "libonnxruntime.so.1.31.1";
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 
 /// Finds the library: the configured path; else the environment variable `ORT_DYLIB_PATH`; else the
-/// library that `cargo xtask setup` installed, in a folder above the working directory or program.
+/// library that `cargo xtask setup` installed, in a folder above the working directory or program;
+/// else the Python package `onnxruntime` of the installation that has this program.
 ///
 /// # Errors
 /// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
@@ -35,7 +37,7 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
         candidates,
         |path| path.is_file(),
         "ONNX Runtime was",
-        "run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
+        "run `cargo xtask setup` or `pip install onnxruntime==1.31.1`, or name the library in engine.library or ORT_DYLIB_PATH",
     )
 }
 
@@ -59,7 +61,25 @@ fn installed_paths() -> Vec<PathBuf> {
     if found.is_empty() {
         found.push(Path::new(KEPT_IN).join(FILE));
     }
+    found.extend(python_packages());
     found
+}
+
+/// Paths in the packages of each Python beside which `pip` installed this program.
+fn python_packages() -> Vec<PathBuf> {
+    let own = env::current_exe().ok();
+    let prefix = own.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let versions = prefix.and_then(|prefix| fs::read_dir(prefix.join("lib")).ok());
+    let versions = versions.into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_python = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("python3")
+    };
+    let of = |path: PathBuf| {
+        ["site-packages", "dist-packages"]
+            .map(|packages| path.join(packages).join("onnxruntime/capi").join(FILE))
+    };
+    versions.filter(is_python).flat_map(of).filter(|path| path.is_file()).collect()
 }
 
 /// Opens the library and makes the environment. Later calls return the same environment: a process

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use launch::Accelerator;
 use serde_json::{Value, json};
 
 use super::pair::write;
 use super::table::Table;
-use crate::demo::programs::{self, Accelerator};
 use crate::namespaces::HostSide;
 use crate::process::{Running, read_json};
+use crate::programs;
 use net::Rails;
 use trace::Trace;
 

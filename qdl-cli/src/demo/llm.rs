@@ -1,20 +1,18 @@
-//! `cargo xtask demo --llm`: sets up, builds, and runs a small language model over a network.
-//!
-//! Like `cargo xtask demo`, with token ids both ways. Accuracy runs over the network and locally
+//! `qdl demo --llm`: runs a small language model over a network, with token ids both ways. Accuracy runs over the network and locally
 //! must give the same ids per question; then Offline and Server run with `use_token_latencies`.
 
 use std::path::Path;
-use std::time::Instant;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use launch::{read_json, run_quietly, write_json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::accuracy::{self, Answers};
-use super::programs::Demo;
+use super::session::{DemoFiles, Session, sibling};
 use super::{ACCURACY, head, invalid, other_accuracy, rows, verdict};
-use crate::process::{read_json, write_json};
-use crate::setup;
 
 const ACCELERATOR_CONFIG: &str = "configs/llm/accelerator.yaml";
 const FRONTEND_CONFIG: &str = "configs/llm/frontend.yaml";
@@ -22,7 +20,10 @@ const MODEL: &str = "SmolLM2-135M-Instruct, 8-bit weights";
 /// The script that writes and scores the questions.
 const QUESTIONS: &str = "models/capitals.py";
 
-const FOLDER: &str = "target/demo/llm";
+/// The model's file, which an installation has from the extra `llm`.
+const FILE: &str = ".deps/models/smollm2-q8.onnx";
+/// Limit for scoring a few hundred answers.
+const SCORING: Duration = Duration::from_secs(120);
 /// Each question once, without a minimum duration.
 const OFFLINE: &str = "--scenario offline --mode performance --samples 248 --set min_duration=0";
 const SERVER: &str = "--scenario server --mode performance";
@@ -67,11 +68,14 @@ fn figures(folder: &Path) -> Result<Value> {
     }))
 }
 
-/// Sets up, builds, runs, and compares the runs. Returns exit code 0 without faults, else 1.
-pub fn run(root: &Path) -> Result<i32> {
+/// Runs the model, and compares the runs. Returns exit code 0 without faults, else 1.
+pub fn run(output: &Path) -> Result<i32> {
     let began = Instant::now();
-    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
-    let mut demo = Demo::start(root, FOLDER, MODEL, configs)?;
+    let install = "`pip install 'qdl[llm]'`, or run `cargo xtask demo --llm` in a checkout";
+    let files = DemoFiles::find(FILE, install)?;
+    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG].map(|name| files.path(name));
+    let folder = output.join("llm");
+    let mut demo = Session::start(&folder, MODEL, configs)?;
     let about = "every question once, over the wire";
     let (wire, _) = demo.run("accuracy", about, ACCURACY)?;
     let about = "the same in one process, with no network";
@@ -94,25 +98,35 @@ pub fn run(root: &Path) -> Result<i32> {
     drop(demo);
 
     let (over, beside) = (accuracy::read(&wire)?, accuracy::read(&local)?);
-    let (score, score_local) = (score(root, &wire)?, score(root, &local)?);
+    let (score, score_local) = (score(&files, &wire)?, score(&files, &local)?);
     let summary = json!({
         "model": MODEL, "samples": score.answers, "ids_equal": equal(&over, &beside),
         "accuracy": score.share(), "accuracy_local": score_local.share(),
         "runs": [offline, server],
     });
-    write_json(&root.join("target/demo/llm.json"), &summary)?;
-    let faults = faults(&summary, accuracy::difference(&over, &beside));
-    close(&summary, &score, &faults, began.elapsed().as_secs_f64());
+    write_json(&output.join("llm.json"), &summary)?;
+    let faults = faults(&summary, accuracy::difference(&over, &beside), &folder);
+    close(
+        &summary,
+        &score,
+        &faults,
+        began.elapsed().as_secs_f64(),
+        output,
+    );
     Ok(i32::from(!faults.is_empty()))
 }
 
 /// Scores the answers in a run's accuracy log with the script [`QUESTIONS`].
-fn score(root: &Path, folder: &Path) -> Result<Score> {
-    let (log, models) = (
-        folder.join(loadgen_log::ACCURACY),
-        root.join(".deps/models"),
-    );
-    let wrote = setup::script(root, QUESTIONS, &[Path::new("score"), &log, &models])?;
+fn score(files: &DemoFiles, folder: &Path) -> Result<Score> {
+    let log = folder.join(loadgen_log::ACCURACY);
+    // An installation by pip has its Python beside the programs.
+    let beside = sibling("python3")?;
+    let python = if beside.is_file() { beside.as_path() } else { Path::new("python3") };
+    let mut command = Command::new(python);
+    command.arg(files.path(QUESTIONS)).arg("score").arg(&log);
+    command.arg(files.path(".deps/models"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    let wrote = run_quietly(QUESTIONS, &mut command, SCORING)?;
     let Some(line) = wrote.lines().rfind(|line| line.starts_with('{')) else {
         bail!("{QUESTIONS}: no score for {}", log.display());
     };
@@ -126,7 +140,7 @@ fn equal(wire: &Answers, local: &Answers) -> u64 {
     same.count() as u64
 }
 
-fn faults(summary: &Value, difference: Option<String>) -> Vec<String> {
+fn faults(summary: &Value, difference: Option<String>, folder: &Path) -> Vec<String> {
     let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
     let accuracy = number("accuracy");
     let other = other_accuracy(accuracy, number("accuracy_local"));
@@ -139,12 +153,12 @@ fn faults(summary: &Value, difference: Option<String>) -> Vec<String> {
     for run in runs.filter(|run| run["valid"] != json!(true)) {
         let name = run["scenario"].as_str().unwrap_or_default();
         let name = name.to_ascii_lowercase();
-        faults.push(invalid(FOLDER, &name));
+        faults.push(invalid(folder, &name));
     }
     faults
 }
 
-fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64) {
+fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64, output: &Path) {
     let line = "-".repeat(86);
     head(&line, "A language model", faults, seconds);
     let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
@@ -166,11 +180,12 @@ fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64) {
     rows(summary, row, faults);
     println!(
         "
- target/demo/llm.json          these figures
- target/demo/llm/<run>/        LoadGen's own logs, summary.json, histograms
+ {output}/llm.json                 these figures
+ {output}/llm/<run>/report.html  the page of a run; beside it LoadGen's own logs and summary.json
 
- next: docs/llm.md; change {ACCELERATOR_CONFIG} (sequences, intra_threads) and run it again
-{line}"
+ next: change {ACCELERATOR_CONFIG} (sequences, intra_threads), and run this again
+{line}",
+        output = output.display()
     );
 }
 
@@ -214,9 +229,9 @@ mod tests {
     #[test]
     fn each_thing_that_can_be_wrong_is_named() {
         let good = summary(0.3629, 0.3629, true);
-        assert_eq!(faults(&good, None), [""; 0]);
+        assert_eq!(faults(&good, None, Path::new("out")), [""; 0]);
         let one = |summary: &Value, difference: Option<&str>, word: &str| {
-            let found = faults(summary, difference.map(str::to_owned));
+            let found = faults(summary, difference.map(str::to_owned), Path::new("out"));
             assert!(found.len() == 1 && found[0].contains(word), "{found:?}");
         };
         one(&summary(0.3629, 0.3629, false), None, "server: LoadGen");

@@ -1,26 +1,51 @@
-//! `cargo xtask demo`: sets up, builds, and runs LoadGen over a network, and prints the results.
+//! `qdl demo`: runs LoadGen over a network, and prints the results.
 //!
 //! Two processes communicate by TCP on loopback. One accelerator serves all frontends. The frontend
-//! runs five or six times, one process for each LoadGen run, each with a folder under
-//! `target/demo`. The accuracy runs, over the network and with `--local`, must give the same bytes
-//! for each sample.
+//! runs five or six times, one process for each LoadGen run, each with a folder of its own. The
+//! accuracy runs, over the network and with `--local`, must give the same bytes for each sample.
 
 mod accuracy;
-pub mod llm;
-pub mod programs;
+mod llm;
+mod session;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use clap::Parser;
+use launch::{read_json, write_json};
 use serde_json::{Value, json};
 
-use self::programs::Demo;
-use crate::process::{read_json, write_json};
+use self::session::{DemoFiles, Session};
 
-const FOLDER: &str = "target/demo";
 const ACCELERATOR_CONFIG: &str = "configs/demo/accelerator.yaml";
 const FRONTEND_CONFIG: &str = "configs/demo/frontend.yaml";
+const MODEL: &str = ".deps/models/digits.onnx";
+
+/// Runs handwritten digits over TCP on loopback: accuracy compared with --local, then Server and
+/// Offline.
+#[derive(Clone, Debug, Parser)]
+pub struct DemoArgs {
+    /// Run a small language model instead of the digits
+    #[arg(long)]
+    llm: bool,
+    /// Folder for the runs; an existing one is emptied
+    #[arg(short, long, value_name = "DIR", default_value = "qdl-demo")]
+    output: PathBuf,
+}
+
+/// Runs the demo. Returns exit code 0 if all is well, 1 if a run or a comparison is not, else 2.
+pub fn command(args: &DemoArgs) -> i32 {
+    let code = if args.llm {
+        llm::run(&args.output)
+    } else {
+        digits(&args.output)
+    };
+    code.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        2
+    })
+}
 
 /// Every image once.
 const ACCURACY: &str = "--scenario offline --mode accuracy";
@@ -65,11 +90,12 @@ impl DemoRun {
     }
 }
 
-/// Sets up, builds, runs, and compares the runs. Returns exit code 0 without faults, else 1.
-pub fn run(root: &Path) -> Result<i32> {
+/// Runs the digits, and compares the runs. Returns exit code 0 without faults, else 1.
+fn digits(output: &Path) -> Result<i32> {
     let began = Instant::now();
-    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
-    let mut demo = Demo::start(root, FOLDER, "serves the digits model", configs)?;
+    let files = DemoFiles::find(MODEL, "run `cargo xtask demo` in a checkout")?;
+    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG].map(|name| files.path(name));
+    let mut demo = Session::start(output, "serves the digits model", configs.clone())?;
     let mut one = |name: &str, about: &str, arguments: &str| -> Result<DemoRun> {
         let (folder, valid) = demo.run(name, about, arguments)?;
         let summary = read_json(&folder.join("summary.json"))?;
@@ -98,7 +124,6 @@ pub fn run(root: &Path) -> Result<i32> {
         }
     }
     let offline = offline.context("no Offline run")?;
-    let programs = demo.programs().to_owned();
     drop(demo);
 
     let answers = accuracy::read(&wire.folder)?;
@@ -108,18 +133,18 @@ pub fn run(root: &Path) -> Result<i32> {
         "name": wire.summary["name"], "name_round_trip_us": wire.number("name_round_trip_us")?,
         "runs": [wire.figures(), server.figures(), offline.figures()],
     });
-    write_json(&root.join(FOLDER).join("summary.json"), &summary)?;
+    write_json(&output.join("summary.json"), &summary)?;
     let is_valid = |run: &DemoRun| run.valid && run.summary["valid"] == json!(true);
     let runs = [("server", &server), ("offline", &offline)];
     let runs = runs.map(|(name, run)| (name, is_valid(run)));
-    let faults = faults(&summary, difference, &runs);
+    let faults = faults(&summary, difference, output, &runs);
     close(
         &summary,
         answers.len(),
         &faults,
         began.elapsed().as_secs_f64(),
-        programs.strip_prefix(root).unwrap_or(&programs),
-    );
+        (output, &configs),
+    )?;
     Ok(i32::from(!faults.is_empty()))
 }
 
@@ -133,6 +158,7 @@ fn other_accuracy(wire: f64, local: f64) -> Option<String> {
 fn faults(
     summary: &Value,
     difference: Option<String>,
+    output: &Path,
     performance: &[(&str, bool)],
 ) -> Vec<String> {
     let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
@@ -143,14 +169,16 @@ fn faults(
         faults.push(format!("the name \"{name}\" does not hold \"Network SUT\""));
     }
     for (name, _) in performance.iter().filter(|(_, valid)| !valid) {
-        faults.push(invalid(FOLDER, name));
+        faults.push(invalid(output, name));
     }
     faults
 }
 
 /// The fault of a run that LoadGen found invalid; its folder is `name` in `folder`.
-fn invalid(folder: &str, name: &str) -> String {
-    format!("{name}: LoadGen found the run invalid; see {folder}/{name}/mlperf_log_summary.txt")
+fn invalid(folder: &Path, name: &str) -> String {
+    let log = folder.join(name).join("mlperf_log_summary.txt");
+    let log = log.display();
+    format!("{name}: LoadGen found the run invalid; see {log}")
 }
 
 fn verdict(valid: bool) -> &'static str {
@@ -176,8 +204,14 @@ fn rows(summary: &Value, row: impl Fn(&Value) -> String, faults: &[String]) {
     }
 }
 
-fn close(summary: &Value, images: usize, faults: &[String], seconds: f64, programs: &Path) {
-    let (line, programs) = ("-".repeat(78), programs.display());
+fn close(
+    summary: &Value,
+    images: usize,
+    faults: &[String],
+    seconds: f64,
+    (output, [accelerator, frontend]): (&Path, &[PathBuf; 2]),
+) -> Result<()> {
+    let line = "-".repeat(78);
     let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
     let name = summary["name"].as_str().unwrap_or_default();
     head(&line, "LoadGen", faults, seconds);
@@ -197,19 +231,24 @@ fn close(summary: &Value, images: usize, faults: &[String], seconds: f64, progra
         "scenario", "mode", "samples", "samples/s", "network p50", "network p99"
     );
     rows(summary, row, faults);
+    let output = output.display();
+    let (accelerator, frontend) = (accelerator.display(), frontend.display());
     println!(
         "
- target/demo/summary.json      these figures; every stage's percentiles
- target/demo/<run>/            LoadGen's own logs, summary.json, histograms
+ {output}/summary.json     these figures; every stage's percentiles
+ {output}/<run>/report.html  the page of a run; beside it LoadGen's own logs and summary.json
 
- next: change a line in {FRONTEND_CONFIG} or {ACCELERATOR_CONFIG}
-       (connections, slots, max_batch, max_delay_us), run `cargo xtask demo` again, and compare;
+ next: change a line in {frontend}
+       or {accelerator}
+       (connections, slots, max_batch, max_delay_us), run this again, and compare;
        or start the two programs by hand, in two terminals:
-         {programs}/accelerator --config {ACCELERATOR_CONFIG}
-         {programs}/frontend --config {FRONTEND_CONFIG} --scenario server --target-qps 4000
-       figures that are to count want `cargo build --release`, which takes longer
-{line}"
+         {} --config {accelerator}
+         {} --config {frontend} --scenario server --target-qps 4000
+{line}",
+        session::sibling("accelerator")?.display(),
+        session::sibling("frontend")?.display(),
     );
+    Ok(())
 }
 
 fn row(run: &Value) -> String {
@@ -244,14 +283,14 @@ mod tests {
 
     #[test]
     fn a_fault_names_its_reason_and_a_good_demo_has_none() {
-        let good = summary(0.975, "Network SUT a");
-        assert_eq!(faults(&good, None, &[("server", true)]), [""; 0]);
+        let (good, out) = (summary(0.975, "Network SUT a"), Path::new("out"));
+        assert_eq!(faults(&good, None, out, &[("server", true)]), [""; 0]);
         let broken = "sample 3".to_owned();
         for (found, word) in [
-            (faults(&good, Some(broken), &[]), "sample 3"),
-            (faults(&summary(0.974, "Network SUT a"), None, &[]), "0.974"),
-            (faults(&summary(0.975, "a"), None, &[]), "Network SUT"),
-            (faults(&good, None, &[("server", false)]), "server"),
+            (faults(&good, Some(broken), out, &[]), "sample 3"),
+            (faults(&summary(0.974, "Network SUT a"), None, out, &[]), "0.974"),
+            (faults(&summary(0.975, "a"), None, out, &[]), "Network SUT"),
+            (faults(&good, None, out, &[("server", false)]), "server"),
         ] {
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0].contains(word), "{found:?}");

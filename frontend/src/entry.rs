@@ -1,0 +1,41 @@
+//! The program `frontend`: its command line and its process.
+
+use std::ffi::OsString;
+
+use accelerator::cli::{arguments, parse, version};
+use clap::{Command, CommandFactory};
+
+use crate::{ExitCode, cli};
+
+fn program() -> Command {
+    cli::Args::command()
+        .version(version())
+        .subcommand_negates_reqs(true)
+        .subcommands(accelerator::cli::common())
+}
+
+/// Runs the program with these arguments, of which the first is its name, and ends the process.
+pub fn main(given: impl Iterator<Item = OsString>) -> ! {
+    accelerator::begin();
+    let program = program();
+    let matches = parse(&program, given);
+    if let Some((name, matches)) = matches.subcommand() {
+        let done = accelerator::cli::run_common(&program, name, matches);
+        let code = match done {
+            Some(Err(error)) => {
+                eprintln!("error: {error}");
+                ExitCode::Setup
+            }
+            _ => ExitCode::Good,
+        };
+        std::process::exit(i32::from(code.code()));
+    }
+    let args: cli::Args = arguments(&matches);
+    args.screen.log(tracing::Level::WARN);
+    let code = crate::run(&args).unwrap_or_else(|error| {
+        crate::say(&format!("error: {error}"));
+        ExitCode::Setup
+    });
+    // Skip LoadGen's destructors: an aborted test leaves threads that still use its memory.
+    loadgen_bridge::exit(i32::from(code.code()))
+}

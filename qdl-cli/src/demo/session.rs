@@ -1,0 +1,103 @@
+//! One accelerator, and runs of the frontend one after the other, each with its own folder.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use launch::{Accelerator, command_line, run};
+
+const RUN: Duration = Duration::from_secs(300);
+
+/// The demo's files: the repository, or the folder `share/qdl` of an installation, which has the
+/// same layout.
+pub struct DemoFiles(PathBuf);
+
+impl DemoFiles {
+    /// Finds the nearest folder with `needed`, above this program or the working directory.
+    pub fn find(needed: &str, what_to_do: &str) -> Result<Self> {
+        let starts = [env::current_exe().ok(), env::current_dir().ok()];
+        let folders = starts.iter().flatten().flat_map(|path| path.ancestors());
+        let mut homes = folders.flat_map(|folder| [folder.join("share/qdl"), folder.to_owned()]);
+        match homes.find(|home| home.join(needed).is_file()) {
+            Some(home) => Ok(Self(home)),
+            None => bail!(
+                "{needed} is in no folder above this program or the working directory: {what_to_do}"
+            ),
+        }
+    }
+
+    /// A file of the demo, relative to the working directory if it lies below that.
+    pub fn path(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        let below = env::current_dir().ok();
+        let below = below.and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+        below.unwrap_or(path)
+    }
+}
+
+/// A program in the folder of this one.
+pub fn sibling(name: &str) -> Result<PathBuf> {
+    let own = env::current_exe().context("the path of this program")?;
+    let path = own.with_file_name(name);
+    let below = env::current_dir().ok();
+    let below = below.and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+    // A bare name would be looked for on PATH.
+    let below = below.filter(|path| path.components().count() > 1);
+    Ok(below.unwrap_or(path))
+}
+
+/// A running accelerator, and where the runs go.
+pub struct Session {
+    folder: PathBuf,
+    config: PathBuf,
+    frontend: PathBuf,
+    accelerator: Accelerator,
+}
+
+impl Session {
+    /// Starts the accelerator with the first configuration. Empties `folder`: all output goes there.
+    pub fn start(folder: &Path, serves: &str, configs: [PathBuf; 2]) -> Result<Self> {
+        let [accelerator, config] = configs;
+        if folder.exists() {
+            fs::remove_dir_all(folder)
+                .with_context(|| format!("cannot empty {}", folder.display()))?;
+        }
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot write {}", folder.display()))?;
+        let log = folder.join("accelerator.log");
+        println!("\n== accelerator: {serves}; its log is {}", log.display());
+        let mut command = Command::new(sibling("accelerator")?);
+        command.arg("--config").arg(accelerator);
+        println!("$ {}", command_line(&command));
+        let accelerator = Accelerator::start_in(&mut command, &log)?;
+        println!("{}", accelerator.ready);
+        Ok(Session {
+            folder: folder.to_owned(),
+            config,
+            frontend: sibling("frontend")?,
+            accelerator,
+        })
+    }
+
+    /// Runs the frontend once; returns the run's folder and whether LoadGen found it valid.
+    pub fn run(&mut self, name: &str, about: &str, arguments: &str) -> Result<(PathBuf, bool)> {
+        println!("\n== {name}: {about}");
+        self.accelerator
+            .check(&self.folder.join("accelerator.log"))?;
+        let folder = self.folder.join(name);
+        let mut command = Command::new(&self.frontend);
+        command.arg("--config").arg(&self.config);
+        command.args(arguments.split_whitespace());
+        command.args(["--force", "--output"]).arg(&folder);
+        println!("$ {}", command_line(&command));
+        let status = run("frontend", &mut command, RUN)?;
+        match status.code() {
+            Some(0) => Ok((folder, true)),
+            Some(1) => Ok((folder, false)),
+            _ => bail!("the frontend failed: {status}"),
+        }
+    }
+}
