@@ -22,8 +22,6 @@
 //! | `scores` | `Meter`, [`Interior`] | scores from times and bytes |
 //! | `state` | [`RailState`] | in service, congested, on probation, down; hold times |
 //! | `fault` | [`Fault`], `Evidence` | location of a fault: local NIC, path or peer |
-//!
-//! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 
 mod by_health;
 mod fault;
