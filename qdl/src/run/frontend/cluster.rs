@@ -284,7 +284,7 @@ impl Cluster {
 
     /// Work of this node's NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
-        records::nic_use(self.state.dispatcher().nic_use())
+        self.state.dispatcher().nic_use()
     }
 
     fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
@@ -403,7 +403,7 @@ impl Cluster {
         }
         let lost = lock(&state.lost).clone();
         let connections = records::connections(
-            &counts,
+            counts,
             |i| state.connection_name(i),
             &lost,
             warm_up.as_ref(),
