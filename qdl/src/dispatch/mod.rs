@@ -156,7 +156,7 @@ impl Dispatcher {
                     *l,
                     shares.get(share).map_or(&[], |s| &s.cfgs.near.nodes),
                     staged,
-                    cfgs.policy.by_health().is_some(),
+                    cfgs.policy.is_by_health(),
                     cfgs.stream,
                 )
             })

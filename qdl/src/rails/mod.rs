@@ -10,7 +10,7 @@
 //! completions --complete(len, network time)--> Meter --tick--> scores --> ScoredRails
 //!                                               ^                             |
 //!                          the bytes at once    |                             v
-//! issue_query --pick(target, len)---------------+----------- RailPolicy over Ends
+//! issue_query --pick(target, len)---------------+--------------- Policy over Ends
 //! ```
 //!
 //! | file | items | purpose |
@@ -36,7 +36,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::wire::{MAX_RAILS, NotAScore, Policy, RailPolicy, Score};
+pub use crate::wire::{MAX_RAILS, NotAScore, Policy, Score};
 pub use by_health::{ConnectionRail, RailArbiter};
 pub use fault::Fault;
 pub use outstanding::{Arbiter, Load};

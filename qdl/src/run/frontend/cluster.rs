@@ -195,9 +195,10 @@ impl Cluster {
     /// Under a policy by health, makes the arbiter once every connection is granted.
     fn choose_by_health(&self) -> Result<(), ClusterError> {
         let state = &self.state;
-        let Some(policy) = state.config.arbiter.by_health() else {
+        let policy = state.config.arbiter;
+        if !policy.is_by_health() {
             return Ok(());
-        };
+        }
         let ends = lock(&state.ends).clone();
         let connections: Vec<_> = ends
             .iter()
