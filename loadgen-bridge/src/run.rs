@@ -117,8 +117,7 @@ pub fn run_test(
             let result = start_test(
                 &run,
                 &qsl_name,
-                total,
-                performance,
+                [total, performance],
                 &settings,
                 &outdir,
                 enable_trace,
@@ -210,8 +209,7 @@ fn close_logs() -> Result<(), String> {
 fn start_test(
     run: &TestContext,
     qsl_name: &CString,
-    total_sample_count: usize,
-    performance_sample_count: usize,
+    [total_sample_count, performance_sample_count]: [usize; 2],
     settings: &TestSettings,
     outdir: &CStr,
     enable_trace: bool,

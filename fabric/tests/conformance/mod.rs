@@ -79,7 +79,6 @@ pub fn run(fabric: &dyn Fabric, module: &str, case: fn(&dyn Fabric)) {
 /// Makes one test of each case. The expression names the fabric as seen from a module inside the
 /// caller's module. An attribute before the expression applies to each test:
 /// `fabric_conformance!(#[ignore = "needs a device"] super::MyFabric)`.
-
 macro_rules! fabric_conformance {
     (@cases $attribute:tt $fabric:expr; $($module:ident: $($case:ident)*;)*) => {
         mod conformance_suite {

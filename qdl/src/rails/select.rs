@@ -167,8 +167,8 @@ fn spray(
 }
 
 impl Policy {
-    /// Chooses a path by this policy; a policy without health keeps to the own path. `rails` holds the rails in service, including those of
-    /// `ends`.
+    /// Chooses a path by this policy; a policy without health keeps to the own path. `rails` holds
+    /// the rails in service, including those of `ends`.
     pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, last: &mut RailId) -> RailPath {
         match self {
             Policy::RoundRobin | Policy::LeastOutstanding => ends.own(),

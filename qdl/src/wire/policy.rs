@@ -15,8 +15,8 @@ pub enum Policy {
     LeastOutstanding,
     /// By health: the path with the highest score.
     Best,
-    /// By health: the rail with the lowest score that beats the own path (`rails::select`), else the
-    /// own path. Better rails stay free for peers that need them.
+    /// By health: the rail with the lowest score that beats the own path (`rails::select`), else
+    /// the own path. Better rails stay free for peers that need them.
     HealthBestFit,
     /// By health: in turn over the rails whose score is near the own path's threshold m.
     HealthSpray {
