@@ -52,11 +52,16 @@ fn main() {
     let mut build = cc::Build::new();
     build
         .cpp(true)
+        .cpp_link_stdlib(None)
         .std("c++17")
         // Every profile optimizes: LoadGen's maximum rate is part of the measurement.
         .opt_level(2)
         .include(&folder)
         .include("shim");
+    if let Some(mimalloc) = std::env::var_os("DEP_MIMALLOC_INCLUDE_DIR") {
+        build.include(mimalloc);
+    }
+    let compiler = build.get_compiler();
     let mut loadgen = build.clone();
     // LoadGen's warnings are upstream's.
     loadgen
@@ -69,4 +74,20 @@ fn main() {
     // The linker needs users of a library before the library.
     shim.compile("loadgen_shim");
     loadgen.compile("loadgen");
+    link_standard_library(&compiler);
+}
+
+/// Links libstdc++ statically, so that the programs run where an older one is installed.
+fn link_standard_library(compiler: &cc::Tool) {
+    let mut ask = compiler.to_command();
+    let answer = ask.arg("-print-file-name=libstdc++.a").output();
+    let path = answer.map(|answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned());
+    // The compiler repeats the name of a file that it does not find.
+    match path.as_deref().map(Path::new).map(Path::parent) {
+        Ok(Some(folder)) if folder.is_absolute() => {
+            println!("cargo::rustc-link-search=native={}", folder.display());
+            println!("cargo::rustc-link-lib=static=stdc++");
+        }
+        _ => println!("cargo::rustc-link-lib=stdc++"),
+    }
 }

@@ -1,7 +1,5 @@
-//! The allocator of the programs, for their C++ libraries too: the crate's feature `override`
-//! replaces the C library's functions.
-//!
-//! LoadGen allocates for every sample on the completing thread, and frees on its log thread.
+//! The allocator of the programs. LoadGen uses it too (`loadgen-bridge/shim/shim.cc`); libraries
+//! that are opened at run time keep the C library's.
 
 use std::ffi::{c_int, c_long};
 

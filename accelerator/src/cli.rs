@@ -77,8 +77,8 @@ pub fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> A {
     A::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Parses `given`, the command line of `program`; ends the process with exit code 2 if it is invalid. Flags
-/// of `program` that are not global may not precede a subcommand.
+/// Parses `given`, the command line of `program`; ends the process with exit code 2 if it is
+/// invalid. Flags of `program` that are not global may not precede a subcommand.
 pub fn parse(program: &Command, given: impl Iterator<Item = OsString>) -> ArgMatches {
     let mut program = program.clone();
     let matches = program.clone().get_matches_from(given);

@@ -10,7 +10,8 @@
 //! * [`pipeline`] connects engine and batcher: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one pipeline for each GPU.
 //! * [`node`] builds a node from a configuration and serves; [`check`] describes the node.
-//! * [`entry`] is the program `accelerator`; [`cli`] has the command-line parts that the programs share.
+//! * [`entry`] is the program `accelerator`; [`cli`] has the command-line parts that the programs
+//!   share.
 //!
 //! Only [`node`] knows the network to the frontend. In the program `accelerator`, NIC threads pass
 //! samples to [`pipelines::Pipelines`]; in `frontend --local`, LoadGen does, in the same process.

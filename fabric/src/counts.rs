@@ -41,30 +41,6 @@ pub struct FabricCounts {
     pub progress: u64,
 }
 
-impl FabricCounts {
-    /// Adds `o`, the counts of the connection's other half.
-    pub fn add(&mut self, o: &FabricCounts) {
-        self.writes += o.writes;
-        self.parts += o.parts;
-        self.bytes += o.bytes;
-        self.control += o.control;
-        self.syscalls += o.syscalls;
-        self.empty_syscalls += o.empty_syscalls;
-        self.partial += o.partial;
-        self.copies += o.copies;
-        self.copied_bytes += o.copied_bytes;
-        self.inline += o.inline;
-        self.work_requests += o.work_requests;
-        self.doorbells += o.doorbells;
-        self.signaled += o.signaled;
-        self.retired += o.retired;
-        self.receives += o.receives;
-        self.cqes += o.cqes;
-        self.cq_events += o.cq_events;
-        self.progress += o.progress;
-    }
-}
-
 /// A fabric's statistics of a connection at one moment, counted since the connection was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReading {

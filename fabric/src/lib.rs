@@ -66,7 +66,7 @@
 //! **Threads.** The two halves are independent, and each has one owner at a time: the holder of the
 //! connection's token owns [`Tx`], the NIC thread owns [`Rx`].
 //!
-//! `testkit::conformance` tests this contract, with functions for any fabric.
+//! The suite in `tests/conformance` tests this contract over each fabric.
 //!
 //! # Example
 //!

@@ -6,6 +6,9 @@
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
+mod conformance;
+
+#[macro_use]
 #[path = "ib/cases.rs"]
 mod cases;
 
@@ -34,13 +37,13 @@ fn settle() {
     Disturbed::no_more();
 }
 
-fabric::fabric_conformance!(
+fabric_conformance!(
     #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
     super::Disturbed(&[], |_| {})
 );
 
 mod split {
-    fabric::fabric_conformance!(
+    fabric_conformance!(
         #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
         super::super::Disturbed(&[], |wishes| wishes.split_above = Some(100))
     );
@@ -51,14 +54,14 @@ mod split {
 /// resends the middle of a long write, which the peer refuses (`IBV_WC_REM_INV_REQ_ERR`: the full
 /// queue failed in 42 of 90 runs, and in 0 of 40 at 67 ms).
 mod one_percent_loss {
-    fabric::fabric_conformance!(
+    fabric_conformance!(
         #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
         super::super::Disturbed(&["loss", "1%"], |_| {})
     );
 }
 
 mod five_milliseconds_delay {
-    fabric::fabric_conformance!(
+    fabric_conformance!(
         #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
         super::super::Disturbed(&["delay", "5ms"], |_| {})
     );

@@ -3,6 +3,9 @@
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
+mod conformance;
+
+#[macro_use]
 #[path = "ib/cases.rs"]
 mod cases;
 
@@ -25,16 +28,16 @@ fn settle() {}
 
 common_cases!();
 
-fabric::fabric_conformance!(super::Ib(|_| {}));
+fabric_conformance!(super::Ib(|_| {}));
 
 mod split {
-    fabric::fabric_conformance!(super::super::Ib(|wishes| {
+    fabric_conformance!(super::super::Ib(|wishes| {
         wishes.split_above = Some(100);
     }));
 }
 
 mod small_queues {
-    fabric::fabric_conformance!(super::super::Ib(|wishes| {
+    fabric_conformance!(super::super::Ib(|wishes| {
         wishes.send_depth = Some(17);
         wishes.signal_every = 3;
         wishes.inline_bytes = 16;

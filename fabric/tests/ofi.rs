@@ -4,6 +4,9 @@
 //! Without libfabric or the provider, a test prints that it is skipped, and passes.
 #![cfg(not(qdl_loom))]
 
+#[macro_use]
+mod conformance;
+
 #[path = "ofi/faults.rs"]
 mod faults;
 #[path = "ofi/late.rs"]
@@ -14,18 +17,18 @@ mod rig;
 use rig::Provider;
 
 mod tcp_rxm {
-    fabric::fabric_conformance!(super::super::Provider::new("tcp;ofi_rxm"));
+    fabric_conformance!(super::super::Provider::new("tcp;ofi_rxm"));
 }
 
 mod net {
-    fabric::fabric_conformance!(super::super::Provider::new("net"));
+    fabric_conformance!(super::super::Provider::new("net"));
 }
 
 mod sockets {
-    fabric::fabric_conformance!(super::super::Provider::new("sockets"));
+    fabric_conformance!(super::super::Provider::new("sockets"));
 }
 
 /// Arrivals in random order.
 mod any_order {
-    fabric::fabric_conformance!(super::super::Provider::shuffled("tcp;ofi_rxm", 0x5eed));
+    fabric_conformance!(super::super::Provider::shuffled("tcp;ofi_rxm", 0x5eed));
 }

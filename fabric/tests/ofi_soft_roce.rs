@@ -5,6 +5,9 @@
 //! (`docs/ofi.md`, *Over queue pairs*). Without libfabric, a test prints that and passes.
 #![cfg(not(qdl_loom))]
 
+#[macro_use]
+mod conformance;
+
 #[path = "ofi/late.rs"]
 mod late;
 #[path = "ofi/rig.rs"]
@@ -15,7 +18,7 @@ use rig::Provider;
 /// `rxa` and `rxb`.
 const VERBS: Provider = Provider::between("verbs;ofi_rxm", ["10.9.1.1", "10.9.1.2"]);
 
-fabric::fabric_conformance!(
+fabric_conformance!(
     #[ignore = "needs RDMA devices"]
     super::VERBS
 );

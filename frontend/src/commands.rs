@@ -1,4 +1,4 @@
-//! The commands of `qdl` besides a run. `frontend` forwards to them for one more version.
+//! The commands of `qdl`.
 
 mod init;
 mod tune;

@@ -33,7 +33,7 @@ pub fn main(given: impl Iterator<Item = OsString>) -> ! {
     let args: cli::Args = arguments(&matches);
     args.screen.log(tracing::Level::WARN);
     let code = crate::run(&args).unwrap_or_else(|error| {
-        crate::say(&format!("error: {error}"));
+        crate::run::progress::say(&format!("error: {error}"));
         ExitCode::Setup
     });
     // Skip LoadGen's destructors: an aborted test leaves threads that still use its memory.

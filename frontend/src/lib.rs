@@ -28,5 +28,5 @@ mod run;
 mod settings;
 
 pub use loadgen::exit::ExitCode;
-use run::{progress::say, run};
+pub use run::run;
 pub use settings::cli;

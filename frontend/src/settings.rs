@@ -85,8 +85,8 @@ impl Settings {
     ) -> Result<Self> {
         let mut test = TestSettings::default();
         let log = LogSettings {
+            outdir: PathBuf::from("."),
             enable_trace: false,
-            ..LogSettings::default()
         };
         let mut provenance = Provenance::of_defaults(&both(&test, &log));
         test.scenario = args.scenario.or(config.scenario.map(scenario)).context(
@@ -244,7 +244,7 @@ impl Settings {
         self.provenance.set(field, value.unwrap_or_default(), from);
     }
 
-    /// Sets one field of `TestSettings` or `LogSettings` by its name, or by its name in
+    /// Sets one field of `TestSettings` or [`LogSettings`] by its name, or by its name in
     /// `user.conf`, and records its origin. The error names the setting.
     fn set(&mut self, from: &str, key: &str, value: &str) -> Result<(), String> {
         let wrong = |why: String| format!("{key} = {value}: {why}");

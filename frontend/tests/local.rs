@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{Running, TestFolder, assert_has, frontend, offline, run, words};
+use common::{Running, TestFolder, assert_has, frontend, offline, qdl_command, run, words};
 
 /// A duration that keeps the tests short.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -144,7 +144,7 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
 }
 
 fn report(place: &TestFolder, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let out = frontend()
+    let out = qdl_command()
         .current_dir(place.path("."))
         .arg("report")
         .args(arguments)
@@ -170,7 +170,7 @@ fn a_run_leaves_its_page_and_the_page_is_its_record() {
 
     // The run folder and the page alone both give the same page again.
     for from in ["one", "one/report.html"] {
-        let (code, said, error) = report(&place, &[from, "--out", "again.html"]);
+        let (code, said, error) = report(&place, &[from, "--output", "again.html"]);
         assert_eq!((code, said.trim()), (Some(0), "again.html"), "{error}");
         let again = fs::read_to_string(place.path("again.html")).expect("the page");
         assert!(again == page, "made of {from} it is another page");

@@ -14,7 +14,7 @@ use std::{
 use assert_cmd::assert::OutputAssertExt;
 use common::{
     Running, TestFolder, accelerator, accelerator_in, accelerator_program, assert_has, fetched,
-    free_ports, frontend, netns::Star, repository, run,
+    free_ports, netns::Star, program_beside, qdl_command, repository, run,
 };
 use qdl::config::load_accelerator;
 use serde_json::Value;
@@ -54,7 +54,7 @@ fn made(place: &TestFolder, arguments: &[&str]) -> PathBuf {
 
 /// `init` with this address of an accelerator, and the files in `folder`.
 fn init(folder: &Path, control: &str) -> Command {
-    let mut command = frontend();
+    let mut command = qdl_command();
     in_folder(&mut command, folder, control);
     command
 }
@@ -141,11 +141,11 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
             "points.labels.i64"
         };
         let [control] = free_ports();
-        let mut command = frontend();
+        let mut command = qdl_command();
         command.args(["init", "--force", "--class", "scores", "--accelerator"]);
         command.arg(format!("127.0.0.1:{control}"));
         command
-            .arg("--dir")
+            .arg("--output")
             .arg(&folder)
             .arg("--model")
             .arg(folder.join("points.onnx"));
@@ -182,7 +182,7 @@ fn init_writes_nothing_that_would_not_run_and_overwrites_nothing() {
     };
     let before = left();
     let with = |flag: &str, value: &Path| {
-        let mut command = frontend();
+        let mut command = qdl_command();
         command.arg("init");
         let given = [
             ("--model", "points.onnx"),
@@ -191,7 +191,7 @@ fn init_writes_nothing_that_would_not_run_and_overwrites_nothing() {
         for (name, file) in given.iter().filter(|(name, _)| *name != flag) {
             command.arg(name).arg(folder.join(file));
         }
-        command.arg(flag).arg(value).arg("--dir").arg(&folder);
+        command.arg(flag).arg(value).arg("--output").arg(&folder);
         refused(command)
     };
     let short = place.write("short.f32", [0; 100]);
@@ -310,7 +310,7 @@ fn over_a_cable_init_makes_a_token_and_the_run_is_valid() {
     let folder = made(&place, &[]);
     let star = Star::new();
     let program = Path::new(env!("CARGO_BIN_EXE_frontend"));
-    let mut command = star.hub.command(program);
+    let mut command = star.hub.command(program_beside("qdl"));
     in_folder(&mut command, &folder, "10.97.0.2:7400");
     let printed = said(command);
     assert_has(
@@ -442,7 +442,7 @@ fn init_llm(place: &TestFolder, files: &[(&str, &str)], version: Option<&str>) -
         );
         fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("a program");
     }
-    let mut command = frontend();
+    let mut command = qdl_command();
     command.args(["init", "--force", "--llm"]);
     command
         .arg(place.path("llama-3.1"))

@@ -152,32 +152,20 @@ fn passes(case: &'static Case) {
     assert_eq!(found, wanted, "{}", whole.stdout);
 }
 
-#[test]
-fn llama2_70b_with_test06_passes_whole() {
-    passes(&LLAMA2);
+macro_rules! each {
+    ($($name:ident $case:ident)*) => {$(
+        #[test]
+        fn $name() {
+            passes(&$case);
+        }
+    )*};
 }
 
-#[test]
-fn deepseek_r1_with_test06_passes_whole() {
-    passes(&DEEPSEEK);
-}
-
-#[test]
-fn gpt_oss_120b_with_test07_and_test09_passes_whole() {
-    passes(&GPT_OSS);
-}
-
-#[test]
-fn qwen3_vl_passes_whole() {
-    passes(&QWEN);
-}
-
-#[test]
-fn unet_3d_with_test01_passes_whole() {
-    passes(&UNET);
-}
-
-#[test]
-fn whisper_with_test01_passes_whole() {
-    passes(&WHISPER);
+each! {
+    llama2_70b_with_test06_passes_whole LLAMA2
+    deepseek_r1_with_test06_passes_whole DEEPSEEK
+    gpt_oss_120b_with_test07_and_test09_passes_whole GPT_OSS
+    qwen3_vl_passes_whole QWEN
+    unet_3d_with_test01_passes_whole UNET
+    whisper_with_test01_passes_whole WHISPER
 }

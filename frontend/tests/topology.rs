@@ -5,7 +5,9 @@ mod common;
 use qdl::testkit::eventually;
 use std::{path::Path, process::Command};
 
-use common::{Running, TestFolder, accelerator_in, accelerator_program, netns::Star};
+use common::{
+    Running, TestFolder, accelerator_in, accelerator_program, netns::Star, program_beside,
+};
 
 fn printed(mut command: Command) -> String {
     let out = command
@@ -25,11 +27,12 @@ fn what_topology_prints_is_a_valid_run_unchanged() {
     let star = Star::new();
     let machine = &star.leaves[0];
     let frontend = Path::new(env!("CARGO_BIN_EXE_frontend"));
+    let qdl = program_beside("qdl");
     // The link may need a moment to come up.
     eventually("the interface does not come up", || {
-        printed(machine.command(frontend)).contains("10.97.0.2")
+        printed(machine.command(qdl)).contains("10.97.0.2")
     });
-    let near = printed(machine.command(frontend));
+    let near = printed(machine.command(qdl));
     let far = printed(machine.command(accelerator_program()));
     assert!(
         near.contains("10.97.0.2") && far.contains("10.97.0.2:7400"),

@@ -4,13 +4,13 @@ mod common;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use common::{Running, TestFolder, assert_has, frontend, one_of_digests, words};
+use common::{Running, TestFolder, assert_has, one_of_digests, qdl_command, words};
 
 /// A session on a system of about 400 samples/s, with a bound that a busy machine keeps.
 fn tune(config: &Path, session: &Path, more: &[&str]) -> Command {
-    let mut command = frontend();
+    let mut command = qdl_command();
     command.arg("tune").arg("--config").arg(config);
-    command.arg("--session").arg(session);
+    command.arg("--output").arg(session);
     let flags = "--scenario server --from 200 --seconds 0.3 --within 30 --full-s 0.5 \
         --warm-up-ms 20 --knobs none --set target_latency=500";
     command.args(words(flags));

@@ -1,5 +1,8 @@
 #include "shim.h"
 
+// LoadGen allocates for every sample on the completing thread, and frees on its log thread: this
+// header replaces `new` and `delete` of LoadGen. Libraries opened at run time keep their own.
+#include <mimalloc-new-delete.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -165,18 +168,6 @@ mlperf::TestSettings ToLoadgen(const lg_test_settings& from) {
   return to;
 }
 
-mlperf::LogSettings ToLoadgen(const lg_log_settings& from) {
-  mlperf::LogSettings to{};
-  to.log_output.outdir = from.outdir;
-  to.log_output.prefix = from.prefix;
-  to.log_output.suffix = from.suffix;
-  to.log_output.prefix_with_datetime = from.prefix_with_datetime;
-  to.log_output.copy_detail_to_stdout = from.copy_detail_to_stdout;
-  to.log_output.copy_summary_to_stdout = from.copy_summary_to_stdout;
-  to.enable_trace = from.enable_trace;
-  return to;
-}
-
 }  // namespace loadgen_bridge
 
 using namespace loadgen_bridge;
@@ -186,17 +177,6 @@ extern "C" {
 void lg_default_test_settings(lg_test_settings* out) {
   // The braces initialize token_latency_scaling_factor, which has no default.
   FromLoadgen(mlperf::TestSettings{}, out);
-}
-
-void lg_default_log_settings(lg_log_settings* out) {
-  static const mlperf::LogSettings defaults{};
-  out->outdir = defaults.log_output.outdir.c_str();
-  out->prefix = defaults.log_output.prefix.c_str();
-  out->suffix = defaults.log_output.suffix.c_str();
-  out->prefix_with_datetime = defaults.log_output.prefix_with_datetime;
-  out->copy_detail_to_stdout = defaults.log_output.copy_detail_to_stdout;
-  out->copy_summary_to_stdout = defaults.log_output.copy_summary_to_stdout;
-  out->enable_trace = defaults.enable_trace;
 }
 
 size_t lg_test_settings_layout(const lg_field** fields) {
@@ -246,13 +226,16 @@ uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns) {
   return count;
 }
 
-int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const lg_log_settings* log,
-                      const char* audit_config, char* error, size_t error_size) {
+int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const char* outdir,
+                      bool enable_trace, const char* audit_config, char* error, size_t error_size) {
   return Guard(error, error_size, [&] {
     // The objects are on this thread's stack, which Stop() never leaves.
     Sut sut(*callbacks);
     Qsl qsl(*callbacks);
-    mlperf::StartTest(&sut, &qsl, ToLoadgen(*settings), ToLoadgen(*log), audit_config);
+    mlperf::LogSettings log{};
+    log.log_output.outdir = outdir;
+    log.enable_trace = enable_trace;
+    mlperf::StartTest(&sut, &qsl, ToLoadgen(*settings), log, audit_config);
   });
 }
 

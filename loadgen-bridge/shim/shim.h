@@ -64,17 +64,6 @@ struct lg_test_settings {
 #undef LG_DECLARE
 };
 
-// mlperf::LogSettings. The caller owns the strings; those of lg_default_log_settings are static.
-struct lg_log_settings {
-  const char* outdir;
-  const char* prefix;
-  const char* suffix;
-  bool prefix_with_datetime;
-  bool copy_detail_to_stdout;
-  bool copy_summary_to_stdout;
-  bool enable_trace;
-};
-
 // Place of a field in lg_test_settings, to compare it with the Rust declaration.
 struct lg_field {
   const char* name;
@@ -102,7 +91,6 @@ struct lg_callbacks {
 };
 
 void lg_default_test_settings(lg_test_settings* out);
-void lg_default_log_settings(lg_log_settings* out);
 size_t lg_test_settings_layout(const lg_field** fields);
 // The embedded mlperf.conf, from LoadGen's mlperf_conf.h.
 const char* lg_mlperf_conf(void);
@@ -136,8 +124,8 @@ uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns);
 // StartTest: 0 after its return, 1 after an exception. An empty `audit_config` reads none.
 // `callbacks` is copied. After a callback answers LG_STOP this thread sleeps until the process
 // ends, so memory on its stack stays valid for threads that still complete samples.
-int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const lg_log_settings* log,
-                      const char* audit_config, char* error, size_t error_size);
+int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const char* outdir,
+                      bool enable_trace, const char* audit_config, char* error, size_t error_size);
 // AbortTest: ends logs and issue threads. Call it once, never while StartTest may still return.
 int32_t lg_abort_test(char* error, size_t error_size);
 // RegisterIssueQueryThread: returns when the test has ended, or a callback answered LG_STOP.
@@ -162,7 +150,6 @@ int32_t lg_outgrow_log(size_t room);
 
 namespace loadgen_bridge {
 mlperf::TestSettings ToLoadgen(const lg_test_settings& from);
-mlperf::LogSettings ToLoadgen(const lg_log_settings& from);
 }  // namespace loadgen_bridge
 #endif
 

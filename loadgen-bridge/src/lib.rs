@@ -22,6 +22,9 @@
 //! | `summary` | LoadGen's summary, read back; crate `loadgen-log` reads the other logs |
 //! | `raw` | the shim's declarations |
 
+// The shim calls its functions.
+use libmimalloc_sys as _;
+
 mod conf;
 mod conf_text;
 mod conf_values;

@@ -11,17 +11,6 @@ pub(crate) const GO_ON: i32 = 0;
 pub(crate) const STOP: i32 = 1;
 
 #[repr(C)]
-pub(crate) struct RawLogSettings {
-    pub outdir: *const c_char,
-    pub prefix: *const c_char,
-    pub suffix: *const c_char,
-    pub prefix_with_datetime: bool,
-    pub copy_detail_to_stdout: bool,
-    pub copy_summary_to_stdout: bool,
-    pub enable_trace: bool,
-}
-
-#[repr(C)]
 #[cfg(test)]
 pub(crate) struct RawField {
     pub name: *const c_char,
@@ -48,13 +37,11 @@ const _: () = {
         size_of::<usize>() == 8,
         "LoadGen's ids and indices are 64-bit here"
     );
-    assert!(size_of::<RawLogSettings>() == 32);
     assert!(size_of::<RawCallbacks>() == 72);
 };
 
 unsafe extern "C" {
     pub(crate) fn lg_default_test_settings(out: *mut c_void);
-    pub(crate) fn lg_default_log_settings(out: *mut RawLogSettings);
     #[cfg(test)]
     pub(crate) fn lg_test_settings_layout(fields: *mut *const RawField) -> usize;
     pub(crate) fn lg_mlperf_conf() -> *const c_char;
@@ -79,7 +66,8 @@ unsafe extern "C" {
     pub(crate) fn lg_start_test(
         callbacks: *const RawCallbacks,
         settings: *const c_void,
-        log: *const RawLogSettings,
+        outdir: *const c_char,
+        enable_trace: bool,
         audit_config: *const c_char,
         error: *mut c_char,
         error_size: usize,

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::conf_text::ConfText;
 use crate::control::{CONTROL, End, Stop};
 use crate::error::LoadgenError;
-use crate::log_settings::{CLogSettings, LogSettings};
+use crate::log_settings::LogSettings;
 use crate::raw::{self, GO_ON, RawCallbacks, STOP, Said};
 use crate::sample::QuerySample;
 use crate::settings::TestSettings;
@@ -99,7 +100,9 @@ pub fn run_test(
     let qsl_name = CString::new(clean(&qsl.name())).map_err(|_| LoadgenError::Nul {
         field: "the QSL's name",
     })?;
-    let raw_log = log.to_c()?;
+    let outdir = CString::new(log.outdir.as_os_str().as_bytes())
+        .map_err(|_| LoadgenError::Nul { field: "outdir" })?;
+    let enable_trace = log.enable_trace;
     CONTROL.begin()?;
     log.prepare()?;
     start_issue_threads(settings.server_num_issue_query_threads)?;
@@ -114,10 +117,10 @@ pub fn run_test(
             let result = start_test(
                 &run,
                 &qsl_name,
-                total,
-                performance,
+                [total, performance],
                 &settings,
-                &raw_log,
+                &outdir,
+                enable_trace,
                 audit.as_ref().map_or(c"", ConfText::path),
             );
             CONTROL.returned(result);
@@ -206,10 +209,10 @@ fn close_logs() -> Result<(), String> {
 fn start_test(
     run: &TestContext,
     qsl_name: &CString,
-    total_sample_count: usize,
-    performance_sample_count: usize,
+    [total_sample_count, performance_sample_count]: [usize; 2],
     settings: &TestSettings,
-    log: &CLogSettings,
+    outdir: &CStr,
+    enable_trace: bool,
     audit_config: &CStr,
 ) -> Result<(), String> {
     let callbacks = RawCallbacks {
@@ -230,7 +233,8 @@ fn start_test(
         raw::lg_start_test(
             &callbacks,
             std::ptr::from_ref(settings).cast(),
-            &log.raw,
+            outdir.as_ptr(),
+            enable_trace,
             audit_config.as_ptr(),
             said.pointer(),
             said.size(),

@@ -341,7 +341,7 @@ fn what_is_wrong_beforehand_runs_nothing() {
         // The process's only run. LoadGen alone would run nothing and report no error.
         let log = LogSettings {
             outdir: file.join("logs"),
-            ..logs(folder)
+            enable_trace: false,
         };
         assert!(run(&good, &log, None).contains("file/logs"));
         assert!(run(&good, &logs(folder), None).contains("has run a test already"));

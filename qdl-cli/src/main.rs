@@ -1,5 +1,5 @@
-//! The program `qdl`: the commands around a run. Under the name `frontend` or `accelerator`, or with
-//! such a first argument, it is that program: a package has one file for all three.
+//! The program `qdl`: the commands around a run. Under the name `frontend` or `accelerator`, or
+//! with such a first argument, it is that program: a package has one file for all three.
 
 mod demo;
 

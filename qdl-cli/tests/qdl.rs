@@ -1,5 +1,6 @@
-//! The program `qdl` lists its commands, and runs those that `frontend` forwards.
+//! The program `qdl` lists its commands, and is `frontend` and `accelerator` under their names.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 fn qdl(words: &[&str]) -> Output {
@@ -12,7 +13,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn it_lists_each_command_and_none_of_them_has_a_note() {
+fn it_lists_each_command_and_each_has_help() {
     let help = text(&qdl(&["--help"]).stdout);
     let commands = [
         "init", "topology", "describe", "tune", "report", "submit", "demo",
@@ -69,7 +70,10 @@ fn what_is_wrong_ends_with_exit_code_2_and_one_line() {
             ],
             "--name",
         ),
-        (&["demo"], "in no checkout"),
+        (
+            &["demo", "--output", "/dev/null/x"],
+            "cannot write /dev/null/x",
+        ),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_qdl"));
         let output = command
@@ -83,5 +87,22 @@ fn what_is_wrong_ends_with_exit_code_2_and_one_line() {
             error.starts_with("error: ") && error.contains(what),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn under_another_programs_name_it_is_that_program() {
+    for name in ["frontend", "accelerator"] {
+        let own = env!("CARGO_BIN_EXE_qdl");
+        let usage = format!("Usage: {name} ");
+        let renamed = Command::new(own)
+            .arg0(format!("/usr/bin/{name}"))
+            .arg("--help")
+            .output()
+            .expect("runs");
+        for output in [qdl(&[name, "--help"]), renamed] {
+            let help = text(&output.stdout);
+            assert!(help.contains(&usage), "{help}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use qdl::{
     config::HealthConfig,
     counters::{Live, Recorder, SampleTimes},
     dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample},
-    rails::{ConnectionRail, Load, MAX_RAILS, PeerCfgs, RailArbiter, RailId, RailPolicy, Score},
+    rails::{ConnectionRail, Load, MAX_RAILS, PeerCfgs, Policy, RailArbiter, RailId, Score},
     serve::{self, Arrival, Finished, Sent, Service, respond_all},
     testkit::rig::{Over, Rig, RigCfgs, Wait, finished},
 };
@@ -63,7 +63,7 @@ fn each_kind_of_allocation_counts_once_and_for_its_thread() {
 
 /// Two peers with this many rails each, and a connection over each rail to each of eight targets,
 /// which have one own rail each: samples also cross the peer's node.
-fn arbiter(policy: RailPolicy, rails: usize) -> RailArbiter {
+fn arbiter(policy: Policy, rails: usize) -> RailArbiter {
     let all: Vec<_> = (0..rails).map(|r| RailId(r as u8)).collect();
     let peer = PeerCfgs {
         policy,
@@ -84,12 +84,12 @@ fn arbiter(policy: RailPolicy, rails: usize) -> RailArbiter {
 #[test]
 fn choosing_a_connection_allocates_nothing() {
     let _alone = ALONE.lock();
-    let spray = RailPolicy::HealthSpray {
-        delta: Score::from_ratio(1, 4),
+    let spray = Policy::HealthSpray {
+        delta: Score::from_f32(0.25),
         above_only: false,
     };
     for rails in [1, 8, MAX_RAILS] {
-        for policy in [RailPolicy::Best, RailPolicy::HealthBestFit, spray] {
+        for policy in [Policy::Best, Policy::HealthBestFit, spray] {
             let arbiter = arbiter(policy, rails);
             let mut changes = 0;
             let choose = || {

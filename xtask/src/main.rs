@@ -70,8 +70,7 @@ enum Task {
         #[arg(long)]
         llm: bool,
     },
-    /// Run a measurement: defaults, fabric, failover, ofi, rails or verbs. Prints a table and
-    /// writes target/bench/NAME.json.
+    /// Run a measurement: fabric or failover. Prints a table and writes target/bench/NAME.json.
     // The measurement parses all arguments after its name, `--help` too.
     #[command(disable_help_flag = true)]
     Bench {

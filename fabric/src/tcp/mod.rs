@@ -176,26 +176,13 @@ mod tests {
     use super::*;
     use crate::{
         Broken, Event, Flushed, Region,
-        testkit::{self, conformance, until},
+        testkit::{self, until},
     };
 
     fn sockets() -> (TcpStream, TcpStream) {
         let l = TcpListener::bind("127.0.0.1:0").expect("bound");
         let a = TcpStream::connect(l.local_addr().expect("bound")).expect("connected");
         (a, l.accept().expect("accepted").0)
-    }
-
-    /// The suite's fabric. A small staging buffer splits payloads at every place.
-    struct Tcp(TcpCfgs);
-
-    impl conformance::Fabric for Tcp {
-        fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
-            let (sa, sb) = sockets();
-            (
-                link(sa, a, &self.0).expect("linked"),
-                link(sb, b, &self.0).expect("linked"),
-            )
-        }
     }
 
     #[test]
@@ -223,18 +210,6 @@ mod tests {
         assert_ne!(own, 2 * wanted);
         resize(&socket, Some(wanted), SEND).expect("granted");
         assert_eq!(socket.send_buffer_size().expect("asked"), 2 * wanted);
-    }
-
-    crate::fabric_conformance!(super::Tcp(super::TcpCfgs::default()));
-
-    mod small_buffers {
-        crate::fabric_conformance!(super::super::Tcp(super::super::TcpCfgs {
-            send_buffer: Some(4096),
-            recv_buffer: None,
-            inline_bytes: 64,
-            staging_bytes: 100,
-            user_timeout_ms: 2000,
-        }));
     }
 
     fn receiver() -> (TcpStream, Link) {

@@ -280,19 +280,3 @@ impl Drop for MemoryRx {
         self.pipe.writable.signal();
     }
 }
-
-#[cfg(all(test, not(qdl_loom)))]
-mod tests {
-    use crate::{Endpoint, Link, testkit::conformance};
-
-    struct Memory;
-
-    impl conformance::Fabric for Memory {
-        fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
-            let (a, b, _) = super::pair(a, b).expect("descriptors");
-            (a, b)
-        }
-    }
-
-    crate::fabric_conformance!(super::Memory);
-}

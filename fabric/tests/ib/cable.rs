@@ -2,9 +2,12 @@
 
 use std::{process::Command, sync::Mutex, time::Duration};
 
-use fabric::{Endpoint, Link, testkit::conformance};
+use fabric::{Endpoint, Link};
 
-use super::rig::{Change, Ib};
+use super::{
+    conformance,
+    rig::{Change, Ib},
+};
 
 fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status();

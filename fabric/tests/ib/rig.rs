@@ -8,10 +8,9 @@ use std::{
 use fabric::{
     Broken, Endpoint, Event, Link,
     ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes, Traffic},
-    testkit::conformance,
 };
 
-use super::devices;
+use super::{conformance, devices};
 
 pub use fabric::testkit::{PATIENCE, endpoint, post, until};
 

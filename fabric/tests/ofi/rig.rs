@@ -14,9 +14,10 @@ use fabric::{
         Dialling, NicAddress, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiForm,
         OfiResources,
     },
-    testkit::conformance,
 };
 use ofi::Error;
+
+use super::conformance;
 
 pub use fabric::testkit::{PATIENCE, endpoint, post, until};
 

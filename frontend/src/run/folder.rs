@@ -22,8 +22,6 @@ use crate::{
 const UNFINISHED: &str = "unfinished-run";
 /// Name of a file in [`UNFINISHED`]: the replaced run is removed, and the files there move up.
 const MOVING: &str = "moving";
-/// What the name of each log of LoadGen contains.
-const LOG: &str = "mlperf_log_";
 /// Exit codes of a run that ended too early to replace the finished run.
 const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
 /// Maximum number of runs that may begin in the same second.
@@ -81,12 +79,8 @@ fn finished(settings: &Settings) -> Option<PathBuf> {
     others.into_iter().find(whole)
 }
 
-/// Names of LoadGen's logs in the folder; empty if the names have a date, because then no run
-/// overwrites another's logs.
+/// Names of LoadGen's logs in the folder.
 fn logs(settings: &Settings) -> Vec<PathBuf> {
-    if settings.log.prefix_with_datetime {
-        return Vec::new();
-    }
     let l = settings.log.files();
     let all = [l.summary, l.detail, l.accuracy, l.trace].into_iter();
     all.filter_map(|path| Some(path.strip_prefix(settings.folder()).ok()?.to_owned()))
@@ -256,12 +250,9 @@ fn new_folder(first: &Path) -> Result<PathBuf> {
     Err(unusable(first)(io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Moves a run's files with their subfolders, and LoadGen's logs by any name.
+/// Moves a run's files with their subfolders.
 fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
-    let there = fs::read_dir(from).into_iter().flatten().flatten();
-    let dated = there.filter(|e| e.file_name().to_string_lossy().contains(LOG));
-    let all = files(from, logs).into_iter().chain(dated.map(|e| e.path()));
-    for path in all.filter(|path| path.is_file()) {
+    for path in files(from, logs).into_iter().filter(|path| path.is_file()) {
         let Ok(name) = path.strip_prefix(from) else {
             continue;
         };
@@ -399,13 +390,11 @@ mod tests {
             let place = RunFolder::take(&mut s, true).expect("forced");
             run(&s, code, "second");
             fs::write(&note, "mine").expect("written");
-            let dated = s.folder().join("2026-mlperf_log_trace.json");
-            fs::write(dated, "").expect("written");
             fs::write(s.folder().join(live::KEY_FILE), "").expect("written");
             place.settle(code).expect("settled");
             assert!(!s.folder().join(live::KEY_FILE).exists());
         }
-        assert!(note.is_file() && folder.path().join("2026-mlperf_log_trace.json").is_file());
+        assert!(note.is_file());
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub struct Args {
     #[arg(long, value_name = "ROUND")]
     pub submission: Option<String>,
 
-    /// Set a field of LoadGen's TestSettings or LogSettings, for example --set
+    /// Set a field of LoadGen's TestSettings, or enable_trace, for example --set
     /// min_duration_ms=1000. Overrides all other settings except those of audit.config; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,

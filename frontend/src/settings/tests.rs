@@ -64,7 +64,6 @@ fn every_kind_of_field_can_be_set() {
     };
     let s = set(&[
         "enable_trace=1",
-        "prefix=x_",
         "qsl_rng_seed=18446744073709551615",
         "samples_per_query=8",
         "target_latency=3.5",
@@ -74,7 +73,6 @@ fn every_kind_of_field_can_be_set() {
         "mode=find_peak",
     ]);
     assert!(s.log.enable_trace);
-    assert_eq!(s.log.prefix, "x_");
     assert_eq!(s.test.qsl_rng_seed, u64::MAX);
     assert_eq!(s.test.multi_stream_samples_per_query, 8);
     assert_eq!(s.test.multi_stream_expected_latency_ns, 3.5e6);

@@ -14,7 +14,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{OnceLock, mpsc},
+    sync::{Mutex, mpsc},
     time::{Duration, Instant},
 };
 
@@ -43,27 +43,28 @@ pub fn fetched(file: &str) -> PathBuf {
     path
 }
 
-/// Path of the accelerator program beside the frontend program; builds it if it is missing.
-pub fn accelerator_program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let frontend = Path::new(env!("CARGO_BIN_EXE_frontend"));
-        let program = frontend.with_file_name("accelerator");
-        if !program.is_file() {
-            let profile = frontend.parent().and_then(Path::file_name);
-            let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--quiet", "--package", "accelerator"]);
-            if profile.is_some_and(|p| p == "release") {
-                build.arg("--release");
-            }
-            let status = build
-                .current_dir(repository())
-                .status()
-                .expect("cargo runs");
-            assert!(status.success(), "the accelerator does not build");
+/// Path of a program beside the frontend program; builds the program if it is missing.
+pub fn program_beside(name: &str) -> &'static Path {
+    static BUILDS: Mutex<()> = Mutex::new(());
+    let frontend = Path::new(env!("CARGO_BIN_EXE_frontend"));
+    let program = frontend.with_file_name(name);
+    let _one = BUILDS.lock();
+    if !program.is_file() {
+        let profile = frontend.parent().and_then(Path::file_name);
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--bin", name]);
+        if profile.is_some_and(|p| p == "release") {
+            build.arg("--release");
         }
-        program
-    })
+        let status = build.current_dir(repository()).status();
+        assert!(status.expect("cargo runs").success(), "no {name}");
+    }
+    Box::leak(program.into_boxed_path())
+}
+
+/// Path of the accelerator program.
+pub fn accelerator_program() -> &'static Path {
+    program_beside("accelerator")
 }
 
 /// The words of a command line.
@@ -86,6 +87,11 @@ pub fn offline(samples: &str) -> [&str; 6] {
 /// The command of the frontend program.
 pub fn frontend() -> Command {
     Command::new(env!("CARGO_BIN_EXE_frontend"))
+}
+
+/// The command of the program `qdl`.
+pub fn qdl_command() -> Command {
+    Command::new(program_beside("qdl"))
 }
 
 /// Returns the number in an environment variable, or the default.

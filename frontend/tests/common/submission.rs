@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{ProgramEnd, Running, TestFolder, accelerator, free_ports, run};
+use super::{ProgramEnd, Running, TestFolder, accelerator, free_ports, qdl_command, run};
 
 /// A model of the round, with its names and counts but tiny samples.
 pub struct Case {
@@ -148,9 +148,9 @@ impl Rig {
         self.place.run(&config, out, arguments)
     }
 
-    /// Runs `frontend` with these arguments in the folder.
+    /// Runs `qdl` with these arguments in the folder.
     pub fn program(&self, words: &[&str]) -> ProgramEnd {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+        let mut command = qdl_command();
         command.args(words).current_dir(self.place.path("."));
         Running::start(&self.place, "program", command).end_within(LONG)
     }
@@ -264,7 +264,7 @@ impl Rig {
     /// Runs `qdl submit` on all runs; with a checkout of mlcommons/inference, its scripts run too.
     pub fn submit(&self, out: &str, more: &[&str]) -> ProgramEnd {
         let (checker, python) = (checkout(), std::env::var("QDL_MLPERF_PYTHON").ok());
-        let mut all = vec!["submit", "--runs", "runs", "--out", out];
+        let mut all = vec!["submit", "--runs", "runs", "--output", out];
         all.extend(["--form", "form.yaml", "--src", "source"]);
         all.extend(more);
         if let Some(checker) = &checker {

@@ -177,6 +177,5 @@ pub fn logs(folder: &Path) -> LogSettings {
     LogSettings {
         outdir: folder.join("logs"),
         enable_trace: false,
-        ..LogSettings::default()
     }
 }

@@ -1,5 +1,7 @@
-//! `qdl demo --llm`: runs a small language model over a network, with token ids both ways. Accuracy runs over the network and locally
-//! must give the same ids per question; then Offline and Server run with `use_token_latencies`.
+//! `qdl demo --llm`: runs a small language model over a network, with token ids both ways.
+//!
+//! Accuracy runs over the network and locally must give the same ids per question; then Offline and
+//! Server run with `use_token_latencies`.
 
 use std::path::Path;
 use std::process::Command;
@@ -121,7 +123,11 @@ fn score(files: &DemoFiles, folder: &Path) -> Result<Score> {
     let log = folder.join(loadgen_log::ACCURACY);
     // An installation by pip has its Python beside the programs.
     let beside = sibling("python3")?;
-    let python = if beside.is_file() { beside.as_path() } else { Path::new("python3") };
+    let python = if beside.is_file() {
+        beside.as_path()
+    } else {
+        Path::new("python3")
+    };
     let mut command = Command::new(python);
     command.arg(files.path(QUESTIONS)).arg("score").arg(&log);
     command.arg(files.path(".deps/models"));

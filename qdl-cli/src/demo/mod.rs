@@ -288,7 +288,10 @@ mod tests {
         let broken = "sample 3".to_owned();
         for (found, word) in [
             (faults(&good, Some(broken), out, &[]), "sample 3"),
-            (faults(&summary(0.974, "Network SUT a"), None, out, &[]), "0.974"),
+            (
+                faults(&summary(0.974, "Network SUT a"), None, out, &[]),
+                "0.974",
+            ),
             (faults(&summary(0.975, "a"), None, out, &[]), "Network SUT"),
             (faults(&good, None, out, &[("server", false)]), "server"),
         ] {

@@ -58,15 +58,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts the accelerator with the first configuration. Empties `folder`: all output goes there.
+    /// Empties `folder`, which gets all output, and starts the accelerator with the first
+    /// configuration.
     pub fn start(folder: &Path, serves: &str, configs: [PathBuf; 2]) -> Result<Self> {
         let [accelerator, config] = configs;
         if folder.exists() {
             fs::remove_dir_all(folder)
                 .with_context(|| format!("cannot empty {}", folder.display()))?;
         }
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot write {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
         let log = folder.join("accelerator.log");
         println!("\n== accelerator: {serves}; its log is {}", log.display());
         let mut command = Command::new(sibling("accelerator")?);

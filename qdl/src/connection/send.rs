@@ -10,7 +10,9 @@ use std::sync::{
 };
 
 use super::token::SendToken;
-use fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
+use crate::counters::traffic;
+use fabric::{Broken, Control, Flushed, Mailbox, Post, PostError, Tx};
+use record::TrafficRecord;
 
 /// Source of a connection's writes.
 pub(crate) trait WriteSource {
@@ -66,7 +68,7 @@ struct Sending {
     leaving: Option<Box<dyn Tx>>,
     counts: SendCounts,
     /// Counts of earlier links.
-    past: FabricCounts,
+    past: TrafficRecord,
 }
 
 /// The sending half of a connection across its links.
@@ -105,7 +107,7 @@ impl SendHalf {
             }
             let over = s.leaving.as_mut().is_none_or(|tx| tx.finish());
             if over && let Some(tx) = s.leaving.take() {
-                s.past.add(&tx.counts());
+                s.past.add(&traffic(&tx.counts()));
             }
             over
         })
@@ -241,11 +243,11 @@ impl SendHalf {
 
     /// Fabric's counts of all links so far. Holds the token: work published meanwhile waits for the
     /// next [`Self::post`]. So call it only for a connection that is down.
-    pub(crate) fn fabric_counts(&self) -> FabricCounts {
+    pub(crate) fn fabric_counts(&self) -> TrafficRecord {
         self.token.exclusive(|s| {
             let mut counts = s.past;
             if let Some(tx) = s.link.as_ref().or(s.leaving.as_ref()) {
-                counts.add(&tx.counts());
+                counts.add(&traffic(&tx.counts()));
             }
             counts
         })

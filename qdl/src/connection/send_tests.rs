@@ -55,11 +55,11 @@ impl Tx for Wire {
     fn carried(&self) -> u64 {
         self.log.lock().expect("alive").carried
     }
-    fn counts(&self) -> FabricCounts {
+    fn counts(&self) -> fabric::FabricCounts {
         let writes = self.log.lock().expect("alive").posted.len() as u64;
-        FabricCounts {
+        fabric::FabricCounts {
             writes,
-            ..FabricCounts::default()
+            ..fabric::FabricCounts::default()
         }
     }
 }

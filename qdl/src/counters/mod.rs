@@ -16,8 +16,7 @@ pub mod ticks;
 mod tokens;
 mod values;
 
-pub use connection::{ConnectionCounts, PathCounts};
-pub(crate) use connection::{ConnectionReading, NicTimes};
+pub(crate) use connection::{look, traffic};
 pub use histograms::Histograms;
 pub use live::Live;
 pub use sample::SampleTimes;

@@ -10,13 +10,13 @@ use crossbeam_utils::CachePadded;
 use fabric::{
     Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window, wire::Stream,
 };
+use record::{ConnectionRecord, timeline::ConnectionTick};
 
 use crate::{
     connection::{
         SendHalf,
         tracker::{Sample, Tracker},
     },
-    counters::{ConnectionCounts, ConnectionReading},
     rails::Load,
 };
 
@@ -71,7 +71,7 @@ pub(super) struct Connection {
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
     /// Counts of the receiving halves of earlier links.
-    pub counts: Mutex<ConnectionCounts>,
+    pub counts: Mutex<ConnectionRecord>,
     /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
@@ -178,14 +178,14 @@ impl Connection {
         self.send.finish()
     }
 
-    pub(crate) fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
+    pub(crate) fn counts(&self) -> MutexGuard<'_, ConnectionRecord> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts of the sending half, and of receiving halves of earlier links. Takes the send token.
-    pub(crate) fn totals(&self) -> ConnectionCounts {
+    pub(crate) fn totals(&self) -> ConnectionRecord {
         let sent = self.send.counts();
-        ConnectionCounts {
+        ConnectionRecord {
             tx: self.send.fabric_counts(),
             slots: self.cfgs.slots as u64,
             allowed: self.tracker.allowance() as u64,
@@ -194,14 +194,14 @@ impl Connection {
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            ..*self.counts()
+            ..self.counts().clone()
         }
     }
 
-    /// Live figures; the counts may be 40 ms old.
-    pub(crate) fn reading(&self) -> ConnectionReading {
+    /// Live figures without the rail's score; the counts may be 40 ms old.
+    pub(crate) fn reading(&self) -> ConnectionTick {
         let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        ConnectionReading {
+        ConnectionTick {
             samples: read(&self.live.samples),
             bytes_out: read(&self.live.bytes_out),
             bytes_in: read(&self.live.bytes_in),
@@ -209,6 +209,7 @@ impl Connection {
             window_limited_us: read(&self.live.window_limited_us),
             rtt_us: read(&self.live.rtt_us).checked_sub(1),
             in_flight: self.tracker.in_flight() as u64,
+            score: None,
         }
     }
 

@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Connection, Sample, progress::Progress};
-use crate::connection::{Echo, EchoCfgs, Receiving};
+use crate::{
+    connection::{Echo, EchoCfgs, Receiving},
+    counters::look,
+};
 use fabric::{Broken, PathReading, Rx, clock::now_ns};
 
 /// Interval of path readings: 100 ms. Each reading costs a system call.
@@ -112,7 +115,7 @@ impl FrontendLink {
         }
         if on_it {
             let mut counts = connection.counts();
-            counts.path.look(&reading, &before, span / 1000);
+            look(&mut counts.path, &reading, &before, span / 1000);
             let live = &connection.live;
             live.retransmits
                 .store(counts.path.retransmits, Ordering::Relaxed);

@@ -62,11 +62,11 @@ pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpReport};
 
 use crate::{
     connection::{self as threads, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Placed},
-    counters::{ConnectionCounts, ConnectionReading, NicTimes},
     model::Lengths,
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 use fabric::{Broken, Endpoint, Link, Region, clock::now_ns};
+use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 
 use backlog::Backlog;
 use connection::Connection;
@@ -156,7 +156,7 @@ impl Dispatcher {
                     *l,
                     shares.get(share).map_or(&[], |s| &s.cfgs.near.nodes),
                     staged,
-                    cfgs.policy.by_health().is_some(),
+                    cfgs.policy.is_by_health(),
                     cfgs.stream,
                 )
             })
@@ -434,13 +434,13 @@ impl Dispatcher {
     }
 
     /// Busy time and sleeps of the NIC threads so far.
-    pub(crate) fn nic_use(&self) -> NicTimes {
+    pub(crate) fn nic_use(&self) -> NicUse {
         NicThreadHandle::uses(&self.handles)
     }
 
     /// Counts of each connection, final once the dispatcher has been stopped. The caller adds the
     /// names of the connections and the causes of their losses.
-    pub fn connection_records(&self) -> Vec<ConnectionCounts> {
+    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
         self.shared
             .connections
             .iter()
@@ -449,7 +449,7 @@ impl Dispatcher {
     }
 
     /// Live figures of each connection, without rail scores. Reading them slows no other thread.
-    pub(crate) fn readings(&self) -> Vec<ConnectionReading> {
+    pub(crate) fn readings(&self) -> Vec<ConnectionTick> {
         self.shared
             .connections
             .iter()

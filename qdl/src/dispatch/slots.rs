@@ -80,7 +80,7 @@ impl Shared {
         let computing = limits.computing.lock();
         let _computing = computing.unwrap_or_else(PoisonError::into_inner);
         // Under a policy by health, the connections of one NIC may carry all samples.
-        let by_nic = self.arbiter.policy().by_health().is_some();
+        let by_nic = self.arbiter.policy().is_by_health();
         let place = |i: usize| {
             let c = &self.connections[i].cfgs;
             (c.peer, if by_nic { c.nic_index } else { 0 })

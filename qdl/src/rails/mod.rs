@@ -10,7 +10,7 @@
 //! completions --complete(len, network time)--> Meter --tick--> scores --> ScoredRails
 //!                                               ^                             |
 //!                          the bytes at once    |                             v
-//! issue_query --pick(target, len)---------------+----------- RailPolicy over Ends
+//! issue_query --pick(target, len)---------------+--------------- Policy over Ends
 //! ```
 //!
 //! | file | items | purpose |
@@ -22,8 +22,6 @@
 //! | `scores` | `Meter`, [`Interior`] | scores from times and bytes |
 //! | `state` | [`RailState`] | in service, congested, on probation, down; hold times |
 //! | `fault` | [`Fault`], `Evidence` | location of a fault: local NIC, path or peer |
-//!
-//! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 
 mod by_health;
 mod fault;
@@ -38,7 +36,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::wire::{MAX_RAILS, NotAScore, Policy, RailPolicy, Score};
+pub use crate::wire::{MAX_RAILS, NotAScore, Policy, Score};
 pub use by_health::{ConnectionRail, RailArbiter};
 pub use fault::Fault;
 pub use outstanding::{Arbiter, Load};

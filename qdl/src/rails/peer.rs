@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 use serde::Serialize;
 
 use super::{
-    Change, Fault, HealthConfig, MAX_RAILS, MS, Meter, RailId, RailPolicy, RailState, Score,
+    Change, Fault, HealthConfig, MAX_RAILS, MS, Meter, Policy, RailId, RailState, Score,
     scores::{Average, RateWindow},
     select::{Ends, ScoredRails},
     state::RailStanding,
@@ -19,7 +19,7 @@ pub(crate) type Meters = Arc<[CachePadded<Meter>]>;
 #[derive(Clone, Debug)]
 pub struct PeerCfgs {
     /// The policy.
-    pub policy: RailPolicy,
+    pub policy: Policy,
     /// Settings of health.
     pub health: HealthConfig,
     /// Number of rails, 1 to [`MAX_RAILS`].
@@ -124,7 +124,7 @@ impl RailGroup {
 /// All rails to one peer.
 #[derive(Debug)]
 pub(crate) struct PeerRails {
-    policy: RailPolicy,
+    policy: Policy,
     health: HealthConfig,
     rails: Box<[Rail]>,
     scored: ScoredRails,
@@ -310,7 +310,7 @@ impl PeerRails {
 
     /// Returns the ends of the paths to a target; `None` while no rail is in service.
     fn ends(&mut self, target: usize) -> Option<Ends> {
-        let (scored, best) = (&self.scored, self.policy == RailPolicy::Best);
+        let (scored, best) = (&self.scored, self.policy == Policy::Best);
         let turn = |group: &mut RailGroup| match best {
             true => group.best(scored),
             false => group.next(scored),

@@ -16,7 +16,7 @@
 
 use std::{cmp::Reverse, ops::RangeInclusive};
 
-use super::{RailId, RailPolicy, Score};
+use super::{Policy, RailId, Score};
 
 /// A score for each rail in service. A search visits every rail, because a peer has few rails.
 #[derive(Clone, Debug)]
@@ -166,14 +166,15 @@ fn spray(
     }
 }
 
-impl RailPolicy {
-    /// Chooses a path by this policy. `rails` holds the rails in service, including those of
-    /// `ends`.
+impl Policy {
+    /// Chooses a path by this policy; a policy without health keeps to the own path. `rails` holds
+    /// the rails in service, including those of `ends`.
     pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, last: &mut RailId) -> RailPath {
         match self {
-            RailPolicy::Best => best(ends, rails),
-            RailPolicy::HealthBestFit => best_fit(ends, rails),
-            RailPolicy::HealthSpray { delta, above_only } => {
+            Policy::RoundRobin | Policy::LeastOutstanding => ends.own(),
+            Policy::Best => best(ends, rails),
+            Policy::HealthBestFit => best_fit(ends, rails),
+            Policy::HealthSpray { delta, above_only } => {
                 spray(ends, rails, delta, above_only, last)
             }
         }

@@ -12,7 +12,7 @@ fn ids(n: usize) -> Vec<RailId> {
     (0..n).map(|i| RailId(i as u8)).collect()
 }
 
-fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
+fn cfgs(policy: Policy, rails: usize) -> PeerCfgs {
     PeerCfgs {
         policy,
         health: HealthConfig::default(),
@@ -21,18 +21,18 @@ fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
     }
 }
 
-fn spray() -> RailPolicy {
-    RailPolicy::HealthSpray {
-        delta: Score::from_ratio(1, 4),
+fn spray() -> Policy {
+    Policy::HealthSpray {
+        delta: Score::from_f32(0.25),
         above_only: false,
     }
 }
 
-fn policies() -> [RailPolicy; 3] {
-    [RailPolicy::Best, RailPolicy::HealthBestFit, spray()]
+fn policies() -> [Policy; 3] {
+    [Policy::Best, Policy::HealthBestFit, spray()]
 }
 
-fn any_policy() -> impl Strategy<Value = RailPolicy> {
+fn any_policy() -> impl Strategy<Value = Policy> {
     prop::sample::select(policies().to_vec())
 }
 
@@ -164,7 +164,7 @@ fn at_most_half_the_rails_are_congested() {
 
 #[test]
 fn a_rail_slow_from_the_beginning_is_found_out() {
-    let mut b = RailsRig::new(&cfgs(RailPolicy::HealthBestFit, 4));
+    let mut b = RailsRig::new(&cfgs(Policy::HealthBestFit, 4));
     b.run(2000, MS, |r| if r.0 == 1 { 40 } else { 1 });
     assert_eq!(b.state(RailId(1)), RailState::Congested);
 }
@@ -212,7 +212,7 @@ fn a_lost_rail_is_held_back_longer_each_time() {
 
 #[test]
 fn with_nothing_better_a_doubtful_rail_is_used() {
-    let mut b = RailsRig::new(&cfgs(RailPolicy::HealthBestFit, 2));
+    let mut b = RailsRig::new(&cfgs(Policy::HealthBestFit, 2));
     b.rails.failed(1, RailId(0), Fault::Path, &mut |_| {});
     b.rails.restored(2, RailId(0), &mut |_| {});
     b.rails.failed(3, RailId(1), Fault::Path, &mut |_| {});
@@ -223,12 +223,12 @@ fn with_nothing_better_a_doubtful_rail_is_used() {
 
 #[test]
 fn samples_keep_to_the_gpus_own_rails_until_they_are_worse_than_the_way_across() {
-    for policy in [RailPolicy::Best, RailPolicy::HealthBestFit] {
+    for policy in [Policy::Best, Policy::HealthBestFit] {
         let mut c = cfgs(policy, 4);
         // Two GPUs with two NICs each.
         c.targets = vec![ids(2), vec![RailId(2), RailId(3)]];
         let mut b = RailsRig::new(&c);
-        b.rails.set_far(Score::from_ratio(1, 2));
+        b.rails.set_far(Score::from_f32(0.5));
         for i in 0..4 {
             let rail = b.rails.pick(0, 1, LEN, |_| true).expect("up");
             assert!(rail.0 >= 2, "{policy:?}, sample {i}: {rail:?}");
@@ -241,8 +241,8 @@ fn samples_keep_to_the_gpus_own_rails_until_they_are_worse_than_the_way_across()
 
 #[test]
 fn the_worse_opinion_of_a_rail_counts() {
-    let mut b = RailsRig::new(&cfgs(RailPolicy::Best, 2));
-    b.rails.set_peers_score(RailId(1), Score::from_ratio(1, 10));
+    let mut b = RailsRig::new(&cfgs(Policy::Best, 2));
+    b.rails.set_peers_score(RailId(1), Score::from_f32(0.1));
     b.rails.tick(0, &mut |_| {});
     for _ in 0..5 {
         assert_eq!(b.rails.pick(0, 0, LEN, |_| true), Some(RailId(0)));
@@ -252,7 +252,7 @@ fn the_worse_opinion_of_a_rail_counts() {
 #[test]
 fn no_rails_and_too_many_are_named() {
     for rails in [0, MAX_RAILS + 1] {
-        let error = PeerRails::new(&cfgs(RailPolicy::Best, rails)).expect_err("bad");
+        let error = PeerRails::new(&cfgs(Policy::Best, rails)).expect_err("bad");
         assert!(error.to_string().starts_with(&format!("{rails} rails")));
     }
 }
@@ -316,7 +316,7 @@ proptest! {
 }
 
 /// Two peers, two rails over two NICs to each, two connections per rail and target.
-fn arbiter(policy: RailPolicy) -> RailArbiter {
+fn arbiter(policy: Policy) -> RailArbiter {
     let mut connections = Vec::new();
     for peer in 0..2 {
         for rail in 0..2u8 {

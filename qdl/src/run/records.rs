@@ -1,67 +1,32 @@
-//! Conversion of a run's counts to records: the border between `counters` and `record`.
+//! Conversion of a run's counts to records.
 
-use record::{
-    ConnectionRecord, Ledger, NicPlace, NicUse, PathUse, Places, ServedConnection, TrafficRecord,
-    WarmUpRecord, timeline::ConnectionTick,
-};
+use record::{ConnectionRecord, Ledger, NicPlace, Places, ServedConnection, WarmUpRecord};
 
 use crate::{
     connection::Placed,
-    counters::{ConnectionCounts, ConnectionReading, NicTimes, PathCounts},
     dispatch::{DispatchCounts, WarmUpReport},
     serve::ServeConnection,
 };
-use fabric::{
-    FabricCounts,
-    os::{Near, numa_nodes},
-};
+use fabric::os::{Near, numa_nodes};
 
-/// Records of the connections: the dispatcher's `counts`, with the facts that the dispatcher does
-/// not know: names, causes of losses, and times of the warm-up.
+/// Completes the dispatcher's records with the facts that the dispatcher does not know: names,
+/// causes of losses, and times of the warm-up.
 pub(super) fn connections(
-    counts: &[ConnectionCounts],
+    mut records: Vec<ConnectionRecord>,
     name: impl Fn(usize) -> String,
     lost: &[(usize, String)],
     warm_up: Option<&WarmUpReport>,
 ) -> Vec<ConnectionRecord> {
-    let one = |(i, c): (usize, &ConnectionCounts)| {
-        let of = lost.iter().filter(|(l, _)| *l == i);
-        let warmed = warm_up.and_then(|w| w.connections.get(i));
-        ConnectionRecord {
-            name: name(i),
-            samples: c.samples,
-            refused: c.refused,
-            posted: c.posted,
-            slots: c.slots,
-            allowed: c.allowed,
-            in_flight_max: c.in_flight_max,
-            silent_ms: c.silent_ms,
-            path: path(&c.path),
-            wakeups: c.wakeups,
-            blocked: c.blocked,
-            warmed: c.warmed,
-            cold_us: warmed.map(|w| w.cold_ns.div_ceil(1000)),
-            warm_us: warmed.and_then(|w| w.warm_ns.map(|ns| ns.div_ceil(1000))),
-            tx: traffic(&c.tx),
-            rx: traffic(&c.rx),
-            lost: of.map(|(_, why)| why.clone()).collect(),
+    for (i, record) in records.iter_mut().enumerate() {
+        record.name = name(i);
+        if let Some(w) = warm_up.and_then(|w| w.connections.get(i)) {
+            record.cold_us = Some(w.cold_ns.div_ceil(1000));
+            record.warm_us = w.warm_ns.map(|ns| ns.div_ceil(1000));
         }
-    };
-    counts.iter().enumerate().map(one).collect()
-}
-
-/// Converts a connection's reading, without a score: the dispatcher does not know the rail's score.
-pub(super) fn reading(r: &ConnectionReading) -> ConnectionTick {
-    ConnectionTick {
-        samples: r.samples,
-        bytes_out: r.bytes_out,
-        bytes_in: r.bytes_in,
-        in_flight: r.in_flight,
-        score: None,
-        retransmits: r.retransmits,
-        window_limited_us: r.window_limited_us,
-        rtt_us: r.rtt_us,
+        let of = lost.iter().filter(|(l, _)| *l == i);
+        record.lost = of.map(|(_, why)| why.clone()).collect();
     }
+    records
 }
 
 /// Record of a connection that an accelerator served, made when the connection ends.
@@ -76,53 +41,9 @@ pub(super) fn served(c: &ServeConnection, lost: bool) -> ServedConnection {
         dropped_late: c.late(),
         wakeups: received.wakeups,
         blocked: c.blocked(),
-        tx: traffic(&c.sent_counts()),
-        rx: traffic(&received.fabric),
+        tx: c.sent_counts(),
+        rx: received.fabric,
         lost,
-    }
-}
-
-/// Converts the times of NIC threads.
-pub(super) fn nic_use(c: NicTimes) -> NicUse {
-    NicUse {
-        threads: c.threads,
-        worked_us: c.worked_us,
-        sleeps: c.sleeps,
-    }
-}
-
-fn path(p: &PathCounts) -> PathUse {
-    PathUse {
-        looks: p.looks,
-        looked_us: p.looked_us,
-        busy_us: p.busy_us,
-        rwnd_limited_us: p.rwnd_limited_us,
-        rtt_us: p.rtt_us,
-        min_rtt_us: p.min_rtt_us,
-        retransmits: p.retransmits,
-    }
-}
-
-fn traffic(c: &FabricCounts) -> TrafficRecord {
-    TrafficRecord {
-        writes: c.writes,
-        parts: c.parts,
-        bytes: c.bytes,
-        control: c.control,
-        syscalls: c.syscalls,
-        empty_syscalls: c.empty_syscalls,
-        partial: c.partial,
-        copies: c.copies,
-        copied_bytes: c.copied_bytes,
-        inline: c.inline,
-        work_requests: c.work_requests,
-        doorbells: c.doorbells,
-        signaled: c.signaled,
-        retired: c.retired,
-        receives: c.receives,
-        cqes: c.cqes,
-        cq_events: c.cq_events,
-        progress: c.progress,
     }
 }
 
@@ -180,7 +101,7 @@ mod tests {
 
     #[test]
     fn connections_get_their_names_losses_and_warm_up_times() {
-        let mut counts = [ConnectionCounts::default(); 3];
+        let mut counts = vec![ConnectionRecord::default(); 3];
         counts[1].samples = 7;
         let warmed = |cold_ns, warm_ns| ConnectionWarmUp { cold_ns, warm_ns };
         let report = WarmUpReport {
@@ -192,7 +113,7 @@ mod tests {
             (0, "x".to_owned()),
             (1, "y".to_owned()),
         ];
-        let connections = connections(&counts, |i| format!("a/{i}"), &lost, Some(&report));
+        let connections = connections(counts, |i| format!("a/{i}"), &lost, Some(&report));
         let [a, b, c] = &connections[..] else {
             panic!("three")
         };

@@ -10,9 +10,10 @@ use std::{
 };
 
 use fabric::{
-    Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError, SourceId,
-    Tx, Window, wire::Stream,
+    Broken, Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window,
+    wire::Stream,
 };
+use record::TrafficRecord;
 
 use super::{
     answers::{Answers, MOST, Ready},
@@ -77,7 +78,7 @@ pub struct Received {
     /// Sleeps of the thread that the connection's descriptor ended.
     pub wakeups: u64,
     /// Counts of the fabric.
-    pub fabric: FabricCounts,
+    pub fabric: TrafficRecord,
 }
 
 /// Callback for a refusal: slot and use count, full reason, and whether the response holds only a
@@ -216,7 +217,7 @@ impl ServeConnection {
 
     /// Counts of the sending half. Call it only once the link is gone: it takes the send token, and
     /// responses queued meanwhile would not be posted.
-    pub(crate) fn sent_counts(&self) -> FabricCounts {
+    pub(crate) fn sent_counts(&self) -> TrafficRecord {
         self.send.fabric_counts()
     }
 

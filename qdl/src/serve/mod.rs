@@ -76,13 +76,13 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
-use fabric::{Broken, FabricCounts, Link};
+use fabric::{Broken, Link};
 use nic::{Command, ServeNic};
 use prepare::Preparer;
+use record::{NicUse, TrafficRecord};
 
-use crate::{
-    connection::{self as threads, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
-    counters::NicTimes,
+use crate::connection::{
+    self as threads, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed,
 };
 
 pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
@@ -112,7 +112,7 @@ pub(crate) struct NicCounts {
     /// Connections attached or in preparation.
     connections: AtomicUsize,
     arrived: AtomicU64,
-    received: Mutex<FabricCounts>,
+    received: Mutex<TrafficRecord>,
 }
 
 /// Totals of a server.
@@ -121,7 +121,7 @@ pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
     /// Counts of the receiving halves of connections that have ended.
-    pub received: FabricCounts,
+    pub received: TrafficRecord,
     /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
     /// Sleeps of NIC threads.
@@ -257,7 +257,7 @@ impl Server {
     }
 
     /// Busy time and sleeps of the NIC threads so far.
-    pub(crate) fn nic_use(&self) -> NicTimes {
+    pub(crate) fn nic_use(&self) -> NicUse {
         NicThreadHandle::uses(&self.handles)
     }
 

@@ -13,7 +13,10 @@ use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, Which, arrival::Arrival,
     arrival::Service, connection::Received,
 };
-use crate::connection::{NicWork, PollOrder, Receiving, Turn, arm_all, burst};
+use crate::{
+    connection::{NicWork, PollOrder, Receiving, Turn, arm_all, burst},
+    counters::traffic,
+};
 use fabric::{Armed, Broken, Link, clock::now_ns};
 
 /// Command to a NIC thread.
@@ -116,7 +119,7 @@ impl ServeNic {
             } = self.leaving.swap_remove(i);
             self.counts.connections.fetch_sub(1, Ordering::Relaxed);
             self.new_fds.retain(|fd| *fd != half.rx.fd());
-            let (sent, received) = (connection.sent_counts(), half.counts());
+            let (sent, received) = (connection.sent_counts(), traffic(&half.counts()));
             connection.put_received(Received {
                 arrived,
                 wakeups: half.wakeups,

@@ -89,8 +89,8 @@ impl Tx for Slow {
     fn inline_limit(&self) -> usize {
         0
     }
-    fn counts(&self) -> FabricCounts {
-        FabricCounts::default()
+    fn counts(&self) -> fabric::FabricCounts {
+        fabric::FabricCounts::default()
     }
 }
 

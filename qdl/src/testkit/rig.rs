@@ -177,6 +177,9 @@ impl RigCfgs {
 
     /// Creates an arbiter of one peer with a rail per NIC; hold times are 1 to 2 ms.
     fn arbiter(&self) -> Option<RailArbiter> {
+        if !self.policy.is_by_health() {
+            return None;
+        }
         let rails = self.nics as u8;
         let rail = |i: usize| ConnectionRail {
             peer: 0,
@@ -185,7 +188,7 @@ impl RigCfgs {
             nic: i % self.nics,
         };
         let peer = PeerCfgs {
-            policy: self.policy.by_health()?,
+            policy: self.policy,
             health: HealthConfig {
                 failed_hold_ms: 1,
                 failed_hold_max_ms: 2,

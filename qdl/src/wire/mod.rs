@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | [`MAX_RAILS`] | rails to one peer |
 //! | [`Score`] | a health score in (0, 1], exact |
-//! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
+//! | [`Policy`] | how the next sample's connection is chosen |
 //! | [`Description`] | description of a machine, and the node's configuration |
 
 mod description;
@@ -15,7 +15,7 @@ mod score;
 pub use description::Description;
 #[cfg(test)]
 pub(crate) use description::MAX_DESCRIPTION;
-pub use policy::{Policy, RailPolicy};
+pub use policy::Policy;
 pub use score::{NotAScore, Score};
 
 /// Maximum number of rails to one peer.

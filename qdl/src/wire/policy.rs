@@ -15,44 +15,10 @@ pub enum Policy {
     LeastOutstanding,
     /// By health: the path with the highest score.
     Best,
-    /// By health: the rail with the lowest score that beats the own path (`rails::select`).
+    /// By health: the rail with the lowest score that beats the own path (`rails::select`), else
+    /// the own path. Better rails stay free for peers that need them.
     HealthBestFit,
-    /// By health: in turn over the rails whose score is near the own path's threshold.
-    HealthSpray {
-        /// Maximum difference of a rail's score from the threshold, in (0, 1].
-        delta: Score,
-        /// True to leave out the rails below the threshold.
-        #[serde(default)]
-        above_only: bool,
-    },
-}
-
-impl Policy {
-    /// Returns the policy's rail policy; `None` for a policy without health.
-    /// [`RailArbiter`](crate::rails::RailArbiter) applies policies by health,
-    /// [`Arbiter`](crate::rails::Arbiter) the others.
-    pub fn by_health(self) -> Option<RailPolicy> {
-        match self {
-            Policy::RoundRobin | Policy::LeastOutstanding => None,
-            Policy::Best => Some(RailPolicy::Best),
-            Policy::HealthBestFit => Some(RailPolicy::HealthBestFit),
-            Policy::HealthSpray { delta, above_only } => {
-                Some(RailPolicy::HealthSpray { delta, above_only })
-            }
-        }
-    }
-}
-
-/// Policy for the choice of a rail by health.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RailPolicy {
-    /// The path with the highest score.
-    Best,
-    /// The rail with the lowest score that beats the own path, else the own path. Better rails stay
-    /// free for peers that need them.
-    HealthBestFit,
-    /// In turn over the rails whose score is near the own path's threshold m (`rails::select`).
+    /// By health: in turn over the rails whose score is near the own path's threshold m.
     HealthSpray {
         /// Maximum difference of a rail's score from m, in (0, 1].
         delta: Score,
@@ -60,4 +26,12 @@ pub enum RailPolicy {
         #[serde(default)]
         above_only: bool,
     },
+}
+
+impl Policy {
+    /// True for a policy by health, which [`RailArbiter`](crate::rails::RailArbiter) applies;
+    /// [`Arbiter`](crate::rails::Arbiter) applies the others.
+    pub fn is_by_health(self) -> bool {
+        !matches!(self, Policy::RoundRobin | Policy::LeastOutstanding)
+    }
 }

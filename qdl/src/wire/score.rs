@@ -38,14 +38,6 @@ impl Score {
         }
     }
 
-    /// Returns `part / whole`, clamped to the range; full health if `whole` is zero.
-    pub fn from_ratio(part: u64, whole: u64) -> Score {
-        if part >= whole {
-            return Score::ONE;
-        }
-        Score::from_steps((u128::from(part) * u128::from(ONE) / u128::from(whole)) as u32)
-    }
-
     /// Returns the next lower score, clamped to the range; the lowest for NaN.
     pub fn from_f32(value: f32) -> Score {
         // The cast truncates, saturates, and maps NaN to zero.
@@ -112,9 +104,7 @@ mod tests {
         assert_eq!(Score::try_from(1e-9), Ok(Score::MIN));
         assert_eq!(Score::from_f32(f32::NAN), Score::MIN);
         assert_eq!(Score::from_f32(7.0), Score::ONE);
-        assert_eq!(Score::from_ratio(0, 5), Score::MIN);
-        assert_eq!(Score::from_ratio(5, 0), Score::ONE);
-        assert_eq!(Score::from_ratio(1, 2).to_string(), "0.500");
+        assert_eq!(Score::from_f32(0.5).to_string(), "0.500");
     }
 
     proptest! {

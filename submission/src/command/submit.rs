@@ -29,7 +29,7 @@ pub struct SubmitArgs {
     runs: Vec<PathBuf>,
 
     /// Root folder of the tree; the files go to TREE/DIVISION/SUBMITTER
-    #[arg(short, long, alias = "out", value_name = "TREE")]
+    #[arg(short, long, value_name = "TREE")]
     output: PathBuf,
 
     /// Division of the submission; required fields and rules differ between divisions

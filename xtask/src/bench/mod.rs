@@ -1,21 +1,19 @@
 //! `cargo xtask bench`: measures what the library costs, compared with a baseline.
 //!
-//! Each measurement is a release build of a program, prints a table (`ofi`: JSON), and
-//! writes its rows to `target/bench/NAME.json`.
+//! Each measurement is a release build of a program, prints a table, and writes its rows to
+//! `target/bench/NAME.json`.
 
-mod defaults;
 mod failover;
-mod pair;
 #[path = "../../../bench/src/table.rs"]
 mod table;
 
 use std::ffi::OsString;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::process;
 
@@ -23,51 +21,32 @@ use crate::process;
 const BUILD: Duration = Duration::from_secs(3600);
 const MEASURE: Duration = Duration::from_secs(3600);
 
-const NAMES: &str = "defaults, fabric, failover, ofi, rails";
-
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
-        "defaults" => defaults::run(root, args),
-        "fabric" | "rails" => run_own(root, name, args),
+        "fabric" => measure_fabric(root, args),
         "failover" => failover::run(root, args),
-        "ofi" => measure_ofi(root, args),
-        _ => bail!("no measurement is called {name}; there are: {NAMES}"),
+        _ => bail!("no measurement is called {name}; there are: fabric, failover"),
     }
 }
 
-fn build_own(root: &Path) -> Result<()> {
+/// Builds `qdl-bench` and runs it.
+fn measure_fabric(root: &Path, args: &[OsString]) -> Result<()> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
-    Ok(())
-}
-
-/// Builds `qdl-bench` and runs one of its commands.
-fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
-    build_own(root)?;
-    let json = pair::results(root, name)?;
+    let json = results(root, "fabric")?;
     let mut bench = Command::new(process::target(root).join("release/qdl-bench"));
-    bench.current_dir(root).args([name, "--json"]);
-    bench.arg(&json).args(args);
-    let status = process::run(name, &mut bench, MEASURE)?;
-    ensure!(status.success(), "bench {name}: {status}");
-    println!("rows: target/bench/{name}.json");
+    bench.current_dir(root).arg("--json").arg(&json).args(args);
+    let status = process::run("fabric", &mut bench, MEASURE)?;
+    ensure!(status.success(), "bench fabric: {status}");
+    println!("rows: {}", json.display());
     Ok(())
 }
 
-/// Runs an example of `fabric` in release, which prints JSON objects: rows.
-fn measure_ofi(root: &Path, args: &[OsString]) -> Result<()> {
-    let mut cargo = process::cargo(root);
-    cargo.args("run --quiet --release --locked --package fabric".split(' '));
-    cargo.args(["--example", "ofi_bench", "--"]);
-    let output = cargo.args(args).stderr(Stdio::inherit()).output();
-    let output = output.context("cargo run")?;
-    ensure!(output.status.success(), "ofi_bench: {}", output.status);
-    let rows = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
-    let rows: Vec<Value> = rows.collect::<Result<_, _>>().context("not JSON")?;
-    for row in &rows {
-        println!("{row}");
-    }
-    pair::write(root, "ofi", &rows)
+/// The file of a measurement's results. Creates its folder if it is missing.
+fn results(root: &Path, name: &str) -> Result<PathBuf> {
+    let folder = root.join("target/bench");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder.join(format!("{name}.json")))
 }

@@ -1,4 +1,4 @@
-//! Installs the distribution's packages: a C++ compiler, make, and a Python with venv.
+//! Installs the distribution's packages: a C++ compiler, and a Python with venv.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,11 +22,6 @@ const NEEDS: &[Need] = &[
     Need {
         package: "g++",
         present: || std::env::var_os("CXX").is_some() || on_path("c++") || on_path("g++"),
-    },
-    // jemalloc's build uses configure and make.
-    Need {
-        package: "make",
-        present: || on_path("make"),
     },
     Need {
         package: "binutils",

@@ -97,7 +97,7 @@ fn download(root: &Path, work: &Path) -> Result<()> {
 }
 
 /// Runs a script of this repository in setup's Python, and returns its output.
-pub fn script(root: &Path, script: &str, arguments: &[&Path]) -> Result<String> {
+fn script(root: &Path, script: &str, arguments: &[&Path]) -> Result<String> {
     let mut command = Command::new(python::interpreter(root));
     command.arg(root.join(script)).args(arguments);
     command

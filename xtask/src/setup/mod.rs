@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
-pub use llm::script;
 pub use loadgen::interpreter;
 pub use python::{download, unpack_wheels};
 
@@ -51,7 +50,7 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     let folder = deps(root);
     make_folder(&folder)?;
     let _one_at_a_time = lock(&folder.join("setup.lock"))?;
-    step("compiler, make, python3-venv", apt::ensure)?;
+    step("compiler, python3-venv", apt::ensure)?;
     step("Python packages", || python::ensure(root))?;
     step(&format!("ONNX Runtime {}", onnxruntime::VERSION), || {
         onnxruntime::ensure(root)

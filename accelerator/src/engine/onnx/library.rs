@@ -70,7 +70,11 @@ fn python_packages() -> Vec<PathBuf> {
     let own = env::current_exe().ok();
     let prefix = own.as_deref().and_then(Path::parent).and_then(Path::parent);
     let versions = prefix.and_then(|prefix| fs::read_dir(prefix.join("lib")).ok());
-    let versions = versions.into_iter().flatten().flatten().map(|entry| entry.path());
+    let versions = versions
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
     let is_python = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("python3")
@@ -79,7 +83,11 @@ fn python_packages() -> Vec<PathBuf> {
         ["site-packages", "dist-packages"]
             .map(|packages| path.join(packages).join("onnxruntime/capi").join(FILE))
     };
-    versions.filter(is_python).flat_map(of).filter(|path| path.is_file()).collect()
+    versions
+        .filter(is_python)
+        .flat_map(of)
+        .filter(|path| path.is_file())
+        .collect()
 }
 
 /// Opens the library and makes the environment. Later calls return the same environment: a process

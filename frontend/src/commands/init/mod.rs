@@ -101,7 +101,6 @@ pub struct InitArgs {
     #[arg(
         short,
         long,
-        alias = "dir",
         value_name = "DIR",
         default_value = ".",
         hide_default_value = true

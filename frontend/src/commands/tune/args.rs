@@ -33,13 +33,7 @@ pub struct TuneArgs {
     pub local: bool,
 
     /// Folder for the journal, the result and the run folders
-    #[arg(
-        short,
-        long,
-        alias = "session",
-        value_name = "DIR",
-        default_value = "results/tune"
-    )]
+    #[arg(short, long, value_name = "DIR", default_value = "results/tune")]
     pub output: PathBuf,
 
     /// Time budget for all trials and the full run, in minutes

@@ -24,7 +24,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
         own_folder: true,
         log: LogSettings {
             outdir: folder.to_owned(),
-            ..LogSettings::default()
+            enable_trace: false,
         },
         user_conf: None,
         audit: None,
@@ -226,19 +226,6 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     let left = fs::read_dir(folder.path().join("deep/er")).expect("a folder");
     let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
-}
-
-#[test]
-fn logs_that_carry_their_date_stay() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut s = settings(folder.path());
-    s.log.prefix_with_datetime = true;
-    let log = folder
-        .path()
-        .join("mlperf_log_2026-11-21T12:00:00Z_summary.txt");
-    fs::write(&log, "LoadGen's").expect("written");
-    RunFolder::take(&mut s, true).expect("free");
-    assert!(log.is_file());
 }
 
 #[test]

@@ -12,9 +12,9 @@ use std::{
 use crossbeam_utils::CachePadded;
 use fabric::{Region, os::CpuList};
 use mio::{Poll, Token, Waker};
+use record::NicUse;
 
 use super::{Placed, crew::CrewPlan};
-use crate::counters::NicTimes;
 
 /// Token of the waker among the descriptors that the thread sleeps on.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -110,12 +110,12 @@ impl NicThreadHandle {
     }
 
     /// Busy time and sleeps of these shares' threads so far.
-    pub(crate) fn uses(shares: &[NicThreadHandle]) -> NicTimes {
+    pub(crate) fn uses(shares: &[NicThreadHandle]) -> NicUse {
         let threads = Self::threads(shares);
         let worked: Vec<_> = threads
             .map(|t| t.worked_ns.load(Ordering::Relaxed))
             .collect();
-        NicTimes {
+        NicUse {
             // A thread that never had work does not count as idle capacity.
             threads: worked.iter().filter(|ns| **ns > 0).count() as u32,
             worked_us: worked.iter().map(|ns| ns / 1000).sum(),

@@ -70,7 +70,7 @@ fn a_connection_counts_what_it_did_and_the_counts_agree() {
     }
     b.dispatcher.stop();
     let connections = b.dispatcher.connection_records();
-    let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
+    let sum = |f: fn(&ConnectionRecord) -> u64| connections.iter().map(f).sum::<u64>();
     assert_eq!(sum(|l| l.tx.writes), n);
     assert_eq!(sum(|l| l.rx.writes), n);
     assert_eq!(sum(|l| l.rx.bytes), n * RESPONSE as u64);

@@ -42,7 +42,6 @@ mod warm_up;
 use super::*;
 use crate::{
     connection::CrewPlan,
-    counters::ConnectionCounts,
     rails::Policy,
     testkit::{eventually, eventually_or},
 };

@@ -39,7 +39,7 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
                 (50, 50, 50)
             );
             let connections = b.dispatcher.connection_records();
-            let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
+            let sum = |f: fn(&ConnectionRecord) -> u64| connections.iter().map(f).sum::<u64>();
             assert_eq!((sum(|l| l.posted), sum(|l| l.samples)), (50, 50));
             assert_eq!(
                 connections.iter().map(|l| l.warmed).collect::<Vec<_>>(),
@@ -125,6 +125,6 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
     let each = first.samples / 3;
     let warmed: Vec<_> = connections.iter().map(|l| l.warmed).collect();
     assert_eq!(warmed, [2 * each, each, 2 * each]);
-    let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
+    let sum = |f: fn(&ConnectionRecord) -> u64| connections.iter().map(f).sum::<u64>();
     assert_eq!((sum(|l| l.posted), b.dispatcher.staged().0), (40, 40));
 }

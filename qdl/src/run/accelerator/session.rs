@@ -404,11 +404,7 @@ impl SessionHandler for Session {
     fn used(&self) -> NodeUse {
         NodeUse {
             engine: (self.node.params.engine)().used,
-            ..usage(
-                &thread_times(),
-                &[],
-                records::nic_use(self.node.server.nic_use()),
-            )
+            ..usage(&thread_times(), &[], self.node.server.nic_use())
         }
     }
 

@@ -195,9 +195,10 @@ impl Cluster {
     /// Under a policy by health, makes the arbiter once every connection is granted.
     fn choose_by_health(&self) -> Result<(), ClusterError> {
         let state = &self.state;
-        let Some(policy) = state.config.arbiter.by_health() else {
+        let policy = state.config.arbiter;
+        if !policy.is_by_health() {
             return Ok(());
-        };
+        }
         let ends = lock(&state.ends).clone();
         let connections: Vec<_> = ends
             .iter()
@@ -284,7 +285,7 @@ impl Cluster {
 
     /// Work of this node's NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
-        records::nic_use(self.state.dispatcher().nic_use())
+        self.state.dispatcher().nic_use()
     }
 
     fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
@@ -403,7 +404,7 @@ impl Cluster {
         }
         let lost = lock(&state.lost).clone();
         let connections = records::connections(
-            &counts,
+            counts,
             |i| state.connection_name(i),
             &lost,
             warm_up.as_ref(),

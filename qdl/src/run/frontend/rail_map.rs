@@ -8,7 +8,7 @@ use record::{RailChange, RailRecord};
 use crate::{
     config::HealthConfig,
     rails::{
-        Change, ConnectionRail, PeerCfgs, RailArbiter, RailId, RailPolicy, RailReport, RailState,
+        Change, ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId, RailReport, RailState,
         RailsError,
     },
     run::lock,
@@ -43,7 +43,7 @@ impl RailMap {
     pub(crate) fn new(
         connections: &[(usize, usize, ConnectionEnd)],
         peers: usize,
-        policy: RailPolicy,
+        policy: Policy,
         health: HealthConfig,
     ) -> Result<(Self, RailArbiter), RailsError> {
         let of_peer = |p: usize| connections.iter().filter(move |(peer, ..)| *peer == p);
@@ -201,7 +201,7 @@ mod tests {
             (1, 0, end(3, None)),
         ];
         let (map, arbiter) =
-            RailMap::new(&connections, 2, RailPolicy::Best, Default::default()).expect("sound");
+            RailMap::new(&connections, 2, Policy::Best, Default::default()).expect("sound");
         assert_eq!(map.peers, [vec![(0, 0), (1, 1)], vec![(0, 3)]]);
         assert_eq!(
             arbiter.connections_of(0, RailId(1)).collect::<Vec<_>>(),

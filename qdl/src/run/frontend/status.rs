@@ -19,7 +19,7 @@ use crate::{
     control::{ClientHandle, ControlError, limits::MAX_SIDE},
     counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
     rails::RailReport,
-    run::{error::ClusterError, lock, records},
+    run::{error::ClusterError, lock},
 };
 
 /// Time limit for all accelerators to send their sides of the run.
@@ -30,8 +30,7 @@ const MOST_THREADS: usize = 32;
 impl Cluster {
     /// Live figures of each connection, by index, with the scores of rails.
     pub fn readings(&self) -> Vec<ConnectionTick> {
-        let all = self.state.dispatcher().readings();
-        let mut all: Vec<_> = all.iter().map(records::reading).collect();
+        let mut all = self.state.dispatcher().readings();
         if let Some(rails) = self.state.rails.get() {
             for peer in 0..self.state.peers.len() {
                 let report = self.state.dispatcher().rail_report(peer);

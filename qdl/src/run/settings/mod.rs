@@ -98,7 +98,7 @@ pub(super) fn frontend_nic_thread(
     near: &Near,
 ) -> NicThreadCfgs {
     let mut cfgs = nic_thread(index, &config.nics[index], near);
-    if config.arbiter.by_health().is_some() {
+    if config.arbiter.is_by_health() {
         cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
     }
     cfgs

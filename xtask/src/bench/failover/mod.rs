@@ -13,10 +13,9 @@ use anyhow::{Context, Result, bail, ensure};
 use launch::Accelerator;
 use serde_json::{Value, json};
 
-use super::pair::write;
-use super::table::Table;
+use super::{results, table::Table};
 use crate::namespaces::HostSide;
-use crate::process::{Running, read_json};
+use crate::process::{Running, read_json, write_json};
 use crate::programs;
 use net::Rails;
 use trace::Trace;
@@ -312,7 +311,10 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
             rows.insert(name.to_owned(), cut(&setup, silent)?);
         }
     }
-    write(root, "failover", &rows)
+    let json = results(root, "failover")?;
+    write_json(&json, &rows)?;
+    println!("rows: {}", json.display());
+    Ok(())
 }
 
 const POLICIES: [(&str, &str); 3] = [

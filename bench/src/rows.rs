@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{
+use crate::table::Column;
+use crate::{
     duel::{Contender, Rounds},
     meter::{Round, Shape},
 };
-use crate::table::Column;
 
 pub const COLUMNS: &[Column] = &[
     ("req", 6, "request", 0),

@@ -16,7 +16,7 @@ use fabric::{
     tcp::{TcpCfgs, link},
 };
 
-use super::meter::{Deadline, Meter, SAMPLES, Shape};
+use crate::meter::{Deadline, Meter, SAMPLES, Shape};
 
 /// Most events that one poll takes from a connection. With a small number, the peer works on some
 /// messages while this end handles the others.
@@ -139,7 +139,7 @@ impl Client {
         c.posted_ns[usize::from(slot)] = now;
         c.post(Post {
             source: SourceId(0),
-            offset: Shape::sample(self.sent, SAMPLES) * self.shape.request,
+            offset: Shape::sample(self.sent) * self.shape.request,
             len: self.shape.request as u32,
             at: 0,
             imm: Imm::new(slot, use_count),

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::Fabric;
-use crate::wire::Stream;
-use crate::{
+use fabric::wire::Stream;
+use fabric::{
     Broken, Endpoint, Event, Flushed, Grants, Imm, Link, Post, PostError, Region, SourceId, Window,
 };
 

@@ -6,7 +6,7 @@ use super::{
     Fabric,
     rig::{Progress, Shape, granted, join, pattern},
 };
-use crate::{Armed, Control, Event, Imm, Post};
+use fabric::{Armed, Control, Event, Imm, Post};
 
 /// Order and visibility.
 pub fn bytes_arrive_whole_and_in_order(fabric: &dyn Fabric) {

@@ -6,17 +6,14 @@ use std::{
     io,
     net::TcpStream,
     os::fd::AsRawFd,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use fabric::clock::now_ns;
 
-use super::meter::{Deadline, Meter, Shape};
+use crate::meter::{Deadline, Meter, SAMPLES, Shape};
 
 /// The client copies requests up to this size, in bytes, into one buffer. It sends longer requests
 /// from the memory of their samples.
@@ -248,21 +245,15 @@ fn idle(wait: Wait, connections: &[Connection]) -> bool {
 pub struct Client {
     shape: Shape,
     wait: Wait,
-    /// The samples, one after the other; several clients may share the memory.
-    samples: Arc<[u8]>,
+    /// The samples, one after the other.
+    samples: Vec<u8>,
     connections: Vec<Connection>,
     sent: u64,
 }
 
 impl Client {
-    /// Makes a client over connected streams. `first` is the number of its first request.
-    pub fn new(
-        shape: Shape,
-        wait: Wait,
-        (samples, first): (Arc<[u8]>, u64),
-        streams: Vec<TcpStream>,
-    ) -> Result<Self> {
-        ensure!(samples.len() >= shape.request, "no sample");
+    /// Makes a client over connected streams.
+    pub fn new(shape: Shape, wait: Wait, streams: Vec<TcpStream>) -> Result<Self> {
         let connections = streams
             .into_iter()
             .map(|s| Connection::new(s, shape.slots(), shape.response, wait))
@@ -270,15 +261,15 @@ impl Client {
         Ok(Client {
             shape,
             wait,
-            samples,
+            samples: vec![1; SAMPLES * shape.request],
             connections,
-            sent: first,
+            sent: 0,
         })
     }
 
     fn queue(&mut self, connection: usize, now: u64) {
         let request = self.shape.request;
-        let at = Shape::sample(self.sent, self.samples.len() / request) * request;
+        let at = Shape::sample(self.sent) * request;
         let bytes = &self.samples[at..at + request];
         let c = &mut self.connections[connection];
         if bytes.len() <= COPY_UP_TO {

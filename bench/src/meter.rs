@@ -22,10 +22,10 @@ impl Shape {
         self.in_flight.div_ceil(self.connections)
     }
 
-    /// Index of the sample of request `n`, out of `of` samples. Successive requests read distant
+    /// Index of the sample of request `n`. Successive requests read distant
     /// memory, as in a real run, where LoadGen draws the samples.
-    pub fn sample(n: u64, of: usize) -> usize {
-        (n.wrapping_mul(37) % of.max(1) as u64) as usize
+    pub fn sample(n: u64) -> usize {
+        (n.wrapping_mul(37) % SAMPLES as u64) as usize
     }
 
     /// The connection of the next request after an answer on `connection`: the same connection, or

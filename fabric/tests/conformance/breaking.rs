@@ -9,7 +9,7 @@ use super::{
     Fabric,
     rig::{GUARD, LinkEnd, Shape, granted},
 };
-use crate::{Event, Imm, PostError};
+use fabric::{Event, Imm, PostError};
 
 /// Breaking: `rx` reports arrivals, the break, then nothing. `tx` of the same end breaks too.
 pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric) {

@@ -1,7 +1,7 @@
 //! Runs the contenders' rounds in turn.
 
 use std::{
-    net::TcpStream,
+    net::{Ipv4Addr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -10,16 +10,16 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 use fabric::{
     clock::now_ns,
-    os::{Congestion, process_cpu_us},
+    os::{process_cpu_us, set_affinity, set_congestion},
 };
+use socket2::{Domain, SockRef, Socket, Type};
 
-use super::{
+use crate::{
     Args, ROUND_MS, contract,
     library::Library,
-    meter::{Deadline, Meter, Round, SAMPLES, Shape},
+    meter::{Deadline, Meter, Round, Shape},
     plain::{self, Wait},
 };
-use crate::{loopback::pairs, machine};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
@@ -35,10 +35,20 @@ pub enum Contender {
 /// The rounds of each contender, in the order of the alternations.
 pub type Rounds = Vec<(Contender, Vec<Round>)>;
 
-/// Connections with Reno, which every system has. BBR paces loopback and sometimes stalls both
-/// contenders.
+/// Makes `n` loopback connections with Reno, which every system has, and returns both ends of
+/// each. BBR paces loopback and sometimes stalls both contenders.
 fn reno_pairs(n: usize) -> Result<Vec<(TcpStream, TcpStream)>> {
-    pairs(n, &Congestion::Named("reno".to_owned()))
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    // Accepted connections inherit the listener's congestion control.
+    set_congestion(&SockRef::from(&listener), Some("reno"))?;
+    let to = listener.local_addr()?.into();
+    let pair = |_| {
+        let near = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        set_congestion(&near, Some("reno"))?;
+        near.connect(&to)?;
+        Ok((near.into(), listener.accept()?.0))
+    };
+    (0..n).map(pair).collect()
 }
 
 /// The client and the server of a contender. The library brings its own threads.
@@ -66,9 +76,8 @@ impl Sides {
             Contender::Sleep => Wait::Sleep,
             _ => Wait::Spin,
         };
-        let samples = (vec![1u8; SAMPLES * shape.request].into(), 0);
         Ok(Sides::Plain(
-            plain::Client::new(shape, wait, samples, near)?,
+            plain::Client::new(shape, wait, near)?,
             plain::Server::new(shape, wait, far)?,
         ))
     }
@@ -104,10 +113,10 @@ fn serve_during(
 ) -> Result<u64> {
     let stop = AtomicBool::new(false);
     // The server's thread inherits its CPU: on the client's it would wait for a spinning client.
-    machine::pin(cpus[1])?;
+    set_affinity(&[cpus[1]])?;
     thread::scope(|scope| {
         let far = scope.spawn(|| far(&stop));
-        let pinned = machine::pin(cpus[0]).map_err(Into::into);
+        let pinned = set_affinity(&[cpus[0]]).map_err(Into::into);
         let client = pinned.and_then(|()| timed(near));
         stop.store(true, Ordering::Relaxed);
         let server = far.join();
@@ -173,7 +182,7 @@ fn run_set(
         .iter()
         .map(|(contender, _)| Sides::connect(*contender, shape, cpus));
     let mut sides = sides.collect::<Result<Vec<_>>>()?;
-    machine::pin(cpus[0]).context("pin")?;
+    set_affinity(&[cpus[0]]).context("pin")?;
     // The first alternation is the warm-up.
     for alternation in 0..=alternations {
         for i in 0..sides.len() {

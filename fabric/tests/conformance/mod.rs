@@ -1,7 +1,7 @@
 //! The conformance suite: each clause of the contract as a function that joins two endpoints and
 //! panics where the fabric breaks the clause.
 //!
-//! A fabric implements [`Fabric`] and calls [`fabric_conformance!`](crate::fabric_conformance),
+//! A fabric implements [`Fabric`] and calls [`fabric_conformance!`],
 //! which makes one test of each case:
 //!
 //! * `delivery`: writes arrive, in order, and wake a sleeping receiver.
@@ -10,21 +10,16 @@
 //! * `queue`: the send queue and the retirement of its memory.
 //! * `breaking`: the end of a connection.
 
-#[doc(hidden)]
 pub mod breaking;
-#[doc(hidden)]
 pub mod delivery;
-#[doc(hidden)]
 pub mod parts;
-#[doc(hidden)]
 pub mod queue;
-#[doc(hidden)]
 pub mod refusals;
 mod rig;
 
 use std::time::Duration;
 
-use crate::{Endpoint, Link};
+use fabric::{Endpoint, Link};
 
 /// A fabric under test.
 pub trait Fabric: Sync {
@@ -72,7 +67,6 @@ pub trait Fabric: Sync {
 
 /// Runs one case of a module, if this machine has the fabric and the fabric takes the module's
 /// writes.
-#[doc(hidden)]
 pub fn run(fabric: &dyn Fabric, module: &str, case: fn(&dyn Fabric)) {
     if let Some(why) = fabric.absent() {
         return println!("skipped: {why}");
@@ -85,23 +79,22 @@ pub fn run(fabric: &dyn Fabric, module: &str, case: fn(&dyn Fabric)) {
 /// Makes one test of each case. The expression names the fabric as seen from a module inside the
 /// caller's module. An attribute before the expression applies to each test:
 /// `fabric_conformance!(#[ignore = "needs a device"] super::MyFabric)`.
-#[macro_export]
 macro_rules! fabric_conformance {
     (@cases $attribute:tt $fabric:expr; $($module:ident: $($case:ident)*;)*) => {
         mod conformance_suite {
-            $($($crate::fabric_conformance!(@case $attribute $fabric; $module $case);)*)*
+            $($(fabric_conformance!(@case $attribute $fabric; $module $case);)*)*
         }
     };
     (@case [$(#[$attribute:meta])?] $fabric:expr; $module:ident $case:ident) => {
         #[test]
         $(#[$attribute])?
         fn $case() {
-            use $crate::testkit::conformance::{self, $module};
+            use $crate::conformance::{self, $module};
             conformance::run(&$fabric, stringify!($module), $module::$case);
         }
     };
     (@suite $attribute:tt $fabric:expr) => {
-        $crate::fabric_conformance!(@cases $attribute $fabric;
+        fabric_conformance!(@cases $attribute $fabric;
             breaking:
                 a_dead_peer_breaks_the_connection_after_what_it_sent
                 nothing_lands_after_a_connection_is_torn_down;
@@ -130,9 +123,9 @@ macro_rules! fabric_conformance {
         );
     };
     (#[$attribute:meta] $fabric:expr) => {
-        $crate::fabric_conformance!(@suite [#[$attribute]] $fabric);
+        fabric_conformance!(@suite [#[$attribute]] $fabric);
     };
     ($fabric:expr) => {
-        $crate::fabric_conformance!(@suite [] $fabric);
+        fabric_conformance!(@suite [] $fabric);
     };
 }

@@ -4,7 +4,7 @@ use super::{
     Fabric,
     rig::{GUARD, LinkEnd, Progress, Shape, granted, pattern},
 };
-use crate::{Broken, Event, Imm};
+use fabric::{Broken, Event, Imm};
 
 /// `imm`, marked as a part that more parts follow unless `is_last`.
 fn part(imm: Imm, is_last: bool) -> Imm {

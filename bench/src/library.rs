@@ -32,7 +32,7 @@ use qdl::{
     },
 };
 
-use super::meter::{Deadline, Meter, SAMPLES, Shape};
+use crate::meter::{Deadline, Meter, SAMPLES, Shape};
 
 const SPIN_NS: u64 = 50_000;
 const TICK_NS: u64 = 25_000_000;
@@ -84,7 +84,7 @@ fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
         id: n,
         index: n,
         source: SourceId(0),
-        offset: Shape::sample(n, SAMPLES) * shape.request,
+        offset: Shape::sample(n) * shape.request,
         len: shape.request as u32,
         issued_ns: now,
         first: None,

@@ -6,7 +6,7 @@ use super::{
     Fabric,
     rig::{Progress, Shape, granted, pattern},
 };
-use crate::{Event, Flushed, Imm, PostError};
+use fabric::{Event, Flushed, Imm, PostError};
 
 /// A full queue refuses a write, and the same write can be posted later.
 pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {

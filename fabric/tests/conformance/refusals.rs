@@ -7,7 +7,7 @@ use super::{
     Fabric,
     rig::{LinkEnd, Shape, granted, join, pattern},
 };
-use crate::{Broken, Control, Event, Imm, Post, PostError, SourceId};
+use fabric::{Broken, Control, Event, Imm, Post, PostError, SourceId};
 
 /// Bounds, at the sender: `post` refuses a write outside the source or the slot.
 pub fn a_post_outside_its_bounds_is_refused(fabric: &dyn Fabric) {
