@@ -502,5 +502,5 @@ impl Shared {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
