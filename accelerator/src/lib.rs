@@ -10,6 +10,7 @@
 //! * [`pipeline`] connects engine and batcher: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one pipeline for each GPU.
 //! * [`node`] builds a node from a configuration and serves; [`check`] describes the node.
+//! * [`metrics`] has the figures for monitoring, and [`web`] the HTTP server for pages and figures.
 //! * [`cli`] has the command-line parts that the programs share.
 //!
 //! Only [`node`] knows the network to the frontend. In the program `accelerator`, NIC threads pass
@@ -20,12 +21,14 @@ pub mod check;
 pub mod cli;
 pub mod engine;
 mod event_count;
+pub mod metrics;
 pub mod node;
 pub mod pipeline;
 pub mod pipelines;
 mod queue;
 #[cfg(test)]
 mod testkit;
+pub mod web;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

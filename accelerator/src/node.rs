@@ -10,17 +10,18 @@ use fabric::os::Near;
 use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
     model::{ModelMismatch, ModelSpec},
-    run::{Describe, Node, NodeError, NodeParams, Stop},
+    run::{Describe, Node, NodeError, NodeFigures, NodeParams, Stop},
     serve::Service,
     topology::Topology,
     wire::Description,
 };
-use record::{EngineInfo, ServedReport};
+use record::{BatchSizes, EngineInfo, ServedReport};
 use submission::describe::{self, Role};
 
 use crate::lock;
 use crate::{
     engine::{Engine, EngineError, EngineParams, Hashed, Hashing},
+    metrics::{Endpoint, EndpointError, Figures},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -34,6 +35,9 @@ pub enum SetupError {
     /// The model in the configuration differs from the model file.
     #[error("model.file and the configuration disagree: {0}")]
     Model(#[from] ModelMismatch),
+    /// The endpoint of figures failed.
+    #[error(transparent)]
+    Metrics(#[from] EndpointError),
     /// A port, a thread or the token failed.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -80,6 +84,7 @@ fn describe(node: &str, text: &str) -> Describe {
 /// A node ready to serve.
 pub struct Accelerator {
     node: Node,
+    _metrics: Option<Endpoint>,
     /// The running engines.
     pub pipelines: Arc<Pipelines>,
     /// The first error of any engine during a run.
@@ -101,6 +106,8 @@ impl Accelerator {
     /// # Errors
     /// [`SetupError`] names the key, file or port.
     pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, SetupError> {
+        let sources: Arc<OnceLock<ReadFigures>> = Arc::default();
+        let metrics = start_metrics(config, &sources)?;
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
         let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
@@ -158,6 +165,8 @@ impl Accelerator {
             &service,
         )?;
         let _ = stopper.set(node.stopper());
+        let (running, figures) = (pipelines.clone(), node.figures());
+        let _ = sources.set(Box::new(move || read_figures(&running, &figures())));
         let ready_line = format!(
             "ready: node {}, control {}, engine {}, model {}",
             config.node,
@@ -167,6 +176,7 @@ impl Accelerator {
         );
         Ok(Accelerator {
             node,
+            _metrics: metrics,
             pipelines,
             fatal,
             ready_line,
@@ -189,6 +199,47 @@ impl Accelerator {
             tracing::warn!("{e}");
         }
         lock(&self.fatal).take()
+    }
+}
+
+/// Reads the figures of a started node.
+type ReadFigures = Box<dyn Fn() -> Figures + Send + Sync>;
+
+/// Starts the endpoint of the key `metrics`. Until `sources` is set, the engine loads.
+fn start_metrics(
+    config: &AcceleratorConfig,
+    sources: &Arc<OnceLock<ReadFigures>>,
+) -> Result<Option<Endpoint>, EndpointError> {
+    let (node, engine) = (config.node.clone(), config.engine.kind.as_str());
+    let sources = sources.clone();
+    let read = move || Figures {
+        program: "accelerator",
+        node: node.clone(),
+        engine: engine.to_owned(),
+        ..sources.get().map(|read| read()).unwrap_or_default()
+    };
+    let start = |address| Endpoint::start(address, read);
+    config.metrics.map(start).transpose()
+}
+
+fn read_figures(pipelines: &Pipelines, node: &NodeFigures) -> Figures {
+    let in_flight = pipelines.in_flight() as u64;
+    let counters = pipelines.counters();
+    let batches = BatchSizes::from_counts(&counters.batch_sizes);
+    let by_itself = pipelines.sequences().is_some();
+    Figures {
+        samples: counters.samples,
+        tokens: by_itself.then_some(counters.tokens),
+        in_flight,
+        batches: (!by_itself).then_some(batches),
+        busy_s: Some(counters.busy_ns as f64 / 1e9),
+        failures: [
+            ("refused", node.refused),
+            ("dropped_late", node.dropped_late),
+        ]
+        .into(),
+        connections: node.connections.clone(),
+        ..Figures::default()
     }
 }
 

@@ -6,14 +6,14 @@ pub mod network;
 pub mod recording;
 pub mod sut;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use qdl::{
     dispatch::Sample,
     run::{Described, node_facts},
 };
 use record::{
-    EngineInfo, LossRecord, NicUse, NodeFacts, SystemRecord,
+    EngineInfo, Ledger, LossRecord, NicUse, NodeFacts, SystemRecord,
     timeline::{ConnectionTick, Event},
 };
 
@@ -81,6 +81,11 @@ pub trait Backend: Send + Sync {
     /// Returns the events and losses of the current run so far.
     fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         (Vec::new(), Vec::new())
+    }
+
+    /// Returns the counts of samples so far, and the number of connections by state.
+    fn figures(&self) -> (Ledger, BTreeMap<&'static str, u64>) {
+        Default::default()
     }
 
     /// Returns the number of samples that are issued and not yet completed.

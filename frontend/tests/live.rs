@@ -1,9 +1,10 @@
-//! `--live` in real runs: the page, its events, access to both, and viewers that do not delay a
-//! run.
+//! `--live` in real runs: the page, its events, the figures of both programs, access to them, and
+//! viewers that do not delay a run.
 
 mod common;
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -12,7 +13,9 @@ use std::{
     time::Duration,
 };
 
-use common::{Running, TestFolder, assert_has, one_of_digests, words};
+use common::{
+    Running, TestFolder, accelerator, assert_has, free_ports, offline, one_of_digests, words,
+};
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.
@@ -127,11 +130,14 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     let (_, key) = url.trim().split_once("/?key=").expect("a key");
     let file = fs::metadata(place.path("out").join("live.url")).expect("there");
     assert_eq!((key.len(), file.permissions().mode() & 0o777), (32, 0o600));
-    let (status, _) = get(at, "/", &format!("Authorization: Bearer {key}\r\n"));
-    assert_eq!(status, 200);
+    for path in ["/", "/metrics"] {
+        let (status, _) = get(at, path, &format!("Authorization: Bearer {key}\r\n"));
+        assert_eq!(status, 200);
+    }
     for (path, headers) in [
         ("/", String::new()),
         ("/events", String::new()),
+        ("/metrics", String::new()),
         ("/?key=0123456789abcdef0123456789abcdef", String::new()),
         ("/?key=", String::new()),
         (&format!("/?Key={key}"), String::new()),
@@ -216,4 +222,147 @@ fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
         "{lines:?}"
     );
     assert!(!place.path("out").join("summary.json").exists());
+}
+
+/// Samples of a scrape: name with labels, and value.
+type Figures = BTreeMap<String, f64>;
+
+fn scrape(at: SocketAddr) -> Figures {
+    let (status, text) = get(at, "/metrics", "");
+    assert!(status == 200 && text.ends_with("# EOF\n"), "{text}");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a body");
+    assert_has(head, &["application/openmetrics-text; version=1.0.0"]);
+    let lines = body.lines().filter(|l| !l.starts_with('#'));
+    let one = |line: &str| {
+        let (name, value) = line.rsplit_once(' ').expect("a value");
+        (name.to_owned(), value.parse().expect("a number"))
+    };
+    lines.map(one).collect()
+}
+
+/// Returns the address that an accelerator logs.
+fn metrics_of(place: &TestFolder, node: &str) -> SocketAddr {
+    let said = fs::read_to_string(place.path(&format!("{node}.stderr"))).expect("what it said");
+    let (_, rest) = said.split_once("metrics: http://").expect("an address");
+    let address = rest.split('/').next().expect("a first part");
+    address.parse().expect("an address")
+}
+
+/// Scrapes a run until its end, and returns its last figures.
+fn followed(mut running: Running, place: &TestFolder) -> Figures {
+    let at = shown(&mut running, place);
+    let (mut last, mut during) = (scrape(at), false);
+    while let Ok(stream) = TcpStream::connect(at) {
+        drop(stream);
+        if let Ok(figures) = std::panic::catch_unwind(|| scrape(at)) {
+            during |= figures["qdl_in_flight_samples"] > 0.0;
+            last = figures;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.end().judged();
+    assert!(during, "no sample was in flight at any scrape");
+    last
+}
+
+/// Checks that the last figures of a frontend equal the summary's.
+fn compare(last: &Figures, summary: &Value) {
+    let ledger = &summary["ledger"];
+    let number = |v: &Value| v.as_f64().expect("a number");
+    let refused = ledger["refused"].as_array().expect("three").iter();
+    for (name, expected) in [
+        ("qdl_samples_total", number(&ledger["answered"])),
+        ("qdl_in_flight_samples", 0.0),
+        (
+            "qdl_failures_total{kind=\"refused\"}",
+            refused.map(number).sum(),
+        ),
+        (
+            "qdl_failures_total{kind=\"redispatched\"}",
+            number(&ledger["redispatched"]),
+        ),
+        (
+            "qdl_payload_bytes_total{direction=\"out\"}",
+            number(&summary["carried"]["bytes_out"]),
+        ),
+        (
+            "qdl_payload_bytes_total{direction=\"in\"}",
+            number(&summary["carried"]["bytes_in"]),
+        ),
+    ] {
+        assert_eq!(last[name], expected, "{name}");
+    }
+    let tokens = summary.get("tokens").map(|t| number(&t["tokens"]));
+    assert_eq!(last.get("qdl_tokens_total").copied(), tokens);
+    let stages = summary["stages"].as_object().expect("stages").iter();
+    let times = summary["tokens"]["times"].as_object();
+    for (stage, row) in stages.chain(times.into_iter().flatten()) {
+        let of = |part: &str| last[&format!("qdl_stage_seconds_{part}{{stage=\"{stage}\"}}")];
+        let (count, mean_us) = (number(&row["count"]), number(&row["mean_us"]));
+        assert_eq!(of("count"), count, "{stage}");
+        // The mean is rounded to nanoseconds.
+        let error = (of("sum") * 1e6 - mean_us * count).abs();
+        assert!(error <= 1e-3 * count, "{stage}: {error} us");
+    }
+}
+
+#[test]
+fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
+    let place = TestFolder::new();
+    let (config, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
+    let at = metrics_of(&place, "acc-a");
+    let info = "qdl_node_info{engine=\"digest\",node=\"acc-a\",program=\"accelerator\"";
+    let none = scrape(at);
+    assert!(none.keys().any(|name| name.starts_with(info)), "{none:?}");
+    assert_eq!(none["qdl_samples_total"], 0.0);
+    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
+    let running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
+    let last = followed(running, &place);
+    compare(&last, &place.summary("out"));
+    let first = scrape(at);
+    place.run(&config, "again", &offline("3000")).with_code(0);
+    let second = scrape(at);
+    let mut before = none;
+    for (out, now) in [("out", first), ("again", second)] {
+        let own = &place.summary(out)["accelerators"][0];
+        let grown = |name: &str| now[name] - before[name];
+        assert_eq!(Some(grown("qdl_samples_total")), own["samples"].as_f64());
+        let batches = own["batches"].as_object().expect("batches by size");
+        let batches: f64 = batches.values().filter_map(Value::as_f64).sum();
+        assert_eq!(grown("qdl_batch_samples_count"), batches);
+        assert_eq!(
+            Some(grown("qdl_batch_samples_sum")),
+            own["samples"].as_f64()
+        );
+        assert_eq!(now["qdl_in_flight_samples"], 0.0);
+        before = now;
+    }
+}
+
+#[test]
+fn figures_count_the_tokens_of_a_language_model() {
+    let place = TestFolder::new();
+    let [port] = free_ports();
+    let there = "model: {name: llm, \
+                 inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
+                 output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n\
+                 engine: {kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}\n";
+    let node = place.accelerator_of("acc-a", port, &format!("{there}metrics: 127.0.0.1:0"));
+    let _there = accelerator(&place, &node);
+    let dataset = "{kind: random, count: 200, min_bytes: 64, max_bytes: 64, distribution: fixed}";
+    let nics = "[{address: 127.0.0.1}]";
+    let yaml = format!("{there}verify: tokens\nnics: {nics}\ndataset: {dataset}\n");
+    let config = place.frontend_of(&[port], &yaml);
+    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
+    let running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
+    let last = followed(running, &place);
+    let summary = place.summary("out");
+    compare(&last, &summary);
+    // The warm-up has tokens, too.
+    let theirs = scrape(metrics_of(&place, "acc-a"));
+    assert!(
+        theirs["qdl_tokens_total"] >= last["qdl_tokens_total"],
+        "{theirs:?}"
+    );
+    assert!(!theirs.contains_key("qdl_batch_samples_count"));
 }

@@ -1,6 +1,7 @@
 //! The backend over the network: the accelerators of a [`Cluster`].
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, Weak, mpsc::Sender},
     time::{Duration, Instant},
 };
@@ -204,6 +205,10 @@ impl Backend for Network {
 
     fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         self.read(|c| c.happened())
+    }
+
+    fn figures(&self) -> (Ledger, BTreeMap<&'static str, u64>) {
+        self.read(|c| c.figures())
     }
 
     fn outstanding(&self) -> u64 {

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 
 use record::{Stage, StageRow, StageTable, TokenTime};
 
-use super::{SampleTimes, TokenHistograms, TokenSizes, values::Values};
+use super::{Octaves, SampleTimes, TokenHistograms, TokenSizes, values::Values};
 
 /// Times of samples by stage, from 1 ns to 1 h with 3 significant figures.
 ///
@@ -107,6 +107,25 @@ impl Histograms {
     /// Returns an upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
     pub(crate) fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
         self.stages[stage as usize].quantile(quantile, self.count)
+    }
+
+    /// Returns the number of times that a sample has.
+    pub(crate) fn times(&self) -> usize {
+        Stage::COUNT + self.tokens().map_or(0, |_| TokenTime::COUNT)
+    }
+
+    /// Returns a time by octave: those of the stages, then those of tokens. Nothing beyond
+    /// [`Histograms::times`].
+    pub(crate) fn octaves(&self, index: usize) -> Octaves {
+        let Some(stage) = self.stages.get(index) else {
+            let time = TokenTime::ALL.get(index - Stage::COUNT).zip(self.tokens());
+            return time.map_or_else(Octaves::default, |(time, t)| t.octaves(*time));
+        };
+        let mut octaves = stage.octaves();
+        if index == Stage::Failed as usize {
+            octaves.counts[0] += self.count.saturating_sub(octaves.count());
+        }
+        octaves
     }
 
     /// Returns every histogram of times with its key.

@@ -1,10 +1,12 @@
 //! Live figures of a run, for progress displays.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
 use record::{Figures, timeline::LATENCY_BUCKETS};
+
+use super::octaves::{Octaves, SharedOctaves, TIMES, keys};
 
 /// The figures last published for one share. Only one thread writes them, so it needs no
 /// read-modify-write.
@@ -38,6 +40,9 @@ pub struct Live {
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
     latencies: Box<[CachePadded<Latencies>]>,
+    times: Box<[CachePadded<[SharedOctaves; TIMES]>]>,
+    /// Set once a thread reads `times`.
+    times_wanted: AtomicBool,
 }
 
 impl Live {
@@ -47,6 +52,8 @@ impl Live {
             first_ns: AtomicU64::new(0),
             rails: (0..shares).map(|_| CachePadded::default()).collect(),
             latencies: (0..shares).map(|_| CachePadded::default()).collect(),
+            times: (0..shares).map(|_| CachePadded::default()).collect(),
+            times_wanted: AtomicBool::new(false),
         }
     }
 
@@ -93,6 +100,32 @@ impl Live {
             }
         }
         all
+    }
+
+    /// Returns the key and the octaves of each time that occurred, over all shares: final after the
+    /// run. During the run, a time is up to 4 s old. NIC threads begin to publish with the first
+    /// call.
+    pub fn times(&self) -> Vec<(&'static str, Octaves)> {
+        self.times_wanted.store(true, Relaxed);
+        let sum = |index: usize| {
+            let mut sum = Octaves::default();
+            self.times.iter().for_each(|t| sum.add(&t[index].load()));
+            sum
+        };
+        let all = keys().enumerate().map(|(index, key)| (key, sum(index)));
+        all.filter(|(_, sum)| sum.count() > 0).collect()
+    }
+
+    /// Whether a thread reads the times.
+    pub(super) fn are_times_wanted(&self) -> bool {
+        self.times_wanted.load(Relaxed)
+    }
+
+    /// Publishes a time of one NIC thread's share.
+    pub(super) fn show_time(&self, share: usize, index: usize, now: &Octaves) {
+        if let Some(shown) = self.times.get(share) {
+            shown[index].store(now);
+        }
     }
 
     /// Publishes the counts of one NIC thread's share.

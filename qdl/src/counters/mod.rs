@@ -10,6 +10,7 @@
 mod connection;
 mod histograms;
 mod live;
+mod octaves;
 mod sample;
 mod throughput;
 pub mod ticks;
@@ -20,6 +21,7 @@ pub use connection::{ConnectionCounts, PathCounts};
 pub(crate) use connection::{ConnectionReading, NicTimes};
 pub use histograms::Histograms;
 pub use live::Live;
+pub use octaves::Octaves;
 pub use sample::SampleTimes;
 pub use throughput::Throughput;
 pub use ticks::Recorder;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::LatencyTicks;
-use crate::counters::{Histograms, Live, SampleTimes, TokenHistograms, TokenSizes};
+use crate::counters::{Histograms, Live, Octaves, SampleTimes, TokenHistograms, TokenSizes};
 use record::{Stage, TokenTime};
 
 /// Minimum time between computations of a p99, each of which takes microseconds of the NIC thread.
@@ -29,6 +29,9 @@ pub struct Recorder {
     share: usize,
     p99_due_ns: u64,
     p99_of: u64,
+    /// Times of the exchanged histograms by octave, and the time to publish next.
+    exchanged: Vec<Octaves>,
+    next_time: usize,
 }
 
 impl Recorder {
@@ -49,6 +52,8 @@ impl Recorder {
             share,
             p99_due_ns: 0,
             p99_of: 0,
+            exchanged: Vec::new(),
+            next_time: 0,
         }
     }
 
@@ -124,10 +129,30 @@ impl Recorder {
                 let p99 = tokens.quantile_ns(TokenTime::Ttft, 0.99);
                 self.live.show_ttft(self.share, p99);
             }
+            if self.live.are_times_wanted() {
+                // One time in turn: each costs about as much as a p99.
+                self.show_time(self.next_time);
+                self.next_time = (self.next_time + 1) % self.histograms.times();
+            }
         }
         if let Some(tokens) = self.histograms.tokens().map(TokenHistograms::tokens) {
             self.live.show_tokens(self.share, tokens);
         }
+    }
+
+    /// Publishes a time by octave; returns its sum since the recorder began.
+    fn show_time(&self, index: usize) -> Octaves {
+        let mut now = self.histograms.octaves(index);
+        if let Some(before) = self.exchanged.get(index) {
+            now.add(before);
+        }
+        self.live.show_time(self.share, index, &now);
+        now
+    }
+
+    fn show_times(&self) -> Vec<Octaves> {
+        let all = 0..self.histograms.times();
+        all.map(|index| self.show_time(index)).collect()
     }
 
     /// Returns the number of samples recorded.
@@ -145,14 +170,16 @@ impl Recorder {
         self.bytes_in
     }
 
-    /// Takes the latencies by tick, at the end of the run.
+    /// Takes the latencies by tick, at the end of the run. Publishes all times in [`Live`].
     pub fn take_ticks(&mut self) -> LatencyTicks {
+        self.show_times();
         std::mem::take(&mut self.ticks)
     }
 
     /// Replaces the histograms and returns the old ones. The counts stay.
     pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
         self.first_ns = u64::MAX;
+        self.exchanged = self.show_times();
         std::mem::replace(&mut self.histograms, histograms)
     }
 
@@ -214,6 +241,47 @@ mod tests {
             }
         );
         assert_eq!(Recorder::merge([&a, &b]).count(), 20);
+    }
+
+    #[test]
+    fn published_times_are_those_of_the_histograms_over_all_series() {
+        let live = Arc::new(Live::new(2));
+        let sizes = TokenSizes {
+            input: 4,
+            output: 4,
+        };
+        let mut all = Histograms::of_tokens(sizes);
+        let mut shares = [0, 1].map(|share| Recorder::of_tokens(live.clone(), share, sizes));
+        assert_eq!(live.times(), [], "no sample");
+        for (series, recorder) in [0, 1, 2, 3].into_iter().zip((0..4).map(|n| n % 2)) {
+            let recorder = &mut shares[recorder];
+            for ns in [0, 1_023, 1_024, 70_000 << series, u64::from(u32::MAX) << 10] {
+                recorder.record(&sample(ns));
+                all.record(&sample(ns));
+            }
+            recorder.show(1 + series * P99_EVERY_NS);
+            if series < 2 {
+                let empty = Histograms::of_tokens(sizes);
+                recorder.exchange(empty);
+            }
+        }
+        shares.iter_mut().for_each(|r| drop(r.take_ticks()));
+        let times = live.times();
+        let keys: Vec<_> = times.iter().map(|(key, _)| *key).collect();
+        let of = all.all();
+        let recorded = of.iter().filter(|(_, h)| !h.is_empty());
+        assert_eq!(keys, recorded.map(|(key, _)| *key).collect::<Vec<_>>());
+        for (index, (key, octaves)) in times.iter().enumerate() {
+            assert_eq!(*octaves, all.octaves(index), "{key}");
+            let (_, histogram) = &of[index];
+            assert_eq!(octaves.count(), histogram.len(), "{key}");
+            let below = |ns: u64| histogram.count_between(0, ns - 1);
+            let mut sum = 0;
+            for (i, n) in octaves.counts.iter().enumerate() {
+                sum += n;
+                assert_eq!(sum, below(Octaves::end_ns(i)), "{key} {i}");
+            }
+        }
     }
 
     #[test]

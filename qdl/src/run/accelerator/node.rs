@@ -1,6 +1,7 @@
 //! The accelerator's side of a run: serves one frontend at a time, with its connections and memory.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -12,7 +13,7 @@ use tokio::{net::TcpListener, sync::watch};
 use super::{
     budget::Budget,
     data_port::admit_all,
-    node_state::{NodeParams, NodeState, ServerNic},
+    node_state::{NodeFigures, NodeParams, NodeState, ServerNic},
     session::{CurrentSession, Session},
 };
 use crate::{
@@ -166,6 +167,21 @@ impl Node {
     /// Handle that stops the node.
     pub fn stopper(&self) -> Stop {
         Stop(self.stop.clone())
+    }
+
+    /// Returns a reader of the node's figures for any thread, also while no frontend is served.
+    pub fn figures(&self) -> impl Fn() -> NodeFigures + Send + Sync + 'static {
+        let (state, current) = (self.state.clone(), self.current.clone());
+        move || {
+            let session = lock(&current).clone();
+            let without = || (*lock(&state.ended), BTreeMap::new());
+            let (sums, connections) = session.map_or_else(without, |s| s.sums());
+            NodeFigures {
+                refused: sums.refused,
+                dropped_late: sums.dropped_late,
+                connections,
+            }
+        }
     }
 
     /// Serves frontends, one after another, until stopped (with `once`: one frontend). Returns the

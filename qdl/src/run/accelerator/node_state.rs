@@ -2,6 +2,7 @@
 //! and totals.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -36,6 +37,17 @@ pub struct EngineTotals {
     pub gpus: Vec<GpuRecord>,
     /// Work of the engine.
     pub used: EngineUse,
+}
+
+/// Figures of a node for monitoring, since the node started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFigures {
+    /// Refusals sent.
+    pub refused: u64,
+    /// Samples without a response: dropped, or too late for their connection.
+    pub dropped_late: u64,
+    /// Connections of the current session by state.
+    pub connections: BTreeMap<&'static str, u64>,
 }
 
 /// Parameters of a node beside its configuration.

@@ -2,7 +2,7 @@
 //! session.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     net::SocketAddr,
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::{Duration, Instant},
@@ -259,17 +259,24 @@ impl Session {
         self.readings.read(now_ns(), &counters, engine);
     }
 
+    /// Totals of all samples since the node started, and the number of connections by state.
+    pub(crate) fn sums(&self) -> (Counters, BTreeMap<&'static str, u64>) {
+        // Lock in the order of `collect`, so that each connection is counted exactly once.
+        let connections = lock(&self.connections);
+        let mut now = *lock(&self.node.ended);
+        connections.slots().for_each(|c| add(&mut now, c));
+        let mut states = BTreeMap::new();
+        for state in connections.states() {
+            *states.entry(state).or_default() += 1;
+        }
+        (now, states)
+    }
+
     /// Totals of the session so far, and whether every arrived sample is answered.
     fn totals(&self) -> (Counters, bool) {
         let node = &self.node;
         let (_, before, engine_before) = &self.before;
-        let mut now;
-        {
-            // Lock in the order of `collect`, so that each connection is counted exactly once.
-            let connections = lock(&self.connections);
-            now = *lock(&node.ended);
-            connections.slots().for_each(|c| add(&mut now, c));
-        }
+        let (now, _) = self.sums();
         let engine = (node.params.engine)();
         let counters = Counters {
             arrived: self.arrived(),

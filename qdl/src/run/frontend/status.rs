@@ -1,10 +1,13 @@
 //! Status of a cluster: of itself, its connections, and its accelerators.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use fabric::clock::now_ns;
 use record::{
-    EngineInfo, LossRecord, NodeFacts,
+    EngineInfo, Ledger, LossRecord, NodeFacts,
     timeline::{ConnectionTick, Event, MOST_SIZES, NodeSide},
 };
 
@@ -28,6 +31,17 @@ const SIDES: Duration = Duration::from_secs(2);
 const MOST_THREADS: usize = 32;
 
 impl Cluster {
+    /// Counts of samples so far, and the number of connections by state.
+    pub fn figures(&self) -> (Ledger, BTreeMap<&'static str, u64>) {
+        let dispatcher = self.state.dispatcher();
+        let warmed = lock(&self.warmed);
+        let warm_up = warmed.as_ref().map(|(report, _)| report);
+        let up = dispatcher.connections_up() as u64;
+        let lost = (self.state.connection_of.len() as u64).saturating_sub(up);
+        let connections = BTreeMap::from([("up", up), ("lost", lost)]);
+        (records::ledger(&dispatcher.counts(), warm_up), connections)
+    }
+
     /// Live figures of each connection, by index, with the scores of rails.
     pub fn readings(&self) -> Vec<ConnectionTick> {
         let all = self.state.dispatcher().readings();

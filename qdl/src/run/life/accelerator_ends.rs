@@ -196,6 +196,11 @@ impl<S: Clone> AcceleratorEnds<S> {
         self.keys.len()
     }
 
+    /// The state of each connection that exists.
+    pub(crate) fn states(&self) -> impl Iterator<Item = &'static str> {
+        self.connections.values().filter_map(|c| c.life.state())
+    }
+
     /// Slots of all connections that have some.
     pub(crate) fn slots(&self) -> impl Iterator<Item = &S> {
         self.connections.values().filter_map(|c| c.slots.as_ref())
