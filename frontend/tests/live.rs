@@ -227,17 +227,32 @@ fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
 /// Samples of a scrape: name with labels, and value.
 type Figures = BTreeMap<String, f64>;
 
-fn scrape(at: SocketAddr) -> Figures {
-    let (status, text) = get(at, "/metrics", "");
-    assert!(status == 200 && text.ends_with("# EOF\n"), "{text}");
-    let (head, body) = text.split_once("\r\n\r\n").expect("a body");
-    assert_has(head, &["application/openmetrics-text; version=1.0.0"]);
+/// Returns the figures, or nothing once the program no longer answers.
+fn scraped(at: SocketAddr) -> Option<Figures> {
+    let mut stream = TcpStream::connect(at).ok()?;
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {at}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    assert_has(
+        head,
+        &[
+            "HTTP/1.1 200",
+            "application/openmetrics-text; version=1.0.0",
+        ],
+    );
+    assert!(body.ends_with("# EOF\n"), "{text}");
     let lines = body.lines().filter(|l| !l.starts_with('#'));
     let one = |line: &str| {
         let (name, value) = line.rsplit_once(' ').expect("a value");
         (name.to_owned(), value.parse().expect("a number"))
     };
-    lines.map(one).collect()
+    Some(lines.map(one).collect())
+}
+
+fn scrape(at: SocketAddr) -> Figures {
+    scraped(at).expect("an answer")
 }
 
 /// Returns the address that an accelerator logs.
@@ -251,17 +266,22 @@ fn metrics_of(place: &TestFolder, node: &str) -> SocketAddr {
 /// Scrapes a run until its end, and returns its last figures.
 fn followed(mut running: Running, place: &TestFolder) -> Figures {
     let at = shown(&mut running, place);
-    let (mut last, mut during) = (scrape(at), false);
-    while let Ok(stream) = TcpStream::connect(at) {
-        drop(stream);
-        if let Ok(figures) = std::panic::catch_unwind(|| scrape(at)) {
-            during |= figures["qdl_in_flight_samples"] > 0.0;
-            last = figures;
-        }
+    let mut all = vec![scrape(at)];
+    while let Some(figures) = scraped(at) {
+        all.push(figures);
         std::thread::sleep(Duration::from_millis(20));
     }
     running.end().judged();
-    assert!(during, "no sample was in flight at any scrape");
+    let counts: Vec<_> = all.iter().map(|f| f["qdl_samples_total"]).collect();
+    assert!(counts.is_sorted(), "{counts:?}");
+    let last = all.pop().expect("figures");
+    let during = all
+        .iter()
+        .any(|f| (1.0..last["qdl_samples_total"]).contains(&f["qdl_samples_total"]));
+    let timed = all
+        .iter()
+        .any(|f| f.contains_key("qdl_stage_seconds_count{stage=\"total\"}"));
+    assert!(during && timed, "no figures during the run: {counts:?}");
     last
 }
 
@@ -311,7 +331,7 @@ fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
     let place = TestFolder::new();
     let (config, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
     let at = metrics_of(&place, "acc-a");
-    let info = "qdl_node_info{engine=\"digest\",node=\"acc-a\",program=\"accelerator\"";
+    let info = "qdl_node_info{node=\"acc-a\",program=\"accelerator\",engine=\"digest\"";
     let none = scrape(at);
     assert!(none.keys().any(|name| name.starts_with(info)), "{none:?}");
     assert_eq!(none["qdl_samples_total"], 0.0);
