@@ -80,7 +80,14 @@ fn figures_are_for_this_machine_and_nothing_but_figures_is_there() {
     let mut node = Node::start("127.0.0.1:0");
     let (at, _) = node.address();
     let answer = get(at, "/metrics", "localhost");
-    assert_has(&answer, &["HTTP/1.1 200", "qdl_samples_total 0", "# EOF"]);
+    assert_has(
+        &answer,
+        &[
+            "HTTP/1.1 200",
+            "text/plain; version=0.0.4",
+            "qdl_samples_total 0",
+        ],
+    );
     let refusals = [
         (get(at, "/", "localhost"), "404"),
         (get(at, "/metrics/", "localhost"), "404"),
@@ -137,7 +144,7 @@ fn a_bare_port_means_loopback_and_another_address_is_open_and_said_to_be() {
     let at = ([127, 0, 0, 1], at.port()).into();
     assert_has(
         &get(at, "/metrics", "elsewhere.example"),
-        &["HTTP/1.1 200", "# EOF"],
+        &["HTTP/1.1 200", "qdl_samples_total 0"],
     );
 }
 

@@ -230,7 +230,8 @@ type Figures = BTreeMap<String, f64>;
 /// Returns the figures, or nothing once the program no longer answers.
 fn scraped(at: SocketAddr) -> Option<Figures> {
     let mut stream = TcpStream::connect(at).ok()?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {at}\r\n\r\n");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {at}\r\n{accept}\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;

@@ -47,7 +47,7 @@ impl Endpoint {
                 let site = || {
                     let read = read.clone();
                     move |request: &hyper::Request<_>| match request.uri().path() {
-                        PATH => answer(read()),
+                        PATH => answer(request, read()),
                         _ => words(
                             StatusCode::NOT_FOUND,
                             "There is nothing here: the figures are at /metrics.\n",

@@ -1,4 +1,5 @@
-//! `GET /metrics` of both programs: figures in the text format of OpenMetrics.
+//! `GET /metrics` of both programs: figures as OpenMetrics, or in Prometheus's older text format if
+//! the reader does not accept OpenMetrics.
 //!
 //! A program reads [`Figures`] from its counters at each scrape; samples cost nothing more.
 //! [`Figures::families`] is the one table of names, help texts and labels.
@@ -9,10 +10,10 @@ use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::StatusCode;
+use hyper::{Request, StatusCode, header};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, prometheus_text, text},
     metrics::MetricType,
     registry::{Registry, Unit},
 };
@@ -28,7 +29,13 @@ pub use endpoint::{Endpoint, EndpointError};
 
 /// Path of the figures.
 pub const PATH: &str = "/metrics";
-const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Media type of OpenMetrics, in requests and answers.
+const OPENMETRICS: &str = "application/openmetrics-text";
+/// Content types of OpenMetrics and of the older format.
+const TYPES: [&str; 2] = [
+    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    "text/plain; version=0.0.4; charset=utf-8",
+];
 /// Prefix of all names.
 const PREFIX: &str = "qdl";
 /// Octaves with a bound of their own: from 4 us to 9 s. Shorter times share the first bound.
@@ -206,21 +213,27 @@ impl Figures {
         ]
     }
 
-    /// Returns the figures as text.
-    pub fn text(self) -> String {
+    /// Returns the figures as text, in OpenMetrics or in the older format.
+    fn text(self, openmetrics: bool) -> String {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(self));
         let mut text = String::new();
         // Writing to a `String` succeeds.
-        let _ = text::encode(&mut text, &registry);
+        let _ = match openmetrics {
+            true => text::encode(&mut text, &registry),
+            false => prometheus_text::encode(&mut text, &registry),
+        };
         text
     }
 }
 
-/// Returns the figures as an answer.
-pub fn answer(figures: Figures) -> Answer {
-    let body = Full::new(Bytes::from(figures.text()));
-    respond(StatusCode::OK, TYPE, body)
+/// Returns the figures in the format that the request accepts.
+pub fn answer<B>(request: &Request<B>, figures: Figures) -> Answer {
+    let accepted = request.headers().get(header::ACCEPT);
+    let accepted = accepted.and_then(|value| value.to_str().ok());
+    let openmetrics = accepted.is_some_and(|types| types.contains(OPENMETRICS));
+    let body = Full::new(Bytes::from(figures.text(openmetrics)));
+    respond(StatusCode::OK, TYPES[usize::from(!openmetrics)], body)
 }
 
 impl Collector for Figures {

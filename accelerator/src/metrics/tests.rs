@@ -34,7 +34,7 @@ fn all() -> Figures {
 
 #[test]
 fn all_values_are_in_the_text_with_units_and_cumulative_buckets() {
-    let text = all().text();
+    let text = all().text(true);
     let lines: BTreeSet<_> = text.lines().collect();
     for line in [
         "# TYPE qdl_samples counter",
@@ -65,8 +65,29 @@ fn all_values_are_in_the_text_with_units_and_cumulative_buckets() {
 }
 
 #[test]
+fn the_older_format_has_the_same_samples() {
+    // The formats write the bounds of buckets in different ways.
+    let samples = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|l| !l.starts_with('#'));
+        let one = |line: &str| match line.split_once("_bucket{") {
+            Some((name, rest)) => format!("{name} {}", rest.rsplit(' ').next().unwrap_or_default()),
+            None => line.to_owned(),
+        };
+        let mut all: Vec<_> = lines.map(one).collect();
+        all.sort();
+        all
+    };
+    let (new, old) = (all().text(true), all().text(false));
+    assert_eq!(samples(&new), samples(&old));
+    assert!(
+        !old.contains("# EOF") && old.contains("# TYPE qdl_samples_total counter"),
+        "{old}"
+    );
+}
+
+#[test]
 fn a_figure_that_a_program_lacks_has_no_family() {
-    let text = Figures::default().text();
+    let text = Figures::default().text(true);
     let families = text.lines().filter(|l| l.starts_with("# TYPE")).count();
     assert_eq!(families, 3, "node, samples, in flight: {text}");
 }
@@ -80,7 +101,7 @@ fn names(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_dashboard_and_the_page_name_each_family_and_no_other() {
-    let text = all().text();
+    let text = all().text(true);
     let lines = text.lines().filter(|l| !l.starts_with('#'));
     let exist = names(&lines.collect::<Vec<_>>().join("\n"));
     let families: BTreeSet<_> = text

@@ -150,7 +150,7 @@ fn answer(request: &Request<Incoming>, context: &ConnectionContext) -> Answer {
     match request.uri().path() {
         "/" => respond(StatusCode::OK, page::TYPE, Full::new(page::html())),
         "/events" => events(context),
-        metrics::PATH => metrics::answer(context.figures.read()),
+        metrics::PATH => metrics::answer(request, context.figures.read()),
         _ => words(
             StatusCode::NOT_FOUND,
             "There is nothing here: / is the page, /events what it draws, /metrics its figures.\n",
