@@ -1,6 +1,8 @@
 //! Builds a serving node from a configuration: engine, pipeline, NIC threads, control plane.
 
 use std::{
+    io,
+    net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
@@ -21,7 +23,7 @@ use submission::describe::{self, Role};
 use crate::lock;
 use crate::{
     engine::{Engine, EngineError, EngineParams, Hashed, Hashing},
-    metrics::{Endpoint, EndpointError, Figures},
+    metrics::{Endpoint, Family, Figures},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -36,8 +38,8 @@ pub enum SetupError {
     #[error("model.file and the configuration disagree: {0}")]
     Model(#[from] ModelMismatch),
     /// The endpoint of figures failed.
-    #[error(transparent)]
-    Metrics(#[from] EndpointError),
+    #[error("metrics: {0}: {1}; name another address or port, or end its owner")]
+    Metrics(SocketAddr, #[source] io::Error),
     /// A port, a thread or the token failed.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -106,8 +108,8 @@ impl Accelerator {
     /// # Errors
     /// [`SetupError`] names the key, file or port.
     pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, SetupError> {
-        let sources: Arc<OnceLock<ReadFigures>> = Arc::default();
-        let metrics = start_metrics(config, &sources)?;
+        let started = Arc::default();
+        let metrics = start_metrics(config, &started)?;
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
         let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
@@ -166,7 +168,7 @@ impl Accelerator {
         )?;
         let _ = stopper.set(node.stopper());
         let (running, figures) = (pipelines.clone(), node.figures());
-        let _ = sources.set(Box::new(move || read_figures(&running, &figures())));
+        let _ = started.set(Box::new(move |to| add_figures(&running, figures(), to)));
         let ready_line = format!(
             "ready: node {}, control {}, engine {}, model {}",
             config.node,
@@ -202,45 +204,40 @@ impl Accelerator {
     }
 }
 
-/// Reads the figures of a started node.
-type ReadFigures = Box<dyn Fn() -> Figures + Send + Sync>;
+/// Adds the figures of a node that has started.
+type AddFigures = Box<dyn Fn(&mut Figures) + Send + Sync>;
 
-/// Starts the endpoint of the key `metrics`. Until `sources` is set, the engine loads.
+/// Starts the endpoint of the key `metrics`. `started` is set once the engine is loaded.
 fn start_metrics(
     config: &AcceleratorConfig,
-    sources: &Arc<OnceLock<ReadFigures>>,
-) -> Result<Option<Endpoint>, EndpointError> {
+    started: &Arc<OnceLock<AddFigures>>,
+) -> Result<Option<Endpoint>, SetupError> {
     let (node, engine) = (config.node.clone(), config.engine.kind.as_str());
-    let sources = sources.clone();
-    let read = move || Figures {
-        program: "accelerator",
-        node: node.clone(),
-        engine: engine.to_owned(),
-        ..sources.get().map(|read| read()).unwrap_or_default()
+    let started = started.clone();
+    let read = move || {
+        let mut figures = Figures::new("accelerator", &node, engine);
+        started.get().iter().for_each(|add| add(&mut figures));
+        figures
     };
-    let start = |address| Endpoint::start(address, read);
+    let start = |at| Endpoint::start(at, read).map_err(|e| SetupError::Metrics(at, e));
     config.metrics.map(start).transpose()
 }
 
-fn read_figures(pipelines: &Pipelines, node: &NodeFigures) -> Figures {
-    let in_flight = pipelines.in_flight() as u64;
+fn add_figures(pipelines: &Pipelines, (sums, connections): NodeFigures, to: &mut Figures) {
+    to.add(Family::InFlight, pipelines.in_flight() as f64);
     let counters = pipelines.counters();
-    let batches = BatchSizes::from_counts(&counters.batch_sizes);
-    let by_itself = pipelines.sequences().is_some();
-    Figures {
-        samples: counters.samples,
-        tokens: by_itself.then_some(counters.tokens),
-        in_flight,
-        batches: (!by_itself).then_some(batches),
-        busy_s: Some(counters.busy_ns as f64 / 1e9),
-        failures: [
-            ("refused", node.refused),
-            ("dropped_late", node.dropped_late),
-        ]
-        .into(),
-        connections: node.connections.clone(),
-        ..Figures::default()
+    to.add(Family::Samples, counters.samples as f64);
+    match pipelines.sequences() {
+        Some(_) => to.add(Family::Tokens, counters.tokens as f64),
+        None => to.add_batches(&BatchSizes::from_counts(&counters.batch_sizes)),
     }
+    to.add(Family::Busy, counters.busy_ns as f64 / 1e9);
+    let failures = [
+        ("refused", sums.refused),
+        ("dropped_late", sums.dropped_late),
+    ];
+    to.add_each(Family::Failures, failures);
+    to.add_each(Family::Connections, connections);
 }
 
 /// CPUs and memory for the engine of `gpu`: near the GPU's own NICs; without any, near all NICs.

@@ -7,14 +7,17 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::Command,
     time::Duration,
 };
 
+use accelerator::web::MOST_CONNECTIONS;
 use common::{
-    Running, TestFolder, accelerator, assert_has, free_ports, offline, one_of_digests, words,
+    Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports, offline,
+    one_of_digests, words,
 };
 use serde_json::Value;
 
@@ -28,7 +31,7 @@ fn shown(running: &mut Running, place: &TestFolder) -> SocketAddr {
     let (_, rest) = said.split_once("live: http://").expect("an address");
     let address = rest.split('/').next().expect("a first part");
     let address: SocketAddr = address.parse().expect("an address");
-    (std::net::Ipv4Addr::LOCALHOST, address.port()).into()
+    (Ipv4Addr::LOCALHOST, address.port()).into()
 }
 
 /// Sends a request and leaves the response unread.
@@ -243,13 +246,15 @@ fn scraped(at: SocketAddr) -> Option<Figures> {
             "application/openmetrics-text; version=1.0.0",
         ],
     );
-    assert!(body.ends_with("# EOF\n"), "{text}");
+    let body = body.strip_suffix("# EOF\n").expect("the end");
     let lines = body.lines().filter(|l| !l.starts_with('#'));
-    let one = |line: &str| {
-        let (name, value) = line.rsplit_once(' ').expect("a value");
-        (name.to_owned(), value.parse().expect("a number"))
-    };
-    Some(lines.map(one).collect())
+    let pairs = lines.filter_map(|line| line.rsplit_once(' '));
+    let number = |text: &str| text.parse().expect("a number");
+    Some(
+        pairs
+            .map(|(name, value)| (name.to_owned(), number(value)))
+            .collect(),
+    )
 }
 
 fn scrape(at: SocketAddr) -> Figures {
@@ -264,8 +269,11 @@ fn metrics_of(place: &TestFolder, node: &str) -> SocketAddr {
     address.parse().expect("an address")
 }
 
-/// Scrapes a run until its end, and returns its last figures.
-fn followed(mut running: Running, place: &TestFolder) -> Figures {
+/// Runs a frontend with `--live`, and returns the figures of its last scrape, whose totals equal
+/// the summary's.
+fn followed(place: &TestFolder, config: &Path) -> Figures {
+    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
+    let mut running = Running::start(place, "frontend", place.frontend(config, "out", &all));
     let at = shown(&mut running, place);
     let mut all = vec![scrape(at)];
     while let Some(figures) = scraped(at) {
@@ -273,58 +281,54 @@ fn followed(mut running: Running, place: &TestFolder) -> Figures {
         std::thread::sleep(Duration::from_millis(20));
     }
     running.end().judged();
-    let counts: Vec<_> = all.iter().map(|f| f["qdl_samples_total"]).collect();
-    assert!(counts.is_sorted(), "{counts:?}");
+    let answered: Vec<_> = all.iter().map(|f| f["qdl_samples_total"]).collect();
+    assert!(answered.is_sorted(), "{answered:?}");
     let last = all.pop().expect("figures");
-    let during = all
-        .iter()
-        .any(|f| (1.0..last["qdl_samples_total"]).contains(&f["qdl_samples_total"]));
-    let timed = all
-        .iter()
-        .any(|f| f.contains_key("qdl_stage_seconds_count{stage=\"total\"}"));
-    assert!(during && timed, "no figures during the run: {counts:?}");
-    last
-}
-
-/// Checks that the last figures of a frontend equal the summary's.
-fn compare(last: &Figures, summary: &Value) {
-    let ledger = &summary["ledger"];
-    let number = |v: &Value| v.as_f64().expect("a number");
-    let refused = ledger["refused"].as_array().expect("three").iter();
+    let going = |f: &&Figures| (1.0..last["qdl_samples_total"]).contains(&f["qdl_samples_total"]);
+    let timed = |f: &Figures| f.contains_key("qdl_stage_seconds_sum{stage=\"total\"}");
+    assert!(
+        all.iter().filter(going).any(timed),
+        "no figures during the run: {answered:?}"
+    );
+    let summary = place.summary("out");
+    let (ledger, carried) = (&summary["ledger"], &summary["carried"]);
     for (name, expected) in [
-        ("qdl_samples_total", number(&ledger["answered"])),
-        ("qdl_in_flight_samples", 0.0),
+        ("samples_total", &ledger["answered"]),
+        ("in_flight_samples", &Value::from(0)),
         (
-            "qdl_failures_total{kind=\"refused\"}",
-            refused.map(number).sum(),
+            "failures_total{kind=\"redispatched\"}",
+            &ledger["redispatched"],
         ),
         (
-            "qdl_failures_total{kind=\"redispatched\"}",
-            number(&ledger["redispatched"]),
+            "payload_bytes_total{direction=\"out\"}",
+            &carried["bytes_out"],
         ),
         (
-            "qdl_payload_bytes_total{direction=\"out\"}",
-            number(&summary["carried"]["bytes_out"]),
-        ),
-        (
-            "qdl_payload_bytes_total{direction=\"in\"}",
-            number(&summary["carried"]["bytes_in"]),
+            "payload_bytes_total{direction=\"in\"}",
+            &carried["bytes_in"],
         ),
     ] {
-        assert_eq!(last[name], expected, "{name}");
+        assert_eq!(
+            Some(last[&format!("qdl_{name}")]),
+            expected.as_f64(),
+            "{name}"
+        );
     }
-    let tokens = summary.get("tokens").map(|t| number(&t["tokens"]));
-    assert_eq!(last.get("qdl_tokens_total").copied(), tokens);
-    let stages = summary["stages"].as_object().expect("stages").iter();
-    let times = summary["tokens"]["times"].as_object();
-    for (stage, row) in stages.chain(times.into_iter().flatten()) {
+    let tokens = &summary["tokens"];
+    assert_eq!(
+        last.get("qdl_tokens_total").copied(),
+        tokens["tokens"].as_f64()
+    );
+    let times = [&summary["stages"], &tokens["times"]].map(Value::as_object);
+    for (stage, row) in times.into_iter().flatten().flatten() {
         let of = |part: &str| last[&format!("qdl_stage_seconds_{part}{{stage=\"{stage}\"}}")];
-        let (count, mean_us) = (number(&row["count"]), number(&row["mean_us"]));
-        assert_eq!(of("count"), count, "{stage}");
+        let (count, mean_us) = (of("count"), row["mean_us"].as_f64().expect("a mean"));
+        assert_eq!(Some(count), row["count"].as_f64(), "{stage}");
         // The mean is rounded to nanoseconds.
-        let error = (of("sum") * 1e6 - mean_us * count).abs();
-        assert!(error <= 1e-3 * count, "{stage}: {error} us");
+        let error_us = (of("sum") * 1e6 - mean_us * count).abs();
+        assert!(error_us <= 1e-3 * count, "{stage}: {error_us}");
     }
+    last
 }
 
 #[test]
@@ -332,20 +336,15 @@ fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
     let place = TestFolder::new();
     let (config, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
     let at = metrics_of(&place, "acc-a");
-    let info = "qdl_node_info{node=\"acc-a\",program=\"accelerator\",engine=\"digest\"";
-    let none = scrape(at);
-    assert!(none.keys().any(|name| name.starts_with(info)), "{none:?}");
-    assert_eq!(none["qdl_samples_total"], 0.0);
-    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
-    let running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
-    let last = followed(running, &place);
-    compare(&last, &place.summary("out"));
-    let first = scrape(at);
-    place.run(&config, "again", &offline("3000")).with_code(0);
-    let second = scrape(at);
-    let mut before = none;
-    for (out, now) in [("out", first), ("again", second)] {
-        let own = &place.summary(out)["accelerators"][0];
+    let mut before = scrape(at);
+    assert_eq!(before["qdl_samples_total"], 0.0);
+    followed(&place, &config);
+    for again in [false, true] {
+        if again {
+            place.run(&config, "out", &offline("3000")).with_code(0);
+        }
+        let (now, summary) = (scrape(at), place.summary("out"));
+        let own = &summary["accelerators"][0];
         let grown = |name: &str| now[name] - before[name];
         assert_eq!(Some(grown("qdl_samples_total")), own["samples"].as_f64());
         let batches = own["batches"].as_object().expect("batches by size");
@@ -355,7 +354,6 @@ fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
             Some(grown("qdl_batch_samples_sum")),
             own["samples"].as_f64()
         );
-        assert_eq!(now["qdl_in_flight_samples"], 0.0);
         before = now;
     }
 }
@@ -373,17 +371,85 @@ fn figures_count_the_tokens_of_a_language_model() {
     let dataset = "{kind: random, count: 200, min_bytes: 64, max_bytes: 64, distribution: fixed}";
     let nics = "[{address: 127.0.0.1}]";
     let yaml = format!("{there}verify: tokens\nnics: {nics}\ndataset: {dataset}\n");
-    let config = place.frontend_of(&[port], &yaml);
-    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
-    let running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
-    let last = followed(running, &place);
-    let summary = place.summary("out");
-    compare(&last, &summary);
-    // The warm-up has tokens, too.
+    let last = followed(&place, &place.frontend_of(&[port], &yaml));
+    // The accelerator's tokens include the warm-up's.
     let theirs = scrape(metrics_of(&place, "acc-a"));
     assert!(
         theirs["qdl_tokens_total"] >= last["qdl_tokens_total"],
         "{theirs:?}"
     );
-    assert!(!theirs.contains_key("qdl_batch_samples_count"));
+}
+
+#[test]
+fn an_accelerator_serves_figures_only_and_no_slow_client_holds_them_up() {
+    let place = TestFolder::new();
+    let (_, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
+    let at = metrics_of(&place, "acc-a");
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(at).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("asked");
+        stream
+    };
+    for (request, status) in [
+        ("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (
+            "GET /metrics HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n",
+            403,
+        ),
+        ("POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        ("no request\r\n\r\n", 400),
+    ] {
+        let (answered, text) = read(ask(request));
+        assert_eq!(answered, status, "{text}");
+        assert_eq!(
+            text.contains("qdl_samples_total 0"),
+            status == 200,
+            "{text}"
+        );
+    }
+    let slow = |_| ask("GET /metrics HT");
+    let mut all: Vec<_> = (1..MOST_CONNECTIONS).map(slow).collect();
+    scrape(at);
+    all.push(slow(0));
+    assert_eq!(scraped(at), None, "one connection more than are served");
+    for mut stream in all {
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        assert!(!text.contains("qdl_"), "{text}");
+    }
+    scrape(at);
+}
+
+#[test]
+fn the_key_metrics_takes_a_port_or_an_address_and_its_error_names_it() {
+    let place = TestFolder::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    for (metrics, words) in [
+        (
+            port.as_str(),
+            [
+                &format!("metrics: 127.0.0.1:{port}"),
+                "name another address or port",
+            ],
+        ),
+        (
+            "here:9464",
+            ["metrics", "a port, or an IP address with a port"],
+        ),
+    ] {
+        let config = place.digest_accelerator("acc-b", 0, &format!("metrics: {metrics}\n"));
+        let mut program = Command::new(accelerator_program());
+        program.arg("--config").arg(config);
+        let ended = Running::start(&place, "refused", program)
+            .end()
+            .with_code(2);
+        assert_has(&ended.stderr, &words);
+    }
+    let (_, _open) = one_of_digests(&place, "metrics: 0.0.0.0:0\n", "");
+    let at = (Ipv4Addr::LOCALHOST, metrics_of(&place, "acc-a").port()).into();
+    let said = fs::read_to_string(place.path("acc-a.stderr")).expect("what it said");
+    assert_has(&said, &["every host that reaches the address can read it"]);
+    scrape(at);
 }

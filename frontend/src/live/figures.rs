@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use accelerator::{lock, metrics::Figures};
+use accelerator::{
+    lock,
+    metrics::{Family, Figures},
+};
 use qdl::counters::Live;
 use record::Ledger;
 use tokio::{sync::Notify, time::timeout};
@@ -80,27 +83,31 @@ impl RunFigures {
         let sources = lock(&self.sources);
         let held = || (sources.held, BTreeMap::new());
         let (ledger, connections) = sources.backend.as_ref().map_or_else(held, |b| b.figures());
-        let live = sources.live.as_ref();
-        let shown = live.map(|live| live.figures()).unwrap_or_default();
+        let mut figures = Figures::new("frontend", &self.node, &sources.engine);
         let done = ledger.answered + ledger.emptied;
-        Figures {
-            program: "frontend",
-            node: self.node.clone(),
-            engine: sources.engine.clone(),
-            samples: ledger.answered,
-            tokens: sources.counted.then_some(shown.tokens),
-            in_flight: ledger.issued.saturating_sub(done),
-            failures: BTreeMap::from([
-                ("refused", ledger.refused.iter().sum()),
-                ("redispatched", ledger.redispatched),
-                ("emptied", ledger.emptied),
-                ("lost_connections", ledger.lost_connections),
-            ]),
-            connections,
-            bytes: BTreeMap::from([("out", shown.bytes_out), ("in", shown.bytes_in)]),
-            stages: live.map(|live| live.times()).unwrap_or_default(),
-            ..Figures::default()
+        figures.add(Family::Samples, ledger.answered as f64);
+        figures.add(Family::InFlight, ledger.issued.saturating_sub(done) as f64);
+        let failures = [
+            ("refused", ledger.refused.iter().sum()),
+            ("redispatched", ledger.redispatched),
+            ("emptied", ledger.emptied),
+            ("lost_connections", ledger.lost_connections),
+        ];
+        figures.add_each(Family::Failures, failures);
+        figures.add_each(Family::Connections, connections);
+        if let Some(live) = &sources.live {
+            let shown = live.figures();
+            let payload = [("out", shown.bytes_out), ("in", shown.bytes_in)];
+            figures.add_each(Family::Payload, payload);
+            if sources.counted {
+                figures.add(Family::Tokens, shown.tokens as f64);
+            }
+            let times = live.times();
+            times
+                .iter()
+                .for_each(|(stage, times)| figures.add_times(stage, times));
         }
+        figures
     }
 
     /// Waits for one more scrape if there was one within [`LAST_SCRAPE`], so that a frequent reader

@@ -1,5 +1,5 @@
-//! HTTP server of the live page: the page at `/`, server-sent events at `/events`, each with the full
-//! drawing, and figures at `/metrics`.
+//! HTTP server of the live page: the page at `/`, server-sent events at `/events`, each with the
+//! full drawing, and figures at `/metrics`.
 //!
 //! One thread serves all viewers and draws each tick once. A slow viewer skips to the latest tick.
 //! So viewers do not delay each other and memory is bounded: a connection holds at most the tick in
@@ -150,7 +150,7 @@ fn answer(request: &Request<Incoming>, context: &ConnectionContext) -> Answer {
     match request.uri().path() {
         "/" => respond(StatusCode::OK, page::TYPE, Full::new(page::html())),
         "/events" => events(context),
-        metrics::PATH => metrics::answer(request, context.figures.read()),
+        metrics::PATH => context.figures.read().answer(request),
         _ => words(
             StatusCode::NOT_FOUND,
             "There is nothing here: / is the page, /events what it draws, /metrics its figures.\n",

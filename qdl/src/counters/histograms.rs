@@ -109,21 +109,13 @@ impl Histograms {
         self.stages[stage as usize].quantile(quantile, self.count)
     }
 
-    /// Returns the number of times that a sample has.
-    pub(crate) fn times(&self) -> usize {
-        Stage::COUNT + self.tokens().map_or(0, |_| TokenTime::COUNT)
-    }
-
-    /// Returns a time by octave: those of the stages, then those of tokens. Nothing beyond
-    /// [`Histograms::times`].
+    /// Returns the time of this index in [`Histograms::all`] by octave; nothing for other indexes.
     pub(crate) fn octaves(&self, index: usize) -> Octaves {
-        let Some(stage) = self.stages.get(index) else {
-            let time = TokenTime::ALL.get(index - Stage::COUNT).zip(self.tokens());
-            return time.map_or_else(Octaves::default, |(time, t)| t.octaves(*time));
-        };
-        let mut octaves = stage.octaves();
+        let tokens = self.tokens().into_iter().flat_map(|t| &t.times);
+        let values = self.stages.iter().chain(tokens).nth(index);
+        let mut octaves = values.map(Values::octaves).unwrap_or_default();
         if index == Stage::Failed as usize {
-            octaves.counts[0] += self.count.saturating_sub(octaves.count());
+            octaves.0[0] += self.count.saturating_sub(self.stages[index].count());
         }
         octaves
     }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
-use record::{Figures, timeline::LATENCY_BUCKETS};
+use record::{Figures, Stage, TokenTime, timeline::LATENCY_BUCKETS};
 
-use super::octaves::{Octaves, SharedOctaves, TIMES, keys};
+use super::Octaves;
 
 /// The figures last published for one share. Only one thread writes them, so it needs no
 /// read-modify-write.
@@ -32,6 +32,19 @@ impl Default for Latencies {
     }
 }
 
+/// Number of times by stage, those of tokens included.
+pub(super) const TIMES: usize = Stage::COUNT + TokenTime::COUNT;
+
+/// Times of one share by octave, in the order of [`Histograms::all`](super::Histograms::all).
+#[derive(Debug)]
+struct Times([[AtomicU64; 32]; TIMES]);
+
+impl Default for Times {
+    fn default() -> Self {
+        Times([const { [const { AtomicU64::new(0) }; 32] }; TIMES])
+    }
+}
+
 /// Figures that NIC threads publish and other threads read without a lock: one cache line with one
 /// writer for each share of a NIC's connections.
 #[derive(Debug)]
@@ -40,7 +53,7 @@ pub struct Live {
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
     latencies: Box<[CachePadded<Latencies>]>,
-    times: Box<[CachePadded<[SharedOctaves; TIMES]>]>,
+    times: Box<[CachePadded<Times>]>,
     /// Set once a thread reads `times`.
     times_wanted: AtomicBool,
 }
@@ -102,18 +115,22 @@ impl Live {
         all
     }
 
-    /// Returns the key and the octaves of each time that occurred, over all shares: final after the
-    /// run. During the run, a time is up to 4 s old. NIC threads begin to publish with the first
-    /// call.
+    /// Returns each time that occurred by octave, with its key, over all shares. Final after the
+    /// run; during the run up to 4 s old, and published from the first call on.
     pub fn times(&self) -> Vec<(&'static str, Octaves)> {
         self.times_wanted.store(true, Relaxed);
         let sum = |index: usize| {
             let mut sum = Octaves::default();
-            self.times.iter().for_each(|t| sum.add(&t[index].load()));
+            for one in &self.times {
+                sum.add(&Octaves(one.0[index].each_ref().map(|n| n.load(Relaxed))));
+            }
             sum
         };
-        let all = keys().enumerate().map(|(index, key)| (key, sum(index)));
-        all.filter(|(_, sum)| sum.count() > 0).collect()
+        let stages = Stage::ALL.iter().map(|s| s.key());
+        let keys = stages.chain(TokenTime::ALL.iter().map(|t| t.key()));
+        let all = keys.enumerate().map(|(index, key)| (key, sum(index)));
+        all.filter(|(_, sum)| sum.counts().any(|(_, n)| n > 0))
+            .collect()
     }
 
     /// Whether a thread reads the times.
@@ -124,7 +141,8 @@ impl Live {
     /// Publishes a time of one NIC thread's share.
     pub(super) fn show_time(&self, share: usize, index: usize, now: &Octaves) {
         if let Some(shown) = self.times.get(share) {
-            shown[index].store(now);
+            let cells = shown.0[index].iter().zip(now.0);
+            cells.for_each(|(cell, n)| cell.store(n, Relaxed));
         }
     }
 

@@ -10,7 +10,6 @@
 mod connection;
 mod histograms;
 mod live;
-mod octaves;
 mod sample;
 mod throughput;
 pub mod ticks;
@@ -21,8 +20,8 @@ pub use connection::{ConnectionCounts, PathCounts};
 pub(crate) use connection::{ConnectionReading, NicTimes};
 pub use histograms::Histograms;
 pub use live::Live;
-pub use octaves::Octaves;
 pub use sample::SampleTimes;
 pub use throughput::Throughput;
 pub use ticks::Recorder;
 pub use tokens::{TokenHistograms, TokenSizes};
+pub use values::Octaves;

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use record::{CountRow, TokenRecord, TokenTime};
 
 use super::{
-    Octaves, SampleTimes,
+    SampleTimes,
     values::{Values, quantiles},
 };
 
@@ -63,7 +63,7 @@ impl Lengths {
 #[derive(Clone, Debug)]
 pub struct TokenHistograms {
     sizes: TokenSizes,
-    times: [Values; TokenTime::COUNT],
+    pub(super) times: [Values; TokenTime::COUNT],
     input: Lengths,
     output: Lengths,
     parts: Lengths,
@@ -142,11 +142,6 @@ impl TokenHistograms {
     pub(crate) fn quantile_ns(&self, time: TokenTime, quantile: f64) -> u64 {
         let values = &self.times[time as usize];
         values.quantile(quantile, values.count())
-    }
-
-    /// Returns `time` by octave.
-    pub(super) fn octaves(&self, time: TokenTime) -> Octaves {
-        self.times[time as usize].octaves()
     }
 
     /// Returns the record of a run of `duration_s` seconds, without the frontend's own counts.

@@ -3,8 +3,6 @@
 use hdrhistogram::Histogram;
 use record::StageRow;
 
-use super::Octaves;
-
 /// Upper bound of the histograms in nanoseconds: one hour. A longer time counts as one hour;
 /// maximum and mean stay exact.
 pub(super) const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -15,8 +13,6 @@ const DIGITS: u8 = 3;
 const FINE: u32 = 11;
 const HALF: usize = 1 << (FINE - 1);
 const BUCKETS: usize = bucket(LONGEST_NS) + 1;
-/// Number of octaves up to [`LONGEST_NS`].
-pub(super) const OCTAVES: usize = BUCKETS.div_ceil(HALF);
 
 /// Returns the bucket of a time in a few instructions: every stage of every sample needs one.
 pub(super) const fn bucket(ns: u64) -> usize {
@@ -30,6 +26,32 @@ pub(super) fn times_of(bucket: usize) -> (u64, u64) {
     let shift = (bucket / HALF).saturating_sub(1);
     let shortest = ((bucket - shift * HALF) as u64) << shift;
     (shortest, shortest + ((1 << shift) - 1))
+}
+
+/// Bound of the first of [`Octaves`], as a power of 2 in nanoseconds.
+const FIRST: usize = 12;
+
+/// Counts of times by octave: below 2^12 ns, below 2^13 ns, and so on; and the exact sum of the
+/// times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Octaves(pub(super) [u64; 32]);
+
+impl Octaves {
+    /// Returns the bound of each octave in nanoseconds, with its count.
+    pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
+        (FIRST..).map(|power| 1 << power).zip(self.0).take(31)
+    }
+
+    /// Returns the sum of the times, in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        self.0[31]
+    }
+
+    /// Adds the times of `other`.
+    pub(super) fn add(&mut self, other: &Octaves) {
+        let cells = self.0.iter_mut().zip(other.0);
+        cells.for_each(|(mine, theirs)| *mine += theirs);
+    }
 }
 
 /// Counts of values in buckets, with exact sum and maximum. Allocates memory only in `new`.
@@ -75,16 +97,16 @@ impl Values {
         self.max
     }
 
-    /// Sums the counts by octave. Reads up to 270 KB and allocates nothing.
+    /// Sums the counts of times by octave. Reads up to 270 KB and allocates nothing.
     pub(super) fn octaves(&self) -> Octaves {
-        let mut octaves = Octaves {
-            sum_ns: u64::try_from(self.sum).unwrap_or(u64::MAX),
-            ..Octaves::default()
-        };
-        let used = &self.counts[..=bucket(self.max)];
-        for (sum, counts) in octaves.counts.iter_mut().zip(used.chunks(HALF)) {
-            *sum = counts.iter().sum();
+        let mut octaves = Octaves::default();
+        // Each octave has HALF buckets; that below 2^FINE ns has twice as many.
+        let used = self.counts[..=bucket(self.max)].chunks(HALF);
+        for (i, counts) in used.enumerate() {
+            let power = i + FINE as usize - 1;
+            octaves.0[power.saturating_sub(FIRST)] += counts.iter().sum::<u64>();
         }
+        octaves.0[31] = u64::try_from(self.sum).unwrap_or(u64::MAX);
         octaves
     }
 

@@ -1,9 +1,11 @@
 //! The recorder of a NIC thread's samples.
 
-use std::sync::Arc;
+use std::{array::from_fn, sync::Arc};
 
 use super::LatencyTicks;
-use crate::counters::{Histograms, Live, Octaves, SampleTimes, TokenHistograms, TokenSizes};
+use crate::counters::{
+    Histograms, Live, Octaves, SampleTimes, TokenHistograms, TokenSizes, live::TIMES,
+};
 use record::{Stage, TokenTime};
 
 /// Minimum time between computations of a p99, each of which takes microseconds of the NIC thread.
@@ -29,8 +31,8 @@ pub struct Recorder {
     share: usize,
     p99_due_ns: u64,
     p99_of: u64,
-    /// Times of the exchanged histograms by octave, and the time to publish next.
-    exchanged: Vec<Octaves>,
+    /// Times of the exchanged histograms, and the index of the time to publish next.
+    exchanged: [Octaves; TIMES],
     next_time: usize,
 }
 
@@ -52,7 +54,7 @@ impl Recorder {
             share,
             p99_due_ns: 0,
             p99_of: 0,
-            exchanged: Vec::new(),
+            exchanged: Default::default(),
             next_time: 0,
         }
     }
@@ -130,9 +132,9 @@ impl Recorder {
                 self.live.show_ttft(self.share, p99);
             }
             if self.live.are_times_wanted() {
-                // One time in turn: each costs about as much as a p99.
+                // One at a turn: a time costs about as much as a p99.
                 self.show_time(self.next_time);
-                self.next_time = (self.next_time + 1) % self.histograms.times();
+                self.next_time = (self.next_time + 1) % TIMES;
             }
         }
         if let Some(tokens) = self.histograms.tokens().map(TokenHistograms::tokens) {
@@ -140,19 +142,12 @@ impl Recorder {
         }
     }
 
-    /// Publishes a time by octave; returns its sum since the recorder began.
+    /// Publishes a time by octave and returns it, since the recorder began.
     fn show_time(&self, index: usize) -> Octaves {
-        let mut now = self.histograms.octaves(index);
-        if let Some(before) = self.exchanged.get(index) {
-            now.add(before);
-        }
+        let mut now = self.exchanged[index];
+        now.add(&self.histograms.octaves(index));
         self.live.show_time(self.share, index, &now);
         now
-    }
-
-    fn show_times(&self) -> Vec<Octaves> {
-        let all = 0..self.histograms.times();
-        all.map(|index| self.show_time(index)).collect()
     }
 
     /// Returns the number of samples recorded.
@@ -170,16 +165,18 @@ impl Recorder {
         self.bytes_in
     }
 
-    /// Takes the latencies by tick, at the end of the run. Publishes all times in [`Live`].
+    /// Takes the latencies by tick, at the end of the run, and publishes all times.
     pub fn take_ticks(&mut self) -> LatencyTicks {
-        self.show_times();
+        for index in 0..TIMES {
+            self.show_time(index);
+        }
         std::mem::take(&mut self.ticks)
     }
 
     /// Replaces the histograms and returns the old ones. The counts stay.
     pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
         self.first_ns = u64::MAX;
-        self.exchanged = self.show_times();
+        self.exchanged = from_fn(|index| self.show_time(index));
         std::mem::replace(&mut self.histograms, histograms)
     }
 
@@ -244,43 +241,29 @@ mod tests {
     }
 
     #[test]
-    fn published_times_are_those_of_the_histograms_over_all_series() {
+    fn published_times_are_those_of_the_histograms_of_all_series_and_shares() {
         let live = Arc::new(Live::new(2));
-        let sizes = TokenSizes {
-            input: 4,
-            output: 4,
-        };
-        let mut all = Histograms::of_tokens(sizes);
-        let mut shares = [0, 1].map(|share| Recorder::of_tokens(live.clone(), share, sizes));
+        let (mut all, mut a) = (Histograms::new(), Recorder::new(live.clone(), 0));
+        let mut b = Recorder::new(live.clone(), 1);
         assert_eq!(live.times(), [], "no sample");
-        for (series, recorder) in [0, 1, 2, 3].into_iter().zip((0..4).map(|n| n % 2)) {
-            let recorder = &mut shares[recorder];
-            for ns in [0, 1_023, 1_024, 70_000 << series, u64::from(u32::MAX) << 10] {
+        for ns in [0, 4_095, 4_096, 70_000, u64::from(u32::MAX) << 10] {
+            for recorder in [&mut a, &mut b] {
                 recorder.record(&sample(ns));
                 all.record(&sample(ns));
             }
-            recorder.show(1 + series * P99_EVERY_NS);
-            if series < 2 {
-                let empty = Histograms::of_tokens(sizes);
-                recorder.exchange(empty);
-            }
+            a.exchange(Histograms::new());
         }
-        shares.iter_mut().for_each(|r| drop(r.take_ticks()));
+        [a, b].iter_mut().for_each(|r| drop(r.take_ticks()));
         let times = live.times();
-        let keys: Vec<_> = times.iter().map(|(key, _)| *key).collect();
-        let of = all.all();
-        let recorded = of.iter().filter(|(_, h)| !h.is_empty());
-        assert_eq!(keys, recorded.map(|(key, _)| *key).collect::<Vec<_>>());
-        for (index, (key, octaves)) in times.iter().enumerate() {
-            assert_eq!(*octaves, all.octaves(index), "{key}");
-            let (_, histogram) = &of[index];
-            assert_eq!(octaves.count(), histogram.len(), "{key}");
-            let below = |ns: u64| histogram.count_between(0, ns - 1);
-            let mut sum = 0;
-            for (i, n) in octaves.counts.iter().enumerate() {
-                sum += n;
-                assert_eq!(sum, below(Octaves::end_ns(i)), "{key} {i}");
+        assert_eq!(times.len(), Stage::COUNT);
+        for (index, ((key, octaves), (of, histogram))) in times.iter().zip(all.all()).enumerate() {
+            assert_eq!((*key, *octaves), (of, all.octaves(index)));
+            let mut below = 0;
+            for (bound_ns, n) in octaves.counts() {
+                below += n;
+                assert_eq!(below, histogram.count_between(0, bound_ns - 1), "{key}");
             }
+            assert_eq!(below, histogram.len(), "{key}");
         }
     }
 

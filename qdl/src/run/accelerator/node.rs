@@ -174,13 +174,7 @@ impl Node {
         let (state, current) = (self.state.clone(), self.current.clone());
         move || {
             let session = lock(&current).clone();
-            let without = || (*lock(&state.ended), BTreeMap::new());
-            let (sums, connections) = session.map_or_else(without, |s| s.sums());
-            NodeFigures {
-                refused: sums.refused,
-                dropped_late: sums.dropped_late,
-                connections,
-            }
+            session.map_or_else(|| (*lock(&state.ended), BTreeMap::new()), |s| s.figures())
         }
     }
 

@@ -39,16 +39,9 @@ pub struct EngineTotals {
     pub used: EngineUse,
 }
 
-/// Figures of a node for monitoring, since the node started.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeFigures {
-    /// Refusals sent.
-    pub refused: u64,
-    /// Samples without a response: dropped, or too late for their connection.
-    pub dropped_late: u64,
-    /// Connections of the current session by state.
-    pub connections: BTreeMap<&'static str, u64>,
-}
+/// Totals of the samples that a node has answered since it started, and the number of connections
+/// by state.
+pub type NodeFigures = (Counters, BTreeMap<&'static str, u64>);
 
 /// Parameters of a node beside its configuration.
 #[derive(Clone)]

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    node_state::{EngineTotals, NodeState},
+    node_state::{EngineTotals, NodeFigures, NodeState},
     readings::NodeReadings,
 };
 use crate::{
@@ -259,8 +259,7 @@ impl Session {
         self.readings.read(now_ns(), &counters, engine);
     }
 
-    /// Totals of all samples since the node started, and the number of connections by state.
-    pub(crate) fn sums(&self) -> (Counters, BTreeMap<&'static str, u64>) {
+    pub(crate) fn figures(&self) -> NodeFigures {
         // Lock in the order of `collect`, so that each connection is counted exactly once.
         let connections = lock(&self.connections);
         let mut now = *lock(&self.node.ended);
@@ -276,7 +275,7 @@ impl Session {
     fn totals(&self) -> (Counters, bool) {
         let node = &self.node;
         let (_, before, engine_before) = &self.before;
-        let (now, _) = self.sums();
+        let (now, _) = self.figures();
         let engine = (node.params.engine)();
         let counters = Counters {
             arrived: self.arrived(),
