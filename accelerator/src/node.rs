@@ -223,7 +223,7 @@ fn start_metrics(
     config.metrics.map(start).transpose()
 }
 
-fn add_figures(pipelines: &Pipelines, (sums, connections): NodeFigures, to: &mut Figures) {
+fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut Figures) {
     to.add(Family::InFlight, pipelines.in_flight() as f64);
     let counters = pipelines.counters();
     to.add(Family::Samples, counters.samples as f64);
@@ -237,7 +237,7 @@ fn add_figures(pipelines: &Pipelines, (sums, connections): NodeFigures, to: &mut
         ("dropped_late", sums.dropped_late),
     ];
     to.add_each(Family::Failures, failures);
-    to.add_each(Family::Connections, connections);
+    to.add_each(Family::Connections, [("up", up), ("lost", lost)]);
 }
 
 /// CPUs and memory for the engine of `gpu`: near the GPU's own NICs; without any, near all NICs.

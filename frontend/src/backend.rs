@@ -6,7 +6,7 @@ pub mod network;
 pub mod recording;
 pub mod sut;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use qdl::{
     dispatch::Sample,
@@ -83,8 +83,8 @@ pub trait Backend: Send + Sync {
         (Vec::new(), Vec::new())
     }
 
-    /// Returns the counts of samples so far, and the number of connections by state.
-    fn figures(&self) -> (Ledger, BTreeMap<&'static str, u64>) {
+    /// Returns the counts of samples so far, and the number of connections that are up, and lost.
+    fn figures(&self) -> (Ledger, [u64; 2]) {
         Default::default()
     }
 

@@ -285,7 +285,10 @@ fn followed(place: &TestFolder, config: &Path) -> Figures {
     assert!(answered.is_sorted(), "{answered:?}");
     let last = all.pop().expect("figures");
     let going = |f: &&Figures| (1.0..last["qdl_samples_total"]).contains(&f["qdl_samples_total"]);
-    let timed = |f: &Figures| f.contains_key("qdl_stage_seconds_sum{stage=\"total\"}");
+    let timed = |f: &Figures| {
+        let up = f["qdl_connections{state=\"up\"}"] > 0.0;
+        up && f.contains_key("qdl_stage_seconds_sum{stage=\"total\"}")
+    };
     assert!(
         all.iter().filter(going).any(timed),
         "no figures during the run: {answered:?}"

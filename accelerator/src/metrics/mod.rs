@@ -14,7 +14,7 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, NoLabelSet, prometheus_text, text},
     metrics::MetricType::{self, Counter, Gauge, Histogram, Info},
-    registry::{Registry, Unit},
+    registry::Registry,
 };
 use qdl::counters::Octaves;
 use record::BatchSizes;
@@ -51,66 +51,19 @@ pub enum Family {
     Connections,
 }
 
-/// Type, name with unit, label or `""`, and help text of each family.
+/// Type, name, label or `""`, and help text of each family.
+#[rustfmt::skip]
 const TABLE: [(Family, MetricType, &str, &str, &str); 10] = [
     (Family::Node, Info, "node", "", "The node."),
     (Family::Samples, Counter, "samples", "", "Samples answered."),
-    (
-        Family::InFlight,
-        Gauge,
-        "in_flight_samples",
-        "",
-        "Samples without an answer so far.",
-    ),
-    (
-        Family::Tokens,
-        Counter,
-        "tokens",
-        "",
-        "Tokens of all answers.",
-    ),
-    (
-        Family::Batches,
-        Histogram,
-        "batch_samples",
-        "",
-        "Batches by number of samples.",
-    ),
-    (
-        Family::Busy,
-        Counter,
-        "engine_busy_seconds",
-        "",
-        "Time in batches, over all workers.",
-    ),
-    (
-        Family::Stages,
-        Histogram,
-        "stage_seconds",
-        "stage",
-        "Times of samples by stage.",
-    ),
-    (
-        Family::Payload,
-        Counter,
-        "payload_bytes",
-        "direction",
-        "Payload of answered samples.",
-    ),
-    (
-        Family::Failures,
-        Counter,
-        "failures",
-        "kind",
-        "Refusals, losses, repeated dispatches.",
-    ),
-    (
-        Family::Connections,
-        Gauge,
-        "connections",
-        "state",
-        "Data connections.",
-    ),
+    (Family::InFlight, Gauge, "in_flight_samples", "", "Samples without an answer so far."),
+    (Family::Tokens, Counter, "tokens", "", "Tokens of all answers."),
+    (Family::Batches, Histogram, "batch_samples", "", "Batches by number of samples."),
+    (Family::Busy, Counter, "engine_busy_seconds", "", "Time in batches, over all workers."),
+    (Family::Stages, Histogram, "stage_seconds", "stage", "Times of samples by stage."),
+    (Family::Payload, Counter, "payload_bytes", "direction", "Payload of answered samples."),
+    (Family::Failures, Counter, "failures", "kind", "Refusals, losses, repeated dispatches."),
+    (Family::Connections, Gauge, "connections", "state", "Data connections."),
 ];
 
 #[derive(Debug)]
@@ -140,14 +93,13 @@ impl Figures {
     }
 
     /// Adds counters or gauges by the word of the family's label.
-    pub fn add_each(
-        &mut self,
-        family: Family,
-        numbers: impl IntoIterator<Item = (&'static str, u64)>,
-    ) {
-        let numbers = numbers.into_iter();
-        self.0
-            .extend(numbers.map(|(word, n)| (family, word, Value::Number(n as f64))));
+    pub fn add_each<I>(&mut self, family: Family, numbers: I)
+    where
+        I: IntoIterator<Item = (&'static str, u64)>,
+    {
+        for (word, n) in numbers {
+            self.0.push((family, word, Value::Number(n as f64)));
+        }
     }
 
     /// Adds the batches by size.
@@ -206,12 +158,7 @@ impl Collector for Figures {
             if values.peek().is_none() {
                 continue;
             }
-            let (name, unit) = match (name.strip_suffix("_seconds"), name.strip_suffix("_bytes")) {
-                (Some(name), _) => (name, Some(Unit::Seconds)),
-                (_, Some(name)) => (name, Some(Unit::Bytes)),
-                _ => (name, None),
-            };
-            let mut all = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+            let mut all = encoder.encode_descriptor(name, help, None, kind)?;
             for (_, word, value) in values {
                 let labels = &[(label, *word)][usize::from(label.is_empty())..];
                 let mut metric = all.encode_family(&labels)?;
@@ -258,7 +205,7 @@ mod tests {
             "qdl_samples_total 9007199254740991",
             "qdl_batch_samples_sum 15.0\nqdl_batch_samples_count 8\n",
             "qdl_batch_samples_bucket{le=\"2.0\"} 5\nqdl_batch_samples_bucket{le=\"4.0\"} 8\n",
-            "# UNIT qdl_stage_seconds seconds\n",
+            "# TYPE qdl_stage_seconds histogram\n",
             "qdl_stage_seconds_bucket{le=\"8.589934592\",stage=\"total\"} 0\n",
         ] {
             assert!(text.contains(line), "{line} is missing in {text}");

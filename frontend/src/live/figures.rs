@@ -1,7 +1,6 @@
 //! Figures of a run for `/metrics`, read from the counters at each scrape.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -37,12 +36,6 @@ pub struct RunFigures {
     sources: Mutex<Sources>,
     scraped: Mutex<Option<Instant>>,
     scrape: Notify,
-}
-
-impl std::fmt::Debug for RunFigures {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RunFigures({})", self.node)
-    }
 }
 
 impl RunFigures {
@@ -81,8 +74,8 @@ impl RunFigures {
         *lock(&self.scraped) = Some(Instant::now());
         self.scrape.notify_waiters();
         let sources = lock(&self.sources);
-        let held = || (sources.held, BTreeMap::new());
-        let (ledger, connections) = sources.backend.as_ref().map_or_else(held, |b| b.figures());
+        let held = || (sources.held, [0; 2]);
+        let (ledger, [up, lost]) = sources.backend.as_ref().map_or_else(held, |b| b.figures());
         let mut figures = Figures::new("frontend", &self.node, &sources.engine);
         let done = ledger.answered + ledger.emptied;
         figures.add(Family::Samples, ledger.answered as f64);
@@ -94,7 +87,7 @@ impl RunFigures {
             ("lost_connections", ledger.lost_connections),
         ];
         figures.add_each(Family::Failures, failures);
-        figures.add_each(Family::Connections, connections);
+        figures.add_each(Family::Connections, [("up", up), ("lost", lost)]);
         if let Some(live) = &sources.live {
             let shown = live.figures();
             let payload = [("out", shown.bytes_out), ("in", shown.bytes_in)];

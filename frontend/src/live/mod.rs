@@ -52,7 +52,6 @@ struct Viewers {
 type Latest = watch::Receiver<Arc<SoFar>>;
 
 /// A run shown in progress.
-#[derive(Debug)]
 pub struct LiveView {
     latest: watch::Sender<Arc<SoFar>>,
     viewers: Arc<Viewers>,

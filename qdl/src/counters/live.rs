@@ -35,16 +35,6 @@ impl Default for Latencies {
 /// Number of times by stage, those of tokens included.
 pub(super) const TIMES: usize = Stage::COUNT + TokenTime::COUNT;
 
-/// Times of one share by octave, in the order of [`Histograms::all`](super::Histograms::all).
-#[derive(Debug)]
-struct Times([[AtomicU64; 32]; TIMES]);
-
-impl Default for Times {
-    fn default() -> Self {
-        Times([const { [const { AtomicU64::new(0) }; 32] }; TIMES])
-    }
-}
-
 /// Figures that NIC threads publish and other threads read without a lock: one cache line with one
 /// writer for each share of a NIC's connections.
 #[derive(Debug)]
@@ -53,9 +43,11 @@ pub struct Live {
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
     latencies: Box<[CachePadded<Latencies>]>,
-    times: Box<[CachePadded<Times>]>,
+    /// The times of each share by octave, in the order of
+    /// [`Histograms::all`](super::Histograms::all).
+    times: Box<[[[AtomicU64; 32]; TIMES]]>,
     /// Set once a thread reads `times`.
-    times_wanted: AtomicBool,
+    pub(super) times_wanted: AtomicBool,
 }
 
 impl Live {
@@ -65,7 +57,7 @@ impl Live {
             first_ns: AtomicU64::new(0),
             rails: (0..shares).map(|_| CachePadded::default()).collect(),
             latencies: (0..shares).map(|_| CachePadded::default()).collect(),
-            times: (0..shares).map(|_| CachePadded::default()).collect(),
+            times: (0..shares).map(|_| Default::default()).collect(),
             times_wanted: AtomicBool::new(false),
         }
     }
@@ -122,7 +114,7 @@ impl Live {
         let sum = |index: usize| {
             let mut sum = Octaves::default();
             for one in &self.times {
-                sum.add(&Octaves(one.0[index].each_ref().map(|n| n.load(Relaxed))));
+                sum.add(&Octaves(one[index].each_ref().map(|n| n.load(Relaxed))));
             }
             sum
         };
@@ -133,15 +125,10 @@ impl Live {
             .collect()
     }
 
-    /// Whether a thread reads the times.
-    pub(super) fn are_times_wanted(&self) -> bool {
-        self.times_wanted.load(Relaxed)
-    }
-
     /// Publishes a time of one NIC thread's share.
     pub(super) fn show_time(&self, share: usize, index: usize, now: &Octaves) {
         if let Some(shown) = self.times.get(share) {
-            let cells = shown.0[index].iter().zip(now.0);
+            let cells = shown[index].iter().zip(now.0);
             cells.for_each(|(cell, n)| cell.store(n, Relaxed));
         }
     }

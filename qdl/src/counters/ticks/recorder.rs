@@ -1,6 +1,9 @@
 //! The recorder of a NIC thread's samples.
 
-use std::{array::from_fn, sync::Arc};
+use std::{
+    array::from_fn,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use super::LatencyTicks;
 use crate::counters::{
@@ -131,7 +134,7 @@ impl Recorder {
                 let p99 = tokens.quantile_ns(TokenTime::Ttft, 0.99);
                 self.live.show_ttft(self.share, p99);
             }
-            if self.live.are_times_wanted() {
+            if self.live.times_wanted.load(Relaxed) {
                 // One at a turn: a time costs about as much as a p99.
                 self.show_time(self.next_time);
                 self.next_time = (self.next_time + 1) % TIMES;

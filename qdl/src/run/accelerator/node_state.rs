@@ -2,7 +2,6 @@
 //! and totals.
 
 use std::{
-    collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -39,9 +38,9 @@ pub struct EngineTotals {
     pub used: EngineUse,
 }
 
-/// Totals of the samples that a node has answered since it started, and the number of connections
-/// by state.
-pub type NodeFigures = (Counters, BTreeMap<&'static str, u64>);
+/// Totals of a node's samples since it started, and the number of connections that are up, and
+/// lost.
+pub type NodeFigures = (Counters, [u64; 2]);
 
 /// Parameters of a node beside its configuration.
 #[derive(Clone)]

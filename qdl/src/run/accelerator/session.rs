@@ -2,7 +2,7 @@
 //! session.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     net::SocketAddr,
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::{Duration, Instant},
@@ -264,11 +264,7 @@ impl Session {
         let connections = lock(&self.connections);
         let mut now = *lock(&self.node.ended);
         connections.slots().for_each(|c| add(&mut now, c));
-        let mut states = BTreeMap::new();
-        for state in connections.states() {
-            *states.entry(state).or_default() += 1;
-        }
-        (now, states)
+        (now, connections.up_and_lost())
     }
 
     /// Totals of the session so far, and whether every arrived sample is answered.

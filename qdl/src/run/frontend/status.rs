@@ -1,9 +1,6 @@
 //! Status of a cluster: of itself, its connections, and its accelerators.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use fabric::clock::now_ns;
 use record::{
@@ -31,15 +28,14 @@ const SIDES: Duration = Duration::from_secs(2);
 const MOST_THREADS: usize = 32;
 
 impl Cluster {
-    /// Counts of samples so far, and the number of connections by state.
-    pub fn figures(&self) -> (Ledger, BTreeMap<&'static str, u64>) {
+    /// Counts of samples so far, and the number of connections that are up, and lost.
+    pub fn figures(&self) -> (Ledger, [u64; 2]) {
         let dispatcher = self.state.dispatcher();
         let warmed = lock(&self.warmed);
         let warm_up = warmed.as_ref().map(|(report, _)| report);
         let up = dispatcher.connections_up() as u64;
         let lost = (self.state.connection_of.len() as u64).saturating_sub(up);
-        let connections = BTreeMap::from([("up", up), ("lost", lost)]);
-        (records::ledger(&dispatcher.counts(), warm_up), connections)
+        (records::ledger(&dispatcher.counts(), warm_up), [up, lost])
     }
 
     /// Live figures of each connection, by index, with the scores of rails.

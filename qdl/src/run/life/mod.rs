@@ -106,16 +106,6 @@ impl Life {
         self.stage == Stage::Free
     }
 
-    /// The stage as a word, with one word for both stages before `Up`; `None` without an epoch.
-    pub(crate) fn state(&self) -> Option<&'static str> {
-        match self.stage {
-            Stage::Free => None,
-            Stage::Asked | Stage::Opening => Some("opening"),
-            Stage::Up => Some("up"),
-            Stage::Lost => Some("lost"),
-        }
-    }
-
     /// Whether a part of this node holds the connection.
     pub(crate) fn is_held(&self) -> bool {
         self.holder != Holder::Nothing
