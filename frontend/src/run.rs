@@ -220,8 +220,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    if let Some((_, known)) = &mut live_view {
+    if let Some((view, known)) = &mut live_view {
         known.set_fabric(backend.fabric().0);
+        view.figures
+            .begin(backend.clone(), completers.live().clone());
     }
     let library = WarmLibrary {
         qsl,
@@ -263,6 +265,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let outcome = outcome?;
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
+    if let Some(view) = &live_view {
+        view.figures.hold(ended.system.ledger);
+    }
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);

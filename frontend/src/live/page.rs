@@ -5,9 +5,6 @@ use report::SoFar;
 
 /// Content type of the page.
 pub const TYPE: &str = "text/html; charset=utf-8";
-/// Content security policy of the page.
-pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = "#link{position:sticky;top:0;z-index:1;margin:0;padding:5px 24px;max-width:none;\

@@ -257,6 +257,7 @@ impl Watch {
         let (completed, outstanding) = (self.backend.completed(), self.backend.outstanding());
         let last = self.moment(now_ns(), [completed + outstanding, completed]);
         let (view, _) = self.live.take()?;
+        view.figures.hold(self.backend.figures().0);
         view.ending(last);
         Some(view)
     }

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 
 use record::{Stage, StageRow, StageTable, TokenTime};
 
-use super::{SampleTimes, TokenHistograms, TokenSizes, values::Values};
+use super::{Octaves, SampleTimes, TokenHistograms, TokenSizes, values::Values};
 
 /// Times of samples by stage, from 1 ns to 1 h with 3 significant figures.
 ///
@@ -107,6 +107,17 @@ impl Histograms {
     /// Returns an upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
     pub(crate) fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
         self.stages[stage as usize].quantile(quantile, self.count)
+    }
+
+    /// Returns the time of this index in [`Histograms::all`] by octave; nothing for other indexes.
+    pub(crate) fn octaves(&self, index: usize) -> Octaves {
+        let tokens = self.tokens().into_iter().flat_map(|t| &t.times);
+        let values = self.stages.iter().chain(tokens).nth(index);
+        let mut octaves = values.map(Values::octaves).unwrap_or_default();
+        if index == Stage::Failed as usize {
+            octaves.0[0] += self.count.saturating_sub(self.stages[index].count());
+        }
+        octaves
     }
 
     /// Returns every histogram of times with its key.

@@ -23,3 +23,4 @@ pub use sample::SampleTimes;
 pub use throughput::Throughput;
 pub use ticks::Recorder;
 pub use tokens::{TokenHistograms, TokenSizes};
+pub use values::Octaves;

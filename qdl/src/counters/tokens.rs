@@ -63,7 +63,7 @@ impl Lengths {
 #[derive(Clone, Debug)]
 pub struct TokenHistograms {
     sizes: TokenSizes,
-    times: [Values; TokenTime::COUNT],
+    pub(super) times: [Values; TokenTime::COUNT],
     input: Lengths,
     output: Lengths,
     parts: Lengths,
