@@ -11,10 +11,10 @@ use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::{
     config::parse_accelerator,
-    counters::{Histograms, Throughput},
+    counters::{Histograms, Throughput, TokenHistograms},
 };
 use record::{
-    Accuracy, CarriedPayload, Evidence, LoadgenView, Mode, NodeUse, PhaseKind, PhaseRecord,
+    Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind, PhaseRecord,
     RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord, TIMELINE,
     TokenRecord, timeline::Timeline,
 };
@@ -29,7 +29,7 @@ use crate::{
     backend::sut::NameAnswer,
     loadgen::exit::{ExitCode, Failure},
     loadgen::{
-        phases::{self, PhaseShare},
+        phases::{self, PhaseShare, Share},
         tokens::TokenFindings,
         verify::Findings,
     },
@@ -144,6 +144,7 @@ impl FinishedRun<'_> {
             .unwrap_or(test.scenario);
         let mode = result::mode(self.mode());
         let settings = self.settings.provenance.records(scenario);
+        let (per_s, tokens) = (per_s(outcome, answered, seconds), self.tokens(seconds));
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,
@@ -160,7 +161,7 @@ impl FinishedRun<'_> {
                 _ => self.reasons(),
             },
             samples: answered,
-            per_s: per_s(outcome, answered, seconds),
+            per_s,
             // Prefer find-peak's result to the configured rate.
             target_qps: loadgen
                 .as_ref()
@@ -172,6 +173,7 @@ impl FinishedRun<'_> {
             labelled: self.accuracy,
             accuracy_note: self.accuracy_note.clone(),
             loadgen,
+            goodput: self.goodput(&phases, per_s, tokens.as_ref()),
             phases,
             settings: settings
                 .into_iter()
@@ -181,7 +183,7 @@ impl FinishedRun<'_> {
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
             verified: self.verified.as_ref().map(|v| v.counts),
-            tokens: self.tokens(seconds),
+            tokens,
             throughput,
             carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
             evidence: Evidence {
@@ -231,10 +233,24 @@ impl FinishedRun<'_> {
 
     /// This node's own records of the phase that LoadGen's result describes.
     fn judged<'a>(
-        &self,
+        &'a self,
         outcome: &TestOutcome,
         phases: &'a [PhaseRecord],
     ) -> Option<OwnRecords<'a>> {
+        let (record, share) = self.judged_phase(outcome, phases)?;
+        let round_trips = share.histograms.stage(Stage::RoundTrip);
+        Some(OwnRecords {
+            stages: &record.stages,
+            shortest_us: round_trips.min() as f64 / 1000.0,
+            told_us: share.call_time.mean_us(),
+        })
+    }
+
+    fn judged_phase<'a>(
+        &'a self,
+        outcome: &TestOutcome,
+        phases: &'a [PhaseRecord],
+    ) -> Option<(&'a PhaseRecord, &'a Share)> {
         let peak = outcome.detail.peak_qps;
         let mut both = phases.iter().zip(&self.phases).rev();
         let judged = both.find(|(p, _)| match p.kind {
@@ -242,13 +258,31 @@ impl FinishedRun<'_> {
             PhaseKind::Performance => true,
             PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
         });
-        judged.map(|(p, PhaseShare { share, .. })| {
-            let round_trips = share.histograms.stage(Stage::RoundTrip);
-            OwnRecords {
-                stages: &p.stages,
-                shortest_us: round_trips.min() as f64 / 1000.0,
-                told_us: share.call_time.mean_us(),
-            }
+        judged.map(|(record, PhaseShare { share, .. })| (record, share))
+    }
+
+    /// Samples within LoadGen's limits, of the phase that LoadGen's result describes. `per_s` and
+    /// `tokens` have the rates of all samples.
+    fn goodput(
+        &self,
+        phases: &[PhaseRecord],
+        per_s: f64,
+        tokens: Option<&TokenRecord>,
+    ) -> Option<Goodput> {
+        let (_, share) = self.judged_phase(self.outcome.as_ref()?, phases)?;
+        let all = &share.histograms;
+        let [samples, good_tokens] = all.good()?;
+        let part = |good: u64, all: u64| good as f64 / all.max(1) as f64;
+        let share = part(samples, all.count());
+        let tokens_per_s =
+            |(t, record): (&TokenHistograms, &TokenRecord)| part(good_tokens, t.tokens()) * record.per_s;
+        let tokens_per_s = all.tokens().zip(tokens).map(tokens_per_s);
+        Some(Goodput {
+            samples,
+            tokens: tokens_per_s.map(|_| good_tokens),
+            share,
+            per_s: share * per_s,
+            tokens_per_s,
         })
     }
 

@@ -20,7 +20,7 @@ pub use connection::{ConnectionCounts, PathCounts};
 pub(crate) use connection::{ConnectionReading, NicTimes};
 pub use histograms::Histograms;
 pub use live::Live;
-pub use sample::SampleTimes;
+pub use sample::{SampleLimits, SampleTimes};
 pub use throughput::Throughput;
 pub use ticks::Recorder;
 pub use tokens::{TokenHistograms, TokenSizes};

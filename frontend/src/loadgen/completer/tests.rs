@@ -26,7 +26,7 @@ fn a_recycled_vector_keeps_its_memory() {
 
 #[test]
 fn recorders_come_back_when_completers_are_dropped() {
-    let completers = Completers::new(Arc::new(Live::new(2)), None, None);
+    let completers = Completers::new(Arc::new(Live::new(2)), None, None, None);
     let (mut a, b) = (completers.make(0), completers.make(1));
     let times = SampleTimes {
         bytes_out: 9,
@@ -52,7 +52,7 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
     for id in [64, 128, 192] {
         verifier.issued(id);
     }
-    let completers = Completers::new(Arc::new(Live::new(1)), Some(verifier.clone()), None);
+    let completers = Completers::new(Arc::new(Live::new(1)), Some(verifier.clone()), None, None);
     let ids = |batch: &[QuerySampleResponse<'_>]| -> Vec<u64> {
         batch.iter().map(|r| r.id().to_bits()).collect()
     };
@@ -114,7 +114,7 @@ fn of_tokens(scenario: Scenario, verifier: Option<Arc<Verifier>>) -> Completers 
         output: 4,
     };
     let tokens = Arc::new(Tokens::new(sizes, &test));
-    let mut completers = Completers::new(Arc::new(Live::new(1)), verifier, Some(tokens));
+    let mut completers = Completers::new(Arc::new(Live::new(1)), verifier, Some(tokens), limits(&test));
     completers.loadgen = LoadGen {
         first_token: |r| tell("first", r),
         complete: |r| tell("all", r),
