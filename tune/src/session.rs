@@ -22,6 +22,15 @@ pub enum RateKind {
 }
 
 impl RateKind {
+    /// LoadGen's name of the scenario.
+    pub fn name(self) -> &'static str {
+        match self {
+            RateKind::Server => "Server",
+            RateKind::MultiStream => "MultiStream",
+            RateKind::Offline => "Offline",
+        }
+    }
+
     /// The unit of the rate.
     pub fn unit(self) -> &'static str {
         match self {

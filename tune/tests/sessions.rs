@@ -198,7 +198,11 @@ fn a_value_that_gives_a_higher_rate_is_kept_and_others_are_left() {
     let tried = |knobs: &BTreeMap<_, _>| session.searches.iter().find(|s| s.knobs == *knobs);
     let best = tried(&changed).expect("a search");
     assert_eq!(best.found, Some(rate));
-    assert!(best.tallies.iter().any(|t| t.word.as_str() == "refuted" && t.held() == 0));
+    assert!(
+        best.tallies
+            .iter()
+            .any(|t| t.word.as_str() == "refuted" && t.held() == 0)
+    );
 }
 
 /// MultiStream up to 11.4 samples a query. Offline: 5,000 samples/s, give or take 1 %.

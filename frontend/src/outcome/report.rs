@@ -14,9 +14,9 @@ use qdl::{
     counters::{Histograms, Throughput, TokenHistograms},
 };
 use record::{
-    Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind, PhaseRecord,
-    RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord, TIMELINE,
-    TokenRecord, timeline::Timeline,
+    Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind,
+    PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
+    TIMELINE, TokenRecord, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -274,8 +274,9 @@ impl FinishedRun<'_> {
         let [samples, good_tokens] = all.good()?;
         let part = |good: u64, all: u64| good as f64 / all.max(1) as f64;
         let share = part(samples, all.count());
-        let tokens_per_s =
-            |(t, record): (&TokenHistograms, &TokenRecord)| part(good_tokens, t.tokens()) * record.per_s;
+        let tokens_per_s = |(t, record): (&TokenHistograms, &TokenRecord)| {
+            part(good_tokens, t.tokens()) * record.per_s
+        };
         let tokens_per_s = all.tokens().zip(tokens).map(tokens_per_s);
         Some(Goodput {
             samples,

@@ -275,7 +275,11 @@ mod tests {
         };
         let mut h = Histograms::of_tokens(sizes).limited(Some(tokens));
         h.record(&at);
-        for late in [answer(111, 210, 12), answer(110, 212, 12), answer(110, 110, 4)] {
+        for late in [
+            answer(111, 210, 12),
+            answer(110, 212, 12),
+            answer(110, 110, 4),
+        ] {
             h.record(&late);
         }
         assert_eq!((h.good(), h.count()), (Some([1, 3]), 4));

@@ -114,7 +114,12 @@ fn of_tokens(scenario: Scenario, verifier: Option<Arc<Verifier>>) -> Completers 
         output: 4,
     };
     let tokens = Arc::new(Tokens::new(sizes, &test));
-    let mut completers = Completers::new(Arc::new(Live::new(1)), verifier, Some(tokens), limits(&test));
+    let mut completers = Completers::new(
+        Arc::new(Live::new(1)),
+        verifier,
+        Some(tokens),
+        limits(&test),
+    );
     completers.loadgen = LoadGen {
         first_token: |r| tell("first", r),
         complete: |r| tell("all", r),
@@ -262,6 +267,31 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
         };
         assert_eq!(told(), empty, "{scenario:?}");
         assert_eq!(verifier.findings().counts.lost, 0, "they are accounted for");
+    }
+}
+
+#[test]
+fn only_server_limits_a_samples_times() {
+    for (scenario, has_limits) in [
+        (Scenario::Server, true),
+        (Scenario::Offline, false),
+        (Scenario::SingleStream, false),
+        (Scenario::MultiStream, false),
+    ] {
+        let mut test = TestSettings {
+            scenario,
+            server_target_latency_ns: 7,
+            ..TestSettings::default()
+        };
+        let latency = has_limits.then_some(SampleLimits::Latency(7));
+        assert_eq!(limits(&test), latency, "{scenario:?}");
+        (test.server_ttft_latency, test.server_tpot_latency) = (8, 9);
+        test.use_token_latencies = true;
+        let tokens = has_limits.then_some(SampleLimits::Tokens {
+            ttft_ns: 8,
+            tpot_ns: 9,
+        });
+        assert_eq!(limits(&test), tokens, "{scenario:?}");
     }
 }
 
