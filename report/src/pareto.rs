@@ -101,7 +101,15 @@ fn chart(title: &str, runs: &[Run]) -> String {
 /// # Errors
 /// One line: these runs have no common front.
 pub fn page(runs: &[RunFolder]) -> Result<String, String> {
-    let kind = |run: &RunFolder| head::title(&run.summary.run.scenario, run.summary.run.mode);
+    let kind = |run: &RunFolder| {
+        let r = &run.summary.run;
+        let of = if r.tokens.is_some() {
+            " of a language model"
+        } else {
+            ""
+        };
+        format!("{}{of}", head::title(&r.scenario, r.mode))
+    };
     let Some(first) = runs.first().filter(|_| runs.len() > 1) else {
         return Err("--pareto compares runs: name two or more".to_owned());
     };
@@ -112,37 +120,33 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
             "`{name}` is {other} and `{first}` is {title}: name runs of one scenario and mode"
         ));
     }
-    let tokens = runs.iter().all(|run| run.summary.run.tokens.is_some());
-    let (unit, rate): (_, fn(&RunRecord) -> f64) = match tokens {
-        true => ("tokens/s", |r| r.tokens.as_ref().map_or(0.0, |t| t.per_s)),
-        false => ("samples/s", |r| r.per_s),
-    };
-    let measures: &[Measure] = match tokens {
-        true => &[TTFT, TPOT, LATENCY],
-        false => &[LATENCY],
-    };
-    let all = measures.iter().map(|m| (m.name, measured(runs, rate, m)));
-    let all: Vec<(&str, Vec<Run>)> = all.filter(|(_, runs)| !runs.is_empty()).collect();
+    let (unit, rate, measures): (_, fn(&RunRecord) -> f64, &[Measure]) =
+        match first.summary.run.tokens {
+            Some(_) => {
+                let rate = |r: &RunRecord| r.tokens.as_ref().map_or(0.0, |t| t.per_s);
+                ("tokens/s", rate, &[TTFT, TPOT, LATENCY])
+            }
+            None => ("samples/s", |r| r.per_s, &[LATENCY]),
+        };
+    let all = measures.iter().map(|m| (m, measured(runs, rate, m)));
+    let all: Vec<(&Measure, Vec<Run>)> = all.filter(|(_, runs)| !runs.is_empty()).collect();
     let charts = all.iter();
-    let charts = charts.map(|(name, runs)| chart(&format!("{name} against {unit}"), runs));
+    let charts = charts.map(|(m, runs)| chart(&format!("{} against {unit}", m.name), runs));
     let charts: Vec<String> = charts.collect();
     let row = |(i, run): (usize, &RunFolder)| {
         let (r, letter) = (&run.summary.run, letter(i));
+        let on_front = |runs: &[Run]| runs.iter().any(|run| run.letter == letter && run.on_front);
         let mut row = vec![
             Cell::words(format!("{letter} {}", run.name)),
             Cell::figure(text::rate(rate(r))),
         ];
-        let found = |runs: &&[Run]| runs.iter().any(|run| run.letter == letter && run.on_front);
-        for (name, _) in &all {
-            let measure = measures.iter().find(|m| m.name == *name);
-            let us = measure.and_then(|m| (m.of)(r));
-            row.push(Cell::figure(
-                us.map_or_else(|| "-".to_owned(), text::time_us),
-            ));
-        }
-        let on = all.iter().filter(|(_, runs)| found(&&runs[..]));
-        let on: Vec<&str> = on.map(|(name, _)| *name).collect();
+        row.extend(all.iter().map(|(m, _)| {
+            let us = (m.of)(r);
+            Cell::figure(us.map_or_else(|| "-".to_owned(), text::time_us))
+        }));
         row.push(Cell::words(head::verdict(r).1));
+        let on = all.iter().filter(|(_, runs)| on_front(runs));
+        let on: Vec<&str> = on.map(|(m, _)| m.name.trim_start_matches("p99 ")).collect();
         row.push(Cell::words(match on.is_empty() {
             true => "-".to_owned(),
             false => on.join(", "),
@@ -150,7 +154,7 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
         row
     };
     let rows: Vec<Vec<Cell>> = runs.iter().enumerate().map(row).collect();
-    let names = all.iter().map(|(name, _)| *name);
+    let names = all.iter().map(|(m, _)| m.name);
     let heading: Vec<&str> = ["run", unit].into_iter().chain(names).collect();
     let heading = [&heading[..], &["LoadGen", "on the front of"]].concat();
     let note = "On the front: no other run has at least its rate in at most its time. Hollow \
@@ -162,7 +166,10 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
         text::counted(runs.len() as u64, "run"),
         escape(&title)
     );
-    let main = section("The Pareto front", &figure("pareto", unit, &picture, note));
+    let main = section(
+        "The Pareto front",
+        &figure("pareto", "The runs", &picture, note),
+    );
     let records: String = runs.iter().map(record).collect();
     Ok(page::document(
         "Throughput against latency",

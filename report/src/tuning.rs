@@ -71,14 +71,25 @@ fn rates(session: &Session) -> String {
             .collect();
         for tally in &search.tallies {
             rows.push(vec![
-                Cell::words(keys.join(", ")),
-                Cell::figure(tally.rate.to_string()),
+                Cell::words(match keys.is_empty() {
+                    true => "-".to_owned(),
+                    false => keys.join(", "),
+                }),
+                Cell::figure(rate(tally.rate)),
                 Cell::words(tally.word.as_str()),
                 Cell::figure(format!("{} of {}", tally.held(), tally.trials.len())),
             ]);
         }
     }
     table(&["changed", "rate", "decision", "VALID"], &rows)
+}
+
+/// A rate as the configuration has it.
+fn rate(rate: f64) -> String {
+    match rate.fract() == 0.0 {
+        true => text::grouped(rate as u64),
+        false => rate.to_string(),
+    }
 }
 
 fn tiles(session: &Session) -> Vec<Tile> {
@@ -91,10 +102,7 @@ fn tiles(session: &Session) -> Vec<Tile> {
     };
     let unit = session.plan.kind.unit();
     let tiles = [
-        (
-            unit,
-            found.map_or_else(|| "none".to_owned(), |rate| rate.to_string()),
-        ),
+        (unit, found.map_or_else(|| "none".to_owned(), rate)),
         ("the full run", full.to_owned()),
         ("trials", text::grouped(session.finished.len() as u64)),
         ("time spent", minutes(session.spent_s)),
@@ -107,12 +115,16 @@ fn tiles(session: &Session) -> Vec<Tile> {
 fn limit(session: &Session) -> String {
     let mut html = String::new();
     if let Some((rate, record)) = &session.invalid {
-        let (text, by) = (record.text(), &record.limited_by);
+        let (rate, text, by) = (self::rate(*rate), record.text(), &record.limited_by);
         html += &paragraph(&format!("The last trial that failed, at {rate}: {text}."));
         html += &paragraph(by);
     }
     if let Some(full) = &session.full {
-        let said = format!("The full run: {}, {:.1}/s.", full.text(), full.achieved);
+        let said = format!(
+            "The full run: {}, {}/s.",
+            full.text(),
+            text::rate(full.achieved)
+        );
         html += &paragraph(&said);
     }
     match html.is_empty() {
@@ -126,10 +138,11 @@ fn limit(session: &Session) -> String {
 pub fn tuning(session: &Session, config: &str, diff: &[String], note: &str) -> String {
     let full = session.full.as_ref().is_none_or(|full| full.valid);
     let verdict = match (&session.halt, session.found()) {
-        (_, Some(_)) if full => ("good", "CERTIFIED"),
-        (None | Some(Halt::Budget), _) => ("bad", "NOT CERTIFIED"),
         (Some(Halt::Interrupted), _) => ("", "INTERRUPTED"),
         (Some(Halt::Unmeasured(_)), _) => ("bad", "FAILED"),
+        (_, Some(_)) if full => ("good", "CERTIFIED"),
+        (_, Some(_)) => ("bad", "NOT CONFIRMED"),
+        (_, None) => ("bad", "NOT CERTIFIED"),
     };
     let line = session.line();
     let header = banner(
