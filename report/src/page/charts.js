@@ -44,8 +44,8 @@ const drawCharts = (() => {
       if (y == null) return;
       ctx.save();
       ctx.fillStyle = css("fg");
-      ctx.textAlign = "left";
-      ctx.fillText(mark.text, u.valToPos(mark.x, "x", true) + 7 * devicePixelRatio, u.valToPos(y, "y", true) - 7 * devicePixelRatio);
+      ctx.textAlign = "right";
+      ctx.fillText(mark.text, u.valToPos(mark.x, "x", true) - 7 * devicePixelRatio, u.valToPos(y, "y", true) - 7 * devicePixelRatio);
       ctx.restore();
     });
     const marks = (u) => chart.marks.forEach((mark, i) => {
@@ -70,7 +70,7 @@ const drawCharts = (() => {
       scales: { x: { time: false, range: bars ? (_, a, b) => [a - 0.5, b + 0.5]
         : scatter ? (_, a, b) => [Math.max(0, a - apart(a, b)), b + apart(a, b)] : undefined },
         y: log ? { distr: 3 } : { range: (_, low, high) => [Math.min(0, low), high > 0 ? 1.05 * high : 1] } },
-      axes: [axis(x, { size: 32, incrs: bars ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined, splits: x === "nines" ? (_, of, low, high) => [0, Math.log10(2), 1, 2, 3, 4, 5, 6, 7].filter((v) => v <= high) : undefined }), axis(y, { size: 74 })],
+      axes: [axis(x, { size: 32, incrs: bars ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined, splits: x === "nines" ? (u, of, low, high) => [0, Math.log10(2), 1, 2, 3, 4, 5, 6, 7].filter((v) => v <= high && (v > 0 || u.width > 200 * high)) : undefined }), axis(y, { size: 74 })],
       series: [{ label: "at", value: (_, v, of, at) => (v == null ? "-" : (scatter && chart.marks[at] ? chart.marks[at].text + ", " : "") + units[x](v)) }, ...series],
       hooks: { draw: [scatter ? named : marks] } };
   }

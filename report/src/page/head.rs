@@ -108,7 +108,7 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
     }
     if let Some(good) = &r.goodput {
         let share = percent(good.share);
-        let name = format!("goodput: {share} of samples within the limits");
+        let name = format!("goodput: {share} of samples");
         put(&name, format!("{}/s", text::rate(good.per_s)));
     }
     match r.scenario.as_str() {
