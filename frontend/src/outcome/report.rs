@@ -11,7 +11,7 @@ use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::{
     config::parse_accelerator,
-    counters::{Histograms, Throughput, TokenHistograms},
+    counters::{Histograms, Throughput},
 };
 use record::{
     Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind,
@@ -29,7 +29,7 @@ use crate::{
     backend::sut::NameAnswer,
     loadgen::exit::{ExitCode, Failure},
     loadgen::{
-        phases::{self, PhaseShare, Share},
+        phases::{self, PhaseShare},
         tokens::TokenFindings,
         verify::Findings,
     },
@@ -237,20 +237,6 @@ impl FinishedRun<'_> {
         outcome: &TestOutcome,
         phases: &'a [PhaseRecord],
     ) -> Option<OwnRecords<'a>> {
-        let (record, share) = self.judged_phase(outcome, phases)?;
-        let round_trips = share.histograms.stage(Stage::RoundTrip);
-        Some(OwnRecords {
-            stages: &record.stages,
-            shortest_us: round_trips.min() as f64 / 1000.0,
-            told_us: share.call_time.mean_us(),
-        })
-    }
-
-    fn judged_phase<'a>(
-        &'a self,
-        outcome: &TestOutcome,
-        phases: &'a [PhaseRecord],
-    ) -> Option<(&'a PhaseRecord, &'a Share)> {
         let peak = outcome.detail.peak_qps;
         let mut both = phases.iter().zip(&self.phases).rev();
         let judged = both.find(|(p, _)| match p.kind {
@@ -258,7 +244,15 @@ impl FinishedRun<'_> {
             PhaseKind::Performance => true,
             PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
         });
-        judged.map(|(record, PhaseShare { share, .. })| (record, share))
+        judged.map(|(p, PhaseShare { share, .. })| {
+            let round_trips = share.histograms.stage(Stage::RoundTrip);
+            OwnRecords {
+                histograms: &share.histograms,
+                stages: &p.stages,
+                shortest_us: round_trips.min() as f64 / 1000.0,
+                told_us: share.call_time.mean_us(),
+            }
+        })
     }
 
     /// Samples within LoadGen's limits, of the phase that LoadGen's result describes. `per_s` and
@@ -269,21 +263,17 @@ impl FinishedRun<'_> {
         per_s: f64,
         tokens: Option<&TokenRecord>,
     ) -> Option<Goodput> {
-        let (_, share) = self.judged_phase(self.outcome.as_ref()?, phases)?;
-        let all = &share.histograms;
+        let all = self.judged(self.outcome.as_ref()?, phases)?.histograms;
         let [samples, good_tokens] = all.good()?;
         let part = |good: u64, all: u64| good as f64 / all.max(1) as f64;
         let share = part(samples, all.count());
-        let tokens_per_s = |(t, record): (&TokenHistograms, &TokenRecord)| {
-            part(good_tokens, t.tokens()) * record.per_s
-        };
-        let tokens_per_s = all.tokens().zip(tokens).map(tokens_per_s);
+        let tokens = all.tokens().zip(tokens);
         Some(Goodput {
             samples,
-            tokens: tokens_per_s.map(|_| good_tokens),
+            tokens: tokens.map(|_| good_tokens),
             share,
             per_s: share * per_s,
-            tokens_per_s,
+            tokens_per_s: tokens.map(|(t, all)| part(good_tokens, t.tokens()) * all.per_s),
         })
     }
 

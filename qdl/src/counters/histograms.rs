@@ -265,14 +265,10 @@ mod tests {
         };
         // Three tokens: 100 ns to the first, 50 ns to each of two further ones.
         let at = answer(110, 210, 12);
-        let sizes = TokenSizes {
-            input: 4,
-            output: 4,
-        };
-        let tokens = SampleLimits::Tokens {
-            ttft_ns: 100,
-            tpot_ns: 50,
-        };
+        let (input, output) = (4, 4);
+        let sizes = TokenSizes { input, output };
+        let (ttft_ns, tpot_ns) = (100, 50);
+        let tokens = SampleLimits::Tokens { ttft_ns, tpot_ns };
         let mut h = Histograms::of_tokens(sizes).limited(Some(tokens));
         h.record(&at);
         for late in [

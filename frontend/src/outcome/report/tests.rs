@@ -191,16 +191,10 @@ fn goodput_is_the_share_of_the_samples_within_loadgens_limits() {
         e.phases = phases;
         e.summary().0.run.goodput
     };
-    let tokens = || {
-        Histograms::of_tokens(TokenSizes {
-            input: 4,
-            output: 4,
-        })
-    };
-    let limits = SampleLimits::Tokens {
-        ttft_ns: 1_000,
-        tpot_ns: 2_000,
-    };
+    let (input, output) = (4, 4);
+    let tokens = || Histograms::of_tokens(TokenSizes { input, output });
+    let (ttft_ns, tpot_ns) = (1_000, 2_000);
+    let limits = SampleLimits::Tokens { ttft_ns, tpot_ns };
     let good = goodput(Some(limits), tokens()).expect("limits");
     assert_eq!((good.samples, good.tokens, good.share), (3, Some(9), 0.75));
     // Of 49.5 samples/s, and of 15 tokens in 2 s.
