@@ -2,7 +2,10 @@
 //!
 //! A row is a second, or a tick of the timeline if that is longer. Times begin at the first query.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use record::{
     FileError, RunFolder, TIMELINE,
@@ -10,21 +13,11 @@ use record::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::latency::Latencies;
+use crate::{html::columns, latency::Latencies};
 
 /// The first columns. Those of single accelerators follow, by name.
-const COLUMNS: [&str; 10] = [
-    "run",
-    "time_s",
-    "length_s",
-    "issued_samples",
-    "completed_samples",
-    "in_flight_samples",
-    "completed_tokens",
-    "p50_us",
-    "p90_us",
-    "p99_us",
-];
+const COLUMNS: &str = "run|time_s|length_s|issued_samples|completed_samples|in_flight_samples|\
+    completed_tokens|p50_us|p90_us|p99_us";
 
 /// Fields of JSON by name, or of CSV by column.
 type Row = Map<String, Value>;
@@ -33,46 +26,40 @@ type Row = Map<String, Value>;
 fn second(run: &RunFolder, tick_ms: u64, at: usize, ticks: &[Tick]) -> Row {
     let mut latencies = Latencies::default();
     ticks.iter().for_each(|t| latencies.add(&t.latency));
-    let us = |q| {
-        latencies
-            .quantile_us(q)
-            .map(|us| (us * 1000.0).round() / 1000.0)
-    };
+    let us = |q| Some((latencies.quantile_us(q)? * 1000.0).round() / 1000.0);
     // Milliseconds are whole, so that binary fractions do not show.
     let seconds = |ticks: usize| (ticks as u64 * tick_ms) as f64 / 1000.0;
     let sum = |of: fn(&Tick) -> u64| ticks.iter().map(of).sum::<u64>();
     let r = &run.summary.run;
-    let tokens = r.tokens.as_ref().map(|_| sum(|t| t.tokens));
-    let in_flight = ticks.last().map(|t| t.in_flight);
-    let values = [
-        json!(run.name),
-        json!(seconds(at)),
-        json!(seconds(ticks.len())),
-        json!(sum(|t| t.issued)),
-        json!(sum(|t| t.completed)),
-        json!(in_flight),
-        json!(tokens),
-        json!(us(0.5)),
-        json!(us(0.9)),
-        json!(us(0.99)),
-    ];
-    let mut row: Row = COLUMNS.map(str::to_owned).into_iter().zip(values).collect();
+    let values = json!([
+        run.name,
+        seconds(at),
+        seconds(ticks.len()),
+        sum(|t| t.issued),
+        sum(|t| t.completed),
+        ticks.last().map(|t| t.in_flight),
+        r.tokens.as_ref().map(|_| sum(|t| t.tokens)),
+        us(0.5),
+        us(0.9),
+        us(0.99),
+    ]);
+    let names = columns(COLUMNS).into_iter().map(str::to_owned);
+    let mut row: Row = names
+        .zip(values.as_array().cloned().unwrap_or_default())
+        .collect();
     row.retain(|_, value| !value.is_null());
+    let mut each: BTreeMap<String, u64> = BTreeMap::new();
     let connections = &r.system.connections;
-    for (i, c) in connections.iter().enumerate() {
-        let each = ticks.iter().map(|t| Some(t.connections.get(i)?.samples));
-        // A timeline has at most 64 connections: part of an accelerator's is no figure.
-        let Some(samples) = each.sum::<Option<u64>>() else {
-            row.retain(|name, _| COLUMNS.contains(&name.as_str()));
-            break;
-        };
-        let node = c
-            .name
-            .rsplit_once('/')
-            .map_or(&c.name[..], |(node, _)| node);
-        let sum = row.entry(format!("{node}_samples")).or_insert(json!(0));
-        *sum = json!(sum.as_u64().unwrap_or(0) + samples);
+    // A timeline has at most 64 connections: part of an accelerator's is no figure.
+    let has_all = ticks
+        .iter()
+        .all(|t| t.connections.len() == connections.len());
+    for (i, c) in connections.iter().enumerate().filter(|_| has_all) {
+        let node = c.name.split('/').next().unwrap_or_default();
+        let sum = each.entry(format!("{node}_samples")).or_default();
+        *sum += ticks.iter().map(|t| t.connections[i].samples).sum::<u64>();
     }
+    row.extend(each.into_iter().map(|(name, n)| (name, json!(n))));
     row
 }
 
@@ -128,14 +115,11 @@ fn field(value: &Value) -> String {
 /// A run has no timeline.
 pub fn csv(runs: &[RunFolder]) -> Result<String, FileError> {
     let rows = all(runs, seconds)?;
-    let names: BTreeSet<&str> = rows
-        .iter()
-        .flatten()
-        .map(|(name, _)| name.as_str())
-        .collect();
-    let first = COLUMNS.into_iter().filter(|name| names.contains(name));
-    let others = names.iter().copied().filter(|name| !COLUMNS.contains(name));
-    let heading: Vec<&str> = first.chain(others).collect();
+    let mut heading = columns(COLUMNS);
+    heading.retain(|name| rows.iter().any(|row| row.contains_key(*name)));
+    let names = rows.iter().flatten().map(|(name, _)| name.as_str());
+    let others: BTreeSet<&str> = names.filter(|name| !heading.contains(name)).collect();
+    heading.extend(others);
     let line = |fields: Vec<String>| fields.join(",") + "\r\n";
     let mut text = line(heading.iter().map(|name| field(&json!(name))).collect());
     for row in &rows {

@@ -272,26 +272,18 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
 
 #[test]
 fn only_server_limits_a_samples_times() {
-    for (scenario, has_limits) in [
-        (Scenario::Server, true),
-        (Scenario::Offline, false),
-        (Scenario::SingleStream, false),
-        (Scenario::MultiStream, false),
-    ] {
-        let mut test = TestSettings {
-            scenario,
-            server_target_latency_ns: 7,
-            ..TestSettings::default()
-        };
-        let latency = has_limits.then_some(SampleLimits::Latency(7));
-        assert_eq!(limits(&test), latency, "{scenario:?}");
-        (test.server_ttft_latency, test.server_tpot_latency) = (8, 9);
-        test.use_token_latencies = true;
-        let tokens = has_limits.then_some(SampleLimits::Tokens {
-            ttft_ns: 8,
-            tpot_ns: 9,
-        });
-        assert_eq!(limits(&test), tokens, "{scenario:?}");
+    let mut test = TestSettings::default();
+    (test.server_ttft_latency, test.server_tpot_latency) = (8, 9);
+    test.server_target_latency_ns = 7;
+    let (ttft_ns, tpot_ns) = (8, 9);
+    let tokens = SampleLimits::Tokens { ttft_ns, tpot_ns };
+    for (measured, expected) in [(false, SampleLimits::Latency(7)), (true, tokens)] {
+        test.use_token_latencies = measured;
+        for scenario in Scenario::ALL {
+            test.scenario = scenario;
+            let expected = (scenario == Scenario::Server).then_some(expected);
+            assert_eq!(limits(&test), expected, "{scenario:?}");
+        }
     }
 }
 
