@@ -10,7 +10,7 @@ use qdl::testkit::assert_has;
 
 use super::*;
 use crate::{
-    loadgen::phases::{CallTime, Phases},
+    loadgen::phases::{CallTime, Phases, Share},
     run::folder::RunFolder,
 };
 
@@ -179,7 +179,9 @@ fn goodput_is_the_share_of_the_samples_within_loadgens_limits() {
             ..SampleTimes::default()
         };
         // At the limits, three times; then a nanosecond per token beyond.
-        [5_000, 5_000, 5_000, 5_002].map(|ns| histograms.record(&at(ns)));
+        for seen_ns in [5_000, 5_000, 5_000, 5_002] {
+            histograms.record(&at(seen_ns));
+        }
         let phases = Phases::new(1, histograms.clone()).end([Share {
             series_ns: 0,
             histograms,
