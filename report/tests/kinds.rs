@@ -4,7 +4,7 @@ mod common;
 
 use common::{RunShape, charts, run, well_formed, without_scripts};
 use qdl::testkit::assert_has;
-use record::{Goodput, RunFolder, StageRow, TokenRecord, TokenTime};
+use record::{Goodput, RunFolder, TokenRecord, TokenTime};
 use report::{html, pareto, read_all, tuning};
 use serde_json::json;
 use tune::{Halt, Session, SessionPlan, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
@@ -16,11 +16,12 @@ fn of_tokens(name: &'static str, per_s: f64, p99_us: f64) -> RunFolder {
         ticks: 10,
         ..RunShape::default()
     });
-    let mut tokens = TokenRecord::default();
-    tokens.per_s = per_s;
+    let mut tokens = TokenRecord {
+        per_s,
+        ..TokenRecord::default()
+    };
     for (time, p99_us) in [(TokenTime::Ttft, p99_us), (TokenTime::Tpot, p99_us / 50.0)] {
-        let row = tokens.times.entry(time).or_insert(StageRow::default());
-        row.p99_us = p99_us;
+        tokens.times.entry(time).or_default().p99_us = p99_us;
     }
     run.summary.run.tokens = Some(tokens);
     run
