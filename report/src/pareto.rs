@@ -91,7 +91,7 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
         let points: Vec<Point> = points.map(|(x, y)| (x, y.unwrap_or(f64::NAN))).collect();
         charts.push(chart(&format!("{name} against {unit}"), &points));
         for (i, (point, on)) in points.iter().zip(front(&points)).enumerate() {
-            rows[i].push(Cell::figure(text::time_us(point.1)));
+            rows[i].push(head::time(Some(point.1).filter(|us| us.is_finite())));
             fronts[i].extend(on.then(|| name.trim_start_matches("p99 ")));
         }
     }

@@ -20,7 +20,11 @@ use crate::{
     causes,
     embedded::record,
     html::{Cell, absent, columns, escape, key, list, table},
-    page::{self, section},
+    page::{
+        self,
+        head::{time, token_p99_us},
+        section,
+    },
     text,
 };
 
@@ -32,8 +36,7 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
         for run in &group.runs {
             let r = &run.summary.run;
             let total = r.stages.get(Stage::Total).copied().unwrap_or_default();
-            let loadgen = r.loadgen.as_ref().and_then(|l| l.latency.as_ref());
-            let theirs = loadgen.map_or_else(|| "-".to_owned(), |l| text::time_us(l.p99_us));
+            let loadgen = r.loadgen.as_ref().and_then(|l| l.latency);
             let word = match r.valid {
                 Some(true) => "VALID",
                 Some(false) => "INVALID",
@@ -47,12 +50,9 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
                 Cell::words(word),
             ];
             // Of a language model, its own figures come first.
-            let us = |time| {
-                let us = page::head::token_p99_us(r, time);
-                us.map_or_else(|| "-".to_owned(), text::time_us)
-            };
             if tokens {
-                row.extend([TokenTime::Ttft, TokenTime::Tpot].map(|t| Cell::figure(us(t))));
+                let p99 = [TokenTime::Ttft, TokenTime::Tpot].map(|t| token_p99_us(r, t));
+                row.extend(p99.map(time));
                 let rate = r.tokens.as_ref().map(|t| text::rate(t.per_s));
                 row.push(Cell::figure(rate.unwrap_or_else(|| "-".to_owned())));
             }
@@ -60,7 +60,7 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
                 Cell::figure(text::rate(r.per_s)),
                 Cell::figure(text::time_us(total.p50_us)),
                 Cell::figure(text::time_us(total.p99_us)),
-                Cell::figure(theirs),
+                time(loadgen.map(|l| l.p99_us)),
                 Cell::figure(text::grouped(r.samples)),
                 Cell::words(limit),
             ]);

@@ -2,7 +2,11 @@
 
 use record::{LoadgenLatency, LoadgenRecord, Mode, RunFolder, RunRecord, Stage, TokenTime};
 
-use crate::{html::escape, pictures::percent, text};
+use crate::{
+    html::{Cell, escape},
+    pictures::percent,
+    text,
+};
 
 /// The title of a run: its scenario, and its mode unless performance.
 pub fn title(scenario: &str, mode: Mode) -> String {
@@ -75,6 +79,11 @@ pub fn token_p99_us(r: &RunRecord, time: TokenTime) -> Option<f64> {
     let own = || Some(r.tokens.as_ref()?.times.get(&time)?.p99_us);
     let loadgen = r.loadgen.as_ref().and_then(of);
     loadgen.map(|l| l.p99_us).or_else(own)
+}
+
+/// A cell with a time in microseconds, or a dash.
+pub fn time(us: Option<f64>) -> Cell {
+    Cell::Figure(us.map_or_else(|| "-".to_owned(), text::time_us))
 }
 
 /// Requests that failed: `3 refused, 1 repeated`.
