@@ -51,7 +51,7 @@ use crate::{
     live::{LiveRun, LiveView},
     loadgen::exit::{ExitCode, Verdict},
     loadgen::{
-        completer::Completers,
+        completer::{self, Completers},
         meter::{Meter, RateWindow},
         qsl::Qsl,
         tokens::{self, Tokens},
@@ -160,7 +160,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Live::new(frontend_crew(&config).nic_of.len())
     });
-    let mut completers = Completers::new(live, verifier.clone(), tokens.clone());
+    let limits = completer::limits(&settings.runs);
+    let mut completers = Completers::new(live, verifier.clone(), tokens.clone(), limits);
     completers.origins.clone_from(&origins);
     completers.quick = settings.target_qps().is_some_and(log_may_be_outgrown);
     interrupt::listen();

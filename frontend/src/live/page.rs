@@ -63,6 +63,7 @@ mod tests {
             in_flight: k % 1_000,
             latency: (64..320).map(|b| latency(k, b)).collect(),
             connections: (0..64).map(|c| connection(k, c)).collect(),
+            ..Tick::default()
         };
         let thread = |t: u16| ThreadSide {
             name: format!("thread-of-a-long-name-{t}"),

@@ -6,9 +6,7 @@ use std::{
 };
 
 use super::LatencyTicks;
-use crate::counters::{
-    Histograms, Live, Octaves, SampleTimes, TokenHistograms, TokenSizes, live::TIMES,
-};
+use crate::counters::{Histograms, Live, Octaves, SampleTimes, live::TIMES};
 use record::{Stage, TokenTime};
 
 /// Minimum time between computations of a p99, each of which takes microseconds of the NIC thread.
@@ -42,8 +40,13 @@ pub struct Recorder {
 impl Recorder {
     /// Creates a recorder for a share of `live`; an unknown index publishes nothing.
     pub fn new(live: Arc<Live>, share: usize) -> Self {
+        Recorder::with(live, share, Histograms::new())
+    }
+
+    /// Creates a recorder that records into `histograms`.
+    pub fn with(live: Arc<Live>, share: usize, histograms: Histograms) -> Self {
         Recorder {
-            histograms: Histograms::new(),
+            histograms,
             first_ns: u64::MAX,
             last_ns: 0,
             observer: None,
@@ -59,14 +62,6 @@ impl Recorder {
             p99_of: 0,
             exchanged: Default::default(),
             next_time: 0,
-        }
-    }
-
-    /// Creates a recorder for answers in tokens of these sizes.
-    pub fn of_tokens(live: Arc<Live>, share: usize, sizes: TokenSizes) -> Self {
-        Recorder {
-            histograms: Histograms::of_tokens(sizes),
-            ..Recorder::new(live, share)
         }
     }
 
@@ -140,8 +135,10 @@ impl Recorder {
                 self.next_time = (self.next_time + 1) % TIMES;
             }
         }
-        if let Some(tokens) = self.histograms.tokens().map(TokenHistograms::tokens) {
-            self.live.show_tokens(self.share, tokens);
+        // Of all series: an exchange of the histograms keeps the bytes.
+        if let Some(tokens) = self.histograms.tokens() {
+            self.live
+                .show_tokens(self.share, tokens.in_answer(self.bytes_in));
         }
     }
 
@@ -202,6 +199,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::{TokenHistograms, TokenSizes};
     use record::Figures;
 
     fn sample(round_trip_ns: u64) -> SampleTimes {
@@ -292,7 +290,7 @@ mod tests {
             input: 4,
             output: 4,
         };
-        let mut r = Recorder::of_tokens(live.clone(), 0, sizes);
+        let mut r = Recorder::with(live.clone(), 0, Histograms::of_tokens(sizes));
         r.parts(3, 2);
         assert_eq!((live.figures().parts, r.parts_taken()), (2, 3));
         r.record(&SampleTimes {
@@ -307,6 +305,10 @@ mod tests {
         assert_eq!((figures.tokens, figures.p99_ttft_ns), (100, 700));
         let merged = Recorder::merge([&r]);
         assert_eq!(merged.tokens().map(TokenHistograms::tokens), Some(100));
+        // A new series of queries begins with empty histograms.
+        r.exchange(Histograms::of_tokens(sizes));
+        r.show(2);
+        assert_eq!(live.figures().tokens, 100);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::{
     control::{ClientHandle, ControlError, limits::MAX_SIDE},
     counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
     rails::RailReport,
-    run::{error::ClusterError, lock},
+    run::{error::ClusterError, lock, records},
 };
 
 /// Time limit for all accelerators to send their sides of the run.
