@@ -6,6 +6,7 @@
 
 import json
 import pathlib
+import platform
 import subprocess
 
 NAMES = ("license", "licence", "copying", "notice", "unlicense", "copyright")
@@ -20,11 +21,15 @@ Handwritten digits: scikit-learn (BSD-3-Clause), from UCI's Optical Recognition 
 
 def linked(root):
     """(name, version, licence, folder) of each crate that `qdl` links."""
-    cargo = ["cargo", "--offline", "--locked"]
-    tree = ["tree", "--package", "qdl-cli", "--edges", "normal", "--prefix", "none", "--format", "{p}"]
-    run = lambda words: subprocess.run(words, cwd=root, check=True, capture_output=True, text=True).stdout
-    names = {tuple(line.split()[:2]) for line in run([cargo[0], *tree, *cargo[1:]]).splitlines() if line}
-    metadata = json.loads(run([cargo[0], "metadata", "--format-version", "1", *cargo[1:]]))
+
+    def cargo(words):
+        command = ["cargo", *words.split(), "--offline", "--locked"]
+        return subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    tree = cargo("tree --package qdl-cli --edges normal --prefix none --format {p}")
+    names = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
+    target = f"{platform.machine()}-unknown-linux-gnu"
+    metadata = json.loads(cargo(f"metadata --format-version 1 --filter-platform {target}"))
     for package in sorted(metadata["packages"], key=lambda package: (package["name"], package["version"])):
         of_tree = (package["name"], "v" + package["version"]) in names
         if of_tree and package["source"]:

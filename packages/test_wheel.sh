@@ -19,6 +19,7 @@ end() {
 }
 trap end EXIT
 trap 'exit 130' INT TERM
+inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb chroot "$root" "$@"; }
 seconds() { date +%s.%N; }
 lasted() { echo "$1 $2" | awk '{printf "%.1f", $2 - $1}'; }
 
@@ -35,20 +36,20 @@ python3 -m venv "$work/fetch"
 "$work/fetch/bin/python" -m pip download --quiet --only-binary=:all: --python-version 3.11 \
     --dest "$root/wheels" onnxruntime==1.31.1 || { echo "left out: no index of packages"; exit 77; }
 
-chroot "$root" python3 -m venv /venv
-find "$root/venv" | sort >"$work/before"
+inside python3 -m venv /venv
+find "$root/venv" ! -type d | sort >"$work/before"
 what=qdl
 [ -z "$llm" ] || what='qdl[llm]'
 began=$(seconds)
-chroot "$root" /venv/bin/pip install --quiet --no-index --find-links /wheels "$what"
+inside /venv/bin/pip install --quiet --no-index --find-links /wheels "$what"
 installed=$(seconds)
 # shellcheck disable=SC2086 # no flag, or one
-chroot "$root" /venv/bin/qdl demo --output /tmp/demo $llm >"$work/demo" 2>&1 ||
+inside /venv/bin/qdl demo --output /tmp/demo $llm >"$work/demo" 2>&1 ||
     { cat "$work/demo"; echo "FAIL: the demo"; exit 1; }
 tail -24 "$work/demo"
 done=$(seconds)
-chroot "$root" /venv/bin/pip uninstall --quiet --yes qdl qdl-demo-llm 2>/dev/null
-left=$(find "$root/venv" | sort | comm -13 "$work/before" - | grep -i -E 'qdl|frontend|accelerator' || true)
+inside /venv/bin/pip uninstall --quiet --yes qdl qdl-demo-llm 2>/dev/null
+left=$(find "$root/venv" ! -type d | sort | comm -13 "$work/before" - | grep -i -E 'qdl|frontend|accelerator' || true)
 [ -z "$left" ] || { echo "FAIL: left behind: $left"; exit 1; }
 echo "wheel: installed in $(lasted "$began" "$installed") s, demo in $(lasted "$installed" "$done") s, $(lasted \
     "$began" "$done") s in all; nothing left after its removal"
