@@ -13,7 +13,6 @@ mod onnxruntime;
 mod python;
 
 use std::fs::{File, TryLockError};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -47,16 +46,8 @@ fn deps(root: &Path) -> PathBuf {
 /// Runs all steps, and prints a line for each.
 pub fn run(root: &Path, models: Models) -> Result<()> {
     let began = Instant::now();
-    let folder = deps(root);
-    make_folder(&folder)?;
-    let _one_at_a_time = lock(&folder.join("setup.lock"))?;
-    step("compiler, python3-venv", apt::ensure)?;
-    step("Python packages", || python::ensure(root))?;
-    step(&format!("ONNX Runtime {}", onnxruntime::VERSION), || {
-        onnxruntime::ensure(root)
-    })?;
-    step("LoadGen", || loadgen::ensure(root))?;
-    step("digits model and data", || models::digits(root))?;
+    let _one_at_a_time = sources(root)?;
+    packages(root)?;
     step("tiny BERT model", || models::bert_tiny(root))?;
     step("tiny language model", || llm::tiny(root))?;
     step("SmolLM2-135M and questions", || llm::ensure(root))?;
@@ -75,17 +66,46 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
 
 /// Runs a step, and prints its name, result and duration. The step returns what it fetched or
 /// wrote; `None` if its result existed.
+/// Runs the steps without which nothing builds. The returned lock keeps other setups away.
+pub fn sources(root: &Path) -> Result<File> {
+    let folder = deps(root);
+    make_folder(&folder)?;
+    let one_at_a_time = lock(&folder.join("setup.lock"))?;
+    step("compiler, python3-venv", apt::ensure)?;
+    step("Python with pip", || python::environment(root))?;
+    step("LoadGen", || loadgen::ensure(root))?;
+    Ok(one_at_a_time)
+}
+
+/// Runs the steps without which the digits do not run; a build may run at the same time.
+fn packages(root: &Path) -> Result<()> {
+    step("Python packages", || python::ensure(root))?;
+    step(&format!("ONNX Runtime {}", onnxruntime::VERSION), || {
+        onnxruntime::ensure(root)
+    })?;
+    step("digits model and data", || models::digits(root))
+}
+
+/// Runs the steps of the demo that need no build.
+pub fn for_demo(root: &Path, llm: bool) -> Result<()> {
+    packages(root)?;
+    if llm {
+        step("SmolLM2-135M and questions", || llm::ensure(root))?;
+    }
+    Ok(())
+}
+
 fn step(name: &str, work: impl FnOnce() -> Result<Option<String>>) -> Result<()> {
-    print!("setup: {name:<30} ");
-    std::io::stdout().flush()?;
     let began = Instant::now();
     let done = work();
     let took = began.elapsed().as_secs_f64();
-    match &done {
-        Ok(None) => println!("{:<30} {took:>6.1} s", "there"),
-        Ok(Some(what)) => println!("{what:<30} {took:>6.1} s"),
-        Err(_) => println!("{:<30} {took:>6.1} s", "FAILED"),
-    }
+    let result = match &done {
+        Ok(None) => "there",
+        Ok(Some(what)) => what,
+        Err(_) => "FAILED",
+    };
+    // One write: cargo may print at the same time.
+    println!("setup: {name:<30} {result:<30} {took:>6.1} s");
     done.map(|_| ()).with_context(|| format!("setup: {name}"))
 }
 

@@ -63,11 +63,16 @@ pub fn unpack_wheels(python: &Path, folder: &Path, into: &Path) -> Result<Vec<Pa
     Ok(wheels)
 }
 
-/// Creates the environment and installs the packages, unless both exist with the current pins.
-pub fn ensure(root: &Path) -> Result<Option<String>> {
-    let environment = deps(root).join("venv");
-    let stamp = environment.join("complete");
+/// Path of the environment's stamp, and the stamp's text for the current pins.
+fn stamp(root: &Path) -> Result<(PathBuf, String)> {
     let wanted = format!("requirements {}\n", sha256(&[requirements(root)])?);
+    Ok((deps(root).join("venv/complete"), wanted))
+}
+
+/// Creates the environment with pip, unless it exists with the packages of the current pins.
+pub fn environment(root: &Path) -> Result<Option<String>> {
+    let environment = deps(root).join("venv");
+    let (stamp, wanted) = stamp(root)?;
     if is_stamped(&stamp, &wanted) && works(root) {
         return Ok(None);
     }
@@ -79,6 +84,15 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     let mut make = Command::new("python3");
     make.args(["-m", "venv"]).arg(&environment);
     run_quietly("python3 -m venv", &mut make, DEADLINE)?;
+    Ok(Some(format!("made, Python {version}")))
+}
+
+/// Installs the packages into the [`environment`], unless they are there.
+pub fn ensure(root: &Path) -> Result<Option<String>> {
+    let (stamp, wanted) = stamp(root)?;
+    if is_stamped(&stamp, &wanted) {
+        return Ok(None);
+    }
     let mut install = Command::new(interpreter(root));
     install
         .args(["-m", "pip", "install", "--no-input"])
@@ -89,7 +103,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
         .env("PIP_REQUIRE_VIRTUALENV", "0");
     run_quietly("pip install", &mut install, DEADLINE)?;
     write_stamp(&stamp, &wanted)?;
-    Ok(Some(format!("installed, Python {version}")))
+    Ok(Some("installed".to_owned()))
 }
 
 /// Whether the environment's interpreter starts: it is a link, whose target may be gone.

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: runs every check, and prints a table of them and one line of counts.
 //!
-//! After a failed step the next ones still run, so one run reports everything. A step of tests
-//! without a single test fails: neither a wrong filter nor an empty build looks like success.
+//! A failure of format, sources or clippy ends the run. After a failed step of tests the next ones
+//! still run, so one run reports all tests. A step of tests without a single test fails: neither a
+//! wrong filter nor an empty build looks like success.
 
 mod columns;
 mod counts;
@@ -75,10 +76,17 @@ pub fn run(
     }
     steps.run("format", Wants::Success, with(root, "fmt --all --check"));
     check_sources(root, &mut steps);
+    // A failure costs seconds here, and minutes later.
+    if steps.failed() {
+        return Ok(i32::from(!steps.close()));
+    }
     if !quick {
         let clippy = "clippy --workspace --all-targets --features fabric/testkit,qdl/stub --locked -- \
                       --deny warnings";
         steps.run("clippy", Wants::Success, with(root, clippy));
+        if steps.failed() {
+            return Ok(i32::from(!steps.close()));
+        }
     }
     steps.run("model scripts", Wants::Success, scripts(root));
     steps.run("tests", Wants::Tests, tests(root, filters));
