@@ -155,6 +155,11 @@ fn tests(root: &Path, filters: &[String]) -> Command {
     let runs = on_path("cargo-nextest");
     let mut command = with(root, if runs { nextest } else { harness });
     command.args(filters);
+    if std::env::var_os("NEXTEST_TEST_THREADS").is_none() {
+        // Tests of processes and sockets wait for a third of their time.
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        command.env("NEXTEST_TEST_THREADS", (cores + cores / 2).to_string());
+    }
     command
 }
 
