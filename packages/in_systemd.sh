@@ -28,6 +28,8 @@ if [ "$1" = --boot ]; then
         cp -a "/dev/$node" "$root/dev/"
     done
     ln -s /proc/self/fd "$root/dev/fd"
+    # As systemd has them on a machine: the credentials of a unit arrive through such a mount.
+    mount --make-rshared "$root"
     exec env container=other chroot "$root" /lib/systemd/systemd
 fi
 
@@ -45,6 +47,7 @@ fi
 group=$tree/qdl-$$
 mkdir "$group"
 boot=
+# shellcheck disable=SC2329 # the trap calls it
 end() {
     [ -z "$boot" ] || kill -KILL "$boot" 2>/dev/null || true
     for _ in 1 2 3 4 5 6 7 8 9 10; do

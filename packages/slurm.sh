@@ -59,7 +59,7 @@ step() {
 (umask 077 && head -c 32 /dev/urandom | base64 >"$folder/token")
 list=
 for host in "${hosts[@]:1}"; do
-    address=$(getent ahostsv4 "$host" | awk '{print $1; exit}')
+    address=$(getent ahostsv4 "$host" | awk '{print $1; exit}') || true
     if [ -z "$address" ]; then
         echo "$host has no IPv4 address: see getent ahostsv4 $host" >&2
         exit 2
