@@ -12,6 +12,7 @@
 //! * [`node`] builds a node from a configuration and serves; [`check`] describes the node.
 //! * [`entry`] is the program `accelerator`; [`cli`] has the command-line parts that the programs
 //!   share.
+//! * [`metrics`] has the figures for monitoring, and [`web`] the HTTP server for pages and figures.
 //!
 //! Only [`node`] knows the network to the frontend. In the program `accelerator`, NIC threads pass
 //! samples to [`pipelines::Pipelines`]; in `frontend --local`, LoadGen does, in the same process.
@@ -23,12 +24,14 @@ pub mod cli;
 pub mod engine;
 pub mod entry;
 mod event_count;
+pub mod metrics;
 pub mod node;
 pub mod pipeline;
 pub mod pipelines;
 mod queue;
 #[cfg(test)]
 mod testkit;
+pub mod web;
 
 pub use allocator::Allocator;
 

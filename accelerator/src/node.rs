@@ -1,6 +1,8 @@
 //! Builds a serving node from a configuration: engine, pipeline, NIC threads, control plane.
 
 use std::{
+    io,
+    net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
@@ -10,17 +12,18 @@ use fabric::os::Near;
 use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
     model::{ModelMismatch, ModelSpec},
-    run::{Describe, Node, NodeError, NodeParams, Stop},
+    run::{Describe, Node, NodeError, NodeFigures, NodeParams, Stop},
     serve::Service,
     topology::Topology,
     wire::Description,
 };
-use record::{EngineInfo, ServedReport};
+use record::{BatchSizes, EngineInfo, ServedReport};
 use submission::describe::{self, Role};
 
 use crate::lock;
 use crate::{
     engine::{Engine, EngineError, EngineParams, Hashed, Hashing},
+    metrics::{Endpoint, Family, Figures},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -34,6 +37,9 @@ pub enum SetupError {
     /// The model in the configuration differs from the model file.
     #[error("model.file and the configuration disagree: {0}")]
     Model(#[from] ModelMismatch),
+    /// The endpoint of figures failed.
+    #[error("metrics: {0}: {1}; name another address or port, or end its owner")]
+    Metrics(SocketAddr, #[source] io::Error),
     /// A port, a thread or the token failed.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -80,6 +86,7 @@ fn describe(node: &str, text: &str) -> Describe {
 /// A node ready to serve.
 pub struct Accelerator {
     node: Node,
+    _metrics: Option<Endpoint>,
     /// The running engines.
     pub pipelines: Arc<Pipelines>,
     /// The first error of any engine during a run.
@@ -101,6 +108,8 @@ impl Accelerator {
     /// # Errors
     /// [`SetupError`] names the key, file or port.
     pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, SetupError> {
+        let started = Arc::default();
+        let metrics = start_metrics(config, &started)?;
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
         let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
@@ -158,6 +167,8 @@ impl Accelerator {
             &service,
         )?;
         let _ = stopper.set(node.stopper());
+        let (running, figures) = (pipelines.clone(), node.figures());
+        let _ = started.set(Box::new(move |to| add_figures(&running, figures(), to)));
         let ready_line = format!(
             "ready: node {}, control {}, engine {}, model {}",
             config.node,
@@ -167,6 +178,7 @@ impl Accelerator {
         );
         Ok(Accelerator {
             node,
+            _metrics: metrics,
             pipelines,
             fatal,
             ready_line,
@@ -190,6 +202,42 @@ impl Accelerator {
         }
         lock(&self.fatal).take()
     }
+}
+
+/// Adds the figures of a node that has started.
+type AddFigures = Box<dyn Fn(&mut Figures) + Send + Sync>;
+
+/// Starts the endpoint of the key `metrics`. `started` is set once the engine is loaded.
+fn start_metrics(
+    config: &AcceleratorConfig,
+    started: &Arc<OnceLock<AddFigures>>,
+) -> Result<Option<Endpoint>, SetupError> {
+    let (node, engine) = (config.node.clone(), config.engine.kind.as_str());
+    let started = started.clone();
+    let read = move || {
+        let mut figures = Figures::new("accelerator", &node, engine);
+        started.get().iter().for_each(|add| add(&mut figures));
+        figures
+    };
+    let start = |at| Endpoint::start(at, read).map_err(|e| SetupError::Metrics(at, e));
+    config.metrics.map(start).transpose()
+}
+
+fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut Figures) {
+    to.add(Family::InFlight, pipelines.in_flight() as f64);
+    let counters = pipelines.counters();
+    to.add(Family::Samples, counters.samples as f64);
+    match pipelines.sequences() {
+        Some(_) => to.add(Family::Tokens, counters.tokens as f64),
+        None => to.add_batches(&BatchSizes::from_counts(&counters.batch_sizes)),
+    }
+    to.add(Family::Busy, counters.busy_ns as f64 / 1e9);
+    let failures = [
+        ("refused", sums.refused),
+        ("dropped_late", sums.dropped_late),
+    ];
+    to.add_each(Family::Failures, failures);
+    to.add_each(Family::Connections, [("up", up), ("lost", lost)]);
 }
 
 /// CPUs and memory for the engine of `gpu`: near the GPU's own NICs; without any, near all NICs.

@@ -183,7 +183,7 @@ fn refusal(imm: Imm, word: u32) -> GrantError {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

@@ -124,7 +124,7 @@ pub fn probe(
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::sync::atomic::Ordering::SeqCst;
 

@@ -1,13 +1,13 @@
-//! Atomics and locks from `std`. With `--cfg qdl_loom` they come from loom, which explores every
+//! Atomics and locks from `std`. With the feature `loom` they come from loom, which explores every
 //! interleaving of the structures built on them.
 
-#[cfg(not(qdl_loom))]
+#[cfg(not(feature = "loom"))]
 pub use std::sync::{
     Mutex,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
 };
 
-#[cfg(qdl_loom)]
+#[cfg(feature = "loom")]
 pub use loom::sync::{
     Mutex,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},

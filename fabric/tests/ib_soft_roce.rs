@@ -3,7 +3,7 @@
 //! Ignored by default: needs two RDMA devices that can reach each other. `cargo xtask soft-roce`
 //! runs them in a guest. Elsewhere, name two devices in `QDL_RDMA_DEVICES`, such as `rxa,rxb`, and
 //! run with `--ignored --test-threads=1`: some tests disturb the guest's link.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 #[macro_use]
 mod conformance;

@@ -1,6 +1,6 @@
 //! Tests the `ib` fabric over the in-process provider, without a NIC: conformance suite, counters
 //! and faults.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 #[macro_use]
 mod conformance;

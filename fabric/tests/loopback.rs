@@ -1,5 +1,5 @@
 //! Tests the fabrics that need no device by the conformance suite: TCP over loopback, and memory.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 #[macro_use]
 mod conformance;

@@ -2,7 +2,7 @@
 //! faults. It covers every provider that works on a machine without special NICs.
 //!
 //! Without libfabric or the provider, a test prints that it is skipped, and passes.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 #[macro_use]
 mod conformance;

@@ -13,7 +13,7 @@ use qdl::{
     run::{Described, node_facts},
 };
 use record::{
-    EngineInfo, LossRecord, NicUse, NodeFacts, SystemRecord,
+    EngineInfo, Ledger, LossRecord, NicUse, NodeFacts, SystemRecord,
     timeline::{ConnectionTick, Event},
 };
 
@@ -81,6 +81,11 @@ pub trait Backend: Send + Sync {
     /// Returns the events and losses of the current run so far.
     fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         (Vec::new(), Vec::new())
+    }
+
+    /// Returns the counts of samples so far, and the number of connections that are up, and lost.
+    fn figures(&self) -> (Ledger, [u64; 2]) {
+        Default::default()
     }
 
     /// Returns the number of samples that are issued and not yet completed.

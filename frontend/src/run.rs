@@ -51,7 +51,7 @@ use crate::{
     live::{LiveRun, LiveView},
     loadgen::exit::{ExitCode, Verdict},
     loadgen::{
-        completer::Completers,
+        completer::{self, Completers},
         meter::{Meter, RateWindow},
         qsl::Qsl,
         tokens::{self, Tokens},
@@ -160,7 +160,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Live::new(frontend_crew(&config).nic_of.len())
     });
-    let mut completers = Completers::new(live, verifier.clone(), tokens.clone());
+    let limits = completer::limits(&settings.runs);
+    let mut completers = Completers::new(live, verifier.clone(), tokens.clone(), limits);
     completers.origins.clone_from(&origins);
     completers.quick = settings.target_qps().is_some_and(log_may_be_outgrown);
     interrupt::listen();
@@ -220,8 +221,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    if let Some((_, known)) = &mut live_view {
+    if let Some((view, known)) = &mut live_view {
         known.set_fabric(backend.fabric().0);
+        view.figures
+            .begin(backend.clone(), completers.live().clone());
     }
     let library = WarmLibrary {
         qsl,
@@ -263,6 +266,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let outcome = outcome?;
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
+    if let Some(view) = &live_view {
+        view.figures.hold(ended.system.ledger);
+    }
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);

@@ -1,18 +1,24 @@
-//! `--live` in real runs: the page, its events, access to both, and viewers that do not delay a
-//! run.
+//! `--live` in real runs: the page, its events, the figures of both programs, access to them, and
+//! viewers that do not delay a run.
 
 mod common;
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::Command,
     time::Duration,
 };
 
-use common::{Running, TestFolder, assert_has, one_of_digests, words};
+use accelerator::web::MOST_CONNECTIONS;
+use common::{
+    Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports, offline,
+    one_of_digests, words,
+};
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.
@@ -25,7 +31,7 @@ fn shown(running: &mut Running, place: &TestFolder) -> SocketAddr {
     let (_, rest) = said.split_once("live: http://").expect("an address");
     let address = rest.split('/').next().expect("a first part");
     let address: SocketAddr = address.parse().expect("an address");
-    (std::net::Ipv4Addr::LOCALHOST, address.port()).into()
+    (Ipv4Addr::LOCALHOST, address.port()).into()
 }
 
 /// Sends a request and leaves the response unread.
@@ -127,11 +133,14 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     let (_, key) = url.trim().split_once("/?key=").expect("a key");
     let file = fs::metadata(place.path("out").join("live.url")).expect("there");
     assert_eq!((key.len(), file.permissions().mode() & 0o777), (32, 0o600));
-    let (status, _) = get(at, "/", &format!("Authorization: Bearer {key}\r\n"));
-    assert_eq!(status, 200);
+    for path in ["/", "/metrics"] {
+        let (status, _) = get(at, path, &format!("Authorization: Bearer {key}\r\n"));
+        assert_eq!(status, 200);
+    }
     for (path, headers) in [
         ("/", String::new()),
         ("/events", String::new()),
+        ("/metrics", String::new()),
         ("/?key=0123456789abcdef0123456789abcdef", String::new()),
         ("/?key=", String::new()),
         (&format!("/?Key={key}"), String::new()),
@@ -216,4 +225,234 @@ fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
         "{lines:?}"
     );
     assert!(!place.path("out").join("summary.json").exists());
+}
+
+/// Samples of a scrape: name with labels, and value.
+type Figures = BTreeMap<String, f64>;
+
+/// Returns the figures, or nothing once the program no longer answers.
+fn scraped(at: SocketAddr) -> Option<Figures> {
+    let mut stream = TcpStream::connect(at).ok()?;
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {at}\r\n{accept}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    assert_has(
+        head,
+        &[
+            "HTTP/1.1 200",
+            "application/openmetrics-text; version=1.0.0",
+        ],
+    );
+    let body = body.strip_suffix("# EOF\n").expect("the end");
+    let lines = body.lines().filter(|l| !l.starts_with('#'));
+    let pairs = lines.filter_map(|line| line.rsplit_once(' '));
+    let number = |text: &str| text.parse().expect("a number");
+    Some(
+        pairs
+            .map(|(name, value)| (name.to_owned(), number(value)))
+            .collect(),
+    )
+}
+
+fn scrape(at: SocketAddr) -> Figures {
+    scraped(at).expect("an answer")
+}
+
+/// Returns the address that an accelerator logs.
+fn metrics_of(place: &TestFolder, node: &str) -> SocketAddr {
+    let said = fs::read_to_string(place.path(&format!("{node}.stderr"))).expect("what it said");
+    let (_, rest) = said.split_once("metrics: http://").expect("an address");
+    let address = rest.split('/').next().expect("a first part");
+    address.parse().expect("an address")
+}
+
+/// Runs a frontend with `--live`, and returns the figures of its last scrape, whose totals equal
+/// the summary's.
+fn followed(place: &TestFolder, config: &Path) -> Figures {
+    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
+    let mut running = Running::start(place, "frontend", place.frontend(config, "out", &all));
+    let at = shown(&mut running, place);
+    let mut all = vec![scrape(at)];
+    while let Some(figures) = scraped(at) {
+        all.push(figures);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.end().judged();
+    let answered: Vec<_> = all.iter().map(|f| f["qdl_samples_total"]).collect();
+    assert!(answered.is_sorted(), "{answered:?}");
+    let last = all.pop().expect("figures");
+    let going = |f: &&Figures| (1.0..last["qdl_samples_total"]).contains(&f["qdl_samples_total"]);
+    let timed = |f: &Figures| {
+        let up = f["qdl_connections{state=\"up\"}"] > 0.0;
+        up && f.contains_key("qdl_stage_seconds_sum{stage=\"total\"}")
+    };
+    assert!(
+        all.iter().filter(going).any(timed),
+        "no figures during the run: {answered:?}"
+    );
+    let summary = place.summary("out");
+    let (ledger, carried) = (&summary["ledger"], &summary["carried"]);
+    for (name, expected) in [
+        ("samples_total", &ledger["answered"]),
+        ("in_flight_samples", &Value::from(0)),
+        (
+            "failures_total{kind=\"redispatched\"}",
+            &ledger["redispatched"],
+        ),
+        (
+            "payload_bytes_total{direction=\"out\"}",
+            &carried["bytes_out"],
+        ),
+        (
+            "payload_bytes_total{direction=\"in\"}",
+            &carried["bytes_in"],
+        ),
+    ] {
+        assert_eq!(
+            Some(last[&format!("qdl_{name}")]),
+            expected.as_f64(),
+            "{name}"
+        );
+    }
+    let tokens = &summary["tokens"];
+    assert_eq!(
+        last.get("qdl_tokens_total").copied(),
+        tokens["tokens"].as_f64()
+    );
+    let times = [&summary["stages"], &tokens["times"]].map(Value::as_object);
+    for (stage, row) in times.into_iter().flatten().flatten() {
+        let of = |part: &str| last[&format!("qdl_stage_seconds_{part}{{stage=\"{stage}\"}}")];
+        let (count, mean_us) = (of("count"), row["mean_us"].as_f64().expect("a mean"));
+        assert_eq!(Some(count), row["count"].as_f64(), "{stage}");
+        // The mean is rounded to nanoseconds.
+        let error_us = (of("sum") * 1e6 - mean_us * count).abs();
+        assert!(error_us <= 1e-3 * count, "{stage}: {error_us}");
+    }
+    last
+}
+
+#[test]
+fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
+    let place = TestFolder::new();
+    let (config, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
+    let at = metrics_of(&place, "acc-a");
+    let mut before = scrape(at);
+    assert_eq!(before["qdl_samples_total"], 0.0);
+    followed(&place, &config);
+    for again in [false, true] {
+        if again {
+            place.run(&config, "out", &offline("3000")).with_code(0);
+        }
+        let (now, summary) = (scrape(at), place.summary("out"));
+        let own = &summary["accelerators"][0];
+        let grown = |name: &str| now[name] - before[name];
+        assert_eq!(Some(grown("qdl_samples_total")), own["samples"].as_f64());
+        let batches = own["batches"].as_object().expect("batches by size");
+        let batches: f64 = batches.values().filter_map(Value::as_f64).sum();
+        assert_eq!(grown("qdl_batch_samples_count"), batches);
+        assert_eq!(
+            Some(grown("qdl_batch_samples_sum")),
+            own["samples"].as_f64()
+        );
+        before = now;
+    }
+}
+
+#[test]
+fn figures_count_the_tokens_of_a_language_model() {
+    let place = TestFolder::new();
+    let [port] = free_ports();
+    let there = "model: {name: llm, \
+                 inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
+                 output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n\
+                 engine: {kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}\n";
+    let node = place.accelerator_of("acc-a", port, &format!("{there}metrics: 127.0.0.1:0"));
+    let _there = accelerator(&place, &node);
+    let dataset = "{kind: random, count: 200, min_bytes: 64, max_bytes: 64, distribution: fixed}";
+    let nics = "[{address: 127.0.0.1}]";
+    let yaml = format!("{there}verify: tokens\nnics: {nics}\ndataset: {dataset}\n");
+    let last = followed(&place, &place.frontend_of(&[port], &yaml));
+    // The accelerator's tokens include the warm-up's.
+    let theirs = scrape(metrics_of(&place, "acc-a"));
+    assert!(
+        theirs["qdl_tokens_total"] >= last["qdl_tokens_total"],
+        "{theirs:?}"
+    );
+}
+
+#[test]
+fn an_accelerator_serves_figures_only_and_no_slow_client_holds_them_up() {
+    let place = TestFolder::new();
+    let (_, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
+    let at = metrics_of(&place, "acc-a");
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(at).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("asked");
+        stream
+    };
+    for (request, status) in [
+        ("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (
+            "GET /metrics HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n",
+            403,
+        ),
+        ("POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        ("no request\r\n\r\n", 400),
+    ] {
+        let (answered, text) = read(ask(request));
+        assert_eq!(answered, status, "{text}");
+        assert_eq!(
+            text.contains("qdl_samples_total 0"),
+            status == 200,
+            "{text}"
+        );
+    }
+    let slow = |_| ask("GET /metrics HT");
+    let mut all: Vec<_> = (1..MOST_CONNECTIONS).map(slow).collect();
+    scrape(at);
+    all.push(slow(0));
+    assert_eq!(scraped(at), None, "one connection more than are served");
+    for mut stream in all {
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        assert!(!text.contains("qdl_"), "{text}");
+    }
+    scrape(at);
+}
+
+#[test]
+fn the_key_metrics_takes_a_port_or_an_address_and_its_error_names_it() {
+    let place = TestFolder::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    for (metrics, words) in [
+        (
+            port.as_str(),
+            [
+                &format!("metrics: 127.0.0.1:{port}"),
+                "name another address or port",
+            ],
+        ),
+        (
+            "here:9464",
+            ["metrics", "a port, or an IP address with a port"],
+        ),
+    ] {
+        let config = place.digest_accelerator("acc-b", 0, &format!("metrics: {metrics}\n"));
+        let mut program = Command::new(accelerator_program());
+        program.arg("--config").arg(config);
+        let ended = Running::start(&place, "refused", program)
+            .end()
+            .with_code(2);
+        assert_has(&ended.stderr, &words);
+    }
+    let (_, _open) = one_of_digests(&place, "metrics: 0.0.0.0:0\n", "");
+    let at = (Ipv4Addr::LOCALHOST, metrics_of(&place, "acc-a").port()).into();
+    let said = fs::read_to_string(place.path("acc-a.stderr")).expect("what it said");
+    assert_has(&said, &["every host that reaches the address can read it"]);
+    scrape(at);
 }

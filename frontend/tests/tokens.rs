@@ -141,6 +141,11 @@ fn server_counts_the_true_tokens_and_times_each_first_one() {
                 .logged_number("out", "Mean First Token latency (ns)")
                 > 0.0
         );
+        let ticks = rig.place.timeline("out").ticks;
+        assert_eq!(ticks.iter().map(|t| t.tokens).sum::<u64>() as f64, tokens);
+        let good = s["goodput"]["samples"].as_f64().expect("goodput");
+        assert_eq!(s["goodput"]["share"].as_f64(), Some(good / samples));
+        assert!(s["goodput"]["tokens"].as_f64().expect("tokens") <= tokens);
         assert_eq!(t["ttft_limit_us"], 20_000_000.0);
         assert_eq!(t["input"]["max"], 16);
         let log = fs::read_to_string(rig.place.path("out").join("latency.hlog"));
@@ -156,6 +161,7 @@ fn offline_counts_tokens_and_reports_no_first_ones() {
         let s = rig.good("out", &arguments);
         assert_eq!(s["tokens"]["first_tokens"], Value::Null);
         assert_eq!(s["tokens"]["ttft_limit_us"], Value::Null);
+        assert!(s.get("goodput").is_none(), "Offline limits no sample");
         assert!(rig.place.logged_number("out", "Tokens per second") > 0.0);
     }
 }

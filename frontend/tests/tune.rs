@@ -39,8 +39,8 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     let before = lines(&journal);
     let trials = before.len() - 1;
     assert!(trials >= 3, "{}", ended.stderr);
-    let page = fs::read_to_string(session.join("tune.md")).expect("a page");
-    assert_has(&page, &["interrupted", "| 200 |"]);
+    let page = fs::read_to_string(session.join("tune.html")).expect("a page");
+    assert_has(&page, &["interrupted", "<td class=\"f\">200</td>"]);
 
     // A short budget ends the session within two minutes on any machine.
     let command = tune(&config, &session, &["--budget-min", "0.6"]);
@@ -53,8 +53,8 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     );
     let after = lines(&journal);
     assert_eq!(after[..before.len()], before[..]);
-    let page = fs::read_to_string(session.join("tune.md")).expect("a page");
-    let certified = page.contains("| certified |");
+    let page = fs::read_to_string(session.join("tune.html")).expect("a page");
+    let certified = page.contains("<td>certified</td>");
     assert_has(
         &ended.stdout,
         &[if certified {

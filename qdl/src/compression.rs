@@ -104,7 +104,7 @@ pub fn decompress(carried: &[u8], to: &mut [u8]) -> Result<(), Corrupt> {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use proptest::prelude::*;
 

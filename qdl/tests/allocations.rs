@@ -1,5 +1,5 @@
 //! What a sample meets allocates nothing: choosing a rail, recording, a part of an answer.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 use std::{
     hint::black_box,

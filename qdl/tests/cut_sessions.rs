@@ -4,7 +4,7 @@
 //! `QDL_CUT_SESSIONS` sets the number of sessions per fabric, `QDL_CUT_SEED` the seed. If
 //! `QDL_RDMA_DEVICES` names two devices, the queue pairs are on them, and the memory that the
 //! kernel has pinned for this process measures registrations.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 #[path = "cluster/harness.rs"]
 mod harness;

@@ -1,6 +1,6 @@
 //! A frontend that leaves in order, seen from the accelerator: after the answer to a drain, no
 //! event on the sockets counts as a lost connection or a lost frontend.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 #[path = "cluster/harness.rs"]
 mod harness;

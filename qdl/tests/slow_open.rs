@@ -1,6 +1,6 @@
 //! Connections that an accelerator opens too late: it takes them down. Uses the stub provider,
 //! whose queue pairs can be counted.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 #[path = "cluster/harness.rs"]
 mod harness;

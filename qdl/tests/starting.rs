@@ -1,6 +1,6 @@
 //! A dispatcher or server that starts only some of its threads leaves none running. A separate
 //! program, because the limit on descriptors is the process's.
-#![cfg(not(qdl_loom))]
+#![cfg(not(feature = "loom"))]
 
 use std::{fs, sync::Arc};
 

@@ -57,7 +57,7 @@ pub use losses::{LossRecord, RefusalRecord, SilentOn, grouped, kind_of};
 pub use manifest::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord};
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
-pub use stages::{PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport};
+pub use stages::{Goodput, PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport};
 pub use summary::{
     AcceleratorRecord, CarriedPayload, ConnectionRecord, LOOPBACK_NOTE, Ledger, LostSession, Mode,
     PostingRule, RailChange, RailRecord, RunExit, RunRecord, Summary, SystemRecord, WarmUpRecord,

@@ -84,6 +84,25 @@ impl Stage {
     }
 }
 
+/// Samples within all of LoadGen's limits on a sample's times, of the phase that LoadGen judged, on
+/// the frontend's clock from `issue_query` on. LoadGen's verdict is about a percentile instead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Goodput {
+    /// Samples within all limits.
+    pub samples: u64,
+    /// Tokens of these samples' answers, if answers are tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Share of the phase's samples.
+    pub share: f64,
+    /// The share of LoadGen's samples per second.
+    pub per_s: f64,
+    /// The share of the run's tokens per second, if answers are tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_s: Option<f64>,
+}
+
 /// Latencies of one stage in microseconds, with nanosecond resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageRow {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Accuracy, BatchSizes, Content, Evidence, GpuRecord, Limits, LoadgenRecord, LossRecord,
+    Accuracy, BatchSizes, Content, Evidence, Goodput, GpuRecord, Limits, LoadgenRecord, LossRecord,
     NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord, StageTable,
     ThroughputReport, TokenRecord, TrafficRecord, Verified,
     timeline::{ConnectionTick, Event, NodeSide},
@@ -412,6 +412,9 @@ pub struct RunRecord {
     /// Times and counts of tokens, if answers are tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenRecord>,
+    /// Samples within LoadGen's limits; `None` without limits, or if LoadGen judged nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<Goodput>,
     /// Throughput, second by second.
     pub throughput: ThroughputReport,
     /// Payload of the answered samples.

@@ -29,11 +29,18 @@ pub struct Tick {
     pub completed: u64,
     /// Samples in flight at the tick's end.
     pub in_flight: u64,
+    /// Tokens of the completed samples' answers, if answers are tokens.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub tokens: u64,
     /// Latencies of the samples completed in the tick: (bucket of [`latency_bucket`], samples),
     /// without empty buckets.
     pub latency: Vec<(u16, u64)>,
     /// Each connection, in the order of the summary's `connections`.
     pub connections: Vec<ConnectionTick>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// Counts of one connection in one tick, or since the connection was created.

@@ -34,13 +34,27 @@ pub enum Style {
     Log,
     /// A bar for each value; bars of several lines are stacked.
     Bars,
+    /// Points, whose x need not differ. The y axis is logarithmic if the values span much.
+    Scatter,
+}
+
+/// How the script draws a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    Line,
+    Dashed,
+    /// Points joined by a line.
+    Joined,
+    Filled,
+    Hollow,
 }
 
 #[derive(Clone, Debug, Serialize)]
 struct ChartLine {
     name: String,
     colour: Option<&'static str>,
-    dash: bool,
+    shape: Shape,
     #[serde(serialize_with = "rounded")]
     values: Vec<f64>,
 }
@@ -84,18 +98,20 @@ impl Chart {
         }
     }
 
-    fn push(
+    /// Adds a line of a shape; missing values are gaps.
+    pub fn shaped(
         &mut self,
-        name: String,
+        name: impl Into<String>,
         colour: Option<&'static str>,
-        dash: bool,
-        mut values: Vec<f64>,
+        shape: Shape,
+        values: impl IntoIterator<Item = f64>,
     ) {
+        let mut values: Vec<f64> = values.into_iter().collect();
         values.resize(self.x.len(), f64::NAN);
         self.lines.push(ChartLine {
-            name,
+            name: name.into(),
             colour,
-            dash,
+            shape,
             values,
         });
     }
@@ -108,18 +124,18 @@ impl Chart {
         colour: Option<&'static str>,
         values: impl IntoIterator<Item = f64>,
     ) {
-        self.push(name.into(), colour, false, values.into_iter().collect());
+        self.shaped(name, colour, Shape::Line, values);
     }
 
     /// Adds a dashed horizontal line at `bound`, if there is one.
     pub fn bound(&mut self, bound: Option<f64>, name: &str) {
         if let Some(value) = bound {
             let values = vec![value; self.x.len()];
-            self.push(name.to_owned(), Some("bad"), true, values);
+            self.shaped(name, Some("bad"), Shape::Dashed, values);
         }
     }
 
-    /// Adds a vertical line at an event.
+    /// Adds a vertical line at an event. In [`Style::Scatter`] the nth mark names the nth point.
     pub fn mark(&mut self, x: f64, text: impl Into<String>, colour: &'static str) {
         let text = text.into();
         self.marks.push(EventMark { x, text, colour });
@@ -134,7 +150,10 @@ impl Chart {
     /// The chart's element with its title; empty if no line has enough values to draw.
     pub fn html(&self) -> String {
         let drawn = |l: &ChartLine| l.values.iter().filter(|v| v.is_finite()).count();
-        let least = if self.style == Style::Bars { 1 } else { 2 };
+        let least = match self.style {
+            Style::Bars | Style::Scatter => 1,
+            Style::Lines | Style::Log => 2,
+        };
         if self.lines.iter().all(|l| drawn(l) < least) {
             return String::new();
         }

@@ -19,6 +19,9 @@
 //! | [`page`] | the whole page of one run |
 //! | [`live`] | the page of a run in progress |
 //! | [`compare`] | groups of runs, their differences, and whether these exceed noise |
+//! | [`pareto`] | throughput of runs against latency, with the front |
+//! | [`tuning()`] | the page of a session of `qdl tune` |
+//! | [`export`] | runs as CSV, and as JSON lines |
 //! | [`command()`] | `qdl report` |
 
 mod advice;
@@ -27,12 +30,15 @@ mod chart;
 mod command;
 mod compare;
 mod embedded;
+mod export;
 mod html;
 mod latency;
 mod live;
 mod page;
+mod pareto;
 mod pictures;
 pub mod text;
+mod tuning;
 
 use std::{
     fs,
@@ -43,12 +49,15 @@ use record::{FileError, RunFolder};
 
 pub use command::{ReportArgs, command};
 pub use embedded::read_all;
+pub use export::{csv, json_lines};
 pub use live::{RunEnd, SoFar, State, so_far};
 pub use page::{
     STYLE,
     head::{title, verdict},
     script,
 };
+pub use pareto::page as pareto;
+pub use tuning::tuning;
 
 /// File name of the page in a run's folder.
 pub const FILE: &str = "report.html";

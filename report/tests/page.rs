@@ -3,69 +3,15 @@
 
 mod common;
 
-use common::{RunShape, folder, run};
+use common::{RunShape, charts, folder, run, well_formed, without_scripts};
 use qdl::testkit::assert_has;
 use record::RunFolder;
 use report::{html, read_all};
-
-/// A page without its scripts; the records are scripts too.
-fn without_scripts(page: &str) -> String {
-    let mut rest = page;
-    let mut out = String::new();
-    while let Some((before, script)) = rest.split_once("<script") {
-        out.push_str(before);
-        rest = script.split_once("</script>").expect("a script ends").1;
-    }
-    out + rest
-}
 
 /// Writes the page below the target folder, to be looked at.
 fn keep(name: &str, page: &str) {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(path, page).expect("written");
-}
-
-/// Elements close in the order in which they opened, attributes are quoted, nothing is bare that
-/// must be escaped.
-fn well_formed(page: &str) -> Result<usize, String> {
-    const VOID: [&str; 2] = ["meta", "br"];
-    let mut open: Vec<&str> = Vec::new();
-    let mut elements = 0;
-    let mut rest = page;
-    while let Some((text, tag)) = rest.split_once('<') {
-        if text.contains('>') && !open.contains(&"style") {
-            return Err(format!("a bare > in {text:?}"));
-        }
-        for entity in text.split('&').skip(1) {
-            if !open.contains(&"style") && !entity.split(' ').next().unwrap_or("").contains(';') {
-                return Err(format!("a bare & in {text:?}"));
-            }
-        }
-        let (tag, after) = tag.split_once('>').ok_or("an element without an end")?;
-        rest = after;
-        if tag.starts_with('!') {
-            continue;
-        }
-        if tag.matches('"').count() % 2 == 1 {
-            return Err(format!("quotes in <{tag}>"));
-        }
-        if let Some(name) = tag.strip_prefix('/') {
-            let last = open.pop();
-            if last != Some(name) {
-                return Err(format!("</{name}> closes {last:?}"));
-            }
-            continue;
-        }
-        let name = tag.split([' ', '/']).next().unwrap_or("");
-        elements += 1;
-        if !tag.ends_with('/') && !VOID.contains(&name) {
-            open.push(name);
-        }
-    }
-    match open.is_empty() {
-        true => Ok(elements),
-        false => Err(format!("never closed: {open:?}")),
-    }
 }
 
 #[test]
@@ -89,16 +35,6 @@ fn every_picture_has_a_table_that_needs_no_script() {
     assert_has(cards[0], &[" first\"><h3>wake-ups</h3>"]);
     // Names from a run are text, whatever is in them.
     assert!(page.contains("&lt;lost&gt; &amp; gone") && !page.contains("<lost>"));
-}
-
-/// The charts of a page as JSON.
-fn charts(page: &str) -> Vec<serde_json::Value> {
-    let charts = page.split("data-chart=\"").skip(1);
-    let charts = charts.map(|rest| rest.split('"').next().unwrap_or("").replace("&quot;", "\""));
-    charts
-        .map(|json| serde_json::from_str(&json.replace("&lt;", "<").replace("&amp;", "&")))
-        .collect::<Result<_, _>>()
-        .expect("charts are JSON")
 }
 
 #[test]

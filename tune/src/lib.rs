@@ -11,10 +11,8 @@
 //! | `sprt` | the sequential test of the trials at one rate |
 //! | `system` | a trial's setting and its record |
 //! | `session` | a session: the search, the values of each key in turn, the full run |
-//! | [`page`] | the result as Markdown |
 
 pub mod highest;
-pub mod page;
 mod session;
 mod sprt;
 mod system;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     highest::{Highest, Rule, Tally, four_figures},
     sprt::Decision,
-    system::{Halt, TrialRecord, TrialRunner, TrialSetting},
+    system::{FinishedTrial, Halt, TrialRecord, TrialRunner, TrialSetting},
 };
 
 /// The scenario, which gives the rate its meaning.
@@ -22,6 +22,15 @@ pub enum RateKind {
 }
 
 impl RateKind {
+    /// LoadGen's name of the scenario.
+    pub fn name(self) -> &'static str {
+        match self {
+            RateKind::Server => "Server",
+            RateKind::MultiStream => "MultiStream",
+            RateKind::Offline => "Offline",
+        }
+    }
+
     /// The unit of the rate.
     pub fn unit(self) -> &'static str {
         match self {
@@ -105,8 +114,8 @@ pub struct Session {
     pub invalid: Option<(f64, TrialRecord)>,
     /// Record of the full run.
     pub full: Option<TrialRecord>,
-    /// Number of trials so far.
-    pub trials: u64,
+    /// The trials so far, in order.
+    pub finished: Vec<FinishedTrial>,
     /// Cost of all trials, in seconds.
     pub spent_s: f64,
     /// Why the session ended early.
@@ -266,7 +275,10 @@ impl Session {
         let known = self.known(at);
         loop {
             // Both parts fit into the 53 bits of a float, so JSON keeps the number.
-            let number = if full { 0 } else { self.trials + 1 };
+            let number = match full {
+                true => 0,
+                false => self.finished.len() as u64 + 1,
+            };
             setting.seed = ((self.plan.seed & 0xffff_ffff) << 20) + number;
             let issuing = match self.plan.kind {
                 RateKind::Server => setting.samples as f64 / rate,
@@ -279,7 +291,10 @@ impl Session {
                 return Err(Halt::Budget);
             }
             let record = system.run(&setting, &known)?;
-            self.trials += 1;
+            self.finished.push(FinishedTrial {
+                setting: setting.clone(),
+                record: record.clone(),
+            });
             self.spent_s += record.cost_s;
             self.last_cost_s = record.cost_s;
             match record.needs {

@@ -4,6 +4,7 @@
 //! * `test` runs every check, and ends with one line of counts;
 //! * `rooms` runs the checks that read only sources, within seconds;
 //! * `demo` sets up, builds, and runs LoadGen over a network;
+//! * `dist` builds the wheels and the Debian packages;
 //! * `bench` runs a measurement by name;
 //! * `fuzz` feeds random bytes to the parsers of frames and files;
 //! * `soft-roce` runs a command in a guest with an RDMA device in software;
@@ -14,6 +15,7 @@
 
 mod bench;
 mod demo;
+mod dist;
 mod fuzz;
 mod namespaces;
 mod process;
@@ -98,6 +100,12 @@ enum Task {
     /// the system permits none. Writes a submission tree to target/submission, and prints a table
     /// of the rules that a rehearsal cannot keep. Exit code 0: no other rule is broken.
     Submission(submission::Args),
+    /// Build the wheels and the Debian packages into target/dist.
+    Dist {
+        /// Install, run and remove each in a bare Debian root (as root; needs debootstrap).
+        #[arg(long)]
+        check: bool,
+    },
     /// Run the checks that read only sources: circular imports of files, forbidden dependencies
     /// between crates, names on a sample's path, and lines over 100 columns.
     Rooms,
@@ -144,6 +152,7 @@ fn main() -> ExitCode {
             sanitize,
             filters,
         } => test::run(&root, quick, sanitize, &filters),
+        Task::Dist { check } => dist::run_dist(&root, check),
         Task::Rooms => test::sources(&root),
         Task::Submission(args) => submission::rehearse(&root, &args),
         Task::Demo { llm } => demo::run_demo(&root, llm),

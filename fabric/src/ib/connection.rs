@@ -238,7 +238,7 @@ impl std::fmt::Debug for IbConnection {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::time::{Duration, Instant};
 

@@ -206,6 +206,10 @@ impl Backend for Network {
         self.read(|c| c.happened())
     }
 
+    fn figures(&self) -> (Ledger, [u64; 2]) {
+        self.read(|c| c.figures())
+    }
+
     fn outstanding(&self) -> u64 {
         self.read(|c| c.dispatcher().outstanding())
     }

@@ -180,7 +180,7 @@ mod tests {
                 qsl.clone(),
                 None,
                 verdict,
-                Arc::new(Phases::new(1, None)),
+                Arc::new(Phases::new(1, qdl::counters::Histograms::new())),
                 Arc::new(Live::new(1)),
             ),
             book,

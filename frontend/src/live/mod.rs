@@ -7,11 +7,11 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | [`gather`] | the state of a running run |
-//! | [`access`] | access rules |
-//! | [`server`] | HTTP: the page, and a stream of events |
+//! | [`figures`] | the figures of `/metrics` |
+//! | [`server`] | the page, a stream of events, and the figures |
 //! | [`page`] | the HTML around the charts, and its script |
 
-mod access;
+mod figures;
 mod gather;
 mod page;
 mod server;
@@ -31,15 +31,14 @@ use anyhow::Result;
 use report::{RunEnd, SoFar, State};
 use tokio::sync::{Semaphore, watch};
 
-pub use access::FILE as KEY_FILE;
+pub use accelerator::web::FILE as KEY_FILE;
+pub use figures::RunFigures;
 pub use gather::{LiveRun, RunMoment};
 
 /// Interval between updates.
 const EVERY: Duration = Duration::from_secs(1);
-/// Maximum wait for viewers at the end of a run.
-const LINGER: Duration = Duration::from_secs(1);
-/// Nice value of the drawing thread.
-const NICE: libc::c_int = 10;
+/// Maximum wait for viewers and the last scrape at the end of a run.
+const LINGER: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Viewers {
@@ -53,13 +52,14 @@ struct Viewers {
 type Latest = watch::Receiver<Arc<SoFar>>;
 
 /// A run shown in progress.
-#[derive(Debug)]
 pub struct LiveView {
     latest: watch::Sender<Arc<SoFar>>,
     viewers: Arc<Viewers>,
     shown: Option<Instant>,
     /// Signals that the drawing thread is done.
     done: mpsc::Receiver<()>,
+    /// The figures of `/metrics`.
+    pub figures: Arc<RunFigures>,
     /// Note for the user, with the page's address.
     pub note: String,
 }
@@ -67,20 +67,22 @@ pub struct LiveView {
 impl LiveView {
     /// Starts to show a run with the initial state `first` and results in `folder`.
     pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self> {
-        let (latest, seen) = watch::channel(Arc::new(first));
         let viewers = Arc::new(Viewers {
             places: Arc::new(Semaphore::new(server::MOST_VIEWERS)),
             fresh: AtomicBool::new(false),
         });
         let (tell, done) = mpsc::channel();
+        let figures = Arc::new(RunFigures::new(&first.node));
+        let (latest, seen) = watch::channel(Arc::new(first));
         let bound = server::bind(address, folder)?;
         let note = bound.note();
-        server::begin(bound, seen, viewers.clone(), tell)?;
+        server::begin(bound, seen, viewers.clone(), figures.clone(), tell)?;
         Ok(LiveView {
             latest,
             viewers,
             shown: None,
             done,
+            figures,
             note,
         })
     }
@@ -109,21 +111,11 @@ impl LiveView {
         self.show(last);
     }
 
-    /// Publishes the end of the run, and waits at most a second until the viewers have got it.
+    /// Publishes the end of the run, and waits until the viewers have got it ([`LINGER`] at most).
     pub fn end(self, over: RunEnd) {
         let mut last = (**self.latest.borrow()).clone();
         last.state = State::Over(over);
         self.show(last);
         let _ = self.done.recv_timeout(LINGER);
-    }
-}
-
-/// Sets the nice value of the calling thread to [`NICE`].
-fn be_nice() {
-    // SAFETY: setpriority takes integers and touches no memory. On Linux, 0 is the calling thread
-    // only.
-    let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
-    if set != 0 {
-        tracing::debug!("the priority of the live view's thread could not be lowered");
     }
 }

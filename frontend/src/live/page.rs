@@ -5,9 +5,6 @@ use report::SoFar;
 
 /// Content type of the page.
 pub const TYPE: &str = "text/html; charset=utf-8";
-/// Content security policy of the page.
-pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = "#link{position:sticky;top:0;z-index:1;margin:0;padding:5px 24px;max-width:none;\
@@ -66,6 +63,7 @@ mod tests {
             in_flight: k % 1_000,
             latency: (64..320).map(|b| latency(k, b)).collect(),
             connections: (0..64).map(|c| connection(k, c)).collect(),
+            ..Tick::default()
         };
         let thread = |t: u16| ThreadSide {
             name: format!("thread-of-a-long-name-{t}"),

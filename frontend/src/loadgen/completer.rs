@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use accelerator::lock;
 use fabric::clock::now_ns;
 use loadgen_bridge::{
-    QuerySampleResponse, ResponseId, complete, first_token_complete, outgrow_log,
+    QuerySampleResponse, ResponseId, Scenario, TestSettings, complete, first_token_complete,
+    outgrow_log,
 };
 use qdl::{
-    counters::{Live, Recorder},
+    counters::{Histograms, Live, Recorder, SampleLimits},
     dispatch::{Completer, Contradiction, Part, Response, Sample},
 };
 
@@ -81,16 +82,33 @@ pub struct Completers {
     loadgen: LoadGen,
 }
 
+/// LoadGen's limits on each sample's times, which only Server has.
+pub fn limits(test: &TestSettings) -> Option<SampleLimits> {
+    let limits = match test.use_token_latencies {
+        true => SampleLimits::Tokens {
+            ttft_ns: test.server_ttft_latency,
+            tpot_ns: test.server_tpot_latency,
+        },
+        false => SampleLimits::Latency(test.server_target_latency_ns),
+    };
+    (test.scenario == Scenario::Server).then_some(limits)
+}
+
 impl Completers {
-    /// Creates the maker of the completers, one for each share of a NIC that `live` has.
+    /// Creates the maker of the completers, one for each share of a NIC that `live` has. They count
+    /// the samples within `limits`.
     pub fn new(
         live: Arc<Live>,
         verifier: Option<Arc<Verifier>>,
         tokens: Option<Arc<Tokens>>,
+        limits: Option<SampleLimits>,
     ) -> Self {
-        let sizes = tokens.as_ref().map(|t| t.sizes);
+        let empty = match &tokens {
+            Some(tokens) => Histograms::of_tokens(tokens.sizes),
+            None => Histograms::new(),
+        };
         Completers {
-            phases: Arc::new(Phases::new(live.rails(), sizes)),
+            phases: Arc::new(Phases::new(live.rails(), empty.limited(limits))),
             verifier,
             live,
             left: Arc::default(),
@@ -109,10 +127,11 @@ impl Completers {
         LoadgenCompleter {
             scratch: Vec::with_capacity(256),
             first_scratch: Vec::with_capacity(256),
-            recorder: Some(match &self.tokens {
-                Some(t) => Recorder::of_tokens(self.live.clone(), share, t.sizes),
-                None => Recorder::new(self.live.clone(), share),
-            }),
+            recorder: Some(Recorder::with(
+                self.live.clone(),
+                share,
+                self.phases.empty(),
+            )),
             series_ns: 0,
             latest_ns: 0,
             first_tokens: 0,

@@ -26,7 +26,7 @@ use std::{
 
 use accelerator::lock;
 use loadgen_bridge::{Phase, PhaseKind as Logged, TestMode};
-use qdl::counters::{Histograms, TokenSizes};
+use qdl::counters::Histograms;
 use record::{PhaseKind, PhaseRecord};
 
 /// Time spent in calls to LoadGen, over the timed calls.
@@ -113,12 +113,13 @@ pub struct Phases {
     book: Mutex<SeriesBook>,
     exchange: Mutex<Exchange>,
     threads: usize,
-    tokens: Option<TokenSizes>,
+    /// Empty histograms of the run's kind.
+    empty: Histograms,
 }
 
 impl Phases {
-    /// Creates the phases for `threads` recording threads; `tokens` is set if answers are tokens.
-    pub fn new(threads: usize, tokens: Option<TokenSizes>) -> Self {
+    /// Creates the phases for `threads` recording threads, each with a copy of `empty`.
+    pub fn new(threads: usize, empty: Histograms) -> Self {
         Phases {
             latest_ns: AtomicU64::new(0),
             waits: AtomicBool::new(false),
@@ -128,7 +129,7 @@ impl Phases {
             }),
             exchange: Mutex::default(),
             threads,
-            tokens,
+            empty,
         }
     }
 
@@ -193,17 +194,15 @@ impl Phases {
 
     /// Returns the merged histograms of all phases.
     pub fn total(&self, phases: &[PhaseShare]) -> Histograms {
-        let mut total = self.empty();
+        let mut total = self.empty.clone();
         let each = phases.iter().map(|phase| &phase.share.histograms);
         each.for_each(|histograms| total.merge(histograms));
         total
     }
 
-    fn empty(&self) -> Histograms {
-        match self.tokens {
-            Some(sizes) => Histograms::of_tokens(sizes),
-            None => Histograms::new(),
-        }
+    /// Returns empty histograms of the run's kind.
+    pub fn empty(&self) -> Histograms {
+        self.empty.clone()
     }
 
     /// Merges the handed-in records into their phases.
@@ -341,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_submission_run_is_two_phases_however_many_sets_it_loads() {
-        let phases = Phases::new(2, None);
+        let phases = Phases::new(2, Histograms::new());
         phases.named();
         for border in [100, 200, 300] {
             phases.flushed(border);
@@ -368,7 +367,7 @@ mod tests {
 
     #[test]
     fn each_step_of_find_peak_is_a_phase_though_some_share_their_samples() {
-        let phases = Phases::new(1, None);
+        let phases = Phases::new(1, Histograms::new());
         for (border, unloads) in [(100, true), (200, true), (300, false), (400, true)] {
             phases.flushed(border);
             phases.named();
@@ -410,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_run_that_is_given_up_keeps_what_it_had() {
-        let phases = Phases::new(1, None);
+        let phases = Phases::new(1, Histograms::new());
         let gathered = phases.end([share(0, 3), share(0, 0)]);
         assert_eq!(kinds(&gathered), [(SeriesKind::Open, 3)]);
         let name = |mode| records(&gathered, &[], mode)[0].name.clone();
@@ -421,7 +420,7 @@ mod tests {
 
     #[test]
     fn threads_take_what_was_made_beforehand() {
-        let phases = Phases::new(3, None);
+        let phases = Phases::new(3, Histograms::new());
         phases.prepare();
         assert_eq!(lock(&phases.exchange).spare.len(), 3);
         phases.exchange(|_| share(0, 1));

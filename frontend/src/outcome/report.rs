@@ -14,9 +14,9 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, CarriedPayload, Evidence, LoadgenView, Mode, NodeUse, PhaseKind, PhaseRecord,
-    RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord, TIMELINE,
-    TokenRecord, timeline::Timeline,
+    Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind,
+    PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
+    TIMELINE, TokenRecord, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -144,6 +144,7 @@ impl FinishedRun<'_> {
             .unwrap_or(test.scenario);
         let mode = result::mode(self.mode());
         let settings = self.settings.provenance.records(scenario);
+        let (per_s, tokens) = (per_s(outcome, answered, seconds), self.tokens(seconds));
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,
@@ -160,7 +161,7 @@ impl FinishedRun<'_> {
                 _ => self.reasons(),
             },
             samples: answered,
-            per_s: per_s(outcome, answered, seconds),
+            per_s,
             // Prefer find-peak's result to the configured rate.
             target_qps: loadgen
                 .as_ref()
@@ -172,6 +173,7 @@ impl FinishedRun<'_> {
             labelled: self.accuracy,
             accuracy_note: self.accuracy_note.clone(),
             loadgen,
+            goodput: self.goodput(&phases, per_s, tokens.as_ref()),
             phases,
             settings: settings
                 .into_iter()
@@ -181,7 +183,7 @@ impl FinishedRun<'_> {
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
             verified: self.verified.as_ref().map(|v| v.counts),
-            tokens: self.tokens(seconds),
+            tokens,
             throughput,
             carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
             evidence: Evidence {
@@ -231,7 +233,7 @@ impl FinishedRun<'_> {
 
     /// This node's own records of the phase that LoadGen's result describes.
     fn judged<'a>(
-        &self,
+        &'a self,
         outcome: &TestOutcome,
         phases: &'a [PhaseRecord],
     ) -> Option<OwnRecords<'a>> {
@@ -245,10 +247,33 @@ impl FinishedRun<'_> {
         judged.map(|(p, PhaseShare { share, .. })| {
             let round_trips = share.histograms.stage(Stage::RoundTrip);
             OwnRecords {
+                histograms: &share.histograms,
                 stages: &p.stages,
                 shortest_us: round_trips.min() as f64 / 1000.0,
                 told_us: share.call_time.mean_us(),
             }
+        })
+    }
+
+    /// Samples within LoadGen's limits, of the phase that LoadGen's result describes. `per_s` and
+    /// `tokens` have the rates of all samples.
+    fn goodput(
+        &self,
+        phases: &[PhaseRecord],
+        per_s: f64,
+        tokens: Option<&TokenRecord>,
+    ) -> Option<Goodput> {
+        let all = self.judged(self.outcome.as_ref()?, phases)?.histograms;
+        let [samples, good_tokens] = all.good()?;
+        let part = |good: u64, all: u64| good as f64 / all.max(1) as f64;
+        let share = part(samples, all.count());
+        let tokens = all.tokens().zip(tokens);
+        Some(Goodput {
+            samples,
+            tokens: tokens.map(|_| good_tokens),
+            share,
+            per_s: share * per_s,
+            tokens_per_s: tokens.map(|(t, all)| part(good_tokens, t.tokens()) * all.per_s),
         })
     }
 

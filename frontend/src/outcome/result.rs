@@ -2,6 +2,7 @@
 //! measured values.
 
 use loadgen_bridge::{Detail, Figure, Scenario, TestMode, TestOutcome, Verdict};
+use qdl::counters::Histograms;
 use record::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, Mode, ScheduledToIssue,
     Stage, StageTable,
@@ -25,6 +26,7 @@ pub fn mode(mode: TestMode) -> Mode {
 /// This node's own records of the phase that LoadGen's result describes.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnRecords<'a> {
+    pub histograms: &'a Histograms,
     pub stages: &'a StageTable,
     /// The shortest round trip of the phase's samples, in microseconds.
     pub shortest_us: f64,

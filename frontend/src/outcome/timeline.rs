@@ -15,8 +15,8 @@ use record::{
 const MOST_CONNECTIONS: usize = 64;
 /// Maximum number of kept events.
 const MOST_EVENTS: usize = 1_000;
-/// Number of counters of the run: issued, completed. [`EACH`] is that of a connection.
-const RUN: usize = 2;
+/// Number of counters of the run: issued, completed, tokens. [`EACH`] is that of a connection.
+const RUN: usize = 3;
 const EACH: usize = 5;
 /// Number of gauges of a connection.
 const GAUGES: usize = 3;
@@ -30,6 +30,8 @@ pub struct TimelineEnd<'a> {
     /// Latencies by tick, of each recording thread.
     pub latencies: &'a [&'a LatencyTicks],
     pub answered: u64,
+    /// Tokens of all answers.
+    pub tokens: u64,
     /// Time of the first query, on [`fabric::clock`].
     pub first_ns: u64,
     /// Time of completion of the last sample.
@@ -48,9 +50,9 @@ pub struct TimelineGatherer {
 }
 
 /// Builds a row for [`Grown`]: counters, then gauges.
-fn row(issued: u64, completed: u64, connections: &[ConnectionTick]) -> Vec<u64> {
+fn row(run: [u64; RUN], connections: &[ConnectionTick]) -> Vec<u64> {
     let connections = &connections[..connections.len().min(MOST_CONNECTIONS)];
-    let mut row = vec![issued, completed];
+    let mut row = run.to_vec();
     for c in connections {
         row.extend([
             c.samples,
@@ -110,6 +112,7 @@ fn ticks(
             issued,
             completed,
             in_flight: outstanding.max(0) as u64,
+            tokens: row.get(2).copied().unwrap_or(0),
             latency,
             connections: (0..of).map(|i| connection(row, i, of)).collect(),
         }
@@ -136,21 +139,21 @@ fn threads<'a>(
 impl TimelineGatherer {
     /// Reads the counters before the first query: later readings subtract them.
     pub fn before(&mut self, connections: &[ConnectionTick]) {
-        self.before = row(0, 0, connections);
+        self.before = row([0; RUN], connections);
     }
 
     /// Reads the counters during a run that began at `first_ns`.
     pub fn look(
         &mut self,
         [first_ns, now_ns]: [u64; 2],
-        [issued, completed]: [u64; 2],
+        run: [u64; RUN],
         connections: &[ConnectionTick],
     ) {
-        let now = row(issued, completed, connections);
+        let now = row(run, connections);
         if self.run.is_none() {
             let mut first = std::mem::take(&mut self.before);
             if first.len() != now.len() {
-                first = row(0, 0, connections);
+                first = row([0; RUN], connections);
             }
             let counters = now.len() - connections.len().min(MOST_CONNECTIONS) * GAUGES;
             let grown = Grown::new(first_ns, &first, counters);
@@ -263,7 +266,8 @@ impl TimelineGatherer {
             // Read once more: the last reading is some hundredths of a second old.
             let ledger = &end.system.ledger;
             let at = end.last_ns.max(grown.last_ns());
-            grown.read(at, &row(ledger.issued, end.answered, readings));
+            let run = [ledger.issued, end.answered, end.tokens];
+            grown.read(at, &row(run, readings));
             rows = grown.ticks(tick, n);
             nodes[0].threads = threads.sides(tick, n, lasted_ns);
         }
@@ -381,6 +385,7 @@ mod tests {
             system: &system,
             latencies: &[],
             answered: 0,
+            tokens: 0,
             first_ns: S,
             last_ns: 2 * S,
             phases: vec![("performance".to_owned(), S)],
@@ -403,7 +408,7 @@ mod tests {
                 ..SampleTimes::default()
             };
             latencies.record(&times, 1, &live, 0);
-            g.look([S, now], [k, k], &[]);
+            g.look([S, now], [k, k, 0], &[]);
             g.latencies([S, now + 1], &live);
         }
         let t = g.so_far("fe", [S, 2 * S], (Vec::new(), Vec::new()));
@@ -436,6 +441,7 @@ mod tests {
             system: &system,
             latencies: &[&recorded],
             answered: 1_000,
+            tokens: 0,
             first_ns: S,
             last_ns: 2 * S,
             phases: Vec::new(),
@@ -451,6 +457,7 @@ mod tests {
             system: &SystemRecord::default(),
             latencies: &[],
             answered: 0,
+            tokens: 0,
             first_ns: 5,
             last_ns: 0,
             phases: Vec::new(),

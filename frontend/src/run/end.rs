@@ -91,6 +91,7 @@ impl Watch {
         let timeline = self.gather.end(&timeline::TimelineEnd {
             node: &config.node,
             answered: system.ledger.answered,
+            tokens: self.completers.live().figures().tokens,
             system: &system,
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,

@@ -127,7 +127,7 @@ mod tests {
             backend: book.clone(),
             verdict: verdict.clone(),
             notes,
-            phases: Arc::new(Phases::new(1, None)),
+            phases: Arc::new(Phases::new(1, qdl::counters::Histograms::new())),
             done: AtomicBool::new(false),
         };
         for phase in [[0, 1], [2, 3], [0, 1]] {

@@ -157,7 +157,7 @@ impl Watch {
             let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
             throughput.read(now, completed, outstanding);
             if outstanding > 0 || throughput.now_ns == now {
-                let counts = [completed + outstanding, completed];
+                let counts = [completed + outstanding, completed, figures.tokens];
                 self.gather
                     .look([first, now], counts, &self.backend.readings());
             }
@@ -257,6 +257,7 @@ impl Watch {
         let (completed, outstanding) = (self.backend.completed(), self.backend.outstanding());
         let last = self.moment(now_ns(), [completed + outstanding, completed]);
         let (view, _) = self.live.take()?;
+        view.figures.hold(self.backend.figures().0);
         view.ending(last);
         Some(view)
     }

@@ -138,9 +138,9 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Serve a live page of the run at this address; --live without a value means 127.0.0.1:9417. A
-    /// loopback address is open to browsers on this machine. Any other address needs a key: open
-    /// the URL that the file live.url in the run folder contains
+    /// Serve a live page of the run and /metrics at this address; --live without a value means
+    /// 127.0.0.1:9417. A loopback address is open to browsers on this machine. Any other address
+    /// needs a key: open the URL that the file live.url in the run folder contains
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1,
           default_missing_value = LIVE_ADDRESS, value_parser = address)]
     pub live: Option<SocketAddr>,

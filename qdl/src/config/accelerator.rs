@@ -19,7 +19,7 @@ use super::{
         ConfigSide, Findings, MAX_SAMPLE_BYTES, auto_within, check_model, name, resolve, within,
         within_some,
     },
-    values::{Auto, socket_address},
+    values::{Auto, port_or_address, socket_address},
 };
 use crate::{
     compression::room,
@@ -64,6 +64,9 @@ pub struct AcceleratorConfig {
     #[serde(default = "memory_mib")]
     #[garde(custom(within(1..=MAX_MEMORY_MIB)))]
     pub memory_mib: usize,
+    /// Address of `GET /metrics`; a bare port is one of 127.0.0.1. Default: no endpoint.
+    #[serde(default, deserialize_with = "port_or_address")]
+    pub metrics: Option<SocketAddr>,
     /// Deadlines of this node.
     #[serde(default)]
     #[garde(dive)]
@@ -348,10 +351,9 @@ impl AcceleratorConfig {
 
     fn check_addresses(&self, out: &mut Findings<'_>) {
         let mut taken: BTreeMap<SocketAddr, String> = BTreeMap::new();
-        let mut check = |address: SocketAddr, path: String| {
+        let mut check = |address: SocketAddr, path: String, auth: Auth<'_>| {
             let loopback = address.ip().is_loopback();
-            self.auth()
-                .check_address(loopback, &address.to_string(), &path, out);
+            auth.check_address(loopback, &address.to_string(), &path, out);
             if address.port() == 0 {
                 return;
             }
@@ -363,12 +365,20 @@ impl AcceleratorConfig {
                 );
             }
         };
-        check(self.control.listen, "control.listen".to_owned());
+        check(
+            self.control.listen,
+            "control.listen".to_owned(),
+            self.auth(),
+        );
+        if let Some(address) = self.metrics {
+            // A scrape needs no token: the key may name any address.
+            check(address, "metrics".to_owned(), Auth::None);
+        }
         for (i, nic) in self.nics.iter().enumerate() {
             if let NicFabric::Tcp(tcp) = &nic.fabric
                 && let Some(listen) = tcp.listen
             {
-                check(listen, format!("nics[{i}].listen"));
+                check(listen, format!("nics[{i}].listen"), self.auth());
             }
         }
     }

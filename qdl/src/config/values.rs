@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     marker::PhantomData,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     str::FromStr,
 };
 
@@ -89,15 +89,29 @@ pub(super) fn some_socket_address<'de, D: Deserializer<'de>>(
     socket_address(deserializer).map(Some)
 }
 
+/// Decodes an address with a port; a bare port is one of 127.0.0.1.
+pub(super) fn port_or_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let port = text.parse().map(|port| (Ipv4Addr::LOCALHOST, port).into());
+    let example = "metrics: 127.0.0.1:9464";
+    let address = port.or_else(|_| parse(&text, "a port, or an IP address with a port", example));
+    address.map(Some)
+}
+
 fn parse_text<'de, T: FromStr, D: Deserializer<'de>>(
     deserializer: D,
     what: &str,
     example: &str,
 ) -> Result<T, D::Error> {
-    let text = String::deserialize(deserializer)?;
+    parse(&String::deserialize(deserializer)?, what, example)
+}
+
+fn parse<T: FromStr, E: de::Error>(text: &str, what: &str, example: &str) -> Result<T, E> {
     text.parse().map_err(|_| {
         let help = format!("write {what}, as in `{example}`");
-        de::Error::custom(format!("`{text}` is not {what}{HELP}{help}"))
+        E::custom(format!("`{text}` is not {what}{HELP}{help}"))
     })
 }
 

@@ -236,11 +236,11 @@ fn mask(word: usize, first: usize) -> u64 {
 
 /// Orders accesses under loom, which models `SeqCst` accesses as weaker than they are.
 fn loom_fence() {
-    #[cfg(qdl_loom)]
+    #[cfg(feature = "loom")]
     fabric::sync::fence(Ordering::SeqCst);
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::collections::BTreeSet;
 
@@ -287,7 +287,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, qdl_loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use loom::{sync::Arc, thread};
 

@@ -36,7 +36,7 @@ impl PollOrder {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

@@ -98,7 +98,7 @@ impl Receiving {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
     use fabric::Armed;

@@ -265,6 +265,6 @@ impl SendHalf {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 #[path = "send_tests.rs"]
 mod tests;

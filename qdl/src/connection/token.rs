@@ -5,9 +5,9 @@
 //! the owner looks again before it releases the token. So work published before a claim is done
 //! when every claim has ended, and no wake-up is needed.
 
-#[cfg(qdl_loom)]
+#[cfg(feature = "loom")]
 use loom::sync::MutexGuard;
-#[cfg(not(qdl_loom))]
+#[cfg(not(feature = "loom"))]
 use std::sync::MutexGuard;
 
 use fabric::sync::{AtomicBool, Mutex, Ordering, fence};
@@ -57,7 +57,7 @@ impl<T> SendToken<T> {
         }
     }
 
-    #[cfg(not(qdl_loom))]
+    #[cfg(not(feature = "loom"))]
     fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.value.try_lock() {
             Ok(value) => Some(value),
@@ -66,7 +66,7 @@ impl<T> SendToken<T> {
         }
     }
 
-    #[cfg(qdl_loom)]
+    #[cfg(feature = "loom")]
     fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.value.try_lock().ok()
     }
@@ -101,7 +101,7 @@ impl<T> Claim<'_, T> {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::{
         sync::{
@@ -143,7 +143,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, qdl_loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use loom::{
         sync::{Arc, atomic::AtomicU32},

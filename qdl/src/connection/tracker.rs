@@ -51,7 +51,7 @@ impl First {
     }
 }
 
-#[cfg(not(qdl_loom))]
+#[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<Sample>() == 64);
 
 /// A sample with all that a post or a retry needs.
@@ -145,7 +145,7 @@ pub struct InFlight {
 /// lines in pairs. This is harmless, because mostly one thread posts and answers neighbouring
 /// slots.
 #[derive(Debug, Default)]
-#[cfg_attr(not(qdl_loom), repr(align(64)))]
+#[cfg_attr(not(feature = "loom"), repr(align(64)))]
 struct Record {
     id: AtomicU64,
     index: AtomicU64,
@@ -159,7 +159,7 @@ struct Record {
     first_ns: AtomicU64,
 }
 
-#[cfg(not(qdl_loom))]
+#[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<Record>() == 64);
 
 impl Record {
@@ -356,7 +356,7 @@ impl Tracker {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::collections::{HashMap, HashSet};
 
@@ -541,7 +541,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, qdl_loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use loom::thread;
 

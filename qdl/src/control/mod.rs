@@ -22,7 +22,7 @@ pub(crate) mod lobby;
 mod quiet;
 mod shell;
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 pub use self::core::{

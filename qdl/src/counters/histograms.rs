@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 
 use record::{Stage, StageRow, StageTable, TokenTime};
 
-use super::{SampleTimes, TokenHistograms, TokenSizes, values::Values};
+use super::{Octaves, SampleLimits, SampleTimes, TokenHistograms, TokenSizes, values::Values};
 
 /// Times of samples by stage, from 1 ns to 1 h with 3 significant figures.
 ///
@@ -15,6 +15,9 @@ pub struct Histograms {
     stages: [Values; Stage::COUNT],
     count: u64,
     uneven: u64,
+    limits: Option<SampleLimits>,
+    /// Samples within the limits, and the tokens of their answers.
+    good: [u64; 2],
     /// Token histograms; `None` if answers are not tokens.
     tokens: Option<Box<TokenHistograms>>,
 }
@@ -32,6 +35,8 @@ impl Histograms {
             stages: [(); Stage::COUNT].map(|()| Values::new()),
             count: 0,
             uneven: 0,
+            limits: None,
+            good: [0; 2],
             tokens: None,
         }
     }
@@ -42,6 +47,18 @@ impl Histograms {
             tokens: Some(Box::new(TokenHistograms::new(sizes))),
             ..Histograms::new()
         }
+    }
+
+    /// Counts the samples within `limits` too.
+    #[must_use]
+    pub fn limited(mut self, limits: Option<SampleLimits>) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Returns the samples within the limits and their tokens; `None` without limits.
+    pub fn good(&self) -> Option<[u64; 2]> {
+        self.limits.map(|_| self.good)
     }
 
     /// Returns the token histograms; `None` if answers are not tokens.
@@ -66,6 +83,14 @@ impl Histograms {
             values.record(ns, n);
         }
         self.uneven += if adds_up { 0 } else { n };
+        if let Some(limits) = self.limits {
+            let tokens = self.tokens();
+            let tokens = tokens.map_or(0, |t| t.in_answer(u64::from(times.bytes_in)));
+            if limits.hold(times, tokens) {
+                self.good[0] += n;
+                self.good[1] += n * tokens;
+            }
+        }
         if let Some(tokens) = &mut self.tokens {
             (0..n).for_each(|_| tokens.record(times));
         }
@@ -78,6 +103,10 @@ impl Histograms {
         }
         self.count += other.count;
         self.uneven += other.uneven;
+        self.limits = self.limits.or(other.limits);
+        for (mine, theirs) in self.good.iter_mut().zip(other.good) {
+            *mine += theirs;
+        }
         match (&mut self.tokens, &other.tokens) {
             (Some(mine), Some(theirs)) => mine.merge(theirs),
             (None, Some(theirs)) => self.tokens = Some(theirs.clone()),
@@ -107,6 +136,17 @@ impl Histograms {
     /// Returns an upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
     pub(crate) fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
         self.stages[stage as usize].quantile(quantile, self.count)
+    }
+
+    /// Returns the time of this index in [`Histograms::all`] by octave; nothing for other indexes.
+    pub(crate) fn octaves(&self, index: usize) -> Octaves {
+        let tokens = self.tokens().into_iter().flat_map(|t| &t.times);
+        let values = self.stages.iter().chain(tokens).nth(index);
+        let mut octaves = values.map(Values::octaves).unwrap_or_default();
+        if index == Stage::Failed as usize {
+            octaves.0[0] += self.count.saturating_sub(self.stages[index].count());
+        }
+        octaves
     }
 
     /// Returns every histogram of times with its key.
@@ -222,6 +262,43 @@ mod tests {
             prop_assert_eq!(apart.uneven(), together.uneven());
             prop_assert_eq!(apart.count(), (a.len() + b.len()) as u64);
         }
+    }
+
+    #[test]
+    fn a_sample_at_every_limit_is_good_and_one_beyond_any_is_not() {
+        let answer = |first_ns, seen_ns, bytes_in| SampleTimes {
+            issued_ns: 10,
+            first_ns,
+            seen_ns,
+            completed_ns: seen_ns + 5,
+            bytes_in,
+            ..SampleTimes::default()
+        };
+        // Three tokens: 100 ns to the first, 50 ns to each of two further ones.
+        let at = answer(110, 210, 12);
+        let (input, output) = (4, 4);
+        let sizes = TokenSizes { input, output };
+        let (ttft_ns, tpot_ns) = (100, 50);
+        let tokens = SampleLimits::Tokens { ttft_ns, tpot_ns };
+        let mut h = Histograms::of_tokens(sizes).limited(Some(tokens));
+        h.record(&at);
+        for late in [
+            answer(111, 210, 12),
+            answer(110, 212, 12),
+            answer(110, 110, 4),
+        ] {
+            h.record(&late);
+        }
+        assert_eq!((h.good(), h.count()), (Some([1, 3]), 4));
+        let mut all = Histograms::of_tokens(sizes);
+        assert_eq!(all.good(), None);
+        all.merge(&h);
+        all.merge(&h);
+        assert_eq!(all.good(), Some([2, 6]));
+        let mut h = Histograms::new().limited(Some(SampleLimits::Latency(205)));
+        h.record_alike(&at, 7);
+        h.record(&answer(110, 211, 12));
+        assert_eq!(h.good(), Some([7, 0]));
     }
 
     #[test]

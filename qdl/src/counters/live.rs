@@ -1,10 +1,12 @@
 //! Live figures of a run, for progress displays.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
-use record::{Figures, timeline::LATENCY_BUCKETS};
+use record::{Figures, Stage, TokenTime, timeline::LATENCY_BUCKETS};
+
+use super::Octaves;
 
 /// The figures last published for one share. Only one thread writes them, so it needs no
 /// read-modify-write.
@@ -30,6 +32,9 @@ impl Default for Latencies {
     }
 }
 
+/// Number of times by stage, those of tokens included.
+pub(super) const TIMES: usize = Stage::COUNT + TokenTime::COUNT;
+
 /// Figures that NIC threads publish and other threads read without a lock: one cache line with one
 /// writer for each share of a NIC's connections.
 #[derive(Debug)]
@@ -38,6 +43,11 @@ pub struct Live {
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
     latencies: Box<[CachePadded<Latencies>]>,
+    /// The times of each share by octave, in the order of
+    /// [`Histograms::all`](super::Histograms::all).
+    times: Box<[[[AtomicU64; 32]; TIMES]]>,
+    /// Set once a thread reads `times`.
+    pub(super) times_wanted: AtomicBool,
 }
 
 impl Live {
@@ -47,6 +57,8 @@ impl Live {
             first_ns: AtomicU64::new(0),
             rails: (0..shares).map(|_| CachePadded::default()).collect(),
             latencies: (0..shares).map(|_| CachePadded::default()).collect(),
+            times: (0..shares).map(|_| Default::default()).collect(),
+            times_wanted: AtomicBool::new(false),
         }
     }
 
@@ -93,6 +105,32 @@ impl Live {
             }
         }
         all
+    }
+
+    /// Returns each time that occurred by octave, with its key, over all shares. Final after the
+    /// run; during the run up to 4 s old, and published from the first call on.
+    pub fn times(&self) -> Vec<(&'static str, Octaves)> {
+        self.times_wanted.store(true, Relaxed);
+        let sum = |index: usize| {
+            let mut sum = Octaves::default();
+            for one in &self.times {
+                sum.add(&Octaves(one[index].each_ref().map(|n| n.load(Relaxed))));
+            }
+            sum
+        };
+        let stages = Stage::ALL.iter().map(|s| s.key());
+        let keys = stages.chain(TokenTime::ALL.iter().map(|t| t.key()));
+        let all = keys.enumerate().map(|(index, key)| (key, sum(index)));
+        all.filter(|(_, sum)| sum.counts().any(|(_, n)| n > 0))
+            .collect()
+    }
+
+    /// Publishes a time of one NIC thread's share.
+    pub(super) fn show_time(&self, share: usize, index: usize, now: &Octaves) {
+        if let Some(shown) = self.times.get(share) {
+            let cells = shown[index].iter().zip(now.0);
+            cells.for_each(|(cell, n)| cell.store(n, Relaxed));
+        }
     }
 
     /// Publishes the counts of one NIC thread's share.

@@ -39,7 +39,45 @@ pub struct SampleTimes {
     pub connection: u32,
 }
 
+/// LoadGen's limits on the times of each sample, in nanoseconds from the issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleLimits {
+    /// On the stage `total`.
+    Latency(u64),
+    /// On the time to the first token, and on the time per token after it.
+    Tokens {
+        /// Time to the first token.
+        ttft_ns: u64,
+        /// Time per token after the first.
+        tpot_ns: u64,
+    },
+}
+
+impl SampleLimits {
+    /// Whether a sample, with an answer of `tokens` tokens, is within every limit. LoadGen counts
+    /// an answer of fewer than two tokens as an error.
+    pub(crate) fn hold(self, t: &SampleTimes, tokens: u64) -> bool {
+        match self {
+            SampleLimits::Latency(ns) => t.completed_ns.saturating_sub(t.issued_ns) <= ns,
+            SampleLimits::Tokens { ttft_ns, tpot_ns } => {
+                t.ttft_ns() <= ttft_ns && t.tpot_ns(tokens).is_some_and(|ns| ns <= tpot_ns)
+            }
+        }
+    }
+}
+
 impl SampleTimes {
+    /// Returns the time to the first token.
+    pub(crate) fn ttft_ns(&self) -> u64 {
+        self.first_ns.saturating_sub(self.issued_ns)
+    }
+
+    /// Returns the time per token after the first; `None` for an answer below two tokens.
+    pub(crate) fn tpot_ns(&self, tokens: u64) -> Option<u64> {
+        let later = tokens.checked_sub(1).filter(|n| *n > 0)?;
+        Some(self.seen_ns.saturating_sub(self.first_ns) / later)
+    }
+
     /// Returns the nanoseconds of each stage (`Stage as usize`), and whether their sum is right.
     ///
     /// The sum differs from the total if timestamps decrease, or if the accelerator's residence, in

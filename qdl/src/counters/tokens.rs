@@ -63,7 +63,7 @@ impl Lengths {
 #[derive(Clone, Debug)]
 pub struct TokenHistograms {
     sizes: TokenSizes,
-    times: [Values; TokenTime::COUNT],
+    pub(super) times: [Values; TokenTime::COUNT],
     input: Lengths,
     output: Lengths,
     parts: Lengths,
@@ -86,15 +86,14 @@ impl TokenHistograms {
 
     /// Records one sample.
     pub(crate) fn record(&mut self, t: &SampleTimes) {
-        let of = |bytes: u32, size: u32| u64::from(bytes / size.max(1));
-        let tokens = of(t.bytes_in, self.sizes.output);
-        self.input.record(of(t.bytes_out, self.sizes.input));
+        let tokens = self.in_answer(u64::from(t.bytes_in));
+        let size = self.sizes.input.max(1);
+        self.input.record(u64::from(t.bytes_out / size));
         self.output.record(tokens);
         self.parts.record(u64::from(t.parts));
         self.whole += u64::from(tokens > 1 && t.parts <= 1);
-        self.time(TokenTime::Ttft, t.first_ns.saturating_sub(t.issued_ns));
-        if let Some(later) = tokens.checked_sub(1).filter(|n| *n > 0) {
-            let ns = t.seen_ns.saturating_sub(t.first_ns) / later;
+        self.time(TokenTime::Ttft, t.ttft_ns());
+        if let Some(ns) = t.tpot_ns(tokens) {
             self.time(TokenTime::Tpot, ns);
         }
         // After a retry, the first token may have come before the last post.
@@ -123,8 +122,13 @@ impl TokenHistograms {
         self.whole += other.whole;
     }
 
+    /// Returns the number of tokens in `bytes` of answers.
+    pub(crate) fn in_answer(&self, bytes: u64) -> u64 {
+        bytes / u64::from(self.sizes.output.max(1))
+    }
+
     /// Returns the number of tokens of all answers.
-    pub(crate) fn tokens(&self) -> u64 {
+    pub fn tokens(&self) -> u64 {
         self.output.sum()
     }
 

@@ -28,6 +28,32 @@ pub(super) fn times_of(bucket: usize) -> (u64, u64) {
     (shortest, shortest + ((1 << shift) - 1))
 }
 
+/// Bound of the first of [`Octaves`], as a power of 2 in nanoseconds.
+const FIRST: usize = 12;
+
+/// Counts of times by octave: below 2^12 ns, below 2^13 ns, and so on; and the exact sum of the
+/// times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Octaves(pub(super) [u64; 32]);
+
+impl Octaves {
+    /// Returns the bound of each octave in nanoseconds, with its count.
+    pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
+        (FIRST..).map(|power| 1 << power).zip(self.0).take(31)
+    }
+
+    /// Returns the sum of the times, in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        self.0[31]
+    }
+
+    /// Adds the times of `other`.
+    pub(super) fn add(&mut self, other: &Octaves) {
+        let cells = self.0.iter_mut().zip(other.0);
+        cells.for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
 /// Counts of values in buckets, with exact sum and maximum. Allocates memory only in `new`.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
@@ -69,6 +95,19 @@ impl Values {
 
     pub(super) fn max(&self) -> u64 {
         self.max
+    }
+
+    /// Sums the counts of times by octave. Reads up to 270 KB and allocates nothing.
+    pub(super) fn octaves(&self) -> Octaves {
+        let mut octaves = Octaves::default();
+        // Each octave has HALF buckets; that below 2^FINE ns has twice as many.
+        let used = self.counts[..=bucket(self.max)].chunks(HALF);
+        for (i, counts) in used.enumerate() {
+            let power = i + FINE as usize - 1;
+            octaves.0[power.saturating_sub(FIRST)] += counts.iter().sum::<u64>();
+        }
+        octaves.0[31] = u64::try_from(self.sum).unwrap_or(u64::MAX);
+        octaves
     }
 
     /// Converts the counts to an `hdrhistogram`, for other tools.

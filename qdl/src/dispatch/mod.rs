@@ -163,8 +163,10 @@ impl Dispatcher {
             .collect::<Result<Box<[_]>, _>>()?;
         let peers = connections.iter().map(|c| c.cfgs.peer + 1).max();
         let shared = Arc::new(Shared {
+            // A peer whose last burst were on another peer's connection would seem loaded.
             last_of_peer: (0..peers.unwrap_or(0))
-                .map(|_| CachePadded::default())
+                .map(|peer| connections.iter().position(|c| c.cfgs.peer == peer))
+                .map(|first| CachePadded::new(AtomicUsize::new(first.unwrap_or(0))))
                 .collect(),
             connections,
             sources: cfgs.sources,
@@ -502,5 +504,5 @@ impl Shared {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;

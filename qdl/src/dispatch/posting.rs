@@ -573,7 +573,7 @@ impl Drop for Requests<'_> {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use proptest::prelude::*;
 

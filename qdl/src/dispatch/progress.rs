@@ -102,7 +102,7 @@ impl Progress {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use proptest::prelude::*;
 

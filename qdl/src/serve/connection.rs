@@ -244,7 +244,7 @@ impl ServeConnection {
     }
 
     /// Window of the request slots.
-    #[cfg(all(test, not(qdl_loom)))]
+    #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn window(&self) -> &Window {
         &self.window
     }

@@ -63,7 +63,7 @@ mod arrival;
 mod connection;
 mod nic;
 mod prepare;
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 use std::{

@@ -31,12 +31,13 @@ const fn figure(name: &'static str, source: FigureSource) -> ComparedFigure {
     ComparedFigure { name, source }
 }
 
+/// Figures of a language model first.
 const FIGURES: [ComparedFigure; 9] = [
+    figure("p99 TTFT", Loadgen(|l| Some(l.ttft?.p99_us))),
+    figure("p99 TPOT", Loadgen(|l| Some(l.tpot?.p99_us))),
     figure("samples/s", Rate),
     figure("LoadGen's p90", Loadgen(|l| Some(l.latency?.p90_us))),
     figure("LoadGen's p99", Loadgen(|l| Some(l.latency?.p99_us))),
-    figure("p99 TTFT", Loadgen(|l| Some(l.ttft?.p99_us))),
-    figure("p99 TPOT", Loadgen(|l| Some(l.tpot?.p99_us))),
     figure("p50", Quantile(0.5)),
     figure("p90", Quantile(0.9)),
     figure("p99", Quantile(0.99)),

@@ -13,25 +13,30 @@ mod charts;
 mod differences;
 mod groups;
 
-use record::{RunFolder, Stage};
+use record::{RunFolder, Stage, TokenTime};
 
 use self::groups::SettingGroup;
 use crate::{
     causes,
     embedded::record,
     html::{Cell, absent, columns, escape, key, list, table},
-    page::{self, section},
+    page::{
+        self,
+        head::{time, token_p99_us},
+        section,
+    },
     text,
 };
 
 fn runs_table(groups: &[SettingGroup<'_>]) -> String {
     let mut rows = Vec::new();
+    let mut all = groups.iter().flat_map(|g| &g.runs);
+    let tokens = all.any(|run| run.summary.run.tokens.is_some());
     for group in groups {
         for run in &group.runs {
             let r = &run.summary.run;
             let total = r.stages.get(Stage::Total).copied().unwrap_or_default();
-            let loadgen = r.loadgen.as_ref().and_then(|l| l.latency.as_ref());
-            let theirs = loadgen.map_or_else(|| "-".to_owned(), |l| text::time_us(l.p99_us));
+            let loadgen = r.loadgen.as_ref().and_then(|l| l.latency);
             let word = match r.valid {
                 Some(true) => "VALID",
                 Some(false) => "INVALID",
@@ -39,21 +44,37 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
             };
             let limit = r.limits.findings.first();
             let limit = limit.map_or("-", |f| causes::name(f.cause));
-            rows.push(vec![
+            let mut row = vec![
                 key(group.colour, &group.name),
                 Cell::words(&run.name),
                 Cell::words(word),
+            ];
+            // Of a language model, its own figures come first.
+            if tokens {
+                let p99 = [TokenTime::Ttft, TokenTime::Tpot].map(|t| token_p99_us(r, t));
+                row.extend(p99.map(time));
+                let rate = r.tokens.as_ref().map(|t| text::rate(t.per_s));
+                row.push(Cell::figure(rate.unwrap_or_else(|| "-".to_owned())));
+            }
+            row.extend([
                 Cell::figure(text::rate(r.per_s)),
                 Cell::figure(text::time_us(total.p50_us)),
                 Cell::figure(text::time_us(total.p99_us)),
-                Cell::figure(theirs),
+                time(loadgen.map(|l| l.p99_us)),
                 Cell::figure(text::grouped(r.samples)),
                 Cell::words(limit),
             ]);
+            rows.push(row);
         }
     }
-    let heading = "|run|LoadGen|samples/s|p50|p99|LoadGen's p99|samples|limited by";
-    let table = table(&columns(heading), &rows);
+    let tokens = if tokens {
+        "p99 TTFT|p99 TPOT|tokens/s|"
+    } else {
+        ""
+    };
+    let heading =
+        format!("|run|LoadGen|{tokens}samples/s|p50|p99|LoadGen's p99|samples|limited by");
+    let table = table(&columns(&heading), &rows);
     format!("<div class=\"box\"><h3>The runs</h3>{table}</div>")
 }
 

@@ -28,13 +28,25 @@ const drawCharts = (() => {
     const [x, y] = chart.units, dark = css("muted"), faint = { stroke: css("grid"), width: 1 };
     const axis = (unit, more) => ({ stroke: dark, grid: faint, ticks: faint, font: "12px system-ui",
       values: (_, at) => at.map((v) => (v == null ? "" : units[unit](v))), ...more });
-    const bars = chart.style === "bars";
+    const bars = chart.style === "bars", scatter = chart.style === "scatter";
     const series = chart.lines.map((line, i) => {
       const colour = line.colour ? css(line.colour) : hue(i);
-      return { label: line.name, stroke: colour, width: bars ? 0 : 1.5, dash: line.dash ? [6, 4] : undefined,
-        fill: bars ? colour : undefined, points: { show: false, size: 4, fill: colour, filter: alone },
-        paths: bars ? uPlot.paths.bars({ size: [0.9, 60] }) : undefined,
+      const dots = ["joined", "filled", "hollow"].includes(line.shape), joined = line.shape === "joined";
+      return { label: line.name, stroke: colour, width: bars ? 0 : 1.5, dash: line.shape === "dashed" ? [6, 4] : undefined,
+        fill: bars ? colour : undefined, spanGaps: joined,
+        points: dots ? { show: true, size: 9, width: 1.5, fill: line.shape === "hollow" ? css("card") : colour }
+          : { show: false, size: 4, fill: colour, filter: alone },
+        paths: bars ? uPlot.paths.bars({ size: [0.9, 60] }) : dots && !joined ? () => null : undefined,
         value: (_, v, of, at) => (at == null || line.values[at] == null ? "-" : units[y](line.values[at])) };
+    });
+    const named = (u) => chart.marks.forEach((mark, i) => {
+      const y = chart.lines.map((line) => line.values[i]).find((v) => v != null), ctx = u.ctx;
+      if (y == null) return;
+      ctx.save();
+      ctx.fillStyle = css("fg");
+      ctx.textAlign = "right";
+      ctx.fillText(mark.text, u.valToPos(mark.x, "x", true) - 7 * devicePixelRatio, u.valToPos(y, "y", true) - 7 * devicePixelRatio);
+      ctx.restore();
     });
     const marks = (u) => chart.marks.forEach((mark, i) => {
       const { left, top, width, height } = u.bbox, at = u.valToPos(mark.x, "x", true), ctx = u.ctx;
@@ -50,13 +62,17 @@ const drawCharts = (() => {
       ctx.fillText(mark.text, at + 3, top + (1 + (i % 3)) * 13 * devicePixelRatio);
       ctx.restore();
     });
+    const all = scatter ? chart.lines.flatMap((line) => line.values).filter((v) => v > 0) : [];
+    const log = chart.style === "log" || Math.max(...all) > 20 * Math.min(...all);
+    const apart = (a, b) => 0.06 * (b - a || b || 1);
     return { width, height: HEIGHT, padding: [10, 34, 0, 0],
       cursor: { sync: x === "seconds" ? { key: "seconds" } : undefined, drag: { x: true, y: false } },
-      scales: { x: { time: false, range: bars ? (_, a, b) => [a - 0.5, b + 0.5] : undefined },
-        y: chart.style === "log" ? { distr: 3 } : { range: (_, low, high) => [Math.min(0, low), high > 0 ? 1.05 * high : 1] } },
-      axes: [axis(x, { size: 32, incrs: bars ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined, splits: x === "nines" ? () => [0, Math.log10(2), 1, 2, 3, 4, 5, 6, 7] : undefined }), axis(y, { size: 74 })],
-      series: [{ label: "at", value: (_, v) => (v == null ? "-" : units[x](v)) }, ...series],
-      hooks: { draw: [marks] } };
+      scales: { x: { time: false, range: bars ? (_, a, b) => [a - 0.5, b + 0.5]
+        : scatter ? (_, a, b) => [Math.max(0, a - apart(a, b)), b + apart(a, b)] : undefined },
+        y: log ? { distr: 3 } : { range: (_, low, high) => [Math.min(0, low), high > 0 ? 1.05 * high : 1] } },
+      axes: [axis(x, { size: 32, incrs: bars ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined, splits: x === "nines" ? (u, of, low, high) => [0, Math.log10(2), 1, 2, 3, 4, 5, 6, 7].filter((v) => v <= high && (v > 0 || u.width > 200 * high)) : undefined }), axis(y, { size: 74 })],
+      series: [{ label: "at", value: (_, v, of, at) => (v == null ? "-" : (scatter && chart.marks[at] ? chart.marks[at].text + ", " : "") + units[x](v)) }, ...series],
+      hooks: { draw: [scatter ? named : marks] } };
   }
 
   function plot(place) {

@@ -1,10 +1,12 @@
 //! The head of a page: scenario, verdict, and main figures.
 
-use record::{Mode, RunFolder, RunRecord, Stage};
+use record::{LoadgenLatency, LoadgenRecord, Mode, RunFolder, RunRecord, Stage, TokenTime};
 
-use crate::text;
-
-use crate::html::escape;
+use crate::{
+    html::{Cell, escape},
+    pictures::percent,
+    text,
+};
 
 /// The title of a run: its scenario, and its mode unless performance.
 pub fn title(scenario: &str, mode: Mode) -> String {
@@ -61,10 +63,63 @@ pub fn over(fabric: &str) -> String {
     }
 }
 
+/// LoadGen's p99 latency of a run in microseconds; without one, from issue to completion.
+pub fn p99_us(r: &RunRecord) -> Option<f64> {
+    let own = || Some(r.stages.get(Stage::Total)?.p99_us);
+    let loadgen = r.loadgen.as_ref().and_then(|l| l.latency);
+    loadgen.map(|l| l.p99_us).or_else(own)
+}
+
+/// LoadGen's p99 of a token time in microseconds; without one, from the issue on.
+pub fn token_p99_us(r: &RunRecord, time: TokenTime) -> Option<f64> {
+    let of: fn(&LoadgenRecord) -> Option<LoadgenLatency> = match time {
+        TokenTime::Ttft => |l| l.ttft,
+        _ => |l| l.tpot,
+    };
+    let own = || Some(r.tokens.as_ref()?.times.get(&time)?.p99_us);
+    let loadgen = r.loadgen.as_ref().and_then(of);
+    loadgen.map(|l| l.p99_us).or_else(own)
+}
+
+/// A cell with a time in microseconds, or a dash.
+pub fn time(us: Option<f64>) -> Cell {
+    Cell::Figure(us.map_or_else(|| "-".to_owned(), text::time_us))
+}
+
+/// Requests that failed: `3 refused, 1 repeated`.
+fn failed(r: &RunRecord) -> String {
+    let ledger = &r.system.ledger;
+    let kinds = [
+        (ledger.refused.iter().sum(), "refused"),
+        (ledger.emptied, "lost"),
+        (ledger.redispatched, "repeated"),
+    ];
+    let some = kinds.iter().filter(|(n, _)| *n > 0);
+    let some = some.map(|(n, word)| format!("{} {word}", text::grouped(*n)));
+    match some.collect::<Vec<_>>() {
+        none if none.is_empty() => "0".to_owned(),
+        some => some.join(", "),
+    }
+}
+
 fn tiles(r: &RunRecord) -> Vec<Tile> {
     let loadgen = r.loadgen.as_ref();
     let mut tiles = Vec::new();
     let mut put = |name: &str, value: String| tiles.push((name.to_owned(), value));
+    if let Some(tokens) = &r.tokens {
+        for time in [TokenTime::Ttft, TokenTime::Tpot] {
+            if let Some(us) = token_p99_us(r, time) {
+                put(&format!("p99 {}", time.label()), text::time_us(us));
+            }
+        }
+        put("tokens per second", text::rate(tokens.per_s));
+        put("failed requests", failed(r));
+    }
+    if let Some(good) = &r.goodput {
+        let share = percent(good.share);
+        let name = format!("goodput: {share} of samples");
+        put(&name, format!("{}/s", text::rate(good.per_s)));
+    }
     match r.scenario.as_str() {
         "SingleStream" | "MultiStream" => {
             if let Some((p, us)) = loadgen.and_then(|l| Some((l.percentile?, l.percentile_us?))) {
@@ -72,9 +127,6 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
             }
         }
         _ => put("samples per second", text::rate(r.per_s)),
-    }
-    if let Some(tokens) = loadgen.and_then(|l| l.tokens_per_s) {
-        put("tokens per second", text::rate(tokens));
     }
     if let Some(latency) = loadgen.and_then(|l| l.latency.as_ref()) {
         put("p99 latency, LoadGen's", text::time_us(latency.p99_us));

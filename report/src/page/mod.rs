@@ -47,7 +47,7 @@ pub fn document(title: &str, header: &str, main: &str) -> String {
          <noscript><p class=\"absent\">Scripts are off: tables are here, charts are not.</p>\
          </noscript>\n\
          <main>{main}</main>\n\
-         <footer><p>Made by <code>qdl report</code>. Times are the frontend's; two nodes' clocks \
+         <footer><p>Made by <code>qdl</code>. Times are the frontend's; two nodes' clocks \
          are never compared.</p></footer>{}</body></html>\n",
         escape(title),
         script()
@@ -183,7 +183,8 @@ fn programs(run: &RunFolder) -> String {
 }
 
 fn where_time_goes(run: &RunFolder) -> String {
-    let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
+    // Of a language model, the times of tokens come first.
+    let left = format!("{}{}", percentiles::tokens(run), percentiles::picture(run));
     let above = two(&left, &stages::picture(run));
     format!("{above}{}", slowest::picture(run))
 }

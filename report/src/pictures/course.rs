@@ -23,6 +23,7 @@ pub struct TickColumn {
     ticks: f64,
     issued: u64,
     completed: u64,
+    tokens: u64,
     in_flight: u64,
     latency: Latencies,
 }
@@ -89,6 +90,7 @@ pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<TickColumn> {
         column.ticks += 1.0;
         column.issued += tick.issued;
         column.completed += tick.completed;
+        column.tokens += tick.tokens;
         column.in_flight = column.in_flight.max(tick.in_flight);
         column.latency.add(&tick.latency);
     }
@@ -128,7 +130,7 @@ fn listed(events: &[Event]) -> String {
     format!("{}{more}", table(&["", "when", "what", "in words"], &rows))
 }
 
-fn charts(run: &RunFolder, timeline: &Timeline) -> [Chart; 3] {
+fn charts(run: &RunFolder, timeline: &Timeline) -> Vec<Chart> {
     let axis = Axis::of(timeline);
     let columns = columns(timeline, axis.each_s);
     let chart = |title, style, unit| {
@@ -164,7 +166,12 @@ fn charts(run: &RunFolder, timeline: &Timeline) -> [Chart; 3] {
     let is_near = slots > 0.0 && slots <= 2.0 * values.iter().copied().fold(0.0, f64::max);
     in_flight.line("in flight", Some("wait"), values);
     in_flight.bound(is_near.then_some(slots), "all slots");
-    [latency, rate, in_flight]
+    let mut tokens = chart("Tokens per second", Style::Lines, Unit::Count);
+    let each = columns.iter().map(|c| per_s(c.tokens, c));
+    tokens.line("tokens of completed answers", Some("inf"), each);
+    let has_tokens = run.summary.run.tokens.is_some() && !tokens.is_zero();
+    let tokens = has_tokens.then_some(tokens).into_iter();
+    tokens.chain([latency, rate, in_flight]).collect()
 }
 
 pub fn picture(run: &RunFolder) -> String {

@@ -45,7 +45,11 @@ fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] 
     let title = "Samples in a batch, on average";
     let mut batches = Chart::new(title, Style::Lines, units, axis.x.clone());
     batches.line("samples", Some("wait"), columns.iter().map(mean));
-    [threads.html(), batches.html()]
+    let threads = match threads.is_zero() {
+        true => String::new(),
+        false => threads.html(),
+    };
+    [threads, batches.html()]
 }
 
 fn gpus(gpus: &[GpuRecord], seconds: f64) -> String {
@@ -84,21 +88,23 @@ fn words(a: &AcceleratorRecord) -> String {
             format!("; its engine threads ({workers}) computed {share} of the time")
         }
     };
+    let mean = text::three(a.batches.mean());
+    let in_batches = match a.batches.batches() {
+        // The engine batches by itself.
+        0 => String::new(),
+        1 => format!(" in one batch of {mean} on average"),
+        b => format!(" in {} batches of {mean} on average", text::grouped(b)),
+    };
     let lost = match &a.lost {
         Some(why) => format!("; lost: {why}"),
         None => String::new(),
     };
     format!(
-        "Engine `{}`, {}: {} samples arrived, {} answered in {} of {} on average{share}{lost}.",
+        "Engine `{}`, {}: {} samples arrived, {} answered{in_batches}{share}{lost}.",
         a.engine,
         text::counted(a.connections as u64, "connection"),
         n(a.arrived),
         n(a.samples),
-        match a.batches.batches() {
-            1 => "one batch".to_owned(),
-            b => format!("{} batches", text::grouped(b)),
-        },
-        text::three(a.batches.mean())
     )
 }
 

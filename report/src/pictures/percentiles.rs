@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use record::{RunFolder, Stage, TokenTime};
 
-use super::{colour, percent};
+use super::colour;
 use crate::{
     chart::{Chart, Style, Unit},
     html::{absent, figure, key, row, table},
@@ -112,8 +112,8 @@ pub fn tokens(run: &RunFolder) -> String {
     let bounds = at.zip(record.and_then(|t| Some((t.ttft_limit_us?, t.tpot_limit_us?))));
     let note = match bounds {
         Some((p, (ttft, tpot))) => format!(
-            "At the {} LoadGen allows {} to the first token and {} for each after it.",
-            percent(p / 100.0),
+            "At p{} LoadGen allows {} to the first token and {} for each after it.",
+            p,
             text::time_us(ttft),
             text::time_us(tpot)
         ),

@@ -1,7 +1,7 @@
 //! Formats single records in a line or two.
 
 use record::{
-    Accuracy, BatchSizes, DecompressedUse, GpuRecord, NicPlace, Places, ThroughputReport,
+    Accuracy, BatchSizes, DecompressedUse, Goodput, GpuRecord, NicPlace, Places, ThroughputReport,
     TrafficRecord, Verified,
 };
 
@@ -18,6 +18,21 @@ pub fn accuracy(a: &Accuracy) -> String {
         text::grouped(a.answers),
     );
     format!("{share:.3} %: {right} of {all}")
+}
+
+/// Formats the goodput: `95 samples (99.0 %) within all limits: 47.5/s`.
+pub(super) fn goodput(good: &Goodput) -> String {
+    let samples = text::counted(good.samples, "sample");
+    let (share, rate) = (text::three(100.0 * good.share), text::rate(good.per_s));
+    let head = format!("{samples} ({share} %) within all limits from issue_query on: {rate}/s");
+    match good.tokens.zip(good.tokens_per_s) {
+        Some((n, rate)) => format!(
+            "{head}; {} tokens: {}/s",
+            text::grouped(n),
+            text::rate(rate)
+        ),
+        None => head,
+    }
 }
 
 /// Formats the comparison of responses in one line.

@@ -224,6 +224,9 @@ impl Screen {
             ),
         };
         self.fact("samples", &format!("{samples} in {took}{rate}"), None);
+        if let Some(good) = &run.goodput {
+            self.fact("goodput", &figures::goodput(good), None);
+        }
         self.accuracy(run);
         let c = &run.carried;
         let [out, back] = [

@@ -1,4 +1,5 @@
-//! A run that never was, of any length: everything that a page can draw is in it.
+//! A run that never was, of any length: everything that a page can draw is in it. And the parts of
+//! a page.
 
 // Each test file uses another part of this.
 #![allow(dead_code)]
@@ -262,4 +263,68 @@ pub fn run(made: &RunShape) -> RunFolder {
     let mut run = RunFolder::read(folder(made).path()).expect("a run");
     run.name = made.name.to_owned();
     run
+}
+
+/// A page without its scripts; the records are scripts too.
+pub fn without_scripts(page: &str) -> String {
+    let mut rest = page;
+    let mut out = String::new();
+    while let Some((before, script)) = rest.split_once("<script") {
+        out.push_str(before);
+        rest = script.split_once("</script>").expect("a script ends").1;
+    }
+    out + rest
+}
+
+/// Elements close in the order in which they opened, attributes are quoted, nothing is bare that
+/// must be escaped.
+pub fn well_formed(page: &str) -> Result<usize, String> {
+    const VOID: [&str; 2] = ["meta", "br"];
+    let mut open: Vec<&str> = Vec::new();
+    let mut elements = 0;
+    let mut rest = page;
+    while let Some((text, tag)) = rest.split_once('<') {
+        if text.contains('>') && !open.contains(&"style") {
+            return Err(format!("a bare > in {text:?}"));
+        }
+        for entity in text.split('&').skip(1) {
+            if !open.contains(&"style") && !entity.split(' ').next().unwrap_or("").contains(';') {
+                return Err(format!("a bare & in {text:?}"));
+            }
+        }
+        let (tag, after) = tag.split_once('>').ok_or("an element without an end")?;
+        rest = after;
+        if tag.starts_with('!') {
+            continue;
+        }
+        if tag.matches('"').count() % 2 == 1 {
+            return Err(format!("quotes in <{tag}>"));
+        }
+        if let Some(name) = tag.strip_prefix('/') {
+            let last = open.pop();
+            if last != Some(name) {
+                return Err(format!("</{name}> closes {last:?}"));
+            }
+            continue;
+        }
+        let name = tag.split([' ', '/']).next().unwrap_or("");
+        elements += 1;
+        if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    match open.is_empty() {
+        true => Ok(elements),
+        false => Err(format!("never closed: {open:?}")),
+    }
+}
+
+/// The charts of a page as JSON.
+pub fn charts(page: &str) -> Vec<Value> {
+    let charts = page.split("data-chart=\"").skip(1);
+    let charts = charts.map(|rest| rest.split('"').next().unwrap_or("").replace("&quot;", "\""));
+    charts
+        .map(|json| serde_json::from_str(&json.replace("&lt;", "<").replace("&amp;", "&")))
+        .collect::<Result<_, _>>()
+        .expect("charts are JSON")
 }

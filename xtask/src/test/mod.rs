@@ -76,7 +76,8 @@ pub fn run(
     steps.run("format", Wants::Success, with(root, "fmt --all --check"));
     check_sources(root, &mut steps);
     if !quick {
-        let clippy = "clippy --workspace --all-targets --all-features --locked -- --deny warnings";
+        let clippy = "clippy --workspace --all-targets --features fabric/testkit,qdl/stub --locked -- \
+                      --deny warnings";
         steps.run("clippy", Wants::Success, with(root, clippy));
     }
     steps.run("model scripts", Wants::Success, scripts(root));
@@ -173,17 +174,10 @@ fn scripts(root: &Path) -> Command {
     command
 }
 
-/// Tests that loom runs in every interleaving, in a separate build: the cfg changes every crate.
+/// Tests that loom runs in every interleaving.
 fn loom(root: &Path) -> Command {
-    let mut command = with(
-        root,
-        "test --package qdl --lib --release --locked --target-dir target/loom loom_",
-    );
-    command.env("RUSTFLAGS", "--cfg qdl_loom");
-    // Optimised, but without the release profile's LTO, which doubles the build time.
-    command.env("CARGO_PROFILE_RELEASE_LTO", "false");
-    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    command
+    let words = "test --package qdl --lib --features loom --locked loom_";
+    with(root, words)
 }
 
 /// Runs this program's own `soft-roce` without cargo, so that the emulator ends with its parent.

@@ -384,6 +384,21 @@ impl Backend for LocalBackend {
         vec![self.parts.node.clone()]
     }
 
+    fn figures(&self) -> (Ledger, [u64; 2]) {
+        let ledger = Ledger {
+            answered: self.completed(),
+            emptied: self.counts.emptied.load(Ordering::Acquire),
+            // Read `issued` after the samples that are done.
+            issued: self.counts.issued.load(Ordering::Acquire),
+            posted: self.counts.posted.load(Ordering::Relaxed),
+            responses: self.completed(),
+            refused: [0, 1, 2].map(|i| self.counts.refused[i].load(Ordering::Relaxed)),
+            late_dropped: self.counts.late.load(Ordering::Relaxed),
+            ..Ledger::default()
+        };
+        (ledger, [0; 2])
+    }
+
     fn outstanding(&self) -> u64 {
         let done = self.completed() + self.counts.emptied.load(Ordering::Acquire);
         // Read `issued` last: completed samples were issued before.
@@ -419,16 +434,7 @@ impl Backend for LocalBackend {
         drop(cells);
         let counters = pipelines.counters();
         SystemRecord {
-            ledger: Ledger {
-                issued: self.counts.issued.load(Ordering::Acquire),
-                answered: self.completed(),
-                emptied: self.counts.emptied.load(Ordering::Acquire),
-                posted: self.counts.posted.load(Ordering::Relaxed),
-                responses: self.completed(),
-                refused: [0, 1, 2].map(|i| self.counts.refused[i].load(Ordering::Relaxed)),
-                late_dropped: self.counts.late.load(Ordering::Relaxed),
-                ..Ledger::default()
-            },
+            ledger: self.figures().0,
             accelerators: vec![AcceleratorRecord {
                 node: self.parts.node.clone(),
                 engine: pipelines.engine().name().to_owned(),

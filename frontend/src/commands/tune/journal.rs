@@ -168,7 +168,7 @@ mod tests {
         let (third, ran) = session(json!(1), 100, 300.0).expect("the same");
         assert!((970.0..=1000.0).contains(&third.found().expect("a rate")));
         assert_eq!(third.halt.as_ref(), None);
-        assert_eq!(ran as u64, third.trials + 1 - second.trials);
+        assert_eq!(ran, third.finished.len() + 1 - second.finished.len());
         let (again, ran) = session(json!(1), 0, 300.0).expect("the same");
         assert_eq!((again, ran), (third, 0));
         let error = session(json!(2), 0, 1.0).expect_err("another");

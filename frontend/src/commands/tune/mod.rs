@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use loadgen_bridge::Scenario;
 use qdl::config::{self, FrontendConfig, Written};
 use serde_json::json;
-use tune::{Halt, Knob, RateKind, Session, SessionPlan, page};
+use tune::{Halt, Knob, RateKind, Session, SessionPlan};
 
 pub use self::args::TuneArgs;
 use self::{args::Knobs, child::Runner, journal::Journal, yaml::Yaml};
@@ -71,13 +71,16 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let mut session = Session::new(plan);
     session.go(&mut journal);
     let diff = diff(args, key, &session, &yaml)?;
-    let path = args.output.join("tune.md");
-    let mut text = page::markdown(&session, &args.config.to_string_lossy(), &diff);
-    if !args.local {
-        text += "\nAn accelerator's keys (engine.max_batch, engine.threads) were not tried: change \
-                 one, start the accelerator again, and tune again; or use --local.\n";
-    }
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    let path = args.output.join("tune.html");
+    let note = match args.local {
+        true => "",
+        false => {
+            "An accelerator's keys (`engine.max_batch`, `engine.threads`) were not tried: change \
+             one, start the accelerator again, and tune again; or use `--local`."
+        }
+    };
+    let page = report::tuning(&session, &args.config.to_string_lossy(), &diff, note);
+    fs::write(&path, page).with_context(|| path.display().to_string())?;
     let mut lines = vec![session.line()];
     lines.extend(diff);
     lines.push(format!("page: {}", path.display()));

@@ -26,7 +26,7 @@ fn a_recycled_vector_keeps_its_memory() {
 
 #[test]
 fn recorders_come_back_when_completers_are_dropped() {
-    let completers = Completers::new(Arc::new(Live::new(2)), None, None);
+    let completers = Completers::new(Arc::new(Live::new(2)), None, None, None);
     let (mut a, b) = (completers.make(0), completers.make(1));
     let times = SampleTimes {
         bytes_out: 9,
@@ -52,7 +52,7 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
     for id in [64, 128, 192] {
         verifier.issued(id);
     }
-    let completers = Completers::new(Arc::new(Live::new(1)), Some(verifier.clone()), None);
+    let completers = Completers::new(Arc::new(Live::new(1)), Some(verifier.clone()), None, None);
     let ids = |batch: &[QuerySampleResponse<'_>]| -> Vec<u64> {
         batch.iter().map(|r| r.id().to_bits()).collect()
     };
@@ -114,7 +114,12 @@ fn of_tokens(scenario: Scenario, verifier: Option<Arc<Verifier>>) -> Completers 
         output: 4,
     };
     let tokens = Arc::new(Tokens::new(sizes, &test));
-    let mut completers = Completers::new(Arc::new(Live::new(1)), verifier, Some(tokens));
+    let mut completers = Completers::new(
+        Arc::new(Live::new(1)),
+        verifier,
+        Some(tokens),
+        limits(&test),
+    );
     completers.loadgen = LoadGen {
         first_token: |r| tell("first", r),
         complete: |r| tell("all", r),
@@ -262,6 +267,23 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
         };
         assert_eq!(told(), empty, "{scenario:?}");
         assert_eq!(verifier.findings().counts.lost, 0, "they are accounted for");
+    }
+}
+
+#[test]
+fn only_server_limits_a_samples_times() {
+    let mut test = TestSettings::default();
+    (test.server_ttft_latency, test.server_tpot_latency) = (8, 9);
+    test.server_target_latency_ns = 7;
+    let (ttft_ns, tpot_ns) = (8, 9);
+    let tokens = SampleLimits::Tokens { ttft_ns, tpot_ns };
+    for (measured, expected) in [(false, SampleLimits::Latency(7)), (true, tokens)] {
+        test.use_token_latencies = measured;
+        for scenario in Scenario::ALL {
+            test.scenario = scenario;
+            let expected = (scenario == Scenario::Server).then_some(expected);
+            assert_eq!(limits(&test), expected, "{scenario:?}");
+        }
     }
 }
 

@@ -3,13 +3,16 @@
 use std::path::Path;
 
 use loadgen_bridge::{Detail, LogSettings, TestSettings};
-use qdl::counters::{SampleTimes, TokenSizes};
+use qdl::counters::{SampleLimits, SampleTimes, TokenSizes};
 use record::{LOOPBACK_NOTE, Ledger, Verified};
 
 use qdl::testkit::assert_has;
 
 use super::*;
-use crate::run::folder::RunFolder;
+use crate::{
+    loadgen::phases::{CallTime, Phases, Share},
+    run::folder::RunFolder,
+};
 
 pub(crate) fn settings(folder: &Path) -> Settings {
     let test = TestSettings {
@@ -160,6 +163,53 @@ fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
             found: TokenFindings::default(),
         }),
         ..ended(settings)
+    }
+}
+
+#[test]
+fn goodput_is_the_share_of_the_samples_within_loadgens_limits() {
+    let s = settings(Path::new("x"));
+    let goodput = |limits: Option<SampleLimits>, empty: Histograms| {
+        let mut histograms = empty.limited(limits);
+        let at = |seen_ns| SampleTimes {
+            seen_ns,
+            first_ns: 1_000,
+            completed_ns: seen_ns,
+            bytes_in: 12,
+            ..SampleTimes::default()
+        };
+        // At the limits, three times; then a nanosecond per token beyond.
+        for seen_ns in [5_000, 5_000, 5_000, 5_002] {
+            histograms.record(&at(seen_ns));
+        }
+        let phases = Phases::new(1, histograms.clone()).end([Share {
+            series_ns: 0,
+            histograms,
+            first_ns: 0,
+            last_ns: 2_000_000_000,
+            call_time: CallTime::default(),
+        }]);
+        let mut e = of_tokens(&s);
+        e.phases = phases;
+        e.summary().0.run.goodput
+    };
+    let (input, output) = (4, 4);
+    let tokens = || Histograms::of_tokens(TokenSizes { input, output });
+    let (ttft_ns, tpot_ns) = (1_000, 2_000);
+    let limits = SampleLimits::Tokens { ttft_ns, tpot_ns };
+    let good = goodput(Some(limits), tokens()).expect("limits");
+    assert_eq!((good.samples, good.tokens, good.share), (3, Some(9), 0.75));
+    // Of 49.5 samples/s, and of 15 tokens in 2 s.
+    assert_eq!((good.per_s, good.tokens_per_s), (37.125, Some(5.625)));
+    let good = goodput(Some(SampleLimits::Latency(5_001)), Histograms::new());
+    assert_eq!(good.map(|g| (g.samples, g.tokens)), Some((3, None)));
+    assert_eq!(goodput(None, tokens()), None);
+    // The page about the summary names each key.
+    let keys = serde_json::to_value(goodput(Some(limits), tokens())).expect("JSON");
+    let page = include_str!("../../../../docs/summary.md");
+    let row = page.lines().find(|line| line.starts_with("| `goodput`"));
+    for key in keys.as_object().expect("keys").keys() {
+        assert!(row.expect("a row").contains(&format!("`{key}`")), "{key}");
     }
 }
 

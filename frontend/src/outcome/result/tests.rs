@@ -232,6 +232,7 @@ fn what_loadgen_adds_to_our_own_times_is_its_lateness() {
     let o = outcome(Verdict::Invalid, SLOW);
     let table = ours.table();
     let own = OwnRecords {
+        histograms: &ours,
         stages: &table,
         shortest_us: 195_000.0,
         told_us: 2.5,

@@ -77,7 +77,7 @@ fn count(of: &[usize]) -> usize {
     of.iter().map(|i| i + 1).max().unwrap_or(0)
 }
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

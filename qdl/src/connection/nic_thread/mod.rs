@@ -14,7 +14,7 @@ pub mod spin;
 mod handle;
 mod turning;
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 use std::{

@@ -154,7 +154,7 @@ impl Link {
     }
 
     /// Whether frames wait to be sent.
-    #[cfg(all(test, not(qdl_loom)))]
+    #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn has_output(&self) -> bool {
         !self.out.is_empty()
     }

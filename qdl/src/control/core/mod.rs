@@ -21,7 +21,7 @@ mod handshake;
 pub(super) mod heartbeat;
 mod link;
 
-#[cfg(all(test, not(qdl_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 use super::message::Message;

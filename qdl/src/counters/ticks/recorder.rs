@@ -1,9 +1,12 @@
 //! The recorder of a NIC thread's samples.
 
-use std::sync::Arc;
+use std::{
+    array::from_fn,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use super::LatencyTicks;
-use crate::counters::{Histograms, Live, SampleTimes, TokenHistograms, TokenSizes};
+use crate::counters::{Histograms, Live, Octaves, SampleTimes, live::TIMES};
 use record::{Stage, TokenTime};
 
 /// Minimum time between computations of a p99, each of which takes microseconds of the NIC thread.
@@ -29,13 +32,21 @@ pub struct Recorder {
     share: usize,
     p99_due_ns: u64,
     p99_of: u64,
+    /// Times of the exchanged histograms, and the index of the time to publish next.
+    exchanged: [Octaves; TIMES],
+    next_time: usize,
 }
 
 impl Recorder {
     /// Creates a recorder for a share of `live`; an unknown index publishes nothing.
     pub fn new(live: Arc<Live>, share: usize) -> Self {
+        Recorder::with(live, share, Histograms::new())
+    }
+
+    /// Creates a recorder that records into `histograms`.
+    pub fn with(live: Arc<Live>, share: usize, histograms: Histograms) -> Self {
         Recorder {
-            histograms: Histograms::new(),
+            histograms,
             first_ns: u64::MAX,
             last_ns: 0,
             observer: None,
@@ -49,14 +60,8 @@ impl Recorder {
             share,
             p99_due_ns: 0,
             p99_of: 0,
-        }
-    }
-
-    /// Creates a recorder for answers in tokens of these sizes.
-    pub fn of_tokens(live: Arc<Live>, share: usize, sizes: TokenSizes) -> Self {
-        Recorder {
-            histograms: Histograms::of_tokens(sizes),
-            ..Recorder::new(live, share)
+            exchanged: Default::default(),
+            next_time: 0,
         }
     }
 
@@ -124,10 +129,25 @@ impl Recorder {
                 let p99 = tokens.quantile_ns(TokenTime::Ttft, 0.99);
                 self.live.show_ttft(self.share, p99);
             }
+            if self.live.times_wanted.load(Relaxed) {
+                // One at a turn: a time costs about as much as a p99.
+                self.show_time(self.next_time);
+                self.next_time = (self.next_time + 1) % TIMES;
+            }
         }
-        if let Some(tokens) = self.histograms.tokens().map(TokenHistograms::tokens) {
-            self.live.show_tokens(self.share, tokens);
+        // Of all series: an exchange of the histograms keeps the bytes.
+        if let Some(tokens) = self.histograms.tokens() {
+            self.live
+                .show_tokens(self.share, tokens.in_answer(self.bytes_in));
         }
+    }
+
+    /// Publishes a time by octave and returns it, since the recorder began.
+    fn show_time(&self, index: usize) -> Octaves {
+        let mut now = self.exchanged[index];
+        now.add(&self.histograms.octaves(index));
+        self.live.show_time(self.share, index, &now);
+        now
     }
 
     /// Returns the number of samples recorded.
@@ -145,14 +165,18 @@ impl Recorder {
         self.bytes_in
     }
 
-    /// Takes the latencies by tick, at the end of the run.
+    /// Takes the latencies by tick, at the end of the run, and publishes all times.
     pub fn take_ticks(&mut self) -> LatencyTicks {
+        for index in 0..TIMES {
+            self.show_time(index);
+        }
         std::mem::take(&mut self.ticks)
     }
 
     /// Replaces the histograms and returns the old ones. The counts stay.
     pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
         self.first_ns = u64::MAX;
+        self.exchanged = from_fn(|index| self.show_time(index));
         std::mem::replace(&mut self.histograms, histograms)
     }
 
@@ -175,6 +199,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::{TokenHistograms, TokenSizes};
     use record::Figures;
 
     fn sample(round_trip_ns: u64) -> SampleTimes {
@@ -217,6 +242,33 @@ mod tests {
     }
 
     #[test]
+    fn published_times_are_those_of_the_histograms_of_all_series_and_shares() {
+        let live = Arc::new(Live::new(2));
+        let (mut all, mut a) = (Histograms::new(), Recorder::new(live.clone(), 0));
+        let mut b = Recorder::new(live.clone(), 1);
+        assert_eq!(live.times(), [], "no sample");
+        for ns in [0, 4_095, 4_096, 70_000, u64::from(u32::MAX) << 10] {
+            for recorder in [&mut a, &mut b] {
+                recorder.record(&sample(ns));
+                all.record(&sample(ns));
+            }
+            a.exchange(Histograms::new());
+        }
+        [a, b].iter_mut().for_each(|r| drop(r.take_ticks()));
+        let times = live.times();
+        assert_eq!(times.len(), Stage::COUNT);
+        for (index, ((key, octaves), (of, histogram))) in times.iter().zip(all.all()).enumerate() {
+            assert_eq!((*key, *octaves), (of, all.octaves(index)));
+            let mut below = 0;
+            for (bound_ns, n) in octaves.counts() {
+                below += n;
+                assert_eq!(below, histogram.count_between(0, bound_ns - 1), "{key}");
+            }
+            assert_eq!(below, histogram.len(), "{key}");
+        }
+    }
+
+    #[test]
     fn a_p99_is_shown_when_it_is_due() {
         let live = Arc::new(Live::new(1));
         let mut r = Recorder::new(live.clone(), 0);
@@ -238,7 +290,7 @@ mod tests {
             input: 4,
             output: 4,
         };
-        let mut r = Recorder::of_tokens(live.clone(), 0, sizes);
+        let mut r = Recorder::with(live.clone(), 0, Histograms::of_tokens(sizes));
         r.parts(3, 2);
         assert_eq!((live.figures().parts, r.parts_taken()), (2, 3));
         r.record(&SampleTimes {
@@ -253,6 +305,10 @@ mod tests {
         assert_eq!((figures.tokens, figures.p99_ttft_ns), (100, 700));
         let merged = Recorder::merge([&r]);
         assert_eq!(merged.tokens().map(TokenHistograms::tokens), Some(100));
+        // A new series of queries begins with empty histograms.
+        r.exchange(Histograms::of_tokens(sizes));
+        r.show(2);
+        assert_eq!(live.figures().tokens, 100);
     }
 
     #[test]

@@ -89,6 +89,31 @@ fn samples_close_together_go_to_one_connection_and_bursts_to_the_least_loaded() 
 }
 
 #[test]
+fn few_samples_in_flight_are_spread_over_the_accelerators() {
+    let kept = Arc::new(Hoard::default());
+    let mut cfgs = RigCfgs::new(3, 1024).up_to(DEFAULT);
+    cfgs.peers = true;
+    let b = Bench::new(cfgs, kept);
+    b.connect_all(Over::Memory);
+    for id in 0..30 {
+        let issued_ns = (id + 1) * 1_000_000;
+        b.dispatcher.issue(&[Sample {
+            issued_ns,
+            len: 64,
+            ..b.sample(id)
+        }]);
+    }
+    eventually_or(
+        || format!("{:?}", b.dispatcher.counts()),
+        || b.dispatcher.counts().posted >= 30,
+    );
+    let records = b.dispatcher.connection_records();
+    let posted: Vec<_> = records.iter().map(|c| c.posted).collect();
+    assert_eq!(posted, [10, 10, 10]);
+    b.dispatcher.abort("the test is over");
+}
+
+#[test]
 fn samples_left_to_a_nic_thread_that_sleeps_are_posted() {
     rings_without_further_samples(0);
 }

@@ -9,4 +9,4 @@ mod readings;
 mod session;
 
 pub use node::{Node, Stop};
-pub use node_state::{Describe, EngineTotals, NodeParams};
+pub use node_state::{Describe, EngineTotals, NodeFigures, NodeParams};

@@ -12,7 +12,7 @@ use tokio::{net::TcpListener, sync::watch};
 use super::{
     budget::Budget,
     data_port::admit_all,
-    node_state::{NodeParams, NodeState, ServerNic},
+    node_state::{NodeFigures, NodeParams, NodeState, ServerNic},
     session::{CurrentSession, Session},
 };
 use crate::{
@@ -166,6 +166,15 @@ impl Node {
     /// Handle that stops the node.
     pub fn stopper(&self) -> Stop {
         Stop(self.stop.clone())
+    }
+
+    /// Returns a reader of the node's figures for any thread, also while no frontend is served.
+    pub fn figures(&self) -> impl Fn() -> NodeFigures + Send + Sync + 'static {
+        let (state, current) = (self.state.clone(), self.current.clone());
+        move || {
+            let session = lock(&current).clone();
+            session.map_or_else(|| (*lock(&state.ended), [0; 2]), |s| s.figures())
+        }
     }
 
     /// Serves frontends, one after another, until stopped (with `once`: one frontend). Returns the

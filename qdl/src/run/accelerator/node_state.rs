@@ -38,6 +38,10 @@ pub struct EngineTotals {
     pub used: EngineUse,
 }
 
+/// Totals of a node's samples since it started, and the number of connections that are up, and
+/// lost.
+pub type NodeFigures = (Counters, [u64; 2]);
+
 /// Parameters of a node beside its configuration.
 #[derive(Clone)]
 pub struct NodeParams {

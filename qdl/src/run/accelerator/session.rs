@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    node_state::{EngineTotals, NodeState},
+    node_state::{EngineTotals, NodeFigures, NodeState},
     readings::NodeReadings,
 };
 use crate::{
@@ -259,17 +259,19 @@ impl Session {
         self.readings.read(now_ns(), &counters, engine);
     }
 
+    pub(crate) fn figures(&self) -> NodeFigures {
+        // Lock in the order of `collect`, so that each connection is counted exactly once.
+        let connections = lock(&self.connections);
+        let mut now = *lock(&self.node.ended);
+        connections.slots().for_each(|c| add(&mut now, c));
+        (now, connections.up_and_lost())
+    }
+
     /// Totals of the session so far, and whether every arrived sample is answered.
     fn totals(&self) -> (Counters, bool) {
         let node = &self.node;
         let (_, before, engine_before) = &self.before;
-        let mut now;
-        {
-            // Lock in the order of `collect`, so that each connection is counted exactly once.
-            let connections = lock(&self.connections);
-            now = *lock(&node.ended);
-            connections.slots().for_each(|c| add(&mut now, c));
-        }
+        let (now, _) = self.figures();
         let engine = (node.params.engine)();
         let counters = Counters {
             arrived: self.arrived(),

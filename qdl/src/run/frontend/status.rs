@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fabric::clock::now_ns;
 use record::{
-    EngineInfo, LossRecord, NodeFacts,
+    EngineInfo, Ledger, LossRecord, NodeFacts,
     timeline::{ConnectionTick, Event, MOST_SIZES, NodeSide},
 };
 
@@ -19,7 +19,7 @@ use crate::{
     control::{ClientHandle, ControlError, limits::MAX_SIDE},
     counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
     rails::RailReport,
-    run::{error::ClusterError, lock},
+    run::{error::ClusterError, lock, records},
 };
 
 /// Time limit for all accelerators to send their sides of the run.
@@ -28,6 +28,16 @@ const SIDES: Duration = Duration::from_secs(2);
 const MOST_THREADS: usize = 32;
 
 impl Cluster {
+    /// Counts of samples so far, and the number of connections that are up, and lost.
+    pub fn figures(&self) -> (Ledger, [u64; 2]) {
+        let dispatcher = self.state.dispatcher();
+        let warmed = lock(&self.warmed);
+        let warm_up = warmed.as_ref().map(|(report, _)| report);
+        let up = dispatcher.connections_up() as u64;
+        let lost = (self.state.connection_of.len() as u64).saturating_sub(up);
+        (records::ledger(&dispatcher.counts(), warm_up), [up, lost])
+    }
+
     /// Live figures of each connection, by index, with the scores of rails.
     pub fn readings(&self) -> Vec<ConnectionTick> {
         let mut all = self.state.dispatcher().readings();

@@ -196,6 +196,16 @@ impl<S: Clone> AcceleratorEnds<S> {
         self.keys.len()
     }
 
+    /// Number of connections that are up, and of lost connections that this end has not let go of.
+    pub(crate) fn up_and_lost(&self) -> [u64; 2] {
+        let mut counts = [0; 2];
+        for life in self.connections.values().map(|c| &c.life) {
+            counts[1] += u64::from(life.is_letting_go());
+            counts[0] += u64::from(life.is_on_nic_thread() && !life.is_letting_go());
+        }
+        counts
+    }
+
     /// Slots of all connections that have some.
     pub(crate) fn slots(&self) -> impl Iterator<Item = &S> {
         self.connections.values().filter_map(|c| c.slots.as_ref())

@@ -1,5 +1,5 @@
-//! Access to the live page: unrestricted from this machine on a loopback address, otherwise with
-//! the page's key.
+//! Access to a server: unrestricted from this machine on a loopback address; otherwise with the
+//! page's key, or open if the user named the address for it.
 //!
 //! The key is random, and opens the page of one run only. During the run the key lies in a file of
 //! the run's folder that only the owner can read; the program neither prints nor logs the key.
@@ -19,8 +19,6 @@ use fabric::os::Host;
 use hyper::{HeaderMap, Uri, header};
 use qdl::control::{Key, Token};
 
-use crate::loadgen::verify::hex;
-
 /// Name of the file with the page's URL and key, in a run's folder.
 pub const FILE: &str = "live.url";
 
@@ -32,6 +30,8 @@ pub enum Access {
     Loopback,
     /// The page's key.
     Key(Arc<PageKey>),
+    /// Nothing.
+    Open,
 }
 
 /// A key and its file; dropping removes the file.
@@ -39,6 +39,7 @@ pub struct PageKey {
     text: String,
     token: Token,
     cookie: String,
+    /// The file with the page's URL.
     pub file: PathBuf,
 }
 
@@ -54,15 +55,18 @@ impl Drop for PageKey {
     }
 }
 
+/// Reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessRefused {
+    /// The request has no key, or a wrong one.
     Key,
+    /// The request names a host other than this machine.
     Host,
 }
 
 impl PageKey {
     fn make(address: SocketAddr, folder: &Path) -> io::Result<Self> {
-        let text = hex(&Key::random()?.0);
+        let text = Key::random()?.0.map(|byte| format!("{byte:02x}")).concat();
         let token = Token::new(text.as_bytes()).ok_or(io::ErrorKind::InvalidData)?;
         let file = folder.join(FILE);
         fs::create_dir_all(folder)?;
@@ -91,17 +95,32 @@ impl PageKey {
 }
 
 impl Access {
-    /// Returns the access rules of a page at `address`, for a run with results in `folder`.
-    pub fn of(address: SocketAddr, folder: &Path) -> io::Result<Self> {
+    /// Returns the access rules of a server at `address` without a key.
+    pub fn keyless(address: SocketAddr) -> Self {
         match address.ip().to_canonical().is_loopback() {
-            true => Ok(Access::Loopback),
-            false => PageKey::make(address, folder).map(|key| Access::Key(Arc::new(key))),
+            true => Access::Loopback,
+            false => Access::Open,
+        }
+    }
+
+    /// Returns the access rules of a page at `address`, for a run with results in `folder`.
+    ///
+    /// # Errors
+    /// The key cannot be written.
+    pub fn of(address: SocketAddr, folder: &Path) -> io::Result<Self> {
+        match Access::keyless(address) {
+            Access::Open => PageKey::make(address, folder).map(|key| Access::Key(Arc::new(key))),
+            loopback => Ok(loopback),
         }
     }
 
     /// Checks a request. Returns the cookie of a redirect, in exchange for the key in the URL.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
     pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, AccessRefused> {
         let key = match self {
+            Access::Open => return Ok(None),
             Access::Loopback if is_this_machine(headers) => return Ok(None),
             Access::Loopback => return Err(AccessRefused::Host),
             Access::Key(key) => key,

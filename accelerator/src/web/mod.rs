@@ -1,0 +1,216 @@
+//! The HTTP server of both programs: pages and figures for few readers, bounded in connections,
+//! time and memory.
+//!
+//! One thread of lower priority serves all connections; each connection carries one request.
+
+mod access;
+
+use std::{
+    convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Body, Incoming},
+    header::{self, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::{net::TcpListener, sync::Semaphore, time};
+
+pub use access::{Access, AccessRefused, FILE, PageKey};
+
+/// Maximum number of connections; further connections are closed at once.
+pub const MOST_CONNECTIONS: usize = 64;
+/// Time limit for a request's head.
+const HEAD: Duration = Duration::from_secs(5);
+/// Maximum bytes buffered per connection, besides one body.
+const WAITING: usize = 16 << 10;
+/// Bytes of the kernel's send buffer: an ordinary body fits, so that the last one still arrives
+/// after the program's end.
+const KEPT: usize = 64 << 10;
+/// Nice value of the serving thread.
+const NICE: libc::c_int = 10;
+/// Content security policy of every answer.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// An answer to a request.
+pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// A bound address that is not served yet, so that address errors occur first.
+#[derive(Debug)]
+pub struct Bound {
+    listener: std::net::TcpListener,
+    /// The address, with the port that the system chose.
+    pub address: SocketAddr,
+}
+
+/// Binds the address.
+///
+/// # Errors
+/// The address is not this machine's, or taken.
+pub fn bind(address: SocketAddr) -> io::Result<Bound> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    // Accepted connections inherit the buffer size.
+    SockRef::from(&listener).set_send_buffer_size(KEPT)?;
+    let address = listener.local_addr()?;
+    Ok(Bound { listener, address })
+}
+
+/// Starts the thread `name`, which runs the future made by `serve`. Errors of the future end up in
+/// the log.
+///
+/// # Errors
+/// No thread can be started.
+pub fn start<F: Future<Output = io::Result<()>>>(
+    name: &'static str,
+    serve: impl FnOnce() -> F + Send + 'static,
+) -> io::Result<()> {
+    let served = move || {
+        be_nice();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let served = runtime.and_then(|r| {
+            let served = r.block_on(serve());
+            // Do not wait for slow connections.
+            r.shutdown_background();
+            served
+        });
+        if let Err(error) = served {
+            tracing::warn!("{name}: {error}; the program goes on without it");
+        }
+    };
+    thread::Builder::new().name(name.to_owned()).spawn(served)?;
+    Ok(())
+}
+
+/// Serves until `over`. `site` makes the function that answers the `GET` requests of one
+/// connection, which lasts at most `longest`.
+///
+/// # Errors
+/// The runtime does not take the listener.
+pub async fn serve<A>(
+    bound: Bound,
+    access: &Access,
+    longest: Duration,
+    over: impl Future<Output = ()>,
+    site: impl Fn() -> A,
+) -> io::Result<()>
+where
+    A: Fn(&Request<Incoming>) -> Answer + Send + 'static,
+{
+    let listener = TcpListener::from_std(bound.listener)?;
+    let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut over = pin!(over);
+    loop {
+        tokio::select! {
+            () = &mut over => return Ok(()),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let Ok(place) = connections.clone().try_acquire_owned() else {
+                        continue;
+                    };
+                    let (access, site) = (access.clone(), site());
+                    let service = service_fn(move |request| {
+                        let answer = admit(&access, &request).unwrap_or_else(|| site(&request));
+                        async move { Ok::<_, Infallible>(answer) }
+                    });
+                    let served = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(HEAD)
+                        .keep_alive(false)
+                        .max_buf_size(WAITING)
+                        .serve_connection(TokioIo::new(stream), service);
+                    tokio::spawn(async move {
+                        // Ignore the errors: the client closed the connection, or is too slow.
+                        let _ = time::timeout(longest, served).await;
+                        drop(place);
+                    });
+                }
+                // Out of file descriptors: back off, so that the run can use them.
+                Err(_) => time::sleep(Duration::from_millis(100)).await,
+            },
+        }
+    }
+}
+
+/// Answers a request without access, with another method, or with the key in its URL.
+fn admit(access: &Access, request: &Request<Incoming>) -> Option<Answer> {
+    let cookie = match access.check(request.uri(), request.headers()) {
+        Ok(cookie) => cookie.and_then(|cookie| HeaderValue::try_from(cookie).ok()),
+        Err(AccessRefused::Key) => {
+            let mut answer = words(
+                StatusCode::UNAUTHORIZED,
+                "This run is shown to those who have its page's key: open the address in live.url, in \
+                 the run's folder, or send the key in a header: Authorization: Bearer ...\n",
+            );
+            let scheme = HeaderValue::from_static("Bearer");
+            let headers = answer.headers_mut();
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+            return Some(answer);
+        }
+        Err(AccessRefused::Host) => {
+            return Some(words(
+                StatusCode::FORBIDDEN,
+                "This page is shown on this machine alone: ask for localhost or 127.0.0.1.\n",
+            ));
+        }
+    };
+    if request.method() != Method::GET {
+        return Some(words(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "There is nothing but GET.\n",
+        ));
+    }
+    let mut answer = words(StatusCode::SEE_OTHER, "The page is at /.\n");
+    let headers = answer.headers_mut();
+    headers.insert(header::SET_COOKIE, cookie?);
+    headers.insert(header::LOCATION, HeaderValue::from_static("/"));
+    Some(answer)
+}
+
+/// Makes an answer of one line.
+pub fn words(status: StatusCode, words: &'static str) -> Answer {
+    let bytes = Bytes::from_static(words.as_bytes());
+    respond(status, "text/plain; charset=utf-8", Full::new(bytes))
+}
+
+/// Makes an answer of the content type `kind`.
+pub fn respond(
+    status: StatusCode,
+    kind: &'static str,
+    body: impl Body<Data = Bytes, Error = Infallible> + Send + 'static,
+) -> Answer {
+    let mut answer = Response::new(body.boxed_unsync());
+    *answer.status_mut() = status;
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+    ] {
+        let value = HeaderValue::from_static(value);
+        answer.headers_mut().insert(name, value);
+    }
+    answer
+}
+
+/// Sets the nice value of the calling thread to [`NICE`].
+fn be_nice() {
+    // SAFETY: setpriority takes integers and touches no memory. On Linux, 0 is the calling thread
+    // only.
+    let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+    if set != 0 {
+        tracing::debug!("the priority of the serving thread could not be lowered");
+    }
+}

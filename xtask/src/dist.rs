@@ -1,0 +1,57 @@
+//! `cargo xtask dist`: the wheels and, on Debian, the packages, in `target/dist`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::{on_path, run, target};
+use crate::programs::{self, RELEASE};
+use crate::setup::{self, Models, clear};
+
+/// Limit for a script that packs files, or tries the packages.
+const PACK: Duration = Duration::from_secs(1800);
+
+/// Builds and packs. With `check`, installs, runs and removes each package in a bare Debian root.
+pub fn run_dist(root: &Path, check: bool) -> Result<i32> {
+    setup::run(root, Models::Digits)?;
+    println!("\n== building the programs");
+    let built = programs::build(root, RELEASE)?;
+    let out = target(root).join("dist");
+    clear(&out)?;
+    let stripped = out.join("qdl");
+    std::fs::copy(built.join("qdl"), &stripped)
+        .with_context(|| format!("cannot write {}", stripped.display()))?;
+    let mut strip = Command::new("strip");
+    script(strip.arg("--strip-all").arg(&stripped))?;
+    let mut wheel = Command::new(root.join(".deps/venv/bin/python"));
+    wheel.arg(root.join("packages/wheel.py")).arg(&stripped);
+    wheel.arg(env!("CARGO_PKG_VERSION")).arg(&out);
+    script(wheel.env("PYTHONDONTWRITEBYTECODE", "1"))?;
+    if on_path("dpkg-deb") {
+        let mut packages = Command::new("sh");
+        script(
+            packages
+                .arg(root.join("packages/deb.sh"))
+                .args([&out, &out]),
+        )?;
+    }
+    if !check {
+        return Ok(0);
+    }
+    let mut worst = 0;
+    for name in ["packages/test_wheel.sh", "packages/test.sh"] {
+        let mut test = Command::new("sh");
+        let status = run(name, test.arg(root.join(name)).arg(&out), PACK)?;
+        worst = worst.max(status.code().unwrap_or(1));
+    }
+    Ok(worst)
+}
+
+fn script(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = run(&name, command, PACK)?;
+    ensure!(status.success(), "{name}: {status}");
+    Ok(())
+}
