@@ -11,6 +11,7 @@
 # QDL_DEBIAN_TAR: an archive of the bare Debian, made if it is missing. Exit code 1: a part failed;
 # 77: this machine cannot make such a root (root, debootstrap, an index of packages).
 # shellcheck disable=SC2329 # `part` calls the functions
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -uo pipefail
 dist=$(readlink -f "$1")
 shift
@@ -194,11 +195,13 @@ EOF
 try_containers() {
     set -eu
     command -v buildah || { echo "left out: no buildah"; exit 77; }
-    export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
-    # A store of its own.
-    printf '[storage]\ndriver = "vfs"\ngraphroot = "%s"\nrunroot = "%s"\n' \
-        "$work/store" "$work/run" >"$work/storage.conf"
-    export CONTAINERS_STORAGE_CONF=$work/storage.conf
+    export BUILDAH_ISOLATION=chroot CONTAINERS_STORAGE_CONF=$work/storage.conf
+    # A store of its own. Not every file system can be below an overlay; copies take minutes.
+    for driver in overlay vfs; do
+        printf '[storage]\ndriver = "%s"\ngraphroot = "%s"\nrunroot = "%s"\n' \
+            "$driver" "$work/$driver" "$work/run" >"$work/storage.conf"
+        buildah images && break
+    done
     buildah from --name base scratch
     buildah add --quiet base "$tar" /
     # The name of the Containerfiles' base, so that nothing is fetched.
@@ -210,7 +213,10 @@ try_containers() {
     done
     mkdir "$work/results"
     cp "$work/frontend.yaml" "$work/results"
-    alone bash "$work/try_containers.sh" "$work/results"
+    rc=0
+    alone bash "$work/try_containers.sh" "$work/results" || rc=$?
+    buildah rm --all
+    exit "$rc"
 }
 
 # part NAME FUNCTION
