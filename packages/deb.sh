@@ -40,8 +40,8 @@ pack() {
     folder=$work/$1
     mkdir -p "$folder/DEBIAN" "$folder/usr/share/doc/$1"
     cp "$work/copyright" "$folder/usr/share/doc/$1/copyright"
-    printf '%s (%s) stable; urgency=low\n\n  * See the repository.\n\n -- %s  %s\n' "$1" "$version" \
-        "$maintainer" "$(date -R -u -d "@$SOURCE_DATE_EPOCH")" |
+    printf '%s (%s) stable; urgency=low\n\n  * See the repository.\n\n -- %s  %s\n' \
+        "$1" "$version" "$maintainer" "$(date -R -u -d "@$SOURCE_DATE_EPOCH")" |
         gzip --no-name --best >"$folder/usr/share/doc/$1/changelog.gz"
     (cd "$folder" && find usr -type f -exec md5sum {} + >DEBIAN/md5sums)
     cat >"$folder/DEBIAN/control" <<EOF

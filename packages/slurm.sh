@@ -65,7 +65,8 @@ for host in "${hosts[@]:1}"; do
         exit 2
     fi
     {
-        printf 'node: %s\ntoken_file: token\ncontrol: {listen: "%s:%s"}\n' "$host" "$address" "$port"
+        printf 'node: %s\ntoken_file: token\n' "$host"
+        printf 'control: {listen: "%s:%s"}\n' "$address" "$port"
         sed "s/@ADDRESS@/$address/g" "$accelerator"
     } >"$folder/$host.yaml"
     list+="  - control: \"$address:$port\""$'\n'
@@ -91,7 +92,8 @@ for at in "${!steps[@]}"; do
 done
 
 rc=0
-(step "${hosts[0]}" "${bin}frontend" --config "$folder/frontend.yaml" --output "$folder/run" "$@") || rc=$?
+(step "${hosts[0]}" "${bin}frontend" --config "$folder/frontend.yaml" \
+    --output "$folder/run" "$@") || rc=$?
 end
 echo "exit code $rc, results in $folder/run"
 exit "$rc"

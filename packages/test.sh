@@ -3,7 +3,7 @@
 #
 #     test.sh DIST [PART...]       DIST: folder of the packages and of `qdl`
 #
-#     deb          installs both packages, runs the service under systemd, purges, looks what is left
+#     deb          installs both packages, runs the service under systemd, purges, compares files
 #     slurm        the Slurm script with pretended srun
 #     kubernetes   renders the Kustomize folder, checks it and its configurations
 #     containers   hadolint; builds both images from the bare Debian and runs them
@@ -36,13 +36,15 @@ outcome() {
 # alone COMMAND...: runs it in a network of its own, which has loopback and nothing else. The
 # resolver gives out IPv4 addresses only where there is one beyond 127.0.0.0/8.
 alone() {
-    unshare --net sh -c 'ip link set lo up && ip address add 192.0.2.1/32 dev lo && exec "$@"' - "$@"
+    unshare --net sh -c 'ip link set lo up && ip address add 192.0.2.1/32 dev lo
+        exec "$@"' - "$@"
 }
 
 tar=${QDL_DEBIAN_TAR:-$work/debian.tar}
 if [ ! -f "$tar" ]; then
     debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus bookworm "$work/new" \
-        >"$work/log" 2>&1 || { tail -n 3 "$work/log"; echo "left out: debootstrap failed"; exit 77; }
+        >"$work/log" 2>&1 ||
+        { tail -n 3 "$work/log"; echo "left out: debootstrap failed"; exit 77; }
     tar --one-file-system -C "$work/new" -cf "$tar" .
     rm -rf --one-file-system "$work/new"
 fi
@@ -111,7 +113,8 @@ EOF
 
 # list ROOT: all files but those of dpkg, apt and systemd
 list() {
-    (cd "$1" && find . -xdev | grep -vE '^\./(var/(lib/(dpkg|apt|systemd|private$)|cache/apt|log)|tmp|var/tmp)' | sort)
+    (cd "$1" && find . -xdev | sort |
+        grep -vE '^\./(tmp|var/(tmp|log|cache/apt|lib/(dpkg|apt|systemd|private$)))')
 }
 
 try_deb() {
@@ -157,20 +160,23 @@ try_kubernetes() {
     "$work/venv/bin/python" - "$work" <<'EOF'
 import pathlib, sys, yaml
 work = pathlib.Path(sys.argv[1])
-all = {(part["kind"], part["metadata"]["name"]): part for part in yaml.safe_load_all(open(work / "rendered.yaml"))}
+parts = yaml.safe_load_all(open(work / "rendered.yaml"))
+all = {(part["kind"], part["metadata"]["name"]): part for part in parts}
 for kind, name in [("StatefulSet", "qdl-accelerator"), ("Job", "qdl-frontend")]:
     for volume in all[kind, name]["spec"]["template"]["spec"]["volumes"]:
         if "configMap" in volume:
             data = all["ConfigMap", volume["configMap"]["name"]]["data"]
         if "secret" in volume:
             assert "token" in all["Secret", volume["secret"]["secretName"]]["data"]
-service = all["StatefulSet", "qdl-accelerator"]["spec"]["serviceName"]
-pods = [f"{service}-{i}.{service}:7400" for i in range(all["StatefulSet", "qdl-accelerator"]["spec"]["replicas"])]
+nodes = all["StatefulSet", "qdl-accelerator"]["spec"]
+service = nodes["serviceName"]
+pods = [f"qdl-accelerator-{i}.{service}:7400" for i in range(nodes["replicas"])]
 asked = [peer["control"] for peer in yaml.safe_load(data["frontend.yaml"])["accelerators"]]
 assert ("Service", service) in all and asked == pods, (asked, pods)
 for file, text in data.items():
-    text = text.replace("@NODE@", "qdl-accelerator-0").replace("/token/token", f"{work}/kubernetes/token")
-    (work / file).with_suffix(".check").write_text(text.replace("/results", str(work)))
+    text = text.replace("@NODE@", "qdl-accelerator-0").replace("/results", str(work))
+    text = text.replace("/token/token", f"{work}/kubernetes/token")
+    (work / file).with_suffix(".check").write_text(text)
 EOF
     alone "$work/bin/accelerator" --check --config "$work/accelerator.check"
     alone "$work/bin/frontend" --check --config "$work/frontend.check"
@@ -231,8 +237,8 @@ ln -s qdl "$work/bin/frontend"
 ln -s qdl "$work/bin/accelerator"
 for name in $parts; do
     case $name in
-        deb) part "deb: installed, a service that answers VALID runs, purged, nothing left" try_deb ;;
-        slurm) part "slurm: one frontend, two accelerators, VALID; nothing left running" try_slurm ;;
+        deb) part "deb: installed, VALID with the service, purged, nothing left" try_deb ;;
+        slurm) part "slurm: one frontend, two accelerators, VALID, all ended" try_slurm ;;
         kubernetes) part "kubernetes: rendered, valid, configurations accepted" try_kubernetes ;;
         containers)
             part "containers: hadolint" try_hadolint
