@@ -4,6 +4,7 @@
 #     deb.sh PROGRAM_FOLDER OUT     PROGRAM_FOLDER has the program `qdl`, stripped
 #
 # The first has `qdl` under two names and the demo's files, the second the accelerator as a service.
+# DEB_MAINTAINER, for packages that you publish: your name and address.
 set -eu
 program=$(readlink -f "$1")/qdl
 mkdir -p "$2"
