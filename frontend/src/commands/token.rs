@@ -5,12 +5,12 @@ use std::{
     path::PathBuf,
 };
 
-use clap::Args;
+use clap::Parser;
 use qdl::control::Token;
 
 /// Make a token of 32 random bytes, in 64 hexadecimal digits: for `token_file`, the same on every
 /// node of a run, or for `metrics_token_file`
-#[derive(Args, Clone, Debug)]
+#[derive(Clone, Debug, Parser)]
 pub struct TokenArgs {
     /// Write the token to a new file that only its owner can read [default: standard output]
     #[arg(short, long, value_name = "FILE")]
