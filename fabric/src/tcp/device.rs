@@ -1,12 +1,5 @@
 //! A local TCP address of data connections, and the proofs that open a connection.
 //!
-//! ```text
-//! frontend     magic, connection, epoch, nonce
-//! accelerator  nonce, proof                       proof: HMAC-SHA256 of the connection's key over
-//! frontend     proof                              role, both nonces, connection, epoch and address
-//! accelerator  welcome
-//! ```
-//!
 //! The key comes over the control session and never crosses a data connection. Neither end posts
 //! before it has checked the other's proof.
 

@@ -181,6 +181,10 @@ mod tests {
         ] {
             assert_eq!(agree(auth, nonces).is_ok(), agrees, "{auth:?} {nonces:?}");
         }
+        let mut front = NoiseHandshake::new(Role::Frontend, &ours, &NONCES[0], &NONCES[1])
+            .expect("random bytes");
+        let own = front.write().expect("its turn");
+        assert!(front.read(&own).is_err(), "its own message, reflected");
     }
 
     #[test]

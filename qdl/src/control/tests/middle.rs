@@ -283,38 +283,36 @@ async fn a_changed_record_ends_the_session_at_both_ends_and_changes_no_answer() 
     }
 }
 
-/// Handshakes that stop after each unit, by the thousand, and an honest frontend after them.
+/// Handshakes that stop before or inside the hello, or behind it.
 #[tokio::test]
-async fn half_open_handshakes_by_the_thousand_keep_no_frontend_out() {
+async fn half_open_handshakes_by_the_thousand_keep_no_frontend_out_and_disturb_no_session() {
     const PLACES: usize = 16;
     let server = Server::bind(any_port(), PLACES, local("acc-1")).await;
-    let server = server.expect("bound");
-    let to = server.address();
-    let _calls = serve(server);
+    let to = server.as_ref().expect("bound").address();
+    let mut calls = serve(server.expect("bound"));
     let (address, capture) = middle(to, None).await;
     drop(connect(address, local("fe-1")).await.expect("connected"));
+    until_gone(&mut calls).await;
     let hello = capture.lock().expect("alive")[Toward::Accelerator as usize][0].clone();
-    let mut open = std::collections::VecDeque::new();
+    let mut half_open = std::collections::VecDeque::new();
     for i in 0..2000 {
         let mut peer = TcpStream::connect(to).await.expect("connected");
-        // A whole hello, or a part of one.
-        let sent = if i % 2 == 0 { hello.len() } else { 1 + i % 40 };
+        let sent = [hello.len(), i % 40, 0][i % 3];
         let _ = peer.write_all(&hello[..sent]).await;
-        open.push_back(peer);
-        // More than have a place stay open.
-        if open.len() > 4 * PLACES {
-            open.pop_front();
+        half_open.push_back(peer);
+        // More stay open than have a place.
+        if half_open.len() > 4 * PLACES {
+            half_open.pop_front();
         }
     }
-    let honest = timeout(LONG, async {
-        loop {
-            match connect(to, local("fe-2")).await {
-                Ok(session) => return session,
-                Err(ControlError::Remote { .. }) => {}
-                Err(e) => panic!("{e}"),
-            }
-        }
-    });
-    let honest = honest.await.expect("let in");
+    let honest = connect(to, local("fe-2")).await.expect("let in");
+    // Also during a session, a stranger disturbs nothing, and learns why it is refused.
+    let mut stranger = TcpStream::connect(to).await.expect("connected");
+    stranger.write_all(&[0xff; 64]).await.expect("sent");
+    let length = stranger.read_u32().await.expect("a frame");
+    let mut frame = String::new();
+    let end = stranger.read_to_string(&mut frame).await;
+    assert_eq!(end.expect("closed after the error"), length as usize);
+    assert_has(&frame, &[r#""type":"error","code":"protocol""#]);
     honest.handle.name().within(LONG).await.expect("served");
 }

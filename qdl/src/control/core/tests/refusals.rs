@@ -7,7 +7,7 @@ use crate::{
     control::{
         core::accelerator::Refusal,
         frame::Codec,
-        message::{Counters, Role, VERSION},
+        message::{Counters, VERSION},
         tests::codec::{feed, message},
     },
     testkit::assert_has,
@@ -152,34 +152,6 @@ fn two_of_one_role_refuse_each_other() {
         );
         assert!(is_role && cause.to_string().contains("frontend"), "{cause}");
     }
-}
-
-/// A frontend that checks nothing else detects an accelerator that returns its own proof.
-#[test]
-fn a_reflected_proof_is_refused() {
-    let mut f = frontend(local("fe-1"));
-    let mut mirror = || {
-        let frame = f.link_mut().poll_transmit(0).expect("a frame");
-        let frame = match frame {
-            Message::Hello {
-                version,
-                auth,
-                nonce,
-                ..
-            } => Message::Hello {
-                version,
-                role: Role::Accelerator,
-                auth,
-                nonce,
-            },
-            other => other,
-        };
-        f.handle(frame, 0);
-    };
-    mirror();
-    mirror();
-    let cause = f.link().cause().expect("refused");
-    assert!(matches!(cause, ControlError::TokenWrong { .. }), "{cause}");
 }
 
 /// Bytes on an accelerator's port that are no frame, and what both sides say of them.
