@@ -1,7 +1,5 @@
 //! Sessions in normal use, and refusals that a user meets.
 
-use crate::testkit::assert_has;
-
 use super::*;
 
 /// A node without a token.
@@ -246,33 +244,6 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
     drop(session);
     let _ = end.send(());
     there.join().expect("no panic");
-}
-
-#[tokio::test]
-async fn silent_peers_keep_no_frontend_out() {
-    let server = Server::bind(any_port(), 2, open("acc-1")).await;
-    let server = server.expect("bound");
-    let address = server.address();
-    let _heard = serve(server);
-    let mut silent = Vec::new();
-    for _ in 0..6 {
-        silent.push(TcpStream::connect(address).await.expect("connected"));
-    }
-    let session = connect(address, open("fe-1")).await.expect("let in");
-    session.handle.name().within(LONG).await.expect("served");
-    // The oldest silent peers were evicted.
-    let end = silent[0].read(&mut [0]).await;
-    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
-    // Also during a session, a stranger disturbs nothing, and learns why it is refused.
-    let mut stranger = TcpStream::connect(address).await.expect("connected");
-    stranger.write_all(&[0xff; 64]).await.expect("sent");
-    let length = stranger.read_u32().await.expect("a frame");
-    let mut frame = String::new();
-    let end = stranger.read_to_string(&mut frame).await;
-    assert_eq!(end.expect("closed after the error"), length as usize);
-    assert_has(&frame, &[r#""type":"error","code":"protocol""#]);
-    let named = session.handle.name().within(LONG).await;
-    named.expect("still served");
 }
 
 #[tokio::test]
