@@ -1,5 +1,6 @@
-//! Feeds the fuzz targets' entry functions without a fuzzer: the seeds of each target, and mutations
-//! of the seeds. `QDL_FUZZ_COUNT` sets the number of mutations, `QDL_FUZZ_SEED` their generator.
+//! Feeds the entry functions of the fuzz targets without a fuzzer: the seeds of each target, and
+//! mutations of the seeds. `QDL_FUZZ_COUNT` sets the number of mutations, `QDL_FUZZ_SEED` their
+//! generator.
 
 use std::path::Path;
 
