@@ -11,6 +11,7 @@ use std::{
 use fabric::os::Near;
 use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
+    control::{AuthError, Token},
     model::{ModelMismatch, ModelSpec},
     run::{Describe, Node, NodeError, NodeFigures, NodeParams, Stop},
     serve::Service,
@@ -40,6 +41,9 @@ pub enum SetupError {
     /// The endpoint of figures failed.
     #[error("metrics: {0}: {1}; name another address or port, or end its owner")]
     Metrics(SocketAddr, #[source] io::Error),
+    /// The token of the endpoint of figures failed.
+    #[error(transparent)]
+    MetricsToken(#[from] AuthError),
     /// A port, a thread or the token failed.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -220,8 +224,13 @@ fn start_metrics(
         started.get().iter().for_each(|add| add(&mut figures));
         figures
     };
-    let start = |at| Endpoint::start(at, read).map_err(|e| SetupError::Metrics(at, e));
-    config.metrics.map(start).transpose()
+    let Some(at) = config.metrics else {
+        return Ok(None);
+    };
+    let token = config.metrics_token_file.as_deref();
+    let token = token.map(|path| Token::from_file("metrics_token_file", path));
+    let endpoint = Endpoint::start(at, token.transpose()?, read);
+    endpoint.map(Some).map_err(|e| SetupError::Metrics(at, e))
 }
 
 fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut Figures) {

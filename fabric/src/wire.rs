@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_SLOTS: usize = 8192;
 
 /// The first bytes of a data connection.
-pub const DATA_MAGIC: &[u8; 8] = b"QDLDATA1";
+pub const DATA_MAGIC: &[u8; 8] = b"QDLDATA2";
 
 /// Whether a peer's first bytes begin a frame of the control plane.
 pub fn is_control_frame(bytes: &[u8]) -> bool {

@@ -1,6 +1,7 @@
 //! The commands of `qdl`.
 
 mod init;
+mod token;
 mod tune;
 
 use accelerator::cli::{self, Screen, TopologyArgs};
@@ -14,6 +15,7 @@ use crate::{compliance::describe, loadgen::exit::ExitCode};
 pub fn all() -> Vec<Command> {
     let own = [
         cli::command::<init::InitArgs>("init"),
+        cli::command::<token::TokenArgs>("token"),
         cli::command::<TopologyArgs>("topology"),
         cli::command::<DescribeArgs>("describe"),
         cli::command::<tune::TuneArgs>("tune"),
@@ -31,6 +33,9 @@ pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
     }
     match name {
         "init" => init::command(&cli::arguments(matches), screen.quiet),
+        "token" => {
+            token::command(&cli::arguments(matches)).map_or_else(failed, |()| ExitCode::Good)
+        }
         "topology" => cli::topology(&cli::arguments(matches), NodeProgram::Frontend)
             .map_or_else(failed, |()| ExitCode::Good),
         "describe" => exit_code(describe::command(&cli::arguments(matches))),

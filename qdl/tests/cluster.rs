@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use fabric::tcp::{Preamble, TcpDevice};
+use fabric::tcp::{ConnectionSecret, Preamble, TcpDevice};
 use fake::Fake;
 use harness::*;
 use qdl::{
@@ -322,13 +322,13 @@ async fn a_connection_to_the_port_of_the_other_plane_is_refused_by_name() {
     let error = error.join().expect("no panic");
     let own = format!("whose control port is {}", control.port());
     assert_has(&error, &["the data port of nics[0] of acc-a", &own]);
-    let preamble = Preamble {
-        connection: 0,
-        epoch: 1,
-        key: [0; 16],
+    let preamble = Preamble::new(0, 1).expect("random bytes");
+    let secret = ConnectionSecret {
+        key: [0; 32],
+        address: control,
     };
     let patience = Duration::from_secs(20);
-    let error = TcpDevice::connect(control.ip(), control, &preamble, None, patience).await;
+    let error = TcpDevice::connect(control.ip(), control, &preamble, &secret, None, patience).await;
     let error = error.expect_err("no data port").to_string();
     assert_has(&error, &["it is a control port"]);
 }

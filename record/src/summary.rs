@@ -290,6 +290,12 @@ pub struct Ledger {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SystemRecord {
+    /// Protection of the control plane, as text; empty without a fabric.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub control: String,
+    /// Protection of the payloads, as text; empty without a fabric.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub payloads: String,
     /// Each accelerator.
     pub accelerators: Vec<AcceleratorRecord>,
     /// Each connection.

@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use hyper::{Request, StatusCode};
+use qdl::control::Token;
 use tokio::sync::oneshot;
 
 use super::{Figures, PATH};
@@ -16,22 +17,20 @@ const LONGEST: Duration = Duration::from_secs(10);
 pub struct Endpoint(#[allow(dead_code, reason = "its drop is the signal")] oneshot::Sender<()>);
 
 impl Endpoint {
-    /// Binds `address`, and serves what `read` returns at each scrape.
+    /// Binds `address`, and serves what `read` returns at each scrape. Without a `token`, only this
+    /// machine has access.
     ///
     /// # Errors
     /// The address is not this machine's, or taken, or no thread can be started.
     pub fn start(
         address: SocketAddr,
+        token: Option<Token>,
         read: impl Fn() -> Figures + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let (open, ended) = oneshot::channel();
         let bound = web::bind(address)?;
-        let access = Access::keyless(bound.address);
-        let note = match &access {
-            Access::Open => "; every host that reaches the address can read it",
-            _ => "",
-        };
-        tracing::info!("metrics: http://{}{PATH}{note}", bound.address);
+        let access = token.map_or(Access::Loopback, Access::Token);
+        tracing::info!("metrics: http://{}{PATH}", bound.address);
         web::start("metrics", async move || {
             let over = async { drop(ended.await) };
             let site = || {

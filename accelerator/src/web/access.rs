@@ -1,5 +1,5 @@
 //! Access to a server: unrestricted from this machine on a loopback address; otherwise with the
-//! page's key, or open if the user named the address for it.
+//! page's key, or with a token of a file.
 //!
 //! The key is random, and opens the page of one run only. During the run the key lies in a file of
 //! the run's folder that only the owner can read; the program neither prints nor logs the key.
@@ -17,7 +17,7 @@ use std::{
 
 use fabric::os::Host;
 use hyper::{HeaderMap, Uri, header};
-use qdl::control::{Key, Token};
+use qdl::control::Token;
 
 /// Name of the file with the page's URL and key, in a run's folder.
 pub const FILE: &str = "live.url";
@@ -30,13 +30,12 @@ pub enum Access {
     Loopback,
     /// The page's key.
     Key(Arc<PageKey>),
-    /// Nothing.
-    Open,
+    /// The token, in a header.
+    Token(Token),
 }
 
 /// A key and its file; dropping removes the file.
 pub struct PageKey {
-    text: String,
     token: Token,
     cookie: String,
     /// The file with the page's URL.
@@ -58,16 +57,17 @@ impl Drop for PageKey {
 /// Reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessRefused {
-    /// The request has no key, or a wrong one.
+    /// The request has no key of the page, or a wrong one.
     Key,
+    /// The request has no token, or a wrong one.
+    Token,
     /// The request names a host other than this machine.
     Host,
 }
 
 impl PageKey {
     fn make(address: SocketAddr, folder: &Path) -> io::Result<Self> {
-        let text = Key::random()?.0.map(|byte| format!("{byte:02x}")).concat();
-        let token = Token::new(text.as_bytes()).ok_or(io::ErrorKind::InvalidData)?;
+        let token = Token::random()?;
         let file = folder.join(FILE);
         fs::create_dir_all(folder)?;
         // Remove the file of a killed run.
@@ -83,9 +83,8 @@ impl PageKey {
             ip => ip.to_string(),
         };
         let port = address.port();
-        writeln!(out, "http://{host}:{port}/?key={text}")?;
+        writeln!(out, "http://{host}:{port}/?key={}", token.to_digits())?;
         Ok(PageKey {
-            text,
             token,
             // Cookies do not distinguish ports.
             cookie: format!("live_{port}"),
@@ -95,22 +94,14 @@ impl PageKey {
 }
 
 impl Access {
-    /// Returns the access rules of a server at `address` without a key.
-    pub fn keyless(address: SocketAddr) -> Self {
-        match address.ip().to_canonical().is_loopback() {
-            true => Access::Loopback,
-            false => Access::Open,
-        }
-    }
-
     /// Returns the access rules of a page at `address`, for a run with results in `folder`.
     ///
     /// # Errors
     /// The key cannot be written.
     pub fn of(address: SocketAddr, folder: &Path) -> io::Result<Self> {
-        match Access::keyless(address) {
-            Access::Open => PageKey::make(address, folder).map(|key| Access::Key(Arc::new(key))),
-            loopback => Ok(loopback),
+        match address.ip().to_canonical().is_loopback() {
+            true => Ok(Access::Loopback),
+            false => PageKey::make(address, folder).map(|key| Access::Key(Arc::new(key))),
         }
     }
 
@@ -120,7 +111,10 @@ impl Access {
     /// The reason of the refusal.
     pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, AccessRefused> {
         let key = match self {
-            Access::Open => return Ok(None),
+            Access::Token(token) => {
+                let given = bearer(headers).is_some_and(|given| token.is(given.as_bytes()));
+                return given.then_some(None).ok_or(AccessRefused::Token);
+            }
             Access::Loopback if is_this_machine(headers) => return Ok(None),
             Access::Loopback => return Err(AccessRefused::Host),
             Access::Key(key) => key,
@@ -134,7 +128,8 @@ impl Access {
         match pairs.filter_map(|pair| pair.strip_prefix("key=")).any(is) {
             true => Ok(Some(format!(
                 "{}={}; Path=/; HttpOnly; SameSite=Strict",
-                key.cookie, key.text
+                key.cookie,
+                key.token.to_digits()
             ))),
             false => Err(AccessRefused::Key),
         }

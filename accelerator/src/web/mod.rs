@@ -146,11 +146,20 @@ where
 fn admit(access: &Access, request: &Request<Incoming>) -> Option<Answer> {
     let cookie = match access.check(request.uri(), request.headers()) {
         Ok(cookie) => cookie.and_then(|cookie| HeaderValue::try_from(cookie).ok()),
-        Err(AccessRefused::Key) => {
+        Err(refused @ (AccessRefused::Key | AccessRefused::Token)) => {
             let mut answer = words(
                 StatusCode::UNAUTHORIZED,
-                "This run is shown to those who have its page's key: open the address in live.url, in \
-                 the run's folder, or send the key in a header: Authorization: Bearer ...\n",
+                match refused {
+                    AccessRefused::Token => {
+                        "Send the token of metrics_token_file in a header: Authorization: Bearer \
+                         ... (Prometheus: authorization.credentials_file).\n"
+                    }
+                    _ => {
+                        "This run is shown to those who have its page's key: open the address in \
+                         live.url, in the run's folder, or send the key in a header: \
+                         Authorization: Bearer ...\n"
+                    }
+                },
             );
             let scheme = HeaderValue::from_static("Bearer");
             let headers = answer.headers_mut();

@@ -1,4 +1,14 @@
-//! A local TCP address of data connections, and the preamble that opens a connection.
+//! A local TCP address of data connections, and the proofs that open a connection.
+//!
+//! ```text
+//! frontend     magic, connection, epoch, nonce
+//! accelerator  nonce, proof                       proof: HMAC-SHA256 of the connection's key over
+//! frontend     proof                              role, both nonces, connection, epoch and address
+//! accelerator  welcome
+//! ```
+//!
+//! The key comes over the control session and never crosses a data connection. Neither end posts
+//! before it has checked the other's proof.
 
 use std::{
     fmt, io,
@@ -6,6 +16,8 @@ use std::{
     time::Duration,
 };
 
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,42 +33,46 @@ use crate::{
 
 const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
 
-/// Time limit for a peer's preamble, and for writing the welcome.
+/// Time limit for a peer's preamble, for its proof, and for writing the welcome.
 pub const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Time that a refused peer has to read the refusal.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// First bytes of a data connection: the connection's index and epoch, and the key that the control
-/// session handed out for them.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Bytes of a proof.
+const PROOF_BYTES: usize = 32;
+
+/// First bytes of a data connection, in clear: the connection and a nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preamble {
     /// Index of the connection within the session.
     pub connection: u16,
     /// Epoch of the connection.
     pub epoch: u32,
-    /// Random key, valid for this connection and epoch only.
-    pub key: [u8; 16],
-}
-
-impl fmt::Debug for Preamble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Preamble(connection {}, epoch {})",
-            self.connection, self.epoch
-        )
-    }
+    /// Fresh random bytes of the frontend.
+    pub nonce: [u8; 16],
 }
 
 impl Preamble {
+    /// Makes a preamble with a fresh nonce.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn new(connection: u16, epoch: u32) -> io::Result<Self> {
+        Ok(Preamble {
+            connection,
+            epoch,
+            nonce: nonce()?,
+        })
+    }
+
     /// Encodes the preamble for the wire.
     pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
         let mut b = [0; PREAMBLE_BYTES];
         b[..8].copy_from_slice(DATA_MAGIC);
         b[8..10].copy_from_slice(&self.connection.to_le_bytes());
         b[12..16].copy_from_slice(&self.epoch.to_le_bytes());
-        b[16..].copy_from_slice(&self.key);
+        b[16..].copy_from_slice(&self.nonce);
         b
     }
 
@@ -68,8 +84,55 @@ impl Preamble {
         Some(Preamble {
             connection: u16::from_le_bytes([b[8], b[9]]),
             epoch: u32::from_le_bytes([b[12], b[13], b[14], b[15]]),
-            key: b[16..].try_into().ok()?,
+            nonce: b[16..].try_into().ok()?,
         })
+    }
+}
+
+fn nonce() -> io::Result<[u8; 16]> {
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    Ok(nonce)
+}
+
+/// Secret of one connection and epoch; its `Debug` output does not show it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionSecret {
+    /// Random key, valid for one connection and epoch only.
+    pub key: [u8; 32],
+    /// The granted address, to which the frontend connects.
+    pub address: SocketAddr,
+}
+
+impl fmt::Debug for ConnectionSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectionSecret({})", self.address)
+    }
+}
+
+/// The end that proves.
+#[derive(Clone, Copy)]
+enum End {
+    Frontend = 1,
+    Accelerator = 2,
+}
+
+impl ConnectionSecret {
+    fn mac(&self, end: End, preamble: &Preamble, nonce: &[u8; 16]) -> Hmac<Sha256> {
+        let ip = match self.address.ip().to_canonical() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        Hmac::<Sha256>::new_from_slice(&self.key)
+            .expect("HMAC takes a key of any length")
+            .chain_update(b"qdl data 1\0")
+            .chain_update([end as u8])
+            .chain_update(preamble.nonce)
+            .chain_update(nonce)
+            .chain_update(preamble.connection.to_le_bytes())
+            .chain_update(preamble.epoch.to_le_bytes())
+            .chain_update(ip.octets())
+            .chain_update(self.address.port().to_le_bytes())
     }
 }
 
@@ -127,14 +190,14 @@ pub enum TcpError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The peer accepts the connection and refuses the preamble.
+    /// The peer accepts the connection, and its proof is wrong or it gives none.
     #[error("{peer} did not welcome data connection {connection}: {what}")]
     Refused {
         /// The peer's address.
         peer: SocketAddr,
         /// Index of the connection.
         connection: u16,
-        /// The peer's answer in place of a welcome.
+        /// The peer's answer in place of a proof or a welcome.
         what: String,
     },
 }
@@ -164,6 +227,31 @@ impl TcpDevice {
         }
     }
 
+    /// Proves the secret to a peer with this preamble, and checks the peer's proof.
+    ///
+    /// # Errors
+    /// The peer proved nothing in time, or its proof is wrong.
+    pub async fn prove(
+        stream: &mut TcpStream,
+        preamble: &Preamble,
+        secret: &ConnectionSecret,
+    ) -> io::Result<()> {
+        let exchange = async {
+            let nonce = nonce()?;
+            let proof = secret.mac(End::Accelerator, preamble, &nonce).finalize();
+            let answer = [&nonce[..], &proof.into_bytes()].concat();
+            stream.write_all(&answer).await?;
+            let mut proof = [0; PROOF_BYTES];
+            stream.read_exact(&mut proof).await?;
+            let own = secret.mac(End::Frontend, preamble, &nonce);
+            own.verify_slice(&proof)
+                .map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))
+        };
+        timeout(PREAMBLE_DEADLINE, exchange)
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
     /// Refuses a peer with the message `with`. The function drains the peer's bytes for up to 500
     /// ms, since the kernel answers unread bytes with a reset, and a reset would discard the
     /// message.
@@ -186,8 +274,8 @@ impl TcpDevice {
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 
-    /// Opens a data connection from `local` to `peer` and presents the preamble. The socket uses
-    /// `congestion`, or the system's default for `None`.
+    /// Opens a data connection from `local` to `peer`, and proves the secret both ways. The
+    /// accelerator gives up a connection to another address than the secret's. The socket uses `congestion`, or the system's default for `None`.
     ///
     /// # Errors
     /// [`TcpError`] names the address at fault.
@@ -195,6 +283,7 @@ impl TcpDevice {
         local: IpAddr,
         peer: SocketAddr,
         preamble: &Preamble,
+        secret: &ConnectionSecret,
         congestion: Option<&str>,
         deadline: Duration,
     ) -> Result<std::net::TcpStream, TcpError> {
@@ -219,21 +308,37 @@ impl TcpDevice {
             let mut stream = socket.connect(peer).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             stream.write_all(&preamble.encode()).await.map_err(failed)?;
-            let mut answer = [0; 8];
             let refused = |what: String| TcpError::Refused {
                 peer,
                 connection: preamble.connection,
                 what,
             };
-            match stream.read_exact(&mut answer).await {
-                Ok(_) if &answer == WELCOME => Ok(stream),
-                Ok(_) if is_control_frame(&answer) => Err(refused(
+            let closed = |e| refused(format!("it closed the connection ({e}); see its log"));
+            let mut nonce = [0; 16];
+            stream.read_exact(&mut nonce).await.map_err(closed)?;
+            if is_control_frame(&nonce) {
+                return Err(refused(
                     "it is a control port (`control.listen`), and not the data port that was granted \
                      (`nics[].listen`): look at what forwards to them"
                         .to_owned(),
-                )),
+                ));
+            }
+            let mut proof = [0; PROOF_BYTES];
+            stream.read_exact(&mut proof).await.map_err(closed)?;
+            let theirs = secret.mac(End::Accelerator, preamble, &nonce);
+            theirs.verify_slice(&proof).map_err(|_| {
+                refused(
+                    "its proof is wrong: another program or another node answers at this address"
+                        .to_owned(),
+                )
+            })?;
+            let own = secret.mac(End::Frontend, preamble, &nonce).finalize();
+            stream.write_all(&own.into_bytes()).await.map_err(failed)?;
+            let mut answer = [0; 8];
+            match stream.read_exact(&mut answer).await {
+                Ok(_) if &answer == WELCOME => Ok(stream),
                 Ok(_) => Err(refused(format!("it answered {answer:02x?}"))),
-                Err(e) => Err(refused(format!("it closed the connection ({e})"))),
+                Err(e) => Err(closed(e)),
             }
         };
         let stream = timeout(deadline, exchange)
@@ -256,17 +361,16 @@ mod tests {
         let to = listener.local_addr().expect("bound");
         let far = async {
             let (mut far, _) = listener.accept().await.expect("it comes");
-            TcpDevice::read_preamble(&mut far).await.expect("ours");
+            let preamble = TcpDevice::read_preamble(&mut far).await.expect("ours");
+            let proved = TcpDevice::prove(&mut far, &preamble, &secret(to)).await;
+            proved.expect("it has the key");
             TcpDevice::welcome(&mut far).await.expect("it is there");
             far
         };
-        let preamble = Preamble {
-            connection: 0,
-            epoch: 0,
-            key: [7; 16],
-        };
+        let preamble = Preamble::new(0, 1).expect("random bytes");
         let patience = Duration::from_secs(10);
-        let near = TcpDevice::connect(to.ip(), to, &preamble, Some("reno"), patience);
+        let secret = secret(to);
+        let near = TcpDevice::connect(to.ip(), to, &preamble, &secret, Some("reno"), patience);
         let (near, far) = tokio::join!(near, far);
         let near = near.expect("connected");
         for socket in [SockRef::from(&near), SockRef::from(&far)] {
@@ -275,10 +379,33 @@ mod tests {
         }
     }
 
+    /// Pins the proof's input; the expected value was computed with Python's hmac module.
+    #[test]
+    fn the_proof_is_what_the_protocol_says() {
+        let preamble = Preamble {
+            connection: 3,
+            epoch: 9,
+            nonce: [0x11; 16],
+        };
+        let secret = secret("10.0.0.1:7410".parse().expect("an address"));
+        let proof = secret.mac(End::Accelerator, &preamble, &[0x22; 16]);
+        assert_eq!(
+            hex::encode(proof.finalize().into_bytes()),
+            "b8258021f0ed4bdc400399c720b792d9d05d2db33427be33f5a43d045eed518d"
+        );
+    }
+
+    fn secret(address: SocketAddr) -> ConnectionSecret {
+        ConnectionSecret {
+            key: [7; 32],
+            address,
+        }
+    }
+
     proptest! {
         #[test]
-        fn preambles_survive(connection: u16, epoch: u32, key: [u8; 16]) {
-            let p = Preamble { connection, epoch, key };
+        fn preambles_survive(connection: u16, epoch: u32, nonce: [u8; 16]) {
+            let p = Preamble { connection, epoch, nonce };
             prop_assert_eq!(Preamble::decode(&p.encode()), Some(p));
         }
 

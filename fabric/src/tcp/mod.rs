@@ -17,7 +17,7 @@ mod rx;
 mod tx;
 
 pub use device::PREAMBLE_DEADLINE;
-pub use device::{Preamble, TcpDevice, TcpError};
+pub use device::{ConnectionSecret, Preamble, TcpDevice, TcpError};
 pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 
 use std::{

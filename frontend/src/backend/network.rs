@@ -7,7 +7,7 @@ use std::{
 
 use accelerator::lock;
 use qdl::{
-    config::{FrontendConfig, QslMode},
+    config::{Auth, FrontendConfig, QslMode},
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterEvent, Described, SampleMemory},
 };
@@ -35,6 +35,8 @@ pub struct Network {
     verdict: Verdict,
     fabric: (&'static str, Vec<String>),
     links: Vec<String>,
+    /// Protection of the control plane, as text.
+    control: &'static str,
     facts: (NodeFacts, Vec<(String, NodeFacts)>),
 }
 
@@ -90,6 +92,11 @@ impl Network {
                 [cluster.link_notes(), cluster.machine_notes()].concat(),
             ),
             links: cluster.link_notes(),
+            control: match config.auth() {
+                Auth::Token(_) => "encrypted, authenticated by the token",
+                Auth::None => "encrypted, not authenticated (auth: none)",
+                Auth::LoopbackOnly => "encrypted, not authenticated (loopback alone)",
+            },
             facts: cluster.facts(),
             held: Mutex::new(Some(cluster)),
             verdict: verdict.clone(),
@@ -240,6 +247,10 @@ impl Backend for Network {
                 ..SystemRecord::default()
             };
         };
-        cluster.finish()
+        SystemRecord {
+            control: self.control.to_owned(),
+            payloads: "in clear".to_owned(),
+            ..cluster.finish()
+        }
     }
 }

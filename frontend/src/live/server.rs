@@ -63,7 +63,7 @@ impl LiveListener {
                 "live: http://{address}/; open the address in {}, which holds its key",
                 key.file.display()
             ),
-            Access::Loopback | Access::Open => format!("live: http://{address}/"),
+            Access::Loopback | Access::Token(_) => format!("live: http://{address}/"),
         }
     }
 }

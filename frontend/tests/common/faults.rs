@@ -191,7 +191,7 @@ impl Trial {
     fn over_a_cable(&self, of: &Workload) -> (TestFolder, ProgramEnd) {
         let place = TestFolder::new();
         let star = Star::new();
-        let token = place.write("token", "a token for this test alone");
+        let token = place.write("token", &"0123456789abcdef".repeat(4));
         let token = format!("token_file: {}\n", token.display());
         let start = |node: &str, k: usize| {
             let at = Address {

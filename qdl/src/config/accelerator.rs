@@ -64,9 +64,12 @@ pub struct AcceleratorConfig {
     #[serde(default = "memory_mib")]
     #[garde(custom(within(1..=MAX_MEMORY_MIB)))]
     pub memory_mib: usize,
-    /// Address of `GET /metrics`; a bare port is one of 127.0.0.1. Default: no endpoint.
+    /// Address of `GET /metrics`; a bare port is one of 127.0.0.1. Default: no endpoint. Another
+    /// address than loopback needs [`Self::metrics_token_file`].
     #[serde(default, deserialize_with = "port_or_address")]
     pub metrics: Option<SocketAddr>,
+    /// File of the token that a request for `/metrics` must bring.
+    pub metrics_token_file: Option<PathBuf>,
     /// Deadlines of this node.
     #[serde(default)]
     #[garde(dive)]
@@ -349,6 +352,29 @@ impl AcceleratorConfig {
         }
     }
 
+    /// Reports figures that other machines can read without a token of their own.
+    fn check_metrics(&self, out: &mut Findings<'_>) {
+        let token = self.metrics_token_file.as_ref();
+        if let Some(address) = self.metrics
+            && token.is_none()
+            && !address.ip().to_canonical().is_loopback()
+        {
+            out.add(
+                "metrics",
+                format!("{address} is not a loopback address, and there is no token for it"),
+                "add `metrics_token_file: FILE` (`qdl token -o FILE` makes one), which Prometheus \
+                 reads as authorization.credentials_file",
+            );
+        }
+        if token.is_some() && token == self.token_file.as_ref() {
+            out.add(
+                "metrics_token_file",
+                "it is the token of the nodes, which a monitor must not hold",
+                "make another with `qdl token -o FILE`",
+            );
+        }
+    }
+
     fn check_addresses(&self, out: &mut Findings<'_>) {
         let mut taken: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let mut check = |address: SocketAddr, path: String, auth: Auth<'_>| {
@@ -371,7 +397,6 @@ impl AcceleratorConfig {
             self.auth(),
         );
         if let Some(address) = self.metrics {
-            // A scrape needs no token: the key may name any address.
             check(address, "metrics".to_owned(), Auth::None);
         }
         for (i, nic) in self.nics.iter().enumerate() {
@@ -389,7 +414,11 @@ impl ConfigFile for AcceleratorConfig {
 
     fn resolve(&mut self, base: &Path) {
         self.engine.resolve(base);
-        for file in [&mut self.token_file, &mut self.model.file] {
+        for file in [
+            &mut self.token_file,
+            &mut self.metrics_token_file,
+            &mut self.model.file,
+        ] {
             file.iter_mut().for_each(|file| resolve(base, file));
         }
     }
@@ -402,6 +431,7 @@ impl ConfigFile for AcceleratorConfig {
         let files = [
             ("model.file", &self.model.file),
             ("token_file", &self.token_file),
+            ("metrics_token_file", &self.metrics_token_file),
             ("engine.library", &self.engine.library),
         ];
         files
@@ -412,6 +442,7 @@ impl ConfigFile for AcceleratorConfig {
 
     fn check(&self, out: &mut Findings<'_>) {
         self.auth().check(self.auth, out);
+        self.check_metrics(out);
         self.check_model(out);
         self.check_addresses(out);
         self.engine.check(out);

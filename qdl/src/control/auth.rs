@@ -1,22 +1,13 @@
-//! Mutual authentication of nodes by a shared token.
+//! The shared token of the nodes, and a node's policy of authentication.
 //!
-//! Each side sends 32 fresh random bytes in its hello. Then first the frontend and next the
-//! accelerator proves that it holds the token:
-//!
-//! ```text
-//! mac = HMAC-SHA256(token, "qdl control 1" 00 | role 01 or 02 | frontend's nonce
-//!                          | accelerator's nonce | sender's node name)
-//! ```
-//!
-//! The role prevents reflection of a proof to its sender; the nonces prevent replay. The token
-//! never crosses the wire. Later frames are neither encrypted nor signed: the proof keeps strangers
-//! out, and does not stop an attacker who can alter packets.
+//! The token is 32 random bytes. It never crosses the wire: [`noise`](super::noise) derives the
+//! session's pre-shared key from it.
 
 use std::{
     fmt, fs,
-    io::{self, Read},
+    io::{self, Read, Write},
     net::IpAddr,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -24,35 +15,33 @@ use std::{
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::message::{AuthKind, Hex, Role};
+use super::message::{AuthKind, Hex};
 
-/// Shortest token, in bytes; a shorter one could be guessed from a proof.
-pub(crate) const MIN_TOKEN: usize = 16;
-/// Longest token, in bytes.
-pub(crate) const MAX_TOKEN: usize = 4096;
-
-const ANY_LENGTH: &str = "HMAC takes a key of any length";
+/// Most bytes of a token file that are read.
+const MAX_FILE: u64 = 4096;
 
 /// Error of this node's token or authentication policy.
 #[allow(missing_docs, reason = "the texts say what each field is")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthError {
     /// The token file cannot be read.
-    #[error("token_file: {}: {source}", path.display())]
+    #[error("{key}: {}: {source}", path.display())]
     Unreadable {
+        /// Key of the configuration.
+        key: &'static str,
         path: PathBuf,
         source: Arc<io::Error>,
     },
-    /// The token is too short or too long.
+    /// The file does not hold a token.
     #[error(
-        "token_file: {}: a token of {MIN_TOKEN} to {MAX_TOKEN} bytes is needed, this has {}; \
-         `openssl rand -hex 32` makes one",
-        path.display(),
-        if *bytes > MAX_TOKEN { "more".to_owned() } else { bytes.to_string() }
+        "{key}: {}: a token is 64 hexadecimal digits (32 random bytes), and this file holds \
+         {bytes} bytes of another form; `qdl token -o FILE` makes a token",
+        path.display()
     )]
-    BadLength {
+    BadToken {
+        key: &'static str,
         path: PathBuf,
-        /// Bytes of the token, without surrounding white space.
+        /// Bytes of the file, without surrounding white space.
         bytes: usize,
     },
     /// The address is not loopback, and neither a token nor `auth: none` is configured.
@@ -63,56 +52,86 @@ pub enum AuthError {
     Unprotected { address: IpAddr },
 }
 
-/// The shared secret; its `Debug` output does not show it.
+/// A secret of 32 random bytes; its `Debug` output does not show it.
 #[derive(Clone)]
-pub struct Token(Arc<[u8]>);
+pub struct Token(Hex<32>);
 
 impl Token {
-    /// Reads a token from a file, trimmed of white space. Warns if others may read the file.
+    /// Reads a token from the file of the configuration's `key`, trimmed of white space. Warns if
+    /// others may read the file.
     ///
     /// # Errors
     /// [`AuthError`] names the file.
-    pub(crate) fn from_file(path: &Path) -> Result<Self, AuthError> {
+    pub fn from_file(key: &'static str, path: &Path) -> Result<Self, AuthError> {
         let unreadable = |e: io::Error| AuthError::Unreadable {
+            key,
             path: path.to_owned(),
             source: Arc::new(e),
         };
         let file = fs::File::open(path).map_err(unreadable)?;
         let mode = file.metadata().map_err(unreadable)?.permissions().mode();
         if mode & 0o077 != 0 {
-            tracing::warn!(
-                "token_file: {} can be read by others: chmod 600",
-                path.display()
-            );
+            tracing::warn!("{key}: {} can be read by others: chmod 600", path.display());
         }
         let mut bytes = Vec::new();
-        // Twice the limit, so that surrounding white space fits, and a longer file is detected.
-        file.take(2 * MAX_TOKEN as u64)
+        file.take(MAX_FILE)
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
-        let token = bytes.trim_ascii();
-        Token::new(token).ok_or_else(|| AuthError::BadLength {
+        let text = bytes.trim_ascii();
+        Token::parse(text).ok_or_else(|| AuthError::BadToken {
+            key,
             path: path.to_owned(),
-            bytes: token.len(),
+            bytes: text.len(),
         })
     }
 
-    /// Makes a token; `None` for fewer than [`MIN_TOKEN`] or more than [`MAX_TOKEN`] bytes.
-    pub fn new(bytes: &[u8]) -> Option<Self> {
-        (MIN_TOKEN..=MAX_TOKEN)
-            .contains(&bytes.len())
-            .then(|| Token(bytes.into()))
+    /// Makes a token.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn random() -> io::Result<Self> {
+        Hex::random().map(Token)
     }
 
-    /// Whether the token has these bytes, in constant time.
-    pub fn is(&self, bytes: &[u8]) -> bool {
-        let mac = |key: &[u8]| {
-            let mac = Hmac::<Sha256>::new_from_slice(key).expect(ANY_LENGTH);
-            let mac = mac.chain_update(b"the same\0");
-            mac.chain_update((key.len() as u64).to_le_bytes())
-                .finalize()
+    /// Reads a token from its 64 hexadecimal digits.
+    pub fn parse(digits: &[u8]) -> Option<Self> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(digits, &mut bytes).ok()?;
+        Some(Token(Hex(bytes)))
+    }
+
+    /// The token's 64 hexadecimal digits.
+    pub fn to_digits(&self) -> String {
+        hex::encode(self.0.0)
+    }
+
+    /// Writes the token to a new file that only its owner can read.
+    ///
+    /// # Errors
+    /// The file exists already, or cannot be written.
+    pub fn write_new(&self, path: &Path) -> io::Result<()> {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        writeln!(file, "{}", self.to_digits())
+    }
+
+    /// Derives the key for `purpose`. Different purposes have independent keys.
+    pub(super) fn derive(&self, purpose: &str) -> [u8; 32] {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.0.0).expect("HMAC takes any key");
+        mac.chain_update(purpose).finalize().into_bytes().into()
+    }
+
+    /// Whether these digits are the token's, in constant time.
+    pub fn is(&self, digits: &[u8]) -> bool {
+        let mac = |token: &Token| {
+            let mac = Hmac::<Sha256>::new_from_slice(&token.0.0).expect("HMAC takes any key");
+            mac.chain_update(b"the same").finalize()
         };
-        mac(&self.0) == mac(bytes)
+        Token::parse(digits).is_some_and(|other| mac(self) == mac(&other))
     }
 }
 
@@ -125,9 +144,9 @@ impl fmt::Debug for Token {
 /// Authentication policy of this node.
 #[derive(Clone, Debug)]
 pub enum Auth {
-    /// Both sides must prove this token.
+    /// Both sides must hold this token.
     Token(Token),
-    /// Any peer may join, because the configuration says `auth: none`.
+    /// Any peer may join, because the configuration says `auth: none`; the session is encrypted.
     None,
     /// The configuration says nothing: as [`Auth::None`], on loopback only.
     Unset,
@@ -155,132 +174,36 @@ impl Auth {
             _ => Ok(()),
         }
     }
-
-    /// This node's proof; `None` where no token is configured.
-    pub(super) fn prove(&self, challenge: &Challenge<'_>) -> Option<Hex<32>> {
-        match self {
-            Auth::Token(token) => Some(Hex(challenge.mac(token).finalize().into_bytes().into())),
-            Auth::None | Auth::Unset => None,
-        }
-    }
-
-    /// Whether `proof` is the peer's valid proof, checked in constant time.
-    pub(super) fn verify(&self, challenge: &Challenge<'_>, proof: Option<&Hex<32>>) -> bool {
-        match (self, proof) {
-            (Auth::Token(token), Some(proof)) => {
-                challenge.mac(token).verify_slice(&proof.0).is_ok()
-            }
-            (Auth::Token(_), None) => false,
-            (Auth::None | Auth::Unset, proof) => proof.is_none(),
-        }
-    }
-}
-
-/// Input of a proof.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Challenge<'a> {
-    /// Role of the proving node.
-    pub prover: Role,
-    /// Name of the proving node.
-    pub node: &'a str,
-    /// Nonce of the frontend's hello.
-    pub frontend: &'a Hex<32>,
-    /// Nonce of the accelerator's hello.
-    pub accelerator: &'a Hex<32>,
-}
-
-impl Challenge<'_> {
-    fn mac(&self, token: &Token) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&token.0).expect(ANY_LENGTH);
-        mac.update(b"qdl control 1\0");
-        mac.update(&[match self.prover {
-            Role::Frontend => 1,
-            Role::Accelerator => 2,
-        }]);
-        mac.update(&self.frontend.0);
-        mac.update(&self.accelerator.0);
-        mac.update(self.node.as_bytes());
-        mac
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn auth(token: &str) -> Auth {
-        Auth::Token(Token::new(token.as_bytes()).expect("long enough"))
+    const DIGITS: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+    fn token() -> Token {
+        Token::parse(DIGITS.as_bytes()).expect("64 digits")
     }
 
     #[test]
-    fn a_token_is_its_own_bytes_and_no_others() {
-        let bytes = b"a token of 16 bytes or more";
-        let token = Token::new(bytes).expect("long enough");
-        assert!(token.is(bytes));
-        for other in [&b""[..], &bytes[1..], b"a token of 16 bytes or mora"] {
-            assert!(!token.is(other), "{other:?}");
+    fn a_token_is_its_own_digits_and_no_others() {
+        let token = token();
+        assert!(token.is(DIGITS.as_bytes()));
+        for other in ["", &DIGITS[2..], &DIGITS.replace("1f", "1e"), "\0"] {
+            assert!(!token.is(other.as_bytes()), "{other:?}");
         }
-        assert!(!token.is(&[&bytes[..], b"\0"].concat()));
+        assert!(!format!("{token:?}").contains("0102"), "a log may hold it");
     }
 
+    /// Pins the derivation; the expected value was computed with Python's hmac module.
     #[test]
-    fn a_proof_holds_for_one_token_role_node_and_pair_of_nonces() {
-        let (a, b, c) = (Hex([1; 32]), Hex([2; 32]), Hex([3; 32]));
-        let good = Challenge {
-            prover: Role::Frontend,
-            node: "fe",
-            frontend: &a,
-            accelerator: &b,
-        };
-        let ours = auth("a token of 16 bytes or more");
-        let proof = ours.prove(&good).expect("there is a token");
-        assert!(ours.verify(&good, Some(&proof)));
-        let others = [
-            Challenge {
-                prover: Role::Accelerator,
-                ..good
-            },
-            Challenge {
-                node: "fe2",
-                ..good
-            },
-            Challenge {
-                frontend: &c,
-                ..good
-            },
-            Challenge {
-                accelerator: &c,
-                ..good
-            },
-            Challenge {
-                frontend: &b,
-                accelerator: &a,
-                ..good
-            },
-        ];
-        for other in others {
-            assert!(!ours.verify(&other, Some(&proof)), "{other:?}");
-        }
-        assert!(!auth("another token of 16 bytes").verify(&good, Some(&proof)));
-        assert!(!ours.verify(&good, None));
-        assert!(Auth::None.verify(&good, None));
-        assert!(!Auth::None.verify(&good, Some(&proof)));
-    }
-
-    /// Pins the proof's input; the expected value was computed with Python's hmac module.
-    #[test]
-    fn the_proof_is_what_the_protocol_says() {
-        let challenge = Challenge {
-            prover: Role::Accelerator,
-            node: "dgx-01",
-            frontend: &Hex([0x11; 32]),
-            accelerator: &Hex([0x22; 32]),
-        };
-        let proof = auth("0123456789abcdef").prove(&challenge).expect("a token");
+    fn the_pre_shared_key_is_what_the_protocol_says() {
         assert_eq!(
-            hex::encode(proof.0),
-            "8ed74a90baeb327ca7df767e3a47239def89b87d59167f8110dab1f2940127b4"
+            hex::encode(token().derive("qdl control psk")),
+            "f5b1a0422d1fc1e2c25ba7c09bac1be2c66fc1990f5fb83ce0570589602d5593"
         );
+        assert_ne!(token().derive("a"), token().derive("b"));
     }
 
     #[test]
@@ -296,28 +219,31 @@ mod tests {
                 .to_string();
             assert!(e.contains("token_file") && e.contains(outside), "{e}");
             Auth::None.check(ip(outside)).expect("the config says so");
-            auth("0123456789abcdef")
-                .check(ip(outside))
-                .expect("a token");
+            Auth::Token(token()).check(ip(outside)).expect("a token");
         }
     }
 
     #[test]
-    fn a_token_is_trimmed_and_has_its_length_checked() {
-        let path = std::env::temp_dir().join(format!("qdl-token-{}", std::process::id()));
-        let read = |content: &[u8]| {
-            fs::write(&path, content).expect("written");
-            Token::from_file(&path)
-        };
-        let token = read(b"  0123456789abcdef \n").expect("a token");
-        assert_eq!(&*token.0, b"0123456789abcdef");
-        for bad in [&b""[..], b"\n", b"short\n", &[b'x'; MAX_TOKEN + 1]] {
-            let e = read(bad).expect_err("an error");
-            assert!(matches!(e, AuthError::BadLength { .. }), "{e}");
-            assert!(e.to_string().contains("qdl-token-"), "{e}");
+    fn a_token_file_holds_64_digits_and_nothing_typed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        token().write_new(&path).expect("written");
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let read = Token::from_file("token_file", &path).expect("a token");
+        assert!(read.is(DIGITS.as_bytes()));
+        token().write_new(&path).expect_err("there already");
+        let odd = format!("{DIGITS}00");
+        for bad in ["", "\n", "correct horse battery staple", &DIGITS[2..], &odd] {
+            fs::write(&path, bad).expect("written");
+            let e = Token::from_file("token_file", &path)
+                .expect_err("an error")
+                .to_string();
+            assert!(e.contains("qdl token") && e.contains("64 hex"), "{e}");
+            assert!(bad.trim().is_empty() || !e.contains(bad), "{e}");
         }
         fs::remove_file(&path).expect("removed");
-        let e = Token::from_file(&path).expect_err("an error");
+        let e = Token::from_file("token_file", &path).expect_err("an error");
         assert!(matches!(e, AuthError::Unreadable { .. }), "{e}");
     }
 }

@@ -98,8 +98,8 @@ pub enum ControlError {
     },
     /// Only one of the two sides has a token.
     #[error(
-        "{peer}: {} a token and this node {}: set token_file on both nodes, to the same token",
-        if *here { "brought no proof of" } else { "wants" },
+        "{peer}: {} token and this node {}: set token_file on both nodes, to the same token",
+        if *here { "has no" } else { "wants a" },
         if *here { "wants one" } else { "has none" }
     )]
     TokenMissing {
@@ -107,7 +107,7 @@ pub enum ControlError {
         /// Whether this node has the token.
         here: bool,
     },
-    /// The peer's proof is wrong.
+    /// The peer's token differs, or its handshake was changed on the way.
     #[error("{peer}: its token is not this node's: token_file must hold the same on both")]
     TokenWrong { peer: String },
     /// This node's token or policy is invalid.

@@ -1,4 +1,5 @@
-//! Framing: a big-endian length of 4 bytes, then a JSON object of that length.
+//! Framing: a big-endian length of 4 bytes, then a JSON object of that length. After the handshake
+//! these bytes travel in the records of a Noise session.
 
 use std::{io, sync::Arc};
 
@@ -11,6 +12,7 @@ use fabric::wire::DATA_MAGIC;
 use super::{
     limits::check,
     message::{ErrorCode, Message, VERSION, clip, clip_to},
+    noise::NoiseSession,
 };
 
 /// Most bytes of JSON in a frame.
@@ -57,6 +59,12 @@ pub enum FrameError {
     /// A hello of a different version, whatever its other fields.
     #[error("a hello of protocol version {theirs}, this node speaks {VERSION}")]
     Version { theirs: u64 },
+    /// A record that the session's key does not open.
+    #[error(
+        "bytes that the session's key does not open, so the session ends: they were changed, \
+         dropped, repeated or reordered on the way"
+    )]
+    Forged,
     /// The socket failed.
     #[error("control connection: {0}")]
     Io(Arc<io::Error>),
@@ -74,6 +82,9 @@ pub struct Codec {
     lengths: LengthDelimitedCodec,
     /// The length field has been read, and its frame has not.
     inside: bool,
+    session: Option<NoiseSession>,
+    /// Plain text of opened records whose frame is not complete.
+    plain: BytesMut,
 }
 
 impl Codec {
@@ -84,6 +95,8 @@ impl Codec {
         Codec {
             lengths,
             inside: false,
+            session: None,
+            plain: BytesMut::new(),
         }
     }
 
@@ -91,13 +104,16 @@ impl Codec {
     pub(crate) fn authenticated(&mut self) {
         self.lengths.set_max_frame_length(MAX_FRAME);
     }
-}
 
-impl Decoder for Codec {
-    type Item = Message;
-    type Error = FrameError;
+    /// Encrypts and decrypts every later frame, but frames of the handshake. The peer is
+    /// authenticated as far as its policy asks for.
+    pub(super) fn secure(&mut self, session: NoiseSession) {
+        self.authenticated();
+        self.session = Some(session);
+    }
 
-    fn decode(&mut self, src: &mut BytesMut) -> Result<Option<Message>, FrameError> {
+    /// Decodes the next frame in clear.
+    fn decode_plain(&mut self, src: &mut BytesMut) -> Result<Option<Message>, FrameError> {
         let before = src.len();
         match self.lengths.decode(src) {
             Ok(Some(json)) => {
@@ -119,13 +135,38 @@ impl Decoder for Codec {
             }),
         }
     }
+}
+
+impl Decoder for Codec {
+    type Item = Message;
+    type Error = FrameError;
+
+    fn decode(&mut self, src: &mut BytesMut) -> Result<Option<Message>, FrameError> {
+        let Some(mut session) = self.session.take() else {
+            return self.decode_plain(src);
+        };
+        let mut plain = std::mem::take(&mut self.plain);
+        let decoded = loop {
+            match self.decode_plain(&mut plain) {
+                Ok(None) => {}
+                decoded => break decoded,
+            }
+            match session.open(src, &mut plain) {
+                Ok(true) => {}
+                Ok(false) => break Ok(None),
+                Err(e) => break Err(e),
+            }
+        };
+        (self.session, self.plain) = (Some(session), plain);
+        decoded
+    }
 
     fn decode_eof(&mut self, src: &mut BytesMut) -> Result<Option<Message>, FrameError> {
         match self.decode(src)? {
             Some(message) => Ok(Some(message)),
-            None if src.is_empty() && !self.inside => Ok(None),
+            None if src.is_empty() && self.plain.is_empty() && !self.inside => Ok(None),
             None => Err(FrameError::Truncated {
-                got: src.len() + if self.inside { 4 } else { 0 },
+                got: src.len() + self.plain.len() + if self.inside { 4 } else { 0 },
             }),
         }
     }
@@ -149,7 +190,15 @@ impl Encoder<&Message> for Codec {
         }
         let mut writer = LengthDelimitedCodec::new();
         writer.set_max_frame_length(MAX_FRAME);
-        Ok(writer.encode(Bytes::from(json), dst)?)
+        match &mut self.session {
+            // The peer opens records only after this side's answer.
+            Some(session) if !matches!(message, Message::Answer { .. }) => {
+                let mut plain = BytesMut::new();
+                writer.encode(Bytes::from(json), &mut plain)?;
+                session.seal(&plain, dst)
+            }
+            _ => Ok(writer.encode(Bytes::from(json), dst)?),
+        }
     }
 }
 

@@ -55,7 +55,7 @@ use Limit::{Free, Hash, List, Text, Words};
 
 /// Limits by message and field. An element of a list has the list's name.
 pub(super) const LIMITS: [(&str, Limit); 35] = [
-    ("hello.node", Words(1..=MAX_NODE)),
+    ("model.node", Words(1..=MAX_NODE)),
     ("model.spec.name", Words(1..=MAX_NAME)),
     ("model.spec.inputs", List(1..=MAX_INPUTS)),
     ("model.spec.inputs.shape", List(0..=MAX_DIMENSIONS)),
@@ -145,13 +145,15 @@ pub(super) fn check_sut_name(name: &str) -> Result<(), String> {
 /// Checks the limits that the types do not enforce.
 pub(super) fn check(message: &Message) -> Result<(), Outside> {
     match message {
-        Message::Hello {
+        Message::Model {
             heartbeat_ms: 0, ..
         } => {
             return Err(("heartbeat_ms", "0, must be at least 1".to_owned()));
         }
-        Message::Hello { node, .. } => check_node_name(node).map_err(|p| ("node", p))?,
-        Message::Model { spec, .. } => check_sizes(spec)?,
+        Message::Model { node, spec, .. } => {
+            check_node_name(node).map_err(|p| ("node", p))?;
+            check_sizes(spec)?;
+        }
         Message::Open { connections, .. } => {
             check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
             let no_stride =

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of the protocol, for both planes.
-pub const VERSION: u64 = 8;
+pub const VERSION: u64 = 9;
 
 /// Role of a node in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,9 +45,9 @@ impl fmt::Display for Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthKind {
-    /// Mutual proof of a shared token.
+    /// Both sides hold a shared token.
     Token,
-    /// No authentication.
+    /// No authentication; the session is encrypted.
     None,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for ErrorCode {
 pub struct Hex<const N: usize>(pub [u8; N]);
 
 /// Random key of a data connection, fresh for each connection and epoch.
-pub type Key = Hex<16>;
+pub type Key = Hex<32>;
 
 impl<const N: usize> Hex<N> {
     /// Fresh random bytes from the system.
@@ -169,7 +169,10 @@ pub struct RailScore {
 #[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RequestTransport {
     /// A socket, which the frontend opens.
-    Tcp {},
+    Tcp {
+        /// Key that both ends of the data connection prove.
+        key: Key,
+    },
     /// A queue pair.
     Ib {
         /// Description of the frontend's end.
@@ -186,7 +189,7 @@ impl RequestTransport {
     /// Name of the fabric: `tcp`, `ib` or `ofi`.
     pub(crate) const fn fabric(&self) -> &'static str {
         match self {
-            RequestTransport::Tcp {} => "tcp",
+            RequestTransport::Tcp { .. } => "tcp",
             RequestTransport::Ib { .. } => "ib",
             RequestTransport::Ofi { .. } => "ofi",
         }
@@ -262,8 +265,6 @@ pub struct ConnectionGrant {
     pub nic: u16,
     /// GPU whose engine runs the samples; `None` for any GPU.
     pub gpu: Option<u32>,
-    /// Key that the data connection must present.
-    pub key: Key,
     /// Fabric, with the accelerator's parameters.
     pub transport: GrantTransport,
 }
@@ -273,26 +274,26 @@ pub struct ConnectionGrant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Message {
-    /// Identity of the sender; first frame of each side.
+    /// First frame of each side, in clear.
     Hello {
         /// Protocol version, [`VERSION`].
         version: u64,
         role: Role,
-        node: String,
         /// Authentication that the sender wants.
         auth: AuthKind,
         /// 32 fresh random bytes.
         nonce: Hex<32>,
+    },
+    /// Message of the Noise handshake, in clear; every later frame is encrypted.
+    Answer {
+        /// The message, in hexadecimal digits.
+        noise: String,
+    },
+    /// Identity of the sender, and the model that it runs.
+    Model {
+        node: String,
         /// Interval of the sender's heartbeats, in milliseconds.
         heartbeat_ms: u32,
-    },
-    /// Proof of the token.
-    Answer {
-        /// The proof, absent where `auth` is `none`.
-        mac: Option<Hex<32>>,
-    },
-    /// The model that the sender runs.
-    Model {
         spec: ModelSpec,
         /// Moments at which tokens leave the accelerator: from every frontend, from no accelerator.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,14 +2,14 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     time::Duration,
 };
 
 use crate::{
     control::{
         Auth, ClientEvent, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
-        GrantTransport, LocalNode, Pending, RequestTransport, RolePart, Timing,
+        GrantTransport, Key, LocalNode, Pending, RequestTransport, RolePart, Timing,
     },
     model::ModelSpec,
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
@@ -17,7 +17,7 @@ use crate::{
 };
 use fabric::{
     Imm,
-    tcp::{HEADER_BYTES, Preamble},
+    tcp::{ConnectionSecret, HEADER_BYTES, Preamble, TcpDevice, TcpError},
     wire::Stream,
 };
 use record::NodeFacts;
@@ -85,15 +85,24 @@ impl Peer {
     /// Opens so many connections to the accelerator at `address`, and starts.
     pub fn join(address: &impl ToString, model: &ModelSpec, connections: u16) -> Self {
         let mut peer = Peer::begin(address, model).expect("taken");
-        let tcp = |c| request(c, 8, model, RequestTransport::Tcp {});
-        let asked = peer
-            .session
-            .handle
-            .open((0..connections).map(tcp).collect());
-        let grants = peer.get(asked).expect("granted");
-        peer.data = grants.iter().map(connect).collect();
-        peer.get(peer.session.handle.start()).expect("ready");
+        let key = Key::random().expect("random bytes");
+        peer.data = (peer.open(model, connections, key).iter())
+            .map(|grant| connect_to(granted_address(grant), grant, &key).expect("let in"))
+            .collect();
+        peer.start();
         peer
+    }
+
+    /// The grants of so many connections with this key.
+    pub fn open(&self, model: &ModelSpec, connections: u16, key: Key) -> Vec<ConnectionGrant> {
+        let tcp = |c| request(c, 8, model, RequestTransport::Tcp { key });
+        let asked = (0..connections).map(tcp).collect();
+        self.get(self.session.handle.open(asked)).expect("granted")
+    }
+
+    /// Waits until the accelerator accepts samples.
+    pub fn start(&self) {
+        self.get(self.session.handle.start()).expect("ready");
     }
 
     /// The answer to what was asked for.
@@ -151,20 +160,39 @@ impl Peer {
     }
 }
 
-fn connect(grant: &ConnectionGrant) -> TcpStream {
-    let GrantTransport::Tcp { address } = grant.transport else {
-        panic!("not over TCP");
+/// Opens a granted connection by a connection to `to`.
+///
+/// # Errors
+/// The peer refused it, or proved nothing.
+pub fn connect_to(
+    to: SocketAddr,
+    grant: &ConnectionGrant,
+    key: &Key,
+) -> Result<TcpStream, TcpError> {
+    let preamble = Preamble::new(grant.connection, grant.epoch).expect("random bytes");
+    let secret = ConnectionSecret {
+        key: key.0,
+        address: granted_address(grant),
     };
-    let mut stream = TcpStream::connect(address).expect("connected");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let local = match to.is_ipv4() {
+        true => Ipv4Addr::LOCALHOST.into(),
+        false => Ipv6Addr::LOCALHOST.into(),
+    };
+    let connected = TcpDevice::connect(local, to, &preamble, &secret, None, PATIENCE);
+    let stream = runtime.block_on(connected)?;
+    stream.set_nonblocking(false).expect("set");
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
-    let preamble = Preamble {
-        connection: grant.connection,
-        epoch: grant.epoch,
-        key: grant.key.0,
-    };
-    stream.write_all(&preamble.encode()).expect("sent");
-    let mut answer = [0; 8];
-    stream.read_exact(&mut answer).expect("let in");
-    assert_eq!(&answer, b"QDLOK\0\0\0");
-    stream
+    Ok(stream)
+}
+
+/// The granted address of a connection over TCP.
+pub fn granted_address(grant: &ConnectionGrant) -> SocketAddr {
+    match grant.transport {
+        GrantTransport::Tcp { address } => address,
+        _ => panic!("not over TCP"),
+    }
 }

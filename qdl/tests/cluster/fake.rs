@@ -3,7 +3,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex, OnceLock,
@@ -15,13 +14,14 @@ use std::{
 use fabric::{
     Broken,
     os::Near,
-    tcp::{self, PREAMBLE_BYTES, TcpCfgs},
+    tcp::{self, ConnectionSecret, TcpCfgs, TcpDevice},
 };
 use qdl::{
     connection::{NicThreadCfgs, Spin},
     control::{
-        Auth, ConnectionGrant, ConnectionRequest, ControlError, Counters, GrantTransport, Key,
-        LocalNode, Refusal, RolePart, Server, ServerHandle, SessionHandler, Timing,
+        Auth, ConnectionGrant, ConnectionRequest, ControlError, Counters, GrantTransport,
+        LocalNode, Refusal, RequestTransport, RolePart, Server, ServerHandle, SessionHandler,
+        Timing,
     },
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
 };
@@ -40,7 +40,7 @@ struct Inner {
     handle: OnceLock<ServerHandle>,
     rails: serve::Server,
     data: SocketAddr,
-    connections: Mutex<HashMap<u16, Arc<ServeConnection>>>,
+    connections: Mutex<HashMap<u16, (Arc<ServeConnection>, ConnectionSecret)>>,
     /// Indexes of the connections whose sockets are left unanswered, and how many sockets arrived.
     swallowed: Mutex<(HashSet<u16>, usize)>,
     /// Connections and epochs confirmed to be down.
@@ -63,17 +63,23 @@ impl SessionHandler for Inner {
                 stream: fabric::wire::Stream::None,
             };
             let connection = Arc::new(ServeConnection::new(cfgs).expect("memory"));
+            let RequestTransport::Tcp { key } = r.transport else {
+                panic!("not over TCP");
+            };
+            let secret = ConnectionSecret {
+                key: key.0,
+                address: self.data,
+            };
             self.connections
                 .lock()
                 .expect("alive")
-                .insert(r.connection, connection);
+                .insert(r.connection, (connection, secret));
             ConnectionGrant {
                 connection: r.connection,
                 epoch: r.epoch,
                 slots: r.slots,
                 nic: 0,
                 gpu: None,
-                key: Key::random().expect("random bytes"),
                 transport: GrantTransport::Tcp { address: self.data },
             }
         };
@@ -118,10 +124,12 @@ impl Inner {
     }
 
     /// Accepts one data connection; returns the stream if it must stay unanswered.
-    fn welcome(&self, mut stream: TcpStream) -> Option<TcpStream> {
-        let mut preamble = [0; PREAMBLE_BYTES];
-        stream.read_exact(&mut preamble).expect("a preamble");
-        let number = u16::from_le_bytes([preamble[8], preamble[9]]);
+    async fn welcome(&self, stream: TcpStream) -> Option<tokio::net::TcpStream> {
+        stream.set_nonblocking(true).expect("set");
+        let mut stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
+        let preamble = TcpDevice::read_preamble(&mut stream).await;
+        let preamble = preamble.expect("a preamble");
+        let number = preamble.connection;
         {
             let mut swallowed = self.swallowed.lock().expect("alive");
             if swallowed.0.contains(&number) {
@@ -129,8 +137,11 @@ impl Inner {
                 return Some(stream);
             }
         }
-        stream.write_all(b"QDLOK\0\0\0").expect("taken");
-        let connection = self.connections.lock().expect("alive")[&number].clone();
+        let (connection, secret) = self.connections.lock().expect("alive")[&number].clone();
+        let proved = TcpDevice::prove(&mut stream, &preamble, &secret).await;
+        proved.expect("it has the key");
+        TcpDevice::welcome(&mut stream).await.expect("taken");
+        let stream = stream.into_std().expect("a socket");
         let link =
             tcp::link(stream, connection.endpoint(64), &TcpCfgs::default()).expect("descriptors");
         self.rails.attach(0, connection, link);
@@ -197,12 +208,16 @@ impl Fake {
         let shared = inner.clone();
         let data = std::thread::spawn(move || {
             let mut kept = Vec::new();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             for stream in listener.incoming() {
                 let stream = stream.expect("accepted");
                 if shared.ending.load(Ordering::SeqCst) {
                     return;
                 }
-                kept.extend(shared.welcome(stream));
+                kept.extend(runtime.block_on(shared.welcome(stream)));
             }
         });
         let control_address = told.recv_timeout(Duration::from_secs(10)).expect("bound");

@@ -200,6 +200,13 @@ impl Screen {
             }
             None => self.fact("fabric", &run.fabric, None),
         }
+        if !run.system.payloads.is_empty() {
+            let line = format!(
+                "{}; control plane: {}",
+                run.system.payloads, run.system.control
+            );
+            self.fact("payloads", &line, None);
+        }
         if let Some((first, others)) = run.would_not_count.split_first() {
             let more = match others.len() {
                 0 => String::new(),

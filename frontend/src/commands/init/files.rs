@@ -2,13 +2,11 @@
 
 use std::{
     fs,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
-use qdl::control::Key;
+use qdl::control::Token;
 
 use super::Result;
 
@@ -97,13 +95,10 @@ pub(super) fn token(path: &Path) -> Result<()> {
     if path.is_file() {
         return Ok(());
     }
-    let said = || path.display().to_string();
-    let bytes = [Key::random()?.0, Key::random()?.0].concat();
-    let text: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let mut file = options.open(path).with_context(said)?;
-    writeln!(file, "{text}").with_context(said)
+    let token = Token::random()?;
+    token
+        .write_new(path)
+        .with_context(|| path.display().to_string())
 }
 
 #[cfg(test)]

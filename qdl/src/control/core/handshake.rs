@@ -1,6 +1,6 @@
-//! The handshake: hello, proof, model.
+//! The handshake: hello, Noise, model.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use fabric::wire::Stream;
 use record::{EngineInfo, NodeFacts};
@@ -8,10 +8,12 @@ use record::{EngineInfo, NodeFacts};
 use super::heartbeat::HeartbeatCfgs;
 use crate::{
     control::{
-        auth::{Auth, Challenge},
+        auth::Auth,
         error::ControlError,
+        frame::FrameError,
         limits::check_node_name,
         message::{AuthKind, Hex, Message, Role, VERSION},
+        noise::{NoiseHandshake, NoiseSession},
     },
     model::ModelSpec,
 };
@@ -111,7 +113,7 @@ pub struct Handshake {
     pub local: Arc<LocalNode>,
     /// The peer, as errors print it.
     pub peer: String,
-    /// The peer's node name, once its hello has come.
+    /// The peer's node name, once its model has come.
     pub peer_node: String,
     /// The peer has authenticated.
     pub proved: bool,
@@ -121,7 +123,10 @@ pub struct Handshake {
     pub peer_facts: NodeFacts,
     address: String,
     nonce: Hex<32>,
-    peer_nonce: Hex<32>,
+    /// Set after the hellos.
+    noise: Option<NoiseHandshake>,
+    /// The keys for the shell, once they are agreed.
+    session: Option<NoiseSession>,
     phase: Phase,
 }
 
@@ -137,7 +142,8 @@ impl Handshake {
             peer_facts: NodeFacts::default(),
             address,
             nonce,
-            peer_nonce: Hex([0; 32]),
+            noise: None,
+            session: None,
             phase: Phase::Hello,
         }
     }
@@ -176,38 +182,42 @@ impl Handshake {
         let accelerator = self.role == Role::Accelerator;
         let reply = match (self.phase, message) {
             (Phase::Hello, message @ Message::Hello { .. }) => {
-                self.check_hello(message)?;
+                self.check_hello(&message)?;
                 self.phase = Phase::Answer;
                 if accelerator {
                     self.hello()
                 } else {
-                    self.own_answer()
+                    self.own_answer()?
                 }
             }
-            (Phase::Answer, Message::Answer { mac }) => {
-                let challenge = self.challenge(self.role.other(), &self.peer_node);
-                if !self.local.auth.verify(&challenge, mac.as_ref()) {
-                    return Err(ControlError::TokenWrong {
-                        peer: self.peer.clone(),
-                    });
+            (Phase::Answer, Message::Answer { noise }) => {
+                let read = self.noise.as_mut().map(|own| own.read(&noise));
+                if !matches!(read, Some(Ok(()))) {
+                    return Err(self.unauthenticated());
                 }
-                self.proved = true;
                 self.phase = Phase::Model;
-                if accelerator {
-                    self.own_answer()
-                } else {
-                    self.own_model()
-                }
+                let answer = accelerator.then(|| self.own_answer()).transpose()?;
+                let session = self.noise.take().map(NoiseHandshake::finish);
+                self.session = Some(
+                    session
+                        .and_then(Result::ok)
+                        .ok_or_else(|| self.unauthenticated())?,
+                );
+                self.proved = true;
+                answer.unwrap_or_else(|| self.own_model())
             }
             (
                 Phase::Model,
                 Message::Model {
+                    node,
+                    heartbeat_ms,
                     spec,
                     stream,
                     engine,
                     facts,
                 },
             ) => {
+                self.check_node(node, heartbeat_ms)?;
                 if let Err(mismatch) = self.local.model.check_against(&spec) {
                     let peer = self.peer.clone();
                     return Err(ControlError::Model { peer, mismatch });
@@ -253,21 +263,37 @@ impl Handshake {
     }
 
     pub(crate) fn hello(&self) -> Message {
-        let every = self.local.timing.heartbeat.every.as_millis();
         Message::Hello {
             version: VERSION,
             role: self.role,
-            node: self.local.node.clone(),
             auth: self.local.auth.kind(),
             nonce: self.nonce,
-            heartbeat_ms: u32::try_from(every).unwrap_or(u32::MAX).max(1),
         }
     }
 
-    fn own_answer(&self) -> Message {
-        let challenge = self.challenge(self.role, &self.local.node);
-        let mac = self.local.auth.prove(&challenge);
-        Message::Answer { mac }
+    /// The keys of the session, once. The shell encrypts every frame after this side's answer.
+    pub(in crate::control) fn take_session(&mut self) -> Option<NoiseSession> {
+        self.session.take()
+    }
+
+    fn own_answer(&mut self) -> Result<Message, ControlError> {
+        match self.noise.as_mut().map(NoiseHandshake::write) {
+            Some(Ok(noise)) => Ok(Message::Answer { noise }),
+            Some(Err(e @ snow::Error::Rng)) => Err(no_random(&e)),
+            _ => Err(self.unauthenticated()),
+        }
+    }
+
+    /// Makes the error of a Noise message that does not fit.
+    fn unauthenticated(&self) -> ControlError {
+        let peer = self.peer.clone();
+        match self.local.auth {
+            Auth::Token(_) => ControlError::TokenWrong { peer },
+            Auth::None | Auth::Unset => ControlError::Frame {
+                peer,
+                source: FrameError::Forged,
+            },
+        }
     }
 
     fn own_model(&self) -> Message {
@@ -275,7 +301,10 @@ impl Handshake {
             RolePart::Stream(stream) => (Some(*stream), None),
             RolePart::Engine(engine) => (None, Some(engine.clone())),
         };
+        let every = self.local.timing.heartbeat.every.as_millis();
         Message::Model {
+            node: self.local.node.clone(),
+            heartbeat_ms: u32::try_from(every).unwrap_or(u32::MAX).max(1),
             spec: self.local.model.clone(),
             stream,
             engine,
@@ -283,46 +312,48 @@ impl Handshake {
         }
     }
 
-    fn challenge<'a>(&'a self, prover: Role, node: &'a str) -> Challenge<'a> {
-        let (frontend, accelerator) = match self.role {
-            Role::Frontend => (&self.nonce, &self.peer_nonce),
-            Role::Accelerator => (&self.peer_nonce, &self.nonce),
-        };
-        Challenge {
-            prover,
-            node,
-            frontend,
-            accelerator,
-        }
-    }
-
-    /// Checks a hello in the order that the protocol prescribes.
-    fn check_hello(&mut self, message: Message) -> Result<(), ControlError> {
-        let Message::Hello {
+    /// Checks a hello in the order that the protocol prescribes, and begins the Noise handshake.
+    fn check_hello(&mut self, message: &Message) -> Result<(), ControlError> {
+        let &Message::Hello {
             version,
             role,
-            node,
             auth,
             nonce,
-            heartbeat_ms,
         } = message
         else {
-            return Err(self.unexpected(&message, self.expected()));
+            return Err(self.unexpected(message, self.expected()));
         };
+        let peer = self.peer.clone();
         if version != VERSION {
-            let (peer, theirs) = (self.peer.clone(), version);
+            let theirs = version;
             return Err(ControlError::Version { peer, theirs });
         }
-        self.peer = format!("{node} ({})", self.address);
-        let peer = self.peer.clone();
         if role == self.role {
             return Err(ControlError::Role { peer, theirs: role });
         }
+        if auth != self.local.auth.kind() {
+            return Err(ControlError::TokenMissing {
+                peer,
+                here: auth == AuthKind::None,
+            });
+        }
+        let (frontend, accelerator) = match self.role {
+            Role::Frontend => (&self.nonce, &nonce),
+            Role::Accelerator => (&nonce, &self.nonce),
+        };
+        let noise = NoiseHandshake::new(self.role, &self.local.auth, frontend, accelerator);
+        self.noise = Some(noise.map_err(|e| no_random(&e))?);
+        Ok(())
+    }
+
+    /// Checks the peer's identity.
+    fn check_node(&mut self, node: String, heartbeat_ms: u32) -> Result<(), ControlError> {
+        self.peer = format!("{node} ({})", self.address);
         if node == self.local.node {
             return Err(ControlError::NameTaken {
                 node,
                 first: "this node".to_owned(),
-                second: peer,
+                second: self.peer.clone(),
             });
         }
         let longest = self.local.timing.heartbeat.longest_period();
@@ -332,15 +363,13 @@ impl Handshake {
                  give both nodes the same heartbeat settings",
                 self.role
             );
-            return Err(self.field("hello", "heartbeat_ms", problem));
+            return Err(self.field("model", "heartbeat_ms", problem));
         }
-        if auth != self.local.auth.kind() {
-            return Err(ControlError::TokenMissing {
-                peer,
-                here: auth == AuthKind::None,
-            });
-        }
-        (self.peer_node, self.peer_nonce) = (node, nonce);
+        self.peer_node = node;
         Ok(())
     }
+}
+
+fn no_random(e: &snow::Error) -> ControlError {
+    ControlError::Random(Arc::new(io::Error::other(e.to_string())))
 }

@@ -140,8 +140,8 @@ impl Wire {
                 Ok(None) => return,
                 Err(e) => core.link_mut().fail_frame(e, now),
             }
-            if core.link().handshake.proved {
-                self.codec.authenticated();
+            if let Some(session) = core.link_mut().handshake.take_session() {
+                self.codec.secure(session);
             }
         }
         self.input.clear();

@@ -15,17 +15,15 @@ use crate::control::{
 use crate::wire::{Description, MAX_DESCRIPTION};
 
 /// Frames of every type, with and without the fields that may be absent.
-const FRAMES: [&str; 33] = [
-    r#"{"type": "hello", "version": 8, "role": "frontend", "node": "fe-1", "auth": "token",
-        "nonce": "1111111111111111111111111111111111111111111111111111111111111111",
-        "heartbeat_ms": 500}"#,
-    r#"{"type": "answer"}"#,
+const FRAMES: [&str; 32] = [
+    r#"{"type": "hello", "version": 9, "role": "frontend", "auth": "token",
+        "nonce": "1111111111111111111111111111111111111111111111111111111111111111"}"#,
     r#"{"type": "answer",
-        "mac": "2222222222222222222222222222222222222222222222222222222222222222"}"#,
-    r#"{"type": "model", "stream": "first", "facts": {},
+        "noise": "2222222222222222222222222222222222222222222222222222222222222222"}"#,
+    r#"{"type": "model", "node": "fe-1", "heartbeat_ms": 500, "stream": "first", "facts": {},
         "spec": {"name": "m", "inputs": [{"name": "i", "dtype": "u8", "shape": [64]}],
                  "output": {"name": "o", "dtype": "i32", "shape": [9], "ragged": true}}}"#,
-    r#"{"type": "model",
+    r#"{"type": "model", "node": "acc-1", "heartbeat_ms": 500,
         "spec": {"name": "m", "inputs": [{"name": "i", "dtype": "u8", "shape": [64]}],
                  "output": {"name": "o", "dtype": "u8", "shape": [8]}},
         "engine": {"name": "onnx", "tokens": true, "at_once": 64,
@@ -35,7 +33,7 @@ const FRAMES: [&str; 33] = [
                   "boot": "0123456789abcdef0123456789abcdef", "version": "0.1.0",
                   "commit": "bea8f30", "dirty": true, "started": 7,
                   "links": [{"nic": 0, "name": "eth0", "layer": "ethernet"}]}}"#,
-    r#"{"type": "model",
+    r#"{"type": "model", "node": "acc-1", "heartbeat_ms": 500,
         "spec": {"name": "m", "inputs": [{"name": "i", "dtype": "u8", "shape": [64]}],
                  "output": {"name": "o", "dtype": "u8", "shape": [8]},
                  "other_outputs": [{"name": "p", "dtype": "i64", "shape": [4]}]},
@@ -46,9 +44,11 @@ const FRAMES: [&str; 33] = [
             "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}}"#,
     r#"{"type": "open", "id": 1, "connections": [
         {"connection": 0, "nic": 1, "gpu_turn": 2, "epoch": 3, "slots": 8192,
-         "request_stride": 64, "response_stride": 24, "transport": {"fabric": "tcp"}},
+         "request_stride": 64, "response_stride": 24, "transport": {"fabric": "tcp", "key":
+            "3333333333333333333333333333333333333333333333333333333333333333"}},
         {"connection": 1, "nic": 1, "gpu_turn": 0, "epoch": 1, "slots": 1,
-         "request_stride": 1, "response_stride": 1, "transport": {"fabric": "tcp"}}]}"#,
+         "request_stride": 1, "response_stride": 1, "transport": {"fabric": "tcp", "key":
+            "4444444444444444444444444444444444444444444444444444444444444444"}}]}"#,
     r#"{"type": "open", "id": 1, "connections": [
         {"connection": 0, "nic": 0, "gpu_turn": 0, "epoch": 1, "slots": 1,
          "request_stride": 1, "response_stride": 1, "transport": {"fabric": "ofi", "end": {
@@ -56,14 +56,12 @@ const FRAMES: [&str; 33] = [
             "slots": {"address": 0, "length": 1, "key": 0}}}}]}"#,
     r#"{"type": "opened", "id": 1, "connections": [
         {"connection": 0, "epoch": 3, "slots": 8192, "nic": 1, "gpu": 5,
-         "key": "33333333333333333333333333333333",
          "transport": {"fabric": "tcp", "address": "[::1]:7400"}},
         {"connection": 1, "epoch": 1, "slots": 1, "nic": 0, "gpu": null,
-         "key": "44444444444444444444444444444444",
          "transport": {"fabric": "tcp", "address": "10.0.0.1:7410"}}]}"#,
     r#"{"type": "opened", "id": 1, "connections": [
         {"connection": 0, "epoch": 1, "slots": 1, "nic": 0, "gpu": null,
-         "key": "44444444444444444444444444444444", "transport": {"fabric": "ofi", "end": {
+         "transport": {"fabric": "ofi", "end": {
             "provider": "efa", "address": "00ff", "form": "data",
             "slots": {"address": 0, "length": 1, "key": 0}}}}]}"#,
     r#"{"type": "start", "id": 2}"#,
@@ -350,9 +348,9 @@ fn a_field_outside_its_limits_is_refused_by_name() {
     let ofi = json!({"fabric": "ofi", "end": {
         "provider": escape, "address": "", "form": "data", "slots": slots}});
     let cases = [
-        ("hello", "/node", json!("two words"), "node: holds ' '"),
+        ("model", "/node", json!("two words"), "node: holds ' '"),
         ("hello", "/nonce", json!("00"), "64 hexadecimal digits"),
-        ("hello", "/heartbeat_ms", json!(0), "heartbeat_ms: 0"),
+        ("model", "/heartbeat_ms", json!(0), "heartbeat_ms: 0"),
         ("model", "/spec/inputs", json!([]), "spec.inputs: 0, must"),
         ("model", "/spec/name", json!(escape), "control character"),
         (

@@ -1,14 +1,17 @@
-//! A data port of the accelerator: admits data connections that present a granted key.
+//! A data port of the accelerator: admits data connections that prove the secret of their grant.
 //!
-//! A peer that connects has a time limit for its preamble, in a [`Lobby`].
+//! A peer that connects has a time limit for its preamble and its proof, in a [`Lobby`].
 
 use std::{net::SocketAddr, sync::Arc};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use super::session::CurrentSession;
+use super::session::{CurrentSession, Session};
 use crate::{
-    control::{frame::refusal, lobby::Lobby},
+    control::{
+        frame::refusal,
+        lobby::{Guest, Lobby, canonical},
+    },
     run::{lock, settings::SEND_DEPTH},
     serve::ConnectionLost,
 };
@@ -19,8 +22,18 @@ use fabric::{
     tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
 };
 
-/// A guest's preamble, or the reason for its refusal.
-type GuestPreamble = (SocketAddr, Result<(TcpStream, Preamble), &'static str>);
+/// A guest that has proved its connection's secret.
+struct ProvedGuest {
+    stream: TcpStream,
+    preamble: Preamble,
+    /// The session that granted the connection.
+    session: Arc<Session>,
+    /// The granted address.
+    granted: SocketAddr,
+}
+
+/// Address of a guest; the guest, or the reason for its refusal.
+type GuestProof = (SocketAddr, Result<ProvedGuest, &'static str>);
 
 /// Accepts connections on the data port of a NIC, with `strangers` places beside those of expected
 /// connections. A frontend that takes the port for the control port gets the text `elsewhere`.
@@ -32,37 +45,24 @@ pub(crate) async fn admit_all(
     cfgs: TcpCfgs,
 ) {
     let to_come = current.clone();
-    let mut lobby: Lobby<GuestPreamble> = Lobby::new(
+    let of_guests = current;
+    let mut lobby: Lobby<GuestProof> = Lobby::new(
         "data port",
         listener,
         move || strangers + awaited_connections(&to_come),
         PREAMBLE_DEADLINE,
         move |guest| {
-            let elsewhere = refusal(&elsewhere);
+            let (elsewhere, current) = (refusal(&elsewhere), of_guests.clone());
             async move {
-                let mut stream = guest.stream;
-                let shown = match guest.speaks {
-                    true => TcpDevice::read_preamble(&mut stream).await,
-                    false => Err(Vec::new()),
-                };
-                let shown = match shown {
-                    Ok(preamble) => Ok((stream, preamble)),
-                    Err(bytes) if is_control_frame(&bytes) => {
-                        TcpDevice::send_away(stream, &elsewhere).await;
-                        Err(
-                            "it is a control connection: accelerators[].control names this data port",
-                        )
-                    }
-                    Err(_) => Err("it does not begin with this protocol's preamble"),
-                };
-                (guest.address, shown)
+                let address = guest.address;
+                (address, prove(guest, &elsewhere, &current).await)
             }
         },
     );
     loop {
-        let (address, shown) = lobby.next().await;
-        let admitted = match shown {
-            Ok((stream, preamble)) => admit(stream, preamble, nic_index, &current, &cfgs).await,
+        let (address, proved) = lobby.next().await;
+        let admitted = match proved {
+            Ok(guest) => admit(guest, nic_index, &cfgs).await,
             Err(why) => Err(why.to_owned()),
         };
         if let Err(why) = admitted {
@@ -72,25 +72,64 @@ pub(crate) async fn admit_all(
     }
 }
 
+/// Reads a guest's preamble, and exchanges the proofs.
+async fn prove(
+    guest: Guest,
+    elsewhere: &[u8],
+    current: &CurrentSession,
+) -> Result<ProvedGuest, &'static str> {
+    let mut stream = guest.stream;
+    let shown = match guest.speaks {
+        true => TcpDevice::read_preamble(&mut stream).await,
+        false => Err(Vec::new()),
+    };
+    let preamble = match shown {
+        Ok(preamble) => preamble,
+        Err(bytes) if is_control_frame(&bytes) => {
+            TcpDevice::send_away(stream, elsewhere).await;
+            return Err("it is a control connection: accelerators[].control names this data port");
+        }
+        Err(_) => return Err("it does not begin with this protocol's preamble"),
+    };
+    let session = lock(current).clone().ok_or("no frontend is being served")?;
+    let secret = lock(&session.connections).secret(preamble.connection, preamble.epoch);
+    let secret = secret.ok_or("no such connection was granted, or it came already")?;
+    let proved = TcpDevice::prove(&mut stream, &preamble, &secret).await;
+    proved.map_err(|_| "it did not prove the key of its connection")?;
+    guest.proof.given();
+    Ok(ProvedGuest {
+        stream,
+        preamble,
+        session,
+        granted: secret.address,
+    })
+}
+
 /// Number of granted connections whose data socket has not arrived yet.
 fn awaited_connections(current: &CurrentSession) -> usize {
     let session = lock(current).clone();
-    session.map_or(0, |s| lock(&s.connections).keys_out())
+    session.map_or(0, |s| lock(&s.connections).awaited())
 }
 
-/// Attaches the connection whose key was presented.
-async fn admit(
-    mut stream: TcpStream,
-    preamble: Preamble,
-    nic_index: usize,
-    current: &CurrentSession,
-    cfgs: &TcpCfgs,
-) -> Result<(), String> {
-    let session = lock(current).clone().ok_or("no frontend is being served")?;
+/// Attaches a proved connection, unless it came to another address or NIC than was granted.
+async fn admit(guest: ProvedGuest, nic_index: usize, cfgs: &TcpCfgs) -> Result<(), String> {
+    let ProvedGuest {
+        mut stream,
+        preamble,
+        session,
+        granted,
+    } = guest;
     let (connection, expected) = lock(&session.connections)
-        .take_key(&preamble.key, preamble.connection, preamble.epoch)
-        .ok_or("its key is not one that was handed out")?;
-    let linked = if expected == nic_index {
+        .take_proved(preamble.connection, preamble.epoch)
+        .ok_or("no such connection was granted, or it came already")?;
+    // `local_addr` fails only for a dead socket.
+    let reached = stream.local_addr().map_or(granted, canonical);
+    let linked = if reached != granted {
+        Err(format!(
+            "it came to {reached}, and {granted} was granted: a data connection passes no NAT and no \
+             forwarder (nics[].listen)"
+        ))
+    } else if expected == nic_index {
         // Never waits for the peer: the message is a few bytes into an empty socket buffer.
         TcpDevice::welcome(&mut stream)
             .await

@@ -10,18 +10,20 @@ use super::{node_state::ServerNic, session::Session};
 use crate::{
     control::{
         ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Refusal, RequestTransport,
-        message::Hex,
+        lobby::canonical,
     },
     run::{lock, request_stride, response_stride, settings},
     serve::{ServeConnection, ServeConnectionCfgs},
 };
-use fabric::{Link, MAX_SLOTS, ib::check_memory};
+use fabric::{Link, MAX_SLOTS, ib::check_memory, tcp::ConnectionSecret};
 
 /// A connection made for a request.
 pub(crate) struct NewConnection {
     connection: Arc<ServeConnection>,
     /// Set where the accelerator makes the link itself.
     link: Option<Link>,
+    /// Set where the frontend connects, and must prove it.
+    secret: Option<ConnectionSecret>,
     grant: ConnectionGrant,
 }
 
@@ -95,8 +97,6 @@ impl Session {
             );
             refusal(ErrorCode::Budget, text)
         })?;
-        let key = Hex::<16>::random();
-        let key = key.map_err(|e| Refusal::new(ErrorCode::ShuttingDown, e.to_string()))?;
         let no_memory = |e: &dyn Error| refusal(ErrorCode::Budget, e.to_string());
         let slot_bytes = cfgs.request_stride.saturating_mul(slots);
         let on_gpu = match &node.nics[nic_index] {
@@ -111,8 +111,8 @@ impl Session {
             connection.map(Arc::new).map_err(|e| no_memory(&e))
         };
         let mut connection = make(on_gpu)?;
-        let (transport, link) = match (&node.nics[nic_index], &r.transport) {
-            (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
+        let (transport, link, secret) = match (&node.nics[nic_index], &r.transport) {
+            (ServerNic::Tcp(address), RequestTransport::Tcp { key }) => {
                 let Some(address) = reachable(*address, self.local) else {
                     let text = format!(
                         "came over IPv6, and nics[{nic_index}].listen of {} is {address}: listen \
@@ -122,7 +122,11 @@ impl Session {
                     );
                     return Err(refusal(ErrorCode::Protocol, text));
                 };
-                (GrantTransport::Tcp { address }, None)
+                let secret = ConnectionSecret {
+                    key: key.0,
+                    address,
+                };
+                (GrantTransport::Tcp { address }, None, Some(secret))
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
                 let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
@@ -133,12 +137,12 @@ impl Session {
                     accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
                 }
                 let (end, link) = accepted.map_err(|e| no_memory(&e))?;
-                (GrantTransport::Ib { end }, Some(link))
+                (GrantTransport::Ib { end }, Some(link), None)
             }
             (ServerNic::Ofi(nic), RequestTransport::Ofi { end }) => {
                 let endpoint = connection.endpoint(settings::SEND_DEPTH);
                 let (end, link) = nic.accept(endpoint, end).map_err(|e| no_memory(&e))?;
-                (GrantTransport::Ofi { end }, Some(link))
+                (GrantTransport::Ofi { end }, Some(link), None)
             }
             (_, wanted) => {
                 let text = format!(
@@ -154,13 +158,13 @@ impl Session {
         Ok(NewConnection {
             connection,
             link,
+            secret,
             grant: ConnectionGrant {
                 connection: r.connection,
                 epoch: r.epoch,
                 slots: r.slots,
                 nic: nic_index as u16,
                 gpu,
-                key,
                 transport,
             },
         })
@@ -172,6 +176,7 @@ impl Session {
         let NewConnection {
             connection,
             link,
+            secret,
             grant,
         } = new;
         let (number, epoch) = (grant.connection, grant.epoch);
@@ -189,9 +194,8 @@ impl Session {
                 handle.refused_sample(use_of, why);
             }
         }));
-        let key = link.is_none().then_some(grant.key.0);
         let wanted =
-            lock(&self.connections).grant((number, epoch), connection.clone(), nic_index, key);
+            lock(&self.connections).grant((number, epoch), connection.clone(), nic_index, secret);
         if let Some(link) = link.filter(|_| wanted) {
             let _ = self.attach(nic_index, connection, link);
         }
@@ -204,7 +208,8 @@ const LOGGED_REASONS: u64 = 32;
 /// Most full reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;
 
-/// Address of the data port. A port on any address gets the IP address that the frontend reached.
+/// Address of the data port, IPv4-mapped addresses as IPv4. A port on any address gets the IP address
+/// by which the control connection came.
 /// `None` where the port is on any IPv4 address and the frontend came over IPv6.
 fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
     if configured.ip().is_unspecified() {
@@ -213,7 +218,7 @@ fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAd
         }
         configured.set_ip(reached.ip());
     }
-    Some(configured)
+    Some(canonical(configured))
 }
 
 /// GPU of a connection over NIC `nic_index` with `gpu_turn` `turn`, counted from the NIC's own GPU.

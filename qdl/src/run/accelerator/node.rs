@@ -16,7 +16,7 @@ use super::{
     session::{CurrentSession, Session},
 };
 use crate::{
-    config::{AcceleratorConfig, NicFabric},
+    config::{AcceleratorConfig, Auth, NicFabric},
     control::{self, ErrorCode, LocalNode, RolePart},
     run::{
         crew::{accelerator_crew, near},
@@ -109,6 +109,13 @@ impl Node {
                     .map(ServerNic::Ofi)
                     .map_err(NicError::of(index))?,
             });
+        }
+        if config.auth() == Auth::None {
+            tracing::warn!(
+                "auth: none: sessions are encrypted and not authenticated, and any frontend that \
+                 reaches {} is served",
+                config.control.listen
+            );
         }
         let control = runtime.block_on(control::Server::bind(
             config.control.listen,

@@ -2,15 +2,15 @@
 //!
 //! | | `tcp` | `ib` | `ofi` |
 //! | --- | --- | --- | --- |
-//! | frontend, before `open` | nothing | queue pair, describes it | endpoint, describes it |
+//! | frontend, before `open` | draws a key | queue pair, describes it | endpoint, describes it |
 //! | accelerator, for `opened` | states its address | connects queue pair | connects its endpoint |
-//! | frontend, after `opened` | connects, shows the key | connects queue pair | exchanges hellos |
+//! | frontend, after `opened` | connects, both prove the key | connects queue pair | exchanges hellos |
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     config::{Deadlines, NicConfig, NicFabric},
-    control::{ConnectionGrant, GrantTransport, RequestTransport},
+    control::{ConnectionGrant, GrantTransport, Key, RequestTransport},
     run::{
         error::{ClusterError, NicError},
         ib_nic::IbNic,
@@ -22,7 +22,7 @@ use fabric::{
     Endpoint, Link, OpenError, Region,
     ib::{IbConnection, check_memory},
     ofi::OfiConnection,
-    tcp::{self, Preamble, TcpCfgs, TcpDevice},
+    tcp::{self, ConnectionSecret, Preamble, TcpCfgs, TcpDevice},
 };
 
 /// One NIC of the frontend.
@@ -40,7 +40,7 @@ pub(crate) enum ClientNic {
 /// Local half of a connection, made before the accelerator's answer.
 #[derive(Debug)]
 pub(crate) enum Prepared {
-    Tcp,
+    Tcp(Key),
     Ib(Box<IbConnection>),
     Ofi(Box<OfiConnection>),
 }
@@ -90,7 +90,10 @@ impl ClientNic {
         endpoint: impl FnOnce() -> Endpoint,
     ) -> Result<(Prepared, RequestTransport), ClusterError> {
         match self {
-            ClientNic::Tcp { .. } => Ok((Prepared::Tcp, RequestTransport::Tcp {})),
+            ClientNic::Tcp { .. } => {
+                let key = Key::random().map_err(NicError::of(index))?;
+                Ok((Prepared::Tcp(key), RequestTransport::Tcp { key }))
+            }
             ClientNic::Ib(nic) => {
                 let half = nic.prepare(endpoint()).map_err(NicError::of(index))?;
                 let end = half.end();
@@ -121,17 +124,19 @@ impl ClientNic {
                     congestion,
                     cfgs,
                 },
-                _,
+                Prepared::Tcp(key),
                 GrantTransport::Tcp { address },
             ) => {
-                let preamble = Preamble {
-                    connection: grant.connection,
-                    epoch: grant.epoch,
-                    key: grant.key.0,
+                let preamble = Preamble::new(grant.connection, grant.epoch);
+                let preamble = preamble.map_err(NicError::of(index))?;
+                let secret = ConnectionSecret {
+                    key: key.0,
+                    address: *address,
                 };
                 let congestion = congestion.as_deref();
                 let stream =
-                    TcpDevice::connect(*local, *address, &preamble, congestion, deadline).await;
+                    TcpDevice::connect(*local, *address, &preamble, &secret, congestion, deadline)
+                        .await;
                 let stream = stream.map_err(|e| ClusterError::Failed(format!("{node}: {e}")))?;
                 Ok(tcp::link(stream, endpoint(), cfgs)?)
             }

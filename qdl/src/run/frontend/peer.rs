@@ -21,7 +21,7 @@ use crate::{
     config::{Gpus, ModelFiles},
     control::{
         ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
-        RequestTransport, Scores,
+        RequestTransport, Scores, message::Hex,
     },
     run::{
         error::ClusterError,
@@ -305,7 +305,8 @@ impl PeerTask {
                     slots: cfgs.slots as u32,
                     request_stride: cfgs.request_stride as u32,
                     response_stride: cfgs.response_stride as u32,
-                    transport: RequestTransport::Tcp {},
+                    // The NIC's own parameters replace this.
+                    transport: RequestTransport::Tcp { key: Hex([0; 32]) },
                 };
                 Some((l.connection, request))
             });

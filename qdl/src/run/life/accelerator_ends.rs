@@ -1,14 +1,13 @@
 //! The accelerator's ends of a session's connections: granted epochs, the owners of the slots, and
-//! the keys handed out.
+//! the secrets that data connections must prove.
 //!
 //! `S` is a cloneable handle of the slots; the caller can tell whether other clones still exist.
 
 use std::collections::HashMap;
 
-use super::{Life, LifeError};
+use fabric::tcp::ConnectionSecret;
 
-/// Key that a data connection must present.
-pub type Key = [u8; 16];
+use super::{Life, LifeError};
 
 #[derive(Debug)]
 struct Connection<S> {
@@ -34,8 +33,8 @@ pub(crate) struct LossActions {
 #[derive(Debug)]
 pub(crate) struct AcceleratorEnds<S> {
     connections: HashMap<u16, Connection<S>>,
-    /// Keys of granted connections whose data connection has not come yet.
-    keys: HashMap<Key, (u16, u32)>,
+    /// Secrets of granted connections whose data connection has not come yet, by number and epoch.
+    secrets: HashMap<(u16, u32), ConnectionSecret>,
     over: bool,
 }
 
@@ -43,7 +42,7 @@ impl<S> Default for AcceleratorEnds<S> {
     fn default() -> Self {
         AcceleratorEnds {
             connections: HashMap::new(),
-            keys: HashMap::new(),
+            secrets: HashMap::new(),
             over: false,
         }
     }
@@ -85,32 +84,36 @@ impl<S: Clone> AcceleratorEnds<S> {
         }
     }
 
-    /// Records that a connection was made. Returns whether it is still wanted; `key` is the key
-    /// that its data connection must present. For an unwanted connection, the caller drops its link
+    /// Records that a connection was made. Returns whether it is still wanted; `secret` is the
+    /// secret that its data connection must prove. For an unwanted connection, the caller drops its link
     /// before it unlocks this value; the slots are collected later.
     pub(crate) fn grant(
         &mut self,
         (number, epoch): (u16, u32),
         slots: S,
         nic: usize,
-        key: Option<Key>,
+        secret: Option<ConnectionSecret>,
     ) -> bool {
         let c = self.connection(number);
         let wanted = c.life.grant(epoch);
         c.life.release(epoch);
         (c.slots, c.nic) = (Some(slots), nic);
-        if let (true, Some(key)) = (wanted, key) {
-            self.keys.insert(key, (number, epoch));
+        if let (true, Some(secret)) = (wanted, secret) {
+            self.secrets.insert((number, epoch), secret);
         }
         wanted
     }
 
-    /// Takes a key and returns its connection's slots and NIC; each key is valid once.
-    pub(crate) fn take_key(&mut self, key: &Key, number: u16, epoch: u32) -> Option<(S, usize)> {
-        let of = self.keys.remove(key)?;
+    /// The secret of a granted connection that has not come yet.
+    pub(crate) fn secret(&self, number: u16, epoch: u32) -> Option<ConnectionSecret> {
+        self.secrets.get(&(number, epoch)).copied()
+    }
+
+    /// Uses up a proved secret and returns its connection's slots and NIC.
+    pub(crate) fn take_proved(&mut self, number: u16, epoch: u32) -> Option<(S, usize)> {
+        self.secrets.remove(&(number, epoch))?;
         let c = self.connections.get(&number)?;
-        let slots = c.slots.as_ref().filter(|_| of == (number, epoch))?;
-        Some((slots.clone(), c.nic))
+        Some((c.slots.clone()?, c.nic))
     }
 
     /// Handles the arrival of a data connection. True where the caller must pass it to a NIC thread
@@ -129,7 +132,7 @@ impl<S: Clone> AcceleratorEnds<S> {
 
     /// Handles the frontend's message that it has lost a connection.
     pub(crate) fn lost_there(&mut self, number: u16, epoch: u32) -> LossActions {
-        self.keys.retain(|_, of| *of != (number, epoch));
+        self.secrets.remove(&(number, epoch));
         let over = self.over;
         let c = self.connection(number);
         // The request was refused, or it still waits for its turn.
@@ -174,7 +177,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     /// down.
     pub(crate) fn end(&mut self) {
         self.over = true;
-        self.keys.clear();
+        self.secrets.clear();
         for c in self.connections.values_mut() {
             c.life.end_session();
         }
@@ -191,9 +194,9 @@ impl<S: Clone> AcceleratorEnds<S> {
         self.connections.values().any(|c| c.life.is_letting_go())
     }
 
-    /// Number of keys handed out and not taken.
-    pub(crate) fn keys_out(&self) -> usize {
-        self.keys.len()
+    /// Number of granted connections whose data connection has not come yet.
+    pub(crate) fn awaited(&self) -> usize {
+        self.secrets.len()
     }
 
     /// Number of connections that are up, and of lost connections that this end has not let go of.

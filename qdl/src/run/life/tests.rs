@@ -3,20 +3,26 @@
 
 use std::{
     collections::{HashSet, VecDeque},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Weak},
     time::Duration,
 };
 
+use fabric::tcp::ConnectionSecret;
 use proptest::prelude::*;
 
 use super::{
     Life, LifeError,
-    accelerator_ends::{AcceleratorEnds, Key},
+    accelerator_ends::AcceleratorEnds,
     frontend_end::{EndActions, FIRST_RETRY, FrontendEnd, LAST_RETRY, OpenAnswer},
 };
 
 const CONNECTIONS: u16 = 3;
 const NONE: [u32; 0] = [];
+const SECRET: ConnectionSecret = ConnectionSecret {
+    key: [7; 32],
+    address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1),
+};
 
 /// A connection and its epoch.
 type Which = (u16, u32);
@@ -30,7 +36,7 @@ enum Frame {
 #[derive(Clone, Debug)]
 enum ToFront {
     Frame(Frame),
-    Opened(Vec<(Which, Option<Key>)>),
+    Opened(Vec<(Which, bool)>),
     Refused(Vec<Which>),
 }
 
@@ -58,7 +64,6 @@ struct Served {
     readers: Vec<Arc<Slots>>,
     orders: Vec<Which>,
     made: Vec<Weak<Slots>>,
-    keys: u64,
     over: bool,
 }
 
@@ -107,14 +112,14 @@ impl Served {
             assert_eq!(self.alive(which.0), NONE, "one user of the memory");
             self.made.push(Arc::downgrade(&slots));
             // The accelerator connects the even ones itself, like queue pairs.
-            self.keys += 1;
-            let key = (which.0 % 2 == 1).then(|| u128::from(self.keys).to_le_bytes());
-            let wanted = self.granted.grant(which, slots.clone(), 0, key);
-            if wanted && key.is_none() {
+            let proves = which.0 % 2 == 1;
+            let secret = proves.then_some(SECRET);
+            let wanted = self.granted.grant(which, slots.clone(), 0, secret);
+            if wanted && !proves {
                 assert!(self.granted.up(which.0, which.1));
                 self.nic.push(slots);
             }
-            grants.push((which, key));
+            grants.push((which, proves));
         }
         Some(ToFront::Opened(grants))
     }
@@ -175,7 +180,7 @@ struct World {
     front: Vec<FrontendEnd>,
     /// Requests in flight: the connections waited for, if the frontend still waits.
     asking: Option<Vec<Which>>,
-    connecting: Vec<(Which, Option<Key>)>,
+    connecting: Vec<(Which, bool)>,
     nic: Vec<Which>,
     orders: Vec<Which>,
     /// Epochs that may access the memory of each connection.
@@ -301,9 +306,9 @@ impl World {
                 let of: Vec<_> = grants.iter().map(|(w, _)| *w).collect();
                 // An answer that comes too late is ignored.
                 if self.asking.take_if(|a| *a == of).is_some() {
-                    for (which, key) in grants {
+                    for (which, proves) in grants {
                         if self.answered(which, OpenAnswer::Granted) {
-                            self.connecting.push((which, key));
+                            self.connecting.push((which, proves));
                         }
                     }
                 }
@@ -340,11 +345,11 @@ impl World {
     }
 
     fn connect(&mut self, i: usize, succeed: bool) {
-        let (which, key) = self.connecting.swap_remove(i);
-        let shown = match key {
+        let (which, proves) = self.connecting.swap_remove(i);
+        let shown = match proves {
             _ if !succeed => false,
-            None => true,
-            Some(key) => match self.here.granted.take_key(&key, which.0, which.1) {
+            false => true,
+            true => match self.here.granted.take_proved(which.0, which.1) {
                 Some((slots, _)) => {
                     self.here.doors.push(slots);
                     true
@@ -541,7 +546,7 @@ impl World {
         assert!(self.memory.iter().all(Vec::is_empty), "{:?}", self.memory);
         for past in &mut self.past {
             past.run_out();
-            assert_eq!((past.granted.busy(), past.granted.keys_out()), (0, 0));
+            assert_eq!((past.granted.busy(), past.granted.awaited()), (0, 0));
             assert!(past.made.iter().all(|s| s.strong_count() == 0));
         }
     }
@@ -577,8 +582,7 @@ proptest! {
                 7 => drop(served.hear(Frame::Lost(which))),
                 8 => drop(served.hear(Frame::Reset(which))),
                 9 => {
-                    let key = u128::from(epoch).to_le_bytes();
-                    served.doors.extend(served.granted.take_key(&key, number, epoch).map(|t| t.0));
+                    served.doors.extend(served.granted.take_proved(number, epoch).map(|t| t.0));
                 }
                 10 => served.welcome(),
                 11 => drop(served.obey()),

@@ -39,7 +39,7 @@ pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, ControlError> {
     Ok(match auth {
         config::Auth::LoopbackOnly => Auth::Unset,
         config::Auth::None => Auth::None,
-        config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
+        config::Auth::Token(path) => Auth::Token(Token::from_file("token_file", path)?),
     })
 }
 

@@ -44,7 +44,7 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
     let (here, there) = handshake(local("fe-1"), local("acc-1"));
     assert!(here.is_none() && there.is_none(), "{here:?}, {there:?}");
 
-    let (here, there) = handshake_with(|f| f.auth = token("another token of 16 bytes"));
+    let (here, there) = handshake_with(|f| f.auth = token("abcdef9876543210"));
     assert!(matches!(there, ControlError::TokenWrong { .. }), "{there}");
     assert_remote(here, ErrorCode::Auth, &["token_file", "differ"]);
 
@@ -87,7 +87,7 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
         gone_after: Duration::from_secs(1),
     };
     let (here, _) = handshake_with(|f| f.timing.heartbeat = slow(60));
-    assert_remote(here, ErrorCode::Protocol, &["hello.heartbeat_ms: 60"]);
+    assert_remote(here, ErrorCode::Protocol, &["model.heartbeat_ms: 60"]);
     let mut f = local("fe-1");
     f.timing.heartbeat = slow(59);
     let (here, _) = handshake(f, local("acc-1"));
@@ -119,6 +119,8 @@ fn a_stream_and_an_engine_are_sent_by_their_roles_alone() {
     carry(&mut a, &mut f, 0);
     carry(&mut f, &mut a, 0);
     let both = Message::Model {
+        node: "fe-1".to_owned(),
+        heartbeat_ms: 10,
         spec: ModelSpec::opaque("digest", 64, 8),
         stream: Some(Stream::All),
         engine: Some(engine),
@@ -163,15 +165,12 @@ fn a_reflected_proof_is_refused() {
                 version,
                 auth,
                 nonce,
-                heartbeat_ms,
                 ..
             } => Message::Hello {
                 version,
                 role: Role::Accelerator,
-                node: "acc-1".to_owned(),
                 auth,
                 nonce,
-                heartbeat_ms,
             },
             other => other,
         };
@@ -190,8 +189,8 @@ fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
     let hello = |field: &str| {
         let nonce = "00".repeat(32);
         let json = format!(
-            r#"{{"type": "hello", "version": {VERSION}, "role": "frontend", "node": "fe-1",
-                 "auth": "token", "nonce": "{nonce}", "heartbeat_ms": 10, {field}}}"#
+            r#"{{"type": "hello", "version": {VERSION}, "role": "frontend",
+                 "auth": "token", "nonce": "{nonce}", {field}}}"#
         );
         frame(json.as_bytes())
     };
@@ -209,7 +208,7 @@ fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
             "a frame of 1048576 bytes, 4096 are allowed",
         ),
         (
-            b"QDLDATA1\x01\0".to_vec(),
+            b"QDLDATA2\x01\0".to_vec(),
             "a data connection at a control port",
         ),
         (vec![0, 0, 0, 20, b'{'], "inside a frame, 5 bytes into it"),
@@ -228,6 +227,10 @@ fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
         (frame(long.as_bytes()), "2049 bytes"),
         (hello(r#""colour": "red""#), "colour"),
         (frame(b"{\"type\":\"hello\",\"version\":99}"), "version 99"),
+        (
+            frame(b"{\"type\":\"hello\",\"version\":8,\"node\":\"fe-1\"}"),
+            "version 8",
+        ),
     ];
     for (bytes, words) in cases {
         let mut a = accelerator(local("acc-1"));
@@ -241,6 +244,7 @@ fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
         };
         let expected = match words {
             "version 99" => (ErrorCode::Version, "the frontend 99"),
+            "version 8" => (ErrorCode::Version, "the frontend 8"),
             words => (ErrorCode::Protocol, words),
         };
         assert!(
@@ -383,7 +387,8 @@ fn frames(text: &str) -> Vec<Message> {
 fn a_frontend_that_breaks_the_order_is_told_which_field() {
     const OPEN: &str = "{'type': 'open', 'id': 1, 'connections': [{'connection': 0, 'nic': 0, \
         'gpu_turn': 0, 'epoch': 2, 'slots': 4, 'request_stride': 64, 'response_stride': 24, \
-        'transport': {'fabric': 'tcp'}}]}\n";
+        'transport': {'fabric': 'tcp', \
+        'key': '3333333333333333333333333333333333333333333333333333333333333333'}}]}\n";
     let start = "{'type': 'start', 'id': 2}\n";
     let beat = "{'type': 'heartbeat', 'seq': 1}\n";
     let counters = "{'type': 'heartbeat', 'seq': 1, 'counters': {'arrived': 0, 'responded': 0, \
@@ -391,7 +396,7 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
     let lost = "{'type': 'connection_lost', 'connection': 0, 'epoch': 3, 'cause': ''}";
     let cases = [
         (
-            "{'type': 'answer'}".to_owned(),
+            "{'type': 'answer', 'noise': ''}".to_owned(),
             "answer came where a frontend's frame",
         ),
         (

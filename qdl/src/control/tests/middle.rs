@@ -1,0 +1,320 @@
+//! A program on the path: it forwards a control connection, and captures, changes, drops, repeats,
+//! reorders, cuts or replaces its units (a frame in clear, or a record).
+
+use std::sync::Mutex;
+
+use fabric::wire::{IbEnd, IbRegion};
+
+use super::*;
+use crate::testkit::assert_has;
+
+/// The direction of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Toward {
+    Frontend,
+    Accelerator,
+}
+
+/// Units of a session's direction that are in clear: hello and answer.
+const IN_CLEAR: usize = 2;
+/// A unit behind the handshake, in either direction.
+const LATER: usize = IN_CLEAR + 3;
+
+/// What happens to one unit.
+#[derive(Clone, Debug)]
+enum Attack {
+    /// Changes text in clear.
+    Replace(&'static str, &'static str),
+    /// Flips one bit of the byte at this place, counted from the end for a negative place.
+    Flip(isize),
+    Drop,
+    Repeat,
+    /// Exchanges the unit with the next.
+    Swap,
+    /// Forwards the first half, and closes.
+    Cut,
+    /// Forwards these bytes of another session instead.
+    Splice(Vec<u8>),
+}
+
+/// The units of a session as captured, by direction.
+type Capture = Arc<Mutex<[Vec<Vec<u8>>; 2]>>;
+
+/// Reads a unit: a frame in clear, or a record.
+async fn unit(from: &mut (impl AsyncReadExt + Unpin), index: usize) -> Option<Vec<u8>> {
+    let mut unit = match index < IN_CLEAR {
+        true => vec![0; 4],
+        false => vec![0; 2],
+    };
+    from.read_exact(&mut unit).await.ok()?;
+    let length = unit.iter().fold(0, |sum, b| sum << 8 | usize::from(*b));
+    let at = unit.len();
+    unit.resize(at + length, 0);
+    from.read_exact(&mut unit[at..]).await.ok()?;
+    Some(unit)
+}
+
+/// Forwards one direction.
+async fn forward(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    toward: Toward,
+    attack: Option<(Toward, usize, Attack)>,
+    capture: Capture,
+) {
+    let mut index = 0;
+    let mut held = Vec::new();
+    while let Some(mut unit) = unit(&mut from, index).await {
+        capture.lock().expect("alive")[toward as usize].push(unit.clone());
+        let mut cut = false;
+        if let Some((_, _, attack)) = attack.as_ref().filter(|a| (a.0, a.1) == (toward, index)) {
+            match attack {
+                Attack::Replace(old, new) => {
+                    let text = String::from_utf8_lossy(&unit[4..]).replace(old, new);
+                    unit = [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+                }
+                Attack::Flip(at) => {
+                    let at = at.rem_euclid(unit.len() as isize) as usize;
+                    unit[at] ^= 1;
+                }
+                Attack::Drop => unit.clear(),
+                Attack::Repeat => unit = unit.repeat(2),
+                Attack::Swap => std::mem::swap(&mut held, &mut unit),
+                Attack::Cut => {
+                    unit.truncate(unit.len() / 2);
+                    cut = true;
+                }
+                Attack::Splice(other) => unit = other.clone(),
+            }
+        } else if !held.is_empty() {
+            unit.append(&mut held);
+        }
+        if to.write_all(&unit).await.is_err() || cut {
+            break;
+        }
+        index += 1;
+    }
+    let _ = to.shutdown().await;
+}
+
+/// Listens for one frontend of `to`.
+async fn middle(to: SocketAddr, attack: Option<(Toward, usize, Attack)>) -> (SocketAddr, Capture) {
+    let listener = TcpListener::bind(any_port()).await.expect("bound");
+    let address = listener.local_addr().expect("bound");
+    let capture = Capture::default();
+    let own = capture.clone();
+    tokio::spawn(async move {
+        let (here, _) = listener.accept().await.expect("it comes");
+        let there = TcpStream::connect(to).await.expect("it listens");
+        let ((from_front, to_front), (from_node, to_node)) =
+            (here.into_split(), there.into_split());
+        let toward = |toward| (toward, attack.clone(), own.clone());
+        let (t, a, c) = toward(Toward::Accelerator);
+        let there = forward(from_front, to_node, t, a, c);
+        let (t, a, c) = toward(Toward::Frontend);
+        tokio::join!(there, forward(from_node, to_front, t, a, c));
+    });
+    (address, capture)
+}
+
+/// Asks for the name until the session is over; every answer must be right. Returns the cause.
+async fn until_over(session: ClientSession) -> ControlError {
+    let (handle, mut events) = (session.handle, session.events);
+    let asking = async {
+        loop {
+            match handle.name().within(LONG).await {
+                Ok(name) => assert_eq!(name, "acc-1 (null engine)"),
+                Err(_) => return gone(&mut events).await,
+            }
+        }
+    };
+    timeout(LONG, asking).await.expect("over in time")
+}
+
+#[tokio::test]
+async fn a_capture_of_a_session_holds_no_secret_name_configuration_or_address() {
+    let server = bind(local("acc-1")).await;
+    let (address, capture) = middle(server.address(), None).await;
+    let mut calls = serve(server);
+    let session = connect(address, local("fe-1")).await.expect("connected");
+    let (handle, mut events) = (session.handle, session.events);
+    let window = IbRegion {
+        address: 0x7f12_3456_789a,
+        length: 4096,
+        rkey: 987_654_321,
+    };
+    let end = IbEnd {
+        qp_num: 7_654_321,
+        psn: 1_234_567,
+        lid: 0,
+        gid: std::net::Ipv6Addr::LOCALHOST,
+        mtu: 4096,
+        solicited: true,
+        slots: window,
+        cells: window,
+    };
+    let mut asked = vec![connection(0, 1), connection(1, 1)];
+    asked[1].transport = RequestTransport::Ib { end };
+    handle.open(asked).within(LONG).await.expect("opened");
+    handle.describe().within(LONG).await.expect("described");
+    handle.name().within(LONG).await.expect("named");
+    handle.bye();
+    assert!(gone(&mut events).await.is_clean());
+    until_gone(&mut calls).await;
+    let captured = capture.lock().expect("alive").concat().concat();
+    let holds = |bytes: &[u8]| captured.windows(bytes.len()).any(|w| w == bytes);
+    assert!(holds(b"\"nonce\""), "the hellos are there");
+    let token = "0123456789abcdef".repeat(4);
+    for secret in [
+        &*token,
+        "07070707",
+        "fe-1",
+        "acc-1",
+        "host of",
+        "digest",
+        "node:",
+        "127.0.0.1",
+        "7654321",
+        "987654321",
+        &0x7f12_3456_789a_u64.to_string(),
+    ] {
+        assert!(!holds(secret.as_bytes()), "{secret} is in the capture");
+    }
+    assert!(!holds(&hex::decode(&token).expect("digits")) && !holds(&[7; 32]));
+}
+
+/// A handshake that is changed begins no session, and the frontend has one line about it.
+#[tokio::test]
+async fn a_changed_handshake_begins_no_session() {
+    use Toward::{Accelerator, Frontend};
+    let server = bind(local("acc-1")).await;
+    let to = server.address();
+    let mut calls = serve(server);
+    let (address, capture) = middle(to, None).await;
+    drop(connect(address, local("fe-1")).await.expect("connected"));
+    until_gone(&mut calls).await;
+    let before = capture.lock().expect("alive").clone();
+    let again = |toward: Toward, i: usize| Attack::Splice(before[toward as usize][i].clone());
+    let downgrade = Attack::Replace("\"token\"", "\"none\"");
+    let older = Attack::Replace("\"version\":9", "\"version\":8");
+    let nonce = Attack::Replace("\"nonce\":\"", "\"nonce\":\"0");
+    let cases = [
+        (Accelerator, 0, downgrade.clone(), "set token_file"),
+        (Frontend, 0, downgrade, "set token_file"),
+        (Accelerator, 0, older.clone(), "version 9, the frontend 8"),
+        (
+            Frontend,
+            0,
+            older,
+            "speaks protocol version 8, this node speaks 9",
+        ),
+        (Accelerator, 0, nonce.clone(), "64 hexadecimal digits"),
+        (Frontend, 0, nonce, "64 hexadecimal digits"),
+        (Accelerator, 0, again(Accelerator, 0), "tokens differ"),
+        (Frontend, 0, again(Frontend, 0), "tokens differ"),
+        (Accelerator, 1, again(Accelerator, 1), "tokens differ"),
+        (Frontend, 1, again(Frontend, 1), "token is not this node's"),
+        (Accelerator, 1, Attack::Flip(-3), ""),
+        (Frontend, 1, Attack::Flip(-3), ""),
+        (Accelerator, 1, Attack::Repeat, "does not open"),
+        (Frontend, 1, Attack::Repeat, "does not open"),
+        (Accelerator, 2, Attack::Flip(-1), "does not open"),
+        (Frontend, 2, Attack::Flip(-1), "does not open"),
+        (Accelerator, 2, again(Accelerator, 2), "does not open"),
+        (Frontend, 2, again(Frontend, 2), "does not open"),
+        (Accelerator, 2, Attack::Cut, ""),
+        (Frontend, 2, Attack::Cut, ""),
+    ];
+    for (toward, index, attack, words) in cases {
+        let case = format!("{toward:?} {index} {attack:?}");
+        let (address, _) = middle(to, Some((toward, index, attack))).await;
+        let e = connect(address, local("fe-1")).await.expect_err(&case);
+        let text = e.to_string();
+        assert!(text.contains(words), "{case}: {text}");
+        assert!(!text.contains('\n'), "{case}: {text}");
+    }
+    let honest = connect(to, local("fe-1")).await.expect("let in");
+    honest.handle.name().within(LONG).await.expect("served");
+}
+
+/// Both ends of a session end it with one line, and no answer has changed.
+#[tokio::test]
+async fn a_changed_record_ends_the_session_at_both_ends_and_changes_no_answer() {
+    use Toward::{Accelerator, Frontend};
+    let server = bind(local("acc-1")).await;
+    let to = server.address();
+    let mut calls = serve(server);
+    let (address, capture) = middle(to, None).await;
+    let session = connect(address, local("fe-1")).await.expect("connected");
+    for _ in 0..LATER {
+        session.handle.name().within(LONG).await.expect("served");
+    }
+    drop(session);
+    until_gone(&mut calls).await;
+    let before = capture.lock().expect("alive").clone();
+    for toward in [Accelerator, Frontend] {
+        let other = before[toward as usize][LATER].clone();
+        for attack in [
+            Attack::Flip(5),
+            Attack::Flip(-1),
+            Attack::Flip(1),
+            Attack::Drop,
+            Attack::Repeat,
+            Attack::Swap,
+            Attack::Cut,
+            Attack::Splice(other),
+        ] {
+            let case = format!("{toward:?} {attack:?}");
+            let cut = matches!(attack, Attack::Cut);
+            let (address, _) = middle(to, Some((toward, LATER, attack))).await;
+            let session = connect(address, local("fe-1")).await.expect(&case);
+            let here = until_over(session).await.to_string();
+            let received = until_gone(&mut calls).await;
+            let Some(HandlerCall::Gone(there, clean)) = received.last() else {
+                panic!("{case}: {received:?}");
+            };
+            assert!(!clean, "{case}: {there}");
+            if !cut {
+                assert_has(&here, &["does not open"]);
+                assert_has(there, &["does not open"]);
+            }
+            assert!(!here.contains('\n') && !there.contains('\n'), "{case}");
+        }
+    }
+}
+
+/// Handshakes that stop after each unit, by the thousand, and an honest frontend after them.
+#[tokio::test]
+async fn half_open_handshakes_by_the_thousand_keep_no_frontend_out() {
+    const PLACES: usize = 16;
+    let server = Server::bind(any_port(), PLACES, local("acc-1")).await;
+    let server = server.expect("bound");
+    let to = server.address();
+    let _calls = serve(server);
+    let (address, capture) = middle(to, None).await;
+    drop(connect(address, local("fe-1")).await.expect("connected"));
+    let hello = capture.lock().expect("alive")[Toward::Accelerator as usize][0].clone();
+    let mut open = std::collections::VecDeque::new();
+    for i in 0..2000 {
+        let mut peer = TcpStream::connect(to).await.expect("connected");
+        // A whole hello, or a part of one.
+        let sent = if i % 2 == 0 { hello.len() } else { 1 + i % 40 };
+        let _ = peer.write_all(&hello[..sent]).await;
+        open.push_back(peer);
+        // More than have a place stay open.
+        if open.len() > 4 * PLACES {
+            open.pop_front();
+        }
+    }
+    let honest = timeout(LONG, async {
+        loop {
+            match connect(to, local("fe-2")).await {
+                Ok(session) => return session,
+                Err(ControlError::Remote { .. }) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    });
+    let honest = honest.await.expect("let in");
+    honest.handle.name().within(LONG).await.expect("served");
+}
