@@ -25,6 +25,11 @@ fn bytes_of_a_control_connection_are_messages_or_errors() {
 }
 
 #[test]
+fn whoever_changes_a_control_connection_ends_it_and_adds_no_frame() {
+    feed("handshake", 3000, fuzz::handshake);
+}
+
+#[test]
 fn bytes_of_a_data_connection_stay_in_their_slots_and_complete_each_sample_once() {
     feed("data_frames", 400, fuzz::data_frames);
 }

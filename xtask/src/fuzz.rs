@@ -31,6 +31,7 @@ const TARGETS: &[&str] = &[
     "arrays",
     "control_frames",
     "data_frames",
+    "handshake",
     "loadgen_conf",
     "responses",
     "server_events",

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | this file | [`control_frames`], [`yaml`], [`mutate`] |
 //! | `answers` | [`data_frames`] and [`responses`]: bytes of a data connection |
+//! | `control::fuzz` | [`handshake`] |
 //!
 //! Each function takes any bytes; it panics if a property of its parser does not hold.
 
@@ -19,6 +20,7 @@ use crate::{
     control::frame::Codec,
 };
 
+pub use crate::control::fuzz::handshake;
 pub use answers::{data_frames, responses};
 
 /// Bytes of a control connection, in pieces. An accepted message survives encoding and decoding.
