@@ -34,6 +34,8 @@ mod testkit;
 pub mod web;
 
 pub use allocator::Allocator;
+#[cfg(feature = "testkit")]
+pub use engine::fuzz_server_events;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -18,7 +18,7 @@ use qdl::{
     topology::Topology,
     wire::Description,
 };
-use record::{BatchSizes, EngineInfo, ServedReport};
+use record::{BatchSizes, EngineInfo, ServedReport, secrets};
 use submission::describe::{self, Role};
 
 use crate::lock;
@@ -75,9 +75,10 @@ pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
     }
 }
 
-/// Makes the callback that describes this node and its machine at the time of a request.
+/// Makes the callback that describes this node and its machine at the time of a request. Values in
+/// the configuration that look like keys are masked.
 fn describe(node: &str, text: &str) -> Describe {
-    let (node, config) = (node.to_owned(), text.to_owned());
+    let (node, config) = (node.to_owned(), secrets::mask(text).with_count());
     Arc::new(move || {
         let version = env!("CARGO_PKG_VERSION");
         Ok(Description {

@@ -213,6 +213,16 @@ mod tests {
     }
 
     #[test]
+    fn a_reset_closes_every_grant_and_begins_with_the_first_use() {
+        let g = Grants::new(2);
+        assert_eq!([g.open(0), g.open(1)], [Some(1); 2]);
+        g.take(Imm::new(1, 1)).expect("granted");
+        g.reset();
+        assert!(!g.is_open(0));
+        assert_eq!([g.open(0), g.open(1)], [Some(1); 2]);
+    }
+
+    #[test]
     fn use_counts_wrap() {
         let g = Grants::new(1);
         for i in 1..=0x8001u32 {

@@ -148,6 +148,21 @@ mod tests {
         assert_eq!(landing, Landing { at: 0, offset: 0 });
     }
 
+    #[test]
+    fn the_parts_of_a_use_do_not_count_for_the_use_of_the_same_count_after_a_wrap() {
+        let mut p = parts(1, Stream::All);
+        let grants = p.window().grants().clone();
+        let mut counts = FabricCounts::default();
+        let imm = Imm::new(0, grants.open(0).expect("closed"));
+        let part = p.land(imm.with_more(), 0, 10, &mut counts);
+        assert!(part.is_ok() && p.land(imm, 10, 10, &mut counts).is_ok());
+        while grants.open(0) != Some(imm.use_count()) {
+            assert!(grants.revoke(0));
+        }
+        let landing = p.landing(imm, None, 10);
+        assert_eq!(landing, Ok(Landing { at: 0, offset: 0 }));
+    }
+
     proptest! {
         /// Compares with a model that maps each slot to its landed bytes. A part that continues its
         /// slot is accepted and begins where the last part ended; every other part is refused

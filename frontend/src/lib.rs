@@ -13,6 +13,7 @@
 //! | `live` | `--live`: the page of a run in progress |
 //! | `accuracy` | the share of right answers in an accuracy run |
 //! | `outcome` | LoadGen's result, the reasons for INVALID, the summary and the timeline |
+//! | `fuzz` | entry functions of fuzz targets, with the feature `testkit` |
 //! | `compliance` | what a submission needs: official tests, rules, `run.json`, descriptions |
 
 mod accuracy;
@@ -21,6 +22,8 @@ pub mod commands;
 mod compliance;
 mod dataset;
 pub mod entry;
+#[cfg(feature = "testkit")]
+pub mod fuzz;
 mod live;
 mod loadgen;
 mod outcome;

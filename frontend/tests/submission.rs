@@ -9,7 +9,7 @@ use common::{
     TestFolder, accelerator_in, assert_has,
     netns::Star,
     run,
-    submission::{LLAMA, NODES, Rig, checkout, rules},
+    submission::{KEY, LLAMA, NODES, Rig, checkout, files_with_key, rules},
     words,
 };
 
@@ -54,8 +54,26 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     }
     let yaml =
         own.join("documentation/runs/sys/llama3.1-8b/Offline/accuracy/accelerator-acc-a.yaml");
-    let own_yaml = fs::read(rig.place.path("acc-a.yaml")).expect("read");
-    assert_eq!(fs::read(yaml).expect("told"), own_yaml);
+    let own_yaml = fs::read_to_string(rig.place.path("acc-a.yaml")).expect("read");
+    let masked = own_yaml.replace(KEY, "(masked)") + "# values that look like keys, masked: 1\n";
+    assert_eq!(fs::read_to_string(yaml).expect("told"), masked);
+    for folder in ["runs", "tree"] {
+        let (count, found) = files_with_key(&rig.place.path(folder));
+        assert!(
+            count > 20 && found.is_empty(),
+            "{count} files in {folder}: {found:?}"
+        );
+    }
+    let kept = own.join("documentation/runs/sys/llama3.1-8b/Offline/accuracy");
+    let manifest = fs::read_to_string(kept.join("run.json")).expect("a record");
+    assert_has(&manifest, &["\"masked\": 2"]);
+    let summary = fs::read_to_string(kept.join("summary.json")).expect("a summary");
+    for node in ["frontend.yaml", "accelerator-acc-a.yaml"] {
+        assert_has(
+            &summary,
+            &[&format!("{node}: values that look like keys, masked: 1")],
+        );
+    }
     // `submit` does not overwrite an existing tree.
     let again = rig.submit("tree", &[]);
     assert_eq!(again.code, Some(2));
@@ -76,8 +94,9 @@ fn one_command_on_the_frontend_describes_every_node() {
         assert_eq!((&said["node"], &said["role"]), (&node.into(), &role.into()));
         assert!(said["memory"]["bytes"].as_u64() > Some(0), "{text}");
     }
-    let told = fs::read(rig.place.path("nodes/accelerator-acc-a.yaml")).expect("told");
-    assert_eq!(told, fs::read(rig.place.path("acc-a.yaml")).expect("read"));
+    let told = fs::read_to_string(rig.place.path("nodes/accelerator-acc-a.yaml")).expect("told");
+    let own = fs::read_to_string(rig.place.path("acc-a.yaml")).expect("read");
+    assert!(told.starts_with(&own.replace(KEY, "(masked)")), "{told}");
     // The accelerator still serves; an incomplete configuration is refused.
     let wrong = rig.place.write("wrong.yaml", "node: lg\n");
     let wrong = wrong.to_string_lossy().into_owned();

@@ -16,6 +16,7 @@
 //! | `losses`, `correctness` | losses and refusals, correctness of answers |
 //! | `engine`, `facts`, `batches` | nodes' reports about themselves |
 //! | `served` | a session, seen from the accelerator |
+//! | [`secrets`] | masks of values that look like keys |
 //! | `settings` | settings of the run |
 
 mod batches;
@@ -31,6 +32,7 @@ mod loadgen;
 mod losses;
 mod manifest;
 mod reconcile;
+pub mod secrets;
 mod served;
 mod settings;
 mod stages;

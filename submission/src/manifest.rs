@@ -12,7 +12,7 @@ use std::{
 };
 
 use fabric::os;
-use record::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord};
+use record::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord, secrets};
 
 use crate::{
     describe::Role,
@@ -60,6 +60,7 @@ pub fn begin(
     sent: &[(String, String)],
 ) -> Result<Manifest, Error> {
     manifest.format = FORMAT;
+    (manifest.command, manifest.masked) = secrets::mask_words(&manifest.command);
     let copies = folder.join(COPIES);
     // Delete copies only beside an earlier run's manifest: without a manifest, the folder `files`
     // is the user's.
@@ -69,6 +70,7 @@ pub fn begin(
             fs::remove_file(&path).map_err(Error::write(&path))?;
         }
     }
+    let mut masked = 0;
     let mut record = |name: &str, from: PathBuf| {
         let sha256 = sha256_of_file(&copies.join(name))?;
         let file = FileRecord { from, sha256 };
@@ -76,15 +78,34 @@ pub fn begin(
         Ok(())
     };
     for (name, from) in files {
-        error::copy(from, &copies.join(name))?;
+        match *name {
+            FRONTEND_YAML => masked += copy_masked(from, &copies.join(name))?,
+            _ => error::copy(from, &copies.join(name))?,
+        }
         record(name, from.to_path_buf())?;
     }
     for (name, text) in sent {
-        error::write(&copies.join(name), text)?;
+        if is_accelerator_yaml(name) {
+            // A node of an earlier release masks nothing.
+            let own = secrets::mask(text).with_count();
+            masked += own.matches(secrets::MASK).count();
+            error::write(&copies.join(name), own)?;
+        } else {
+            error::write(&copies.join(name), text)?;
+        }
         record(name, PathBuf::from("told by the node"))?;
     }
+    manifest.masked += masked;
     error::write_json(&folder.join(MANIFEST), &manifest)?;
     Ok(manifest)
+}
+
+/// Copies a configuration without the values that look like keys; returns the number of those.
+pub(crate) fn copy_masked(from: &Path, to: &Path) -> Result<usize, Error> {
+    let masked = secrets::mask(&error::read(from)?);
+    let count = masked.count;
+    error::write(to, masked.with_count())?;
+    Ok(count)
 }
 
 /// Adds the logs' hashes, exit code and reason to the manifest at the end of the run.
@@ -104,7 +125,8 @@ pub fn end(mut manifest: Manifest, folder: &Path, exit: u8, reason: &str) -> Res
         manifest.accuracy_cut = Some(os::sha256_of(&cut(&log)?));
     }
     manifest.exit = Some(exit);
-    manifest.reason = reason.to_owned();
+    let reason = secrets::mask(reason);
+    (manifest.reason, manifest.masked) = (reason.text, manifest.masked + reason.count);
     error::write_json(&folder.join(MANIFEST), &manifest)
 }
 

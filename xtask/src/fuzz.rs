@@ -27,7 +27,16 @@ const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
 ];
 
-const TARGETS: &[&str] = &["control_frames", "data_frames", "yaml"];
+const TARGETS: &[&str] = &[
+    "arrays",
+    "control_frames",
+    "data_frames",
+    "handshake",
+    "loadgen_conf",
+    "responses",
+    "server_events",
+    "yaml",
+];
 
 /// Runs one target, or each, for `seconds`. Inputs that crash a target go to `fuzz/artifacts`.
 pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
@@ -70,11 +79,10 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
             .args(["-timeout=20", "-print_final_stats=1", "-verbosity=0"])
             .arg(&corpus)
             .current_dir(&folder);
-        // A folder of first inputs that a fuzzer would hardly guess.
-        command.arg(match target {
-            "yaml" => root.join("configs"),
-            _ => folder.join("seeds").join(target),
-        });
+        command.arg(folder.join("seeds").join(target));
+        if target == "yaml" {
+            command.arg(root.join("configs"));
+        }
         let status = process::run(target, &mut command, Duration::from_secs(seconds) + LATE)?;
         ensure!(
             status.success(),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use qdl::model::Lengths;
+use record::secrets;
 
 /// An engine cannot be made, or failed during a run. Each message says what is wrong, on what, and
 /// what to do.
@@ -215,14 +216,16 @@ pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The beginning of a text, on one line, for an error message.
+/// The beginning of a foreign text, on one line, for an error message. Values that look like keys
+/// are masked, and control characters become U+FFFD: a terminal obeys them.
 pub(super) fn shorten(text: &str) -> String {
     const MOST: usize = 200;
-    let mut line = String::new();
+    let (mut line, mut end) = (String::new(), "");
+    let text = text.replace(|c: char| c.is_control() && !c.is_whitespace(), "\u{fffd}");
     for word in text.split_whitespace() {
         if line.chars().count() + word.chars().count() > MOST {
             line.extend(word.chars().take(MOST));
-            line.push('…');
+            end = "…";
             break;
         }
         if !line.is_empty() {
@@ -230,5 +233,5 @@ pub(super) fn shorten(text: &str) -> String {
         }
         line.push_str(word);
     }
-    line
+    secrets::mask(&line).text + end
 }

@@ -51,6 +51,8 @@ pub use digest::{Answers as DigestAnswers, Digest};
 pub(crate) use error::catch_panic;
 use error::one_line;
 pub use error::{EngineError, Fault};
+#[cfg(feature = "testkit")]
+pub use http::fuzz_server_events;
 pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};

@@ -2,8 +2,8 @@
 
 use std::{
     fs::File,
-    io,
-    os::unix::process::CommandExt,
+    io::{self, Read},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -46,6 +46,40 @@ pub(super) struct Launch {
     pub cpus: Vec<usize>,
     /// NUMA node of the program's memory.
     pub node: Option<u32>,
+}
+
+/// Reads variables for a program from the file that `key` names: lines of the form `NAME=value`;
+/// empty lines and lines that begin with `#` are skipped.
+///
+/// # Errors
+/// Text: the file cannot be read, other users may read it, or a line has another form.
+pub(super) fn read_env(key: &str, path: &Path) -> Result<Vec<(String, String)>, String> {
+    let wrong = |why: String| format!("{key} {}: {why}", path.display());
+    let failed = |e: io::Error| wrong(e.to_string());
+    let mut file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+    if ![0o600, 0o400].contains(&mode) {
+        return Err(wrong(format!(
+            "its mode is {mode:04o}, not 0600 or 0400: chmod 600 it"
+        )));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
+    let mut all = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match line.split_once('=') {
+            Some((name, value)) if !name.is_empty() && !line.contains('\0') => {
+                all.push((name.to_owned(), value.to_owned()));
+            }
+            // The line may hold a secret: the error names its place alone.
+            _ => return Err(wrong(format!("line {} is not `NAME=value`", i + 1))),
+        }
+    }
+    Ok(all)
 }
 
 /// A handle to the exit status of a program that may still run.

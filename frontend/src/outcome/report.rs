@@ -16,7 +16,7 @@ use qdl::{
 use record::{
     Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind,
     PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
-    TIMELINE, TokenRecord, timeline::Timeline,
+    TIMELINE, TokenRecord, secrets, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -179,7 +179,7 @@ impl FinishedRun<'_> {
                 .into_iter()
                 .chain(self.own_settings.clone())
                 .collect(),
-            setting_notes: self.settings.provenance.notes(),
+            setting_notes: self.setting_notes(),
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
             verified: self.verified.as_ref().map(|v| v.counts),
@@ -193,6 +193,22 @@ impl FinishedRun<'_> {
             system: self.system(),
             ..RunRecord::default()
         }
+    }
+
+    /// Notes on settings, and on the copies whose values are masked.
+    fn setting_notes(&self) -> Vec<String> {
+        let mut notes = self.settings.provenance.notes();
+        for path in manifest::files(self.settings.folder()) {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            match text.matches(secrets::MASK).count() {
+                0 => {}
+                n => notes.push(format!(
+                    "{}: values that look like keys, masked: {n}",
+                    path.display()
+                )),
+            }
+        }
+        notes
     }
 
     /// The counts of the system under test. Adds each accelerator's batching from the copy of its

@@ -53,6 +53,29 @@ pub const TEST06: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243
                           *.*.accuracy_log_sampling_target = 100\n*.*.min_query_count = 100\n*.*.min_duration = 0\n\
                           *.*.sample_concatenate_permutation = 0\n";
 
+/// A key in the configurations of both nodes. No file of a run or of a tree has it.
+pub const KEY: &str = "hf_QdLqDlQdLqDlQdLq";
+
+/// Number of files below `folder`, and those that hold [`KEY`].
+pub fn files_with_key(folder: &Path) -> (usize, Vec<PathBuf>) {
+    let (mut count, mut found) = (0, Vec::new());
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            let (more, below) = files_with_key(&path);
+            count += more;
+            found.extend(below);
+            continue;
+        }
+        count += 1;
+        let bytes = fs::read(&path).expect("readable");
+        if bytes.windows(KEY.len()).any(|w| w == KEY.as_bytes()) {
+            found.push(path);
+        }
+    }
+    (count, found)
+}
+
 /// An accelerator with a simulated model, and the files that a frontend needs.
 pub struct Rig {
     pub place: TestFolder,
@@ -90,7 +113,7 @@ impl Case {
             None => "{kind: digest}".to_owned(),
         };
         format!(
-            "node: acc-a\ncontrol: {{listen: \"{control}\"}}\n{}nics: [{{listen: \"{listen}\"}}]\n\
+            "# HF_TOKEN={KEY}\nnode: acc-a\ncontrol: {{listen: \"{control}\"}}\n{}nics: [{{listen: \"{listen}\"}}]\n\
              engine: {engine}\n",
             self.model()
         )
@@ -100,7 +123,7 @@ impl Case {
     pub fn frontend_yaml(&self, control: &str, address: &str, model: &str) -> String {
         let samples = self.samples;
         format!(
-            "node: lg\n{}dataset: {{kind: random, count: {samples}, min_bytes: 64, max_bytes: 64, distribution: fixed}}\n\
+            "# HF_TOKEN={KEY}\nnode: lg\n{}dataset: {{kind: random, count: {samples}, min_bytes: 64, max_bytes: 64, distribution: fixed}}\n\
              accelerators: [{{control: \"{control}\"}}]\nnics: [{{address: {address}, connections: 2}}]\n\
              loadgen: {{model: {model}, user_conf: user.conf}}\n",
             self.model()

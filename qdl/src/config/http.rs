@@ -119,6 +119,9 @@ pub struct HttpConfig {
     pub prefix_cache_off: Option<String>,
     /// Program and arguments to start as the server; default: none, the server runs already.
     pub command: Vec<String>,
+    /// File of environment variables for the program of `command`, one `NAME=value` in each line;
+    /// its mode is 0600 or 0400. Default: none.
+    pub env_file: Option<PathBuf>,
     /// File for the output of `command`; default `llm-server.log` in the configuration's folder.
     pub log: PathBuf,
     /// Seconds that the program of `command` has to end before it is killed; default 10.
@@ -148,6 +151,7 @@ impl Default for HttpConfig {
             ready_s: 600,
             prefix_cache_off: None,
             command: Vec::new(),
+            env_file: None,
             log: PathBuf::from("llm-server.log"),
             stop_s: 10,
         }
@@ -176,6 +180,9 @@ impl HttpConfig {
     /// Resolves the paths relative to `base`. The program of `command` is searched in `PATH`.
     pub(super) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
+        if let Some(file) = &mut self.env_file {
+            resolve(base, file);
+        }
     }
 
     pub(super) fn check(&self, out: &mut Findings<'_>) {
@@ -206,6 +213,13 @@ impl HttpConfig {
                 "engine.http.prefix_cache_off",
                 format!("{} bytes; it must be one line of 1 to {MAX_OFF}", off.len()),
                 "say how it was turned off, as in `started with --no-enable-prefix-caching`",
+            );
+        }
+        if self.env_file.is_some() && self.command.is_empty() {
+            out.add(
+                "engine.http.env_file",
+                "there is no `command` that would get these variables",
+                "add `command`, or set the variables where the server is started",
             );
         }
         if self.dialect == Dialect::LlamaCpp {

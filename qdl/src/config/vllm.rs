@@ -53,7 +53,8 @@ pub struct VllmConfig {
     /// NUMA node of the core's memory; default: the kernel's choice.
     #[garde(custom(within_some(0..=MAX_NODE)))]
     pub numa: Option<u32>,
-    /// File of environment variables for the core, one `NAME=value` in each line; default: none.
+    /// File of environment variables for the core, one `NAME=value` in each line; its mode is 0600
+    /// or 0400. Default: none.
     pub env_file: Option<PathBuf>,
     /// File for the output of the core; default `vllm.log` in the configuration's folder.
     pub log: PathBuf,

@@ -18,6 +18,8 @@ pub(crate) mod message;
 mod auth;
 mod core;
 mod error;
+#[cfg(feature = "testkit")]
+pub(crate) mod fuzz;
 pub(crate) mod lobby;
 mod noise;
 mod quiet;

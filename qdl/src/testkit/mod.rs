@@ -3,12 +3,14 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | [`fuzz`] | entry functions of the fuzz targets |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
 //! | [`peer`] | a frontend made of plain bytes |
 //! | [`rig`] | a dispatcher and a server in one process, and links between them |
 //!
 //! `verbs` simulates RDMA devices without a NIC: its feature `stub`.
 
+pub mod fuzz;
 pub mod machine;
 pub mod peer;
 pub mod rig;

@@ -162,8 +162,10 @@ fn put(
         // Prefer the copy in the run's folder to the file that the user names.
         let own = run.file(&name);
         let given = material.configurations.get(&**node);
-        let from = given.filter(|_| !own.is_file()).cloned().unwrap_or(own);
-        copy_if_there(&from, &kept.join(&name))?;
+        match given.filter(|given| !own.is_file() && given.is_file()) {
+            Some(given) => _ = manifest::copy_masked(given, &kept.join(&name))?,
+            None => copy_if_there(&own, &kept.join(&name))?,
+        }
         copy_if_there(&run.file(&description), &kept.join(&description))?;
     }
     Ok(())

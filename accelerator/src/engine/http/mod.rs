@@ -28,6 +28,8 @@ mod client;
 mod counters;
 mod dialect;
 mod events;
+#[cfg(feature = "testkit")]
+mod fuzz;
 mod judge;
 mod start;
 mod stream;
@@ -45,6 +47,8 @@ use std::{
 };
 
 pub use counters::Report;
+#[cfg(feature = "testkit")]
+pub use fuzz::server_events as fuzz_server_events;
 use qdl::model::{DType, ModelSpec, TensorSpec};
 use record::{CacheState, PrefixCache};
 
@@ -58,7 +62,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming, child,
-    program::{Launch, Program},
+    program::{self, Launch, Program},
     streaming::{self, OnFatal},
 };
 use crate::lock;
@@ -167,8 +171,13 @@ impl Http {
                 }
                 let (fatal, url) = (fatal.clone(), config.url.clone());
                 let on_end = move |reason| fatal(EngineError::Server { url, reason });
+                let env = match &config.env_file {
+                    Some(path) => program::read_env("engine.http.env_file", path)?,
+                    None => Vec::new(),
+                };
                 let launch = Launch {
                     key: "engine.http.command",
+                    env,
                     command: command.to_vec(),
                     log: config.log.clone(),
                     grace: config.stop_within(),

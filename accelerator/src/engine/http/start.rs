@@ -5,7 +5,7 @@ use crate::engine::error::shorten;
 use std::time::{Duration, Instant};
 
 use qdl::config::HttpConfig;
-use record::{CacheState, PrefixCache};
+use record::{CacheState, PrefixCache, secrets};
 use tokio::time::sleep;
 
 use super::{
@@ -193,7 +193,7 @@ fn prefix_cache(said: Option<bool>, config: &HttpConfig, dialect: &Dialect) -> P
     let (state, how) = match (said, &config.prefix_cache_off) {
         (Some(true), _) => (CacheState::On, off.to_owned()),
         (Some(false), _) => (CacheState::Off, "the server says so".to_owned()),
-        (None, Some(word)) => (CacheState::Off, word.clone()),
+        (None, Some(word)) => (CacheState::Off, secrets::mask(word).text),
         (None, None) => {
             let how = format!("{off}, and say so in engine.http.prefix_cache_off");
             (CacheState::Unknown, how)

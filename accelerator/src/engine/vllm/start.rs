@@ -14,12 +14,12 @@ use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::net::UnixListener,
-    path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use qdl::config::VllmConfig;
+use record::secrets;
 use socket2::Socket;
 use tempfile::TempDir;
 
@@ -32,7 +32,7 @@ use crate::engine::{
     VLLM_VERSIONS,
     child::last_line,
     error::shorten,
-    program::{ExitStatus, Launch, Program},
+    program::{self, ExitStatus, Launch, Program},
 };
 
 /// Time limit of a peer's greeting: a stranger on the loopback port delays the start by no more.
@@ -116,7 +116,7 @@ fn command(config: &VllmConfig, port: u16) -> Vec<String> {
 /// Text: the file of variables, or the program, and why.
 pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Program, String> {
     let mut env = match &config.env_file {
-        Some(path) => read_env(path)?,
+        Some(path) => program::read_env("engine.vllm.env_file", path)?,
         None => Vec::new(),
     };
     if !config.gpus.is_empty() {
@@ -137,30 +137,10 @@ pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Program, String> 
         cpus,
         node: config.numa,
     };
-    tracing::info!("vLLM's engine core: {}", launch.command.join(" "));
+    let words = secrets::mask_words(&launch.command).0;
+    tracing::info!("vLLM's engine core: {}", words.join(" "));
     // The thread of the sequences sees the exit, and reports it with its own words.
     Program::start(launch, |_| ())
-}
-
-/// Reads lines of the form `NAME=value`; empty lines and lines that begin with `#` are skipped.
-fn read_env(path: &Path) -> Result<Vec<(String, String)>, String> {
-    let wrong = |why: String| format!("engine.vllm.env_file {}: {why}", path.display());
-    let text = fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-    let mut all = Vec::new();
-    for (i, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        match line.split_once('=') {
-            Some((name, value)) if !name.is_empty() && !line.contains('\0') => {
-                all.push((name.to_owned(), value.to_owned()));
-            }
-            // The line may hold a secret: name its place alone.
-            _ => return Err(wrong(format!("line {} is not `NAME=value`", i + 1))),
-        }
-    }
-    Ok(all)
 }
 
 fn cpus_of(node: u32) -> Result<Vec<usize>, String> {

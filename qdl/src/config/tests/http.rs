@@ -61,8 +61,12 @@ fn what_is_wrong_is_said() {
          temperature: -1 => temperature is -1
          min_tokens: 9, max_tokens: 8 => min_tokens is 9, more than max_tokens, 8
          vocab: 8, eos: [8] => id 8 of `stop` or `eos` is not below vocab, 8
-         in_flight: 0 => in_flight is 0",
+         in_flight: 0 => in_flight is 0
+         env_file: e => there is no `command` that would get these variables",
     );
+    let server = server("    command: [x]\n    env_file: e\n").expect("sound");
+    let file = server.engine.http.and_then(|http| http.env_file);
+    assert_eq!(file.as_deref(), Some(Path::new("/base/e")));
     assert_refused(
         |keys| {
             any(&format!(

@@ -109,6 +109,46 @@ fn a_server_that_is_never_ready_is_ended() {
 }
 
 #[test]
+fn the_server_gets_its_variables_from_a_file_of_its_user_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let vars = folder.path().join("vars");
+    let key = "sk-0123456789abcdef";
+    std::fs::write(&vars, format!("# keys\n\nOPENAI_API_KEY={key}\n")).expect("written");
+    let mut params = with_server(folder.path(), "good");
+    let http = params.engine.http.as_mut().expect("http");
+    // It prints its variable and ends: its last line is in the error, without the key.
+    let script = "echo len ${#OPENAI_API_KEY}, OPENAI_API_KEY=$OPENAI_API_KEY; exit 7";
+    http.command = ["sh", "-c", script].map(str::to_owned).to_vec();
+    http.env_file = Some(vars.clone());
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&vars, mode).expect("set");
+    };
+    let error = || start(&params).err().expect("it ends").to_string();
+    for mode in [0o600, 0o400] {
+        set_mode(mode);
+        let error = error();
+        assert!(error.contains("len 19, OPENAI_API_KEY=(masked)"), "{error}");
+    }
+    for mode in [0o640, 0o604, 0o700] {
+        set_mode(mode);
+        let words = format!("vars: its mode is {mode:04o}, not 0600 or 0400: chmod 600");
+        assert!(error().contains(&words), "{}", error());
+    }
+    set_mode(0o600);
+    std::fs::write(&vars, format!("A=1\n{key}\n")).expect("written");
+    let error = error();
+    assert!(
+        error.contains("engine.http.env_file") && !error.contains(key),
+        "{error}"
+    );
+    assert!(
+        error.contains("vars: line 2 is not `NAME=value`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_log_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");

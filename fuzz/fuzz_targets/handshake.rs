@@ -1,0 +1,5 @@
+//! Fuzz target of the entry function `qdl::testkit::fuzz::handshake`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| qdl::testkit::fuzz::handshake(data));
