@@ -268,7 +268,8 @@ impl TcpDevice {
     }
 
     /// Opens a data connection from `local` to `peer`, and proves the secret both ways. The
-    /// accelerator gives up a connection to another address than the secret's. The socket uses `congestion`, or the system's default for `None`.
+    /// accelerator gives up a connection to another address than the secret's. The socket uses
+    /// `congestion`, or the system's default for `None`.
     ///
     /// # Errors
     /// [`TcpError`] names the address at fault.

@@ -12,7 +12,7 @@ use fabric::wire::DATA_MAGIC;
 use super::{
     limits::check,
     message::{ErrorCode, Message, VERSION, clip, clip_to},
-    noise::NoiseSession,
+    noise::{Forged, NoiseSession},
 };
 
 /// Most bytes of JSON in a frame.
@@ -154,7 +154,7 @@ impl Decoder for Codec {
             match session.open(src, &mut plain) {
                 Ok(true) => {}
                 Ok(false) => break Ok(None),
-                Err(e) => break Err(e),
+                Err(Forged) => break Err(FrameError::Forged),
             }
         };
         (self.session, self.plain) = (Some(session), plain);
@@ -195,7 +195,9 @@ impl Encoder<&Message> for Codec {
             Some(session) if !matches!(message, Message::Answer { .. }) => {
                 let mut plain = BytesMut::new();
                 writer.encode(Bytes::from(json), &mut plain)?;
-                session.seal(&plain, dst)
+                session
+                    .seal(&plain, dst)
+                    .map_err(|Forged| FrameError::Forged)
             }
             _ => Ok(writer.encode(Bytes::from(json), dst)?),
         }

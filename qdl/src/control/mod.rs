@@ -2,8 +2,9 @@
 //! other and end the session. `docs/protocol.md` is normative.
 //!
 //! The control plane uses one TCP connection per pair of nodes, which the frontend opens. Frames
-//! are JSON ([`frame`], `message`, `limits`). The order is hello, Noise handshake (`noise`, `auth`),
-//! model, then requests and answers beside a heartbeat, all encrypted. `core` is the protocol for both roles, without I/O.
+//! are JSON ([`frame`], `message`, `limits`). The order is hello, Noise handshake (`noise`,
+//! `auth`), model, then requests and answers beside a heartbeat, all encrypted. `core` is the
+//! protocol for both roles, without I/O.
 //! `shell` is the code around it: tokio, sockets and tasks. [`ClientSession`] is the frontend's
 //! side; [`Server`] and [`ServerSession`] are the accelerator's side. Unauthenticated peers wait in
 //! a `lobby`.

@@ -16,7 +16,6 @@ use snow::{Builder, HandshakeState, TransportState};
 
 use super::{
     auth::Auth,
-    frame::FrameError,
     message::{Hex, Role, VERSION},
 };
 
@@ -28,6 +27,10 @@ const TAG: usize = 16;
 const MAX_PLAIN: usize = MAX_RECORD - TAG;
 /// Most bytes of a handshake message: a public key and a tag.
 const MAX_HANDSHAKE: usize = 48;
+
+/// A record that does not open: changed, lost, repeated, misplaced, or of another session.
+#[derive(Debug)]
+pub(super) struct Forged;
 
 /// One side of a handshake.
 pub(super) struct NoiseHandshake(HandshakeState);
@@ -100,14 +103,14 @@ pub(super) struct NoiseSession(Box<TransportState>);
 
 impl NoiseSession {
     /// Appends `plain` to `to`, in records.
-    pub(super) fn seal(&mut self, plain: &[u8], to: &mut BytesMut) -> Result<(), FrameError> {
+    pub(super) fn seal(&mut self, plain: &[u8], to: &mut BytesMut) -> Result<(), Forged> {
         for part in plain.chunks(MAX_PLAIN) {
             let length = part.len() + TAG;
             to.put_u16(length as u16);
             let at = to.len();
             to.resize(at + length, 0);
             let sealed = self.0.write_message(part, &mut to[at..]);
-            sealed.map_err(|_| FrameError::Forged)?;
+            sealed.map_err(|_| Forged)?;
         }
         Ok(())
     }
@@ -115,12 +118,12 @@ impl NoiseSession {
     /// Moves the next record from `from` to `plain`. False where its end has not come yet.
     ///
     /// # Errors
-    /// [`FrameError::Forged`].
+    /// [`Forged`].
     pub(super) fn open(
         &mut self,
         from: &mut BytesMut,
         plain: &mut BytesMut,
-    ) -> Result<bool, FrameError> {
+    ) -> Result<bool, Forged> {
         let Some(length) = from
             .first_chunk()
             .map(|b| usize::from(u16::from_be_bytes(*b)))
@@ -128,7 +131,7 @@ impl NoiseSession {
             return Ok(false);
         };
         if length < TAG {
-            return Err(FrameError::Forged);
+            return Err(Forged);
         }
         let Some(record) = from.get(2..2 + length) else {
             return Ok(false);
@@ -136,7 +139,7 @@ impl NoiseSession {
         let at = plain.len();
         plain.resize(at + length - TAG, 0);
         let opened = self.0.read_message(record, &mut plain[at..]);
-        opened.map_err(|_| FrameError::Forged)?;
+        opened.map_err(|_| Forged)?;
         from.advance(2 + length);
         Ok(true)
     }
@@ -148,7 +151,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        control::{frame::Codec, message::Message, tests::token},
+        control::{
+            frame::{Codec, FrameError},
+            message::Message,
+            tests::token,
+        },
         wire::{Description, MAX_DESCRIPTION},
     };
 

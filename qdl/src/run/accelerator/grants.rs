@@ -208,9 +208,9 @@ const LOGGED_REASONS: u64 = 32;
 /// Most full reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;
 
-/// Address of the data port, IPv4-mapped addresses as IPv4. A port on any address gets the IP address
-/// by which the control connection came.
-/// `None` where the port is on any IPv4 address and the frontend came over IPv6.
+/// Address of the data port, IPv4-mapped addresses as IPv4. A port on any address gets the IP
+/// address by which the control connection came; `None` where the port is on any IPv4 address and
+/// the frontend came over IPv6.
 fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
     if configured.ip().is_unspecified() {
         if configured.is_ipv4() && reached.is_ipv6() {

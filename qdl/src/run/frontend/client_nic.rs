@@ -4,7 +4,7 @@
 //! | --- | --- | --- | --- |
 //! | frontend, before `open` | draws a key | queue pair, describes it | endpoint, describes it |
 //! | accelerator, for `opened` | states its address | connects queue pair | connects its endpoint |
-//! | frontend, after `opened` | connects, both prove the key | connects queue pair | exchanges hellos |
+//! | frontend, after `opened` | connects, proves the key | connects queue pair | exchanges hellos |
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

@@ -85,8 +85,8 @@ impl<S: Clone> AcceleratorEnds<S> {
     }
 
     /// Records that a connection was made. Returns whether it is still wanted; `secret` is the
-    /// secret that its data connection must prove. For an unwanted connection, the caller drops its link
-    /// before it unlocks this value; the slots are collected later.
+    /// secret that its data connection must prove. For an unwanted connection, the caller drops its
+    /// link before it unlocks this value; the slots are collected later.
     pub(crate) fn grant(
         &mut self,
         (number, epoch): (u16, u32),
