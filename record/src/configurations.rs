@@ -7,7 +7,13 @@ use serde_json::Value;
 /// Maximum size of a configuration's copy in bytes; a node's configuration is never larger.
 const MOST_BYTES: u64 = 1 << 17;
 /// Keys of a node's identity and place, which may differ between repetitions.
-const PLACES: [&str; 3] = ["node", "token_file", "loadgen.output_dir"];
+const PLACES: [&str; 5] = [
+    "node",
+    "token_file",
+    "metrics",
+    "metrics_token_file",
+    "loadgen.output_dir",
+];
 
 /// Returns the YAML documents in the folder of copies, by file name. Skips other files, whose
 /// hashes are in `run.json`.
