@@ -65,6 +65,7 @@ impl Watch {
             .unwrap_or_else(|| Readings::new(first_ns))
             .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
+        let answered_tokens = sum(Recorder::tokens);
         let carried = (sum(Recorder::bytes_out), sum(Recorder::bytes_in));
         let (accuracy, mut accuracy_note) = self.accuracy(&mut system, outcome.as_ref());
         let scored = outcome.as_ref().and_then(|o| o.detail.mode());
@@ -91,7 +92,7 @@ impl Watch {
         let timeline = self.gather.end(&timeline::TimelineEnd {
             node: &config.node,
             answered: system.ledger.answered,
-            tokens: self.completers.live().figures().tokens,
+            tokens: answered_tokens,
             system: &system,
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,

@@ -135,11 +135,14 @@ impl Recorder {
                 self.next_time = (self.next_time + 1) % TIMES;
             }
         }
-        // Of all series: an exchange of the histograms keeps the bytes.
-        if let Some(tokens) = self.histograms.tokens() {
-            self.live
-                .show_tokens(self.share, tokens.in_answer(self.bytes_in));
-        }
+        self.live.show_tokens(self.share, self.tokens());
+    }
+
+    /// Returns the number of tokens in all answers, of all series: an exchange of the histograms
+    /// keeps the bytes.
+    pub fn tokens(&self) -> u64 {
+        let tokens = self.histograms.tokens();
+        tokens.map_or(0, |tokens| tokens.in_answer(self.bytes_in))
     }
 
     /// Publishes a time by octave and returns it, since the recorder began.
