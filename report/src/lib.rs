@@ -19,7 +19,7 @@
 //! | [`page`] | the whole page of one run |
 //! | [`live`] | the page of a run in progress |
 //! | [`compare`] | groups of runs, their differences, and whether these exceed noise |
-//! | [`pareto`] | throughput of runs against latency, with the front |
+//! | [`mod@pareto`] | throughput of runs against latency, with the front |
 //! | [`tuning()`] | the page of a session of `qdl tune` |
 //! | [`export`] | runs as CSV, and as JSON lines |
 //! | [`command()`] | `qdl report` |
