@@ -56,7 +56,8 @@ step() {
         --cpu-bind=none --overlap --kill-on-bad-exit "$@"
 }
 
-(umask 077 && head -c 32 /dev/urandom | base64 >"$folder/token")
+# As `qdl token` makes it; the node of this script need not have the programs.
+(umask 077 && od -A n -v -t x1 -N 32 /dev/urandom | tr -d ' \n' >"$folder/token")
 list=
 for host in "${hosts[@]:1}"; do
     address=$(getent ahostsv4 "$host" | awk '{print $1; exit}') || true

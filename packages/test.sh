@@ -97,7 +97,7 @@ sed -i 's/^# token_file/token_file/' /etc/qdl/accelerator.yaml
 systemctl restart qdl-accelerator
 for _ in $(seq 50); do systemctl --quiet is-failed qdl-accelerator && break; sleep 0.2; done
 journalctl --no-pager --unit=qdl-accelerator | grep 'error: .*token'
-(umask 077 && head -c 32 /dev/urandom | base64 >/etc/qdl/token)
+qdl token -o /etc/qdl/token
 systemctl restart qdl-accelerator
 ready
 not frontend --config frontend.yaml --output refused >log 2>&1
@@ -153,7 +153,7 @@ try_kubernetes() {
     command -v kubectl || { echo "left out: no kubectl"; exit 77; }
     python || exit "$?"
     cp -r "$here/kubernetes" "$work/kubernetes"
-    (umask 077 && head -c 32 /dev/urandom | base64 >"$work/kubernetes/token")
+    "$work/bin/qdl" token -o "$work/kubernetes/token"
     kubectl kustomize "$work/kubernetes" >"$work/rendered.yaml"
     "$work/venv/bin/kubernetes-validate" --strict "$work/rendered.yaml"
     # Every name that the pods mount exists, and the programs take both configurations.
