@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use launch::run;
 
-use crate::process::run;
 use crate::programs::{self, QUICK};
 use crate::setup;
 

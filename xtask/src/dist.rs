@@ -5,8 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use launch::{on_path, run};
 
-use crate::process::{on_path, run, target};
+use crate::cargo::target;
 use crate::programs::{self, RELEASE};
 use crate::setup::{self, Models, clear};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process;
+use crate::cargo;
 
 const BUILD: Duration = Duration::from_secs(3600);
 /// Time that a target may run beyond `seconds`: for its start and its last input.
@@ -50,14 +50,14 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
     };
     let folder = root.join("fuzz");
     let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut build = process::cargo(root);
+    let mut build = cargo::cargo(root);
     build
         .current_dir(&folder)
         .args(["build", "--release", "--locked", "--target", &machine])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", folder.join("target"))
         .env("RUSTFLAGS", FLAGS.join(" "));
-    let status = process::run("cargo build", &mut build, BUILD)?;
+    let status = launch::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "the fuzz targets do not build: {status}");
     for target in chosen {
         let (corpus, artifacts) = (
@@ -83,7 +83,7 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
         if target == "yaml" {
             command.arg(root.join("configs"));
         }
-        let status = process::run(target, &mut command, Duration::from_secs(seconds) + LATE)?;
+        let status = launch::run(target, &mut command, Duration::from_secs(seconds) + LATE)?;
         ensure!(
             status.success(),
             "{target}: {status}; the input is in {}",

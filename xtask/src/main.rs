@@ -14,11 +14,11 @@
 //! The program builds with cargo and a linker alone, before `setup` has fetched anything.
 
 mod bench;
+mod cargo;
 mod demo;
 mod dist;
 mod fuzz;
 mod namespaces;
-mod process;
 mod programs;
 mod setup;
 mod soft_roce;

@@ -6,8 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-
-use crate::process::run_quietly;
+use launch::run_quietly;
 
 /// Limit for a call of `ip` on a busy machine.
 const SOON: Duration = Duration::from_secs(60);

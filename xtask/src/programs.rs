@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use launch::run;
 
-use crate::process::{cargo, run, target};
+use crate::cargo::{cargo, target};
 
 /// Cargo's profile for measurements: full optimisation.
 pub const RELEASE: &str = "release";

@@ -31,22 +31,26 @@ impl DemoFiles {
 
     /// A file of the demo, relative to the working directory if it lies below that.
     pub fn path(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
-        let below = env::current_dir().ok();
-        let below = below.and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
-        below.unwrap_or(path)
+        below_here(self.0.join(name))
     }
 }
 
 /// A program in the folder of this one.
 pub fn sibling(name: &str) -> Result<PathBuf> {
     let own = env::current_exe().context("the path of this program")?;
-    let path = own.with_file_name(name);
-    let below = env::current_dir().ok();
-    let below = below.and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+    let path = below_here(own.with_file_name(name));
     // A bare name would be looked for on PATH.
-    let below = below.filter(|path| path.components().count() > 1);
-    Ok(below.unwrap_or(path))
+    Ok(match path.components().count() {
+        1 => Path::new(".").join(path),
+        _ => path,
+    })
+}
+
+/// `path` relative to the working directory, if it lies below that.
+fn below_here(path: PathBuf) -> PathBuf {
+    let here = env::current_dir().ok();
+    let below = here.and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+    below.unwrap_or(path)
 }
 
 /// A running accelerator, and where the runs go.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process;
+use crate::cargo;
 
 /// Limit for a release build on a small machine.
 const BUILD: Duration = Duration::from_secs(3600);
@@ -31,14 +31,14 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
 
 /// Builds `qdl-bench` and runs it.
 fn measure_fabric(root: &Path, args: &[OsString]) -> Result<()> {
-    let mut build = process::cargo(root);
+    let mut build = cargo::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
-    let status = process::run("cargo build", &mut build, BUILD)?;
+    let status = launch::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
     let json = results(root, "fabric")?;
-    let mut bench = Command::new(process::target(root).join("release/qdl-bench"));
+    let mut bench = Command::new(cargo::target(root).join("release/qdl-bench"));
     bench.current_dir(root).arg("--json").arg(&json).args(args);
-    let status = process::run("fabric", &mut bench, MEASURE)?;
+    let status = launch::run("fabric", &mut bench, MEASURE)?;
     ensure!(status.success(), "bench fabric: {status}");
     println!("rows: {}", json.display());
     Ok(())

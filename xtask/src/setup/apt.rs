@@ -5,8 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-
-use crate::process::{on_path, run_quietly};
+use launch::{on_path, run_quietly};
 
 /// Limit for apt to fetch its lists and a compiler over a slow line.
 const DEADLINE: Duration = Duration::from_secs(1800);

@@ -7,12 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use launch::run_quietly;
 
 use super::{
     clear, deps, expect_outputs, is_stamped, make_folder, models, python, remove_folder, sha256,
     write_stamp,
 };
-use crate::process::run_quietly;
 
 /// Name, version and SHA-256 of the wheels, which are used only as data.
 const WHEELS: [(&str, &str, &str); 2] = [

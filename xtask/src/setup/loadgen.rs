@@ -9,10 +9,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use launch::run_quietly;
 use sha2::{Digest, Sha256};
 
 use super::{clear, deps, expect_sha256, make_folder, paths_in, python, remove_folder, sha256};
-use crate::process::run_quietly;
 
 const VERSION: &str = "6.0.17";
 /// SHA-256 of the source archive.

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
+use launch::run_quietly;
 
 use super::{deps, expect_outputs, is_stamped, make_folder, python, sha256, write_stamp};
-use crate::process::run_quietly;
 
 /// Limit for a script: most take seconds, ResNet-50's takes a minute on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(900);

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use launch::run_quietly;
 
 use super::{deps, is_stamped, paths_in, remove_folder, sha256, write_stamp};
-use crate::process::run_quietly;
 
 /// Limit for pip to fetch 150 MB over a slow line.
 const DEADLINE: Duration = Duration::from_secs(1800);

@@ -8,9 +8,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use launch::Running;
 
 use super::{Machine, NO_GUEST};
-use crate::process::Running;
 
 /// Exit status after a time-out.
 const TIMED_OUT: i32 = 124;

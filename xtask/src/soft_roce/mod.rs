@@ -17,9 +17,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use launch::run_copying;
 use serde_json::Value;
-
-use crate::process::run_copying;
 
 pub use machine::Machine;
 
@@ -84,7 +83,7 @@ fn prepare(root: &Path) -> Result<PathBuf> {
 }
 
 fn build(root: &Path, words: &[&str]) -> Result<String> {
-    let output = crate::process::cargo(root)
+    let output = crate::cargo::cargo(root)
         .args(words)
         .args(["--locked", "--message-format=json-render-diagnostics"])
         .stderr(Stdio::inherit())

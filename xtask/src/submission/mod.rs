@@ -11,10 +11,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use launch::Accelerator;
+use launch::{Accelerator, command_line, run, run_quietly};
 
+use crate::cargo::target;
 use crate::namespaces::{HostSide, Namespaces};
-use crate::process::{command_line, run, run_quietly, target};
 use crate::programs;
 use crate::setup::clear;
 

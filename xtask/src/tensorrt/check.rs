@@ -8,9 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use launch::{run, run_quietly};
 
 use super::compile;
-use crate::process::{cargo, run, run_quietly};
+use crate::cargo::cargo;
 use crate::setup::{
     clear, download, expect_sha256, interpreter, is_stamped, paths_in, unpack_wheels, write_stamp,
 };

@@ -8,8 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-
-use crate::process::{on_path, run_quietly};
+use launch::{on_path, run_quietly};
 
 use check::check;
 pub use check::{OTHER_MACHINE, UNREACHABLE};
@@ -43,7 +42,7 @@ pub fn run(root: &Path, args: Args) -> Result<i32> {
         return check(root);
     }
     // The accelerator looks for the shim there, beside `target/release`.
-    let default = || crate::process::target(root).join("tensorrt/libqdl_tensorrt.so");
+    let default = || crate::cargo::target(root).join("tensorrt/libqdl_tensorrt.so");
     let out = args.out.unwrap_or_else(default);
     let include = args.include.unwrap_or_default();
     compile(root, &include, args.cuda_include.as_deref(), &out)?;

@@ -17,11 +17,12 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
+use launch::on_path;
 
 pub use self::sanitize::Sanitizer;
 use self::steps::{Excuses, Steps, Wants};
+use crate::cargo::cargo;
 use crate::namespaces::Namespaces;
-use crate::process::{cargo, on_path};
 use crate::setup::{self, Models};
 use crate::soft_roce;
 

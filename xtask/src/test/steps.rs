@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use launch::run_copying;
 
 use super::counts::Counts;
-use crate::process::run_copying;
 
 const DEADLINE: Duration = Duration::from_secs(3600);
 

@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use launch::Accelerator;
+use launch::{Accelerator, Running, read_json, write_json};
 use serde_json::{Value, json};
 
 use super::{results, table::Table};
 use crate::namespaces::HostSide;
-use crate::process::{Running, read_json, write_json};
 use crate::programs;
 use net::Rails;
 use trace::Trace;

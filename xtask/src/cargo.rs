@@ -1,11 +1,7 @@
-//! Cargo as a child process, and [`launch`] for all other programs.
+//! Cargo as a child process, and the folder that it builds in.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-pub use launch::{
-    Running, command_line, on_path, read_json, run, run_copying, run_quietly, write_json,
-};
 
 /// Cargo, without the environment variables that cargo set for this program only.
 pub fn cargo(root: &Path) -> Command {
