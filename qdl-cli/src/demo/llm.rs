@@ -186,7 +186,7 @@ fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64, output
     rows(summary, row, faults);
     println!(
         "
- {output}/llm.json                 these figures
+ {output}/llm.json               these figures
  {output}/llm/<run>/report.html  the page of a run; beside it LoadGen's own logs and summary.json
 
  next: change {ACCELERATOR_CONFIG} (sequences, intra_threads), and run this again

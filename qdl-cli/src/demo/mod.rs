@@ -29,7 +29,7 @@ pub struct DemoArgs {
     /// Run a small language model instead of the digits
     #[arg(long)]
     llm: bool,
-    /// Folder for the runs; an existing one is emptied
+    /// Folder for the runs; those of an earlier demo are replaced
     #[arg(short, long, value_name = "DIR", default_value = "qdl-demo")]
     output: PathBuf,
 }
@@ -95,7 +95,8 @@ fn digits(output: &Path) -> Result<i32> {
     let began = Instant::now();
     let files = DemoFiles::find(MODEL, "run `cargo xtask demo` in a checkout")?;
     let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG].map(|name| files.path(name));
-    let mut demo = Session::start(output, "serves the digits model", configs.clone())?;
+    let folder = output.join("digits");
+    let mut demo = Session::start(&folder, "serves the digits model", configs.clone())?;
     let mut one = |name: &str, about: &str, arguments: &str| -> Result<DemoRun> {
         let (folder, valid) = demo.run(name, about, arguments)?;
         let summary = read_json(&folder.join("summary.json"))?;
@@ -137,7 +138,7 @@ fn digits(output: &Path) -> Result<i32> {
     let is_valid = |run: &DemoRun| run.valid && run.summary["valid"] == json!(true);
     let runs = [("server", &server), ("offline", &offline)];
     let runs = runs.map(|(name, run)| (name, is_valid(run)));
-    let faults = faults(&summary, difference, output, &runs);
+    let faults = faults(&summary, difference, &folder, &runs);
     close(
         &summary,
         answers.len(),
@@ -158,7 +159,7 @@ fn other_accuracy(wire: f64, local: f64) -> Option<String> {
 fn faults(
     summary: &Value,
     difference: Option<String>,
-    output: &Path,
+    folder: &Path,
     performance: &[(&str, bool)],
 ) -> Vec<String> {
     let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
@@ -169,7 +170,7 @@ fn faults(
         faults.push(format!("the name \"{name}\" does not hold \"Network SUT\""));
     }
     for (name, _) in performance.iter().filter(|(_, valid)| !valid) {
-        faults.push(invalid(output, name));
+        faults.push(invalid(folder, name));
     }
     faults
 }
@@ -235,8 +236,8 @@ fn close(
     let (accelerator, frontend) = (accelerator.display(), frontend.display());
     println!(
         "
- {output}/summary.json     these figures; every stage's percentiles
- {output}/<run>/report.html  the page of a run; beside it LoadGen's own logs and summary.json
+ {output}/summary.json              these figures; every stage's percentiles
+ {output}/digits/<run>/report.html  the page of a run; beside it LoadGen's own logs and summary.json
 
  next: change a line in {frontend}
        or {accelerator}

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use launch::{Accelerator, command_line, run};
 
 const RUN: Duration = Duration::from_secs(300);
+/// The accelerator's log, which marks a demo's folder.
+const LOG: &str = "accelerator.log";
 
 /// The demo's files: the repository, or the folder `share/qdl` of an installation, which has the
 /// same layout.
@@ -53,6 +55,20 @@ fn below_here(path: PathBuf) -> PathBuf {
     below.unwrap_or(path)
 }
 
+/// Makes `folder` an empty folder. Deletes the files of an earlier demo, and no others.
+fn clear(folder: &Path) -> Result<()> {
+    let shown = folder.display();
+    let is_empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+    if folder.exists() && !is_empty {
+        ensure!(
+            folder.join(LOG).is_file(),
+            "{shown} has files, and is no folder of an earlier demo: name another with --output"
+        );
+        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {shown}"))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))
+}
+
 /// A running accelerator, and where the runs go.
 pub struct Session {
     folder: PathBuf,
@@ -62,16 +78,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Empties `folder`, which gets all output, and starts the accelerator with the first
-    /// configuration.
+    /// Starts the accelerator with the first configuration. All output goes to `folder`, which may
+    /// be an earlier demo's.
     pub fn start(folder: &Path, serves: &str, configs: [PathBuf; 2]) -> Result<Self> {
         let [accelerator, config] = configs;
-        if folder.exists() {
-            fs::remove_dir_all(folder)
-                .with_context(|| format!("cannot empty {}", folder.display()))?;
-        }
-        fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
-        let log = folder.join("accelerator.log");
+        clear(folder)?;
+        let log = folder.join(LOG);
         println!("\n== accelerator: {serves}; its log is {}", log.display());
         let mut command = Command::new(sibling("accelerator")?);
         command.arg("--config").arg(accelerator);
@@ -89,8 +101,7 @@ impl Session {
     /// Runs the frontend once; returns the run's folder and whether LoadGen found it valid.
     pub fn run(&mut self, name: &str, about: &str, arguments: &str) -> Result<(PathBuf, bool)> {
         println!("\n== {name}: {about}");
-        self.accelerator
-            .check(&self.folder.join("accelerator.log"))?;
+        self.accelerator.check(&self.folder.join(LOG))?;
         let folder = self.folder.join(name);
         let mut command = Command::new(&self.frontend);
         command.arg("--config").arg(&self.config);
@@ -103,5 +114,25 @@ impl Session {
             Some(1) => Ok((folder, false)),
             _ => bail!("the frontend failed: {status}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_with_other_files_is_not_emptied() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = folder.path().join("a/b");
+        clear(&own).expect("it is new");
+        clear(&own).expect("it is empty");
+        fs::write(own.join("thesis.txt"), "").expect("written");
+        let error = clear(&own).expect_err("another's file").to_string();
+        assert!(error.contains("--output"), "{error}");
+        assert!(own.join("thesis.txt").is_file());
+        fs::write(own.join(LOG), "").expect("written");
+        clear(&own).expect("an earlier demo's");
+        assert!(fs::read_dir(&own).expect("a folder").next().is_none());
     }
 }
