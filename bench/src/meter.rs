@@ -22,8 +22,8 @@ impl Shape {
         self.in_flight.div_ceil(self.connections)
     }
 
-    /// Index of the sample of request `n`. Successive requests read distant
-    /// memory, as in a real run, where LoadGen draws the samples.
+    /// Index of the sample of request `n`. Successive requests read distant memory, as in a real
+    /// run, where LoadGen draws the samples.
     pub fn sample(n: u64) -> usize {
         (n.wrapping_mul(37) % SAMPLES as u64) as usize
     }

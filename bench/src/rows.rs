@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::table::Column;
 use crate::{
     duel::{Contender, Rounds},
     meter::{Round, Shape},
+    table::Column,
 };
 
 pub const COLUMNS: &[Column] = &[

@@ -4,21 +4,17 @@
 #[macro_use]
 mod conformance;
 
-use std::net::{TcpListener, TcpStream};
-
 use fabric::{
     Endpoint, Link,
     tcp::{TcpCfgs, link},
-    testkit::memory,
+    testkit::{memory, sockets},
 };
 
 struct Tcp(TcpCfgs);
 
 impl conformance::Fabric for Tcp {
     fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
-        let l = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let near = TcpStream::connect(l.local_addr().expect("bound")).expect("connected");
-        let far = l.accept().expect("accepted").0;
+        let (near, far) = sockets();
         let link = |socket, end| link(socket, end, &self.0).expect("linked");
         (link(near, a), link(far, b))
     }

@@ -19,42 +19,27 @@ fn feed(target: &str, count: u64, entry: fn(&[u8])) {
     assert!((2..=20).contains(&files), "{files} seeds of {target}");
 }
 
-#[test]
-fn bytes_of_a_control_connection_are_messages_or_errors() {
-    feed("control_frames", 5000, fuzz::control_frames);
+/// Makes a test of each target.
+macro_rules! targets {
+    ($($test:ident: $target:literal, $count:literal, $entry:path;)*) => {$(
+        #[test]
+        fn $test() {
+            feed($target, $count, $entry);
+        }
+    )*};
 }
 
-#[test]
-fn whoever_changes_a_control_connection_ends_it_and_adds_no_frame() {
-    feed("handshake", 3000, fuzz::handshake);
-}
-
-#[test]
-fn bytes_of_a_data_connection_stay_in_their_slots_and_complete_each_sample_once() {
-    feed("data_frames", 400, fuzz::data_frames);
-}
-
-#[test]
-fn responses_of_any_bytes_complete_each_sample_once() {
-    feed("responses", 400, fuzz::responses);
-}
-
-#[test]
-fn a_configuration_of_any_bytes_is_loaded_or_refused_with_its_place() {
-    feed("yaml", 2000, fuzz::yaml);
-}
-
-#[test]
-fn a_file_for_loadgen_of_any_bytes_is_taken_or_refused_by_name() {
-    feed("loadgen_conf", 3000, frontend::fuzz::loadgen_conf);
-}
-
-#[test]
-fn arrays_of_any_bytes_are_read_within_their_bounds() {
-    feed("arrays", 3000, frontend::fuzz::arrays);
-}
-
-#[test]
-fn a_server_that_sends_any_bytes_gets_an_answer_or_an_error() {
-    feed("server_events", 3000, accelerator::fuzz_server_events);
+targets! {
+    bytes_of_a_control_connection_are_messages_or_errors:
+        "control_frames", 5000, fuzz::control_frames;
+    a_changed_control_connection_ends_and_adds_no_frame: "handshake", 3000, fuzz::handshake;
+    bytes_of_a_data_connection_stay_in_their_slots_and_complete_each_sample_once:
+        "data_frames", 400, fuzz::data_frames;
+    responses_of_any_bytes_complete_each_sample_once: "responses", 400, fuzz::responses;
+    a_configuration_of_any_bytes_is_loaded_or_refused_with_its_place: "yaml", 2000, fuzz::yaml;
+    a_file_for_loadgen_of_any_bytes_is_taken_or_refused_by_name:
+        "loadgen_conf", 3000, frontend::fuzz::loadgen_conf;
+    arrays_of_any_bytes_are_read_within_their_bounds: "arrays", 3000, frontend::fuzz::arrays;
+    a_server_that_sends_any_bytes_gets_an_answer_or_an_error:
+        "server_events", 3000, accelerator::fuzz_server_events;
 }

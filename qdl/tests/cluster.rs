@@ -28,10 +28,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 fn million() -> usize {
     // A release build takes the whole million; the suite runs a part by default.
-    std::env::var("QDL_DIGEST_SAMPLES")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(100_000)
+    let given = std::env::var("QDL_DIGEST_SAMPLES").ok();
+    given.and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
 
 #[test]

@@ -27,7 +27,7 @@ const BEHIND_PREFIX: usize = 10;
 /// Fewest digits of a long random text.
 const LONG: usize = 32;
 
-/// What a name says about the value behind it.
+/// The secrecy of a value, by the name before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NameKind {
     Plain,
@@ -47,11 +47,8 @@ impl NameKind {
         let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
         let is_key = |part: &&str| part.ends_with("KEY") || part.ends_with("TOKEN");
         let mut parts = name.split(|c: char| !c.is_ascii_alphanumeric());
-        match parts
-            .clone()
-            .rfind(|part| !part.is_empty())
-            .unwrap_or_default()
-        {
+        let last = parts.clone().rfind(|part| !part.is_empty());
+        match last.unwrap_or_default() {
             "FILE" | "PATH" | "DIR" => NameKind::Plain,
             "REVISION" | "COMMIT" | "DIGEST" | "HASH" | "CHECKSUM" | "SHA256" => NameKind::Hash,
             _ if has(&["SECRET", "PASSWORD", "PASSWD"]) => NameKind::Secret,
@@ -88,13 +85,7 @@ fn is_key(value: &str) -> bool {
 /// Whether a text is hexadecimal digits, or base64 whose kinds of letters change as in random
 /// bytes: at two of five places and more. Names of models and paths change at one of four.
 fn is_random(value: &str) -> bool {
-    let kind = |b: u8| {
-        (
-            b.is_ascii_lowercase(),
-            b.is_ascii_uppercase(),
-            b.is_ascii_digit(),
-        )
-    };
+    let kind = |b: u8| (b.is_ascii_lowercase(), b.is_ascii_digit());
     let bytes = value.as_bytes();
     let hex = bytes.iter().all(u8::is_ascii_hexdigit);
     let mixed = bytes.iter().any(u8::is_ascii_digit) && bytes.iter().any(u8::is_ascii_alphabetic);
@@ -284,13 +275,8 @@ mod tests {
             "CUDA_VISIBLE_DEVICES=GPU-8f3a2b1c-1d2e-3f40-5a6b-7c8d9e0f1a2b",
             "it ended (exit status: 7)",
         ] {
-            assert_eq!(
-                mask(text),
-                MaskedText {
-                    text: text.to_owned(),
-                    count: 0
-                }
-            );
+            let found = mask(text);
+            assert_eq!((found.text.as_str(), found.count), (text, 0));
         }
     }
 
@@ -298,16 +284,12 @@ mod tests {
     fn a_command_keeps_its_words() {
         let words = ["frontend", "--config", "a b.yaml", "--api-key", RANDOM].map(str::to_owned);
         let (masked, count) = mask_words(&words);
-        assert_eq!(
-            masked,
-            ["frontend", "--config", "a b.yaml", "--api-key", MASK]
-        );
-        assert_eq!(count, 1);
+        let mut expected = words.to_vec();
+        expected[4] = MASK.to_owned();
+        assert_eq!((masked, count), (expected, 1));
         let text = mask("HF_TOKEN=abc").with_count();
-        assert_eq!(
-            text,
-            "HF_TOKEN=(masked)\n# values that look like keys, masked: 1\n"
-        );
+        let counted = "HF_TOKEN=(masked)\n# values that look like keys, masked: 1\n";
+        assert_eq!(text, counted);
         assert_eq!(mask(&text).with_count(), text);
         assert_eq!(mask("a: 1").with_count(), "a: 1");
     }

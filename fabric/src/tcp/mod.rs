@@ -169,21 +169,15 @@ pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> 
 mod tests {
     use std::{
         io::{Read, Write},
-        net::{TcpListener, TcpStream},
+        net::TcpStream,
         sync::Arc,
     };
 
     use super::*;
     use crate::{
         Broken, Event, Flushed, Region,
-        testkit::{self, until},
+        testkit::{self, next, sockets, until},
     };
-
-    fn sockets() -> (TcpStream, TcpStream) {
-        let l = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let a = TcpStream::connect(l.local_addr().expect("bound")).expect("connected");
-        (a, l.accept().expect("accepted").0)
-    }
 
     #[test]
     fn a_system_confirms_what_it_took() {
@@ -231,15 +225,6 @@ mod tests {
         (a, link.expect("linked"))
     }
 
-    fn first_event(link: &mut Link) -> Event {
-        let mut got = None;
-        until("nothing came", || {
-            link.rx.poll(1, &mut |e| got = Some(e));
-            got.is_some()
-        });
-        got.expect("just seen")
-    }
-
     #[test]
     fn bytes_that_are_no_frame_break_the_connection_with_the_field() {
         for (bytes, what) in [
@@ -256,7 +241,7 @@ mod tests {
         ] {
             let (mut a, mut b) = receiver();
             a.write_all(&bytes).expect("written");
-            match first_event(&mut b) {
+            match next(&mut b) {
                 Event::Broken(Broken::BadFrame { what: w, .. }) => assert_eq!(w, what),
                 other => panic!("{what}: {other:?}"),
             }
@@ -274,7 +259,7 @@ mod tests {
         for (stride, zeros) in [(LARGE_STRIDE - 1, 0), (LARGE_STRIDE, 48)] {
             let (mut a, mut b) = receiver_of(stride);
             a.write_all(&frame(0, zeros)).expect("written");
-            let arrived = first_event(&mut b);
+            let arrived = next(&mut b);
             assert!(
                 matches!(arrived, Event::Arrived { len: 5, .. }),
                 "{arrived:?}"
@@ -286,7 +271,7 @@ mod tests {
             what: "padding",
             value: 9,
         });
-        assert_eq!(first_event(&mut b), broken);
+        assert_eq!(next(&mut b), broken);
     }
 
     #[test]
@@ -302,7 +287,7 @@ mod tests {
         let mut copied = |slot: u16, len: usize| {
             let before = b.rx.counts().copied_bytes;
             a.write_all(&frame(slot, len)).expect("written");
-            let arrived = first_event(&mut b);
+            let arrived = next(&mut b);
             assert!(
                 matches!(arrived, Event::Arrived { imm, .. } if imm.slot() == slot),
                 "{arrived:?}"
@@ -333,10 +318,7 @@ mod tests {
         a.write_all(&[7; 49]).expect("written");
         carried(&mut b, half.len() as u64 + 49);
         a.write_all(&[7]).expect("written");
-        assert!(matches!(
-            first_event(&mut b),
-            Event::Arrived { len: 100, .. }
-        ));
+        assert!(matches!(next(&mut b), Event::Arrived { len: 100, .. }));
         assert_eq!(b.rx.carried(), half.len() as u64 + 50);
         // No byte arrives, so `carried` is unchanged.
         b.rx.poll(8, &mut |e| panic!("{e:?}"));
@@ -382,7 +364,7 @@ mod tests {
             .expect("written");
         a.write_all(&[7; 50]).expect("written");
         drop(a);
-        assert_eq!(first_event(&mut b), Event::Broken(Broken::Closed));
+        assert_eq!(next(&mut b), Event::Broken(Broken::Closed));
     }
 
     proptest::proptest! {
@@ -395,7 +377,7 @@ mod tests {
             a.write_all(&bytes).expect("written");
             drop(a);
             loop {
-                match first_event(&mut b) {
+                match next(&mut b) {
                     Event::Broken(_) => break,
                     Event::Arrived { imm, len, .. } => {
                         proptest::prop_assert!(imm.slot() < 4 && len <= 128);

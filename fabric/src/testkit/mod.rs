@@ -14,11 +14,14 @@ pub mod device_memory;
 pub mod memory;
 
 use std::{
+    net::{TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::{Endpoint, Grants, Imm, Post, Region, SourceId, Window, wire::Stream};
+use crate::{
+    Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window, wire::Stream,
+};
 
 /// Deadline that no test reaches, even in an emulated machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,11 +52,45 @@ pub fn post(offset: usize, len: u32, imm: Imm) -> Post {
     }
 }
 
+/// Both ends of a connection over loopback.
+pub fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    (near, listener.accept().expect("accepted").0)
+}
+
+/// The next number below `n` of a xorshift generator.
+pub fn below(state: &mut u64, n: usize) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as usize % n
+}
+
 /// Calls `done` until it returns true; panics with `what` after [`PATIENCE`].
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < end, "{what}");
         thread::yield_now();
+    }
+}
+
+/// Waits for the next event of `link`.
+pub fn next(link: &mut Link) -> Event {
+    let mut got = None;
+    until("nothing came", || {
+        link.rx.poll(1, &mut |e| got = Some(e));
+        got.is_some()
+    });
+    got.expect("just seen")
+}
+
+/// Waits until `link` is broken.
+pub fn next_broken(link: &mut Link) -> Broken {
+    loop {
+        if let Event::Broken(b) = next(link) {
+            return b;
+        }
     }
 }

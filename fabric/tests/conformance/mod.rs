@@ -1,8 +1,8 @@
 //! The conformance suite: each clause of the contract as a function that joins two endpoints and
 //! panics where the fabric breaks the clause.
 //!
-//! A fabric implements [`Fabric`] and calls [`fabric_conformance!`],
-//! which makes one test of each case:
+//! A fabric implements [`Fabric`] and calls [`fabric_conformance!`], which makes one test of each
+//! case:
 //!
 //! * `delivery`: writes arrive, in order, and wake a sleeping receiver.
 //! * `refusals`: writes out of bounds or without a grant are refused.

@@ -4,7 +4,7 @@ use super::{
     Fabric,
     rig::{GUARD, LinkEnd, Progress, Shape, granted, pattern},
 };
-use fabric::{Broken, Event, Imm};
+use fabric::{Broken, Event, Imm, testkit::below};
 
 /// `imm`, marked as a part that more parts follow unless `is_last`.
 fn part(imm: Imm, is_last: bool) -> Imm {
@@ -67,14 +67,6 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
         assert_eq!((counts.writes, counts.parts), (parts, parts - 1));
         assert_eq!(counts.bytes, at as u64);
     }
-}
-
-/// Xorshift generator without a crate: the next number below `n`.
-fn below(state: &mut u64, n: usize) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 11) as usize % n
 }
 
 /// Compares with a model of the bytes sent to each slot: parts of many slots, in any mixture and

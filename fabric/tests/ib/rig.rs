@@ -6,13 +6,13 @@ use std::{
 };
 
 use fabric::{
-    Broken, Endpoint, Event, Link,
+    Endpoint, Link,
     ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes, Traffic},
 };
 
 use super::{conformance, devices};
 
-pub use fabric::testkit::{PATIENCE, endpoint, post, until};
+pub use fabric::testkit::{PATIENCE, endpoint, next, next_broken, post, until};
 
 /// Changes the configuration of both NICs.
 pub type Change = fn(&mut IbWishes);
@@ -89,21 +89,4 @@ pub fn alone() -> MutexGuard<'static, ()> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     super::settle();
     alone
-}
-
-pub fn next(link: &mut Link) -> Event {
-    let mut got = None;
-    until("nothing came", || {
-        link.rx.poll(1, &mut |e| got = Some(e));
-        got.is_some()
-    });
-    got.expect("just seen")
-}
-
-pub fn next_broken(link: &mut Link) -> Broken {
-    loop {
-        if let Event::Broken(b) = next(link) {
-            return b;
-        }
-    }
 }

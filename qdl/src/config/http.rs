@@ -180,9 +180,9 @@ impl HttpConfig {
     /// Resolves the paths relative to `base`. The program of `command` is searched in `PATH`.
     pub(super) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
-        if let Some(file) = &mut self.env_file {
-            resolve(base, file);
-        }
+        self.env_file
+            .iter_mut()
+            .for_each(|file| resolve(base, file));
     }
 
     pub(super) fn check(&self, out: &mut Findings<'_>) {

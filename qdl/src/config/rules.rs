@@ -204,6 +204,7 @@ pub(super) fn check_gpu_list(path: &str, gpus: &[usize], out: &mut Findings<'_>)
         );
     }
 }
+
 /// Maximum sample or response, in bytes: 1 GiB.
 pub(super) const MAX_SAMPLE_BYTES: usize = 1 << 30;
 

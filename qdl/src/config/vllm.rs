@@ -137,9 +137,9 @@ impl VllmConfig {
         if !self.model.as_os_str().is_empty() {
             resolve(base, &mut self.model);
         }
-        if let Some(file) = &mut self.env_file {
-            resolve(base, file);
-        }
+        self.env_file
+            .iter_mut()
+            .for_each(|file| resolve(base, file));
     }
 
     pub(super) fn check(&self, out: &mut Findings<'_>) {

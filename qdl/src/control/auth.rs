@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, KeyInit, Mac, digest::CtOutput};
 use sha2::Sha256;
 
 use super::message::{AuthKind, Hex};
@@ -119,19 +119,20 @@ impl Token {
         writeln!(file, "{}", self.to_digits())
     }
 
+    fn mac(&self, purpose: &str) -> CtOutput<Hmac<Sha256>> {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.0.0).expect("HMAC takes any key");
+        mac.chain_update(purpose).finalize()
+    }
+
     /// Derives the key for `purpose`. Different purposes have independent keys.
     pub(super) fn derive(&self, purpose: &str) -> [u8; 32] {
-        let mac = Hmac::<Sha256>::new_from_slice(&self.0.0).expect("HMAC takes any key");
-        mac.chain_update(purpose).finalize().into_bytes().into()
+        self.mac(purpose).into_bytes().into()
     }
 
     /// Whether these digits are the token's, in constant time.
     pub fn is(&self, digits: &[u8]) -> bool {
-        let mac = |token: &Token| {
-            let mac = Hmac::<Sha256>::new_from_slice(&token.0.0).expect("HMAC takes any key");
-            mac.chain_update(b"the same").finalize()
-        };
-        Token::parse(digits).is_some_and(|other| mac(self) == mac(&other))
+        let other = Token::parse(digits);
+        other.is_some_and(|other| self.mac("the same") == other.mac("the same"))
     }
 }
 

@@ -7,17 +7,17 @@ use super::{
     auth::{Auth, Token},
     frame::Codec,
     message::{Hex, Message, Role},
-    noise::{NoiseHandshake, NoiseSession},
+    noise::NoiseHandshake,
 };
 
 const NONCES: [Hex<32>; 2] = [Hex([1; 32]), Hex([2; 32])];
 
-/// Somebody on the way of a control connection. Without the token no message completes a handshake;
-/// of a session, the receiver decodes nothing but the frames that were sent, in their order.
+/// An attacker on the path of a control connection. Without the token no message completes a
+/// handshake; of a session, the receiver decodes only the frames that were sent, in their order.
 ///
 /// Bit 0 of the first byte: the nodes have a token. Bit 1: the input is a message of the handshake.
 /// Bit 2: it replaces the session's bytes. Otherwise each four bytes of it change the session's
-/// bytes: a position (two bytes), a value, and how.
+/// bytes: a position (two bytes), a value, and the kind of the change.
 pub fn handshake(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else {
         return;
@@ -44,9 +44,8 @@ pub fn handshake(data: &[u8]) {
     node.read(&front.write().expect("written")).expect("sound");
     front.read(&node.write().expect("written")).expect("sound");
     let codec = |side: NoiseHandshake| {
-        let session: NoiseSession = side.finish().expect("both messages have passed");
         let mut codec = Codec::before_auth();
-        codec.secure(session);
+        codec.secure(side.finish().expect("both messages have passed"));
         codec
     };
     let (mut front, mut node) = (codec(front), codec(node));

@@ -9,8 +9,6 @@
 //! bytes of ciphertext. The cipher counts records, so a changed, lost, repeated or misplaced record
 //! does not open.
 
-use std::fmt;
-
 use bytes::{Buf, BufMut, BytesMut};
 use snow::{Builder, HandshakeState, TransportState};
 
@@ -33,13 +31,8 @@ const MAX_HANDSHAKE: usize = 48;
 pub(super) struct Forged;
 
 /// One side of a handshake.
+#[derive(Debug)]
 pub(super) struct NoiseHandshake(HandshakeState);
-
-impl fmt::Debug for NoiseHandshake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NoiseHandshake")
-    }
-}
 
 impl NoiseHandshake {
     /// Begins the handshake of this role after hellos with these nonces.

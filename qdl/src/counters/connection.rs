@@ -55,14 +55,13 @@ mod tests {
             ..PathReading::default()
         };
         let mut path = PathUse::default();
-        look(&mut path, &reading(300, 50, 20), &reading(100, 0, 0), 250);
-        look(&mut path, &reading(120, 70, 0), &reading(300, 50, 20), 250);
-        look(
-            &mut path,
-            &reading(9_000, 90, 10),
-            &reading(120, 70, 20),
-            250,
-        );
+        for (now, before) in [
+            (reading(300, 50, 20), reading(100, 0, 0)),
+            (reading(120, 70, 0), reading(300, 50, 20)),
+            (reading(9_000, 90, 10), reading(120, 70, 20)),
+        ] {
+            look(&mut path, &now, &before, 250);
+        }
         assert_eq!((path.looks, path.looked_us), (3, 750));
         assert_eq!(
             path.busy_us,

@@ -163,7 +163,7 @@ impl Dispatcher {
             .collect::<Result<Box<[_]>, _>>()?;
         let peers = connections.iter().map(|c| c.cfgs.peer + 1).max();
         let shared = Arc::new(Shared {
-            // A peer whose last burst were on another peer's connection would seem loaded.
+            // With a last burst on another peer's connection, a peer would seem loaded.
             last_of_peer: (0..peers.unwrap_or(0))
                 .map(|peer| connections.iter().position(|c| c.cfgs.peer == peer))
                 .map(|first| CachePadded::new(AtomicUsize::new(first.unwrap_or(0))))

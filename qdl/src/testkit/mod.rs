@@ -1,5 +1,4 @@
-//! Substitutes for hardware in tests, and the test suite of every fabric. The feature `testkit`
-//! keeps them out of programs.
+//! Substitutes for hardware in tests. The feature `testkit` keeps them out of programs.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -34,6 +33,12 @@ pub fn assert_has(text: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "no `{word}` in {text}");
     }
+}
+
+/// Returns a runtime of the calling thread.
+pub fn runtime() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().expect("a runtime")
 }
 
 /// Waits until `holds`; panics with `what` after five minutes.

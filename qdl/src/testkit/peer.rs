@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use super::runtime;
 use crate::{
     control::{
         Auth, ClientEvent, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
@@ -71,8 +72,7 @@ impl Peer {
     /// # Errors
     /// The handshake failed.
     pub fn begin(address: &impl ToString, model: &ModelSpec) -> Result<Self, ControlError> {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_all().build().expect("a runtime");
+        let runtime = runtime();
         let session = ClientSession::connect(address.to_string(), local(model));
         let session = runtime.block_on(session)?;
         Ok(Peer {
@@ -174,16 +174,12 @@ pub fn connect_to(
         key: key.0,
         address: granted_address(grant),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
     let local = match to.is_ipv4() {
         true => Ipv4Addr::LOCALHOST.into(),
         false => Ipv6Addr::LOCALHOST.into(),
     };
     let connected = TcpDevice::connect(local, to, &preamble, &secret, None, PATIENCE);
-    let stream = runtime.block_on(connected)?;
+    let stream = runtime().block_on(connected)?;
     stream.set_nonblocking(false).expect("set");
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
     Ok(stream)

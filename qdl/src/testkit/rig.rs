@@ -1,10 +1,11 @@
 //! A dispatcher and a server in one process, and links between them.
 
 use std::{
-    net::{TcpListener, TcpStream},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, mpsc},
 };
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::eventually_or;
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     rails::{ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId},
     serve::{
         Arrival, ConnectionLost, Finished, OnConnectionLost, Sent, ServeConnection,
-        ServeConnectionCfgs, Server, Service,
+        ServeConnectionCfgs, Server, Service, respond_all,
     },
 };
 use fabric::{
@@ -29,6 +30,21 @@ pub fn finished(arrival: &Arrival, len: u32, sent: Sent) -> Finished {
         queue_us: 1,
         compute_us: 2,
         sent,
+    }
+}
+
+/// Answers at once with the digest of the input.
+pub struct Digest;
+
+impl Service for Digest {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let each = arrivals.drain(..).map(|mut a| {
+            let digest = xxh3_64(a.input()).to_le_bytes();
+            a.output()[..8].copy_from_slice(&digest);
+            let done = finished(&a, 8, Sent::default());
+            (a, done)
+        });
+        respond_all(each, &mut Vec::new());
     }
 }
 
@@ -221,10 +237,7 @@ impl Over {
                 (near, far, Some(faults))
             }
             Over::Tcp => {
-                let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-                let to = listener.local_addr().expect("bound");
-                let near = TcpStream::connect(to).expect("connected");
-                let far = listener.accept().expect("accepted").0;
+                let (near, far) = fabric::testkit::sockets();
                 let cfgs = tcp::TcpCfgs::default();
                 let link = |s, e| tcp::link(s, e, &cfgs).expect("linked");
                 (link(near, a), link(far, b), None)

@@ -24,6 +24,7 @@ use qdl::{
         Timing,
     },
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
+    testkit::runtime,
 };
 use record::EngineInfo;
 
@@ -175,11 +176,7 @@ impl Fake {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let shared = inner.clone();
         let control = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async {
+            runtime().block_on(async {
                 let local = LocalNode {
                     node: "fake".to_owned(),
                     auth: Auth::Unset,
@@ -208,10 +205,7 @@ impl Fake {
         let shared = inner.clone();
         let data = std::thread::spawn(move || {
             let mut kept = Vec::new();
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
+            let runtime = runtime();
             for stream in listener.incoming() {
                 let stream = stream.expect("accepted");
                 if shared.ending.load(Ordering::SeqCst) {

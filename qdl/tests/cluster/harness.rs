@@ -19,28 +19,15 @@ use qdl::{
     dispatch::{Completer, Response, Sample},
     model::ModelSpec,
     run::{Cluster, ClusterEvent, Node, NodeParams, SampleMemory, Stop},
-    serve::{Arrival, Sent, Service, respond_all},
-    testkit::{eventually_or, rig::finished},
+    serve::Service,
+    testkit::eventually_or,
 };
 use record::{EngineInfo, RefusalRecord, ServedReport};
 use xxhash_rust::xxh3::xxh3_64;
 
+pub use qdl::testkit::rig::Digest;
+
 pub const LARGEST: usize = 150_528;
-
-/// A service that answers with the digest of each sample.
-pub struct Digest;
-
-impl Service for Digest {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let each = arrivals.drain(..).map(|mut a| {
-            let digest = xxh3_64(a.input()).to_le_bytes();
-            a.output()[..8].copy_from_slice(&digest);
-            let done = finished(&a, 8, Sent::default());
-            (a, done)
-        });
-        respond_all(each, &mut Vec::new());
-    }
-}
 
 /// A TCP NIC on any free port.
 pub fn tcp_nic() -> NicConfig {

@@ -4,47 +4,33 @@ use std::path::Path;
 
 use super::*;
 
-const IDS: &str = "\
-node: a
-control: {listen: 127.0.0.1:7400}
-model:
-  name: m
-  inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}]
-  output: {name: tokens, dtype: i32, shape: [8], ragged: true}
-nics: [{listen: 127.0.0.1:7410}]
-";
-
-/// Loads an accelerator whose engine has these keys.
-fn with(engine: &str) -> Result<AcceleratorConfig, ConfigError> {
-    accelerator(&format!("{IDS}engine:\n  kind: http\n{engine}"))
+/// Loads an accelerator of token ids whose engine has these keys.
+fn with(keys: &str) -> Result<AcceleratorConfig, ConfigError> {
+    with_engine(IDS, &format!("kind: http, {keys}"))
 }
 
-/// An accelerator of the engine `http` whose server has these keys beside its address.
-fn server(keys: &str) -> Result<AcceleratorConfig, ConfigError> {
+/// An accelerator whose server has these keys beside its address.
+fn server(dialect: &str, keys: &str) -> Result<AcceleratorConfig, ConfigError> {
     with(&format!(
-        "  http:\n    url: http://127.0.0.1:8000\n    dialect: vllm\n{keys}"
+        "http: {{url: \"http://a:1\", dialect: {dialect}, {keys}}}"
     ))
 }
 
 #[test]
 fn what_is_left_out_has_its_default() {
-    let c = server("").expect("an address is enough").engine;
-    let mut default = HttpConfig::new("http://127.0.0.1:8000", Dialect::Vllm);
+    let c = server("vllm", "").expect("an address is enough").engine;
+    let mut default = HttpConfig::new("http://a:1", Dialect::Vllm);
     default.log = Path::new("/base/llm-server.log").to_owned();
     assert_eq!(c.http, Some(default));
     for dialect in Dialect::ALL {
-        let text = format!(
-            "  http: {{url: \"http://a:1\", dialect: {}}}\n",
-            dialect.as_str()
-        );
-        let http = with(&text).expect("a dialect").engine.http;
+        let http = server(dialect.as_str(), "").expect("a dialect").engine.http;
         assert_eq!(http.map(|h| h.dialect), Some(dialect));
     }
 }
 
 #[test]
 fn what_is_wrong_is_said() {
-    let any = |keys: &str| with(&format!("  http: {keys}\n"));
+    let any = |keys: &str| with(&format!("http: {keys}"));
     assert_refused(with, " => engine `http` asks a server, and none is named");
     let bare = text(any("{}"));
     assert_has(&bare, &["key `url` is missing", "key `dialect` is missing"]);
@@ -56,7 +42,7 @@ fn what_is_wrong_is_said() {
          http://a/v1 => is no address of a server on this machine",
     );
     assert_refused(
-        |keys| any(&format!("{{url: \"http://a:1\", dialect: vllm, {keys}}}")),
+        |keys| server("vllm", keys),
         "temperature: 2.5 => temperature is 2.5
          temperature: -1 => temperature is -1
          min_tokens: 9, max_tokens: 8 => min_tokens is 9, more than max_tokens, 8
@@ -64,15 +50,11 @@ fn what_is_wrong_is_said() {
          in_flight: 0 => in_flight is 0
          env_file: e => there is no `command` that would get these variables",
     );
-    let server = server("    command: [x]\n    env_file: e\n").expect("sound");
-    let file = server.engine.http.and_then(|http| http.env_file);
+    let started = server("vllm", "command: [x], env_file: e").expect("sound");
+    let file = started.engine.http.and_then(|http| http.env_file);
     assert_eq!(file.as_deref(), Some(Path::new("/base/e")));
     assert_refused(
-        |keys| {
-            any(&format!(
-                "{{url: \"http://a:1\", dialect: llama_cpp, {keys}}}"
-            ))
-        },
+        |keys| server("llama_cpp", keys),
         "stop: [1] => cannot be asked for `stop`
          min_tokens: 1 => cannot be asked for `min_tokens`",
     );
@@ -86,9 +68,8 @@ fn what_is_wrong_is_said() {
 #[test]
 fn its_model_is_token_ids() {
     let model = |from: &str, to: &str| {
-        let text =
-            format!("{IDS}engine: {{kind: http, http: {{url: \"http://a:1\", dialect: vllm}}}}\n");
-        problems(accelerator(&text.replace(from, to))).join("; ")
+        let engine = "kind: http, http: {url: \"http://a:1\", dialect: vllm}";
+        problems(with_engine(&IDS.replace(from, to), engine)).join("; ")
     };
     let ids = "takes the token ids of a prompt";
     for (from, to) in [
@@ -98,7 +79,7 @@ fn its_model_is_token_ids() {
     ] {
         assert!(model(from, to).contains(ids), "{}", model(from, to));
     }
-    let file = model("  name: m\n", "  name: m\n  file: m.onnx\n");
+    let file = model("inputs:", "file: m.onnx, inputs:");
     assert!(
         file.contains("leaves the model to a second program"),
         "{file}"

@@ -43,6 +43,9 @@ model: {name: m, max_input_bytes: 4}
 engine: {kind: digest}
 nics: [{listen: 127.0.0.1:7410}]
 ";
+/// A model of token ids.
+const IDS: &str = "inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}], \
+    output: {name: tokens, dtype: i32, shape: [8], ragged: true}";
 
 fn frontend(text: &str) -> Result<FrontendConfig, ConfigError> {
     parse_frontend(text, "f.yaml", Path::new("/base"))

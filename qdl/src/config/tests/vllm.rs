@@ -4,9 +4,7 @@ use super::*;
 
 /// Loads an accelerator of token ids whose engine has these keys.
 fn with(engine: &str) -> Result<AcceleratorConfig, ConfigError> {
-    let ids = "inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}], \
-               output: {name: tokens, dtype: i32, shape: [8], ragged: true}";
-    with_engine(ids, &format!("kind: vllm, {engine}"))
+    with_engine(IDS, &format!("kind: vllm, {engine}"))
 }
 
 /// An accelerator whose core has these keys beside its model.

@@ -197,12 +197,8 @@ impl Handshake {
                 }
                 self.phase = Phase::Model;
                 let answer = accelerator.then(|| self.own_answer()).transpose()?;
-                let session = self.noise.take().map(NoiseHandshake::finish);
-                self.session = Some(
-                    session
-                        .and_then(Result::ok)
-                        .ok_or_else(|| self.unauthenticated())?,
-                );
+                let session = self.noise.take().and_then(|own| own.finish().ok());
+                self.session = Some(session.ok_or_else(|| self.unauthenticated())?);
                 self.proved = true;
                 answer.unwrap_or_else(|| self.own_model())
             }

@@ -20,7 +20,7 @@ const IN_CLEAR: usize = 2;
 /// A unit behind the handshake, in either direction.
 const LATER: usize = IN_CLEAR + 3;
 
-/// What happens to one unit.
+/// A change of one unit.
 #[derive(Clone, Debug)]
 enum Attack {
     /// Changes text in clear.
@@ -108,13 +108,29 @@ async fn middle(to: SocketAddr, attack: Option<(Toward, usize, Attack)>) -> (Soc
         let there = TcpStream::connect(to).await.expect("it listens");
         let ((from_front, to_front), (from_node, to_node)) =
             (here.into_split(), there.into_split());
-        let toward = |toward| (toward, attack.clone(), own.clone());
-        let (t, a, c) = toward(Toward::Accelerator);
-        let there = forward(from_front, to_node, t, a, c);
-        let (t, a, c) = toward(Toward::Frontend);
-        tokio::join!(there, forward(from_node, to_front, t, a, c));
+        let way = |from, to, toward| forward(from, to, toward, attack.clone(), own.clone());
+        tokio::join!(
+            way(from_front, to_node, Toward::Accelerator),
+            way(from_node, to_front, Toward::Frontend)
+        );
     });
     (address, capture)
+}
+
+/// The units of an undisturbed session that asks for the name this many times.
+async fn captured(
+    to: SocketAddr,
+    calls: &mut mpsc::UnboundedReceiver<HandlerCall>,
+    names: usize,
+) -> [Vec<Vec<u8>>; 2] {
+    let (address, capture) = middle(to, None).await;
+    let session = connect(address, local("fe-1")).await.expect("connected");
+    for _ in 0..names {
+        session.handle.name().within(LONG).await.expect("served");
+    }
+    drop(session);
+    until_gone(calls).await;
+    capture.lock().expect("alive").clone()
 }
 
 /// Asks for the name until the session is over; every answer must be right. Returns the cause.
@@ -190,10 +206,7 @@ async fn a_changed_handshake_begins_no_session() {
     let server = bind(local("acc-1")).await;
     let to = server.address();
     let mut calls = serve(server);
-    let (address, capture) = middle(to, None).await;
-    drop(connect(address, local("fe-1")).await.expect("connected"));
-    until_gone(&mut calls).await;
-    let before = capture.lock().expect("alive").clone();
+    let before = captured(to, &mut calls, 0).await;
     let again = |toward: Toward, i: usize| Attack::Splice(before[toward as usize][i].clone());
     let downgrade = Attack::Replace("\"token\"", "\"none\"");
     let older = Attack::Replace("\"version\":9", "\"version\":8");
@@ -244,14 +257,7 @@ async fn a_changed_record_ends_the_session_at_both_ends_and_changes_no_answer() 
     let server = bind(local("acc-1")).await;
     let to = server.address();
     let mut calls = serve(server);
-    let (address, capture) = middle(to, None).await;
-    let session = connect(address, local("fe-1")).await.expect("connected");
-    for _ in 0..LATER {
-        session.handle.name().within(LONG).await.expect("served");
-    }
-    drop(session);
-    until_gone(&mut calls).await;
-    let before = capture.lock().expect("alive").clone();
+    let before = captured(to, &mut calls, LATER).await;
     for toward in [Accelerator, Frontend] {
         let other = before[toward as usize][LATER].clone();
         for attack in [
@@ -290,10 +296,7 @@ async fn half_open_handshakes_by_the_thousand_keep_no_frontend_out_and_disturb_n
     let server = Server::bind(any_port(), PLACES, local("acc-1")).await;
     let to = server.as_ref().expect("bound").address();
     let mut calls = serve(server.expect("bound"));
-    let (address, capture) = middle(to, None).await;
-    drop(connect(address, local("fe-1")).await.expect("connected"));
-    until_gone(&mut calls).await;
-    let hello = capture.lock().expect("alive")[Toward::Accelerator as usize][0].clone();
+    let hello = captured(to, &mut calls, 0).await[Toward::Accelerator as usize][0].clone();
     let mut half_open = std::collections::VecDeque::new();
     for i in 0..2000 {
         let mut peer = TcpStream::connect(to).await.expect("connected");

@@ -1,6 +1,7 @@
 //! Sessions in normal use, and refusals that a user meets.
 
 use super::*;
+use crate::testkit::runtime;
 
 /// A node without a token.
 fn open(node: &str) -> LocalNode {
@@ -86,10 +87,7 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
     let (handler, _heard) = Handler::new();
     // A process that ends closes its socket, even with unread bytes.
     let client = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.expect("a runtime").block_on(async {
+        runtime().block_on(async {
             let ClientSession {
                 handle, mut events, ..
             } = connect(address, local("fe-1")).await.expect("connected");
@@ -215,11 +213,7 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
     let (tell, received) = std::sync::mpsc::channel();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let there = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        runtime.block_on(async {
+        runtime().block_on(async {
             let server = bind(local("acc-1")).await;
             tell.send(server.address()).expect("awaited");
             let _heard = serve(server);

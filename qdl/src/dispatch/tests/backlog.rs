@@ -23,13 +23,6 @@ fn waiting(b: &Bench) -> (u64, u64) {
     (c.backlogged, c.backlog_max)
 }
 
-fn wait_posted(b: &Bench, n: u64) {
-    eventually_or(
-        || format!("{:?}", b.dispatcher.counts()),
-        || b.dispatcher.counts().posted >= n,
-    );
-}
-
 #[test]
 fn samples_that_have_a_slot_are_in_neither_count() {
     let b = eight_slots(1 << 20);
@@ -48,11 +41,11 @@ fn large_samples_are_handed_over_as_long_as_slots_are_free() {
     let b = eight_slots(0);
     b.issue(0..5);
     assert_eq!(backlog(&b), (0, 0, 5));
-    wait_posted(&b, 5);
+    b.wait_posted(5);
     // All at once: for three there is a slot, the others wait for one.
     b.issue(5..25);
     assert_eq!(backlog(&b), (17, 17, 8));
-    wait_posted(&b, 8);
+    b.wait_posted(8);
     b.issue(25..26);
     assert_eq!(backlog(&b), (18, 18, 8));
     b.dispatcher.abort("the test is over");

@@ -77,10 +77,7 @@ fn samples_close_together_go_to_one_connection_and_bursts_to_the_least_loaded() 
         })
         .collect();
     b.dispatcher.issue(&one_call);
-    eventually_or(
-        || format!("{:?}", b.dispatcher.counts()),
-        || b.dispatcher.counts().posted >= 192,
-    );
+    b.wait_posted(192);
     let records = b.dispatcher.connection_records();
     let mut posted: Vec<_> = records.iter().map(|c| c.posted).collect();
     posted.sort_unstable();
@@ -103,10 +100,7 @@ fn few_samples_in_flight_are_spread_over_the_accelerators() {
             ..b.sample(id)
         }]);
     }
-    eventually_or(
-        || format!("{:?}", b.dispatcher.counts()),
-        || b.dispatcher.counts().posted >= 30,
-    );
+    b.wait_posted(30);
     let records = b.dispatcher.connection_records();
     let posted: Vec<_> = records.iter().map(|c| c.posted).collect();
     assert_eq!(posted, [10, 10, 10]);

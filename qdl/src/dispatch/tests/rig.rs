@@ -9,11 +9,11 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
-pub use crate::testkit::rig::{Over, Rig, RigCfgs, Wait, finished};
+pub use crate::testkit::rig::{Digest, Over, Rig, RigCfgs, Wait, finished};
 use crate::{
     counters::{Live, Recorder},
     response::RESPONSE_HEADER_BYTES,
-    serve::{Arrival, Sent, Service, respond_all},
+    serve::{Arrival, Service},
 };
 
 /// Largest burst that the thread that issues posts, as by default.
@@ -21,21 +21,6 @@ pub const DEFAULT: u64 = 16 << 10;
 
 /// Bytes of an answer with its header.
 pub const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
-
-/// Answers at once with the digest of the input.
-pub struct Digest;
-
-impl Service for Digest {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let each = arrivals.drain(..).map(|mut a| {
-            let digest = xxh3_64(a.input()).to_le_bytes();
-            a.output()[..8].copy_from_slice(&digest);
-            let f = finished(&a, 8, Sent::default());
-            (a, f)
-        });
-        respond_all(each, &mut Vec::new());
-    }
-}
 
 /// Keeps its arrivals, so that samples stay in flight.
 #[derive(Default)]
@@ -153,6 +138,13 @@ impl Bench {
         eventually("no event came", || {
             self.book.events.lock().expect("alive").len() >= n
         });
+    }
+
+    /// Waits until `n` samples are posted.
+    #[track_caller]
+    pub(crate) fn wait_posted(&self, n: u64) {
+        let counts = || self.dispatcher.counts();
+        eventually_or(|| format!("{:?}", counts()), || counts().posted >= n);
     }
 
     /// Checks that `n` samples were answered once with their own digest, and recorded.

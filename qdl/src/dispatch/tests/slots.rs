@@ -27,10 +27,7 @@ fn stuck(connections: usize) -> Bench {
 
 /// So many were posted, and no more.
 fn posts(b: &Bench, n: u64) {
-    eventually_or(
-        || format!("{:?}", b.dispatcher.counts()),
-        || b.dispatcher.counts().posted >= n,
-    );
+    b.wait_posted(n);
     thread::sleep(Duration::from_millis(20));
     assert_eq!(b.dispatcher.counts().posted, n);
 }

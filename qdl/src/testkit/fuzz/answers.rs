@@ -2,8 +2,8 @@
 
 use std::{
     io::Write,
-    net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Mutex, OnceLock, mpsc},
+    net::{Shutdown, TcpStream},
+    sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use fabric::{
     clock::now_ns,
     os::Near,
     tcp::{LARGE_STRIDE, TcpCfgs, link},
+    testkit::sockets,
     wire::Stream,
 };
 
@@ -22,6 +23,7 @@ use crate::{
         Part, Response, Sample,
     },
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
+    testkit::eventually,
 };
 
 const SLOTS: usize = 8;
@@ -35,10 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const HOUR: u64 = 3_600_000_000_000;
 
 fn joined() -> (TcpStream, TcpStream) {
-    static LISTENER: OnceLock<TcpListener> = OnceLock::new();
-    let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    let writer = TcpStream::connect(listener.local_addr().expect("bound")).expect("loopback");
-    let (reader, _) = listener.accept().expect("loopback");
+    let (writer, reader) = sockets();
     // Closed at once: a port that lingers would be missed after some thousand inputs.
     let _ = socket2::SockRef::from(&writer).set_linger(Some(Duration::ZERO));
     (writer, reader)
@@ -115,16 +114,14 @@ fn into_window(data: &[u8], stride: usize, stream: Stream) {
                 Event::Broken(_) => broken = true,
             }
         }
-        assert!(
-            Instant::now() < until,
-            "the end of the stream was not noticed"
-        );
+        let is_late = Instant::now() >= until;
+        assert!(!is_late, "the end of the stream was not noticed");
     }
     for (at, len) in [(0, FENCE), (len - FENCE, FENCE)] {
         // SAFETY: the connection is broken, and no thread writes to the region any more.
         let fence = unsafe { region.bytes(at, len) }.expect("inside");
-        let whole = fence.iter().all(|b| *b == UNTOUCHED);
-        assert!(whole, "a write outside the window");
+        let is_whole = fence.iter().all(|b| *b == UNTOUCHED);
+        assert!(is_whole, "a write outside the window");
     }
 }
 
@@ -186,7 +183,7 @@ pub fn responses(data: &[u8]) {
     into_dispatcher(&frames, STRIDE, Stream::All);
 }
 
-/// What the callbacks of a dispatcher saw of a sample.
+/// Callbacks of the dispatcher for one sample.
 #[derive(Clone, Copy, Default)]
 struct SampleEnd {
     /// Payload bytes of the parts.
@@ -195,12 +192,17 @@ struct SampleEnd {
     ends: u32,
 }
 
-/// Records of all samples, by id; the sender reports the loss of the connection.
-struct Ends(Mutex<[SampleEnd; SLOTS]>, mpsc::Sender<()>, usize);
+struct Ends {
+    /// By the sample's id.
+    samples: Mutex<[SampleEnd; SLOTS]>,
+    /// Reports the loss of the connection.
+    lost: mpsc::Sender<()>,
+    stride: usize,
+}
 
 impl Ends {
     fn with(&self, id: u64, change: impl FnOnce(&mut SampleEnd)) {
-        change(&mut self.0.lock().expect("whole")[id as usize]);
+        change(&mut self.samples.lock().expect("whole")[id as usize]);
     }
 }
 
@@ -213,7 +215,7 @@ impl Owner for Ends {
 
     fn event(&self, event: DispatchEvent) {
         if let DispatchEvent::ConnectionLost { .. } = event {
-            let _ = self.1.send(());
+            let _ = self.lost.send(());
         }
     }
 }
@@ -223,13 +225,11 @@ struct Responses(Arc<Ends>);
 impl Completer for Responses {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
         for response in responses {
-            assert!(response.payload.len() <= self.0.2 - RESPONSE_HEADER_BYTES);
+            assert!(response.payload.len() <= self.0.stride - RESPONSE_HEADER_BYTES);
             assert_eq!(response.index, 100 + response.id);
             self.0.with(response.id, |end| {
-                assert!(
-                    response.payload.len() >= end.came,
-                    "parts beyond the answer"
-                );
+                let is_whole = response.payload.len() >= end.came;
+                assert!(is_whole, "parts beyond the answer");
                 end.ends += 1;
             });
         }
@@ -250,7 +250,12 @@ impl Completer for Responses {
 fn into_dispatcher(data: &[u8], stride: usize, stream: Stream) {
     let source = Arc::new(Region::new(4096).expect("memory"));
     let (lost, is_lost) = mpsc::channel();
-    let ends = Arc::new(Ends(Mutex::default(), lost, stride));
+    let samples = Mutex::default();
+    let ends = Arc::new(Ends {
+        samples,
+        lost,
+        stride,
+    });
     let cfgs = DispatchCfgs {
         echo: EchoCfgs {
             interval_ns: HOUR,
@@ -291,12 +296,11 @@ fn into_dispatcher(data: &[u8], stride: usize, stream: Stream) {
     let (mut writer, reader) = joined();
     let link = link(reader, dispatcher.endpoint(0), &TcpCfgs::default()).expect("a connection");
     dispatcher.attach(0, 1, link);
-    super::super::eventually("the connection is up", || dispatcher.connections_up() == 1);
+    eventually("the connection is up", || dispatcher.connections_up() == 1);
     let samples: Vec<_> = (0..SLOTS as u64).map(sample).collect();
     dispatcher.issue(&samples);
-    super::super::eventually("all are posted", || {
-        dispatcher.counts().posted == SLOTS as u64
-    });
+    let is_posted = || dispatcher.counts().posted == SLOTS as u64;
+    eventually("all are posted", is_posted);
     send(&mut writer, data);
     is_lost
         .recv_timeout(PATIENCE)
@@ -304,7 +308,7 @@ fn into_dispatcher(data: &[u8], stride: usize, stream: Stream) {
     dispatcher.abort("the end");
     assert!(dispatcher.drain(PATIENCE), "{:?}", dispatcher.counts());
     drop(dispatcher);
-    for (id, end) in ends.0.lock().expect("whole").iter().enumerate() {
+    for (id, end) in ends.samples.lock().expect("whole").iter().enumerate() {
         assert_eq!(end.ends, 1, "completions of sample {id}");
         assert!(end.firsts <= 1, "sample {id} has two first tokens");
     }

@@ -10,9 +10,10 @@
 
 mod answers;
 
-use std::{fmt::Write, fs, path::Path};
+use std::{fs, path::Path};
 
 use bytes::BytesMut;
+use fabric::testkit;
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::{
@@ -71,8 +72,8 @@ pub fn yaml(data: &[u8]) {
         parse_accelerator(text, "a.yaml", base).err(),
     ];
     for error in errors.into_iter().flatten() {
-        let told = error.to_string();
-        assert!(told.contains(".yaml"), "no place in {told}");
+        let text = error.to_string();
+        assert!(text.contains(".yaml"), "no place in {text}");
     }
 }
 
@@ -82,9 +83,8 @@ struct Input<'a>(&'a [u8]);
 impl Drop for Input<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let mut hex = String::new();
-            self.0.iter().for_each(|b| _ = write!(hex, "{b:02x}"));
-            eprintln!("the input, in hexadecimal digits: {hex}");
+            let digits = hex::encode(self.0);
+            eprintln!("the input, in hexadecimal digits: {digits}");
         }
     }
 }
@@ -118,10 +118,7 @@ struct Generator(u64);
 
 impl Generator {
     fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end.max(1)
+        testkit::below(&mut self.0, end.max(1))
     }
 
     fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
@@ -133,18 +130,10 @@ impl Generator {
         const WORDS: [u32; 6] = [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 0x0001_0000];
         let at = self.below(data.len());
         let end = (at + 1 + self.below(16)).min(data.len());
-        let kind = self.below(7);
-        match kind {
-            0 => data
-                .iter_mut()
-                .skip(at)
-                .take(1)
-                .for_each(|b| *b ^= 1 << (self.below(8))),
-            1 => data
-                .iter_mut()
-                .skip(at)
-                .take(1)
-                .for_each(|b| *b = self.below(256) as u8),
+        let one = at..end.min(at + 1);
+        match self.below(7) {
+            0 => data[one].iter_mut().for_each(|b| *b ^= 1 << self.below(8)),
+            1 => data[one].fill_with(|| self.below(256) as u8),
             2 => {
                 let word = WORDS[self.below(WORDS.len())].to_le_bytes();
                 data.iter_mut().skip(at).zip(word).for_each(|(b, w)| *b = w);
