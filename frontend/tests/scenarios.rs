@@ -94,8 +94,8 @@ fn check_ticks(s: &Value, t: &Timeline) {
         assert_eq!(Some(carried(|c| c.samples)), c["samples"].as_u64(), "{c:#}");
         let bytes = (carried(|c| c.bytes_out), carried(|c| c.bytes_in));
         assert!(c["samples"] == 0 || (bytes.0 > 0 && bytes.1 > 0), "{c:#}");
-        // Holds even if few samples are in flight at a tick. NIC threads read the path now and then,
-        // so the samples of the last ticks may come after the last reading.
+        // Holds even if few samples are in flight at a tick. NIC threads read the path ten times a
+        // second, so the samples of the last ticks may come after the last reading.
         let has_rtt = t.ticks.iter().any(|t| t.connections[i].rtt_us.is_some());
         let mut early = t.ticks.iter().rev().skip(3);
         let is_used_early = early.any(|t| t.connections[i].samples > 0);
