@@ -217,15 +217,15 @@ fn start_metrics(
     config: &AcceleratorConfig,
     started: &Arc<OnceLock<AddFigures>>,
 ) -> Result<Option<Endpoint>, SetupError> {
+    let Some(at) = config.metrics else {
+        return Ok(None);
+    };
     let (node, engine) = (config.node.clone(), config.engine.kind.as_str());
     let started = started.clone();
     let read = move || {
         let mut figures = Figures::new("accelerator", &node, engine);
         started.get().iter().for_each(|add| add(&mut figures));
         figures
-    };
-    let Some(at) = config.metrics else {
-        return Ok(None);
     };
     let token = config.metrics_token_file.as_deref();
     let token = token.map(|path| Token::from_file("metrics_token_file", path));

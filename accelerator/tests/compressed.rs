@@ -70,12 +70,8 @@ fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
         list.lock().expect("alive").push(sizes);
         answer_all(batch)
     }));
-    let params = params(
-        &engine
-            .model()
-            .clone()
-            .with_compression(Some(Compression::Lz4)),
-    );
+    let model = engine.model().clone();
+    let params = params(&model.with_compression(Some(Compression::Lz4)));
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let samples = carried(&samples(64, |_| 1001), &[], digest);
     pipeline.arrived(&mut samples.arrivals(0..64));
@@ -91,12 +87,8 @@ fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
 #[test]
 fn a_spoiled_sample_is_refused_and_the_others_are_answered() {
     let engine = Arc::new(Puppet::new(4096, answer_all));
-    let params = params(
-        &engine
-            .model()
-            .clone()
-            .with_compression(Some(Compression::Lz4)),
-    );
+    let model = engine.model().clone();
+    let params = params(&model.with_compression(Some(Compression::Lz4)));
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let (mut bomb, mut short, mut spoiled) = (Vec::new(), Vec::new(), Vec::new());
     let mut scratch = Vec::new();

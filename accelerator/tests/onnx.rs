@@ -92,11 +92,8 @@ fn digits_are_read_where_they_lie_and_gathered_where_they_do_not() {
         eventually("a batch answered", || samples.total() == last);
     }
     let reference = classes(&samples);
-    let right = reference
-        .iter()
-        .zip(&labels)
-        .filter(|(a, b)| a == b)
-        .count();
+    let pairs = reference.iter().zip(&labels);
+    let right = pairs.filter(|(a, b)| a == b).count();
     assert!(right * 100 >= 97 * n, "{right} of {n} right");
     assert!(samples.finished().iter().all(|f| f.len == 8));
     assert_eq!(pipeline.counters().copies, 0, "a run is not copied");

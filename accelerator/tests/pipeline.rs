@@ -93,12 +93,8 @@ fn every_sample_is_answered_once_with_its_own_digest() {
         assert_eq!(c.batch_sizes[0], 0, "no batch is empty");
         assert_eq!(c.copies, 0, "these engines read samples where they lie");
         if pipeline.engine().inline().is_none() {
-            let sum: u64 = c
-                .batch_sizes
-                .iter()
-                .zip(0u64..)
-                .map(|(n, size)| n * size)
-                .sum();
+            let sizes = c.batch_sizes.iter().zip(0u64..);
+            let sum: u64 = sizes.map(|(n, size)| n * size).sum();
             assert_eq!(sum, c.samples, "no batch is larger than max_batch");
         }
         pipeline

@@ -223,11 +223,8 @@ fn a_server_inherits_no_mask_no_handler_no_descriptor_and_no_limit() {
         assert_eq!(mask & !(0b11 << 31), 0, "{line}");
     }
     let folder = fs::read_dir(Path::new("/proc").join(shell.to_string()).join("fd"));
-    let open: Vec<_> = folder
-        .expect("readable")
-        .flatten()
-        .map(|e| e.file_name())
-        .collect();
+    let files = folder.expect("readable").flatten();
+    let open: Vec<_> = files.map(|e| e.file_name()).collect();
     assert!(
         open.iter()
             .all(|fd| ["0", "1", "2"].map(Into::into).contains(fd)),

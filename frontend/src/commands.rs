@@ -29,19 +29,18 @@ pub fn all() -> Vec<Command> {
 pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
     let screen: Screen = cli::arguments(matches);
     if let Some(done) = cli::run_common(program, name, matches) {
-        return done.map_or_else(failed, |()| ExitCode::Good);
+        return finish(done);
     }
     match name {
         "init" => init::command(&cli::arguments(matches), screen.quiet),
-        "token" => {
-            token::command(&cli::arguments(matches)).map_or_else(failed, |()| ExitCode::Good)
-        }
-        "topology" => cli::topology(&cli::arguments(matches), NodeProgram::Frontend)
-            .map_or_else(failed, |()| ExitCode::Good),
+        "token" => finish(token::command(&cli::arguments(matches))),
+        "topology" => finish(cli::topology(
+            &cli::arguments(matches),
+            NodeProgram::Frontend,
+        )),
         "describe" => exit_code(describe::command(&cli::arguments(matches))),
         "tune" => tune::command(&cli::arguments(matches), screen.quiet),
-        "report" => report::command(&cli::arguments(matches), screen.quiet)
-            .map_or_else(failed, |()| ExitCode::Good),
+        "report" => finish(report::command(&cli::arguments(matches), screen.quiet)),
         _ => exit_code(submission::command::submit(
             &cli::arguments(matches),
             screen.quiet,
@@ -55,6 +54,11 @@ fn exit_code(good: Result<bool, submission::Error>) -> ExitCode {
         Ok(false) => ExitCode::Invalid,
         Err(error) => failed(error),
     }
+}
+
+/// Returns the exit code of a command, and prints its error.
+pub(crate) fn finish<E: std::fmt::Display>(done: Result<(), E>) -> ExitCode {
+    done.map_or_else(failed, |()| ExitCode::Good)
 }
 
 fn failed(error: impl std::fmt::Display) -> ExitCode {

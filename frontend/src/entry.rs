@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use accelerator::cli::{arguments, parse, version};
 use clap::{Command, CommandFactory};
 
-use crate::{ExitCode, cli};
+use crate::{ExitCode, cli, commands};
 
 fn program() -> Command {
     cli::Args::command()
@@ -20,15 +20,8 @@ pub fn main(given: impl Iterator<Item = OsString>) -> ! {
     let program = program();
     let matches = parse(&program, given);
     if let Some((name, matches)) = matches.subcommand() {
-        let done = accelerator::cli::run_common(&program, name, matches);
-        let code = match done {
-            Some(Err(error)) => {
-                eprintln!("error: {error}");
-                ExitCode::Setup
-            }
-            _ => ExitCode::Good,
-        };
-        std::process::exit(i32::from(code.code()));
+        let done = accelerator::cli::run_common(&program, name, matches).unwrap_or(Ok(()));
+        std::process::exit(i32::from(commands::finish(done).code()));
     }
     let args: cli::Args = arguments(&matches);
     args.screen.log(tracing::Level::WARN);

@@ -7,15 +7,8 @@ use std::{path::Path, process::Command};
 use assert_cmd::assert::OutputAssertExt;
 use common::{
     Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports, frontend,
-    offline, on_a_terminal, program_beside, words,
+    offline, on_a_terminal, program_beside, refused, words,
 };
-
-/// Checks for exit code 2 and an empty standard output; returns standard error.
-fn refused(mut command: Command) -> String {
-    let output = command.assert().code(2).get_output().clone();
-    assert!(output.stdout.is_empty(), "a summary of nothing");
-    String::from_utf8(output.stderr).expect("text")
-}
 
 #[test]
 fn wrong_usage_is_named_with_what_would_be_right() {
@@ -183,12 +176,9 @@ fn said(program: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
         .args(arguments)
         .output()
         .expect("runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (
-        output.status.code(),
-        text(&output.stdout),
-        text(&output.stderr),
-    )
+    let texts = [&output.stdout, &output.stderr];
+    let [out, error] = texts.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    (output.status.code(), out, error)
 }
 
 fn programs() -> [&'static Path; 2] {

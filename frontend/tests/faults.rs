@@ -22,7 +22,7 @@ fn digests() -> Workload {
         ),
         server: "--scenario server --target-qps 3000 --duration-s 1.5 --set target_latency=60000",
         offline: "60000",
-        always: &[],
+        always: "",
         // LoadGen has opened its log; connections may still be warming up.
         begun: |place, frontend| frontend.wait_until_loadgen_runs(place, "out"),
     }

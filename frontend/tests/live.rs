@@ -16,32 +16,44 @@ use std::{
 
 use accelerator::web::MOST_CONNECTIONS;
 use common::{
-    Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports, offline,
-    one_of_digests, words,
+    LLM, PROMPTS, Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports,
+    offline, one_of_digests, run, submission::files_with, words,
 };
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.
 const SERVER: &str = "--scenario server --target-qps 300 --duration-s 4 --set target_latency=30000";
 
-/// Returns the address of the live page from standard error.
-fn shown(running: &mut Running, place: &TestFolder) -> SocketAddr {
-    running.wait_until_it_says("live: http://");
-    let said = fs::read_to_string(place.path("frontend.stderr")).expect("what it said");
-    let (_, rest) = said.split_once("live: http://").expect("an address");
+/// Returns the address behind `words` in the standard error of a program.
+fn address(place: &TestFolder, program: &str, words: &str) -> SocketAddr {
+    let said = fs::read_to_string(place.path(&format!("{program}.stderr"))).expect("its errors");
+    let (_, rest) = said.split_once(words).expect("an address");
     let address = rest.split('/').next().expect("a first part");
     let address: SocketAddr = address.parse().expect("an address");
     (Ipv4Addr::LOCALHOST, address.port()).into()
 }
 
-/// Sends a request and leaves the response unread.
-fn ask(at: SocketAddr, path: &str, headers: &str) -> TcpStream {
+/// Starts a run with a live page; returns the page's address.
+fn shown(place: &TestFolder, config: &Path, live: &[&str]) -> (Running, SocketAddr) {
+    let all = [&words(SERVER)[..], &["--live"], live].concat();
+    let mut running = Running::start(place, "frontend", place.frontend(config, "out", &all));
+    running.wait_until_it_says("live: http://");
+    (running, address(place, "frontend", "live: http://"))
+}
+
+/// Sends a text.
+fn send(at: SocketAddr, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(at).expect("it listens");
     let patience = Some(Duration::from_secs(60));
     stream.set_read_timeout(patience).expect("a patience");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n{headers}\r\n");
-    stream.write_all(request.as_bytes()).expect("asked");
+    stream.write_all(text.as_bytes()).expect("asked");
     stream
+}
+
+/// Sends a request and leaves the response unread.
+fn ask(at: SocketAddr, path: &str, headers: &str) -> TcpStream {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n{headers}\r\n");
+    send(at, &request)
 }
 
 /// Returns the status and the rest of the response, until the server closes the connection.
@@ -64,19 +76,11 @@ fn events(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Starts a run with `--local`.
-fn local(place: &TestFolder, config: &Path, arguments: &[&str]) -> Running {
-    let all = [&words(SERVER)[..], &["--local"], arguments].concat();
-    Running::start(place, "frontend", place.frontend(config, "out", &all))
-}
-
 #[test]
 fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
     let place = TestFolder::new();
     let (config, _there) = one_of_digests(&place, "", "");
-    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
-    let mut running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
-    let at = shown(&mut running, &place);
+    let (running, at) = shown(&place, &config, &["127.0.0.1:0"]);
     let stream = ask(at, "/events", "");
     let (status, page) = get(at, "/", "");
     assert_eq!(status, 200);
@@ -86,10 +90,8 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
         status == 404 && words.contains("There is nothing here"),
         "{words}"
     );
-    let mut stranger = TcpStream::connect(at).expect("it listens");
-    let request = b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n";
-    stranger.write_all(request).expect("asked");
-    let (status, words) = read(stranger);
+    let request = "GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n";
+    let (status, words) = read(send(at, request));
     assert!(status == 403 && words.contains("localhost"), "{words}");
     // The stream ends with the run.
     let (status, text) = read(stream);
@@ -127,8 +129,7 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     let file = place.write("token", token);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
     let config = place.digest_frontend(&[], "token_file: token\n");
-    let mut running = local(&place, &config, &["--live", "0.0.0.0:0"]);
-    let at = shown(&mut running, &place);
+    let (running, at) = shown(&place, &config, &["0.0.0.0:0", "--local"]);
     let url = fs::read_to_string(place.path("out").join("live.url")).expect("its address");
     let (_, key) = url.trim().split_once("/?key=").expect("a key");
     let file = fs::metadata(place.path("out").join("live.url")).expect("there");
@@ -141,10 +142,6 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
         ("/", String::new()),
         ("/events", String::new()),
         ("/metrics", String::new()),
-        (
-            "/?key=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-            String::new(),
-        ),
         ("/?key=", String::new()),
         (&format!("/?Key={key}"), String::new()),
         ("/", format!("Cookie: live_{}=abc\r\n", at.port())),
@@ -175,11 +172,8 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     assert!(!place.path("out").join("live.url").exists());
     for secret in [key, token.as_str()] {
         assert!(!ended.stderr.contains(secret) && !ended.stdout.contains(secret));
-        for file in fs::read_dir(place.path("out")).expect("results").flatten() {
-            let text = fs::read(file.path()).unwrap_or_default();
-            let held = text.windows(secret.len()).any(|w| w == secret.as_bytes());
-            assert!(!held, "{} holds it", file.path().display());
-        }
+        let (_, found) = files_with(&place.path("out"), secret);
+        assert!(found.is_empty(), "{found:?}");
     }
 }
 
@@ -187,8 +181,7 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
 fn who_never_reads_holds_nothing_up() {
     let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
-    let mut running = local(&place, &config, &["--live", "127.0.0.1:0"]);
-    let at = shown(&mut running, &place);
+    let (running, at) = shown(&place, &config, &["127.0.0.1:0", "--local"]);
     let deaf = [(); 3].map(|()| deaf(at));
     // A viewer that sends no request at all.
     let _mute = TcpStream::connect(at).expect("it listens");
@@ -242,42 +235,37 @@ fn scraped(at: SocketAddr) -> Option<Figures> {
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
-    assert_has(
-        head,
-        &[
-            "HTTP/1.1 200",
-            "application/openmetrics-text; version=1.0.0",
-        ],
-    );
+    let kind = "application/openmetrics-text; version=1.0.0";
+    assert_has(head, &["HTTP/1.1 200", kind]);
     let body = body.strip_suffix("# EOF\n").expect("the end");
     let lines = body.lines().filter(|l| !l.starts_with('#'));
     let pairs = lines.filter_map(|line| line.rsplit_once(' '));
     let number = |text: &str| text.parse().expect("a number");
-    Some(
-        pairs
-            .map(|(name, value)| (name.to_owned(), number(value)))
-            .collect(),
-    )
+    let pairs = pairs.map(|(name, value)| (name.to_owned(), number(value)));
+    Some(pairs.collect())
 }
 
 fn scrape(at: SocketAddr) -> Figures {
     scraped(at).expect("an answer")
 }
 
-/// Returns the address that an accelerator logs.
-fn metrics_of(place: &TestFolder, node: &str) -> SocketAddr {
-    let said = fs::read_to_string(place.path(&format!("{node}.stderr"))).expect("what it said");
-    let (_, rest) = said.split_once("metrics: http://").expect("an address");
-    let address = rest.split('/').next().expect("a first part");
-    address.parse().expect("an address")
+/// Returns the address of the accelerator's figures.
+fn metrics(place: &TestFolder) -> SocketAddr {
+    address(place, "acc-a", "metrics: http://")
+}
+
+/// Runs an accelerator that refuses these keys; returns its standard error.
+fn refused(place: &TestFolder, keys: &str) -> String {
+    let config = place.digest_accelerator("acc-b", 0, keys);
+    let mut program = Command::new(accelerator_program());
+    program.arg("--config").arg(config);
+    run(place, program).with_code(2).stderr
 }
 
 /// Runs a frontend with `--live`, and returns the figures of its last scrape, whose totals equal
 /// the summary's.
 fn followed(place: &TestFolder, config: &Path) -> Figures {
-    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
-    let mut running = Running::start(place, "frontend", place.frontend(config, "out", &all));
-    let at = shown(&mut running, place);
+    let (running, at) = shown(place, config, &["127.0.0.1:0"]);
     let mut all = vec![scrape(at)];
     while let Some(figures) = scraped(at) {
         all.push(figures);
@@ -292,39 +280,32 @@ fn followed(place: &TestFolder, config: &Path) -> Figures {
         let up = f["qdl_connections{state=\"up\"}"] > 0.0;
         up && f.contains_key("qdl_stage_seconds_sum{stage=\"total\"}")
     };
-    assert!(
-        all.iter().filter(going).any(timed),
-        "no figures during the run: {answered:?}"
-    );
+    let has_figures = all.iter().filter(going).any(timed);
+    assert!(has_figures, "no figures during the run: {answered:?}");
     let summary = place.summary("out");
     let (ledger, carried) = (&summary["ledger"], &summary["carried"]);
     for (name, expected) in [
         ("samples_total", &ledger["answered"]),
         ("in_flight_samples", &Value::from(0)),
         (
-            "failures_total{kind=\"redispatched\"}",
+            r#"failures_total{kind="redispatched"}"#,
             &ledger["redispatched"],
         ),
         (
-            "payload_bytes_total{direction=\"out\"}",
+            r#"payload_bytes_total{direction="out"}"#,
             &carried["bytes_out"],
         ),
         (
-            "payload_bytes_total{direction=\"in\"}",
+            r#"payload_bytes_total{direction="in"}"#,
             &carried["bytes_in"],
         ),
     ] {
-        assert_eq!(
-            Some(last[&format!("qdl_{name}")]),
-            expected.as_f64(),
-            "{name}"
-        );
+        let figure = last[&format!("qdl_{name}")];
+        assert_eq!(Some(figure), expected.as_f64(), "{name}");
     }
     let tokens = &summary["tokens"];
-    assert_eq!(
-        last.get("qdl_tokens_total").copied(),
-        tokens["tokens"].as_f64()
-    );
+    let counted = last.get("qdl_tokens_total").copied();
+    assert_eq!(counted, tokens["tokens"].as_f64());
     let times = [&summary["stages"], &tokens["times"]].map(Value::as_object);
     for (stage, row) in times.into_iter().flatten().flatten() {
         let of = |part: &str| last[&format!("qdl_stage_seconds_{part}{{stage=\"{stage}\"}}")];
@@ -341,7 +322,7 @@ fn followed(place: &TestFolder, config: &Path) -> Figures {
 fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
     let place = TestFolder::new();
     let (config, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
-    let at = metrics_of(&place, "acc-a");
+    let at = metrics(&place);
     let mut before = scrape(at);
     assert_eq!(before["qdl_samples_total"], 0.0);
     followed(&place, &config);
@@ -356,10 +337,8 @@ fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
         let batches = own["batches"].as_object().expect("batches by size");
         let batches: f64 = batches.values().filter_map(Value::as_f64).sum();
         assert_eq!(grown("qdl_batch_samples_count"), batches);
-        assert_eq!(
-            Some(grown("qdl_batch_samples_sum")),
-            own["samples"].as_f64()
-        );
+        let in_batches = grown("qdl_batch_samples_sum");
+        assert_eq!(Some(in_batches), own["samples"].as_f64());
         before = now;
     }
 }
@@ -368,21 +347,17 @@ fn figures_of_both_programs_equal_the_summary_and_outlive_a_frontend() {
 fn figures_count_the_tokens_of_a_language_model() {
     let place = TestFolder::new();
     let [port] = free_ports();
-    let there = "model: {name: llm, \
-                 inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
-                 output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n\
-                 engine: {kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}\n";
+    let engine = "{kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}";
+    let there = format!("{LLM}engine: {engine}\n");
     let node = place.accelerator_of("acc-a", port, &format!("{there}metrics: 127.0.0.1:0"));
     let _there = accelerator(&place, &node);
-    let dataset = "{kind: random, count: 200, min_bytes: 64, max_bytes: 64, distribution: fixed}";
-    let nics = "[{address: 127.0.0.1}]";
-    let yaml = format!("{there}verify: tokens\nnics: {nics}\ndataset: {dataset}\n");
+    let yaml = format!("{there}verify: tokens\nnics: [{{address: 127.0.0.1}}]\n{PROMPTS}");
     let last = followed(&place, &place.frontend_of(&[port], &yaml));
     // The accelerator's tokens include the warm-up's.
-    let theirs = scrape(metrics_of(&place, "acc-a"));
+    let [all, counted] = [scrape(metrics(&place)), last].map(|f| f["qdl_tokens_total"]);
     assert!(
-        theirs["qdl_tokens_total"] >= last["qdl_tokens_total"],
-        "{theirs:?}"
+        all >= counted,
+        "{all} tokens, of which {counted} in the run"
     );
 }
 
@@ -390,31 +365,19 @@ fn figures_count_the_tokens_of_a_language_model() {
 fn an_accelerator_serves_figures_only_and_no_slow_client_holds_them_up() {
     let place = TestFolder::new();
     let (_, _there) = one_of_digests(&place, "metrics: 127.0.0.1:0\n", "");
-    let at = metrics_of(&place, "acc-a");
-    let ask = |request: &str| {
-        let mut stream = TcpStream::connect(at).expect("it listens");
-        stream.write_all(request.as_bytes()).expect("asked");
-        stream
-    };
+    let at = metrics(&place);
     for (request, status) in [
-        ("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
-        ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
-        (
-            "GET /metrics HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n",
-            403,
-        ),
-        ("POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-        ("no request\r\n\r\n", 400),
+        ("GET /metrics HTTP/1.1\r\nHost: localhost", 200),
+        ("GET / HTTP/1.1\r\nHost: localhost", 404),
+        ("GET /metrics HTTP/1.1\r\nHost: elsewhere.example", 403),
+        ("POST /metrics HTTP/1.1\r\nHost: localhost", 405),
+        ("no request", 400),
     ] {
-        let (answered, text) = read(ask(request));
-        assert_eq!(answered, status, "{text}");
-        assert_eq!(
-            text.contains("qdl_samples_total 0"),
-            status == 200,
-            "{text}"
-        );
+        let (answered, text) = read(send(at, &format!("{request}\r\n\r\n")));
+        let has_figures = text.contains("qdl_samples_total 0");
+        assert_eq!((answered, has_figures), (status, status == 200), "{text}");
     }
-    let slow = |_| ask("GET /metrics HT");
+    let slow = |_| send(at, "GET /metrics HT");
     let mut all: Vec<_> = (1..MOST_CONNECTIONS).map(slow).collect();
     scrape(at);
     all.push(slow(0));
@@ -432,27 +395,11 @@ fn the_key_metrics_takes_a_port_or_an_address_and_its_error_names_it() {
     let place = TestFolder::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("bound").port().to_string();
-    for (metrics, words) in [
-        (
-            port.as_str(),
-            [
-                &format!("metrics: 127.0.0.1:{port}"),
-                "name another address or port",
-            ],
-        ),
-        (
-            "here:9464",
-            ["metrics", "a port, or an IP address with a port"],
-        ),
-    ] {
-        let config = place.digest_accelerator("acc-b", 0, &format!("metrics: {metrics}\n"));
-        let mut program = Command::new(accelerator_program());
-        program.arg("--config").arg(config);
-        let ended = Running::start(&place, "refused", program)
-            .end()
-            .with_code(2);
-        assert_has(&ended.stderr, &words);
-    }
+    let error = refused(&place, &format!("metrics: {port}\n"));
+    let named = format!("metrics: 127.0.0.1:{port}");
+    assert_has(&error, &[&named, "name another address or port"]);
+    let error = refused(&place, "metrics: here:9464\n");
+    assert_has(&error, &["metrics", "a port, or an IP address with a port"]);
 }
 
 #[test]
@@ -461,16 +408,11 @@ fn figures_off_loopback_need_a_token_of_their_own() {
     let token = "fedcba9876543210".repeat(4);
     let file = place.write("metrics.token", &token);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
-    let refused = place.digest_accelerator("acc-b", 0, "metrics: 0.0.0.0:0\n");
-    let mut program = Command::new(accelerator_program());
-    program.arg("--config").arg(refused);
-    let ended = Running::start(&place, "refused", program)
-        .end()
-        .with_code(2);
-    assert_has(&ended.stderr, &["metrics_token_file", "qdl token"]);
+    let error = refused(&place, "metrics: 0.0.0.0:0\n");
+    assert_has(&error, &["metrics_token_file", "qdl token"]);
     let keys = "metrics: 0.0.0.0:0\nmetrics_token_file: metrics.token\n";
     let (_, _open) = one_of_digests(&place, keys, "");
-    let at = (Ipv4Addr::LOCALHOST, metrics_of(&place, "acc-a").port()).into();
+    let at = metrics(&place);
     let right = format!("Authorization: Bearer {token}\r\n");
     assert_eq!(get(at, "/metrics", &right).0, 200);
     let wrong = right.replace("fe", "ef");
@@ -484,6 +426,6 @@ fn figures_off_loopback_need_a_token_of_their_own() {
         assert_eq!(status, 401, "{path} {headers}");
         assert_has(&words, &["metrics_token_file"]);
     }
-    let said = fs::read_to_string(place.path("acc-a.stderr")).expect("what it said");
+    let said = fs::read_to_string(place.path("acc-a.stderr")).expect("its errors");
     assert!(!said.contains(&token), "{said}");
 }

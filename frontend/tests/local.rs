@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{Running, TestFolder, assert_has, frontend, offline, qdl_command, run, words};
+use common::{Running, TestFolder, assert_has, frontend, offline, run, words};
 
 /// A duration that keeps the tests short.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -143,17 +143,6 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     assert!(!place.path("out/unfinished-run").exists());
 }
 
-fn report(place: &TestFolder, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let out = qdl_command()
-        .current_dir(place.path("."))
-        .arg("report")
-        .args(arguments)
-        .output()
-        .expect("it starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (out.status.code(), text(&out.stdout), text(&out.stderr))
-}
-
 #[test]
 fn a_run_leaves_its_page_and_the_page_is_its_record() {
     let place = TestFolder::new();
@@ -170,14 +159,14 @@ fn a_run_leaves_its_page_and_the_page_is_its_record() {
 
     // The run folder and the page alone both give the same page again.
     for from in ["one", "one/report.html"] {
-        let (code, said, error) = report(&place, &[from, "--output", "again.html"]);
-        assert_eq!((code, said.trim()), (Some(0), "again.html"), "{error}");
+        let report = place.qdl(&["report", from, "--output", "again.html"]);
+        assert_eq!(report.end().with_code(0).stdout.trim(), "again.html");
         let again = fs::read_to_string(place.path("again.html")).expect("the page");
         assert!(again == page, "made of {from} it is another page");
     }
 
-    let (code, said, error) = report(&place, &["one", "two"]);
-    assert_eq!((code, said.trim()), (Some(0), "compare.html"), "{error}");
+    let report = place.qdl(&["report", "one", "two"]).end().with_code(0);
+    assert_eq!(report.stdout.trim(), "compare.html");
     let page = fs::read_to_string(place.path("compare.html")).expect("the page");
     assert_has(&page, &["server_target_qps", "<td>1200</td><td>2400</td>"]);
 }

@@ -177,11 +177,8 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
     victim.signal(libc::SIGKILL);
     let ended = frontend.end().with_code(0);
     // One line names the accelerator, the time, the cause and the number of samples.
-    let said: Vec<_> = ended
-        .stderr
-        .lines()
-        .filter(|l| l.contains("acc-a"))
-        .collect();
+    let lines = ended.stderr.lines();
+    let said: Vec<_> = lines.filter(|l| l.contains("acc-a")).collect();
     let [loss] = said[..] else {
         panic!("{}", ended.stderr)
     };

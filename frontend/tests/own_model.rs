@@ -25,15 +25,9 @@ fn said(mut command: Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Checks for exit code 2; returns the only line of the error.
-fn refused(mut command: Command) -> String {
-    let output = command.assert().code(2).get_output().clone();
-    assert!(output.stdout.is_empty(), "a page of nothing");
-    let text = String::from_utf8(output.stderr).expect("text");
-    // A note that `qdl` has this command precedes the error.
-    let text = text
-        .split_once("next version\n")
-        .map_or(text.clone(), |(_, text)| text.to_owned());
+/// Checks for exit code 2 and no output; returns the only line of the error.
+fn refused(command: Command) -> String {
+    let text = common::refused(command);
     assert_eq!(text.lines().count(), 1, "{text}");
     text
 }
@@ -144,11 +138,8 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
         let mut command = qdl_command();
         command.args(["init", "--force", "--class", "scores", "--accelerator"]);
         command.arg(format!("127.0.0.1:{control}"));
-        command
-            .arg("--output")
-            .arg(&folder)
-            .arg("--model")
-            .arg(folder.join("points.onnx"));
+        command.arg("--output").arg(&folder);
+        command.arg("--model").arg(folder.join("points.onnx"));
         command.arg("--samples").arg(folder.join(data));
         command.arg("--labels").arg(folder.join(labels));
         let printed = said(command);
@@ -258,7 +249,7 @@ fn a_check_of_a_frontend_asks_nobody_and_finds_what_a_run_would() {
         ],
     );
     assert!(page.lines().all(|l| l.len() <= 100), "{page}");
-    assert!(listener.accept().is_err(), "somebody came");
+    assert!(listener.accept().is_err(), "a connection arrived");
     assert!(!place.path("out").exists(), "nothing is left behind");
     assert_eq!(said(check(&["--quiet"])), "");
     let page = said(check(&["--local"]));

@@ -66,13 +66,8 @@ fn check_ticks(s: &Value, t: &Timeline) {
     let samples = s["samples"].as_u64().expect("samples");
     assert_eq!(t.ticks.iter().map(|t| t.completed).sum::<u64>(), samples);
     assert_eq!(t.ticks.iter().map(|t| t.issued).sum::<u64>(), samples);
-    let counted = t
-        .ticks
-        .iter()
-        .flat_map(|t| &t.latency)
-        .map(|(_, n)| n)
-        .sum::<u64>();
-    assert_eq!(counted, samples);
+    let latencies = t.ticks.iter().flat_map(|t| &t.latency);
+    assert_eq!(latencies.map(|(_, n)| n).sum::<u64>(), samples);
     assert_eq!(t.tick_ms, 100);
     let seconds = s["duration_s"].as_f64().expect("a duration");
     let ticks = (seconds * 10.0).ceil();
@@ -82,12 +77,8 @@ fn check_ticks(s: &Value, t: &Timeline) {
         t.ticks.len()
     );
     assert_eq!(t.ticks.last().map(|t| t.in_flight), Some(0));
-    for (i, c) in s["connections"]
-        .as_array()
-        .expect("connections")
-        .iter()
-        .enumerate()
-    {
+    let connections = s["connections"].as_array().expect("connections");
+    for (i, c) in connections.iter().enumerate() {
         let carried = |f: fn(&record::timeline::ConnectionTick) -> u64| {
             t.ticks.iter().map(|t| f(&t.connections[i])).sum::<u64>()
         };
@@ -101,12 +92,8 @@ fn check_ticks(s: &Value, t: &Timeline) {
         let is_used_early = early.any(|t| t.connections[i].samples > 0);
         assert!(has_rtt || !is_used_early || seconds < 0.5, "{c:#}");
     }
-    let out: u64 = t
-        .ticks
-        .iter()
-        .flat_map(|t| &t.connections)
-        .map(|c| c.bytes_out)
-        .sum();
+    let connections = t.ticks.iter().flat_map(|t| &t.connections);
+    let out: u64 = connections.map(|c| c.bytes_out).sum();
     assert_eq!(Some(out), s["carried"]["bytes_out"].as_u64());
 }
 

@@ -9,7 +9,7 @@ use common::{
     TestFolder, accelerator_in, assert_has,
     netns::Star,
     run,
-    submission::{KEY, LLAMA, NODES, Rig, checkout, files_with_key, rules},
+    submission::{KEY, LLAMA, NODES, Rig, checkout, files_with, rules},
     words,
 };
 
@@ -56,23 +56,19 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
         own.join("documentation/runs/sys/llama3.1-8b/Offline/accuracy/accelerator-acc-a.yaml");
     let own_yaml = fs::read_to_string(rig.place.path("acc-a.yaml")).expect("read");
     let masked = own_yaml.replace(KEY, "(masked)") + "# values that look like keys, masked: 1\n";
-    assert_eq!(fs::read_to_string(yaml).expect("told"), masked);
+    assert_eq!(fs::read_to_string(yaml).expect("a copy"), masked);
     for folder in ["runs", "tree"] {
-        let (count, found) = files_with_key(&rig.place.path(folder));
-        assert!(
-            count > 20 && found.is_empty(),
-            "{count} files in {folder}: {found:?}"
-        );
+        let (count, found) = files_with(&rig.place.path(folder), KEY);
+        let is_clean = count > 20 && found.is_empty();
+        assert!(is_clean, "{count} files in {folder}: {found:?}");
     }
     let kept = own.join("documentation/runs/sys/llama3.1-8b/Offline/accuracy");
     let manifest = fs::read_to_string(kept.join("run.json")).expect("a record");
     assert_has(&manifest, &["\"masked\": 2"]);
     let summary = fs::read_to_string(kept.join("summary.json")).expect("a summary");
     for node in ["frontend.yaml", "accelerator-acc-a.yaml"] {
-        assert_has(
-            &summary,
-            &[&format!("{node}: values that look like keys, masked: 1")],
-        );
+        let note = format!("{node}: values that look like keys, masked: 1");
+        assert_has(&summary, &[&note]);
     }
     // `submit` does not overwrite an existing tree.
     let again = rig.submit("tree", &[]);
@@ -94,9 +90,9 @@ fn one_command_on_the_frontend_describes_every_node() {
         assert_eq!((&said["node"], &said["role"]), (&node.into(), &role.into()));
         assert!(said["memory"]["bytes"].as_u64() > Some(0), "{text}");
     }
-    let told = fs::read_to_string(rig.place.path("nodes/accelerator-acc-a.yaml")).expect("told");
+    let copy = fs::read_to_string(rig.place.path("nodes/accelerator-acc-a.yaml")).expect("a copy");
     let own = fs::read_to_string(rig.place.path("acc-a.yaml")).expect("read");
-    assert!(told.starts_with(&own.replace(KEY, "(masked)")), "{told}");
+    assert!(copy.starts_with(&own.replace(KEY, "(masked)")), "{copy}");
     // The accelerator still serves; an incomplete configuration is refused.
     let wrong = rig.place.write("wrong.yaml", "node: lg\n");
     let wrong = wrong.to_string_lossy().into_owned();
@@ -207,11 +203,8 @@ fn two_namespaces_of_one_host_are_one_host() {
     let yaml = yaml + "auth: none\n";
     let config = place.write("front.yaml", yaml);
     let mut command = star.hub.command(Path::new(env!("CARGO_BIN_EXE_frontend")));
-    command
-        .arg("--config")
-        .arg(config)
-        .arg("--output")
-        .arg(place.path("out"));
+    command.arg("--config").arg(config);
+    command.arg("--output").arg(place.path("out"));
     command.args(["--scenario", "server", "--submission", "v6.1"]);
     let ended = run(&place, command).with_code(2);
     assert_has(

@@ -17,16 +17,8 @@ use common::{
 use serde_json::Value;
 
 /// LoadGen measures tokens, with bounds that no run exceeds.
-const MEASURED: &[&str] = &[
-    "--set",
-    "use_token_latencies=1",
-    "--set",
-    "server_ttft_latency=600000000000",
-    "--set",
-    "server_tpot_latency=600000000000",
-    "--set",
-    "server_target_latency_percentile=0.9",
-];
+const MEASURED: &str = "--set use_token_latencies=1 --set server_ttft_latency=600000000000 \
+    --set server_tpot_latency=600000000000 --set server_target_latency_percentile=0.9";
 
 /// One token per millisecond: most samples in flight have their first token but not their last.
 const SLOW: &str = "{sequences: 64, step_us: 1000, min_tokens: 2, vocab: 1000}";
@@ -223,7 +215,7 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
         let count = samples.to_string();
         let arguments = "--scenario server --target-qps 4000 --set min_duration=0";
         let mut command = place.frontend(&config, "out", &words(arguments));
-        command.args(["--samples", &count]).args(MEASURED);
+        command.args(["--samples", &count]).args(words(MEASURED));
         let patience = Duration::from_millis(60_000 + samples);
         let ended = Running::start(&place, "frontend", command).end_within(patience);
         let said = format!("{stream}: {}{}", ended.stdout, ended.stderr);

@@ -6,43 +6,28 @@ mod common;
 use std::{fs, path::PathBuf, thread::sleep, time::Duration};
 
 use common::{
-    ProgramEnd, Running, TestFolder, accelerator, assert_has, faults::QUICK, free_ports, offline,
-    two_of_digests,
+    LLM, PROMPTS, ProgramEnd, Running, TestFolder, accelerator, assert_has, faults::QUICK,
+    free_ports, offline, two_of_digests, words,
 };
 use serde_json::Value;
 
 /// LoadGen measures tokens, with bounds that no run exceeds. Early stopping accepts the 90th
 /// percentile after some dozen queries.
-const MEASURED: [&str; 8] = [
-    "--set",
-    "use_token_latencies=1",
-    "--set",
-    "server_ttft_latency=20000000000",
-    "--set",
-    "server_tpot_latency=20000000000",
-    "--set",
-    "server_target_latency_percentile=0.9",
-];
+const MEASURED: &str = "--set use_token_latencies=1 --set server_ttft_latency=20000000000 \
+    --set server_tpot_latency=20000000000 --set server_target_latency_percentile=0.9";
 
 fn measured<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
-    [arguments, &MEASURED].concat()
+    [arguments, &words(MEASURED)].concat()
 }
 
-const SERVER: [&str; 6] = [
-    "--scenario",
-    "server",
-    "--target-qps",
-    "300",
-    "--duration-s",
-    "0.6",
-];
+const SERVER: &str = "--scenario server --target-qps 300 --duration-s 0.6";
 
 #[test]
 fn tokens_that_an_accelerator_does_not_count_are_refused() {
     let place = TestFolder::new();
     let null = "engine: {kind: \"null\"}\n";
     let (config, _running) = two_of_digests(&place, null, "verify: none\n");
-    for scenario in [&SERVER[..], &offline("300")] {
+    for scenario in [&words(SERVER)[..], &offline("300")] {
         let ended = place.run(&config, "out", &measured(scenario)).with_code(2);
         let words = ["`null`", "acc-a", "`digest`", "use_token_latencies"];
         assert_has(ended.error(), &words);
@@ -71,16 +56,12 @@ impl Rig {
     fn new(engine: &str, more: &str) -> Self {
         let place = TestFolder::new();
         let [a, b] = free_ports();
-        let model = "model: {name: llm, \
-                     inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
-                     output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n";
-        let there = format!("{model}engine: {engine}");
+        let there = format!("{LLM}engine: {engine}");
         let start = |(node, port)| accelerator(&place, &place.accelerator_of(node, port, &there));
         let accelerators = [("acc-a", a), ("acc-b", b)].map(start);
         let yaml = format!(
             "{there}\nverify: tokens\nnics: [{{address: 127.0.0.1, connections: 3}}]\n\
-             dataset: {{kind: random, count: 200, min_bytes: 64, max_bytes: 64, \
-             distribution: fixed}}\n{more}"
+             {PROMPTS}{more}"
         );
         let config = place.frontend_of(&[a, b], &yaml);
         Rig {
@@ -115,7 +96,7 @@ fn server_counts_the_true_tokens_and_times_each_first_one() {
     ] {
         let rig = Rig::new(ENGINE, more);
         for local in [&["--local"][..], &[]] {
-            let s = rig.good("out", &[&measured(&SERVER)[..], local].concat());
+            let s = rig.good("out", &[&measured(&words(SERVER))[..], local].concat());
             // Each answer had its own parts: one, two, or one for each token.
             let t = &s["tokens"];
             assert_eq!(t["parts_taken"], t["parts_before_last"], "{t:#}");
@@ -179,7 +160,7 @@ fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
     );
     let audit = audit.to_str().expect("text");
     for arguments in [&["--mode", "accuracy"][..], &["--audit-config", audit]] {
-        rig.good("out", &[&measured(&SERVER)[..], arguments].concat());
+        rig.good("out", &[&measured(&words(SERVER))[..], arguments].concat());
         let log = rig.place.path("out").join("mlperf_log_accuracy.json");
         let text = fs::read_to_string(log).expect("a log");
         let records: Vec<Value> = serde_json::from_str(&text).expect("JSON");
@@ -202,7 +183,7 @@ fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
 fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
     let engine = "{kind: tokens, tokens: {min_tokens: 1, max_tokens: 1}}";
     let rig = Rig::new(engine, "");
-    rig.run("out", &measured(&SERVER)).with_code(1);
+    rig.run("out", &measured(&words(SERVER))).with_code(1);
     let s = rig.place.summary("out");
     assert_eq!(s["valid"], false);
     assert_eq!(s["tokens"]["too_short"], s["samples"]);

@@ -5,9 +5,7 @@ mod common;
 use qdl::testkit::eventually;
 use std::{path::Path, process::Command};
 
-use common::{
-    Running, TestFolder, accelerator_in, accelerator_program, netns::Star, program_beside,
-};
+use common::{TestFolder, accelerator_in, accelerator_program, netns::Star, program_beside, run};
 
 fn printed(mut command: Command) -> String {
     let out = command
@@ -48,14 +46,9 @@ fn what_topology_prints_is_a_valid_run_unchanged() {
     }
     let _accelerator = accelerator_in(machine, &place, &far);
     let mut command = machine.command(frontend);
-    command
-        .arg("--config")
-        .arg(near)
-        .arg("--output")
-        .arg(place.path("out"));
-    Running::start(&place, "frontend", command)
-        .end()
-        .with_code(0);
+    command.arg("--config").arg(near);
+    command.arg("--output").arg(place.path("out"));
+    run(&place, command).with_code(0);
     let s = place.summary("out");
     assert_eq!(s["valid"], true);
     assert_eq!(s["scenario"], "SingleStream");

@@ -53,11 +53,8 @@ fn own_functions(backtrace: &str) -> Way {
             continue;
         };
         let file = lines.peek().and_then(|next| next.strip_prefix("at "));
-        let file = file
-            .unwrap_or_default()
-            .split(':')
-            .next()
-            .unwrap_or_default();
+        let file = file.and_then(|file| file.split(':').next());
+        let file = file.unwrap_or_default();
         // Files below the working directory are shown relative to it.
         let file = file.replacen("./", "frontend/", usize::from(file.starts_with("./")));
         let file = file.strip_prefix(&root).unwrap_or(&file);

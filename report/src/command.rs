@@ -23,7 +23,7 @@ pub struct ReportArgs {
 
     /// File for the output [default: report.html in the run folder; for several runs compare.html
     /// or pareto.html in the working directory; rows go to standard output]
-    #[arg(short, long, alias = "out", value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
     /// Draw throughput against p99 latency, TTFT and TPOT of several runs of one scenario
@@ -54,13 +54,13 @@ pub fn command(args: &ReportArgs, quiet: bool) -> Result<(), FileError> {
         (_, true) => Some(export::json_lines(&runs)?),
         _ => None,
     };
+    if let (Some(rows), None) = (&rows, &args.output) {
+        // Ignore the error: standard output may be closed.
+        let _ = stdout().write_all(rows.as_bytes());
+        return Ok(());
+    }
     let out = match (&args.output, &args.runs[..]) {
         (Some(out), _) => out.clone(),
-        (None, _) if rows.is_some() => {
-            // Ignore the error: standard output may be closed.
-            let _ = stdout().write_all(rows.unwrap_or_default().as_bytes());
-            return Ok(());
-        }
         (None, _) if args.pareto => PathBuf::from("pareto.html"),
         (None, [one]) if one.is_dir() => one.join(FILE),
         (None, [_]) => PathBuf::from(FILE),

@@ -90,6 +90,11 @@ pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     out
 }
 
+/// A box of HTML under a title.
+pub fn boxed(title: &str, html: &str) -> String {
+    format!("<div class=\"box\"><h3>{title}</h3>{html}</div>")
+}
+
 pub fn figure(id: &str, title: &str, picture: &str, note: &str) -> String {
     format!(
         "<figure id=\"{id}\"><h3>{}</h3>{picture}<figcaption>{}</figcaption></figure>",

@@ -106,18 +106,13 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
                 points are dominated. Times are LoadGen's; without them, from issue to completion. \
                 A front does not ask whether LoadGen calls a run valid.";
     let picture = beside(&charts) + &table(&heading, &rows);
-    let runs_and_kind = text::counted(runs.len() as u64, "run") + " - " + &title;
+    let sub = text::counted(runs.len() as u64, "run") + " - " + &title;
     let title = "Throughput against latency";
-    let header = format!(
-        "<h1>{title}</h1><p class=\"sub\">{}</p>",
-        escape(&runs_and_kind)
-    );
-    let main = section(
-        "The Pareto front",
-        &figure("pareto", "The runs", &picture, note),
-    );
+    let header = head::heading(title, &escape(&sub));
+    let picture = figure("pareto", "The runs", &picture, note);
     let records: String = runs.iter().map(record).collect();
-    Ok(page::document(title, &header, &(main + &records)))
+    let main = section("The Pareto front", &picture) + &records;
+    Ok(page::document(title, &header, &main))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use tune::{FinishedTrial, Halt, Session};
 
 use crate::{
     chart::{Chart, Shape, Style, Unit, beside},
-    html::{Cell, figure, list, paragraph, table},
+    html::{Cell, boxed, figure, list, paragraph, table},
     page::{
         self,
         head::{Tile, banner},
@@ -44,15 +44,9 @@ fn charts(session: &Session) -> String {
     let parts = trials().filter_map(part).collect();
     let unit = session.plan.kind.unit();
     let title = format!("Latency as a share of its bound, against {unit}");
-    beside(&[
-        chart(
-            format!("{unit} of each trial"),
-            Unit::Count,
-            rates.collect(),
-            None,
-        ),
-        chart(title, Unit::Share, parts, Some(1.0)),
-    ])
+    let parts = chart(title, Unit::Share, parts, Some(1.0));
+    let title = format!("{unit} of each trial");
+    beside(&[chart(title, Unit::Count, rates.collect(), None), parts])
 }
 
 /// A rate as the configuration has it.
@@ -126,12 +120,9 @@ pub fn tuning(session: &Session, config: &str, diff: &[String], note: &str) -> S
     let verdict = (class, word, &session.line()[..]);
     let header = banner(&title, session.plan.kind.name(), verdict, &tiles(session));
     let diff: Vec<String> = diff.iter().map(|line| format!("`{line}`")).collect();
-    let part = |title: &str, html: &str| format!("<div class=\"box\"><h3>{title}</h3>{html}</div>");
-    let change = part(
-        "Change of the configuration",
-        &(list(&diff) + &paragraph(note)),
-    );
-    let result = page::two(&change, &part("What limits it", &limit(session)));
+    let change = list(&diff) + &paragraph(note);
+    let change = boxed("Change of the configuration", &change);
+    let result = page::two(&change, &boxed("What limits it", &limit(session)));
     let picture = charts(session) + &rates(session);
     let note = "Filled points are VALID trials, hollow ones INVALID. Trials that were too short are \
                 left out.";

@@ -48,12 +48,9 @@ fn a_language_models_figures_come_first() {
         "samples per second: 1,200",
     ];
     assert_eq!(first[..6], wanted);
-    let line = charts(&page).into_iter().map(|c| c["lines"][0].clone());
-    let tokens = |l: &serde_json::Value| l["name"] == "tokens of completed answers";
-    assert_eq!(
-        line.into_iter().find(tokens).expect("tokens")["values"][0],
-        5_000.0
-    );
+    let mut lines = charts(&page).into_iter().map(|c| c["lines"][0].clone());
+    let tokens = lines.find(|l| l["name"] == "tokens of completed answers");
+    assert_eq!(tokens.expect("tokens")["values"][0], 5_000.0);
 }
 
 #[test]
@@ -71,10 +68,8 @@ fn five_runs_are_points_and_the_front_joins_those_that_no_other_beats() {
     assert_eq!(charts.len(), 3, "TTFT, TPOT, latency");
     let (ttft, lines) = (&charts[0], &charts[0]["lines"]);
     assert_eq!(ttft["x"], json!([100.0, 150.0, 200.0, 200.0, 300.0]));
-    assert_eq!(
-        (&lines[0]["shape"], &lines[1]["shape"]),
-        (&json!("joined"), &json!("hollow"))
-    );
+    let shapes = [&lines[0]["shape"], &lines[1]["shape"]];
+    assert_eq!(shapes, [&json!("joined"), &json!("hollow")]);
     assert_eq!(lines[0]["values"], json!([1e4, null, 2e4, null, 9e4]));
     assert_eq!(lines[1]["values"], json!([null, 3e4, null, 2.5e4, null]));
     let names = ttft["marks"].as_array().expect("names").iter();
@@ -119,26 +114,14 @@ fn a_tuning_session_has_a_page_like_a_runs() {
     let page = tuning(&session, "f<1>.yaml", &diff, "a note on `engine.max_batch`");
     let shown = without_scripts(&page);
     well_formed(&shown).expect("well formed");
-    assert_has(
-        &shown,
-        &[
-            "Tuning of f&lt;1&gt;.yaml",
-            "CERTIFIED",
-            "the full run is VALID",
-        ],
-    );
-    assert_has(
-        &shown,
-        &[&format!("<code>{}</code>", diff[0]), "computes &lt;all&gt;"],
-    );
-    assert_has(
-        &shown,
-        &[
-            "<td>certified</td>",
-            "<td>refuted</td>",
-            "<code>engine.max_batch</code>",
-        ],
-    );
+    let change = format!("<code>{}</code>", diff[0]);
+    let head = ["Tuning of f&lt;1&gt;.yaml", "CERTIFIED", &change];
+    assert_has(&shown, &head);
+    let why = ["the full run is VALID", "computes &lt;all&gt;"];
+    assert_has(&shown, &why);
+    let rates = ["<td>certified</td>", "<td>refuted</td>"];
+    assert_has(&shown, &rates);
+    assert_has(&shown, &["<code>engine.max_batch</code>"]);
     // Each trial but the full run is a point of either chart.
     let (charts, trials) = (charts(&page), session.finished.len() - 1);
     let points = charts.iter().map(|c| c["x"].as_array().map_or(0, Vec::len));

@@ -195,14 +195,11 @@ fn a_value_that_gives_a_higher_rate_is_kept_and_others_are_left() {
     assert_eq!(session.changed(), changed);
     let rate = session.found().expect("a rate");
     assert!((1.7 * CAPACITY..1.86 * CAPACITY).contains(&rate), "{rate}");
-    let tried = |knobs: &BTreeMap<_, _>| session.searches.iter().find(|s| s.knobs == *knobs);
-    let best = tried(&changed).expect("a search");
+    let mut searches = session.searches.iter();
+    let best = searches.find(|s| s.knobs == changed).expect("a search");
     assert_eq!(best.found, Some(rate));
-    assert!(
-        best.tallies
-            .iter()
-            .any(|t| t.word.as_str() == "refuted" && t.held() == 0)
-    );
+    let mut tallies = best.tallies.iter();
+    assert!(tallies.any(|t| t.word.as_str() == "refuted" && t.held() == 0));
 }
 
 /// MultiStream up to 11.4 samples a query. Offline: 5,000 samples/s, give or take 1 %.

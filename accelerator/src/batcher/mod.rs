@@ -86,12 +86,8 @@ impl<T> Batcher<T> {
     /// Adds a sample that arrived at `arrived_ns`, in front of the samples that arrived later.
     /// Several rails deliver almost in order, so these are few.
     pub fn push(&mut self, arrived_ns: u64, sample: T) {
-        let younger = self
-            .pending
-            .iter()
-            .rev()
-            .take_while(|(at, _)| *at > arrived_ns)
-            .count();
+        let latest = self.pending.iter().rev();
+        let younger = latest.take_while(|(at, _)| *at > arrived_ns).count();
         if younger == 0 {
             self.pending.push_back((arrived_ns, sample));
         } else {
@@ -262,14 +258,8 @@ mod tests {
         fn advance(&mut self, to: u64, compute: u64) {
             loop {
                 let wake = self.settle(compute);
-                let next = self
-                    .busy_until
-                    .iter()
-                    .flatten()
-                    .copied()
-                    .chain(wake)
-                    .filter(|t| *t > self.now)
-                    .min();
+                let times = self.busy_until.iter().flatten().copied().chain(wake);
+                let next = times.filter(|t| *t > self.now).min();
                 match next {
                     Some(t) if t <= to => self.now = t,
                     _ => break,

@@ -48,12 +48,15 @@ pub(super) struct Launch {
     pub node: Option<u32>,
 }
 
-/// Reads variables for a program from the file that `key` names: lines of the form `NAME=value`;
-/// empty lines and lines that begin with `#` are skipped.
+/// Reads variables for a program from the file of the key `key`, if there is one: lines of the form
+/// `NAME=value`; empty lines and lines that begin with `#` are skipped.
 ///
 /// # Errors
 /// Text: the file cannot be read, other users may read it, or a line has another form.
-pub(super) fn read_env(key: &str, path: &Path) -> Result<Vec<(String, String)>, String> {
+pub(super) fn read_env(key: &str, path: Option<&Path>) -> Result<Vec<(String, String)>, String> {
+    let Some(path) = path else {
+        return Ok(Vec::new());
+    };
     let wrong = |why: String| format!("{key} {}: {why}", path.display());
     let failed = |e: io::Error| wrong(e.to_string());
     let mut file = File::open(path).map_err(failed)?;

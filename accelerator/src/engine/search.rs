@@ -38,16 +38,17 @@ pub(super) fn python_packages() -> Vec<PathBuf> {
     let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
     let prefixes = bins.filter_map(|bin| bin.parent().map(Path::to_owned));
     let active = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+    let prefixes = active.into_iter().chain(prefixes);
+    prefixes.flat_map(|prefix| packages_of(&prefix)).collect()
+}
+
+/// The folders of Python packages of the installation at `prefix`.
+pub(super) fn packages_of(prefix: &Path) -> Vec<PathBuf> {
+    let entries = prefix.join("lib").read_dir().into_iter().flatten();
+    let named = |name: &str| name.starts_with("python3");
     let mut found = Vec::new();
-    for prefix in active.into_iter().chain(prefixes) {
-        let entries = prefix
-            .join("lib")
-            .read_dir()
-            .into_iter()
-            .flatten()
-            .flatten();
-        let named = |name: &str| name.starts_with("python3");
-        for python in entries.filter(|e| named(&e.file_name().to_string_lossy())) {
+    for python in entries.flatten() {
+        if named(&python.file_name().to_string_lossy()) {
             let both = ["site-packages", "dist-packages"].map(|name| python.path().join(name));
             found.extend(both.into_iter().filter(|folder| folder.is_dir()));
         }

@@ -93,13 +93,9 @@ impl Figures {
     }
 
     /// Adds counters or gauges by the word of the family's label.
-    pub fn add_each<I>(&mut self, family: Family, numbers: I)
-    where
-        I: IntoIterator<Item = (&'static str, u64)>,
-    {
-        for (word, n) in numbers {
-            self.0.push((family, word, Value::Number(n as f64)));
-        }
+    pub fn add_each<const N: usize>(&mut self, family: Family, numbers: [(&'static str, u64); N]) {
+        let number = |(word, n)| (family, word, Value::Number(n as f64));
+        self.0.extend(numbers.map(number));
     }
 
     /// Adds the batches by size.

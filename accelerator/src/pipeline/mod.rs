@@ -89,16 +89,9 @@ impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
         // Engines with a program of their own have deadlines with better messages, so this timeout
         // is later.
-        let http = p
-            .engine
-            .http
-            .as_ref()
-            .map(|http| http.ready() + 2 * http.first_token());
-        let vllm = p
-            .engine
-            .vllm
-            .as_ref()
-            .map(|vllm| vllm.ready() + 2 * vllm.step());
+        let (http, vllm) = (p.engine.http.as_ref(), p.engine.vllm.as_ref());
+        let http = http.map(|http| http.ready() + 2 * http.first_token());
+        let vllm = vllm.map(|vllm| vllm.ready() + 2 * vllm.step());
         let server = http.or(vllm).unwrap_or_default();
         Options {
             name: "engine".to_owned(),

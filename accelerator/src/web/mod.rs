@@ -146,30 +146,23 @@ where
 fn admit(access: &Access, request: &Request<Incoming>) -> Option<Answer> {
     let cookie = match access.check(request.uri(), request.headers()) {
         Ok(cookie) => cookie.and_then(|cookie| HeaderValue::try_from(cookie).ok()),
-        Err(refused @ (AccessRefused::Key | AccessRefused::Token)) => {
-            let mut answer = words(
-                StatusCode::UNAUTHORIZED,
-                match refused {
-                    AccessRefused::Token => {
-                        "Send the token of metrics_token_file in a header: Authorization: Bearer \
-                         ... (Prometheus: authorization.credentials_file).\n"
-                    }
-                    _ => {
-                        "This run is shown to those who have its page's key: open the address in \
-                         live.url, in the run's folder, or send the key in a header: \
-                         Authorization: Bearer ...\n"
-                    }
-                },
-            );
-            let scheme = HeaderValue::from_static("Bearer");
-            let headers = answer.headers_mut();
-            headers.insert(header::WWW_AUTHENTICATE, scheme);
-            return Some(answer);
-        }
         Err(AccessRefused::Host) => {
             return Some(words(
                 StatusCode::FORBIDDEN,
                 "This page is shown on this machine alone: ask for localhost or 127.0.0.1.\n",
+            ));
+        }
+        Err(AccessRefused::Token) => {
+            return Some(unauthorized(
+                "Send the token of metrics_token_file in a header: Authorization: Bearer ... \
+                 (Prometheus: authorization.credentials_file).\n",
+            ));
+        }
+        Err(AccessRefused::Key) => {
+            return Some(unauthorized(
+                "This run is shown to those who have its page's key: open the address in \
+                 live.url, in the run's folder, or send the key in a header: Authorization: \
+                 Bearer ...\n",
             ));
         }
     };
@@ -184,6 +177,14 @@ fn admit(access: &Access, request: &Request<Incoming>) -> Option<Answer> {
     headers.insert(header::SET_COOKIE, cookie?);
     headers.insert(header::LOCATION, HeaderValue::from_static("/"));
     Some(answer)
+}
+
+fn unauthorized(text: &'static str) -> Answer {
+    let mut answer = words(StatusCode::UNAUTHORIZED, text);
+    let scheme = HeaderValue::from_static("Bearer");
+    let headers = answer.headers_mut();
+    headers.insert(header::WWW_AUTHENTICATE, scheme);
+    answer
 }
 
 /// Makes an answer of one line.

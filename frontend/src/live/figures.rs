@@ -95,10 +95,9 @@ impl RunFigures {
             if sources.counted {
                 figures.add(Family::Tokens, shown.tokens as f64);
             }
-            let times = live.times();
-            times
-                .iter()
-                .for_each(|(stage, times)| figures.add_times(stage, times));
+            for (stage, times) in live.times() {
+                figures.add_times(stage, &times);
+            }
         }
         figures
     }

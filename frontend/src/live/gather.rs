@@ -188,11 +188,8 @@ mod tests {
     fn limits_are_those_of_loadgen_so_far() {
         let known = LiveRun::new("fe", &server(), Some(1_000.0));
         let so_far = known.so_far(moment(2_000_000), &Live::new(2));
-        let met: Vec<_> = so_far
-            .limits
-            .iter()
-            .map(|l| (l.name.as_str(), l.met))
-            .collect();
+        let limits = so_far.limits.iter();
+        let met: Vec<_> = limits.map(|l| (l.name.as_str(), l.met)).collect();
         let all = [
             ("p99 latency", true),
             ("duration", false),

@@ -124,14 +124,11 @@ impl Completers {
 
     /// Creates the completer of one share of a NIC.
     pub fn make(&self, share: usize) -> LoadgenCompleter {
+        let recorder = Recorder::with(self.live.clone(), share, self.phases.empty());
         LoadgenCompleter {
             scratch: Vec::with_capacity(256),
             first_scratch: Vec::with_capacity(256),
-            recorder: Some(Recorder::with(
-                self.live.clone(),
-                share,
-                self.phases.empty(),
-            )),
+            recorder: Some(recorder),
             series_ns: 0,
             latest_ns: 0,
             first_tokens: 0,

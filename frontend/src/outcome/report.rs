@@ -200,12 +200,9 @@ impl FinishedRun<'_> {
         let mut notes = self.settings.provenance.notes();
         for path in manifest::files(self.settings.folder()) {
             let text = fs::read_to_string(&path).unwrap_or_default();
-            match text.matches(secrets::MASK).count() {
-                0 => {}
-                n => notes.push(format!(
-                    "{}: values that look like keys, masked: {n}",
-                    path.display()
-                )),
+            let (path, n) = (path.display(), text.matches(secrets::MASK).count());
+            if n > 0 {
+                notes.push(format!("{path}: values that look like keys, masked: {n}"));
             }
         }
         notes

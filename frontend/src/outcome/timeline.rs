@@ -105,14 +105,15 @@ fn ticks(
     let mut outstanding = 0i64;
     let ticks = latencies.into_iter().enumerate().map(|(k, latency)| {
         let row = rows.get(k).map_or(&[][..], Vec::as_slice);
-        let issued = row.first().copied().unwrap_or(0);
+        let counter = |i: usize| row.get(i).copied().unwrap_or(0);
+        let issued = counter(0);
         let completed = completed(row, &latency);
         outstanding += issued as i64 - completed as i64;
         Tick {
             issued,
             completed,
             in_flight: outstanding.max(0) as u64,
-            tokens: row.get(2).copied().unwrap_or(0),
+            tokens: counter(2),
             latency,
             connections: (0..of).map(|i| connection(row, i, of)).collect(),
         }

@@ -49,7 +49,7 @@ pub struct Workload {
     /// Number of samples of an Offline run, large enough that the run still goes on at the fault.
     pub offline: &'static str,
     /// Arguments of Server and Offline runs.
-    pub always: &'static [&'static str],
+    pub always: &'static str,
     /// Waits until a fault may strike.
     pub begun: fn(&TestFolder, &mut Running),
 }
@@ -136,7 +136,7 @@ impl Trial {
             true => offline(of.offline).to_vec(),
             false => words(of.server),
         });
-        command.args(of.always);
+        command.args(words(of.always));
         let mut running = Running::start(place, "frontend", command);
         (of.begun)(place, &mut running);
         sleep(Duration::from_millis(self.at));

@@ -18,10 +18,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use assert_cmd::assert::OutputAssertExt;
 use record::timeline::Timeline;
 use serde_json::Value;
 
 pub use qdl::testkit::assert_has;
+
+/// A language model for the engine `tokens`, as YAML.
+pub const LLM: &str = "model: {name: llm, \
+    inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
+    output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n";
+/// Prompts for [`LLM`], as YAML.
+pub const PROMPTS: &str = "dataset: {kind: random, count: 200, min_bytes: 64, max_bytes: 64, \
+    distribution: fixed}\n";
 
 /// Maximum wait for any step of a test, on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -216,6 +225,13 @@ impl TestFolder {
     /// Runs the frontend to its end.
     pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> ProgramEnd {
         run(self, self.frontend(config, out, arguments))
+    }
+
+    /// Starts `qdl` with these arguments in the folder.
+    pub fn qdl(&self, arguments: &[&str]) -> Running {
+        let mut command = qdl_command();
+        command.args(arguments).current_dir(self.path("."));
+        Running::start(self, "program", command)
     }
 
     /// With libfabric, shrinks the buffers so that `ofi_rxm` opens an endpoint in milliseconds, not
@@ -442,6 +458,13 @@ impl Drop for Running {
 /// Runs the frontend command to its end.
 pub fn run(place: &TestFolder, command: Command) -> ProgramEnd {
     Running::start(place, "frontend", command).end()
+}
+
+/// Checks for exit code 2 and an empty standard output; returns standard error.
+pub fn refused(mut command: Command) -> String {
+    let output = command.assert().code(2).get_output().clone();
+    assert!(output.stdout.is_empty(), "output of a refused command");
+    String::from_utf8(output.stderr).expect("text")
 }
 
 /// Makes an accuracy run over the network into `wire` and one with `--local` into `local`. Checks

@@ -5,12 +5,11 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use serde_json::{Value, json};
 
-use super::{ProgramEnd, Running, TestFolder, accelerator, free_ports, qdl_command, run};
+use super::{ProgramEnd, Running, TestFolder, accelerator, free_ports, run};
 
 /// A model of the round, with its names and counts but tiny samples.
 pub struct Case {
@@ -56,20 +55,20 @@ pub const TEST06: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243
 /// A key in the configurations of both nodes. No file of a run or of a tree has it.
 pub const KEY: &str = "hf_QdLqDlQdLqDlQdLq";
 
-/// Number of files below `folder`, and those that hold [`KEY`].
-pub fn files_with_key(folder: &Path) -> (usize, Vec<PathBuf>) {
+/// Number of files below `folder`, and those that contain `secret`.
+pub fn files_with(folder: &Path, secret: &str) -> (usize, Vec<PathBuf>) {
     let (mut count, mut found) = (0, Vec::new());
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            let (more, below) = files_with_key(&path);
+            let (more, below) = files_with(&path, secret);
             count += more;
             found.extend(below);
             continue;
         }
         count += 1;
         let bytes = fs::read(&path).expect("readable");
-        if bytes.windows(KEY.len()).any(|w| w == KEY.as_bytes()) {
+        if bytes.windows(secret.len()).any(|w| w == secret.as_bytes()) {
             found.push(path);
         }
     }
@@ -173,9 +172,7 @@ impl Rig {
 
     /// Runs `qdl` with these arguments in the folder.
     pub fn program(&self, words: &[&str]) -> ProgramEnd {
-        let mut command = qdl_command();
-        command.args(words).current_dir(self.place.path("."));
-        Running::start(&self.place, "program", command).end_within(LONG)
+        self.place.qdl(words).end_within(LONG)
     }
 
     /// Makes all runs of the case, each shorter than the round requires.

@@ -265,11 +265,8 @@ fn an_accelerator_that_was_away_is_named_before_all_else() {
         engine(64, 1, 0.97, 3),
         json!({"losses": [{"why": "reset"}]}),
     ];
-    let causes: Vec<_> = judge(&run(&lost))
-        .findings
-        .iter()
-        .map(|f| f.cause)
-        .collect();
+    let findings = judge(&run(&lost)).findings;
+    let causes: Vec<_> = findings.iter().map(|f| f.cause).collect();
     assert_eq!(causes, [Cause::Accelerator, Cause::EngineThreads]);
 }
 

@@ -19,10 +19,10 @@ use self::groups::SettingGroup;
 use crate::{
     causes,
     embedded::record,
-    html::{Cell, absent, columns, escape, key, list, table},
+    html::{Cell, absent, boxed, columns, key, list, table},
     page::{
         self,
-        head::{time, token_p99_us},
+        head::{heading, time, token_p99_us},
         section,
     },
     text,
@@ -67,15 +67,10 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
             rows.push(row);
         }
     }
-    let tokens = if tokens {
-        "p99 TTFT|p99 TPOT|tokens/s|"
-    } else {
-        ""
-    };
-    let heading =
-        format!("|run|LoadGen|{tokens}samples/s|p50|p99|LoadGen's p99|samples|limited by");
-    let table = table(&columns(&heading), &rows);
-    format!("<div class=\"box\"><h3>The runs</h3>{table}</div>")
+    let own = tokens.then_some("|p99 TTFT|p99 TPOT|tokens/s");
+    let heading = "|samples/s|p50|p99|LoadGen's p99|samples|limited by";
+    let heading = ["|run|LoadGen", own.unwrap_or_default(), heading].concat();
+    boxed("The runs", &table(&columns(&heading), &rows))
 }
 
 fn settings_table(groups: &[SettingGroup<'_>]) -> String {
@@ -95,7 +90,7 @@ fn settings_table(groups: &[SettingGroup<'_>]) -> String {
             .collect();
         table(&heading, &rows)
     };
-    format!("<div class=\"box\"><h3>Settings that differ</h3>{html}</div>")
+    boxed("Settings that differ", &html)
 }
 
 /// A line for each run that ended early.
@@ -130,12 +125,9 @@ pub fn page(runs: &[RunFolder]) -> String {
         .collect();
     let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
     let title = names.join(" and ");
-    let header = format!(
-        "<h1>{}</h1><p class=\"sub\">{} of {}</p>",
-        escape(&title),
-        text::counted(runs.len() as u64, "run"),
-        text::counted(groups.len() as u64, "setting")
-    );
+    let settings = text::counted(groups.len() as u64, "setting");
+    let sub = text::counted(runs.len() as u64, "run") + " of " + &settings;
+    let header = heading(&title, &sub);
     let table = charts::differences(&found);
     let differ = format!("<div class=\"box\">{says}</div>{table}");
     let made = settings_table(&groups) + &runs_table(&groups);

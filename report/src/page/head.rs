@@ -1,6 +1,6 @@
 //! The head of a page: scenario, verdict, and main figures.
 
-use record::{LoadgenLatency, LoadgenRecord, Mode, RunFolder, RunRecord, Stage, TokenTime};
+use record::{Mode, RunFolder, RunRecord, Stage, TokenTime};
 
 use crate::{
     html::{Cell, escape},
@@ -36,6 +36,11 @@ pub fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
 /// Name and value of a main figure.
 pub type Tile = (String, String);
 
+/// Title, and a line of HTML.
+pub fn heading(title: &str, sub: &str) -> String {
+    format!("<h1>{}</h1><p class=\"sub\">{sub}</p>", escape(title))
+}
+
 /// Title, a line of HTML, the verdict with its class, word and reason, and the main figures.
 pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile]) -> String {
     let (class, word, why) = verdict;
@@ -47,9 +52,9 @@ pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile
         })
         .collect();
     format!(
-        "<h1>{}</h1><p class=\"sub\">{sub}</p><div class=\"verdict {class}\"><b>{}</b>\
+        "{}<div class=\"verdict {class}\"><b>{}</b>\
          <span>{}</span></div><ul class=\"tiles\">{tiles}</ul>",
-        escape(title),
+        heading(title, sub),
         escape(word),
         escape(why),
     )
@@ -72,12 +77,11 @@ pub fn p99_us(r: &RunRecord) -> Option<f64> {
 
 /// LoadGen's p99 of a token time in microseconds; without one, from the issue on.
 pub fn token_p99_us(r: &RunRecord, time: TokenTime) -> Option<f64> {
-    let of: fn(&LoadgenRecord) -> Option<LoadgenLatency> = match time {
-        TokenTime::Ttft => |l| l.ttft,
-        _ => |l| l.tpot,
-    };
     let own = || Some(r.tokens.as_ref()?.times.get(&time)?.p99_us);
-    let loadgen = r.loadgen.as_ref().and_then(of);
+    let loadgen = r.loadgen.as_ref().and_then(|l| match time {
+        TokenTime::Ttft => l.ttft,
+        _ => l.tpot,
+    });
     loadgen.map(|l| l.p99_us).or_else(own)
 }
 

@@ -10,7 +10,7 @@ use record::{DEFAULT, RunFolder};
 use crate::{
     advice,
     embedded::record,
-    html::{Cell, escape, list, paragraph, table},
+    html::{Cell, boxed, escape, list, paragraph, table},
     pictures::{
         connections, course, engines, ledger, limits, percentiles, slowest, stages, threads,
     },
@@ -132,7 +132,7 @@ fn settings(run: &RunFolder) -> String {
         ));
     }
     html.push_str(&list(&r.setting_notes));
-    format!("<div class=\"box\"><h3>Settings</h3>{html}</div>")
+    boxed("Settings", &html)
 }
 
 fn programs(run: &RunFolder) -> String {
@@ -193,8 +193,7 @@ fn missing(run: &RunFolder) -> String {
     if run.missing.is_empty() {
         return String::new();
     }
-    let missing = list(&run.missing);
-    format!("<div class=\"box\"><h3>What is not there</h3>{missing}</div>")
+    boxed("What is not there", &list(&run.missing))
 }
 
 pub fn of(run: &RunFolder) -> String {

@@ -200,11 +200,9 @@ impl Screen {
             }
             None => self.fact("fabric", &run.fabric, None),
         }
-        if !run.system.payloads.is_empty() {
-            let line = format!(
-                "{}; control plane: {}",
-                run.system.payloads, run.system.control
-            );
+        let (payloads, control) = (&run.system.payloads, &run.system.control);
+        if !payloads.is_empty() {
+            let line = format!("{payloads}; control plane: {control}");
             self.fact("payloads", &line, None);
         }
         if let Some((first, others)) = run.would_not_count.split_first() {

@@ -171,13 +171,10 @@ impl Http {
                 }
                 let (fatal, url) = (fatal.clone(), config.url.clone());
                 let on_end = move |reason| fatal(EngineError::Server { url, reason });
-                let env = match &config.env_file {
-                    Some(path) => program::read_env("engine.http.env_file", path)?,
-                    None => Vec::new(),
-                };
+                let vars = config.env_file.as_deref();
                 let launch = Launch {
                     key: "engine.http.command",
-                    env,
+                    env: program::read_env("engine.http.env_file", vars)?,
                     command: command.to_vec(),
                     log: config.log.clone(),
                     grace: config.stop_within(),

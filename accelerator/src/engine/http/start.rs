@@ -1,7 +1,6 @@
 //! Queries to the server before the first sample: readiness, model, context, vocabulary, prefix
 //! cache, and one short answer with the parameters of every sequence.
 
-use crate::engine::error::shorten;
 use std::time::{Duration, Instant};
 
 use qdl::config::HttpConfig;
@@ -15,8 +14,7 @@ use super::{
         trouble::{self, Trouble},
     },
 };
-
-use crate::engine::{child, program::Program, streaming};
+use crate::engine::{child, error::shorten, program::Program, streaming};
 
 /// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);

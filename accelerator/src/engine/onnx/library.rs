@@ -3,7 +3,6 @@
 use std::{
     env,
     error::Error,
-    fs,
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -37,12 +36,14 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
         candidates,
         |path| path.is_file(),
         "ONNX Runtime was",
-        "run `cargo xtask setup` or `pip install onnxruntime==1.31.1`, or name the library in engine.library or ORT_DYLIB_PATH",
+        "run `cargo xtask setup` or `pip install onnxruntime==1.31.1`, or name the library in \
+         engine.library or ORT_DYLIB_PATH",
     )
 }
 
 /// Paths of the installed library. The search goes upwards from the working directory and from the
-/// program, to the nearest folder with the installation or a `Cargo.lock`.
+/// program, to the nearest folder with the installation or a `Cargo.lock`; then through the Python
+/// packages beside the program.
 fn installed_paths() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let starts = [env::current_dir().ok(), env::current_exe().ok()];
@@ -61,33 +62,13 @@ fn installed_paths() -> Vec<PathBuf> {
     if found.is_empty() {
         found.push(Path::new(KEPT_IN).join(FILE));
     }
-    found.extend(python_packages());
-    found
-}
-
-/// Paths in the packages of each Python beside which `pip` installed this program.
-fn python_packages() -> Vec<PathBuf> {
+    // `pip` installs this program beside a Python.
     let own = env::current_exe().ok();
     let prefix = own.as_deref().and_then(Path::parent).and_then(Path::parent);
-    let versions = prefix.and_then(|prefix| fs::read_dir(prefix.join("lib")).ok());
-    let versions = versions
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
-    let is_python = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("python3")
-    };
-    let of = |path: PathBuf| {
-        ["site-packages", "dist-packages"]
-            .map(|packages| path.join(packages).join("onnxruntime/capi").join(FILE))
-    };
-    versions
-        .filter(is_python)
-        .flat_map(of)
-        .filter(|path| path.is_file())
-        .collect()
+    let packages = prefix.into_iter().flat_map(search::packages_of);
+    let libraries = packages.map(|folder| folder.join("onnxruntime/capi").join(FILE));
+    found.extend(libraries.filter(|path| path.is_file()));
+    found
 }
 
 /// Opens the library and makes the environment. Later calls return the same environment: a process

@@ -156,19 +156,11 @@ impl Vllm {
         let exit = lock(&self.program).as_ref().map(Program::exit);
         let connected = start::connect(&self.config, &listeners, exit.as_ref());
         let mut driver = self.driver(connected.map_err(core)?);
-        let within = self
-            .config
-            .ready()
-            .saturating_sub(began.elapsed())
-            .max(self.config.step());
-        let words = LastWords {
-            exit,
-            log: self
-                .config
-                .listen
-                .is_none()
-                .then(|| self.config.log.clone()),
-        };
+        let left = self.config.ready().saturating_sub(began.elapsed());
+        let within = left.max(self.config.step());
+        let is_own = self.config.listen.is_none();
+        let log = is_own.then(|| self.config.log.clone());
+        let words = LastWords { exit, log };
         driver
             .try_cores(within)
             .map_err(|reason| core(words.add(&reason)))?;

@@ -115,10 +115,7 @@ fn command(config: &VllmConfig, port: u16) -> Vec<String> {
 /// # Errors
 /// Text: the file of variables, or the program, and why.
 pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Program, String> {
-    let mut env = match &config.env_file {
-        Some(path) => program::read_env("engine.vllm.env_file", path)?,
-        None => Vec::new(),
-    };
+    let mut env = program::read_env("engine.vllm.env_file", config.env_file.as_deref())?;
     if !config.gpus.is_empty() {
         let gpus: Vec<String> = config.gpus.iter().map(usize::to_string).collect();
         env.push(("CUDA_VISIBLE_DEVICES".to_owned(), gpus.join(",")));

@@ -135,11 +135,8 @@ mod tests {
     #[test]
     fn several_have_files_and_names_of_their_own() {
         let addresses = of(&["127.0.0.1:7400", "[::1]:7401"]).expect("loopback");
-        let files: Vec<_> = addresses
-            .accelerators
-            .iter()
-            .map(|a| a.file.as_str())
-            .collect();
+        let files = addresses.accelerators.iter().map(|a| a.file.as_str());
+        let files: Vec<_> = files.collect();
         assert_eq!(files, ["accelerator-1.yaml", "accelerator-2.yaml"]);
         assert_eq!(addresses.accelerators[1].node(), "accelerator-2");
     }

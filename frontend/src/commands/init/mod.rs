@@ -130,11 +130,8 @@ pub fn command(args: &InitArgs, quiet: bool) -> ExitCode {
 
 /// Writes the files and returns the instructions. A failure leaves no empty folder behind.
 fn init(args: &InitArgs) -> Result<String> {
-    let missing: Vec<_> = args
-        .output
-        .ancestors()
-        .take_while(|d| !d.exists())
-        .collect();
+    let folders = args.output.ancestors();
+    let missing: Vec<_> = folders.take_while(|d| !d.exists()).collect();
     let text = write(args);
     if text.is_err() {
         for folder in missing {

@@ -114,12 +114,8 @@ fn of_tokens(scenario: Scenario, verifier: Option<Arc<Verifier>>) -> Completers 
         output: 4,
     };
     let tokens = Arc::new(Tokens::new(sizes, &test));
-    let mut completers = Completers::new(
-        Arc::new(Live::new(1)),
-        verifier,
-        Some(tokens),
-        limits(&test),
-    );
+    let live = Arc::new(Live::new(1));
+    let mut completers = Completers::new(live, verifier, Some(tokens), limits(&test));
     completers.loadgen = LoadGen {
         first_token: |r| tell("first", r),
         complete: |r| tell("all", r),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fabric::wire::Stream;
-use qdl::config::Dialect;
+use qdl::{config::Dialect, testkit::assert_has};
 
 use super::rig::{
     eventually, params,
@@ -86,19 +86,10 @@ fn a_server_that_is_never_ready_is_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");
     let http = params.engine.http.as_mut().expect("http");
-    http.command = vec![
-        "sh".into(),
-        "-c".into(),
-        "echo $$ > \"$0\"; echo loading; sleep 99".into(),
-    ];
-    http.command.push(
-        folder
-            .path()
-            .join("pids")
-            .to_str()
-            .expect("a path")
-            .to_owned(),
-    );
+    let file = folder.path().join("pids");
+    let script = "echo $$ > \"$0\"; echo loading; sleep 99";
+    let command = ["sh", "-c", script, file.to_str().expect("a path")];
+    http.command = command.map(str::to_owned).to_vec();
     http.ready_s = 1;
     let error = start(&params).err().expect("not ready").to_string();
     assert!(error.contains("not ready after 1 s"), "{error}");
@@ -138,14 +129,9 @@ fn the_server_gets_its_variables_from_a_file_of_its_user_alone() {
     set_mode(0o600);
     std::fs::write(&vars, format!("A=1\n{key}\n")).expect("written");
     let error = error();
-    assert!(
-        error.contains("engine.http.env_file") && !error.contains(key),
-        "{error}"
-    );
-    assert!(
-        error.contains("vars: line 2 is not `NAME=value`"),
-        "{error}"
-    );
+    let words = ["engine.http.env_file", "vars: line 2 is not `NAME=value`"];
+    assert_has(&error, &words);
+    assert!(!error.contains(key), "{error}");
 }
 
 #[test]

@@ -36,23 +36,15 @@ fn a_core_that_cannot_be_used_is_refused_at_the_start() {
         assert!(is_whole, "{option}: {error}");
     }
     let absent = error(start(&[], |c| c.command = vec!["/nowhere/vllm".to_owned()]));
-    assert!(
-        absent.contains("`/nowhere/vllm` of engine.vllm.command: No such file"),
-        "{absent}"
-    );
+    let words = "`/nowhere/vllm` of engine.vllm.command: No such file";
+    assert!(absent.contains(words), "{absent}");
     let by_hand = error(start(&[], |c| {
         (c.listen, c.ready_s) = (Some(([127, 0, 0, 1], 0).into()), 1);
     }));
-    assert!(
-        by_hand.contains("not ready after 1 s (no core has connected)"),
-        "{by_hand}"
-    );
-    let most = [
-        "--version",
-        "0.99.0",
-        "--max-num-seqs",
-        "18446744073709551615",
-    ];
+    let words = "not ready after 1 s (no core has connected)";
+    assert!(by_hand.contains(words), "{by_hand}");
+    let most = usize::MAX.to_string();
+    let most = ["--version", "0.99.0", "--max-num-seqs", &most];
     let started = start(&most, |c| c.any_version = true).expect("any version");
     let limit = started.vllm.in_flight();
     assert_eq!((limit, started.fatal()), (MAX_IN_FLIGHT, None));
@@ -120,10 +112,8 @@ fn the_core_gets_its_variables_gpus_and_processors() {
         c.cpus = Some(vec![cpu]);
     });
     let log = started.expect("a core").log();
-    assert!(
-        log.contains(&format!("Loading model 3,1 a=b [{cpu}]")),
-        "{log}"
-    );
+    let words = format!("Loading model 3,1 a=b [{cpu}]");
+    assert!(log.contains(&words), "{log}");
     fs::write(vars.path(), "fine=1\nsecret\n").expect("written");
     let error = error(start(&[], |c| c.env_file = Some(vars.path().to_owned())));
     assert!(
