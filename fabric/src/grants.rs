@@ -21,6 +21,11 @@ use super::{Imm, MAX_SLOTS};
 const OPEN: u32 = 1 << 31;
 const USE_MASK: u32 = 0x7fff;
 
+/// Word of a slot that the peer owns.
+fn granted(use_count: u16) -> u32 {
+    OPEN + u32::from(use_count)
+}
+
 /// The grants of one window. A grant is taken once:
 ///
 /// ```
@@ -95,10 +100,10 @@ impl Grants {
         if old & OPEN != 0 {
             return None;
         }
-        let use_count = (old + 1) & USE_MASK;
+        let use_count = ((old + 1) & USE_MASK) as u16;
         // Only the slot's owner opens it, so no other thread changes the word in between.
-        word.store(OPEN | use_count, Ordering::Release);
-        Some(use_count as u16)
+        word.store(granted(use_count), Ordering::Release);
+        Some(use_count)
     }
 
     /// Whether the slot is granted.
@@ -114,7 +119,7 @@ impl Grants {
     /// [`GrantError`] says why the grant does not permit the write.
     pub(crate) fn permits(&self, imm: Imm) -> Result<(), GrantError> {
         let word = self.word(imm)?.load(Ordering::Acquire);
-        if word == OPEN | u32::from(imm.use_count()) {
+        if word == granted(imm.use_count()) {
             Ok(())
         } else {
             Err(refusal(imm, word))
@@ -126,10 +131,9 @@ impl Grants {
     /// # Errors
     /// [`GrantError`] says why; the grant is unchanged.
     pub fn take(&self, imm: Imm) -> Result<(), GrantError> {
-        let expected = OPEN | u32::from(imm.use_count());
         self.word(imm)?
             .compare_exchange(
-                expected,
+                granted(imm.use_count()),
                 u32::from(imm.use_count()),
                 Ordering::AcqRel,
                 Ordering::Acquire,

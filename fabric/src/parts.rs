@@ -104,7 +104,7 @@ impl Parts {
         } else {
             self.window.grants().take(imm)?;
             // Use counts wrap, so a stale entry could match a later use.
-            if at > 0
+            if at != 0
                 && let Some(l) = self.landed.get_mut(usize::from(imm.slot()))
             {
                 l.bytes = 0;
@@ -179,7 +179,7 @@ mod tests {
             let mut counts = FabricCounts::default();
             let mut came = [0u32; 4];
             let mut uses = [0u16; 4];
-            let (mut whole, mut first_or_middle) = (0, 0);
+            let (mut whole, mut first_or_middle, mut bytes) = (0, 0, 0);
             for (slot, len, more, wrong_at) in steps {
                 let i = usize::from(slot);
                 if !grants.is_open(slot) {
@@ -205,9 +205,11 @@ mod tests {
                 came[i] = if more { at + len } else { 0 };
                 whole += u64::from(!more);
                 first_or_middle += u64::from(more);
+                bytes += u64::from(len);
             }
             let writes = whole + first_or_middle;
             prop_assert_eq!((counts.parts, counts.writes), (first_or_middle, writes));
+            prop_assert_eq!(counts.bytes, bytes);
         }
 
         #[test]

@@ -373,6 +373,54 @@ mod tests {
         }
     }
 
+    /// The opening of a connection whose accelerator says `last` in place of a welcome.
+    async fn opened_with(last: [u8; 8]) -> Result<std::net::TcpStream, TcpError> {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = TcpDevice::listen(any, None).expect("a free port");
+        let secret = secret(listener.local_addr().expect("bound"));
+        let far = async {
+            let (mut far, _) = listener.accept().await.expect("it comes");
+            let preamble = TcpDevice::read_preamble(&mut far).await.expect("ours");
+            let proved = TcpDevice::prove(&mut far, &preamble, &secret).await;
+            proved.expect("it has the key");
+            far.write_all(&last).await.expect("it is there");
+        };
+        let preamble = Preamble::new(3, 1).expect("random bytes");
+        let (to, patience) = (secret.address, Duration::from_secs(10));
+        let near = TcpDevice::connect(to.ip(), to, &preamble, &secret, None, patience);
+        tokio::join!(near, far).0
+    }
+
+    #[tokio::test]
+    async fn nothing_but_a_welcome_opens_a_connection() {
+        opened_with(*WELCOME).await.expect("open");
+        let e = opened_with(*b"QDLNO\0\0\0").await.expect_err("no welcome");
+        assert!(matches!(e, TcpError::Refused { connection: 3, .. }), "{e}");
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_is_sent_away_reads_why_though_nobody_read_what_it_sent() {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = TcpDevice::listen(any, None).expect("a free port");
+        let to = listener.local_addr().expect("bound");
+        let mut peer = TcpStream::connect(to).await.expect("connected");
+        peer.write_all(&[0; 4096]).await.expect("room");
+        peer.shutdown().await.expect("connected");
+        let (far, _) = listener.accept().await.expect("it comes");
+        TcpDevice::send_away(far, b"full").await;
+        let mut read = Vec::new();
+        peer.read_to_end(&mut read).await.expect("no reset");
+        assert_eq!(read, b"full");
+    }
+
+    #[test]
+    fn every_nonce_is_new_and_no_key_is_printed() {
+        let nonces = [0; 2].map(|_| Preamble::new(0, 1).expect("random bytes").nonce);
+        assert_ne!(nonces[0], nonces[1]);
+        let secret = secret("10.0.0.1:7410".parse().expect("an address"));
+        assert_eq!(format!("{secret:?}"), "ConnectionSecret(10.0.0.1:7410)");
+    }
+
     /// Pins the proof's input; the expected value was computed with Python's hmac module.
     #[test]
     fn the_proof_is_what_the_protocol_says() {
@@ -407,6 +455,12 @@ mod tests {
         fn strangers_are_recognised(mut b: [u8; PREAMBLE_BYTES]) {
             b[0] = b[0].wrapping_add(u8::from(b[0] == b'Q'));
             prop_assert_eq!(Preamble::decode(&b), None);
+            b[10..12].fill(0);
+            prop_assert_eq!(Preamble::decode(&b), None);
+            b[..8].copy_from_slice(DATA_MAGIC);
+            prop_assert!(Preamble::decode(&b).is_some());
+            b[10] = 1;
+            prop_assert_eq!(Preamble::decode(&b), None, "of a later release");
         }
     }
 }

@@ -52,6 +52,11 @@ pub enum AuthError {
     Unprotected { address: IpAddr },
 }
 
+/// Whether a file of this mode is open to other users.
+fn others_may_read(mode: u32) -> bool {
+    mode & 0o077 != 0
+}
+
 /// A secret of 32 random bytes; its `Debug` output does not show it.
 #[derive(Clone)]
 pub struct Token(Hex<32>);
@@ -70,7 +75,7 @@ impl Token {
         };
         let file = fs::File::open(path).map_err(unreadable)?;
         let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-        if mode & 0o077 != 0 {
+        if others_may_read(mode) {
             tracing::warn!("{key}: {} can be read by others: chmod 600", path.display());
         }
         let mut bytes = Vec::new();
@@ -194,7 +199,7 @@ mod tests {
         for other in ["", &DIGITS[2..], &DIGITS.replace("1f", "1e"), "\0"] {
             assert!(!token.is(other.as_bytes()), "{other:?}");
         }
-        assert!(!format!("{token:?}").contains("0102"), "a log may hold it");
+        assert_eq!(format!("{token:?}"), "Token", "a log may hold it");
     }
 
     /// Pins the derivation; the expected value was computed with Python's hmac module.
@@ -231,6 +236,7 @@ mod tests {
         token().write_new(&path).expect("written");
         let mode = fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        assert!(!others_may_read(mode) && others_may_read(0o640) && others_may_read(0o601));
         let read = Token::from_file("token_file", &path).expect("a token");
         assert!(read.is(DIGITS.as_bytes()));
         token().write_new(&path).expect_err("there already");

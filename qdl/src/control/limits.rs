@@ -177,7 +177,11 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
 }
 
 /// Checks the value at `path` and all values below it.
-fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(), Outside> {
+pub(super) fn check_value(
+    kind: &'static str,
+    path: &mut String,
+    value: &Value,
+) -> Result<(), Outside> {
     let known = LIMITS.iter().find(|(known, _)| known == path);
     let (field, limit) = match known {
         Some((field, limit)) => (&field[kind.len() + 1..], limit),

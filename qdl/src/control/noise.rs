@@ -188,6 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_no_shorter_than_its_tag() {
+        let sessions = agree([&Auth::None; 2], [NONCES; 2]).expect("the same nonces");
+        let ([mut front, mut node], mut plain) = (sessions, BytesMut::new());
+        let mut tag = [0; TAG];
+        front.0.write_message(&[], &mut tag).expect("room");
+        let mut empty = BytesMut::from(&[&[0, TAG as u8][..], &tag].concat()[..]);
+        assert!(node.open(&mut empty, &mut plain).expect("its own") && plain.is_empty());
+        let mut short = BytesMut::from(&[0, TAG as u8 - 1][..]);
+        assert!(node.open(&mut short, &mut plain).is_err());
+    }
+
+    #[test]
     fn a_frame_of_several_records_passes_in_pieces_and_not_without_its_second() {
         let auth = token("0123456789abcdef");
         let frame = Message::Described {

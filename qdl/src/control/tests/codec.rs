@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::control::{
-    frame::{Codec, FrameError, MAX_FRAME},
+    frame::{Codec, FrameError, MAX_FRAME, refusal},
     limits::Limit,
     message::{MAX_TEXT, Message, clip},
 };
@@ -254,14 +254,59 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
         "{e:?}"
     );
     // A frame past the limit is not sent either.
-    let m = Message::Error {
+    let of = |bytes: usize| Message::Error {
         code: ErrorCode::Protocol,
-        text: "x".repeat(MAX_FRAME),
+        text: "x".repeat(bytes),
     };
-    let e = full()
-        .encode(&m, &mut BytesMut::new())
-        .expect_err("too long");
+    let longest = MAX_FRAME - serde_json::to_vec(&of(0)).expect("JSON").len();
+    let send = |bytes: usize| full().encode(&of(bytes), &mut BytesMut::new());
+    send(longest).expect("it fits");
+    let e = send(longest + 1).expect_err("too long");
     assert!(matches!(e, FrameError::TooLong { .. }), "{e}");
+}
+
+#[test]
+fn a_model_has_as_many_outputs_as_inputs_at_most() {
+    let frame = FRAMES.iter().find(|f| f.contains("other_outputs"));
+    let mut frame: Value = serde_json::from_str(frame.expect("one")).expect("JSON");
+    let mut check = |others: usize| {
+        let other = json!({"name": "p", "dtype": "u8", "shape": [1]});
+        frame["spec"]["other_outputs"] = vec![other; others].into();
+        limits::check(&serde_json::from_value(frame.clone()).expect("a message"))
+    };
+    check(limits::MAX_INPUTS - 1).expect("64 in all");
+    let problem = "64, must be 0 to 63".to_owned();
+    assert_eq!(check(64), Err(("spec.other_outputs", problem)));
+}
+
+#[test]
+fn a_refusal_is_a_frame_that_an_unauthenticated_peer_reads() {
+    let (out, e) = feed(&mut Codec::before_auth(), &refusal("elsewhere"), 64);
+    let text = "elsewhere".to_owned();
+    let code = ErrorCode::Protocol;
+    assert!(
+        e.is_none() && out == [Message::Error { code, text }],
+        "{out:?} {e:?}"
+    );
+}
+
+#[test]
+fn a_field_without_an_entry_has_the_limit_of_others() {
+    let check = |value: Value| limits::check_value("x", &mut "x".to_owned(), &value);
+    let most = limits::MAX_NAME;
+    for (new, words) in [
+        (
+            json!({"new": vec![0; most + 1]}),
+            "new: 257, must be 0 to 256",
+        ),
+        (
+            json!({"new": ["x".repeat(most + 1)]}),
+            "new: 257 bytes, must be 0 to 256",
+        ),
+    ] {
+        assert_eq!(check(new), Err(("x", words.to_owned())));
+    }
+    check(json!({"new": vec!["x".repeat(most); most]})).expect("within");
 }
 
 /// The value at a path as [`limits::LIMITS`] writes it; of a list, that of its first element.
@@ -298,7 +343,9 @@ fn every_limit_is_that_of_a_field_and_refuses_one_more() {
             .unwrap_or_else(|| panic!("{path}: no frame has it"));
         let message: Message = serde_json::from_value(frame.take()).expect(path);
         let (field, problem) = limits::check(&message).expect_err(path);
-        assert!(path.ends_with(field), "{path}: {field}");
+        let whole = path.split_once('.').expect("a field").1;
+        // The description checks itself, and names its own fields.
+        assert_eq!(field, whole.trim_start_matches("description."));
         assert!(problem.contains(&words), "{path}: {problem} lacks {words}");
     };
     for (path, limit) in &limits::LIMITS {
@@ -367,6 +414,7 @@ fn a_field_outside_its_limits_is_refused_by_name() {
         ),
         ("open", "/connections/0/transport", ofi, "control character"),
         ("drained", "/gpus", json!([gpu]), "1000 bytes"),
+        ("opened", "/connections/0/epoch", json!(0), "epoch 0"),
     ];
     for (kind, pointer, value, words) in cases {
         let mut frames = FRAMES

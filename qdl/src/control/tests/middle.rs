@@ -1,9 +1,10 @@
 //! A program on the path: it forwards a control connection, and captures, changes, drops, repeats,
 //! reorders, cuts or replaces its units (a frame in clear, or a record).
 
-use std::sync::Mutex;
+use std::{path::Path, sync::Mutex};
 
 use fabric::wire::{IbEnd, IbRegion};
+use tokio::time::sleep;
 
 use super::*;
 use crate::testkit::assert_has;
@@ -133,6 +134,22 @@ async fn captured(
     capture.lock().expect("alive").clone()
 }
 
+/// Waits until the log has more than `lines` lines about refused peers, and returns the newest.
+async fn next_line(log: &Path, lines: &mut usize) -> String {
+    loop {
+        let text = std::fs::read_to_string(log).expect("text");
+        let refused: Vec<_> = text
+            .lines()
+            .filter(|l| l.contains("control: refused"))
+            .collect();
+        if refused.len() > *lines {
+            *lines = refused.len();
+            return (*refused.last().expect("one")).to_owned();
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Asks for the name until the session is over; every answer must be right. Returns the cause.
 async fn until_over(session: ClientSession) -> ControlError {
     let (handle, mut events) = (session.handle, session.events);
@@ -199,9 +216,19 @@ async fn a_capture_of_a_session_holds_no_secret_name_configuration_or_address() 
     assert!(!holds(&hex::decode(&token).expect("digits")) && !holds(&[7; 32]));
 }
 
-/// A handshake that is changed begins no session, and the frontend has one line about it.
+/// A handshake that is changed begins no session, and each end has one line about it.
 #[tokio::test]
 async fn a_changed_handshake_begins_no_session() {
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let writer = Arc::new(log.reopen().expect("a file"));
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(writer)
+        .finish();
+    // Two subscribers: with one, tracing would ask the thread that logs first whether it listens.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
+    // This runtime has one thread.
+    let _own = tracing::subscriber::set_default(subscriber);
     use Toward::{Accelerator, Frontend};
     let server = bind(local("acc-1")).await;
     let to = server.address();
@@ -211,40 +238,68 @@ async fn a_changed_handshake_begins_no_session() {
     let downgrade = Attack::Replace("\"token\"", "\"none\"");
     let older = Attack::Replace("\"version\":9", "\"version\":8");
     let nonce = Attack::Replace("\"nonce\":\"", "\"nonce\":\"0");
+    const MISSING: &str = "set token_file";
+    const DIGITS: &str = "64 hexadecimal digits";
+    const DIFFER: &str = "tokens differ";
+    const ITS_TOKEN: &str = "token is not this node's";
+    const SEALED: &str = "does not open";
+    const CUT: &str = "ended inside a frame";
     let cases = [
-        (Accelerator, 0, downgrade.clone(), "set token_file"),
-        (Frontend, 0, downgrade, "set token_file"),
-        (Accelerator, 0, older.clone(), "version 9, the frontend 8"),
+        (Accelerator, 0, downgrade.clone(), [MISSING, MISSING]),
+        (Frontend, 0, downgrade, [MISSING, MISSING]),
+        (
+            Accelerator,
+            0,
+            older.clone(),
+            ["version 9, the frontend 8", "version 8, this node speaks 9"],
+        ),
         (
             Frontend,
             0,
             older,
-            "speaks protocol version 8, this node speaks 9",
+            [
+                "version 8, this node speaks 9",
+                "version 9, the accelerator 8",
+            ],
         ),
-        (Accelerator, 0, nonce.clone(), "64 hexadecimal digits"),
-        (Frontend, 0, nonce, "64 hexadecimal digits"),
-        (Accelerator, 0, again(Accelerator, 0), "tokens differ"),
-        (Frontend, 0, again(Frontend, 0), "tokens differ"),
-        (Accelerator, 1, again(Accelerator, 1), "tokens differ"),
-        (Frontend, 1, again(Frontend, 1), "token is not this node's"),
-        (Accelerator, 1, Attack::Flip(-3), ""),
-        (Frontend, 1, Attack::Flip(-3), ""),
-        (Accelerator, 1, Attack::Repeat, "does not open"),
-        (Frontend, 1, Attack::Repeat, "does not open"),
-        (Accelerator, 2, Attack::Flip(-1), "does not open"),
-        (Frontend, 2, Attack::Flip(-1), "does not open"),
-        (Accelerator, 2, again(Accelerator, 2), "does not open"),
-        (Frontend, 2, again(Frontend, 2), "does not open"),
-        (Accelerator, 2, Attack::Cut, ""),
-        (Frontend, 2, Attack::Cut, ""),
+        (Accelerator, 0, nonce.clone(), [DIGITS, DIGITS]),
+        (Frontend, 0, nonce, [DIGITS, DIGITS]),
+        (Accelerator, 0, again(Accelerator, 0), [DIFFER, ITS_TOKEN]),
+        (Frontend, 0, again(Frontend, 0), [DIFFER, ITS_TOKEN]),
+        (Accelerator, 1, again(Accelerator, 1), [DIFFER, ITS_TOKEN]),
+        (Frontend, 1, again(Frontend, 1), [ITS_TOKEN, SEALED]),
+        (Accelerator, 1, Attack::Flip(-3), [DIFFER, ITS_TOKEN]),
+        (Frontend, 1, Attack::Flip(-3), [ITS_TOKEN, SEALED]),
+        (Accelerator, 1, Attack::Repeat, [SEALED, SEALED]),
+        (Frontend, 1, Attack::Repeat, [SEALED, SEALED]),
+        (Accelerator, 2, Attack::Flip(-1), [SEALED, SEALED]),
+        (Frontend, 2, Attack::Flip(-1), [SEALED, SEALED]),
+        (Accelerator, 2, again(Accelerator, 2), [SEALED, SEALED]),
+        (Frontend, 2, again(Frontend, 2), [SEALED, SEALED]),
+        (Accelerator, 2, Attack::Cut, [CUT, CUT]),
+        (Frontend, 2, Attack::Cut, [CUT, CUT]),
     ];
+    let mut lines = 0;
     for (toward, index, attack, words) in cases {
         let case = format!("{toward:?} {index} {attack:?}");
+        // A server of its own: the log of one is limited to a line in 10 s.
+        let server = bind(local("acc-1")).await;
+        let to = server.address();
+        let mut calls = serve(server);
         let (address, _) = middle(to, Some((toward, index, attack))).await;
         let e = connect(address, local("fe-1")).await.expect_err(&case);
-        let text = e.to_string();
-        assert!(text.contains(words), "{case}: {text}");
-        assert!(!text.contains('\n'), "{case}: {text}");
+        // The accelerator's session begins with its last frame of the handshake.
+        let there = tokio::select! {
+            line = next_line(log.path(), &mut lines) => line,
+            calls = until_gone(&mut calls) => match calls.last() {
+                Some(HandlerCall::Gone(cause, false)) => cause.clone(),
+                other => panic!("{case}: {other:?}"),
+            },
+        };
+        for (line, words) in [e.to_string(), there].iter().zip(words) {
+            assert!(line.contains(words), "{case}: {line}");
+            assert!(!line.contains('\n'), "{case}: {line}");
+        }
     }
     let honest = connect(to, local("fe-1")).await.expect("let in");
     honest.handle.name().within(LONG).await.expect("served");

@@ -452,6 +452,27 @@ fn a_description_past_its_limits_is_refused_and_the_session_goes_on() {
     }
 }
 
+#[test]
+fn a_name_past_its_limits_is_refused_and_the_session_goes_on() {
+    let (mut f, mut a) = session();
+    for (name, words) in [
+        ("x".repeat(257), "257 bytes, must be 1 to 256"),
+        ("acc".to_owned(), ""),
+    ] {
+        f.name(1);
+        let (_, asked) = meet(&mut f, &mut a, 0);
+        let [AcceleratorEvent::Name(id)] = asked[..] else {
+            panic!("{asked:?}");
+        };
+        a.named(id, name);
+        match &meet(&mut f, &mut a, 0).0[..] {
+            [Event::Answer(1, Err(e))] => assert_has(&e.to_string(), &[words]),
+            [Event::Answer(1, Ok(Message::NameIs { name, .. }))] => assert_eq!(name, "acc"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Names from drivers and libraries are clipped, since the frontend would refuse a longer name and
 /// the whole answer with it.
 #[test]
