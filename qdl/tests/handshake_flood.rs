@@ -1,6 +1,6 @@
-//! A frontend 10 ms away against a flood of silent handshakes from another process. Started by
-//! hand, because it occupies two cores for half a minute: `cargo nextest run -p qdl --test
-//! handshake_flood --run-ignored all --no-capture`.
+//! A frontend 10 ms away, with a token, against a flood of half-open handshakes from another
+//! process. Started by hand, because each test occupies two cores for half a minute: `cargo nextest
+//! run -p qdl --test handshake_flood --run-ignored all --no-capture --test-threads 1`.
 
 #[path = "cluster/harness.rs"]
 mod harness;
@@ -15,16 +15,21 @@ use std::{
 };
 
 use harness::*;
-use qdl::testkit::peer::Peer;
+use qdl::{
+    control::{Auth, Token},
+    testkit::peer::Peer,
+};
 use socket2::{Domain, Socket, Type};
 
 /// The port that the child process floods.
 const PORT: &str = "QDL_FLOOD_PORT";
+/// What the child process sends on each connection, in hexadecimal digits.
+const SAYS: &str = "QDL_FLOOD_SAYS";
 const EACH_SECOND: u64 = 20_000;
 const AWAY: Duration = Duration::from_millis(10);
 
-/// Connects at its rate without sending, until its standard input is closed.
-fn flood(port: SocketAddr) {
+/// Connects at its rate and sends nothing but `says`, until its standard input is closed.
+fn flood(port: SocketAddr, says: &[u8]) {
     let (tell, end) = mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
@@ -44,7 +49,11 @@ fn flood(port: SocketAddr) {
             let _ = socket.set_linger(Some(Duration::ZERO));
             match socket.connect(&port.into()) {
                 Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => failed += 1,
-                _ => silent.push_back(socket),
+                _ => {
+                    // A peer whose connection is not there yet stays silent.
+                    let _ = socket.send(says);
+                    silent.push_back(socket);
+                }
             }
             if silent.len() > 8_000 {
                 silent.pop_front();
@@ -53,7 +62,7 @@ fn flood(port: SocketAddr) {
         std::thread::sleep(Duration::from_micros(500));
     }
     let rate = made as f64 / began.elapsed().as_secs_f64();
-    println!("flood: {made} silent handshakes, {rate:.0} a second, {failed} failed");
+    println!("flood: {made} handshakes, {rate:.0} a second, {failed} failed");
 }
 
 /// Forwards bytes with the delay `AWAY`.
@@ -110,39 +119,99 @@ impl Drop for Flood {
 }
 
 /// Runs one session from handshake to end; returns the duration of the handshake.
-fn get_in(through: SocketAddr) -> Result<Duration, String> {
+fn get_in(through: SocketAddr, auth: Auth) -> Result<Duration, String> {
     let began = Instant::now();
-    let peer = Peer::begin(&through, &model()).map_err(|e| e.to_string())?;
+    let peer = Peer::begin(&through, &model(), auth).map_err(|e| e.to_string())?;
     let took = began.elapsed();
     let name = peer.get(peer.session.handle.name());
     peer.leave();
     name.map(|_| took).map_err(|e| e.to_string())
 }
 
-#[test]
-#[ignore = "takes two cores for half a minute"]
-fn a_frontend_10_ms_away_gets_in_20_of_20_times_through_20000_silent_handshakes_a_second() {
+/// Open files and KiB of memory of this process, which runs the node.
+fn costs() -> (usize, usize) {
+    let files = std::fs::read_dir("/proc/self/fd").expect("there").count();
+    let status = std::fs::read_to_string("/proc/self/status").expect("there");
+    let memory = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let memory = memory.and_then(|kib| kib.split_whitespace().next()?.parse().ok());
+    (files, memory.expect("a number"))
+}
+
+fn frame(json: &str) -> Vec<u8> {
+    [&(json.len() as u32).to_be_bytes()[..], json.as_bytes()].concat()
+}
+
+/// Floods a node with connections that send `says`. The frontend must get in each time, and the
+/// node's memory and open files must stay where the first two seconds brought them.
+fn withstands(test: &str, says: &[u8]) {
     if let Ok(port) = std::env::var(PORT) {
-        return flood(port.parse().expect("a port"));
+        let says = hex::decode(std::env::var(SAYS).expect("set")).expect("digits");
+        return flood(port.parse().expect("a port"), &says);
     }
-    let node = Running::named("acc-a");
+    let token = Token::random().expect("random bytes");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    token.write_new(&file).expect("written");
+    let node = Running::start(NodeSetup {
+        auth: format!("token_file: {}", file.display()),
+        ..NodeSetup::default()
+    });
+    let before = costs();
     let own = std::env::current_exe().expect("this program");
     let flood = Command::new(own)
-        .args(["a_frontend_10_ms", "--ignored", "--nocapture"])
+        .args([test, "--ignored", "--nocapture"])
         .env(PORT, node.address.to_string())
+        .env(SAYS, hex::encode(says))
         .stdin(Stdio::piped())
         .spawn();
     let flood = Flood(flood.expect("started"));
     std::thread::sleep(Duration::from_secs(2));
+    let (files, memory) = costs();
     let through = far_away(node.address);
     let mut inside = 0;
     for time in 1..=20 {
-        let got = get_in(through);
+        let got = get_in(through, Auth::Token(token.clone()));
         println!("{time}: {got:?}");
         inside += u32::from(got.is_ok());
         // The node serves the next frontend once this frontend's connections are down.
         std::thread::sleep(Duration::from_millis(200));
     }
+    let after = costs();
     drop(flood);
+    println!(
+        "files and KiB: {before:?} before, {:?} after 2 s, {after:?}",
+        (files, memory)
+    );
     assert_eq!(inside, 20);
+    assert!(
+        after.0 < files + 200 && after.1 < memory + (16 << 10),
+        "{after:?}"
+    );
+}
+
+#[test]
+#[ignore = "takes two cores for half a minute"]
+fn silent_peers_keep_no_frontend_out() {
+    withstands("silent_peers_keep", b"");
+}
+
+#[test]
+#[ignore = "takes two cores for half a minute"]
+fn peers_that_stop_behind_their_hello_keep_no_frontend_out() {
+    withstands("peers_that_stop_behind", &hello());
+}
+
+#[test]
+#[ignore = "takes two cores for half a minute"]
+fn peers_with_a_forged_answer_keep_no_frontend_out() {
+    let noise = "5".repeat(96);
+    let answer = frame(&format!(r#"{{"type":"answer","noise":"{noise}"}}"#));
+    withstands("peers_with_a_forged", &[hello(), answer].concat());
+}
+
+fn hello() -> Vec<u8> {
+    let nonce = "1".repeat(64);
+    frame(&format!(
+        r#"{{"type":"hello","version":9,"role":"frontend","auth":"token","nonce":"{nonce}"}}"#
+    ))
 }

@@ -15,7 +15,7 @@ use fabric::tcp::{HEADER_BYTES, PREAMBLE_BYTES, Preamble};
 use harness::*;
 use qdl::{
     config::NicConfig,
-    control::{ClientEvent, ConnectionGrant, Key},
+    control::{Auth, ClientEvent, ConnectionGrant, Key},
     model::ModelSpec,
     testkit::{
         assert_has,
@@ -80,7 +80,7 @@ fn is_shown_out(port: SocketAddr, bytes: &[u8]) -> bool {
 #[test]
 fn a_connection_that_was_not_proved_carries_nothing() {
     let node = node("127.0.0.1:0");
-    let mut peer = Peer::begin(&node.address, &small()).expect("taken");
+    let mut peer = Peer::begin(&node.address, &small(), Auth::Unset).expect("taken");
     let key = Key::random().expect("random bytes");
     let (grant, port) = granted(&peer, key);
     let preamble = Preamble::new(0, 1).expect("random bytes").encode();
@@ -124,7 +124,7 @@ fn a_connection_that_was_not_proved_carries_nothing() {
 #[test]
 fn a_proved_connection_to_another_address_is_given_up_and_both_ends_say_why() {
     let node = node("0.0.0.0:0");
-    let mut peer = Peer::begin(&node.address, &small()).expect("taken");
+    let mut peer = Peer::begin(&node.address, &small(), Auth::Unset).expect("taken");
     let key = Key::random().expect("random bytes");
     let (grant, port) = granted(&peer, key);
     assert_eq!(port.ip(), Ipv4Addr::LOCALHOST, "as the control connection");
@@ -143,7 +143,7 @@ fn a_proved_connection_to_another_address_is_given_up_and_both_ends_say_why() {
 #[test]
 fn an_accelerator_without_the_key_gets_nothing_of_the_frontend() {
     let node = node("127.0.0.1:0");
-    let peer = Peer::begin(&node.address, &small()).expect("taken");
+    let peer = Peer::begin(&node.address, &small(), Auth::Unset).expect("taken");
     let (grant, port) = granted(&peer, Key::random().expect("random bytes"));
     let other = Key::random().expect("random bytes");
     let (through, sent) = forwarder(port);

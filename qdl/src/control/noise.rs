@@ -140,14 +140,14 @@ impl NoiseSession {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use tokio_util::codec::{Decoder, Encoder};
+    use tokio_util::codec::Encoder;
 
     use super::*;
     use crate::{
         control::{
             frame::{Codec, FrameError},
             message::Message,
-            tests::token,
+            tests::{codec::feed, token},
         },
         wire::{Description, MAX_DESCRIPTION},
     };
@@ -199,8 +199,8 @@ mod tests {
         assert!(node.open(&mut short, &mut plain).is_err());
     }
 
-    #[test]
-    fn a_frame_of_several_records_passes_in_pieces_and_not_without_its_second() {
+    /// A frame of several records, its bytes, and the codec that reads them.
+    fn several() -> (Message, BytesMut, Codec) {
         let auth = token("0123456789abcdef");
         let frame = Message::Described {
             id: 1,
@@ -209,33 +209,38 @@ mod tests {
                 ..Description::default()
             }),
         };
-        for drops in [false, true] {
-            let sessions = agree([&auth, &auth], [NONCES; 2]).expect("one token");
-            let [mut front, mut node] = sessions.map(|session| {
-                let mut codec = Codec::before_auth();
-                codec.secure(session);
-                codec
-            });
-            let mut sent = BytesMut::new();
-            node.encode(&frame, &mut sent).expect("it fits");
-            assert!(sent.starts_with(&[0xff, 0xff]), "the longest record");
-            if drops {
-                let mut tail = sent.split_off(MAX_RECORD + 2);
-                tail.advance(MAX_RECORD + 2);
-                sent.unsplit(tail);
-            }
-            let (mut input, mut read) = (BytesMut::new(), Ok(None));
-            for piece in sent.chunks(1000) {
-                input.extend_from_slice(piece);
-                read = front.decode(&mut input);
-                if read.is_err() {
-                    break;
-                }
-            }
-            match read {
-                Ok(read) => assert!(!drops && read.as_ref() == Some(&frame), "{drops}"),
-                Err(e) => assert!(drops && matches!(e, FrameError::Forged), "{e}"),
-            }
-        }
+        let sessions = agree([&auth, &auth], [NONCES; 2]).expect("one token");
+        let [front, mut node] = sessions.map(|session| {
+            let mut codec = Codec::before_auth();
+            codec.secure(session);
+            codec
+        });
+        let mut sent = BytesMut::new();
+        node.encode(&frame, &mut sent).expect("it fits");
+        assert!(sent.starts_with(&[0xff, 0xff]), "the longest record");
+        (frame, sent, front)
+    }
+
+    #[test]
+    fn a_frame_of_several_records_passes_in_pieces_and_not_without_its_second() {
+        let (frame, sent, mut front) = several();
+        let (read, e) = feed(&mut front, &sent, 1000);
+        assert!(e.is_none() && read == [frame], "{e:?}");
+
+        let (_, sent, mut front) = several();
+        let dropped = [&sent[..MAX_RECORD + 2], &sent[2 * (MAX_RECORD + 2)..]].concat();
+        let (read, e) = feed(&mut front, &dropped, 1000);
+        assert!(
+            read.is_empty() && matches!(e, Some(FrameError::Forged)),
+            "{e:?}"
+        );
+
+        let (_, sent, mut front) = several();
+        let (_, e) = feed(&mut front, &sent[..MAX_RECORD + 2 + 10], 1000);
+        let all = MAX_PLAIN + 10;
+        assert!(
+            matches!(e, Some(FrameError::Truncated { got }) if got == all),
+            "{e:?}"
+        );
     }
 }

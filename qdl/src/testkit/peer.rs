@@ -71,9 +71,17 @@ impl Peer {
     ///
     /// # Errors
     /// The handshake failed.
-    pub fn begin(address: &impl ToString, model: &ModelSpec) -> Result<Self, ControlError> {
+    pub fn begin(
+        address: &impl ToString,
+        model: &ModelSpec,
+        auth: Auth,
+    ) -> Result<Self, ControlError> {
         let runtime = runtime();
-        let session = ClientSession::connect(address.to_string(), local(model));
+        let own = LocalNode {
+            auth,
+            ..local(model)
+        };
+        let session = ClientSession::connect(address.to_string(), own);
         let session = runtime.block_on(session)?;
         Ok(Peer {
             runtime,
@@ -84,7 +92,7 @@ impl Peer {
 
     /// Opens so many connections to the accelerator at `address`, and starts.
     pub fn join(address: &impl ToString, model: &ModelSpec, connections: u16) -> Self {
-        let mut peer = Peer::begin(address, model).expect("taken");
+        let mut peer = Peer::begin(address, model, Auth::Unset).expect("taken");
         let key = Key::random().expect("random bytes");
         peer.data = (peer.open(model, connections, key).iter())
             .map(|grant| connect_to(granted_address(grant), grant, &key).expect("let in"))

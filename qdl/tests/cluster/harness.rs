@@ -44,6 +44,8 @@ pub struct Running {
 pub struct NodeSetup {
     pub name: &'static str,
     pub control: String,
+    /// Key of its policy of authentication, as its configuration says it.
+    pub auth: String,
     /// Bytes of its memory budget.
     pub memory: usize,
     pub nics: Vec<NicConfig>,
@@ -57,6 +59,7 @@ impl Default for NodeSetup {
         NodeSetup {
             name: "acc-a",
             control: "127.0.0.1:0".to_owned(),
+            auth: "auth: none".to_owned(),
             memory: 1 << 30,
             nics: vec![tcp_nic()],
             service: Arc::new(Digest),
@@ -102,6 +105,7 @@ impl Running {
         let NodeSetup {
             name,
             control,
+            auth,
             memory,
             nics,
             service,
@@ -109,7 +113,7 @@ impl Running {
             model,
         } = setup;
         let text = format!(
-            "node: {name}\ncontrol: {{listen: '{control}'}}\nauth: none\nengine: {{kind: digest}}\nnics: \
+            "node: {name}\ncontrol: {{listen: '{control}'}}\n{auth}\nengine: {{kind: digest}}\nnics: \
              [{{listen: '127.0.0.1:0'}}]\nmodel: {{name: {}, max_input_bytes: {LARGEST}}}\n\
              deadlines: {{drain_ms: {drain_ms}}}\nmemory_mib: {}\n",
             model.name,
