@@ -54,12 +54,13 @@ impl DatasetKind {
     }
 }
 
+with_defaults! {
 /// Configuration of the data set. The kind determines which keys exist.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatasetConfig {
     /// Kind of the data set.
-    pub kind: DatasetKind,
+    pub kind: DatasetKind = DatasetKind::Random,
     /// `raw`: file of the samples in the order of their indices, each of the model's input size
     /// unless `lengths` is set. `tokens`: a file of token ids.
     pub samples: Option<PathBuf>,
@@ -69,9 +70,9 @@ pub struct DatasetConfig {
     /// `raw`: one label per sample. Only accuracy requires it.
     pub labels: Option<LabelsConfig>,
     /// Number of synthetic samples; default 1024.
-    pub count: usize,
+    pub count: usize = 1024,
     /// Seed of synthetic samples; default 1.
-    pub seed: u64,
+    pub seed: u64 = 1,
     /// `random`: minimum sample length in bytes; see [`Self::bytes`].
     pub min_bytes: Option<usize>,
     /// `random`: maximum sample length in bytes; see [`Self::bytes`].
@@ -82,31 +83,12 @@ pub struct DatasetConfig {
     /// the model's only input.
     pub shape: Option<Vec<Dimension>>,
     /// `tokens`: minimum length of a text in tokens; default 1.
-    pub min_len: usize,
+    pub min_len: usize = 1,
     /// `tokens`: maximum length of a text in tokens; see [`Self::max_len`].
     pub max_len: Option<usize>,
     /// `tokens`: words are random from 0 to `vocab` - 1; default 30,522, the vocabulary of BERT.
-    pub vocab: u32,
+    pub vocab: u32 = 30_522,
 }
-
-impl Default for DatasetConfig {
-    fn default() -> Self {
-        DatasetConfig {
-            kind: DatasetKind::Random,
-            samples: None,
-            lengths: None,
-            labels: None,
-            count: 1024,
-            seed: 1,
-            min_bytes: None,
-            max_bytes: None,
-            distribution: None,
-            shape: None,
-            min_len: 1,
-            max_len: None,
-            vocab: 30_522,
-        }
-    }
 }
 
 /// Values of one dimension of random samples, all equally likely: `7`, `[LEAST, MOST]` or `[LEAST,

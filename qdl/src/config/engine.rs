@@ -139,26 +139,27 @@ pub enum Provider {
     Cuda,
 }
 
+with_defaults! {
 /// Engine and batcher, of an accelerator and of a frontend's `--local`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct EngineConfig {
     /// Kind of engine.
-    pub kind: EngineKind,
+    pub kind: EngineKind = EngineKind::Null,
     /// Maximum number of samples in a batch, 1 to 65,536; default 64.
     #[garde(custom(within(1..=MAX_BATCH)))]
-    pub max_batch: usize,
+    pub max_batch: usize = 64,
     /// Maximum time in microseconds that a sample waits for others while the engine is busy;
     /// default 500. An idle engine takes available samples at once.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
-    pub max_delay_us: u64,
+    pub max_delay_us: u64 = 500,
     /// Worker threads, which is the number of concurrent batches; default 1.
     #[garde(custom(within(1..=MAX_THREADS)))]
-    pub threads: usize,
+    pub threads: usize = 1,
     /// Threads of ONNX Runtime within one batch, per worker; default 1. `llm`: within a step.
     #[garde(custom(within(1..=MAX_THREADS)))]
-    pub intra_threads: usize,
+    pub intra_threads: usize = 1,
     /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's
     /// (`tensorrt`) libraries; default: a search in the usual places.
     pub library: Option<PathBuf>,
@@ -167,7 +168,7 @@ pub struct EngineConfig {
     pub delay_us: u64,
     /// Microseconds that an idle worker spins before it sleeps; default 20.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
-    pub spin_us: u64,
+    pub spin_us: u64 = 20,
     /// Execution provider of ONNX Runtime; default `cpu`. `onnx` and `llm` only.
     pub provider: Provider,
     /// Index of the GPU in CUDA; default 0. Only for an engine on a GPU.
@@ -212,34 +213,6 @@ pub struct EngineConfig {
     #[garde(dive)]
     pub llm: Option<LlmConfig>,
 }
-
-impl Default for EngineConfig {
-    /// The configuration of the engine `null`.
-    fn default() -> Self {
-        EngineConfig {
-            kind: EngineKind::Null,
-            max_batch: 64,
-            max_delay_us: 500,
-            threads: 1,
-            intra_threads: 1,
-            library: None,
-            delay_us: 0,
-            spin_us: 20,
-            provider: Provider::Cpu,
-            gpu: 0,
-            gpus: Vec::new(),
-            batch_sizes: Vec::new(),
-            latency_us: None,
-            begin_apart_us: 0,
-            precision: None,
-            profiles: Vec::new(),
-            optimization_level: None,
-            tokens: None,
-            http: None,
-            vllm: None,
-            llm: None,
-        }
-    }
 }
 
 impl EngineConfig {
