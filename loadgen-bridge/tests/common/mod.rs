@@ -20,6 +20,16 @@ const CHILD: &str = "LOADGEN_BRIDGE_TEST_CHILD";
 /// Variable with the folder in which the child process may write.
 const FOLDER: &str = "LOADGEN_BRIDGE_TEST_FOLDER";
 
+/// Makes a test of this name whose body runs in a child process and gets the test's folder.
+macro_rules! isolated {
+    ($test:ident, $body:expr) => {
+        #[test]
+        fn $test() {
+            common::in_a_process_of_its_own(stringify!($test), $body);
+        }
+    };
+}
+
 /// Runs `body` in a child process, which runs this test again. Panics if the child fails or exceeds
 /// the limit.
 pub fn in_a_process_of_its_own(test: &str, body: impl FnOnce(&Path)) {
