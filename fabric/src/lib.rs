@@ -169,7 +169,6 @@ impl Window {
         Window { stream, ..self }
     }
 
-    /// The parts that answers come in.
     pub(crate) fn stream(&self) -> Stream {
         self.stream
     }

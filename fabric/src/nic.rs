@@ -185,7 +185,6 @@ pub(super) fn random(what: &'static str) -> Result<u64, OpenError> {
     Ok(u64::from_le_bytes(b))
 }
 
-/// A range of `region` for libfabric.
 pub(super) fn ofi_memory(
     region: &Arc<Region>,
     offset: usize,
@@ -197,13 +196,11 @@ pub(super) fn ofi_memory(
     Ok(unsafe { ofi::Memory::new(at, len, region.clone()) })
 }
 
-/// Registrations of source regions.
 #[derive(Debug)]
 pub(super) struct Sources<M> {
     /// Registrations by the address of their region. A registration keeps its region alive, so the
     /// address is unique while its entry lives.
     all: Mutex<Vec<(usize, Weak<M>)>>,
-    /// Registrations that outlive every connection.
     kept: Mutex<Vec<Arc<M>>>,
 }
 

@@ -27,7 +27,6 @@ pub struct Region {
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-/// Owner of the memory.
 enum Backing {
     /// Host memory of this process, unmapped on drop.
     Host { mapping: Mapping, huge: bool },

@@ -271,7 +271,6 @@ fn check_file(
     Ok(conf)
 }
 
-/// The parts of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConfEntry<'a> {
     pub model: &'a str,

@@ -79,7 +79,6 @@ pub(crate) struct ResponseTrailer {
 }
 
 impl ResponseTrailer {
-    /// Encodes the trailer for the wire.
     pub(crate) fn encode(&self) -> [u8; RESPONSE_TRAILER_BYTES] {
         let mut b = [0; RESPONSE_TRAILER_BYTES];
         let parts = Refusal::mark(self.parts, self.refusal);
@@ -125,7 +124,6 @@ pub struct ResponseHeader {
 }
 
 impl ResponseHeader {
-    /// Encodes the header for the wire.
     pub(crate) fn encode(&self) -> [u8; RESPONSE_HEADER_BYTES] {
         let mut b = [0; RESPONSE_HEADER_BYTES];
         let words = [

@@ -23,7 +23,6 @@ fn devices() -> [String; 2] {
     }
 }
 
-/// Returns whether the devices are other than the stub's.
 fn on_devices() -> bool {
     std::env::var_os("QDL_RDMA_DEVICES").is_some()
 }

@@ -89,7 +89,6 @@ pub struct Highest {
     pub tallies: Vec<Tally>,
 }
 
-/// Maximum step of the bracket.
 const LARGEST_STEP: f64 = 2.0;
 
 impl Highest {

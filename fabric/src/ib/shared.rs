@@ -37,7 +37,6 @@ pub(super) struct Shared {
     pub _resources: Arc<dyn Any + Send + Sync>,
 }
 
-/// Progress of the send queue.
 #[derive(Default)]
 pub(super) struct Sends {
     /// Work requests and writes retired since the connection was made.

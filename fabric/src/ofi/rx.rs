@@ -108,7 +108,6 @@ impl OfiRx {
         Ok(Some(event))
     }
 
-    /// Decodes the length of a write.
     fn length(&self, bits: u32, arrival: Arrival) -> Result<(Imm, u32), Broken> {
         let imm = Imm::from_bits(bits & !IN_CELL);
         let long = |len: usize| Broken::BadFrame {

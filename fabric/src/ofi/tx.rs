@@ -97,7 +97,6 @@ impl OfiTx {
         self.shared.broken().map_or(Ok(()), |b| Err(b.clone()))
     }
 
-    /// An empty send with `data`.
     fn bare(&self, send: usize, data: u64) -> Write {
         self.shared.bare(send, Some(data))
     }

@@ -59,7 +59,6 @@ pub(super) fn write(to: &mut [u8], imm: Imm, at: u32, len: u32) {
     }
 }
 
-/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub imm: Imm,

@@ -24,7 +24,6 @@ const LARGE: usize = 16 << 10;
 /// large too, and bytes in the staging buffer cost a copy.
 const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
-/// A payload that has not arrived in full.
 #[derive(Clone, Copy, Debug)]
 struct Landing {
     imm: Imm,
@@ -46,7 +45,6 @@ pub(super) struct TcpRx {
     start: usize,
     end: usize,
     landing: Option<Landing>,
-    /// The last payload was at least [`LARGE`].
     large: bool,
     /// Bytes read from the socket.
     carried: u64,

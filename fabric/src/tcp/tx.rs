@@ -9,7 +9,6 @@ use std::{collections::VecDeque, fmt, io, sync::Arc};
 use super::{Socket, frame};
 use crate::{Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Tx};
 
-/// `IOV_MAX` on Linux.
 const IOV_MAX: usize = 1024;
 
 pub(super) struct TcpTx {

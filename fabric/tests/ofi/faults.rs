@@ -266,7 +266,6 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     );
 }
 
-/// A connection can be dropped in any state.
 #[test]
 fn a_connection_that_never_came_up_leaves_nothing_behind() {
     let Some(provider) = here(RXM) else { return };

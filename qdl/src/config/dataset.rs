@@ -189,7 +189,6 @@ impl DatasetConfig {
         self.max_len.or(token_rows(model)).unwrap_or(1)
     }
 
-    /// Returns the files of the data set with their keys.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
             ("dataset.samples", self.samples.as_deref()),

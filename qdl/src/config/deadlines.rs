@@ -160,7 +160,6 @@ pub struct WarmUpConfig {
 }
 
 impl WarmUpConfig {
-    /// Returns whether connections are warmed up.
     pub(crate) fn is_on(&self) -> bool {
         self.budget_ms > 0
     }

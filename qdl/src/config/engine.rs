@@ -12,11 +12,9 @@ use super::{
     vllm::VllmConfig,
 };
 
-/// Maximum batch, in samples.
 const MAX_BATCH: usize = 65_536;
 /// Maximum simulated compute time or delay, in microseconds: one minute.
 const MAX_DELAY_US: u64 = 60_000_000;
-/// Maximum number of worker threads.
 const MAX_THREADS: usize = 1024;
 /// Maximum optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
@@ -97,7 +95,6 @@ impl EngineKind {
         )
     }
 
-    /// Returns whether the engine runs a model from a file.
     pub(super) fn reads_file(self) -> bool {
         !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens) && !self.has_server()
     }
@@ -107,7 +104,6 @@ impl EngineKind {
         matches!(self, EngineKind::Http | EngineKind::Vllm)
     }
 
-    /// Returns whether the engine can run on a GPU.
     pub(crate) fn on_gpu(self) -> bool {
         matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
     }
@@ -252,7 +248,6 @@ impl EngineConfig {
         !self.gpus.is_empty() || self.uses_gpu()
     }
 
-    /// Returns whether the engine may run on a GPU.
     fn uses_gpu(&self) -> bool {
         self.kind.on_gpu() || self.provider == Provider::Cuda
     }

@@ -15,7 +15,6 @@ pub(super) const MAX_TOKENS: usize = i32::MAX as usize;
 pub(super) const MAX_S: u64 = 86_400;
 /// Maximum length of `prefix_cache_off` in bytes: the text is sent to frontends.
 const MAX_OFF: usize = 256;
-/// Maximum temperature that servers accept.
 pub(super) const MAX_TEMPERATURE: f64 = 2.0;
 
 /// Protocol of a server.

@@ -9,7 +9,6 @@ use super::rules::{Findings, within, within_some};
 const MAX_SEQUENCES: usize = 1024;
 /// Maximum number of positions of a sequence.
 const MAX_CONTEXT: usize = 1 << 20;
-/// Maximum token id.
 const MAX_ID: u32 = i32::MAX as u32;
 
 with_defaults! {
@@ -59,7 +58,6 @@ impl LlmConfig {
 const MAX_SIMULATED_SEQUENCES: usize = 65_536;
 /// Maximum simulated time, in microseconds: one minute.
 const MAX_US: u64 = 60_000_000;
-/// Maximum answer, in tokens.
 const MAX_TOKENS: usize = 1 << 24;
 /// Maximum vocabulary: ids are `i32`.
 const MAX_VOCAB: i32 = i32::MAX;

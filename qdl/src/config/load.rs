@@ -178,7 +178,6 @@ impl Source {
     /// Reads the keys of each entry of `nics` that belong to the entry's fabric. All keys of the
     /// entry, in any order, determine the fabric.
     fn read_fabrics(&self, nics: &mut [NicConfig], out: &mut Findings<'_>) -> Option<()> {
-        /// The keys of `nics` that `T` has.
         #[derive(Deserialize)]
         struct Entries<T> {
             nics: Vec<T>,

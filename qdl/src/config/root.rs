@@ -10,7 +10,6 @@ use super::{
     rules::{ConfigSide, Findings},
 };
 
-/// The type of a whole configuration file.
 pub(super) trait ConfigFile: DeserializeOwned + Validate<Context = ()> {
     /// Kind of node that the file configures.
     const SIDE: ConfigSide;

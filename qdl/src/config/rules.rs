@@ -37,9 +37,7 @@ pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
     }
 }
 
-/// All problems of a file, with their places.
 pub(super) struct Findings<'a> {
-    /// The document of the file.
     pub(super) document: &'a Document,
     text: &'a str,
     origin: &'a str,

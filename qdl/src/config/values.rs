@@ -25,7 +25,6 @@ pub enum Auto<T> {
 }
 
 impl<T: Copy> Auto<T> {
-    /// Returns the value, if the file sets one.
     pub(crate) fn fixed(self) -> Option<T> {
         match self {
             Auto::Auto => None,
@@ -173,7 +172,6 @@ enum Scalar {
     Text(String),
 }
 
-/// Decodes a mapping of scalars, each as text.
 pub(super) fn scalars<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {

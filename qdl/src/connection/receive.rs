@@ -5,9 +5,7 @@ use std::os::fd::RawFd;
 use super::SendHalf;
 use fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
-/// Fewest events of a burst.
 const BUDGET: usize = 128;
-/// Most events of a burst.
 const MOST: usize = 512;
 
 /// Burst size: half of the writes in flight, but 128 to 512. It limits the events of one poll
@@ -85,7 +83,6 @@ impl Receiving {
         events
     }
 
-    /// The fabric's counts of this half.
     pub(crate) fn counts(&self) -> FabricCounts {
         self.rx.counts()
     }

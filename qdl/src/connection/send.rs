@@ -14,7 +14,6 @@ use crate::counters::traffic;
 use fabric::{Broken, Control, Flushed, Mailbox, Post, PostError, Tx};
 use record::TrafficRecord;
 
-/// Source of a connection's writes.
 pub(crate) trait WriteSource {
     /// Prepares a burst. Returns the most writes for its doorbell, at least 1.
     fn begin(&mut self) -> usize;
@@ -62,12 +61,10 @@ pub(crate) struct SendCounts {
 /// State that the token protects.
 #[derive(Debug, Default)]
 struct Sending {
-    /// The link while the connection is up.
     link: Option<Box<dyn Tx>>,
     /// The link during its goodbye.
     leaving: Option<Box<dyn Tx>>,
     counts: SendCounts,
-    /// Counts of earlier links.
     past: TrafficRecord,
 }
 
@@ -82,14 +79,12 @@ pub(crate) struct SendHalf {
     /// Why the link cannot send. The NIC thread takes the value, since only that thread takes a
     /// connection down.
     failed: Mutex<Option<Broken>>,
-    /// Whether `failed` is set.
     has_failed: AtomicBool,
     ask: Mailbox,
     answer: Mailbox,
 }
 
 impl SendHalf {
-    /// Installs a fresh link.
     pub(crate) fn attach(&self, tx: Box<dyn Tx>) {
         self.token.exclusive(|s| {
             self.forget();
@@ -207,7 +202,6 @@ impl SendHalf {
         self.has_failed.load(Ordering::SeqCst)
     }
 
-    /// Takes the failure of the link.
     pub(crate) fn take_failed(&self) -> Option<Broken> {
         if !self.has_failed() || !self.has_failed.swap(false, Ordering::SeqCst) {
             return None;
@@ -218,7 +212,6 @@ impl SendHalf {
             .take()
     }
 
-    /// Sends an echo with the next doorbell.
     pub(crate) fn ask(&self, echo: u32) {
         self.ask.put(Control::Echo(echo));
     }
@@ -259,7 +252,6 @@ impl SendHalf {
         self.token.exclusive(|s| s.counts)
     }
 
-    /// Resets the counts to an earlier value.
     pub(crate) fn set_counts(&self, counts: SendCounts) {
         self.token.exclusive(|s| s.counts = counts);
     }

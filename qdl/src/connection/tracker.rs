@@ -217,7 +217,6 @@ impl Tracker {
         self.allowance.load(Ordering::Relaxed) as usize
     }
 
-    /// Number of slots.
     pub(crate) fn slots(&self) -> usize {
         self.records.len()
     }

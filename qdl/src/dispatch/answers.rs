@@ -87,7 +87,6 @@ impl Answer {
     }
 }
 
-/// Arrivals of one turn.
 #[derive(Default)]
 pub(super) struct Inbound {
     pub parts: Vec<AnswerPart>,
@@ -101,7 +100,6 @@ pub(super) struct Inbound {
     completed_ns: u64,
 }
 
-/// A sample that its accelerator has refused.
 pub(super) struct RefusedAnswer {
     /// Index of its link in `FrontendNic::links`.
     pub link: usize,
@@ -519,7 +517,6 @@ impl Shared {
         }
     }
 
-    /// Samples refused three times.
     pub(super) fn spent(&self) -> MutexGuard<'_, Vec<Sample>> {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -41,7 +41,6 @@ impl Rows {
     }
 }
 
-/// A FIFO queue of samples.
 #[derive(Debug, Default)]
 pub(super) struct Backlog(Mutex<Rows>);
 

@@ -123,7 +123,6 @@ impl Connection {
         })
     }
 
-    /// The endpoint for a new link.
     pub(crate) fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
         let mut sources = sources.to_vec();
         sources.extend(self.staging.clone());
@@ -154,7 +153,6 @@ impl Connection {
         }
     }
 
-    /// Whether no sample is in flight or in the ring.
     pub(crate) fn is_idle(&self) -> bool {
         self.tracker.in_flight() == 0 && self.ring.is_empty()
     }

@@ -42,10 +42,8 @@ const ROUND_TRIP_NS: u64 = 4_000;
 /// The connection that a thread issues to, and the room left in that connection's burst.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
-    /// Address of the dispatcher that `connection` belongs to.
     dispatcher: usize,
     connection: usize,
-    /// Issue time of the last burst.
     issued_ns: u64,
     /// Samples that still fit the burst, each with a free slot.
     samples: usize,
@@ -87,7 +85,6 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// Makes a burst of one sample.
     pub(crate) fn of(sample: &Sample) -> Burst {
         Burst {
             samples: 1,
@@ -95,7 +92,6 @@ impl Burst {
         }
     }
 
-    /// Adds one sample.
     pub(crate) fn add(&mut self, sample: &Sample) {
         self.samples += 1;
         self.bytes += u64::from(sample.len);
@@ -420,11 +416,9 @@ struct Requests<'a> {
     connection: &'a Connection,
     /// Start time of this burst on [`fabric::clock`].
     now: u64,
-    /// Most samples of a burst.
     most: usize,
     /// Reserved slots for the samples expected in this burst.
     slots: Reserved,
-    /// Writes of this burst.
     writes: usize,
     /// Samples taken from the backlog; the samples before index `next` have been posted.
     row: Vec<Sample>,

@@ -25,7 +25,6 @@ pub(super) struct Progress {
     pub after_ns: u64,
 }
 
-/// A decoded write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
     /// A part before the last: payload bytes before this part (`at`), and of this part.

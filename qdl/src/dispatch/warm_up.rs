@@ -37,7 +37,6 @@ const REFUSED: u32 = 3;
 /// Pause of the sending thread before it checks again for room.
 const AGAIN: Duration = Duration::from_micros(50);
 
-/// Settings of a warm-up.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmUpCfgs {
     /// One sample of each size in use; the warm-up ignores the ids.
@@ -97,13 +96,11 @@ pub(crate) enum WarmUpError {
     Silent {
         /// Index of the first connection that owes an answer.
         connection: usize,
-        /// Time without an answer.
         after: Duration,
     },
 }
 
 impl WarmUpError {
-    /// Index of the connection that failed.
     pub(crate) fn connection(&self) -> usize {
         match self {
             WarmUpError::Down { connection }
@@ -125,7 +122,6 @@ struct State {
     running: bool,
     /// Only one sample is in flight.
     alone: bool,
-    /// Answers due from each connection.
     due: Vec<u32>,
     /// Connection and network time (ns) of each answer since the warming thread last read the list.
     answers: Vec<(usize, u64)>,
@@ -151,7 +147,6 @@ impl WarmUp {
         self.answer(connection, None);
     }
 
-    /// Records the loss of a connection.
     pub(crate) fn lost(&self, connection: usize, cause: &Broken) {
         let mut state = self.lock();
         if state.running {
@@ -238,13 +233,11 @@ impl Dispatcher {
     }
 }
 
-/// A running warm-up.
 struct WarmUpRound<'a> {
     shared: &'a Shared,
     cfgs: &'a WarmUpCfgs,
     /// One sample per size, longest first.
     samples: Vec<Sample>,
-    /// Indices of the connections to warm up.
     connections: Vec<usize>,
     began: Instant,
     report: WarmUpReport,
@@ -444,7 +437,6 @@ impl<'a> WarmUpRound<'a> {
         }
     }
 
-    /// Waits until every due answer has come.
     fn wait(&self) -> Result<(), WarmUpError> {
         let warm_up = &self.shared.warm_up;
         let mut state = warm_up.lock();

@@ -56,7 +56,6 @@ impl Arbiter {
         }
     }
 
-    /// Returns the policy.
     pub(crate) fn policy(&self) -> Policy {
         self.policy
     }

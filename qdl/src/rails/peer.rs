@@ -12,7 +12,6 @@ use super::{
     state::RailStanding,
 };
 
-/// The meters of all rails to one peer, by rail.
 pub(crate) type Meters = Arc<[CachePadded<Meter>]>;
 
 /// Configuration of the rails to a peer.
@@ -36,7 +35,6 @@ pub struct PeerCfgs {
 )]
 pub struct RailsError(usize);
 
-/// State and counts of a rail, for a report.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct RailReport {
     /// The rail.
@@ -100,7 +98,6 @@ impl RailGroup {
         self.rails.contains(&rail)
     }
 
-    /// Returns the next rail in turn that is in service.
     fn next(&mut self, scored: &ScoredRails) -> Option<(RailId, Score)> {
         for _ in 0..self.rails.len() {
             let rail = self.rails[self.turn];
@@ -121,7 +118,6 @@ impl RailGroup {
     }
 }
 
-/// All rails to one peer.
 #[derive(Debug)]
 pub(crate) struct PeerRails {
     policy: Policy,
@@ -133,7 +129,6 @@ pub(crate) struct PeerRails {
     all: RailGroup,
     targets: Box<[RailGroup]>,
     far: Score,
-    /// The last rail that `spray` chose.
     sprayed: RailId,
     decisions: u32,
     probe_at: usize,
@@ -184,7 +179,6 @@ impl PeerRails {
         })
     }
 
-    /// Returns the meters, which completing threads write.
     pub(crate) fn meters(&self) -> &Meters {
         &self.meters
     }
@@ -253,7 +247,6 @@ impl PeerRails {
         });
     }
 
-    /// Returns a report of each rail.
     pub(crate) fn report(&self) -> impl Iterator<Item = RailReport> + '_ {
         self.rails.iter().enumerate().map(|(i, r)| {
             let rail = RailId(i as u8);

@@ -186,7 +186,6 @@ mod tests {
             .collect()
     }
 
-    /// Plans NICs with one connection each.
     fn of(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
         let mut nics = nics.to_vec();
         for connections in nics.iter_mut().filter_map(NicConfig::connections_mut) {

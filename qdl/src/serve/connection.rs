@@ -92,13 +92,11 @@ pub struct ServeConnection {
     pub(super) window: Window,
     pub(super) output: Arc<Region>,
     pub(super) send: SendHalf,
-    /// Responses that are not posted yet.
     pub(super) answers: Answers,
     /// The NIC thread that polls the connection and posts `answers`.
     nic: OnceLock<NicThreadHandle>,
     /// Whether the connection is lost, so that responses can no longer be delivered.
     gone: AtomicBool,
-    /// Callback for refusals.
     reasons: OnceLock<Box<OnReason>>,
     pub(super) responded: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -162,7 +160,6 @@ impl ServeConnection {
         })
     }
 
-    /// Settings of the connection.
     pub(crate) fn cfgs(&self) -> ServeConnectionCfgs {
         self.cfgs
     }
@@ -189,7 +186,6 @@ impl ServeConnection {
         Arc::strong_count(self) - 1
     }
 
-    /// Responses handed to the fabric.
     pub(crate) fn responded(&self) -> u64 {
         self.responded.load(Ordering::Relaxed)
     }
@@ -200,7 +196,6 @@ impl ServeConnection {
         self.parts.load(Ordering::Relaxed)
     }
 
-    /// Refusals handed to the fabric.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -243,7 +238,6 @@ impl ServeConnection {
         self.memory().for_each(Region::prefault);
     }
 
-    /// Window of the request slots.
     #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn window(&self) -> &Window {
         &self.window

@@ -3,7 +3,6 @@
 
 use super::{Nearness, Topology};
 
-/// NICs that serve one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NicGroup {
     /// Index of the GPU; `None` on a machine without GPUs.

@@ -205,7 +205,6 @@ impl Topology {
     }
 }
 
-/// Whether a name matches a pattern with `*` and `?`.
 fn fits(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     loop {

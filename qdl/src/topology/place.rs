@@ -43,7 +43,6 @@ impl PciAddress {
         })
     }
 
-    /// Whether `other` is a function of the same card.
     pub(crate) fn same_card(self, other: PciAddress) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }
@@ -83,9 +82,7 @@ pub struct PciPlace {
 /// Distance class of two devices, nearest first, with the letters of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Nearness {
-    /// On the same card.
     Same,
-    /// Below the same switch.
     Pix,
     /// Over several switches, below the same root port.
     Pxb,
@@ -98,7 +95,6 @@ pub(crate) enum Nearness {
 }
 
 impl Nearness {
-    /// Returns the letters of the class.
     pub(crate) fn letters(self) -> &'static str {
         match self {
             Nearness::Same => "X",

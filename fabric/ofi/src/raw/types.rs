@@ -43,7 +43,6 @@ macro_rules! structures {
 }
 
 structures! {
-    /// Prefix of every object.
     struct fid {
         fclass: usize,
         context: *mut c_void,

@@ -26,7 +26,6 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::testkit::assert_has;
 
-/// A frontend's file up to its accelerators.
 const FRONTEND: &str = "\
 node: f
 model:
@@ -43,7 +42,6 @@ model: {name: m, max_input_bytes: 4}
 engine: {kind: digest}
 nics: [{listen: 127.0.0.1:7410}]
 ";
-/// A model of token ids.
 const IDS: &str = "inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}], \
     output: {name: tokens, dtype: i32, shape: [8], ragged: true}";
 
@@ -55,7 +53,6 @@ fn accelerator(text: &str) -> Result<AcceleratorConfig, ConfigError> {
     parse_accelerator(text, "a.yaml", Path::new("/base"))
 }
 
-/// The accelerator of [`ACCELERATOR`] with another model and engine.
 fn with_engine(model: &str, engine: &str) -> Result<AcceleratorConfig, ConfigError> {
     let text = ACCELERATOR.replace("max_input_bytes: 4", model);
     accelerator(&text.replace("kind: digest", engine))

@@ -5,7 +5,6 @@ use crate::model::DType;
 
 const OUTPUT: &str = "output: {name: o, dtype: u8, shape: [8]}";
 
-/// The text of a frontend with this output.
 fn outputs(yaml: &str) -> String {
     format!("{FRONTEND}{REST}").replace(OUTPUT, yaml)
 }

@@ -43,7 +43,6 @@ fn cfgs_of_a_sleeper() -> NicThreadCfgs {
     }
 }
 
-/// Starts a thread that sleeps at once.
 fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
     spawn(cfgs_of_a_sleeper(), move |_| work).expect("started")
 }

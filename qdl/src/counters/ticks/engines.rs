@@ -77,7 +77,6 @@ impl EngineTicks {
         self.tick_ns
     }
 
-    /// Returns the ticks so far.
     pub(crate) fn ticks(&self) -> &[EngineTick] {
         &self.ticks
     }

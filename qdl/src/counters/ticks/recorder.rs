@@ -188,7 +188,6 @@ impl Recorder {
         self.histograms
     }
 
-    /// Merges the histograms of all NIC threads.
     #[cfg(test)]
     pub(crate) fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
         let mut all = Histograms::new();

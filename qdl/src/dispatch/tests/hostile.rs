@@ -13,7 +13,6 @@ use super::{rig::*, tampered::*, *};
 use crate::serve::{Arrival, Service};
 use fabric::{Flushed, Imm, Post, SourceId, Tx, testkit::memory};
 
-/// Answers at once, and counts the answers.
 #[derive(Default)]
 struct Counted(AtomicU64);
 

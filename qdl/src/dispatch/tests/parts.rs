@@ -27,7 +27,6 @@ const REQUEST: usize = 64;
 const RESPONSE: usize = 256;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A call that the completer received.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Call {
     Part(u64, u32, Vec<u32>, bool),
@@ -90,7 +89,6 @@ impl Deref for Parts {
     }
 }
 
-/// The accelerator's end of a connection.
 pub(super) struct Far {
     link: Link,
     source: Arc<Region>,
@@ -105,7 +103,6 @@ impl Parts {
         Parts::made(connections, false)
     }
 
-    /// Makes one connection to each of `peers` accelerators.
     pub(crate) fn of_peers(peers: usize) -> Self {
         Parts::made(peers, true)
     }
@@ -181,7 +178,6 @@ impl Parts {
         }
     }
 
-    /// The times of the next finished sample.
     pub(crate) fn times(&self) -> SampleTimes {
         match self.calls.recv_timeout(PATIENCE).expect("times") {
             Call::Times(t) => t,
@@ -222,7 +218,6 @@ impl Parts {
 }
 
 impl Far {
-    /// Waits for the immediate of the next request.
     pub(crate) fn request(&mut self) -> Imm {
         let mut next = None;
         eventually("a request comes", || {
@@ -232,7 +227,6 @@ impl Far {
         next.expect("just seen")
     }
 
-    /// The immediate of the next request, if one has come.
     pub(crate) fn try_request(&mut self) -> Option<Imm> {
         let mut got = None;
         self.link.rx.poll(1, &mut |e| got = Some(e));

@@ -17,7 +17,6 @@ use fabric::Imm;
 struct Picky {
     /// Refuses one sample in this many, by the first byte of the input.
     one_in: u8,
-    /// Refusals of each chosen sample.
     times: u8,
     refused: Mutex<std::collections::HashMap<Vec<u8>, u8>>,
 }

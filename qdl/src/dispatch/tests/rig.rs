@@ -140,7 +140,6 @@ impl Bench {
         });
     }
 
-    /// Waits until `n` samples are posted.
     #[track_caller]
     pub(crate) fn wait_posted(&self, n: u64) {
         let counts = || self.dispatcher.counts();

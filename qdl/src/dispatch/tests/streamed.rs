@@ -11,7 +11,6 @@ use crate::{
 };
 use fabric::{Event, Flushed, Imm, Post, SourceId, Tx, testkit::memory, wire::Stream};
 
-/// Has no room until the test opens it.
 struct Gate(Arc<AtomicBool>);
 
 impl Tamper for Gate {

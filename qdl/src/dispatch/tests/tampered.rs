@@ -8,7 +8,6 @@ use fabric::{
     testkit::{memory, memory::MemoryFaults},
 };
 
-/// Replacements for the calls of a sending half.
 pub(crate) trait Tamper: Send + 'static {
     fn post(&mut self, tx: &mut dyn Tx, post: &Post) -> Result<(), PostError> {
         tx.post(post)

@@ -22,13 +22,10 @@ use fabric::{
     tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
 };
 
-/// A guest that has proved its connection's secret.
 struct ProvedGuest {
     stream: TcpStream,
     preamble: Preamble,
-    /// The session that granted the connection.
     session: Arc<Session>,
-    /// The granted address.
     granted: SocketAddr,
 }
 

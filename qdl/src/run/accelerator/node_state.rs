@@ -80,7 +80,6 @@ pub(crate) struct NodeState {
     pub ended: Mutex<Counters>,
 }
 
-/// One NIC of an accelerator.
 #[derive(Debug)]
 pub(crate) enum ServerNic {
     Tcp(SocketAddr),

@@ -43,12 +43,10 @@ use fabric::{Broken, Link, clock::now_ns, os::thread_times, wire::Stream};
 
 /// Interval of checks while connections are quarantined.
 const LOOK: Duration = Duration::from_millis(5);
-/// Interval of checks otherwise.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 /// Interval of readings; each is one tick.
 const READ_EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
 
-/// The session being served, if any.
 pub(crate) type CurrentSession = Mutex<Option<Arc<Session>>>;
 
 /// Session with one frontend.
@@ -66,9 +64,7 @@ pub struct Session {
     pub reasons: Arc<[AtomicU64; 2]>,
     /// The node's totals before the session.
     before: (ServeCounts, Counters, EngineTotals),
-    /// Signals a lost connection.
     losses: Notify,
-    /// Records of connections that have ended.
     ended: Mutex<Vec<ServedConnection>>,
     /// Last epoch of each connection that was lost, without those that the frontend closed as it
     /// left.
@@ -287,7 +283,6 @@ impl Session {
     }
 }
 
-/// Adds the counts of a connection's samples.
 fn add(totals: &mut Counters, connection: &ServeConnection) {
     totals.responded += connection.responded();
     totals.refused += connection.refused();

@@ -62,7 +62,6 @@ pub struct Cluster {
     control: Option<JoinHandle<()>>,
     /// Report of the warm-up, and its end time.
     pub(super) warmed: Mutex<Option<(WarmUpReport, u64)>>,
-    /// Placement of each NIC.
     near: Vec<Near>,
 }
 

@@ -61,7 +61,6 @@ pub(crate) struct LocalLoss {
 /// Peer, and index within the peer, of each connection.
 pub(crate) type ConnectionOf = Vec<(usize, u16)>;
 
-/// State that tasks and callers share.
 pub(crate) struct ClusterState {
     pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
@@ -102,12 +101,10 @@ impl ClusterState {
         self.peers.iter().map(|peer| f(&lock(peer))).collect()
     }
 
-    /// Reports a line for the log.
     pub(crate) fn note(&self, line: &str) {
         (self.on_event)(ClusterEvent::Note(line));
     }
 
-    /// Whether the link of a NIC is known to be down.
     pub(crate) fn link_is_down(&self, nic: usize) -> bool {
         self.links.get(nic).and_then(LinkWatch::is_down) == Some(true)
     }
@@ -137,7 +134,6 @@ impl ClusterState {
         format!("{}/{index}", self.peer(peer).node)
     }
 
-    /// Opens a session with an accelerator.
     pub(crate) async fn connect(&self, index: usize) -> Result<ClientSession, ControlError> {
         let address = self.config.accelerators[index].control.to_string();
         ClientSession::connect(address, self.local.clone()).await

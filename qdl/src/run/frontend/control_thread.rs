@@ -21,7 +21,6 @@ use crate::{
     run::error::ClusterError,
 };
 
-/// Interval of the monitor.
 const MONITOR: Duration = Duration::from_millis(50);
 
 /// Interval of attempts to reach a loading accelerator, and interval of the log lines about it.
@@ -31,7 +30,6 @@ const SAY: Duration = Duration::from_secs(10);
 /// Part of the frontend's time limit that is reserved for ending the run.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// Body of the control thread.
 pub(crate) async fn control(
     state: Arc<ClusterState>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,

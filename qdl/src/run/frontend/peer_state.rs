@@ -10,7 +10,6 @@ use crate::control::{ClientHandle, Counters};
 /// Most sessions of one accelerator that are recorded separately.
 const MOST_SESSIONS: usize = 256;
 
-/// State of one accelerator.
 #[derive(Debug, Default)]
 pub(crate) struct PeerState {
     pub node: String,
@@ -56,7 +55,6 @@ impl PeerState {
         }
     }
 
-    /// Record of an accelerator, from its own totals.
     pub(crate) fn record(&self, connections: usize) -> AcceleratorRecord {
         let drained = self.drained;
         let counters = drained.unwrap_or_default();

@@ -183,7 +183,6 @@ pub fn responses(data: &[u8]) {
     into_dispatcher(&frames, STRIDE, Stream::All);
 }
 
-/// Callbacks of the dispatcher for one sample.
 #[derive(Clone, Copy, Default)]
 struct SampleEnd {
     /// Payload bytes of the parts.
@@ -193,9 +192,7 @@ struct SampleEnd {
 }
 
 struct Ends {
-    /// By the sample's id.
     samples: Mutex<[SampleEnd; SLOTS]>,
-    /// Reports the loss of the connection.
     lost: mpsc::Sender<()>,
     stride: usize,
 }
