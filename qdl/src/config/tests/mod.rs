@@ -82,6 +82,20 @@ fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigErr
     }
 }
 
+/// Each line of `table` has keys and, after `==`, their problems with `; ` between them.
+#[track_caller]
+fn assert_problems<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
+    for (keys, expected) in table.lines().filter_map(|line| line.split_once(" == ")) {
+        assert_eq!(problems(load(keys.trim())).join("; "), expected, "{keys}");
+    }
+}
+
+fn changed(text: &str, change: &str) -> String {
+    let (from, to) = change.split_once(" -> ").expect("a change");
+    assert!(text.contains(from), "{from}");
+    text.replace(from, to)
+}
+
 /// Returns the problems of a configuration, each as `line:column what`.
 fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<String> {
     match result.unwrap_err() {
