@@ -29,8 +29,10 @@ pub struct Region {
 
 enum Backing {
     /// Host memory of this process, unmapped on drop.
-    Host { mapping: Mapping, huge: bool },
-    /// Memory of a device.
+    Host {
+        mapping: Mapping,
+        huge: bool,
+    },
     Device(Box<dyn DeviceMemory>),
 }
 

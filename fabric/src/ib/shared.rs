@@ -4,7 +4,6 @@
 
 use std::{
     any::Any,
-    fmt,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -250,17 +249,6 @@ impl Watched {
         for c in self.connections().iter().filter(|c| concerns(c)) {
             c.fail(Broken::Device(cause.to_owned()));
         }
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "queue pair {} of {}",
-            self.qp_num(),
-            self.watched.context.name()
-        )
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
 };
@@ -242,11 +241,5 @@ impl Rx for OfiRx {
             receives: queue.receives,
             ..self.counts
         }
-    }
-}
-
-impl fmt::Debug for OfiRx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OfiRx({:?}: {} arrived)", self.shared, self.arrived)
     }
 }

@@ -10,7 +10,7 @@
 //! So a burst of small writes costs one system call for all and one copy each. Of a large payload,
 //! only the bytes that shared a read with earlier bytes are copied.
 
-use std::{fmt, io, os::fd::RawFd, sync::Arc};
+use std::{io, os::fd::RawFd, sync::Arc};
 
 use super::{
     HEADER_BYTES, Socket,
@@ -299,11 +299,5 @@ impl Drop for TcpRx {
     fn drop(&mut self) {
         // SAFETY: `self.socket` keeps the socket open. An error means that it is down already.
         unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
-    }
-}
-
-impl fmt::Debug for TcpRx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TcpRx({} arrived)", self.counts.writes)
     }
 }

@@ -15,8 +15,6 @@ pub(crate) fn burst(in_flight: usize) -> usize {
     (in_flight / 2).clamp(BUDGET, MOST)
 }
 
-/// The receiving half with its state.
-#[derive(Debug)]
 pub(crate) struct Receiving {
     /// The link's receiving half.
     pub rx: Box<dyn Rx>,

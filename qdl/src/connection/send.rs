@@ -58,8 +58,7 @@ pub(crate) struct SendCounts {
     pub blocked: u64,
 }
 
-/// State that the token protects.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Sending {
     link: Option<Box<dyn Tx>>,
     /// The link during its goodbye.
@@ -69,7 +68,7 @@ struct Sending {
 }
 
 /// The sending half of a connection across its links.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct SendHalf {
     token: SendToken<Sending>,
     /// Whether the last flush left bytes or writes behind.

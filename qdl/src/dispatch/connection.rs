@@ -54,8 +54,6 @@ pub(super) struct LiveFigures {
     pub rtt_us: AtomicU64,
 }
 
-/// The frontend's end of one connection.
-#[derive(Debug)]
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,

@@ -79,18 +79,9 @@ pub struct WarmUpReport {
 pub(crate) enum WarmUpError {
     /// The connection was down before its first sample.
     #[error("it is down")]
-    Down {
-        /// Index of the connection.
-        connection: usize,
-    },
-    /// The connection was lost.
+    Down { connection: usize },
     #[error("{cause}")]
-    Lost {
-        /// Index of the connection.
-        connection: usize,
-        /// Cause of the loss.
-        cause: Broken,
-    },
+    Lost { connection: usize, cause: Broken },
     /// No answer came, or the connection had no room to send.
     #[error("no answer within {after:?}, nor from any other connection (warm_up.deadline_ms)")]
     Silent {

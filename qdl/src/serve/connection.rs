@@ -2,7 +2,7 @@
 //! and its sending half.
 
 use std::{
-    fmt, slice,
+    slice,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -498,16 +498,6 @@ impl Origin for ServeConnection {
             left.iter().for_each(|f| self.queue(self.ready(f)));
             self.post();
         }
-    }
-}
-
-impl fmt::Debug for ServeConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "ServeConnection(connection {}, epoch {})",
-            self.cfgs.connection, self.cfgs.epoch
-        )
     }
 }
 

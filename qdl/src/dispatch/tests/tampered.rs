@@ -1,6 +1,6 @@
 //! Links that misbehave.
 
-use std::{fmt, os::fd::RawFd, sync::Arc};
+use std::{os::fd::RawFd, sync::Arc};
 
 use super::{rig::Bench, *};
 use fabric::{
@@ -61,12 +61,6 @@ impl<T: Tamper> Tx for Tampered<T> {
     }
 }
 
-impl<T> fmt::Debug for Tampered<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tampered({:?})", self.tx)
-    }
-}
-
 /// Calls that a NIC thread makes to a receiving half.
 #[derive(Debug, Default)]
 pub struct Asked {
@@ -77,7 +71,6 @@ pub struct Asked {
 }
 
 /// A receiving half that records its calls.
-#[derive(Debug)]
 struct Noting {
     rx: Box<dyn Rx>,
     asked: Arc<Asked>,
