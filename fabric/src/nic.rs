@@ -113,7 +113,6 @@ pub(super) const CELL_BYTES: usize = 16;
 pub(super) struct Descriptor {
     /// Payload length in bytes.
     pub len: u32,
-    /// Use count of the slot, as in the immediate.
     pub use_count: u16,
     /// Offset of the payload within the slot, in bytes.
     pub at: u32,

@@ -67,7 +67,6 @@ pub(crate) const RESPONSE_TRAILER_BYTES: usize = 16;
 pub(crate) struct ResponseTrailer {
     /// Payload bytes of all parts together.
     pub len: u32,
-    /// Number of parts, this one included.
     pub parts: u32,
     /// The last part holds a refusal's reason instead of the end of the answer.
     pub refusal: Option<Refusal>,

@@ -28,7 +28,6 @@ pub(super) struct Shared {
     pub watched: Arc<Watched>,
     pub sends: Sends,
     pub cause: Cause,
-    /// Number of dropped halves.
     pub gone: AtomicU8,
     /// Registrations that the peer and this device may still access.
     pub _registered: Vec<Arc<Mr>>,

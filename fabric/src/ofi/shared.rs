@@ -134,7 +134,6 @@ pub(super) struct Shared {
     pub endpoint: Endpoint,
     queue: Mutex<Queue>,
     pub sends: Sends,
-    /// Regions of the peer's slots and cells.
     pub slots: RemoteRegion,
     pub cells: Option<RemoteRegion>,
     pub form: OfiForm,

@@ -14,7 +14,6 @@ use super::{conformance, devices};
 
 pub use fabric::testkit::{PATIENCE, endpoint, next, next_broken, post, until};
 
-/// Changes the configuration of both NICs.
 pub type Change = fn(&mut IbWishes);
 
 /// Two devices, opened for one test, so that tests share neither events nor counters.

@@ -16,7 +16,6 @@ pub(crate) fn burst(in_flight: usize) -> usize {
 }
 
 pub(crate) struct Receiving {
-    /// The link's receiving half.
     pub rx: Box<dyn Rx>,
     /// Why the connection must be taken down.
     pub broken: Option<Broken>,

@@ -52,7 +52,6 @@ pub(crate) struct SendCounts {
     pub staged: u64,
     /// Bytes of these payloads.
     pub staged_bytes: u64,
-    /// Most writes in flight at once.
     pub in_flight_max: u64,
     /// Doorbells that left writes behind because the socket or queue pair was full.
     pub blocked: u64,

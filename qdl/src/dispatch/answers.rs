@@ -58,7 +58,6 @@ pub(super) struct Answer {
     pub in_flight: InFlight,
     /// Header; of a response in parts, with the total length and the final times.
     pub header: ResponseHeader,
-    /// Number of writes of the response.
     pub parts: u32,
     /// Mean microseconds at the accelerator from the sample's arrival to the post of a part.
     pub mean_us: u32,

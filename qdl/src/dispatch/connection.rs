@@ -74,7 +74,6 @@ pub(super) struct Connection {
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
     pub warmed: AtomicU64,
-    /// Refusals of the caller's samples.
     pub refused: AtomicU64,
     pub live: LiveFigures,
     /// Registered copies of samples that lie in unregistered memory.

@@ -29,7 +29,6 @@ pub(super) struct FrontendLink {
     pub echo: Echo,
     /// The echo timed out. Bytes that the next poll finds still count as a sign of life.
     pub silent: Option<Broken>,
-    /// Responses taken from the connection.
     pub taken: u64,
     /// Payload bytes of those responses and their requests.
     pub carried: PayloadBytes,

@@ -37,13 +37,10 @@ pub struct RailsError(usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct RailReport {
-    /// The rail.
     pub rail: RailId,
-    /// State of the rail.
     pub state: RailState,
     /// The rail's score: latency factor times occupancy factor.
     pub score: Score,
-    /// The latency factor.
     pub latency: Score,
     /// Bytes of samples assigned to the rail and not yet retired.
     pub assigned_bytes: u64,
@@ -51,9 +48,7 @@ pub(crate) struct RailReport {
     pub delivered_bytes: u64,
     /// Samples assigned to the rail, including probes.
     pub picked: u64,
-    /// Probes sent.
     pub probes: u64,
-    /// Number of changes of state.
     pub changes: u64,
 }
 

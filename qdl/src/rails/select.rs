@@ -90,7 +90,6 @@ pub(super) struct Ends {
     pub source: (RailId, Score),
     /// The target's own rail in turn; `None` if no own rail is in service.
     pub target: Option<(RailId, Score)>,
-    /// Health of the peer's interior.
     pub far: Score,
 }
 

@@ -9,7 +9,6 @@ pub(crate) struct NicGroup {
     pub gpu: Option<usize>,
     /// NUMA node of the GPU or of the NICs, if known.
     pub numa: Option<u32>,
-    /// Indices of the NICs.
     pub nics: Vec<usize>,
     /// Distance class between the GPU and the NICs.
     pub nearness: Option<Nearness>,

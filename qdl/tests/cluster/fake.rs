@@ -228,7 +228,6 @@ impl Fake {
         drop(self.stop.take());
     }
 
-    /// Closes the socket of a connection.
     pub fn cut(&self, connection: u16) {
         self.inner.cut(connection);
     }
@@ -255,7 +254,6 @@ impl Fake {
             .insert(connection);
     }
 
-    /// Returns the number of unanswered sockets.
     pub fn swallowed(&self) -> usize {
         self.inner.swallowed.lock().expect("alive").1
     }

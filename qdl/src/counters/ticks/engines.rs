@@ -9,11 +9,8 @@ use record::{
 /// An accelerator's counts at one moment; no count decreases.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineReading {
-    /// Samples that arrived.
     pub arrived: u64,
-    /// Samples answered.
     pub answered: u64,
-    /// Batches run.
     pub batches: BatchSizes,
     /// Microseconds of computing, summed over engine threads.
     pub computed_us: u64,

@@ -40,7 +40,6 @@ pub struct Book {
     /// Samples with recorded times, and the payload bytes of their requests.
     pub recorded: AtomicU64,
     pub recorded_bytes: AtomicU64,
-    /// Number of record calls.
     pub records: AtomicU64,
 }
 
@@ -76,7 +75,6 @@ impl Owner for Book {
     }
 }
 
-/// A [`Rig`] with its book.
 pub struct Bench {
     rig: Rig,
     pub book: Arc<Book>,

@@ -64,9 +64,7 @@ impl<T: Tamper> Tx for Tampered<T> {
 /// Calls that a NIC thread makes to a receiving half.
 #[derive(Debug, Default)]
 pub struct Asked {
-    /// Number of `arm` calls.
     pub armed: AtomicU64,
-    /// Budget of the last poll.
     pub most: AtomicU64,
 }
 

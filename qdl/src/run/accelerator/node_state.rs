@@ -69,12 +69,9 @@ pub(crate) struct NodeState {
     pub params: NodeParams,
     pub nics: Vec<ServerNic>,
     pub links: Vec<LinkWatch>,
-    /// Placement of each NIC.
     pub near: Vec<Near>,
     pub server: Server,
-    /// Consumer of arrivals.
     pub service: Arc<dyn Service>,
-    /// Memory budget of slots.
     pub budget: Budget<ServeConnection>,
     /// Totals of the samples of connections that have ended.
     pub ended: Mutex<Counters>,

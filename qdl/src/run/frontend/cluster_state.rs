@@ -49,12 +49,10 @@ pub(crate) type OnClusterEvent = dyn Fn(ClusterEvent<'_>) + Send + Sync;
 /// The dispatcher has destroyed the local side of a connection.
 #[derive(Debug)]
 pub(crate) struct LocalLoss {
-    /// Index of the connection within the peer.
     pub index: u16,
     pub epoch: u32,
     pub cause: Broken,
     pub again: usize,
-    /// Time of the loss.
     pub at_ns: u64,
 }
 
@@ -71,15 +69,12 @@ pub(crate) struct ClusterState {
     /// The run is ending, so nothing is reconnected.
     pub closing: AtomicBool,
     pub aborted: AtomicBool,
-    /// The run is about to be aborted.
     pub ending: AtomicBool,
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
-    /// Connections lost so far, with the causes.
     pub lost: Mutex<Vec<(usize, String)>>,
     /// Peer and index within the peer of each connection.
     pub connection_of: ConnectionOf,
     pub nics: Vec<ClientNic>,
-    /// Link state of each NIC.
     pub links: Vec<LinkWatch>,
     /// Accelerator's end of each connection, once granted.
     pub ends: Mutex<Vec<Option<ConnectionEnd>>>,

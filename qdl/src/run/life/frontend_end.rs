@@ -65,7 +65,6 @@ pub(crate) struct EndActions {
     pub go_on: bool,
     /// The NIC thread must take the connection down.
     pub give_up: bool,
-    /// Tell the accelerator that the connection is lost.
     pub tell_lost: bool,
     /// Tell the accelerator that this end has let go.
     pub tell_reset: bool,
