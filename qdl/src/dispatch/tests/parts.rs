@@ -303,8 +303,10 @@ impl Far {
         tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
     }
 
+    /// Answers in one piece, and flushes.
     pub(crate) fn whole(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm, &Self::header(imm, tokens));
+        self.flush();
     }
 
     pub(crate) fn first(&mut self, imm: Imm, tokens: &[u32]) {
@@ -375,7 +377,6 @@ fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
         let t = id as u32;
         if id % 2 == 0 {
             far.whole(imm, &[t, t + 1]);
-            far.flush();
             assert_eq!(rig.next(), Call::Whole(id, vec![t, t + 1], true));
             let times = rig.times();
             assert_eq!((times.parts, times.first_ns), (1, times.seen_ns));
@@ -429,7 +430,6 @@ fn a_first_token_is_reported_once_though_the_sample_goes_again() {
 fn a_first_token_is_reported_once_though_the_answer_then_comes_whole() {
     let (rig, mut far, imm) = lost_after_its_first_token();
     far.whole(imm, &[10, 11, 12]);
-    far.flush();
     assert_eq!(rig.next(), Call::Whole(7, vec![10, 11, 12], false));
     rig.nothing_more();
 }
@@ -481,7 +481,6 @@ fn another_first_token_after_a_loss_is_a_contradiction() {
     for (tokens, again) in [(vec![9, 10], 9), (vec![], 0)] {
         let (rig, mut far, imm) = lost_after_its_first_token();
         far.whole(imm, &tokens);
-        far.flush();
         assert_eq!(rig.next(), other(again));
         assert_eq!(rig.next(), Call::Whole(7, tokens, false));
         rig.nothing_more();
@@ -505,7 +504,6 @@ fn a_first_token_stays_reported_through_two_losses() {
     let mut far = rig.connect(1, 2);
     let imm = far.request();
     far.whole(imm, &[10, 11]);
-    far.flush();
     assert_eq!(rig.next(), Call::Whole(7, vec![10, 11], false));
     assert_eq!(rig.dispatcher.counts().again, 3);
     rig.nothing_more();
@@ -576,7 +574,6 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
         let mut far = rig.connect(1, 1);
         let imm = far.request();
         far.whole(imm, &[10, 11]);
-        far.flush();
         let reported = field == "response trailer";
         if reported {
             assert_eq!(rig.next(), Call::Part(7, 0, vec![10], true), "case {i}");
@@ -639,7 +636,6 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
         let mut far = rig.connect(1, 1);
         let imm = far.request();
         far.whole(imm, &[10, 11]);
-        far.flush();
         assert!(rig.dispatcher.drain(PATIENCE));
     }
 }
@@ -657,7 +653,6 @@ fn losses_without_the_sample_in_flight_do_not_count() {
         rig.broken(n as usize);
     }
     far.whole(imm, &[10, 11]);
-    far.flush();
     assert_eq!(rig.next(), Call::Whole(7, vec![10, 11], true));
     // The next sample begins anew.
     rig.issue(8..9);

@@ -150,7 +150,6 @@ fn the_next_try_goes_to_another_accelerator() {
         from.flush();
         let imm = to.request();
         to.whole(imm, &[9]);
-        to.flush();
         assert_eq!(rig.next(), Call::Whole(id, vec![9], true));
     }
     rig.nothing_more();
@@ -184,7 +183,6 @@ fn an_answer_that_is_refused_in_the_middle_keeps_its_first_token() {
         let imm = far.request();
         let again = if same { 10 } else { 20 };
         far.whole(imm, &[again, 12]);
-        far.flush();
         if !same {
             assert!(matches!(rig.next(), Call::Contradicted(c) if c.again == 20));
         }
