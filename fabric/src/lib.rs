@@ -225,7 +225,7 @@ impl Window {
 }
 
 /// Index of a registered source region of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceId(pub u16);
 
 /// One write to the peer, for [`Tx::post`].

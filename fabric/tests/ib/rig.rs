@@ -12,7 +12,7 @@ use fabric::{
 
 use super::{conformance, devices};
 
-pub use fabric::testkit::{PATIENCE, endpoint, next, next_broken, post, until};
+pub use fabric::testkit::{PATIENCE, assert_has, endpoint, next, next_broken, post, until};
 
 pub type Change = fn(&mut IbWishes);
 

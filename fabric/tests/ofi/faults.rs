@@ -14,7 +14,7 @@ use fabric::{
 
 use super::{
     late::{a_late_writer, here},
-    rig::{INLINE_BYTES, Provider, endpoint, next, next_broken, post, until},
+    rig::{INLINE_BYTES, Provider, assert_has, endpoint, next, next_broken, post, until},
 };
 
 const RXM: Provider = Provider::new("tcp;ofi_rxm");
@@ -214,10 +214,7 @@ fn a_peer_that_never_answers_is_named_when_it_is_too_late() {
     }
     let late = || dialling.too_late(Duration::from_millis(300)).to_string();
     let text = text.unwrap_or_else(late);
-    assert!(
-        text.contains("no message has crossed to") && text.contains("127.0.0.1"),
-        "{text}"
-    );
+    assert_has(&text, &["no message has crossed to", "127.0.0.1"]);
     println!("{text}");
 }
 

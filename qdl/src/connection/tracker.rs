@@ -55,7 +55,7 @@ impl First {
 const _: () = assert!(size_of::<Sample>() == 64);
 
 /// A sample with all that a post or a retry needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The caller's id (LoadGen's `ResponseId`); never leaves this node.
     pub id: u64,
@@ -549,13 +549,7 @@ mod loom_tests {
     fn sample(id: u64) -> Sample {
         Sample {
             id,
-            index: 0,
-            source: SourceId(0),
-            offset: 0,
-            len: 0,
-            issued_ns: 0,
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         }
     }
 

@@ -572,18 +572,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use fabric::SourceId;
 
     fn samples(lengths: &[u32]) -> Vec<Sample> {
         let sample = |(id, len): (usize, &u32)| Sample {
             id: id as u64,
             index: id as u64,
-            source: SourceId(0),
-            offset: 0,
             len: *len,
             issued_ns: 1,
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         };
         lengths.iter().enumerate().map(sample).collect()
     }

@@ -18,9 +18,7 @@ use crate::{
         ServeConnectionCfgs, Server, Service, respond_all,
     },
 };
-use fabric::{
-    Endpoint, Link, Region, SourceId, clock::now_ns, os::Near, tcp, testkit::memory, wire::Stream,
-};
+use fabric::{Endpoint, Link, Region, clock::now_ns, tcp, testkit::memory, wire::Stream};
 
 /// Finishes a sample whose answer of `len` bytes is written: 1 us of queue, 2 us of compute.
 pub fn finished(arrival: &Arrival, len: u32, sent: Sent) -> Finished {
@@ -171,13 +169,8 @@ impl RigCfgs {
     }
 
     fn threads(&self, name: &str) -> Vec<NicThreadCfgs> {
-        let thread = |i| NicThreadCfgs {
-            name: format!("{name}-{i}"),
-            spin: Spin::new(self.wait.spin_ns),
-            tick_ns: self.wait.tick_ns,
-            near: Near::default(),
-            begin: None,
-        };
+        let spin = Spin::new(self.wait.spin_ns);
+        let thread = |i| NicThreadCfgs::new(format!("{name}-{i}"), spin, self.wait.tick_ns);
         (0..self.plan().shares()).map(thread).collect()
     }
 
@@ -368,12 +361,10 @@ impl Rig {
         Sample {
             id,
             index: 100 + id,
-            source: SourceId(0),
             offset: (id * 977) as usize % (self.source.len() - request),
             len: 1 + (id * 131 % request as u64) as u32,
             issued_ns: now_ns(),
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         }
     }
 

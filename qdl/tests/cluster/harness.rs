@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::{Region, SourceId, clock::now_ns};
+use fabric::{Region, clock::now_ns};
 use qdl::{
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample},
@@ -306,12 +306,10 @@ impl Front {
         Sample {
             id: id as u64,
             index: index as u64,
-            source: SourceId(0),
             offset,
             len,
             issued_ns: now_ns(),
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         }
     }
 

@@ -81,11 +81,8 @@ fn spin(c: &Completion) -> Spin {
 
 pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThreadCfgs {
     NicThreadCfgs {
-        name: format!("nic-{index}"),
-        spin: spin(&nic.completion),
-        tick_ns: TICK_NS,
         near: near.clone(),
-        begin: None,
+        ..NicThreadCfgs::new(format!("nic-{index}"), spin(&nic.completion), TICK_NS)
     }
 }
 
