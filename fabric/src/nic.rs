@@ -15,6 +15,7 @@ use super::{Broken, Imm, Post, Region, RegionError};
 /// Why a NIC cannot be opened or a connection cannot be made: names the NIC, and the key, limit,
 /// verb or call.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum OpenError {
     /// libibverbs: a failed verb, an exceeded limit, a missing library or device.
     #[error(transparent)]
@@ -22,14 +23,10 @@ pub enum OpenError {
     /// libfabric: a failed call, a missing library, provider or NIC.
     #[error(transparent)]
     Ofi(#[from] ofi::Error),
-    /// A configured value that this NIC or this machine does not support.
     #[error("{nic}: {key}: {problem}")]
     Setting {
-        /// The NIC.
         nic: String,
-        /// Key of the NIC's entry in the configuration.
         key: &'static str,
-        /// What is wrong, the limit, and the remedy.
         problem: String,
     },
     /// The port, the peer's end, or the path to the peer does not allow a connection. The text
@@ -39,12 +36,9 @@ pub enum OpenError {
     /// Memory for small payloads and descriptor cells cannot be allocated.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// Starting a thread, opening a descriptor or drawing random bytes has failed.
     #[error("{what}: {source}")]
     System {
-        /// The operation that failed.
         what: &'static str,
-        /// The operating system's error.
         source: io::Error,
     },
 }
