@@ -1,14 +1,4 @@
 //! Tests of loading configurations, and of the errors of invalid ones.
-//!
-//! * `defaults`: values of missing keys.
-//! * `errors`: every class of error with its text.
-//! * `relations`: keys that must agree.
-//! * `http`: the server of the engine `http`.
-//! * `vllm`: the engine core of the engine `vllm`.
-//! * `nics`: the keys of a NIC, over TCP and over queue pairs.
-//! * `files`: every file in `configs/`.
-//! * `reference`: `docs/configuration.md`.
-//! * `panics`: no panic on any bytes.
 
 mod defaults;
 mod errors;
