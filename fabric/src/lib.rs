@@ -376,7 +376,6 @@ impl Broken {
         }
     }
 
-    /// Makes the error of `verb` from an OS error.
     pub(crate) fn io(verb: &'static str, error: &io::Error) -> Self {
         Broken::Io {
             verb,

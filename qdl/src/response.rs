@@ -22,7 +22,6 @@
 //! If an answer is refused after its first part, the last part holds the reason. The two bits are
 //! then above the number of parts in the trailer.
 
-/// Most bytes of a reason within a response.
 pub(crate) const MAX_REASON: usize = 256;
 
 /// Marks a response whose payload is the reason of a refusal.

@@ -27,7 +27,6 @@ fn on_devices() -> bool {
     std::env::var_os("QDL_RDMA_DEVICES").is_some()
 }
 
-/// Two rails between the two devices, one for each of the frontend's entries.
 fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     let [one, two] = devices();
     // An emulated machine delays acknowledgements for long; with the default that counts as a loss.

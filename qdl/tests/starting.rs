@@ -44,7 +44,6 @@ fn running() -> usize {
         .count()
 }
 
-/// Limits this process to `n` further descriptors.
 fn descriptors_left(n: u64) {
     let used = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
     let mut used: Vec<u64> = used

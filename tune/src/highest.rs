@@ -57,7 +57,6 @@ impl Tally {
         self.trials.iter().filter(|held| **held).count()
     }
 
-    /// Adds a trial's verdict and decides again.
     pub(crate) fn add(&mut self, held: bool, rule: Rule) {
         if self.word == Decision::Refuted {
             self.again = Some(self.trials.len());

@@ -54,7 +54,6 @@ pub struct IbDevice {
 /// library folders.
 const LIBRARY: &str = "QDL_LIBIBVERBS";
 
-/// State of the port at the time of a new connection.
 #[derive(Clone, Debug)]
 pub(super) struct PortNow {
     pub port: u8,

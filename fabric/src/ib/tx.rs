@@ -34,7 +34,6 @@ pub(super) struct IbTx {
     /// Writes and work requests pushed since the connection was made.
     writes: u64,
     work_requests: u64,
-    /// Number of the last signaled work request.
     last_signaled: u64,
     /// The last work request carries an immediate, so it can wake the peer.
     ends_in_imm: bool,

@@ -450,7 +450,6 @@ pub fn an_exhausted_receive_queue_is_reported_by_the_sender() {
     (0..4).for_each(|_| assert!(matches!(next(&mut b), Event::Arrived { .. })));
 }
 
-/// Makes a test of each case, with these attributes.
 macro_rules! common_cases {
     ($(#[$attribute:meta])*) => {
         common_cases!(@each [$(#[$attribute])*]

@@ -29,7 +29,6 @@ fn nothing_of_a_peer_that_was_given_up_lands_over_net() {
     a_late_writer(Provider::new("net"), 32 << 20, 1);
 }
 
-/// Sockets of this process that are connected to `port`.
 fn sockets_to(port: u16) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")

@@ -13,7 +13,6 @@ use serde::{
 use super::rules::{Findings, resolve, within};
 use crate::model::{DType, ModelSpec, TensorSpec};
 
-/// Maximum number of samples in a data set.
 pub(super) const MAX_SAMPLES: usize = 1 << 32;
 
 /// Kind of a data set.
@@ -41,7 +40,6 @@ impl DatasetKind {
         }
     }
 
-    /// Returns whether a data set of this kind has the key.
     fn has(self, key: &str) -> bool {
         match key {
             "kind" => true,

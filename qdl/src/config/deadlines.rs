@@ -79,7 +79,6 @@ impl Deadlines {
         Duration::from_millis(self.connect_ms.unwrap_or(default).min(most))
     }
 
-    /// Checks the relations between a node's deadlines.
     pub(super) fn check(&self, side: ConfigSide, out: &mut Findings<'_>) {
         let mut less = |short: (&str, u64), long: (&str, u64)| {
             if short.1 >= long.1 {

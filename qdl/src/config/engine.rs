@@ -16,7 +16,6 @@ const MAX_BATCH: usize = 65_536;
 /// Maximum simulated compute time or delay, in microseconds: one minute.
 const MAX_DELAY_US: u64 = 60_000_000;
 const MAX_THREADS: usize = 1024;
-/// Maximum optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 
 /// Kind of engine.

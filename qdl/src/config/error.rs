@@ -4,7 +4,6 @@ use std::{fmt, io, path::PathBuf};
 
 use super::document::TextPosition;
 
-/// Maximum number of characters shown of a line.
 const MAX_SHOWN: usize = 110;
 
 /// Error of loading a configuration.

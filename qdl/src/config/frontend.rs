@@ -159,7 +159,6 @@ impl FrontendConfig {
         Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    /// Checks the keys that require answers in tokens.
     fn check_tokens(&self, out: &mut Findings<'_>) {
         let output = &self.model.output;
         let tokens = output.ragged && output.dtype == DType::I32;

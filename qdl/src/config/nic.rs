@@ -34,9 +34,7 @@ pub(crate) const MAX_AUTO_SLOTS: usize = 2048;
 
 /// Connections to each accelerator until `connections: auto` is resolved.
 pub const CONNECTIONS: usize = 2;
-/// Default number of queue pairs to each accelerator.
 const QUEUE_PAIRS: usize = 4;
-/// Maximum number of connections of one NIC to one accelerator.
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum time of spinning in microseconds: one second.
 const MAX_SPIN_US: u64 = 1_000_000;
@@ -243,7 +241,6 @@ pub struct IbKeys {
 }
 
 impl From<NicFabric> for NicConfig {
-    /// Creates a NIC of this fabric with all defaults.
     fn from(fabric: NicFabric) -> Self {
         NicConfig {
             fabric,

@@ -153,7 +153,6 @@ fn check<T: PartialOrd + Display>(value: &T, range: &RangeInclusive<T>) -> garde
     }
 }
 
-/// Maximum length of the name of a node or model.
 const MAX_NAME: usize = 64;
 
 /// Rule: a name that is safe in file names, logs and LoadGen's reports.

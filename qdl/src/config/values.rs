@@ -51,14 +51,12 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
     }
 }
 
-/// Decodes `never` or a non-negative number.
 pub(super) fn never_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     word_or_number(deserializer, "never")
 }
 
-/// Decodes `system` or a non-negative number.
 pub(super) fn system_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -81,7 +79,6 @@ pub(super) fn socket_address<'de, D: Deserializer<'de>>(
     )
 }
 
-/// Like [`socket_address`], for an optional key.
 pub(super) fn some_socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {

@@ -214,7 +214,6 @@ impl SendHalf {
         self.ask.put(Control::Echo(echo));
     }
 
-    /// Sends an echo reply with the next doorbell.
     pub(crate) fn answer(&self, echo: u32) {
         self.answer.put(Control::EchoReply(echo));
     }

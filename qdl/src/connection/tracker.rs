@@ -212,7 +212,6 @@ impl Tracker {
         self.allowance.store(slots, Ordering::Relaxed);
     }
 
-    /// Number of slots in use under the allowance.
     pub(crate) fn allowance(&self) -> usize {
         self.allowance.load(Ordering::Relaxed) as usize
     }

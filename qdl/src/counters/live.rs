@@ -33,7 +33,6 @@ impl Default for Latencies {
     }
 }
 
-/// Number of times by stage, those of tokens included.
 pub(super) const TIMES: usize = Stage::COUNT + TokenTime::COUNT;
 
 /// Figures that NIC threads publish and other threads read without a lock: one cache line with one
@@ -126,7 +125,6 @@ impl Live {
             .collect()
     }
 
-    /// Publishes a time of one NIC thread's share.
     pub(super) fn show_time(&self, share: usize, index: usize, now: &Octaves) {
         if let Some(shown) = self.times.get(share) {
             let cells = shown[index].iter().zip(now.0);

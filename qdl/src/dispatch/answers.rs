@@ -392,7 +392,6 @@ impl Inbound {
         (self.seen_ns, self.completed_ns) = (now, done);
     }
 
-    /// Records the times of this turn's answers.
     pub(crate) fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
         let (now, done) = (self.seen_ns, self.completed_ns);
         for alike in self.answers.chunk_by(Answer::is_alike) {

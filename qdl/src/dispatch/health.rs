@@ -160,7 +160,6 @@ impl Shared {
         }
     }
 
-    /// Tells the arbiter that a connection has come up.
     pub(super) fn health_up(&self, connection: usize) {
         if let Some(h) = self.health.get() {
             let mut changes = Vec::new();

@@ -109,7 +109,6 @@ impl Burst {
         burst
     }
 
-    /// Whether `samples` make at most `most` bursts.
     fn are_at_most(mut samples: &[Sample], most: usize) -> bool {
         if samples.len() > most.saturating_mul(BURST) {
             return false;

@@ -74,10 +74,8 @@ pub struct WarmUpReport {
     pub at_once: usize,
 }
 
-/// Error of a warm-up. Every variant names the connection.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub(crate) enum WarmUpError {
-    /// The connection was down before its first sample.
     #[error("it is down")]
     Down { connection: usize },
     #[error("{cause}")]
@@ -133,7 +131,6 @@ impl WarmUp {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a sample could not be posted on `connection`.
     pub(crate) fn not_posted(&self, connection: usize) {
         self.answer(connection, None);
     }
@@ -316,7 +313,6 @@ impl<'a> WarmUpRound<'a> {
         Ok(())
     }
 
-    /// Sends every other size over each connection.
     fn sizes(&mut self) -> Result<(), WarmUpError> {
         for i in 1..self.samples.len() {
             for connection in self.connections.clone() {

@@ -20,7 +20,6 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns whether the connection can take a sample now.
     pub(crate) fn takes(self) -> bool {
         self.up && self.in_flight < self.slots
     }

@@ -147,7 +147,6 @@ struct Group {
     cpus: usize,
 }
 
-/// Groups NICs that may share threads.
 fn groups(nics: &[NicConfig], near: &[Near]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (i, nic) in nics.iter().enumerate() {

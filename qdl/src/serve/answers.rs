@@ -171,7 +171,6 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Makes the state of a connection with `slots` slots.
     pub(crate) fn new(slots: usize, stream: Stream) -> Self {
         let growing = match stream {
             Stream::None => 0,

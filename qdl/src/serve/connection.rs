@@ -255,7 +255,6 @@ impl ServeConnection {
         over
     }
 
-    /// Sets the NIC thread that polls the connection.
     pub(super) fn polled_by(&self, nic: &NicThreadHandle) {
         let _ = self.nic.set(nic.clone());
     }
@@ -361,7 +360,6 @@ impl ServeConnection {
         }
     }
 
-    /// Queues an entry for the owner of the send token.
     pub(super) fn queue(&self, ready: Ready) {
         if !self.answers.push(ready) {
             // Only a slot answered twice fills the queue.
@@ -369,7 +367,6 @@ impl ServeConnection {
         }
     }
 
-    /// Offset of a slot's response in the output region.
     pub(super) fn output_offset(&self, slot: u16) -> usize {
         usize::from(slot) * self.cfgs.response_stride
     }

@@ -3,13 +3,11 @@
 use super::*;
 use fabric::os::Congestion;
 
-/// A frontend's file with this entry of `nics`.
 fn with_nic(entry: &str) -> Result<FrontendConfig, ConfigError> {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     frontend(&format!("{head}  - {{{entry}}}\n"))
 }
 
-/// An accelerator's file with this entry of `nics`.
 fn with_accelerator_nic(entry: &str) -> Result<AcceleratorConfig, ConfigError> {
     let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
     accelerator(&format!("{head}nics: [{{{entry}}}]\n"))

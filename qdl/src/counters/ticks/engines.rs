@@ -40,7 +40,6 @@ impl EngineTicks {
         }
     }
 
-    /// Adds a reading of the counts at `now_ns`.
     pub(crate) fn read(&mut self, now_ns: u64, now: EngineReading) {
         // A reading may be late, so counts since the last reading go to the tick in the middle of
         // the interval.

@@ -12,7 +12,6 @@ use record::{Stage, TokenTime};
 /// Minimum time between computations of a p99, each of which takes microseconds of the NIC thread.
 const P99_EVERY_NS: u64 = 250_000_000;
 
-/// Callback for a number of samples with the same times.
 type Observer = Box<dyn FnMut(&SampleTimes, u64) + Send>;
 
 /// Histograms and counts of the samples of one share of a NIC. One thread at a time uses a

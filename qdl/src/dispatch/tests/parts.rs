@@ -239,7 +239,6 @@ impl Far {
         }
     }
 
-    /// Refuses a sample before any part of its answer.
     pub(crate) fn refuse(&mut self, imm: Imm, why: &str) {
         let header = ResponseHeader {
             len: why.len() as u32,
@@ -251,7 +250,6 @@ impl Far {
         self.post(imm, &[&header.encode()[..], why.as_bytes()].concat());
     }
 
-    /// Refuses the rest of an answer, in the last of `parts` parts.
     pub(crate) fn refuse_rest(&mut self, imm: Imm, why: &str, parts: u32) {
         let before = self.at[usize::from(imm.slot())] - RESPONSE_HEADER_BYTES;
         let trailer = ResponseTrailer {

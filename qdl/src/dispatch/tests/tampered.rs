@@ -92,7 +92,6 @@ impl Rx for Noting {
     }
 }
 
-/// Replaces the sending half of `link` by a tampered one.
 pub(crate) fn tampered(link: Link, tamper: impl Tamper) -> Link {
     let tx = Box::new(Tampered {
         tx: link.tx,

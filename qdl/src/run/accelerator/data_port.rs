@@ -69,7 +69,6 @@ pub(crate) async fn admit_all(
     }
 }
 
-/// Reads a guest's preamble, and exchanges the proofs.
 async fn prove(
     guest: Guest,
     elsewhere: &[u8],

@@ -75,7 +75,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes the state of a session that begins now.
     pub(crate) fn new(id: u64, node: Arc<NodeState>, session: &ServerSession) -> Self {
         let ended = *lock(&node.ended);
         Session {
@@ -95,7 +94,6 @@ impl Session {
         }
     }
 
-    /// Number of samples that arrived in this session.
     fn arrived(&self) -> u64 {
         self.node.server.counts().arrived - self.before.0.arrived
     }

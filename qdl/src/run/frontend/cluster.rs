@@ -60,7 +60,6 @@ pub struct Cluster {
     pub(super) state: Arc<ClusterState>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
-    /// Report of the warm-up, and its end time.
     pub(super) warmed: Mutex<Option<(WarmUpReport, u64)>>,
     near: Vec<Near>,
 }

@@ -26,7 +26,6 @@ use crate::{
 };
 use fabric::{Broken, clock::now_ns};
 
-/// Most losses of connections that are recorded separately.
 const MOST_LOSSES: usize = 256;
 
 /// Event of a cluster, for the program that runs it.

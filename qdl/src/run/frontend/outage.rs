@@ -39,7 +39,6 @@ pub(crate) struct Outages {
 }
 
 impl Outages {
-    /// Makes the state of an accelerator with `connections` connections.
     pub(crate) fn new(connections: usize) -> Self {
         Outages {
             all: Vec::new(),

@@ -380,7 +380,6 @@ impl PeerTask {
         error.map_or(Ok(()), Err)
     }
 
-    /// Starts to connect the granted data connections.
     fn connect(
         &mut self,
         handle: &ClientHandle,

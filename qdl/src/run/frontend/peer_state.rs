@@ -7,7 +7,6 @@ use record::{
 use super::{outage::Outages, refusals::Refusals};
 use crate::control::{ClientHandle, Counters};
 
-/// Most sessions of one accelerator that are recorded separately.
 const MOST_SESSIONS: usize = 256;
 
 #[derive(Debug, Default)]

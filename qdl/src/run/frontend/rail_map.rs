@@ -95,7 +95,6 @@ impl RailMap {
         }
     }
 
-    /// Records a change of a rail, and returns a line for the log.
     pub(crate) fn record(&self, peer: usize, node: &str, change: Change) -> String {
         let mut changes = lock(&self.changes);
         if changes.len() < MOST_CHANGES {

@@ -177,7 +177,6 @@ struct World {
     connecting: Vec<(Which, bool)>,
     nic: Vec<Which>,
     orders: Vec<Which>,
-    /// Epochs that may access the memory of each connection.
     memory: Vec<Vec<u32>>,
     /// Request times of each connection since it was last up.
     attempts: Vec<Vec<Duration>>,

@@ -23,7 +23,6 @@ mod tests;
 pub(super) use devices::{ib, ib_device, ofi_device};
 
 const TICK_NS: u64 = 25_000_000;
-/// Interval of the tick under a policy by health.
 const HEALTH_TICK_NS: u64 = 5_000_000;
 /// Most writes queued on a connection before its doorbell must be rung.
 pub(super) const SEND_DEPTH: usize = 256;
