@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use fabric::testkit::assert_has;
 use fabric::wire::Stream;
 use fabric::{
     Armed, Control, Endpoint, Event, Grants, Imm, Post, Region, Window,
@@ -14,7 +15,7 @@ use fabric::{
 
 use super::{
     late::{a_late_writer, here},
-    rig::{INLINE_BYTES, Provider, assert_has, endpoint, next, next_broken, post, until},
+    rig::{INLINE_BYTES, Provider, endpoint, next, next_broken, post, until},
 };
 
 const RXM: Provider = Provider::new("tcp;ofi_rxm");

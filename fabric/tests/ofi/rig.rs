@@ -19,7 +19,7 @@ use ofi::Error;
 
 use super::conformance;
 
-pub use fabric::testkit::{PATIENCE, assert_has, endpoint, post, until};
+pub use fabric::testkit::{PATIENCE, endpoint, post, until};
 
 /// A provider, a seed for reordered arrivals, and the addresses of both ends.
 #[derive(Clone, Copy)]

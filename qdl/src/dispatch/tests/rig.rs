@@ -9,7 +9,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
-pub use crate::testkit::rig::{Digest, Over, Rig, RigCfgs, Wait, finished};
+pub use crate::testkit::rig::{Digest, Over, Picky, Rig, RigCfgs, Wait, finished};
 use crate::{
     counters::{Live, Recorder},
     response::RESPONSE_HEADER_BYTES,
