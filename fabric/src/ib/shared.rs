@@ -56,10 +56,6 @@ impl Shared {
         self.qp.qp_num()
     }
 
-    pub(crate) fn owns(&self, token: u64) -> bool {
-        token & !1 == self.token
-    }
-
     /// Breaks the connection; the first cause stays. Posted work requests complete with a flush
     /// error. When this function returns, and when [`Shared::broken`] returns a cause, the queue
     /// pair is in ERR and no write lands through it, whichever thread was first.
@@ -238,7 +234,7 @@ impl Watched {
             }
             AsyncEvent::CqError(token) => {
                 let cause = format!("{name}: a completion queue overflowed");
-                self.fail(&cause, |connection| connection.owns(token));
+                self.fail(&cause, |connection| token & !1 == connection.token);
             }
             other => tracing::debug!("{name}: {other:?}"),
         }

@@ -481,15 +481,11 @@ impl<'de> Deserialize<'de> for LabelsConfig {
     }
 }
 
-/// Returns whether the output is one row of class scores: at most one dimension exceeds 1.
-fn is_row(output: &TensorSpec) -> bool {
-    output.shape.iter().filter(|d| **d > 1).count() <= 1
-}
-
 /// Checks that the model's output can be compared with labels: it names a class.
 fn check_labels(model: &ModelSpec, out: &mut Findings<'_>) {
     let output = &model.output;
-    if output.ragged || !is_row(output) {
+    // A row of class scores has at most one dimension above 1.
+    if output.ragged || output.shape.iter().filter(|d| **d > 1).count() > 1 {
         out.add(
             "dataset.labels",
             format!("the model's output, {output}, is neither a class nor one score for each"),

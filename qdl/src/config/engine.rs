@@ -81,11 +81,6 @@ impl EngineKind {
         matches!(self, EngineKind::Null | EngineKind::Digest)
     }
 
-    /// Returns whether the engine's responses can hold several outputs of the model.
-    pub(super) fn gives_several_outputs(self) -> bool {
-        self.takes_any_bytes() || self == EngineKind::Onnx
-    }
-
     /// Returns whether the engine runs a language model, batches itself, and answers in tokens.
     pub fn streams(self) -> bool {
         matches!(

@@ -80,11 +80,6 @@ pub(super) struct Connection {
     staging: Option<Arc<Region>>,
 }
 
-/// Index of the connection's staging region, behind the caller's source regions.
-fn staging_source(sources: usize) -> SourceId {
-    SourceId(sources as u16)
-}
-
 impl Connection {
     pub(crate) fn new(
         (index, share): (usize, usize),
@@ -245,7 +240,8 @@ impl Connection {
                 if let (Ok(from), Ok(to)) = copy {
                     to.copy_from_slice(from);
                     copied = len;
-                    post.source = staging_source(sources);
+                    // The staging region is behind the caller's source regions.
+                    post.source = SourceId(sources as u16);
                     post.offset = offset;
                 }
             }

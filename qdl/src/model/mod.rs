@@ -190,11 +190,6 @@ impl ModelSpec {
         }
     }
 
-    /// Whether every sample has the same number of bytes on the network.
-    pub(crate) fn carried_size_is_fixed(&self) -> bool {
-        self.fixed_size() && self.compression.is_none()
-    }
-
     /// Sets the compression of samples on the network. (A model file does not state it.)
     #[must_use]
     pub fn with_compression(mut self, compression: Option<Compression>) -> Self {

@@ -42,10 +42,6 @@ impl PciAddress {
             function: number(function)?,
         })
     }
-
-    pub(crate) fn same_card(self, other: PciAddress) -> bool {
-        (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
-    }
 }
 
 impl fmt::Display for PciAddress {
@@ -137,7 +133,8 @@ impl PciPlace {
         let (Some(a), Some(b)) = (self.address(), other.address()) else {
             return self.by_numa(other);
         };
-        if a.same_card(b) && self.host_bridge == other.host_bridge {
+        let card = |a: PciAddress| (a.domain, a.bus, a.device);
+        if card(a) == card(b) && self.host_bridge == other.host_bridge {
             return Nearness::Same;
         }
         if self.host_bridge != other.host_bridge {

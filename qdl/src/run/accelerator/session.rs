@@ -168,18 +168,15 @@ impl Session {
     /// Lets go of lost connections without readers. True while some lost connections remain.
     fn collect(&self, lost: bool) -> bool {
         let mut connections = lock(&self.connections);
-        for (connection, epoch) in
-            connections.collect(|l| l.readers() == 0, |l| self.record_end(&l, lost))
-        {
+        let record = |connection: Arc<ServeConnection>| {
+            records::served(&connection, lost).put_on(&mut lock(&self.ended));
+            add(&mut lock(&self.node.ended), &connection);
+        };
+        for (connection, epoch) in connections.collect(|l| l.readers() == 0, record) {
             tracing::debug!("connection {connection} (epoch {epoch}) reset here");
             self.handle.connection_reset(connection, epoch);
         }
         connections.quarantined()
-    }
-
-    fn record_end(&self, connection: &ServeConnection, lost: bool) {
-        records::served(connection, lost).put_on(&mut lock(&self.ended));
-        add(&mut lock(&self.node.ended), connection);
     }
 
     /// Releases every connection after the session; a connection's memory is freed with the last

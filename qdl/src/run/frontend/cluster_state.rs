@@ -99,10 +99,6 @@ impl ClusterState {
         (self.on_event)(ClusterEvent::Note(line));
     }
 
-    pub(crate) fn link_is_down(&self, nic: usize) -> bool {
-        self.links.get(nic).and_then(LinkWatch::is_down) == Some(true)
-    }
-
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }

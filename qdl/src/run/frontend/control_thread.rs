@@ -177,8 +177,8 @@ async fn monitor(state: &ClusterState) {
         if state.is_closing() {
             return;
         }
-        for (nic, was) in down.iter_mut().enumerate() {
-            let is = state.link_is_down(nic);
+        for (nic, (was, link)) in down.iter_mut().zip(&state.links).enumerate() {
+            let is = link.is_down() == Some(true);
             if is && !*was {
                 // A link that is down carries nothing, so do not wait for the echo.
                 let cause = format!("the link of {} is down", state.config.nics[nic].label());

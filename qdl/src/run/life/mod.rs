@@ -212,14 +212,10 @@ impl Life {
         was_up
     }
 
-    fn is_live(&self) -> bool {
-        matches!(self.stage, Stage::Asked | Stage::Opening | Stage::Up)
-    }
-
     /// Records a loss and returns the stage before it; `None` for a known loss or a wrong epoch.
     fn lose(&mut self, epoch: u32) -> Option<Stage> {
-        let live = epoch == self.epoch && self.is_live();
-        live.then(|| std::mem::replace(&mut self.stage, Stage::Lost))
+        let live = matches!(self.stage, Stage::Asked | Stage::Opening | Stage::Up);
+        (live && epoch == self.epoch).then(|| std::mem::replace(&mut self.stage, Stage::Lost))
     }
 
     fn advance(&mut self, epoch: u32, from: Stage, to: Stage) -> bool {
