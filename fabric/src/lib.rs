@@ -278,22 +278,18 @@ impl Post {
 
 /// Error of [`Tx::post`]: the write was not queued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum PostError {
-    /// The send queue is full: flush, and post again once writes have retired.
+    /// Flush, and post again once writes have retired.
     #[error("the send queue is full")]
     Full,
-    /// The payload does not lie in a registered source region, or would not fit the peer's slot.
     #[error(
         "a write of {len} bytes from source {source_id} at {offset} to offset {at} of a slot does not fit"
     )]
     OutOfBounds {
-        /// Index of the source region.
         source_id: u16,
-        /// Offset of the payload in the source region, in bytes.
         offset: usize,
-        /// Length of the payload in bytes.
         len: u32,
-        /// Offset within the peer's slot, in bytes.
         at: u32,
     },
     /// The connection broke.
@@ -303,49 +299,30 @@ pub enum PostError {
 
 /// Why a connection broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum Broken {
     /// The peer closed the connection in good order.
     #[error("the peer closed the connection")]
     Closed,
-    /// A system call or verb failed.
     #[error("{verb}: {} (errno {errno})", io::Error::from_raw_os_error(*.errno))]
-    Io {
-        /// Name of the system call or verb.
-        verb: &'static str,
-        /// Value of `errno` after the call.
-        errno: i32,
-    },
-    /// The peer sent bytes that are no valid frame.
+    Io { verb: &'static str, errno: i32 },
     #[error("bad frame: {what} is {value:#x}")]
-    BadFrame {
-        /// The invalid field.
-        what: &'static str,
-        /// Value of the invalid field.
-        value: u64,
-    },
-    /// The peer wrote outside a slot, or to a slot outside the window.
+    BadFrame { what: &'static str, value: u64 },
     #[error(
         "a write to slot {slot} of {slots}, bytes {at}..+{len} of {stride}, lies outside its grant"
     )]
     OutOfBounds {
-        /// Slot that the immediate names.
         slot: u16,
-        /// Slots in the window.
         slots: usize,
-        /// Offset of the write within the slot, in bytes.
         at: u32,
-        /// Length in bytes.
         len: u32,
-        /// Bytes in a slot.
         stride: usize,
     },
     /// The peer wrote without a grant.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// A work completion with an error status (`ib`).
     #[error("work completion: {0}")]
     WorkCompletion(String),
-    /// The device or port went away (`ib`).
     #[error("device: {0}")]
     Device(String),
     /// This node gave the connection up because the peer is silent: an echo stayed unanswered, or
