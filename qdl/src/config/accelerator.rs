@@ -427,17 +427,13 @@ impl ConfigFile for AcceleratorConfig {
         &mut self.nics
     }
 
-    fn files(&self) -> Vec<(&'static str, &Path)> {
-        let files = [
-            ("model.file", &self.model.file),
-            ("token_file", &self.token_file),
-            ("metrics_token_file", &self.metrics_token_file),
-            ("engine.library", &self.engine.library),
-        ];
-        files
-            .into_iter()
-            .filter_map(|(key, file)| Some((key, file.as_deref()?)))
-            .collect()
+    fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
+        vec![
+            ("model.file", self.model.file.as_deref()),
+            ("token_file", self.token_file.as_deref()),
+            ("metrics_token_file", self.metrics_token_file.as_deref()),
+            ("engine.library", self.engine.library.as_deref()),
+        ]
     }
 
     fn check(&self, out: &mut Findings<'_>) {

@@ -187,17 +187,6 @@ impl DatasetConfig {
         self.max_len.or(token_rows(model)).unwrap_or(1)
     }
 
-    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let files = [
-            ("dataset.samples", self.samples.as_deref()),
-            ("dataset.lengths", self.lengths.as_deref()),
-            ("dataset.labels", self.labels.as_ref().map(|l| &*l.file)),
-        ];
-        files
-            .into_iter()
-            .filter_map(|(key, file)| Some((key, file?)))
-    }
-
     pub(super) fn resolve(&mut self, base: &Path) {
         let labels = self.labels.as_mut().map(|l| &mut l.file);
         let files = [self.samples.as_mut(), self.lengths.as_mut(), labels];

@@ -21,6 +21,6 @@ pub(super) trait ConfigFile: DeserializeOwned + Validate<Context = ()> {
 
     fn nics(&mut self) -> &mut [NicConfig];
 
-    /// Returns the named files that must exist at the start, with their keys.
-    fn files(&self) -> Vec<(&'static str, &Path)>;
+    /// Returns the keys of files that must exist at the start, and the files that are named.
+    fn files(&self) -> Vec<(&'static str, Option<&Path>)>;
 }
