@@ -26,7 +26,6 @@ struct Connection {
     link: Link,
     window: Window,
     blocked: bool,
-    /// Posts that found the send queue full.
     waiting: VecDeque<Post>,
     posted_ns: Vec<u64>,
     free: Vec<u16>,

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use fabric::{
-    Region, SourceId,
+    Region,
     clock::now_ns,
     os::Near,
     tcp::{TcpCfgs, link},
@@ -83,12 +83,10 @@ fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
     Sample {
         id: n,
         index: n,
-        source: SourceId(0),
         offset: Shape::sample(n) * shape.request,
         len: shape.request as u32,
         issued_ns: now,
-        first: None,
-        tries: Default::default(),
+        ..Sample::default()
     }
 }
 
@@ -158,11 +156,8 @@ impl Library {
             meter: Mutex::new(Meter::new(shape.in_flight)),
         });
         let thread = |name: &str, cpu| NicThreadCfgs {
-            name: name.to_owned(),
-            spin: Spin::new(SPIN_NS),
-            tick_ns: TICK_NS,
             near: Near::cpus(&[cpu]),
-            begin: None,
+            ..NicThreadCfgs::new(name, Spin::new(SPIN_NS), TICK_NS)
         };
         let connection = ConnectionCfgs {
             peer: 0,

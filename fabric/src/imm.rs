@@ -60,7 +60,6 @@ impl Imm {
         !self.is_control() && self.0 & MORE != 0
     }
 
-    /// Makes the immediate of a control message.
     pub(crate) const fn control(message: Control) -> Self {
         let (kind, value) = match message {
             Control::Echo(v) => (0, v),
@@ -89,7 +88,6 @@ impl Imm {
         ((self.0 >> 16) & USE_MASK) as u16
     }
 
-    /// Whether the immediate carries a control message.
     pub(crate) const fn is_control(self) -> bool {
         self.0 & CONTROL != 0
     }

@@ -169,7 +169,6 @@ impl Window {
         Window { stream, ..self }
     }
 
-    /// The parts that answers come in.
     pub(crate) fn stream(&self) -> Stream {
         self.stream
     }
@@ -226,7 +225,7 @@ impl Window {
 }
 
 /// Index of a registered source region of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceId(pub u16);
 
 /// One write to the peer, for [`Tx::post`].
@@ -279,22 +278,18 @@ impl Post {
 
 /// Error of [`Tx::post`]: the write was not queued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum PostError {
-    /// The send queue is full: flush, and post again once writes have retired.
+    /// Flush, and post again once writes have retired.
     #[error("the send queue is full")]
     Full,
-    /// The payload does not lie in a registered source region, or would not fit the peer's slot.
     #[error(
         "a write of {len} bytes from source {source_id} at {offset} to offset {at} of a slot does not fit"
     )]
     OutOfBounds {
-        /// Index of the source region.
         source_id: u16,
-        /// Offset of the payload in the source region, in bytes.
         offset: usize,
-        /// Length of the payload in bytes.
         len: u32,
-        /// Offset within the peer's slot, in bytes.
         at: u32,
     },
     /// The connection broke.
@@ -304,49 +299,30 @@ pub enum PostError {
 
 /// Why a connection broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum Broken {
     /// The peer closed the connection in good order.
     #[error("the peer closed the connection")]
     Closed,
-    /// A system call or verb failed.
     #[error("{verb}: {} (errno {errno})", io::Error::from_raw_os_error(*.errno))]
-    Io {
-        /// Name of the system call or verb.
-        verb: &'static str,
-        /// Value of `errno` after the call.
-        errno: i32,
-    },
-    /// The peer sent bytes that are no valid frame.
+    Io { verb: &'static str, errno: i32 },
     #[error("bad frame: {what} is {value:#x}")]
-    BadFrame {
-        /// The invalid field.
-        what: &'static str,
-        /// Value of the invalid field.
-        value: u64,
-    },
-    /// The peer wrote outside a slot, or to a slot outside the window.
+    BadFrame { what: &'static str, value: u64 },
     #[error(
         "a write to slot {slot} of {slots}, bytes {at}..+{len} of {stride}, lies outside its grant"
     )]
     OutOfBounds {
-        /// Slot that the immediate names.
         slot: u16,
-        /// Slots in the window.
         slots: usize,
-        /// Offset of the write within the slot, in bytes.
         at: u32,
-        /// Length in bytes.
         len: u32,
-        /// Bytes in a slot.
         stride: usize,
     },
     /// The peer wrote without a grant.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// A work completion with an error status (`ib`).
     #[error("work completion: {0}")]
     WorkCompletion(String),
-    /// The device or port went away (`ib`).
     #[error("device: {0}")]
     Device(String),
     /// This node gave the connection up because the peer is silent: an echo stayed unanswered, or
@@ -377,7 +353,6 @@ impl Broken {
         }
     }
 
-    /// Makes the error of `verb` from an OS error.
     pub(crate) fn io(verb: &'static str, error: &io::Error) -> Self {
         Broken::Io {
             verb,
@@ -424,7 +399,7 @@ pub enum Event {
 }
 
 /// The sending half of a connection.
-pub trait Tx: Send + fmt::Debug {
+pub trait Tx: Send {
     /// Queues one write.
     ///
     /// # Errors
@@ -467,7 +442,7 @@ pub trait Tx: Send + fmt::Debug {
 }
 
 /// The receiving half of a connection.
-pub trait Rx: Send + fmt::Debug {
+pub trait Rx: Send {
     /// Passes up to about `budget` events to `sink` and returns their number. After
     /// [`Event::Broken`] it reports no more events.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize;
@@ -503,12 +478,17 @@ pub trait Rx: Send + fmt::Debug {
 }
 
 /// Both halves of one end of a connection.
-#[derive(Debug)]
 pub struct Link {
     /// The sending half.
     pub tx: Box<dyn Tx>,
     /// The receiving half.
     pub rx: Box<dyn Rx>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({:?}, {:?})", self.tx.counts(), self.rx.counts())
+    }
 }
 
 /// One end's part in a connection: its window, its source regions, and the limits of its writes to

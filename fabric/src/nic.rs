@@ -15,6 +15,7 @@ use super::{Broken, Imm, Post, Region, RegionError};
 /// Why a NIC cannot be opened or a connection cannot be made: names the NIC, and the key, limit,
 /// verb or call.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum OpenError {
     /// libibverbs: a failed verb, an exceeded limit, a missing library or device.
     #[error(transparent)]
@@ -22,14 +23,10 @@ pub enum OpenError {
     /// libfabric: a failed call, a missing library, provider or NIC.
     #[error(transparent)]
     Ofi(#[from] ofi::Error),
-    /// A configured value that this NIC or this machine does not support.
     #[error("{nic}: {key}: {problem}")]
     Setting {
-        /// The NIC.
         nic: String,
-        /// Key of the NIC's entry in the configuration.
         key: &'static str,
-        /// What is wrong, the limit, and the remedy.
         problem: String,
     },
     /// The port, the peer's end, or the path to the peer does not allow a connection. The text
@@ -39,12 +36,9 @@ pub enum OpenError {
     /// Memory for small payloads and descriptor cells cannot be allocated.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// Starting a thread, opening a descriptor or drawing random bytes has failed.
     #[error("{what}: {source}")]
     System {
-        /// The operation that failed.
         what: &'static str,
-        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -113,7 +107,6 @@ pub(super) const CELL_BYTES: usize = 16;
 pub(super) struct Descriptor {
     /// Payload length in bytes.
     pub len: u32,
-    /// Use count of the slot, as in the immediate.
     pub use_count: u16,
     /// Offset of the payload within the slot, in bytes.
     pub at: u32,
@@ -185,7 +178,6 @@ pub(super) fn random(what: &'static str) -> Result<u64, OpenError> {
     Ok(u64::from_le_bytes(b))
 }
 
-/// A range of `region` for libfabric.
 pub(super) fn ofi_memory(
     region: &Arc<Region>,
     offset: usize,
@@ -197,13 +189,11 @@ pub(super) fn ofi_memory(
     Ok(unsafe { ofi::Memory::new(at, len, region.clone()) })
 }
 
-/// Registrations of source regions.
 #[derive(Debug)]
 pub(super) struct Sources<M> {
     /// Registrations by the address of their region. A registration keeps its region alive, so the
     /// address is unique while its entry lives.
     all: Mutex<Vec<(usize, Weak<M>)>>,
-    /// Registrations that outlive every connection.
     kept: Mutex<Vec<Arc<M>>>,
 }
 

@@ -27,11 +27,12 @@ pub struct Region {
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-/// Owner of the memory.
 enum Backing {
     /// Host memory of this process, unmapped on drop.
-    Host { mapping: Mapping, huge: bool },
-    /// Memory of a device.
+    Host {
+        mapping: Mapping,
+        huge: bool,
+    },
     Device(Box<dyn DeviceMemory>),
 }
 
@@ -83,33 +84,18 @@ unsafe impl Sync for Region {}
 
 /// Error of mapping a region or of accessing its bytes.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum RegionError {
-    /// The kernel refused the mapping.
     #[error("mmap of {len} bytes: {source}; lower `slots` or `memory_mib` in the configuration")]
-    Map {
-        /// Bytes requested.
-        len: usize,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The range does not lie inside the region.
+    Map { len: usize, source: io::Error },
     #[error("bytes {offset}..+{len} lie outside a region of {region} bytes")]
     OutOfBounds {
-        /// Offset of the first byte.
         offset: usize,
-        /// Length in bytes.
         len: usize,
-        /// Bytes in the region.
         region: usize,
     },
-    /// The device failed to copy, or this process may not access its memory.
     #[error("{device}: {what}")]
-    Device {
-        /// Name of the device.
-        device: String,
-        /// The device's message.
-        what: String,
-    },
+    Device { device: String, what: String },
 }
 
 impl Region {

@@ -15,7 +15,6 @@ mod rig;
 
 use rig::Provider;
 
-/// `rxa` and `rxb`.
 const VERBS: Provider = Provider::between("verbs;ofi_rxm", ["10.9.1.1", "10.9.1.2"]);
 
 fabric_conformance!(

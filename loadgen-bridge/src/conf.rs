@@ -23,7 +23,6 @@ enum ConfKind {
     Audit = 2,
 }
 
-/// How LoadGen parses a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Value {
     Integer,
@@ -74,7 +73,6 @@ const EMBEDDED_KEYS: &[&str] = &[
     "test05_schedule_rng_seed",
 ];
 
-/// Keys of published files that LoadGen ignores.
 const IDLE_KEYS: &[&str] = &["target_duration"];
 
 /// Keys of published `audit.config` files for the verification scripts; LoadGen ignores them.
@@ -271,7 +269,6 @@ fn check_file(
     Ok(conf)
 }
 
-/// The parts of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConfEntry<'a> {
     pub model: &'a str,

@@ -31,7 +31,6 @@ impl From<Stop> for LoadgenError {
     }
 }
 
-/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// `StartTest` returned, or threw the exception with this text.
@@ -40,10 +39,8 @@ pub(crate) enum End {
     Abandoned,
 }
 
-/// The state of the run.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// A run has begun.
     began: bool,
     /// Samples are loaded: `StartTest` must unload them before it returns.
     loaded: bool,
@@ -68,7 +65,6 @@ impl State {
         true
     }
 
-    /// The end of the run, if it has ended.
     fn end(&self) -> Option<End> {
         if let Some(result) = &self.returned {
             return Some(End::Returned(result.clone()));
@@ -86,7 +82,6 @@ pub(crate) struct Control {
     stopping: AtomicBool,
 }
 
-/// The run of this process.
 pub(crate) static CONTROL: Control = Control::new();
 
 impl Control {

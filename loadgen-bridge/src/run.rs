@@ -196,7 +196,6 @@ pub fn exit(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Calls LoadGen's `AbortTest`.
 fn close_logs() -> Result<(), String> {
     let mut said = Said::new();
     // SAFETY: `said` has the given size; `StartTest` has returned or never will (see `control`).

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+#[macro_use]
 mod common;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Inline, Samples, in_a_process_of_its_own, logs, settings};
+use common::{Inline, Samples, logs, settings};
 use loadgen_bridge::{PhaseKind, Plan, Queries, Scenario, TestMode, TestSettings, run_test};
 
 /// Runs over `total` samples, of which LoadGen loads `loaded` at once, and compares with the plan.
@@ -59,14 +60,11 @@ fn short(scenario: Scenario) -> TestSettings {
 
 macro_rules! planned {
     ($($name:ident: $scenario:ident over $samples:expr, |$s:ident| $change:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            in_a_process_of_its_own(stringify!($name), |folder| {
-                let mut $s = short(Scenario::$scenario);
-                $change;
-                as_planned(folder, &$s, $samples);
-            });
-        }
+        isolated!($name, |folder| {
+            let mut $s = short(Scenario::$scenario);
+            $change;
+            as_planned(folder, &$s, $samples);
+        });
     )*};
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+#[macro_use]
 mod common;
 
 use std::{
@@ -16,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Samples, answer_all, in_a_process_of_its_own, logs, settings};
+use common::{Samples, answer_all, logs, settings};
 use loadgen_bridge::{
     LoadgenError, QuerySample, QuerySampleLibrary, Scenario, SystemUnderTest, TestMode,
     TestSettings, abort_test, run_test,
@@ -99,21 +100,18 @@ fn long(scenario: Scenario) -> TestSettings {
     }
 }
 
-#[test]
-fn a_panic_in_issue_query() {
-    in_a_process_of_its_own("a_panic_in_issue_query", |folder| {
-        // The other thread goes on completing, the panicked query too.
-        let error = run(folder, Panics::InIssue, &long(Scenario::Server), |s| {
-            answer_all(&s)
-        });
-        let text = error.to_string();
-        assert!(matches!(error, LoadgenError::Panicked { .. }), "{text}");
-        assert!(
-            text.contains("issue_query") && text.contains("query 50 is too many"),
-            "{text}"
-        );
+isolated!(a_panic_in_issue_query, |folder| {
+    // The other thread goes on completing, the panicked query too.
+    let error = run(folder, Panics::InIssue, &long(Scenario::Server), |s| {
+        answer_all(&s)
     });
-}
+    let text = error.to_string();
+    assert!(matches!(error, LoadgenError::Panicked { .. }), "{text}");
+    assert!(
+        text.contains("issue_query") && text.contains("query 50 is too many"),
+        "{text}"
+    );
+});
 
 /// A run with two issue threads, which both end with the run.
 fn with_issue_threads(run: impl FnOnce(&TestSettings)) {
@@ -134,38 +132,28 @@ fn with_issue_threads(run: impl FnOnce(&TestSettings)) {
     }
 }
 
-#[test]
-fn a_panic_on_an_issue_thread() {
-    in_a_process_of_its_own("a_panic_on_an_issue_thread", |folder| {
-        with_issue_threads(|settings| {
-            let error = run(folder, Panics::InIssue, settings, |s| answer_all(&s));
-            assert!(matches!(error, LoadgenError::Panicked { .. }), "{error}");
-        });
+isolated!(a_panic_on_an_issue_thread, |folder| {
+    with_issue_threads(|settings| {
+        let error = run(folder, Panics::InIssue, settings, |s| answer_all(&s));
+        assert!(matches!(error, LoadgenError::Panicked { .. }), "{error}");
     });
-}
+});
 
-#[test]
-fn a_panic_in_name() {
-    in_a_process_of_its_own("a_panic_in_name", |folder| {
-        let error = run(folder, Panics::InName, &long(Scenario::Offline), |s| {
-            answer_all(&s)
-        });
-        assert!(
-            error.to_string().contains("name panicked")
-                && error.to_string().contains("no name today"),
-            "{error}"
-        );
+isolated!(a_panic_in_name, |folder| {
+    let error = run(folder, Panics::InName, &long(Scenario::Offline), |s| {
+        answer_all(&s)
     });
-}
+    assert!(
+        error.to_string().contains("name panicked") && error.to_string().contains("no name today"),
+        "{error}"
+    );
+});
 
-#[test]
-fn a_panic_in_flush_queries() {
-    in_a_process_of_its_own("a_panic_in_flush_queries", |folder| {
-        let settings = settings(Scenario::Offline, TestMode::AccuracyOnly);
-        let error = run(folder, Panics::InFlush, &settings, |s| answer_all(&s));
-        assert!(error.to_string().contains("nothing to flush"), "{error}");
-    });
-}
+isolated!(a_panic_in_flush_queries, |folder| {
+    let settings = settings(Scenario::Offline, TestMode::AccuracyOnly);
+    let error = run(folder, Panics::InFlush, &settings, |s| answer_all(&s));
+    assert!(error.to_string().contains("nothing to flush"), "{error}");
+});
 
 struct Unloadable;
 
@@ -185,20 +173,15 @@ impl QuerySampleLibrary for Unloadable {
     fn unload_samples(&self, _: &[usize]) {}
 }
 
-#[test]
-fn a_panic_in_load_samples() {
-    in_a_process_of_its_own("a_panic_in_load_samples", |folder| {
-        let sut = Arc::new(common::Inline::default());
-        let settings = settings(Scenario::Server, TestMode::PerformanceOnly);
-        let error =
-            run_test(sut, Arc::new(Unloadable), &settings, &logs(folder), None).unwrap_err();
-        assert!(
-            error.to_string().contains("load_samples panicked")
-                && error.to_string().contains("disk"),
-            "{error}"
-        );
-    });
-}
+isolated!(a_panic_in_load_samples, |folder| {
+    let sut = Arc::new(common::Inline::default());
+    let settings = settings(Scenario::Server, TestMode::PerformanceOnly);
+    let error = run_test(sut, Arc::new(Unloadable), &settings, &logs(folder), None).unwrap_err();
+    assert!(
+        error.to_string().contains("load_samples panicked") && error.to_string().contains("disk"),
+        "{error}"
+    );
+});
 
 /// Aborts the test after its 20th query, from a thread that is not LoadGen's.
 fn abort_after_some(
@@ -228,64 +211,46 @@ fn aborted(folder: &Path, settings: &TestSettings, answered: bool) {
     );
 }
 
-#[test]
-fn abort_in_server_with_everything_outstanding() {
-    in_a_process_of_its_own("abort_in_server_with_everything_outstanding", |folder| {
-        aborted(folder, &long(Scenario::Server), false);
-    });
-}
+isolated!(abort_in_server_with_everything_outstanding, |folder| {
+    aborted(folder, &long(Scenario::Server), false);
+});
 
-#[test]
-fn abort_in_server_while_completing() {
-    in_a_process_of_its_own("abort_in_server_while_completing", |folder| {
-        let settings = TestSettings {
-            server_target_qps: 20_000.0,
-            min_duration_ms: 10_000,
-            ..long(Scenario::Server)
-        };
-        aborted(folder, &settings, true);
-        // The other thread completes what had been issued, for a while, into a test that is over.
-        thread::sleep(Duration::from_millis(50));
-    });
-}
+isolated!(abort_in_server_while_completing, |folder| {
+    let settings = TestSettings {
+        server_target_qps: 20_000.0,
+        min_duration_ms: 10_000,
+        ..long(Scenario::Server)
+    };
+    aborted(folder, &settings, true);
+    // The other thread completes what had been issued, for a while, into a test that is over.
+    thread::sleep(Duration::from_millis(50));
+});
 
-#[test]
-fn abort_in_offline_with_the_query_outstanding() {
-    in_a_process_of_its_own("abort_in_offline_with_the_query_outstanding", |folder| {
-        let settings = settings(Scenario::Offline, TestMode::PerformanceOnly);
-        aborted(folder, &settings, false);
-    });
-}
+isolated!(abort_in_offline_with_the_query_outstanding, |folder| {
+    let settings = settings(Scenario::Offline, TestMode::PerformanceOnly);
+    aborted(folder, &settings, false);
+});
 
-#[test]
-fn abort_with_issue_threads() {
-    in_a_process_of_its_own("abort_with_issue_threads", |folder| {
-        with_issue_threads(|settings| aborted(folder, settings, false));
-    });
-}
+isolated!(abort_with_issue_threads, |folder| {
+    with_issue_threads(|settings| aborted(folder, settings, false));
+});
 
-#[test]
-fn abort_before_the_run() {
-    in_a_process_of_its_own("abort_before_the_run", |folder| {
-        abort_test("interrupted");
-        let (sut, qsl) = (
-            Arc::new(common::Inline::default()),
-            Arc::new(Samples::new(8, 8)),
-        );
-        let error = run_test(sut, qsl, &long(Scenario::Server), &logs(folder), None).unwrap_err();
-        assert!(
-            matches!(&error, LoadgenError::Aborted { reason } if reason == "interrupted"),
-            "{error}"
-        );
-    });
-}
+isolated!(abort_before_the_run, |folder| {
+    abort_test("interrupted");
+    let (sut, qsl) = (
+        Arc::new(common::Inline::default()),
+        Arc::new(Samples::new(8, 8)),
+    );
+    let error = run_test(sut, qsl, &long(Scenario::Server), &logs(folder), None).unwrap_err();
+    assert!(
+        matches!(&error, LoadgenError::Aborted { reason } if reason == "interrupted"),
+        "{error}"
+    );
+});
 
-#[test]
-fn an_ordinary_end_of_the_process_after_an_abort() {
-    in_a_process_of_its_own("an_ordinary_end_of_the_process_after_an_abort", |folder| {
-        let serve = abort_after_some(Scenario::Server, false);
-        run(folder, Panics::Never, &long(Scenario::Server), serve);
-        // Runs LoadGen's destructors.
-        std::process::exit(0);
-    });
-}
+isolated!(an_ordinary_end_of_the_process_after_an_abort, |folder| {
+    let serve = abort_after_some(Scenario::Server, false);
+    run(folder, Panics::Never, &long(Scenario::Server), serve);
+    // Runs LoadGen's destructors.
+    std::process::exit(0);
+});

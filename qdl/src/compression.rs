@@ -27,26 +27,14 @@ pub fn room(largest: usize, max_batch: usize) -> usize {
 
 /// Error of decoding a carried sample.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum Corrupt {
-    /// Shorter than the length field.
     #[error("{0} bytes arrived, {PREFIX_BYTES} say how long a compressed sample is")]
     NoLength(usize),
-    /// Longer than the sample's length in the length field.
     #[error("{carried} bytes arrived that are to be a sample of {sample}")]
-    TooLong {
-        /// Bytes behind the length field.
-        carried: usize,
-        /// Bytes of the sample.
-        sample: usize,
-    },
-    /// Not an LZ4 block of a sample with the length in the length field.
+    TooLong { carried: usize, sample: usize },
     #[error("its LZ4 block is none of {sample} bytes: {why}")]
-    Block {
-        /// Bytes of the sample.
-        sample: usize,
-        /// Cause of the error.
-        why: String,
-    },
+    Block { sample: usize, why: String },
 }
 
 /// Appends the carried sample of `sample` to `to`. Overwrites `scratch`, which grows as needed.

@@ -22,7 +22,6 @@
 //! If an answer is refused after its first part, the last part holds the reason. The two bits are
 //! then above the number of parts in the trailer.
 
-/// Most bytes of a reason within a response.
 pub(crate) const MAX_REASON: usize = 256;
 
 /// Marks a response whose payload is the reason of a refusal.
@@ -67,7 +66,6 @@ pub(crate) const RESPONSE_TRAILER_BYTES: usize = 16;
 pub(crate) struct ResponseTrailer {
     /// Payload bytes of all parts together.
     pub len: u32,
-    /// Number of parts, this one included.
     pub parts: u32,
     /// The last part holds a refusal's reason instead of the end of the answer.
     pub refusal: Option<Refusal>,
@@ -79,7 +77,6 @@ pub(crate) struct ResponseTrailer {
 }
 
 impl ResponseTrailer {
-    /// Encodes the trailer for the wire.
     pub(crate) fn encode(&self) -> [u8; RESPONSE_TRAILER_BYTES] {
         let mut b = [0; RESPONSE_TRAILER_BYTES];
         let parts = Refusal::mark(self.parts, self.refusal);
@@ -125,7 +122,6 @@ pub struct ResponseHeader {
 }
 
 impl ResponseHeader {
-    /// Encodes the header for the wire.
     pub(crate) fn encode(&self) -> [u8; RESPONSE_HEADER_BYTES] {
         let mut b = [0; RESPONSE_HEADER_BYTES];
         let words = [

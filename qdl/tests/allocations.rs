@@ -32,7 +32,6 @@ static ALLOCATOR: Counting = Counting;
 /// Each test counts by itself where tests share a process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Number of allocations of this thread during `f`.
 fn allocations(f: impl FnOnce()) -> u64 {
     let before = of_thread();
     f();

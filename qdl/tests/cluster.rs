@@ -7,7 +7,6 @@ mod fake;
 mod harness;
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -22,9 +21,11 @@ use qdl::{
     config::NicConfig,
     dispatch::{Completer, Response},
     serve::{Arrival, Sent, Service, respond_all},
-    testkit::{assert_has, eventually, rig::finished},
+    testkit::{
+        assert_has, eventually,
+        rig::{Picky, finished},
+    },
 };
-use xxhash_rust::xxh3::xxh3_64;
 
 fn million() -> usize {
     // A release build takes the whole million; the suite runs a part by default.
@@ -331,30 +332,10 @@ async fn a_connection_to_the_port_of_the_other_plane_is_refused_by_name() {
     assert_has(&error, &["it is a control port"]);
 }
 
-/// Like [`Digest`], but refuses one sample in 40 at its first attempt, with a reason longer than
-/// the slot.
-#[derive(Default)]
-struct Picky(Mutex<HashSet<u64>>);
-
-impl Service for Picky {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let (mut refused, mut others) = (self.0.lock().expect("alive"), Vec::new());
-        for a in arrivals.drain(..) {
-            let digest = xxh3_64(a.input());
-            if digest.is_multiple_of(40) && refused.insert(digest) {
-                a.refuse(&"HTTP 500: overloaded, says the server");
-            } else {
-                others.push(a);
-            }
-        }
-        Digest.arrived(&mut others);
-    }
-}
-
 #[test]
 fn one_refused_sample_in_forty_is_tried_again_and_nothing_else() {
     let setup = NodeSetup {
-        service: Arc::new(Picky::default()),
+        service: Arc::new(Picky::new(1, "HTTP 500: overloaded, says the server")),
         ..NodeSetup::default()
     };
     let node = Running::start(setup);

@@ -23,12 +23,10 @@ fn devices() -> [String; 2] {
     }
 }
 
-/// Returns whether the devices are other than the stub's.
 fn on_devices() -> bool {
     std::env::var_os("QDL_RDMA_DEVICES").is_some()
 }
 
-/// Two rails between the two devices, one for each of the frontend's entries.
 fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     let [one, two] = devices();
     // An emulated machine delays acknowledgements for long; with the default that counts as a loss.

@@ -30,13 +30,7 @@ impl Service for Nothing {
 }
 
 fn nic_threads() -> Vec<NicThreadCfgs> {
-    let cfgs = |i| NicThreadCfgs {
-        name: format!("starts-{i}"),
-        spin: Spin::new(0),
-        tick_ns: 1_000_000,
-        near: Default::default(),
-        begin: None,
-    };
+    let cfgs = |i| NicThreadCfgs::new(format!("starts-{i}"), Spin::new(0), 1_000_000);
     (0..3).map(cfgs).collect()
 }
 
@@ -50,7 +44,6 @@ fn running() -> usize {
         .count()
 }
 
-/// Limits this process to `n` further descriptors.
 fn descriptors_left(n: u64) {
     let used = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
     let mut used: Vec<u64> = used

@@ -57,7 +57,6 @@ impl Tally {
         self.trials.iter().filter(|held| **held).count()
     }
 
-    /// Adds a trial's verdict and decides again.
     pub(crate) fn add(&mut self, held: bool, rule: Rule) {
         if self.word == Decision::Refuted {
             self.again = Some(self.trials.len());
@@ -89,7 +88,6 @@ pub struct Highest {
     pub tallies: Vec<Tally>,
 }
 
-/// Maximum step of the bracket.
 const LARGEST_STEP: f64 = 2.0;
 
 impl Highest {

@@ -108,7 +108,6 @@ pub struct Session {
     pub plan: SessionPlan,
     /// The searches: first with the unchanged configuration, then with other values of the keys.
     pub searches: Vec<SearchResult>,
-    /// Index of the search with the best rate.
     best: Option<usize>,
     /// Rate and record of the last INVALID trial of the unchanged configuration.
     pub invalid: Option<(f64, TrialRecord)>,

@@ -109,7 +109,6 @@ fn plan(first: f64) -> SessionPlan {
     }
 }
 
-/// A session that ran.
 fn session(plan: SessionPlan, system: &mut dyn TrialRunner) -> Session {
     let mut session = Session::new(plan);
     session.go(system);

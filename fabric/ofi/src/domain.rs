@@ -50,7 +50,6 @@ impl Domain {
         Ok(Arc::new(opened))
     }
 
-    /// Returns the info of the domain.
     pub(crate) fn info(&self) -> &Arc<Info> {
         &self.info
     }

@@ -517,7 +517,6 @@ impl Endpoint {
     }
 }
 
-/// Pads an address with zeroes to the maximum length.
 fn padded(address: &[u8]) -> [u8; ADDRESS_BYTES] {
     let mut padded = [0; ADDRESS_BYTES];
     let n = address.len().min(ADDRESS_BYTES);

@@ -5,45 +5,32 @@ use std::fmt;
 /// An error of the control path: discovery, opening, registration, addressing.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum Error {
-    /// libfabric is not installed.
     #[error(
         "no libfabric on this machine ({detail}): install it (Debian: libfabric1), or configure an \
          address or a device without `ofi`"
     )]
-    NoLibrary {
-        /// The loader's error.
-        detail: String,
-    },
-    /// The library has no such provider, or the provider finds no device.
+    NoLibrary { detail: String },
     #[error(
         "libfabric {version} offers no provider {provider:?} here; it offers {present}: choose one \
          of them, or see `fi_info -p '{provider}'`"
     )]
     NoProvider {
-        /// The requested provider.
         provider: String,
-        /// The library's version.
         version: Version,
-        /// The available providers.
         present: String,
     },
     /// A NIC, a version or a feature that the library or the provider does not have. The text names
     /// the missing thing and the alternatives.
     #[error("{0}")]
     Refused(String),
-    /// A call failed.
     #[error("{call} of provider {provider}: {text} ({errno}) while {doing}")]
     Call {
-        /// The call by its libfabric name.
         call: &'static str,
-        /// The provider.
         provider: String,
-        /// The error number.
         errno: i32,
-        /// libfabric's text for `errno`.
         text: String,
-        /// The action, with names and numbers.
         doing: String,
     },
 }

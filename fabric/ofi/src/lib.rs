@@ -23,6 +23,9 @@
 //! memory of its operations until it is closed. The provider may access the memory until then:
 //! closing a region alone does not stop a started write (measured with `tcp`: `docs/ofi.md`).
 
+#[macro_use]
+#[path = "../../abi.rs"]
+mod abi;
 mod domain;
 mod endpoint;
 mod error;

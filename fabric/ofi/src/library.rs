@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 
+use crate::abi::load;
 use crate::error::{Error, Version};
 use crate::raw;
 
@@ -37,11 +38,7 @@ impl Ofi {
     /// libfabric or before version 1.14.
     pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
         let file = file.unwrap_or(LIBRARY);
-        // SAFETY: loading runs the library's initialisers; libfabric's only set up tables.
-        let library = unsafe { Library::new(file) }.map_err(|error| Error::NoLibrary {
-            detail: error.to_string(),
-        })?;
-        let library = ManuallyDrop::new(library);
+        let library = load(file)?;
         // SAFETY: a library with all these symbols has libfabric's ABI; it is never unloaded.
         let api = unsafe { raw::Api::from_library(&library, file) }?;
         // SAFETY: the function takes no argument and returns a number.

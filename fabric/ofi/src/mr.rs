@@ -64,7 +64,6 @@ impl Registered {
         unsafe { self.raw.as_ref() }.map_or(ptr::null_mut(), |mr| mr.mem_desc)
     }
 
-    /// Returns the remote access data for a peer.
     pub(crate) fn remote(&self, by_address: bool) -> RemoteRegion {
         RemoteRegion {
             addr: if by_address { self.memory.at as u64 } else { 0 },
@@ -108,7 +107,6 @@ impl Mr {
         (end <= memory.len).then(|| (at, self.registered.descriptor()))
     }
 
-    /// Whether the memory belongs to this domain.
     pub(crate) fn is_of(&self, domain: &Arc<Domain>) -> bool {
         Arc::ptr_eq(&self.domain, domain)
     }

@@ -291,7 +291,7 @@ mod tests {
         let (mut a, mut b) = link(Duration::from_secs(3600), |_| {});
         let imm = Imm::new(0, 1);
         a.tx.post(&testkit::post(0, 8, imm)).expect("room");
-        assert!(a.tx.finish(), "{:?}", a.tx);
+        assert!(a.tx.finish(), "{a:?}");
         assert_eq!(a.tx.counts().retired, 2);
         let mut events = Vec::new();
         while b.rx.poll(8, &mut |e| events.push(e)) > 0 {}

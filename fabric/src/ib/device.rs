@@ -54,7 +54,6 @@ pub struct IbDevice {
 /// library folders.
 const LIBRARY: &str = "QDL_LIBIBVERBS";
 
-/// State of the port at the time of a new connection.
 #[derive(Clone, Debug)]
 pub(super) struct PortNow {
     pub port: u8,
@@ -217,6 +216,7 @@ fn watch(watched: &Watched, stop: &EventFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testkit::assert_has;
 
     #[test]
     fn what_is_missing_is_named() {
@@ -231,9 +231,6 @@ mod tests {
         let mut cfgs = IbDeviceCfgs::new("stub0");
         cfgs.gid_index = Some(5);
         let text = IbDevice::open(&cfgs).expect_err("refused").to_string();
-        assert!(
-            text.contains("gid_index") && text.contains("entry 5"),
-            "{text}"
-        );
+        assert_has(&text, &["gid_index", "entry 5"]);
     }
 }

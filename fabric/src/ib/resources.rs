@@ -198,6 +198,7 @@ pub fn locked_memory_limit() -> Option<u64> {
 mod tests {
     use super::*;
     use crate::ib::IbDeviceCfgs;
+    use crate::testkit::assert_has;
 
     #[test]
     fn a_source_is_registered_once_and_let_go() {
@@ -220,10 +221,7 @@ mod tests {
         let text = check_memory("mlx5_0", usize::MAX)
             .expect_err("no machine has that")
             .to_string();
-        assert!(
-            text.contains("mlx5_0") && text.contains("slots") && text.contains("MiB"),
-            "{text}"
-        );
+        assert_has(&text, &["mlx5_0", "slots", "MiB"]);
         assert_eq!(
             (size(65_536), size(1 << 30)),
             ("64 KiB".to_owned(), "1024 MiB".to_owned())

@@ -2,7 +2,6 @@
 //! events are reported.
 
 use std::{
-    fmt,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
 };
@@ -228,15 +227,5 @@ impl Rx for IbRx {
 impl Drop for IbRx {
     fn drop(&mut self) {
         self.shared.half_gone();
-    }
-}
-
-impl fmt::Debug for IbRx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "IbRx({:?}: {} arrived of {} completions, {} receives posted)",
-            self.shared, self.counts.writes, self.counts.cqes, self.counts.receives
-        )
     }
 }

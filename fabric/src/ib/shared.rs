@@ -4,7 +4,6 @@
 
 use std::{
     any::Any,
-    fmt,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -29,7 +28,6 @@ pub(super) struct Shared {
     pub watched: Arc<Watched>,
     pub sends: Sends,
     pub cause: Cause,
-    /// Number of dropped halves.
     pub gone: AtomicU8,
     /// Registrations that the peer and this device may still access.
     pub _registered: Vec<Arc<Mr>>,
@@ -37,7 +35,6 @@ pub(super) struct Shared {
     pub _resources: Arc<dyn Any + Send + Sync>,
 }
 
-/// Progress of the send queue.
 #[derive(Default)]
 pub(super) struct Sends {
     /// Work requests and writes retired since the connection was made.
@@ -57,10 +54,6 @@ pub(super) fn wr_id(work_requests: u64, writes: u64) -> u64 {
 impl Shared {
     pub(crate) fn qp_num(&self) -> u32 {
         self.qp.qp_num()
-    }
-
-    pub(crate) fn owns(&self, token: u64) -> bool {
-        token & !1 == self.token
     }
 
     /// Breaks the connection; the first cause stays. Posted work requests complete with a flush
@@ -241,7 +234,7 @@ impl Watched {
             }
             AsyncEvent::CqError(token) => {
                 let cause = format!("{name}: a completion queue overflowed");
-                self.fail(&cause, |connection| connection.owns(token));
+                self.fail(&cause, |connection| token & !1 == connection.token);
             }
             other => tracing::debug!("{name}: {other:?}"),
         }
@@ -251,17 +244,6 @@ impl Watched {
         for c in self.connections().iter().filter(|c| concerns(c)) {
             c.fail(Broken::Device(cause.to_owned()));
         }
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "queue pair {} of {}",
-            self.qp_num(),
-            self.watched.context.name()
-        )
     }
 }
 

@@ -1,6 +1,6 @@
 //! The sending half: chains work requests, rings one doorbell per chain, and retires them in bulk.
 
-use std::{fmt, sync::Arc, thread, time::Instant};
+use std::{sync::Arc, thread, time::Instant};
 
 use verbs::{Mr, Payload, RemoteSlice, SendChain};
 
@@ -34,7 +34,6 @@ pub(super) struct IbTx {
     /// Writes and work requests pushed since the connection was made.
     writes: u64,
     work_requests: u64,
-    /// Number of the last signaled work request.
     last_signaled: u64,
     /// The last work request carries an immediate, so it can wake the peer.
     ends_in_imm: bool,
@@ -297,21 +296,5 @@ impl Drop for IbTx {
             thread::yield_now();
         }
         self.shared.half_gone();
-    }
-}
-
-impl fmt::Debug for IbTx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "IbTx({:?}: {} posted, {} retired; {} of {} work requests retired, signaled up to {}, {} waiting)",
-            self.shared,
-            self.writes,
-            self.retired(),
-            self.shared.retired_wrs(),
-            self.work_requests,
-            self.last_signaled,
-            self.chain.len()
-        )
     }
 }

@@ -126,7 +126,6 @@ impl OfiDevice {
         !self.moves_in_calls()
     }
 
-    /// Number of regions that each connection registers.
     fn regions_each(&self) -> usize {
         let cells = usize::from(self.form() == OfiForm::Cell);
         1 + cells + usize::from(self.info.limits().registers_sources)

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
 };
@@ -108,7 +107,6 @@ impl OfiRx {
         Ok(Some(event))
     }
 
-    /// Decodes the length of a write.
     fn length(&self, bits: u32, arrival: Arrival) -> Result<(Imm, u32), Broken> {
         let imm = Imm::from_bits(bits & !IN_CELL);
         let long = |len: usize| Broken::BadFrame {
@@ -243,11 +241,5 @@ impl Rx for OfiRx {
             receives: queue.receives,
             ..self.counts
         }
-    }
-}
-
-impl fmt::Debug for OfiRx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OfiRx({:?}: {} arrived)", self.shared, self.arrived)
     }
 }

@@ -18,7 +18,6 @@ use crate::{Broken, nic::Cause};
 /// Most polls of a closing connection's queue; each takes several entries.
 const LAST_READS: usize = 1024;
 
-/// A write that has arrived from the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub data: u64,
@@ -81,7 +80,6 @@ impl Sends {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Sends that the provider has and has not completed.
     pub(crate) fn under_way(&self) -> u64 {
         let over = self.completed();
         self.handed.load(Ordering::Acquire).saturating_sub(over)
@@ -112,7 +110,6 @@ impl Sends {
 pub(super) struct Queue {
     pub inbox: VecDeque<Arrival>,
     shuffle: Option<Shuffle<Arrival>>,
-    /// Consumed receives to post again.
     again: Vec<usize>,
     /// The peer's first message is not yet answered.
     owes_answer: bool,
@@ -137,7 +134,6 @@ pub(super) struct Shared {
     pub endpoint: Endpoint,
     queue: Mutex<Queue>,
     pub sends: Sends,
-    /// Regions of the peer's slots and cells.
     pub slots: RemoteRegion,
     pub cells: Option<RemoteRegion>,
     pub form: OfiForm,
@@ -307,7 +303,6 @@ impl Shared {
         self.say(OwnMessage::Close(writes as u32), EACH * self.sends.depth())
     }
 
-    /// An empty send to the peer's slots.
     pub(crate) fn bare(&self, send: usize, data: Option<u64>) -> Write {
         Write {
             send,

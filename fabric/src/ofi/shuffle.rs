@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 
-/// Most arrivals held back.
 const HELD: usize = 64;
 
 /// Arrivals held back, and the state of a xorshift generator.
@@ -29,7 +28,6 @@ impl<T> Shuffle<T> {
         (self.state >> 11) as usize % n
     }
 
-    /// Whether any arrival is held back.
     pub(crate) fn holds(&self) -> bool {
         !self.held.is_empty()
     }

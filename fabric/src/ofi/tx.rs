@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -97,7 +96,6 @@ impl OfiTx {
         self.shared.broken().map_or(Ok(()), |b| Err(b.clone()))
     }
 
-    /// An empty send with `data`.
     fn bare(&self, send: usize, data: u64) -> Write {
         self.shared.bare(send, Some(data))
     }
@@ -313,20 +311,6 @@ impl Drop for OfiTx {
         while !self.finish() {
             thread::yield_now();
         }
-    }
-}
-
-impl fmt::Debug for OfiTx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "OfiTx({:?}: {} posted, {} retired; {} sends under way, {} waiting)",
-            self.shared,
-            self.posted(),
-            self.retired(),
-            self.shared.sends.under_way(),
-            self.waiting.len()
-        )
     }
 }
 

@@ -9,11 +9,8 @@ use std::{fs, path::Path};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Files that may hold the machine-id.
 const MACHINE_ID: [&str; 2] = ["etc/machine-id", "var/lib/dbus/machine-id"];
-/// File that holds the kernel's boot-id.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
-/// File that holds the host name.
 const HOST_NAME: &str = "proc/sys/kernel/hostname";
 
 /// Identity of a machine. Both ids are keyed hashes of 32 hexadecimal digits: they can be compared,

@@ -14,7 +14,6 @@ pub(crate) const ALIGNED_HEADER_BYTES: usize = 64;
 /// Slots of at least this many bytes are written with aligned headers.
 pub const LARGE_STRIDE: usize = 16 << 10;
 
-/// Bytes in front of each payload for slots of `stride` bytes.
 pub(super) const fn header_bytes(stride: usize) -> usize {
     if stride >= LARGE_STRIDE {
         ALIGNED_HEADER_BYTES
@@ -23,7 +22,6 @@ pub(super) const fn header_bytes(stride: usize) -> usize {
     }
 }
 
-/// Checks that the padding behind a header is all zeros.
 pub(super) fn check_padding(padding: &[u8]) -> Result<(), Broken> {
     match padding.iter().find(|b| **b != 0) {
         None => Ok(()),
@@ -59,7 +57,6 @@ pub(super) fn write(to: &mut [u8], imm: Imm, at: u32, len: u32) {
     }
 }
 
-/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub imm: Imm,

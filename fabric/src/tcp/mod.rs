@@ -93,7 +93,6 @@ impl Socket {
         (got == 0 && len as usize == BYTES).then_some(info)
     }
 
-    /// The kernel's statistics of the path to the peer.
     fn path(&self) -> Option<PathReading> {
         // The fields up to `tcpi_sndbuf_limited` exist since Linux 4.10.
         let info = self.tcp_info::<192>()?;

@@ -10,7 +10,7 @@
 //! So a burst of small writes costs one system call for all and one copy each. Of a large payload,
 //! only the bytes that shared a read with earlier bytes are copied.
 
-use std::{fmt, io, os::fd::RawFd, sync::Arc};
+use std::{io, os::fd::RawFd, sync::Arc};
 
 use super::{
     HEADER_BYTES, Socket,
@@ -24,7 +24,6 @@ const LARGE: usize = 16 << 10;
 /// large too, and bytes in the staging buffer cost a copy.
 const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
-/// A payload that has not arrived in full.
 #[derive(Clone, Copy, Debug)]
 struct Landing {
     imm: Imm,
@@ -46,7 +45,6 @@ pub(super) struct TcpRx {
     start: usize,
     end: usize,
     landing: Option<Landing>,
-    /// The last payload was at least [`LARGE`].
     large: bool,
     /// Bytes read from the socket.
     carried: u64,
@@ -301,11 +299,5 @@ impl Drop for TcpRx {
     fn drop(&mut self) {
         // SAFETY: `self.socket` keeps the socket open. An error means that it is down already.
         unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
-    }
-}
-
-impl fmt::Debug for TcpRx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TcpRx({} arrived)", self.counts.writes)
     }
 }

@@ -4,12 +4,11 @@
 //! The queue is a list of `iovec`s. Headers and short payloads are copied into a staging buffer,
 //! where neighbours share one `iovec`. Longer payloads are sent from the source region.
 
-use std::{collections::VecDeque, fmt, io, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use super::{Socket, frame};
 use crate::{Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Tx};
 
-/// `IOV_MAX` on Linux.
 const IOV_MAX: usize = 1024;
 
 pub(super) struct TcpTx {
@@ -246,16 +245,5 @@ impl Drop for TcpTx {
         // Ends both directions, although the receiving half may live on for a moment.
         // SAFETY: `self.socket` keeps the socket open. An error means that it is down already.
         unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
-    }
-}
-
-impl fmt::Debug for TcpTx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "TcpTx({} posted, {} retired)",
-            self.posted,
-            self.retired()
-        )
     }
 }

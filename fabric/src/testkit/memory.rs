@@ -32,7 +32,6 @@ struct Pipe {
     capacity: usize,
     /// The sender is gone, or the test has cut the connection.
     closed: AtomicBool,
-    /// The receiver is gone.
     deaf: AtomicBool,
     /// Wakes the receiving end when a frame comes or the connection ends.
     readable: Arc<EventFd>,

@@ -76,6 +76,14 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Panics with `text` if it lacks one of `words`.
+#[track_caller]
+pub fn assert_has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in {text}");
+    }
+}
+
 /// Waits for the next event of `link`.
 pub fn next(link: &mut Link) -> Event {
     let mut got = None;

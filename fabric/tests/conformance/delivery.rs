@@ -8,7 +8,6 @@ use super::{
 };
 use fabric::{Armed, Control, Event, Imm, Post};
 
-/// Order and visibility.
 pub fn bytes_arrive_whole_and_in_order(fabric: &dyn Fabric) {
     let stride = 70_000;
     let (mut a, mut b) = granted(fabric, Shape::honest(24, stride));

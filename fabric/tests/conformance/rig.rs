@@ -137,7 +137,6 @@ impl LinkEnd {
         self.post_at(offset, len, 0, imm)
     }
 
-    /// Posts a part that lands at offset `at` of its slot.
     pub(super) fn post_at(
         &mut self,
         offset: usize,

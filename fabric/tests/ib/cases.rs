@@ -8,7 +8,7 @@ use fabric::{
     ib::{IbCfgs, IbConnection, IbEnd, IbWishes},
 };
 
-use super::rig::{Pair, alone, endpoint, next, next_broken, post, until};
+use super::rig::{Pair, assert_has, endpoint, next, next_broken, post, until};
 
 /// Number of samples that `offline` sends: about 150 MB.
 const SAMPLES: usize = 1024;
@@ -97,14 +97,12 @@ fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
 }
 
 pub fn one_work_request_carries_a_sample_and_few_are_signaled() {
-    let _alone = alone();
     let (out, _) = offline(None);
     assert!(out.signaled * 64 <= out.work_requests + 64, "{out:?}");
     assert!(out.work_requests >= 16 * out.doorbells, "{out:?}");
 }
 
 pub fn two_work_requests_carry_a_split_sample() {
-    let _alone = alone();
     let (out, got) = offline(Some(8192));
     assert!(out.signaled * 64 <= out.work_requests + 64, "{out:?}");
     assert!(out.work_requests >= 16 * out.doorbells, "{out:?}");
@@ -113,7 +111,6 @@ pub fn two_work_requests_carry_a_split_sample() {
 
 /// The receiver sleeps and is woken many times; under load, one event covers many completions.
 pub fn one_event_stands_for_a_burst() {
-    let _alone = alone();
     let (slots, bursts) = (64u16, 50u64);
     let e = [
         endpoint(slots.into(), 64, 256),
@@ -176,7 +173,6 @@ fn wakes(link: &Link, ms: i32) -> bool {
 }
 
 pub fn an_unsolicited_write_wakes_no_sleeper() {
-    let _alone = alone();
     let mut pair = Pair::open(|_| {});
     pair.wishes[0].solicited = false;
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
@@ -198,7 +194,6 @@ pub fn an_unsolicited_write_wakes_no_sleeper() {
 }
 
 pub fn the_automatic_gid_is_the_ipv4_address() {
-    let _alone = alone();
     let gid = Pair::open(|_| {})
         .prepare(0, &endpoint(4, 64, 8), 4)
         .end()
@@ -207,22 +202,17 @@ pub fn the_automatic_gid_is_the_ipv4_address() {
 }
 
 pub fn more_inline_bytes_than_the_device_takes_are_refused() {
-    let _alone = alone();
     let pair = Pair::open(|wishes| wishes.inline_bytes = 1 << 20);
     let limits = pair.resources[0].device().limits().clone();
     let cfgs = IbCfgs::resolve(&pair.wishes[0], &limits, 4).expect("within limits");
     let refused = IbConnection::prepare(&pair.resources[0], endpoint(4, 64, 8), &cfgs);
     let text = refused.expect_err("a megabyte inline").to_string();
-    assert!(
-        text.contains("1048576 inline bytes") && text.contains(&*pair.wishes[0].device),
-        "{text}"
-    );
+    assert_has(&text, &["1048576 inline bytes", &*pair.wishes[0].device]);
 }
 
 pub fn eight_thousand_slots_are_used_again_and_again() {
     const SLOTS: usize = 8192;
     const ROUNDS: usize = 10;
-    let _alone = alone();
     let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
     let (ea, eb) = (endpoint(SLOTS, 64, SLOTS), endpoint(SLOTS, 64, SLOTS));
     let (mut a, mut b) = pair.link(&ea, &eb);
@@ -248,7 +238,6 @@ pub fn eight_thousand_slots_are_used_again_and_again() {
 }
 
 pub fn a_wrong_rkey_is_reported_at_both_ends() {
-    let _alone = alone();
     let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
     let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
@@ -260,10 +249,7 @@ pub fn a_wrong_rkey_is_reported_at_both_ends() {
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
     let _ = a.tx.flush();
     let at_a = next_broken(&mut a).to_string();
-    assert!(
-        at_a.contains("IBV_WC_REM_ACCESS_ERR") && at_a.contains(&*pair.wishes[0].device),
-        "{at_a}"
-    );
+    assert_has(&at_a, &["IBV_WC_REM_ACCESS_ERR", &*pair.wishes[0].device]);
     let at_b = next_broken(&mut b).to_string();
     assert!(
         [
@@ -279,7 +265,6 @@ pub fn a_wrong_rkey_is_reported_at_both_ends() {
 }
 
 pub fn a_peer_that_announces_too_little_is_refused() {
-    let _alone = alone();
     let pair = Pair::open(|_| {});
     let e = endpoint(4, 64, 8);
     for (field, change) in [
@@ -299,7 +284,6 @@ pub fn a_peer_that_announces_too_little_is_refused() {
 }
 
 pub fn control_messages_have_receives_of_their_own() {
-    let _alone = alone();
     let e = [endpoint(4, 64, 64), endpoint(4, 64, 64)];
     let few = |wishes: &mut IbWishes| {
         (wishes.receive_depth, wishes.send_depth) = (Some(21), Some(64));
@@ -336,7 +320,6 @@ pub fn control_messages_have_receives_of_their_own() {
 /// that pauses, no part is lost and the connection stays up.
 pub fn parts_that_find_no_receive_wait_for_one() {
     const LEN: usize = 16;
-    let _alone = alone();
     let (slots, parts) = (4, 210);
     let stride = parts * LEN;
     let pair = Pair::open(|wishes| wishes.receive_depth = Some(21));
@@ -390,7 +373,6 @@ pub fn report(what: &str, since: Instant, by: &dyn Display) {
 }
 
 pub fn a_peer_that_is_gone_without_a_word_is_reported_by_the_retries() {
-    let _alone = alone();
     // The defaults: a timeout of 67 ms and six retries.
     let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
@@ -403,14 +385,10 @@ pub fn a_peer_that_is_gone_without_a_word_is_reported_by_the_retries() {
     let _ = a.tx.flush();
     let text = next_broken(&mut a).to_string();
     report("peer gone", began, &text);
-    assert!(
-        text.contains("IBV_WC_RETRY_EXC_ERR") && text.contains("did not answer"),
-        "{text}"
-    );
+    assert_has(&text, &["IBV_WC_RETRY_EXC_ERR", "did not answer"]);
 }
 
 pub fn a_queue_pair_forced_to_err_is_reported_at_both_ends() {
-    let _alone = alone();
     let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
     let (mut a, mut b) = pair.link(&e[0], &e[1]);
@@ -418,10 +396,7 @@ pub fn a_queue_pair_forced_to_err_is_reported_at_both_ends() {
     pair.resources[1].device().force_error();
     let at_b = next_broken(&mut b).to_string();
     report("queue pair in ERR, its own side", began, &at_b);
-    assert!(
-        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(&*pair.wishes[1].device),
-        "{at_b}"
-    );
+    assert_has(&at_b, &["IBV_WC_WR_FLUSH_ERR", &*pair.wishes[1].device]);
     // A queue pair in ERR accepts and sends nothing: its peer detects that at the next send.
     let began = Instant::now();
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
@@ -432,7 +407,6 @@ pub fn a_queue_pair_forced_to_err_is_reported_at_both_ends() {
 }
 
 pub fn a_message_one_byte_too_long_is_reported_at_both_ends() {
-    let _alone = alone();
     let pair = Pair::open(|_| {});
     let mut e = [endpoint(1, 64, 8), endpoint(1, 64, 8)];
     // The sender assumes that the peer's only slot is one byte longer.
@@ -452,7 +426,6 @@ pub fn a_message_one_byte_too_long_is_reported_at_both_ends() {
 }
 
 pub fn an_exhausted_receive_queue_is_reported_by_the_sender() {
-    let _alone = alone();
     let pair = Pair::open(|_| {});
     let e = [endpoint(64, 64, 64), endpoint(64, 64, 64)];
     let limits = pair.resources[1].device().limits().clone();
@@ -477,7 +450,6 @@ pub fn an_exhausted_receive_queue_is_reported_by_the_sender() {
     (0..4).for_each(|_| assert!(matches!(next(&mut b), Event::Arrived { .. })));
 }
 
-/// Makes a test of each case, with these attributes.
 macro_rules! common_cases {
     ($(#[$attribute:meta])*) => {
         common_cases!(@each [$(#[$attribute])*]
@@ -505,6 +477,7 @@ macro_rules! common_cases {
         #[test]
         $(#[$attribute])*
         fn $case() {
+            let _alone = rig::alone();
             cases::$case();
         }
     };

@@ -12,9 +12,8 @@ use fabric::{
 
 use super::{conformance, devices};
 
-pub use fabric::testkit::{PATIENCE, endpoint, next, next_broken, post, until};
+pub use fabric::testkit::{PATIENCE, assert_has, endpoint, next, next_broken, post, until};
 
-/// Changes the configuration of both NICs.
 pub type Change = fn(&mut IbWishes);
 
 /// Two devices, opened for one test, so that tests share neither events nor counters.

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use fabric::testkit::assert_has;
 use fabric::wire::Stream;
 use fabric::{
     Armed, Control, Endpoint, Event, Grants, Imm, Post, Region, Window,
@@ -29,7 +30,6 @@ fn nothing_of_a_peer_that_was_given_up_lands_over_net() {
     a_late_writer(Provider::new("net"), 32 << 20, 1);
 }
 
-/// Sockets of this process that are connected to `port`.
 fn sockets_to(port: u16) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")
@@ -214,10 +214,7 @@ fn a_peer_that_never_answers_is_named_when_it_is_too_late() {
     }
     let late = || dialling.too_late(Duration::from_millis(300)).to_string();
     let text = text.unwrap_or_else(late);
-    assert!(
-        text.contains("no message has crossed to") && text.contains("127.0.0.1"),
-        "{text}"
-    );
+    assert_has(&text, &["no message has crossed to", "127.0.0.1"]);
     println!("{text}");
 }
 
@@ -266,7 +263,6 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     );
 }
 
-/// A connection can be dropped in any state.
 #[test]
 fn a_connection_that_never_came_up_leaves_nothing_behind() {
     let Some(provider) = here(RXM) else { return };

@@ -42,7 +42,6 @@ impl Provider {
         }
     }
 
-    /// A provider between two NICs.
     pub const fn between(name: &'static str, ends: [&'static str; 2]) -> Self {
         Provider {
             name,
@@ -84,7 +83,6 @@ impl Provider {
         }
     }
 
-    /// Opens two NICs for one test.
     pub fn open(&self) -> Pair {
         Pair {
             resources: [0, 1].map(|end| {
@@ -98,7 +96,6 @@ impl Provider {
 /// Payloads up to this many bytes are copied by `post`: the default of a NIC's entry.
 pub const INLINE_BYTES: u32 = 64;
 
-/// The resources of both ends.
 pub struct Pair {
     pub resources: [Arc<OfiResources>; 2],
 }

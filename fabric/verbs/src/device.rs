@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 
+use crate::abi::load;
 use crate::error::{Error, errno_of, last_errno};
 use crate::port::{GidEntry, PortAttr, choose_gid};
 use crate::raw;
@@ -31,11 +32,7 @@ impl Verbs {
     /// libibverbs.
     pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
         let file = file.unwrap_or(LIBRARY);
-        // SAFETY: loading runs initialisers; those of libibverbs set up its own tables.
-        let library = unsafe { Library::new(file) }.map_err(|error| Error::NoLibrary {
-            detail: error.to_string(),
-        })?;
-        let library = ManuallyDrop::new(library);
+        let library = load(file)?;
         // SAFETY: a library with all these symbols has libibverbs' ABI; it is never unloaded.
         let api = unsafe { raw::Api::from_library(&library, file) }?;
         Ok(Arc::new(Self {

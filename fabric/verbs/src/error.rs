@@ -6,34 +6,23 @@ use std::io;
 /// An error of the control path: opening, creating, registering, connecting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum Error {
-    /// libibverbs is not installed.
     #[error(
         "no libibverbs on this machine ({detail}): install it (Debian: libibverbs1 and \
          ibverbs-providers) or configure an address instead of a device"
     )]
-    NoLibrary {
-        /// Message of the dynamic loader.
-        detail: String,
-    },
-    /// libibverbs is installed, but finds no device.
+    NoLibrary { detail: String },
     #[error(
         "libibverbs is installed but finds no RDMA device{}: load the NIC's RDMA driver \
          (see `ls /sys/class/infiniband`) or configure an address instead of a device",
         detail_of(*errno)
     )]
-    NoDevice {
-        /// The errno of `ibv_get_device_list`; 0 if its list was empty.
-        errno: i32,
-    },
-    /// A verb or a related system call failed.
+    NoDevice { errno: i32 },
     #[error("{verb}: {} while {doing}{}", text_of(*errno), hint(verb, *errno))]
     Verb {
-        /// The verb by its libibverbs name.
         verb: &'static str,
-        /// The errno that the verb returned.
         errno: i32,
-        /// The operation, with names and numbers.
         doing: String,
     },
     /// A device, a function or a value that this machine does not have or allow. The text names the

@@ -25,6 +25,9 @@
 //! a Rust reference: it returns addresses, and slices of (address, length, key) for work requests.
 //! The caller of [`Mr::register`] guarantees that the memory stays mapped while it is registered.
 
+#[macro_use]
+#[path = "../../abi.rs"]
+mod abi;
 mod chain;
 mod cq;
 mod device;

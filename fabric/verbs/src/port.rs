@@ -71,7 +71,6 @@ impl Mtu {
             })
     }
 
-    /// The enumerator of libibverbs.
     pub(crate) fn code(self) -> u32 {
         self.0
     }

@@ -62,7 +62,6 @@ impl Wc {
 /// Defines the name and the meaning of each status.
 macro_rules! statuses {
     ($($name:ident: $meaning:literal;)*) => {
-        /// The name of a status and what it means.
         fn describe(status: u32) -> (&'static str, &'static str) {
             match status {
                 $(raw::$name => (stringify!($name), $meaning),)*

@@ -301,7 +301,6 @@ enum SeriesKind {
 struct Series {
     kind: Option<SeriesKind>,
     queries: u64,
-    /// The last tried rate.
     tried: Option<String>,
 }
 

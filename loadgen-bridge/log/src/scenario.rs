@@ -4,9 +4,40 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Defines an enumeration of LoadGen's, whose variants have LoadGen's spelling and numbers.
+macro_rules! loadgen_enum {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $number:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[repr(i32)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant = $number,)*
+        }
+
+        impl $name {
+            /// All variants.
+            pub const ALL: [$name; [$($number),*].len()] = [$($name::$variant),*];
+
+            /// LoadGen's spelling, as in `user.conf` and the logs.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => stringify!($variant),)*
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+loadgen_enum! {
 /// How queries arrive, and what the result is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(i32)]
 pub enum Scenario {
     /// One sample at a time, after the previous answer; the result is a percentile of the latency.
     #[serde(
@@ -26,36 +57,10 @@ pub enum Scenario {
     #[serde(alias = "offline")]
     Offline = 3,
 }
-
-impl Scenario {
-    /// All scenarios.
-    pub const ALL: [Scenario; 4] = [
-        Scenario::SingleStream,
-        Scenario::MultiStream,
-        Scenario::Server,
-        Scenario::Offline,
-    ];
-
-    /// LoadGen's spelling, as in `user.conf`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scenario::SingleStream => "SingleStream",
-            Scenario::MultiStream => "MultiStream",
-            Scenario::Server => "Server",
-            Scenario::Offline => "Offline",
-        }
-    }
 }
 
-impl fmt::Display for Scenario {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
+loadgen_enum! {
 /// The mode of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(i32)]
 pub enum TestMode {
     /// An accuracy run, then a performance run.
     #[serde(alias = "submission_run", alias = "submission")]
@@ -74,34 +79,11 @@ pub enum TestMode {
     )]
     FindPeakPerformance = 3,
 }
+}
 
 impl TestMode {
-    /// All modes.
-    pub const ALL: [TestMode; 4] = [
-        TestMode::SubmissionRun,
-        TestMode::AccuracyOnly,
-        TestMode::PerformanceOnly,
-        TestMode::FindPeakPerformance,
-    ];
-
     /// Whether the mode issues every sample once and logs every response.
     pub fn has_accuracy(self) -> bool {
         matches!(self, TestMode::SubmissionRun | TestMode::AccuracyOnly)
-    }
-
-    /// LoadGen's spelling, as in its logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            TestMode::SubmissionRun => "SubmissionRun",
-            TestMode::AccuracyOnly => "AccuracyOnly",
-            TestMode::PerformanceOnly => "PerformanceOnly",
-            TestMode::FindPeakPerformance => "FindPeakPerformance",
-        }
-    }
-}
-
-impl fmt::Display for TestMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -20,6 +20,16 @@ const CHILD: &str = "LOADGEN_BRIDGE_TEST_CHILD";
 /// Variable with the folder in which the child process may write.
 const FOLDER: &str = "LOADGEN_BRIDGE_TEST_FOLDER";
 
+/// Makes a test of this name whose body runs in a child process and gets the test's folder.
+macro_rules! isolated {
+    ($test:ident, $body:expr) => {
+        #[test]
+        fn $test() {
+            common::in_a_process_of_its_own(stringify!($test), $body);
+        }
+    };
+}
+
 /// Runs `body` in a child process, which runs this test again. Panics if the child fails or exceeds
 /// the limit.
 pub fn in_a_process_of_its_own(test: &str, body: impl FnOnce(&Path)) {
@@ -59,7 +69,6 @@ pub fn in_a_process_of_its_own(test: &str, body: impl FnOnce(&Path)) {
     }
 }
 
-/// A QSL that records the loaded samples.
 pub struct Samples {
     pub total: usize,
     pub at_once: usize,
@@ -108,7 +117,6 @@ impl QuerySampleLibrary for Samples {
     }
 }
 
-/// Returns the response to a sample.
 pub fn answer(index: usize) -> Vec<u8> {
     (index as u64)
         .to_le_bytes()
@@ -144,7 +152,6 @@ impl SystemUnderTest for Inline {
     }
 }
 
-/// Completes samples with their answers.
 pub fn answer_all(samples: &[QuerySample]) {
     let answers: Vec<_> = samples
         .iter()
@@ -158,7 +165,6 @@ pub fn answer_all(samples: &[QuerySample]) {
     unsafe { complete(&responses) };
 }
 
-/// Settings of a short run.
 pub fn settings(scenario: Scenario, mode: TestMode) -> TestSettings {
     TestSettings {
         scenario,
@@ -172,7 +178,6 @@ pub fn settings(scenario: Scenario, mode: TestMode) -> TestSettings {
     }
 }
 
-/// Log settings with the test's folder.
 pub fn logs(folder: &Path) -> LogSettings {
     LogSettings {
         outdir: folder.join("logs"),

@@ -209,6 +209,7 @@ impl AcceleratorConfig {
                 "give both, or neither",
             );
         }
+        let engine = self.engine.kind;
         let others = &*model.other_outputs;
         if !others.is_empty() && model.output.is_none() {
             out.add(
@@ -217,7 +218,7 @@ impl AcceleratorConfig {
                 "give `inputs` and `output` too, or none of the three",
             );
         }
-        if !others.is_empty() && !self.engine.kind.gives_several_outputs() {
+        if !others.is_empty() && !engine.takes_any_bytes() && engine != EngineKind::Onnx {
             out.add(
                 "model.other_outputs",
                 format!("engine `{kind}` gives one output"),
@@ -226,7 +227,7 @@ impl AcceleratorConfig {
         }
         if let (Some(inputs), Some(output)) = (&model.inputs, &model.output) {
             check_model("model", &model.name, inputs, (output, others), out);
-            let one_size = !self.engine.kind.streams() && self.engine.kind != EngineKind::Digest;
+            let one_size = !engine.streams() && engine != EngineKind::Digest;
             if output.ragged && one_size {
                 out.add(
                     "model.output",
@@ -235,7 +236,6 @@ impl AcceleratorConfig {
                 );
             }
         }
-        let engine = self.engine.kind;
         for (key, present) in [
             ("file", model.file.is_some()),
             ("max_input_bytes", model.max_input_bytes.is_some()),
@@ -427,17 +427,13 @@ impl ConfigFile for AcceleratorConfig {
         &mut self.nics
     }
 
-    fn files(&self) -> Vec<(&'static str, &Path)> {
-        let files = [
-            ("model.file", &self.model.file),
-            ("token_file", &self.token_file),
-            ("metrics_token_file", &self.metrics_token_file),
-            ("engine.library", &self.engine.library),
-        ];
-        files
-            .into_iter()
-            .filter_map(|(key, file)| Some((key, file.as_deref()?)))
-            .collect()
+    fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
+        vec![
+            ("model.file", self.model.file.as_deref()),
+            ("token_file", self.token_file.as_deref()),
+            ("metrics_token_file", self.metrics_token_file.as_deref()),
+            ("engine.library", self.engine.library.as_deref()),
+        ]
     }
 
     fn check(&self, out: &mut Findings<'_>) {

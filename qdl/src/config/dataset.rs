@@ -13,7 +13,6 @@ use serde::{
 use super::rules::{Findings, resolve, within};
 use crate::model::{DType, ModelSpec, TensorSpec};
 
-/// Maximum number of samples in a data set.
 pub(super) const MAX_SAMPLES: usize = 1 << 32;
 
 /// Kind of a data set.
@@ -41,7 +40,6 @@ impl DatasetKind {
         }
     }
 
-    /// Returns whether a data set of this kind has the key.
     fn has(self, key: &str) -> bool {
         match key {
             "kind" => true,
@@ -54,12 +52,13 @@ impl DatasetKind {
     }
 }
 
+with_defaults! {
 /// Configuration of the data set. The kind determines which keys exist.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatasetConfig {
     /// Kind of the data set.
-    pub kind: DatasetKind,
+    pub kind: DatasetKind = DatasetKind::Random,
     /// `raw`: file of the samples in the order of their indices, each of the model's input size
     /// unless `lengths` is set. `tokens`: a file of token ids.
     pub samples: Option<PathBuf>,
@@ -69,9 +68,9 @@ pub struct DatasetConfig {
     /// `raw`: one label per sample. Only accuracy requires it.
     pub labels: Option<LabelsConfig>,
     /// Number of synthetic samples; default 1024.
-    pub count: usize,
+    pub count: usize = 1024,
     /// Seed of synthetic samples; default 1.
-    pub seed: u64,
+    pub seed: u64 = 1,
     /// `random`: minimum sample length in bytes; see [`Self::bytes`].
     pub min_bytes: Option<usize>,
     /// `random`: maximum sample length in bytes; see [`Self::bytes`].
@@ -82,31 +81,12 @@ pub struct DatasetConfig {
     /// the model's only input.
     pub shape: Option<Vec<Dimension>>,
     /// `tokens`: minimum length of a text in tokens; default 1.
-    pub min_len: usize,
+    pub min_len: usize = 1,
     /// `tokens`: maximum length of a text in tokens; see [`Self::max_len`].
     pub max_len: Option<usize>,
     /// `tokens`: words are random from 0 to `vocab` - 1; default 30,522, the vocabulary of BERT.
-    pub vocab: u32,
+    pub vocab: u32 = 30_522,
 }
-
-impl Default for DatasetConfig {
-    fn default() -> Self {
-        DatasetConfig {
-            kind: DatasetKind::Random,
-            samples: None,
-            lengths: None,
-            labels: None,
-            count: 1024,
-            seed: 1,
-            min_bytes: None,
-            max_bytes: None,
-            distribution: None,
-            shape: None,
-            min_len: 1,
-            max_len: None,
-            vocab: 30_522,
-        }
-    }
 }
 
 /// Values of one dimension of random samples, all equally likely: `7`, `[LEAST, MOST]` or `[LEAST,
@@ -205,18 +185,6 @@ impl DatasetConfig {
     /// from minimum to maximum are equally likely.
     pub fn max_len(&self, model: &ModelSpec) -> usize {
         self.max_len.or(token_rows(model)).unwrap_or(1)
-    }
-
-    /// Returns the files of the data set with their keys.
-    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let files = [
-            ("dataset.samples", self.samples.as_deref()),
-            ("dataset.lengths", self.lengths.as_deref()),
-            ("dataset.labels", self.labels.as_ref().map(|l| &*l.file)),
-        ];
-        files
-            .into_iter()
-            .filter_map(|(key, file)| Some((key, file?)))
     }
 
     pub(super) fn resolve(&mut self, base: &Path) {
@@ -502,15 +470,11 @@ impl<'de> Deserialize<'de> for LabelsConfig {
     }
 }
 
-/// Returns whether the output is one row of class scores: at most one dimension exceeds 1.
-fn is_row(output: &TensorSpec) -> bool {
-    output.shape.iter().filter(|d| **d > 1).count() <= 1
-}
-
 /// Checks that the model's output can be compared with labels: it names a class.
 fn check_labels(model: &ModelSpec, out: &mut Findings<'_>) {
     let output = &model.output;
-    if output.ragged || !is_row(output) {
+    // A row of class scores has at most one dimension above 1.
+    if output.ragged || output.shape.iter().filter(|d| **d > 1).count() > 1 {
         out.add(
             "dataset.labels",
             format!("the model's output, {output}, is neither a class nor one score for each"),

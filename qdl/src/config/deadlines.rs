@@ -16,6 +16,7 @@ const STEP_MS: (u64, u64) = (5_000, 30_000);
 /// Keys that only a frontend has.
 const FRONTEND_KEYS: &[&str] = &["echo_interval_ms", "lost_ms", "name_ms", "watchdog_s"];
 
+with_defaults! {
 /// Deadlines, in milliseconds unless the key's name has another unit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
@@ -27,48 +28,33 @@ pub struct Deadlines {
     /// Frontend: after this time without any connection, the frontend aborts the test, and ends
     /// within the same time; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub lost_ms: u64,
+    pub lost_ms: u64 = 5000,
     /// Frontend: the frontend sends an echo request on a data connection that was quiet for this
     /// long; default 250. The echo checks both directions.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub echo_interval_ms: u64,
+    pub echo_interval_ms: u64 = 250,
     /// A data connection is lost if it leaves an echo unanswered for this long, or if a TCP peer
     /// acknowledges nothing for this long; default 2000.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub echo_timeout_ms: u64,
+    pub echo_timeout_ms: u64 = 2000,
     /// Interval between heartbeats on the control plane; default 500.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub heartbeat_interval_ms: u64,
+    pub heartbeat_interval_ms: u64 = 500,
     /// A peer without a heartbeat for this long is gone; default 2000.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub heartbeat_timeout_ms: u64,
+    pub heartbeat_timeout_ms: u64 = 2000,
     /// Frontend: limit for the answer to `name`; default 2000.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub name_ms: u64,
+    pub name_ms: u64 = 2000,
     /// Frontend: limit for the good-bye at the end of a run. Accelerator: limit for batches to end
     /// and connections to close after a session. Default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub drain_ms: u64,
+    pub drain_ms: u64 = 5000,
     /// Frontend, in seconds: the frontend aborts the test after this long with outstanding samples
     /// and no answer, or with all samples answered and LoadGen idle; default 60.
     #[garde(custom(within(1..=MAX_S)))]
-    pub watchdog_s: u64,
+    pub watchdog_s: u64 = 60,
 }
-
-impl Default for Deadlines {
-    fn default() -> Self {
-        Deadlines {
-            connect_ms: None,
-            lost_ms: 5000,
-            echo_interval_ms: 250,
-            echo_timeout_ms: 2000,
-            heartbeat_interval_ms: 500,
-            heartbeat_timeout_ms: 2000,
-            name_ms: 2000,
-            drain_ms: 5000,
-            watchdog_s: 60,
-        }
-    }
 }
 
 impl Deadlines {
@@ -93,7 +79,6 @@ impl Deadlines {
         Duration::from_millis(self.connect_ms.unwrap_or(default).min(most))
     }
 
-    /// Checks the relations between a node's deadlines.
     pub(super) fn check(&self, side: ConfigSide, out: &mut Findings<'_>) {
         let mut less = |short: (&str, u64), long: (&str, u64)| {
             if short.1 >= long.1 {
@@ -156,6 +141,7 @@ impl Deadlines {
     }
 }
 
+with_defaults! {
 /// Settings of the warm-up, which runs after LoadGen loads its samples and before LoadGen issues
 /// the first sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
@@ -164,24 +150,15 @@ pub struct WarmUpConfig {
     /// Time budget in milliseconds. When it is spent, the warm-up sends only the mandatory sample
     /// over each connection. 0: connections begin the run cold. Default 1000.
     #[garde(custom(within(0..=MAX_MS)))]
-    pub budget_ms: u64,
+    pub budget_ms: u64 = 1000,
     /// Deadline in milliseconds: if no connection gets an answer to a warm-up sample for this long,
     /// the run ends; default 10,000.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub deadline_ms: u64,
+    pub deadline_ms: u64 = 10_000,
 }
-
-impl Default for WarmUpConfig {
-    fn default() -> Self {
-        WarmUpConfig {
-            budget_ms: 1000,
-            deadline_ms: 10_000,
-        }
-    }
 }
 
 impl WarmUpConfig {
-    /// Returns whether connections are warmed up.
     pub(crate) fn is_on(&self) -> bool {
         self.budget_ms > 0
     }

@@ -9,7 +9,6 @@ use serde::{
 };
 use serde_saphyr::{Location, Spanned};
 
-/// Maximum nesting of a file.
 const MAX_DEPTH: usize = 32;
 
 /// Returns the parser's options: no snippets, `yes` is no boolean, limited nesting.
@@ -53,7 +52,6 @@ impl Document {
         }
     }
 
-    /// Returns whether the text could be parsed.
     pub(super) fn is_read(&self) -> bool {
         self.root.is_some()
     }
@@ -69,7 +67,6 @@ impl Document {
         self.walk(path).0.is_some()
     }
 
-    /// Returns the keys set in the mapping at `path`.
     pub(super) fn keys(&self, path: &str) -> impl Iterator<Item = &str> {
         let entries = match self.walk(path).0 {
             Some(Tree::Map(entries)) => &entries[..],
@@ -237,7 +234,6 @@ impl<'de> Deserialize<'de> for Tree {
     }
 }
 
-/// Returns the keys that serde reads a struct from.
 pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
     T::deserialize(Keys(&[])).err().map_or(&[], |keys| keys.0)
 }

@@ -12,13 +12,10 @@ use super::{
     vllm::VllmConfig,
 };
 
-/// Maximum batch, in samples.
 const MAX_BATCH: usize = 65_536;
 /// Maximum simulated compute time or delay, in microseconds: one minute.
 const MAX_DELAY_US: u64 = 60_000_000;
-/// Maximum number of worker threads.
 const MAX_THREADS: usize = 1024;
-/// Maximum optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 
 /// Kind of engine.
@@ -84,11 +81,6 @@ impl EngineKind {
         matches!(self, EngineKind::Null | EngineKind::Digest)
     }
 
-    /// Returns whether the engine's responses can hold several outputs of the model.
-    pub(super) fn gives_several_outputs(self) -> bool {
-        self.takes_any_bytes() || self == EngineKind::Onnx
-    }
-
     /// Returns whether the engine runs a language model, batches itself, and answers in tokens.
     pub fn streams(self) -> bool {
         matches!(
@@ -97,7 +89,6 @@ impl EngineKind {
         )
     }
 
-    /// Returns whether the engine runs a model from a file.
     pub(super) fn reads_file(self) -> bool {
         !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens) && !self.has_server()
     }
@@ -107,7 +98,6 @@ impl EngineKind {
         matches!(self, EngineKind::Http | EngineKind::Vllm)
     }
 
-    /// Returns whether the engine can run on a GPU.
     pub(crate) fn on_gpu(self) -> bool {
         matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
     }
@@ -139,26 +129,27 @@ pub enum Provider {
     Cuda,
 }
 
+with_defaults! {
 /// Engine and batcher, of an accelerator and of a frontend's `--local`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct EngineConfig {
     /// Kind of engine.
-    pub kind: EngineKind,
+    pub kind: EngineKind = EngineKind::Null,
     /// Maximum number of samples in a batch, 1 to 65,536; default 64.
     #[garde(custom(within(1..=MAX_BATCH)))]
-    pub max_batch: usize,
+    pub max_batch: usize = 64,
     /// Maximum time in microseconds that a sample waits for others while the engine is busy;
     /// default 500. An idle engine takes available samples at once.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
-    pub max_delay_us: u64,
+    pub max_delay_us: u64 = 500,
     /// Worker threads, which is the number of concurrent batches; default 1.
     #[garde(custom(within(1..=MAX_THREADS)))]
-    pub threads: usize,
+    pub threads: usize = 1,
     /// Threads of ONNX Runtime within one batch, per worker; default 1. `llm`: within a step.
     #[garde(custom(within(1..=MAX_THREADS)))]
-    pub intra_threads: usize,
+    pub intra_threads: usize = 1,
     /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's
     /// (`tensorrt`) libraries; default: a search in the usual places.
     pub library: Option<PathBuf>,
@@ -167,7 +158,7 @@ pub struct EngineConfig {
     pub delay_us: u64,
     /// Microseconds that an idle worker spins before it sleeps; default 20.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
-    pub spin_us: u64,
+    pub spin_us: u64 = 20,
     /// Execution provider of ONNX Runtime; default `cpu`. `onnx` and `llm` only.
     pub provider: Provider,
     /// Index of the GPU in CUDA; default 0. Only for an engine on a GPU.
@@ -212,34 +203,6 @@ pub struct EngineConfig {
     #[garde(dive)]
     pub llm: Option<LlmConfig>,
 }
-
-impl Default for EngineConfig {
-    /// The configuration of the engine `null`.
-    fn default() -> Self {
-        EngineConfig {
-            kind: EngineKind::Null,
-            max_batch: 64,
-            max_delay_us: 500,
-            threads: 1,
-            intra_threads: 1,
-            library: None,
-            delay_us: 0,
-            spin_us: 20,
-            provider: Provider::Cpu,
-            gpu: 0,
-            gpus: Vec::new(),
-            batch_sizes: Vec::new(),
-            latency_us: None,
-            begin_apart_us: 0,
-            precision: None,
-            profiles: Vec::new(),
-            optimization_level: None,
-            tokens: None,
-            http: None,
-            vllm: None,
-            llm: None,
-        }
-    }
 }
 
 impl EngineConfig {
@@ -279,7 +242,6 @@ impl EngineConfig {
         !self.gpus.is_empty() || self.uses_gpu()
     }
 
-    /// Returns whether the engine may run on a GPU.
     fn uses_gpu(&self) -> bool {
         self.kind.on_gpu() || self.provider == Provider::Cuda
     }

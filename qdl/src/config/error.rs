@@ -4,41 +4,25 @@ use std::{fmt, io, path::PathBuf};
 
 use super::document::TextPosition;
 
-/// Maximum number of characters shown of a line.
 const MAX_SHOWN: usize = 110;
 
 /// Error of loading a configuration.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum ConfigError {
-    /// The file does not exist or cannot be read.
     #[error(
         "{}: cannot read the configuration: {source}\n   = {}",
         .path.display(),
         read_help(.source)
     )]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is too long for a configuration, or is not UTF-8.
+    Read { path: PathBuf, source: io::Error },
     #[error(
         "{}: {what}\n   = a configuration is a YAML file like those in configs/",
         .path.display()
     )]
-    NotText {
-        /// Path of the file.
-        path: PathBuf,
-        /// What is wrong with the file.
-        what: String,
-    },
-    /// The file's content is invalid.
+    NotText { path: PathBuf, what: String },
     #[error("{}", join(.problems))]
-    Invalid {
-        /// All problems; at least one.
-        problems: Vec<Problem>,
-    },
+    Invalid { problems: Vec<Problem> },
 }
 
 /// One problem, with its place in the file.

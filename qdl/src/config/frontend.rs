@@ -159,7 +159,6 @@ impl FrontendConfig {
         Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    /// Checks the keys that require answers in tokens.
     fn check_tokens(&self, out: &mut Findings<'_>) {
         let output = &self.model.output;
         let tokens = output.ragged && output.dtype == DType::I32;
@@ -238,16 +237,16 @@ impl ConfigFile for FrontendConfig {
         &mut self.nics
     }
 
-    fn files(&self) -> Vec<(&'static str, &Path)> {
-        let own = [
-            ("token_file", &self.token_file),
-            ("loadgen.user_conf", &self.loadgen.user_conf),
-            ("loadgen.audit_config", &self.loadgen.audit_config),
-        ];
-        let own = own
-            .into_iter()
-            .filter_map(|(key, file)| Some((key, file.as_deref()?)));
-        self.dataset.files().chain(own).collect()
+    fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
+        let (dataset, loadgen) = (&self.dataset, &self.loadgen);
+        vec![
+            ("dataset.samples", dataset.samples.as_deref()),
+            ("dataset.lengths", dataset.lengths.as_deref()),
+            ("dataset.labels", dataset.labels.as_ref().map(|l| &*l.file)),
+            ("token_file", self.token_file.as_deref()),
+            ("loadgen.user_conf", loadgen.user_conf.as_deref()),
+            ("loadgen.audit_config", loadgen.audit_config.as_deref()),
+        ]
     }
 
     fn check(&self, out: &mut Findings<'_>) {

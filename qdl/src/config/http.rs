@@ -15,7 +15,6 @@ pub(super) const MAX_TOKENS: usize = i32::MAX as usize;
 pub(super) const MAX_S: u64 = 86_400;
 /// Maximum length of `prefix_cache_off` in bytes: the text is sent to frontends.
 const MAX_OFF: usize = 256;
-/// Maximum temperature that servers accept.
 pub(super) const MAX_TEMPERATURE: f64 = 2.0;
 
 /// Protocol of a server.
@@ -58,6 +57,7 @@ impl Dialect {
     }
 }
 
+with_defaults! {
 /// The server of the engine `http`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
@@ -66,7 +66,7 @@ pub struct HttpConfig {
     /// The server's address, as in `http://127.0.0.1:8000`; no TLS, no path.
     pub url: String,
     /// The server's protocol.
-    pub dialect: Dialect,
+    pub dialect: Dialect = Dialect::Vllm,
     /// The model's name on the server; default: its name in this file.
     pub model: Option<String>,
     /// Sampling temperature, 0 to 2; default 0, which is greedy.
@@ -98,22 +98,22 @@ pub struct HttpConfig {
     pub in_flight: Option<usize>,
     /// Limit in milliseconds to connect, and for answers to requests at the start; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
-    pub connect_ms: u64,
+    pub connect_ms: u64 = 5000,
     /// Maximum seconds from a request to its first token while no stream delivers tokens; default
     /// 45. A retry on a silent server adds ten seconds. The sum is less than a frontend's
     /// `watchdog_s`, so that this node reports the server first.
     #[garde(custom(within(1..=MAX_S)))]
-    pub first_token_s: u64,
+    pub first_token_s: u64 = 45,
     /// Maximum seconds between two tokens; default 30.
     #[garde(custom(within(1..=MAX_S)))]
-    pub next_token_s: u64,
+    pub next_token_s: u64 = 30,
     /// Maximum seconds of retries on a server that reports to be busy, while no stream delivers
     /// tokens; default 30.
     #[garde(custom(within(1..=MAX_S)))]
-    pub busy_s: u64,
+    pub busy_s: u64 = 30,
     /// Maximum seconds from the start until the server is ready; default 600.
     #[garde(custom(within(1..=MAX_S)))]
-    pub ready_s: u64,
+    pub ready_s: u64 = 600,
     /// How the server's prefix cache was turned off, if the server does not report it. Default:
     /// none, and the run counts in no submission.
     pub prefix_cache_off: Option<String>,
@@ -123,39 +123,11 @@ pub struct HttpConfig {
     /// its mode is 0600 or 0400. Default: none.
     pub env_file: Option<PathBuf>,
     /// File for the output of `command`; default `llm-server.log` in the configuration's folder.
-    pub log: PathBuf,
+    pub log: PathBuf = PathBuf::from("llm-server.log"),
     /// Seconds that the program of `command` has to end before it is killed; default 10.
     #[garde(custom(within(1..=MAX_S)))]
-    pub stop_s: u64,
+    pub stop_s: u64 = 10,
 }
-
-impl Default for HttpConfig {
-    fn default() -> Self {
-        HttpConfig {
-            url: String::new(),
-            dialect: Dialect::Vllm,
-            model: None,
-            temperature: 0.0,
-            max_tokens: None,
-            min_tokens: 0,
-            stop: Vec::new(),
-            ignore_eos: false,
-            eos: Vec::new(),
-            vocab: None,
-            context: None,
-            in_flight: None,
-            connect_ms: 5000,
-            first_token_s: 45,
-            next_token_s: 30,
-            busy_s: 30,
-            ready_s: 600,
-            prefix_cache_off: None,
-            command: Vec::new(),
-            env_file: None,
-            log: PathBuf::from("llm-server.log"),
-            stop_s: 10,
-        }
-    }
 }
 
 impl HttpConfig {

@@ -9,23 +9,23 @@ use super::rules::{Findings, within, within_some};
 const MAX_SEQUENCES: usize = 1024;
 /// Maximum number of positions of a sequence.
 const MAX_CONTEXT: usize = 1 << 20;
-/// Maximum token id.
 const MAX_ID: u32 = i32::MAX as u32;
 
+with_defaults! {
 /// Settings of the engine `llm`. The key `engine.intra_threads` sets the engine's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlmConfig {
     /// Concurrent sequences, each with a slot for its keys and values; default 8.
     #[garde(custom(within(1..=MAX_SEQUENCES)))]
-    pub sequences: usize,
+    pub sequences: usize = 8,
     /// Positions of each slot, for prompt and answer together; default: the maximum that the
     /// model's input and output allow.
     #[garde(custom(within_some(2..=MAX_CONTEXT)))]
     pub context: Option<usize>,
     /// Minimum answer length in tokens: the engine does not choose `eos` earlier; default 1.
     #[garde(custom(within(1..=MAX_CONTEXT)))]
-    pub min_tokens: usize,
+    pub min_tokens: usize = 1,
     /// Maximum answer length in tokens, `eos` included; default: the model's output.
     #[garde(custom(within_some(1..=MAX_CONTEXT)))]
     pub max_tokens: Option<usize>,
@@ -33,17 +33,6 @@ pub struct LlmConfig {
     #[garde(custom(within_some(0..=MAX_ID)))]
     pub eos: Option<u32>,
 }
-
-impl Default for LlmConfig {
-    fn default() -> Self {
-        LlmConfig {
-            sequences: 8,
-            context: None,
-            min_tokens: 1,
-            max_tokens: None,
-            eos: None,
-        }
-    }
 }
 
 impl LlmConfig {
@@ -69,11 +58,11 @@ impl LlmConfig {
 const MAX_SIMULATED_SEQUENCES: usize = 65_536;
 /// Maximum simulated time, in microseconds: one minute.
 const MAX_US: u64 = 60_000_000;
-/// Maximum answer, in tokens.
 const MAX_TOKENS: usize = 1 << 24;
 /// Maximum vocabulary: ids are `i32`.
 const MAX_VOCAB: i32 = i32::MAX;
 
+with_defaults! {
 /// Behaviour and timing of the engine `tokens`. Each step produces one token per sequence and takes
 /// `step_us`, plus `beside_us` for each sequence after the first, plus `prefill_us` for each prompt
 /// token of new sequences. With all three at 0 the engine answers as fast as it can.
@@ -82,7 +71,7 @@ const MAX_VOCAB: i32 = i32::MAX;
 pub struct TokensConfig {
     /// Maximum number of concurrent sequences, 1 to 65,536; default 64. Further sequences wait.
     #[garde(custom(within(1..=MAX_SIMULATED_SEQUENCES)))]
-    pub sequences: usize,
+    pub sequences: usize = 64,
     /// Microseconds for each token of a prompt; default 0.
     #[garde(custom(within(0..=MAX_US)))]
     pub prefill_us: u64,
@@ -94,32 +83,18 @@ pub struct TokensConfig {
     pub beside_us: u64,
     /// Minimum answer length in tokens, including EOS; default 2, the minimum that LoadGen accepts.
     #[garde(custom(within(1..=MAX_TOKENS)))]
-    pub min_tokens: usize,
+    pub min_tokens: usize = 2,
     /// Maximum answer length in tokens; default the length of the model's output. The prompt
     /// determines each answer's length between minimum and maximum.
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub max_tokens: Option<usize>,
     /// Upper bound of token ids, exclusive; default 32,000.
     #[garde(custom(within(2..=MAX_VOCAB)))]
-    pub vocab: i32,
+    pub vocab: i32 = 32_000,
     /// Id of every answer's last token, and of no other token; default 2.
     #[garde(custom(within(0..=MAX_VOCAB)))]
-    pub eos: i32,
+    pub eos: i32 = 2,
 }
-
-impl Default for TokensConfig {
-    fn default() -> Self {
-        TokensConfig {
-            sequences: 64,
-            prefill_us: 0,
-            step_us: 0,
-            beside_us: 0,
-            min_tokens: 2,
-            max_tokens: None,
-            vocab: 32_000,
-            eos: 2,
-        }
-    }
 }
 
 impl TokensConfig {

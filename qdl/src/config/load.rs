@@ -178,7 +178,6 @@ impl Source {
     /// Reads the keys of each entry of `nics` that belong to the entry's fabric. All keys of the
     /// entry, in any order, determine the fabric.
     fn read_fabrics(&self, nics: &mut [NicConfig], out: &mut Findings<'_>) -> Option<()> {
-        /// The keys of `nics` that `T` has.
         #[derive(Deserialize)]
         struct Entries<T> {
             nics: Vec<T>,
@@ -219,9 +218,10 @@ impl Source {
         None
     }
 
-    fn check_files(&self, files: &[(&'static str, &Path)]) -> Result<(), ConfigError> {
+    fn check_files(&self, files: &[(&'static str, Option<&Path>)]) -> Result<(), ConfigError> {
         let mut out = self.findings();
         for (key, file) in files {
+            let Some(file) = file else { continue };
             let problem = match std::fs::metadata(file) {
                 Ok(found) if found.is_dir() => Some("it is a folder, not a file".to_owned()),
                 Ok(_) => None,

@@ -9,7 +9,7 @@
 //! the line with a caret, what would be right
 //! ```
 //!
-//! One struct represents each mapping of the file; the struct's serde attributes name the defaults.
+//! One struct represents each mapping of the file and names the defaults.
 //! Unknown keys are errors. Loading resolves paths relative to the file's folder.
 //!
 //! | file | purpose |
@@ -33,6 +33,31 @@ macro_rules! durations {
             std::time::Duration::$from(self.$key)
         }
     )*};
+}
+
+/// Defines a struct with its [`Default`]. `= value` behind a field's type is the field's default,
+/// where it is not the type's own.
+macro_rules! with_defaults {
+    (@) => {
+        Default::default()
+    };
+    (@ $default:expr) => {
+        $default
+    };
+    ($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$field_meta:meta])* pub $field:ident: $type:ty $(= $default:expr)?,)*
+    }) => {
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name { $($field: with_defaults!(@ $($default)?),)* }
+            }
+        }
+    };
 }
 
 mod accelerator;

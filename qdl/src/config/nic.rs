@@ -34,9 +34,7 @@ pub(crate) const MAX_AUTO_SLOTS: usize = 2048;
 
 /// Connections to each accelerator until `connections: auto` is resolved.
 pub const CONNECTIONS: usize = 2;
-/// Default number of queue pairs to each accelerator.
 const QUEUE_PAIRS: usize = 4;
-/// Maximum number of connections of one NIC to one accelerator.
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum time of spinning in microseconds: one second.
 const MAX_SPIN_US: u64 = 1_000_000;
@@ -115,6 +113,7 @@ impl NicFabric {
     }
 }
 
+with_defaults! {
 /// Keys of a TCP NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
@@ -135,28 +134,16 @@ pub struct TcpKeys {
     /// system's own, but CUBIC (or Reno) instead of BBR ([`Congestion`]). Other values: `system`,
     /// or a name that `net.ipv4.tcp_available_congestion_control` lists.
     #[serde(deserialize_with = "congestion")]
-    pub congestion: Congestion,
+    pub congestion: Congestion = Congestion::Auto,
     /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves the size to
     /// the system, as does a size that the system does not grant (`net.core.wmem_max`).
     #[serde(deserialize_with = "system_or_number")]
     #[garde(custom(within_some(4096..=1 << 30)))]
-    pub send_buffer_bytes: Option<usize>,
+    pub send_buffer_bytes: Option<usize> = Some(1 << 20),
     /// Frontend: maximum burst that the issuing thread posts, in payload bytes; default (`auto`)
     /// 16384. NIC threads post larger bursts; with 0, all. The minimum over all NICs applies.
-    pub post_from_issue_thread_up_to: Auto<usize>,
+    pub post_from_issue_thread_up_to: Auto<usize> = Auto::Fixed(POST_UP_TO),
 }
-
-impl Default for TcpKeys {
-    fn default() -> Self {
-        TcpKeys {
-            address: None,
-            listen: None,
-            connections: Auto::Auto,
-            congestion: Congestion::Auto,
-            send_buffer_bytes: Some(1 << 20),
-            post_from_issue_thread_up_to: Auto::Fixed(POST_UP_TO),
-        }
-    }
 }
 
 impl TcpKeys {
@@ -191,6 +178,7 @@ pub struct OfiKeys {
     pub post_from_issue_thread_up_to: Auto<usize>,
 }
 
+with_defaults! {
 /// Keys of a port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
@@ -200,7 +188,7 @@ pub struct IbKeys {
     pub device: String,
     /// Physical port, from 1; default 1.
     #[garde(custom(within(1..=254)))]
-    pub port: u8,
+    pub port: u8 = 1,
     /// Index into the port's GID table; default `auto`, a RoCE v2 or InfiniBand GID that matches
     /// the peer's.
     pub gid_index: Auto<u8>,
@@ -210,10 +198,10 @@ pub struct IbKeys {
     pub mtu: Auto<u32>,
     /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's value counts.
     #[garde(custom(within(1..=MAX_CONNECTIONS)))]
-    pub queue_pairs: usize,
+    pub queue_pairs: usize = QUEUE_PAIRS,
     /// One write in this many is signaled: 1 to 32,768, at most half of `send_depth`; default 64.
     #[garde(custom(within(1..=MAX_DEPTH / 2)))]
-    pub signal_every: u32,
+    pub signal_every: u32 = 64,
     /// Depth of the send queue in work requests, 2 to 65,536; default `auto`, from the slots.
     #[garde(custom(auto_within(2..=MAX_DEPTH)))]
     pub send_depth: Auto<u32>,
@@ -226,7 +214,7 @@ pub struct IbKeys {
     /// memory, and a warning names the reason.
     pub gpudirect: bool,
     /// Marks a burst's last write solicited, so that a sleeping peer wakes once; default true.
-    pub solicited: bool,
+    pub solicited: bool = true,
     /// Size above which a payload goes as two writes, so that the network may route the payload's
     /// packets adaptively; see [`AdaptiveRouting`].
     pub adaptive_routing: AdaptiveRouting,
@@ -238,45 +226,21 @@ pub struct IbKeys {
     /// Local ACK timeout, 1 to 31: 4.096 us x 2^timeout. Default 14, 67 ms, which with 6 retries
     /// nominally gives up after half a second. 0 means no limit and is refused.
     #[garde(custom(within(1..=31)))]
-    pub timeout: u8,
+    pub timeout: u8 = 14,
     /// Retries after a timeout, 0 to 6; default 6.
     #[garde(custom(within(0..=MAX_RETRIES)))]
-    pub retry_count: u8,
+    pub retry_count: u8 = 6,
     /// Retries after "receiver not ready", 0 to 6; default 6. 7 means no limit and is refused.
     #[garde(custom(within(0..=MAX_RETRIES)))]
-    pub rnr_retry: u8,
+    pub rnr_retry: u8 = 6,
     /// Time that a sender must wait before an `rnr_retry`, in the encoding of the verbs, 1 to 31;
     /// default 12, 0.64 ms.
     #[garde(custom(within(1..=31)))]
-    pub min_rnr_timer: u8,
+    pub min_rnr_timer: u8 = 12,
 }
-
-impl Default for IbKeys {
-    fn default() -> Self {
-        IbKeys {
-            device: String::new(),
-            port: 1,
-            gid_index: Auto::Auto,
-            mtu: Auto::Auto,
-            queue_pairs: QUEUE_PAIRS,
-            signal_every: 64,
-            send_depth: Auto::Auto,
-            receive_depth: Auto::Auto,
-            gpudirect: false,
-            solicited: true,
-            adaptive_routing: AdaptiveRouting::default(),
-            service_level: 0,
-            traffic_class: 0,
-            timeout: 14,
-            retry_count: 6,
-            rnr_retry: 6,
-            min_rnr_timer: 12,
-        }
-    }
 }
 
 impl From<NicFabric> for NicConfig {
-    /// Creates a NIC of this fabric with all defaults.
     fn from(fabric: NicFabric) -> Self {
         NicConfig {
             fabric,
@@ -444,32 +408,24 @@ pub struct AdaptiveRouting {
     pub split_above: Option<u32>,
 }
 
+with_defaults! {
 /// How a NIC thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct Completion {
     /// Whether the thread spins, sleeps, or first spins and then sleeps; default `adaptive`.
-    pub mode: CompletionMode,
+    pub mode: CompletionMode = CompletionMode::Adaptive,
     /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000; default
     /// 50.
     #[garde(custom(within(0..=MAX_SPIN_US)))]
-    pub spin_us: u64,
+    pub spin_us: u64 = 50,
     /// Microseconds of spinning after which the thread yields its core between polls, 0 to
     /// 1,000,000; default 2. `None` (`never`) suits a thread with its own core.
     #[garde(custom(within_some(0..=MAX_SPIN_US)))]
     #[serde(deserialize_with = "never_or_number")]
-    pub yield_after_us: Option<u64>,
+    pub yield_after_us: Option<u64> = Some(2),
 }
-
-impl Default for Completion {
-    fn default() -> Self {
-        Completion {
-            mode: CompletionMode::Adaptive,
-            spin_us: 50,
-            yield_after_us: Some(2),
-        }
-    }
 }
 
 /// Kinds of waiting for completions.

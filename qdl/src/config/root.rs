@@ -10,7 +10,6 @@ use super::{
     rules::{ConfigSide, Findings},
 };
 
-/// The type of a whole configuration file.
 pub(super) trait ConfigFile: DeserializeOwned + Validate<Context = ()> {
     /// Kind of node that the file configures.
     const SIDE: ConfigSide;
@@ -22,6 +21,6 @@ pub(super) trait ConfigFile: DeserializeOwned + Validate<Context = ()> {
 
     fn nics(&mut self) -> &mut [NicConfig];
 
-    /// Returns the named files that must exist at the start, with their keys.
-    fn files(&self) -> Vec<(&'static str, &Path)>;
+    /// Returns the keys of files that must exist at the start, and the files that are named.
+    fn files(&self) -> Vec<(&'static str, Option<&Path>)>;
 }

@@ -37,9 +37,7 @@ pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
     }
 }
 
-/// All problems of a file, with their places.
 pub(super) struct Findings<'a> {
-    /// The document of the file.
     pub(super) document: &'a Document,
     text: &'a str,
     origin: &'a str,
@@ -155,7 +153,6 @@ fn check<T: PartialOrd + Display>(value: &T, range: &RangeInclusive<T>) -> garde
     }
 }
 
-/// Maximum length of the name of a node or model.
 const MAX_NAME: usize = 64;
 
 /// Rule: a name that is safe in file names, logs and LoadGen's reports.

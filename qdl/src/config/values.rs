@@ -25,7 +25,6 @@ pub enum Auto<T> {
 }
 
 impl<T: Copy> Auto<T> {
-    /// Returns the value, if the file sets one.
     pub(crate) fn fixed(self) -> Option<T> {
         match self {
             Auto::Auto => None,
@@ -52,14 +51,12 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
     }
 }
 
-/// Decodes `never` or a non-negative number.
 pub(super) fn never_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     word_or_number(deserializer, "never")
 }
 
-/// Decodes `system` or a non-negative number.
 pub(super) fn system_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -82,7 +79,6 @@ pub(super) fn socket_address<'de, D: Deserializer<'de>>(
     )
 }
 
-/// Like [`socket_address`], for an optional key.
 pub(super) fn some_socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
@@ -173,7 +169,6 @@ enum Scalar {
     Text(String),
 }
 
-/// Decodes a mapping of scalars, each as text.
 pub(super) fn scalars<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {

@@ -28,6 +28,7 @@ const OWN_ARGS: [&str; 7] = [
     "--api-server-count",
 ];
 
+with_defaults! {
 /// vLLM's engine core of the engine `vllm`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
@@ -38,13 +39,13 @@ pub struct VllmConfig {
     /// Further options of `vllm serve`, as in `[--max-num-seqs, "512"]`.
     pub args: Vec<String>,
     /// Program that gets `serve` as its first argument; default `[vllm]`.
-    pub command: Vec<String>,
+    pub command: Vec<String> = vec!["vllm".to_owned()],
     /// Loopback address of the handshake with a core that is started by hand; default: none, the
     /// engine starts the core.
     pub listen: Option<SocketAddr>,
     /// Number of cores, each with the whole model on its own GPUs; default 1. Dense models only.
     #[garde(custom(within(1..=MAX_CORES)))]
-    pub data_parallel: usize,
+    pub data_parallel: usize = 1,
     /// GPUs of the cores, in CUDA's numbers; default: the GPUs that this process sees.
     pub gpus: Vec<usize>,
     /// Processors that the core may run on; default: those of `numa`, or all.
@@ -57,7 +58,7 @@ pub struct VllmConfig {
     /// or 0400. Default: none.
     pub env_file: Option<PathBuf>,
     /// File for the output of the core; default `vllm.log` in the configuration's folder.
-    pub log: PathBuf,
+    pub log: PathBuf = PathBuf::from("vllm.log"),
     /// Sampling temperature, 0 to 2; default 0, which is greedy.
     #[garde(custom(within(0.0..=MAX_TEMPERATURE)))]
     pub temperature: f64,
@@ -84,44 +85,16 @@ pub struct VllmConfig {
     /// Maximum seconds without a token of a core that has sequences; default 45. It is less than a
     /// frontend's `watchdog_s`, so that this node reports the core first.
     #[garde(custom(within(1..=MAX_S)))]
-    pub step_s: u64,
+    pub step_s: u64 = 45,
     /// Maximum seconds from the start until the core is ready; default 600.
     #[garde(custom(within(1..=MAX_S)))]
-    pub ready_s: u64,
+    pub ready_s: u64 = 600,
     /// Seconds that the core has to end before it is killed; default 10.
     #[garde(custom(within(1..=MAX_S)))]
-    pub stop_s: u64,
+    pub stop_s: u64 = 10,
     /// `true`: accepts a version of vLLM that this engine has not run with; default false.
     pub any_version: bool,
 }
-
-impl Default for VllmConfig {
-    fn default() -> Self {
-        VllmConfig {
-            model: PathBuf::new(),
-            args: Vec::new(),
-            command: vec!["vllm".to_owned()],
-            listen: None,
-            data_parallel: 1,
-            gpus: Vec::new(),
-            cpus: None,
-            numa: None,
-            env_file: None,
-            log: PathBuf::from("vllm.log"),
-            temperature: 0.0,
-            max_tokens: None,
-            min_tokens: 0,
-            stop: Vec::new(),
-            ignore_eos: false,
-            eos: None,
-            vocab: None,
-            in_flight: None,
-            step_s: 45,
-            ready_s: 600,
-            stop_s: 10,
-            any_version: false,
-        }
-    }
 }
 
 impl VllmConfig {

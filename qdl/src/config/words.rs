@@ -4,7 +4,6 @@ use serde_saphyr::Error as YamlError;
 
 use super::values::HELP;
 
-/// Returns the error, and the remedy for a common mistake.
 pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
     match error {
         YamlError::SerdeUnknownField {
@@ -103,7 +102,6 @@ fn must_be(ty: &str) -> String {
     format!("it must be {words}")
 }
 
-/// Returns the known keys for an unknown key.
 pub(super) fn keys_here(key: &str, known: &[&str]) -> String {
     one_of("keys here are", key, known)
 }

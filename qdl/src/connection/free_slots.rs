@@ -13,12 +13,10 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// Number of slots left.
     pub(crate) fn len(&self) -> usize {
         self.bits.count_ones() as usize
     }
 
-    /// Whether no slot is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.bits == 0
     }
@@ -36,7 +34,6 @@ impl Iterator for Reserved {
     }
 }
 
-/// Returns the lowest `most` set bits of `bits`.
 fn lowest(bits: u64, most: usize) -> u64 {
     if bits.count_ones() as usize <= most {
         return bits;

@@ -4,7 +4,6 @@
 //! costs one system call each over TCP and would delay the answer. Under steady traffic, until a
 //! turn finds no event, a turn polls all connections before the thread handles the events.
 
-/// Polling state of one NIC thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PollOrder {
     /// Connection to poll first.

@@ -5,9 +5,7 @@ use std::os::fd::RawFd;
 use super::SendHalf;
 use fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
-/// Fewest events of a burst.
 const BUDGET: usize = 128;
-/// Most events of a burst.
 const MOST: usize = 512;
 
 /// Burst size: half of the writes in flight, but 128 to 512. It limits the events of one poll
@@ -17,10 +15,7 @@ pub(crate) fn burst(in_flight: usize) -> usize {
     (in_flight / 2).clamp(BUDGET, MOST)
 }
 
-/// The receiving half with its state.
-#[derive(Debug)]
 pub(crate) struct Receiving {
-    /// The link's receiving half.
     pub rx: Box<dyn Rx>,
     /// Why the connection must be taken down.
     pub broken: Option<Broken>,
@@ -85,7 +80,6 @@ impl Receiving {
         events
     }
 
-    /// The fabric's counts of this half.
     pub(crate) fn counts(&self) -> FabricCounts {
         self.rx.counts()
     }

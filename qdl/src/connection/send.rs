@@ -14,7 +14,6 @@ use crate::counters::traffic;
 use fabric::{Broken, Control, Flushed, Mailbox, Post, PostError, Tx};
 use record::TrafficRecord;
 
-/// Source of a connection's writes.
 pub(crate) trait WriteSource {
     /// Prepares a burst. Returns the most writes for its doorbell, at least 1.
     fn begin(&mut self) -> usize;
@@ -53,26 +52,22 @@ pub(crate) struct SendCounts {
     pub staged: u64,
     /// Bytes of these payloads.
     pub staged_bytes: u64,
-    /// Most writes in flight at once.
     pub in_flight_max: u64,
     /// Doorbells that left writes behind because the socket or queue pair was full.
     pub blocked: u64,
 }
 
-/// State that the token protects.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Sending {
-    /// The link while the connection is up.
     link: Option<Box<dyn Tx>>,
     /// The link during its goodbye.
     leaving: Option<Box<dyn Tx>>,
     counts: SendCounts,
-    /// Counts of earlier links.
     past: TrafficRecord,
 }
 
 /// The sending half of a connection across its links.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct SendHalf {
     token: SendToken<Sending>,
     /// Whether the last flush left bytes or writes behind.
@@ -82,14 +77,12 @@ pub(crate) struct SendHalf {
     /// Why the link cannot send. The NIC thread takes the value, since only that thread takes a
     /// connection down.
     failed: Mutex<Option<Broken>>,
-    /// Whether `failed` is set.
     has_failed: AtomicBool,
     ask: Mailbox,
     answer: Mailbox,
 }
 
 impl SendHalf {
-    /// Installs a fresh link.
     pub(crate) fn attach(&self, tx: Box<dyn Tx>) {
         self.token.exclusive(|s| {
             self.forget();
@@ -207,7 +200,6 @@ impl SendHalf {
         self.has_failed.load(Ordering::SeqCst)
     }
 
-    /// Takes the failure of the link.
     pub(crate) fn take_failed(&self) -> Option<Broken> {
         if !self.has_failed() || !self.has_failed.swap(false, Ordering::SeqCst) {
             return None;
@@ -218,12 +210,10 @@ impl SendHalf {
             .take()
     }
 
-    /// Sends an echo with the next doorbell.
     pub(crate) fn ask(&self, echo: u32) {
         self.ask.put(Control::Echo(echo));
     }
 
-    /// Sends an echo reply with the next doorbell.
     pub(crate) fn answer(&self, echo: u32) {
         self.answer.put(Control::EchoReply(echo));
     }
@@ -259,7 +249,6 @@ impl SendHalf {
         self.token.exclusive(|s| s.counts)
     }
 
-    /// Resets the counts to an earlier value.
     pub(crate) fn set_counts(&self, counts: SendCounts) {
         self.token.exclusive(|s| s.counts = counts);
     }

@@ -55,7 +55,7 @@ impl First {
 const _: () = assert!(size_of::<Sample>() == 64);
 
 /// A sample with all that a post or a retry needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The caller's id (LoadGen's `ResponseId`); never leaves this node.
     pub id: u64,
@@ -212,12 +212,10 @@ impl Tracker {
         self.allowance.store(slots, Ordering::Relaxed);
     }
 
-    /// Number of slots in use under the allowance.
     pub(crate) fn allowance(&self) -> usize {
         self.allowance.load(Ordering::Relaxed) as usize
     }
 
-    /// Number of slots.
     pub(crate) fn slots(&self) -> usize {
         self.records.len()
     }
@@ -550,13 +548,7 @@ mod loom_tests {
     fn sample(id: u64) -> Sample {
         Sample {
             id,
-            index: 0,
-            source: SourceId(0),
-            offset: 0,
-            len: 0,
-            issued_ns: 0,
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         }
     }
 

@@ -18,7 +18,6 @@ pub(crate) fn look(path: &mut PathUse, now: &PathReading, before: &PathReading, 
     }
 }
 
-/// Converts the counts of one half of a link.
 pub(crate) fn traffic(c: &FabricCounts) -> TrafficRecord {
     TrafficRecord {
         writes: c.writes,

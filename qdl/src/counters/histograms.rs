@@ -71,7 +71,6 @@ impl Histograms {
         self.record_alike(times, 1);
     }
 
-    /// Records `n` samples with identical times.
     pub(crate) fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         let (ns, adds_up) = times.split();
         self.count += n;

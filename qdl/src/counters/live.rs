@@ -11,14 +11,15 @@ use super::Octaves;
 /// The figures last published for one share. Only one thread writes them, so it needs no
 /// read-modify-write.
 #[derive(Debug, Default)]
-struct Shown {
-    completed: AtomicU64,
-    bytes_out: AtomicU64,
-    bytes_in: AtomicU64,
-    p99_round_trip_ns: AtomicU64,
-    parts: AtomicU64,
-    tokens: AtomicU64,
-    p99_ttft_ns: AtomicU64,
+pub(super) struct Shown {
+    pub completed: AtomicU64,
+    pub bytes_out: AtomicU64,
+    pub bytes_in: AtomicU64,
+    pub p99_round_trip_ns: AtomicU64,
+    /// Parts that show progress.
+    pub parts: AtomicU64,
+    pub tokens: AtomicU64,
+    pub p99_ttft_ns: AtomicU64,
 }
 
 /// Latency counts of one share by bucket. The share's NIC thread adds the counts of a tick after
@@ -32,7 +33,6 @@ impl Default for Latencies {
     }
 }
 
-/// Number of times by stage, those of tokens included.
 pub(super) const TIMES: usize = Stage::COUNT + TokenTime::COUNT;
 
 /// Figures that NIC threads publish and other threads read without a lock: one cache line with one
@@ -125,7 +125,6 @@ impl Live {
             .collect()
     }
 
-    /// Publishes a time of one NIC thread's share.
     pub(super) fn show_time(&self, share: usize, index: usize, now: &Octaves) {
         if let Some(shown) = self.times.get(share) {
             let cells = shown[index].iter().zip(now.0);
@@ -133,12 +132,10 @@ impl Live {
         }
     }
 
-    /// Publishes the counts of one NIC thread's share.
-    pub(super) fn show(&self, share: usize, completed: u64, bytes_out: u64, bytes_in: u64) {
+    /// Publishes figures of one NIC thread's share.
+    pub(super) fn show(&self, share: usize, publish: impl FnOnce(&Shown)) {
         if let Some(shown) = self.rails.get(share) {
-            shown.completed.store(completed, Relaxed);
-            shown.bytes_out.store(bytes_out, Relaxed);
-            shown.bytes_in.store(bytes_in, Relaxed);
+            publish(shown);
         }
     }
 
@@ -148,34 +145,6 @@ impl Live {
             for (sum, n) in shown.0.iter().zip(counts).filter(|(_, n)| **n > 0) {
                 sum.store(sum.load(Relaxed) + n, Relaxed);
             }
-        }
-    }
-
-    /// Publishes the number of parts that show progress on one NIC thread.
-    pub(super) fn show_parts(&self, share: usize, parts: u64) {
-        if let Some(shown) = self.rails.get(share) {
-            shown.parts.store(parts, Relaxed);
-        }
-    }
-
-    /// Publishes the number of tokens in one NIC thread's answers.
-    pub(super) fn show_tokens(&self, share: usize, tokens: u64) {
-        if let Some(shown) = self.rails.get(share) {
-            shown.tokens.store(tokens, Relaxed);
-        }
-    }
-
-    /// Publishes one NIC thread's p99 of the time to the first token, in nanoseconds.
-    pub(super) fn show_ttft(&self, share: usize, ns: u64) {
-        if let Some(shown) = self.rails.get(share) {
-            shown.p99_ttft_ns.store(ns, Relaxed);
-        }
-    }
-
-    /// Publishes one NIC thread's p99 of the round trip, in nanoseconds.
-    pub(super) fn show_p99(&self, share: usize, ns: u64) {
-        if let Some(shown) = self.rails.get(share) {
-            shown.p99_round_trip_ns.store(ns, Relaxed);
         }
     }
 }
@@ -188,8 +157,12 @@ mod tests {
     fn figures_are_the_sum_of_all_shares() {
         let live = Live::new(3);
         for (share, completed) in [(0, 1), (1, 20), (2, 300)] {
-            live.show(share, completed, 10 * completed, 100 * completed);
-            live.show_p99(share, completed);
+            live.show(share, |shown| {
+                shown.completed.store(completed, Relaxed);
+                shown.bytes_out.store(10 * completed, Relaxed);
+                shown.bytes_in.store(100 * completed, Relaxed);
+                shown.p99_round_trip_ns.store(completed, Relaxed);
+            });
         }
         let all = live.figures();
         let bytes = (all.bytes_out, all.bytes_in);

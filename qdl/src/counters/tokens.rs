@@ -72,7 +72,6 @@ pub struct TokenHistograms {
 }
 
 impl TokenHistograms {
-    /// Creates empty histograms.
     pub(crate) fn new(sizes: TokenSizes) -> Self {
         TokenHistograms {
             sizes,
@@ -84,7 +83,6 @@ impl TokenHistograms {
         }
     }
 
-    /// Records one sample.
     pub(crate) fn record(&mut self, t: &SampleTimes) {
         let tokens = self.in_answer(u64::from(t.bytes_in));
         let size = self.sizes.input.max(1);

@@ -21,7 +21,6 @@ pub(super) const fn bucket(ns: u64) -> usize {
     shift as usize * HALF + (ns >> shift) as usize
 }
 
-/// Returns the minimum and the maximum time of a bucket.
 pub(super) fn times_of(bucket: usize) -> (u64, u64) {
     let shift = (bucket / HALF).saturating_sub(1);
     let shortest = ((bucket - shift * HALF) as u64) << shift;
@@ -47,7 +46,6 @@ impl Octaves {
         self.0[31]
     }
 
-    /// Adds the times of `other`.
     pub(super) fn add(&mut self, other: &Octaves) {
         let cells = self.0.iter_mut().zip(other.0);
         cells.for_each(|(mine, theirs)| *mine += theirs);

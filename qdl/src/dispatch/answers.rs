@@ -58,7 +58,6 @@ pub(super) struct Answer {
     pub in_flight: InFlight,
     /// Header; of a response in parts, with the total length and the final times.
     pub header: ResponseHeader,
-    /// Number of writes of the response.
     pub parts: u32,
     /// Mean microseconds at the accelerator from the sample's arrival to the post of a part.
     pub mean_us: u32,
@@ -87,7 +86,6 @@ impl Answer {
     }
 }
 
-/// Arrivals of one turn.
 #[derive(Default)]
 pub(super) struct Inbound {
     pub parts: Vec<AnswerPart>,
@@ -101,7 +99,6 @@ pub(super) struct Inbound {
     completed_ns: u64,
 }
 
-/// A sample that its accelerator has refused.
 pub(super) struct RefusedAnswer {
     /// Index of its link in `FrontendNic::links`.
     pub link: usize,
@@ -395,7 +392,6 @@ impl Inbound {
         (self.seen_ns, self.completed_ns) = (now, done);
     }
 
-    /// Records the times of this turn's answers.
     pub(crate) fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
         let (now, done) = (self.seen_ns, self.completed_ns);
         for alike in self.answers.chunk_by(Answer::is_alike) {
@@ -519,7 +515,6 @@ impl Shared {
         }
     }
 
-    /// Samples refused three times.
     pub(super) fn spent(&self) -> MutexGuard<'_, Vec<Sample>> {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }

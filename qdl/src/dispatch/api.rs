@@ -180,17 +180,18 @@ pub struct DispatchNic {
     pub completer: Box<dyn Completer>,
 }
 
+with_defaults! {
 /// Settings of a dispatcher.
 pub struct DispatchCfgs {
     /// Policy that chooses connections.
     pub policy: Policy,
     /// Time limits of echoes ([`EchoCfgs`]).
-    pub echo: EchoCfgs,
+    pub echo: EchoCfgs = EchoCfgs { interval_ns: 250_000_000, timeout_ns: 2_000_000_000 },
     /// Largest burst that the issuing thread posts, in payload bytes. NIC threads post larger
     /// bursts; with 0, all bursts.
-    pub post_up_to: u64,
+    pub post_up_to: u64 = 16 << 10,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
-    pub stay_ns: u64,
+    pub stay_ns: u64 = 50_000,
     /// Whether each sample has its own doorbell or system call.
     pub one_by_one: bool,
     /// Registered source regions; a sample's `source` is an index into this list.
@@ -202,36 +203,14 @@ pub struct DispatchCfgs {
     /// Threads and shares of the NICs; `None` for one thread per NIC.
     pub crew: Option<CrewPlan>,
     /// Writes that a connection queues before its doorbell must be rung.
-    pub send_depth: usize,
+    pub send_depth: usize = 256,
     /// Whether answers come in parts, and in which.
     pub stream: Stream,
     /// Bytes of one token of an answer, at most 8, where answers are tokens.
-    pub token_bytes: u32,
+    pub token_bytes: u32 = 4,
     /// Valid lengths of answers; `None` for any length.
     pub answers: Option<Lengths>,
 }
-
-impl Default for DispatchCfgs {
-    fn default() -> Self {
-        DispatchCfgs {
-            policy: Policy::default(),
-            echo: EchoCfgs {
-                interval_ns: 250_000_000,
-                timeout_ns: 2_000_000_000,
-            },
-            post_up_to: 16 << 10,
-            stay_ns: 50_000,
-            one_by_one: false,
-            sources: Vec::new(),
-            staged_from: None,
-            connections: Vec::new(),
-            crew: None,
-            send_depth: 256,
-            stream: Stream::None,
-            token_bytes: 4,
-            answers: None,
-        }
-    }
 }
 
 /// Totals of a dispatcher. After a drain, `issued == completed + completed_empty`.

@@ -41,7 +41,6 @@ impl Rows {
     }
 }
 
-/// A FIFO queue of samples.
 #[derive(Debug, Default)]
 pub(super) struct Backlog(Mutex<Rows>);
 
@@ -126,18 +125,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use fabric::SourceId;
 
     fn samples(ids: std::ops::Range<u64>) -> Vec<Sample> {
         ids.map(|id| Sample {
             id,
             index: id,
-            source: SourceId(0),
-            offset: 0,
             len: 1,
             issued_ns: 1,
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         })
         .collect()
     }

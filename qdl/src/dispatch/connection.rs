@@ -54,8 +54,6 @@ pub(super) struct LiveFigures {
     pub rtt_us: AtomicU64,
 }
 
-/// The frontend's end of one connection.
-#[derive(Debug)]
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,
@@ -76,16 +74,10 @@ pub(super) struct Connection {
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
     pub warmed: AtomicU64,
-    /// Refusals of the caller's samples.
     pub refused: AtomicU64,
     pub live: LiveFigures,
     /// Registered copies of samples that lie in unregistered memory.
     staging: Option<Arc<Region>>,
-}
-
-/// Index of the connection's staging region, behind the caller's source regions.
-fn staging_source(sources: usize) -> SourceId {
-    SourceId(sources as u16)
 }
 
 impl Connection {
@@ -123,7 +115,6 @@ impl Connection {
         })
     }
 
-    /// The endpoint for a new link.
     pub(crate) fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
         let mut sources = sources.to_vec();
         sources.extend(self.staging.clone());
@@ -154,7 +145,6 @@ impl Connection {
         }
     }
 
-    /// Whether no sample is in flight or in the ring.
     pub(crate) fn is_idle(&self) -> bool {
         self.tracker.in_flight() == 0 && self.ring.is_empty()
     }
@@ -250,7 +240,8 @@ impl Connection {
                 if let (Ok(from), Ok(to)) = copy {
                     to.copy_from_slice(from);
                     copied = len;
-                    post.source = staging_source(sources);
+                    // The staging region is behind the caller's source regions.
+                    post.source = SourceId(sources as u16);
                     post.offset = offset;
                 }
             }

@@ -35,7 +35,6 @@ thread_local! {
 /// Returns whether the link of a local NIC, by index, is down; `None` without a report.
 pub(crate) type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
-/// State of a policy by health.
 pub(super) struct Health {
     pub arbiter: RailArbiter,
     /// Token of the thread that distributes the backlog, with the sample that found no room.
@@ -161,7 +160,6 @@ impl Shared {
         }
     }
 
-    /// Tells the arbiter that a connection has come up.
     pub(super) fn health_up(&self, connection: usize) {
         if let Some(h) = self.health.get() {
             let mut changes = Vec::new();

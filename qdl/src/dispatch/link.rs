@@ -22,7 +22,6 @@ pub(super) struct PayloadBytes {
     pub bytes_in: u64,
 }
 
-/// A connection that is up.
 pub(super) struct FrontendLink {
     pub connection: usize,
     pub epoch: u32,
@@ -30,7 +29,6 @@ pub(super) struct FrontendLink {
     pub echo: Echo,
     /// The echo timed out. Bytes that the next poll finds still count as a sign of life.
     pub silent: Option<Broken>,
-    /// Responses taken from the connection.
     pub taken: u64,
     /// Payload bytes of those responses and their requests.
     pub carried: PayloadBytes,
@@ -38,7 +36,6 @@ pub(super) struct FrontendLink {
     shown: (u64, u64, PayloadBytes),
     /// Clock and value of the last path reading.
     path: (u64, PathReading),
-    /// `taken` at the last path reading.
     taken_at_look: u64,
     /// Parts of each slot's answer so far; empty where answers come in one piece.
     pub progress: Box<[Progress]>,
@@ -73,7 +70,6 @@ impl FrontendLink {
         }
     }
 
-    /// Updates the live figures of the connection.
     pub(crate) fn show(&mut self, connection: &Connection) {
         let (_, taken, carried) = self.shown;
         let live = &connection.live;

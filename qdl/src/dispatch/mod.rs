@@ -96,7 +96,6 @@ pub(crate) struct Shared {
     issued: CachePadded<AtomicU64>,
     /// Issue time of the first sample, on [`fabric::clock`]; 0 before the first sample.
     first_ns: AtomicU64,
-    /// Samples completed with a response, by share.
     completed: Box<[CachePadded<AtomicU64>]>,
     /// Parts passed to the completer, without last parts, by share.
     parts: Box<[CachePadded<AtomicU64>]>,
@@ -110,14 +109,12 @@ pub(crate) struct Shared {
     spent: Mutex<Vec<Sample>>,
     connections_lost: AtomicU64,
     echo: EchoCfgs,
-    /// The thread of each share.
     nic_threads: OnceLock<Vec<NicThreadHandle>>,
     warm_up: WarmUp,
     /// Largest burst that the issuing thread posts, in payload bytes.
     post_up_to: u64,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     stay_ns: u64,
-    /// Whether each sample has its own doorbell.
     one_by_one: bool,
 }
 
@@ -236,12 +233,10 @@ impl Dispatcher {
         self.shared.connections[connection].endpoint(&self.shared.sources, self.send_depth)
     }
 
-    /// Configuration of a connection.
     pub(crate) fn connection(&self, connection: usize) -> ConnectionCfgs {
         self.shared.connections[connection].cfgs
     }
 
-    /// Number of connections.
     pub(crate) fn connections(&self) -> usize {
         self.shared.connections.len()
     }
@@ -370,7 +365,6 @@ impl Dispatcher {
         regions.flat_map(|r| r.nodes()).collect()
     }
 
-    /// Number of NIC threads.
     pub(crate) fn nic_threads(&self) -> usize {
         self.crew.threads()
     }

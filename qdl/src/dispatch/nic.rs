@@ -23,7 +23,6 @@ use crate::{
 };
 use fabric::{Armed, Broken, Link};
 
-/// Command to a NIC thread.
 pub(super) enum Command {
     Attach {
         connection: usize,
@@ -35,7 +34,6 @@ pub(super) enum Command {
         epoch: u32,
         cause: Broken,
     },
-    /// Switches to a policy by health.
     Health,
     GiveUpAll(Broken),
     Stop,
@@ -135,7 +133,6 @@ impl FrontendNic {
         }
     }
 
-    /// Whether no connection has to be taken down.
     fn is_whole(&self) -> bool {
         self.leaving.is_empty() && self.links.iter().all(|u| u.half.broken.is_none())
     }

@@ -42,10 +42,8 @@ const ROUND_TRIP_NS: u64 = 4_000;
 /// The connection that a thread issues to, and the room left in that connection's burst.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
-    /// Address of the dispatcher that `connection` belongs to.
     dispatcher: usize,
     connection: usize,
-    /// Issue time of the last burst.
     issued_ns: u64,
     /// Samples that still fit the burst, each with a free slot.
     samples: usize,
@@ -87,7 +85,6 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// Makes a burst of one sample.
     pub(crate) fn of(sample: &Sample) -> Burst {
         Burst {
             samples: 1,
@@ -95,7 +92,6 @@ impl Burst {
         }
     }
 
-    /// Adds one sample.
     pub(crate) fn add(&mut self, sample: &Sample) {
         self.samples += 1;
         self.bytes += u64::from(sample.len);
@@ -113,7 +109,6 @@ impl Burst {
         burst
     }
 
-    /// Whether `samples` make at most `most` bursts.
     fn are_at_most(mut samples: &[Sample], most: usize) -> bool {
         if samples.len() > most.saturating_mul(BURST) {
             return false;
@@ -420,11 +415,9 @@ struct Requests<'a> {
     connection: &'a Connection,
     /// Start time of this burst on [`fabric::clock`].
     now: u64,
-    /// Most samples of a burst.
     most: usize,
     /// Reserved slots for the samples expected in this burst.
     slots: Reserved,
-    /// Writes of this burst.
     writes: usize,
     /// Samples taken from the backlog; the samples before index `next` have been posted.
     row: Vec<Sample>,
@@ -578,18 +571,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use fabric::SourceId;
 
     fn samples(lengths: &[u32]) -> Vec<Sample> {
         let sample = |(id, len): (usize, &u32)| Sample {
             id: id as u64,
             index: id as u64,
-            source: SourceId(0),
-            offset: 0,
             len: *len,
             issued_ns: 1,
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         };
         lengths.iter().enumerate().map(sample).collect()
     }

@@ -25,19 +25,24 @@ pub(super) struct Progress {
     pub after_ns: u64,
 }
 
-/// A decoded write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
     /// A part before the last: payload bytes before this part (`at`), and of this part.
-    Part { at: u32, len: u32 },
+    Part {
+        at: u32,
+        len: u32,
+    },
     /// The end of an answer, with fields as in [`Answer`](super::answers::Answer).
     End {
         header: ResponseHeader,
         parts: u32,
         mean_us: u32,
     },
-    /// A refusal in place of the answer, or of its rest.
-    Refused { refusal: Refusal, at: u32, len: u32 },
+    Refused {
+        refusal: Refusal,
+        at: u32,
+        len: u32,
+    },
 }
 
 impl Progress {

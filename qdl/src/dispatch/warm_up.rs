@@ -37,7 +37,6 @@ const REFUSED: u32 = 3;
 /// Pause of the sending thread before it checks again for room.
 const AGAIN: Duration = Duration::from_micros(50);
 
-/// Settings of a warm-up.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmUpCfgs {
     /// One sample of each size in use; the warm-up ignores the ids.
@@ -75,35 +74,22 @@ pub struct WarmUpReport {
     pub at_once: usize,
 }
 
-/// Error of a warm-up. Every variant names the connection.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub(crate) enum WarmUpError {
-    /// The connection was down before its first sample.
     #[error("it is down")]
-    Down {
-        /// Index of the connection.
-        connection: usize,
-    },
-    /// The connection was lost.
+    Down { connection: usize },
     #[error("{cause}")]
-    Lost {
-        /// Index of the connection.
-        connection: usize,
-        /// Cause of the loss.
-        cause: Broken,
-    },
+    Lost { connection: usize, cause: Broken },
     /// No answer came, or the connection had no room to send.
     #[error("no answer within {after:?}, nor from any other connection (warm_up.deadline_ms)")]
     Silent {
         /// Index of the first connection that owes an answer.
         connection: usize,
-        /// Time without an answer.
         after: Duration,
     },
 }
 
 impl WarmUpError {
-    /// Index of the connection that failed.
     pub(crate) fn connection(&self) -> usize {
         match self {
             WarmUpError::Down { connection }
@@ -125,7 +111,6 @@ struct State {
     running: bool,
     /// Only one sample is in flight.
     alone: bool,
-    /// Answers due from each connection.
     due: Vec<u32>,
     /// Connection and network time (ns) of each answer since the warming thread last read the list.
     answers: Vec<(usize, u64)>,
@@ -146,12 +131,10 @@ impl WarmUp {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a sample could not be posted on `connection`.
     pub(crate) fn not_posted(&self, connection: usize) {
         self.answer(connection, None);
     }
 
-    /// Records the loss of a connection.
     pub(crate) fn lost(&self, connection: usize, cause: &Broken) {
         let mut state = self.lock();
         if state.running {
@@ -238,13 +221,11 @@ impl Dispatcher {
     }
 }
 
-/// A running warm-up.
 struct WarmUpRound<'a> {
     shared: &'a Shared,
     cfgs: &'a WarmUpCfgs,
     /// One sample per size, longest first.
     samples: Vec<Sample>,
-    /// Indices of the connections to warm up.
     connections: Vec<usize>,
     began: Instant,
     report: WarmUpReport,
@@ -332,7 +313,6 @@ impl<'a> WarmUpRound<'a> {
         Ok(())
     }
 
-    /// Sends every other size over each connection.
     fn sizes(&mut self) -> Result<(), WarmUpError> {
         for i in 1..self.samples.len() {
             for connection in self.connections.clone() {
@@ -444,7 +424,6 @@ impl<'a> WarmUpRound<'a> {
         }
     }
 
-    /// Waits until every due answer has come.
     fn wait(&self) -> Result<(), WarmUpError> {
         let warm_up = &self.shared.warm_up;
         let mut state = warm_up.lock();

@@ -11,7 +11,6 @@ pub struct Lengths {
     fixed: usize,
     /// Bytes of one row of all ragged tensors together; 0 without a ragged tensor.
     row: usize,
-    /// Most rows of a ragged tensor.
     max_rows: usize,
 }
 

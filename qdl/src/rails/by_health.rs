@@ -192,7 +192,6 @@ impl RailArbiter {
         }
     }
 
-    /// Returns the connections of a rail to a peer.
     pub(crate) fn connections_of(
         &self,
         peer: usize,
@@ -295,7 +294,6 @@ impl RailArbiter {
         }
     }
 
-    /// Returns a report of each rail to a peer.
     pub(crate) fn report(&self, peer: usize) -> Vec<RailReport> {
         self.peers
             .get(peer)

@@ -58,7 +58,6 @@ const MS: u64 = 1_000_000;
 pub struct RailId(pub u8);
 
 impl RailId {
-    /// Returns the number as an index.
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }

@@ -20,7 +20,6 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns whether the connection can take a sample now.
     pub(crate) fn takes(self) -> bool {
         self.up && self.in_flight < self.slots
     }
@@ -56,7 +55,6 @@ impl Arbiter {
         }
     }
 
-    /// Returns the policy.
     pub(crate) fn policy(&self) -> Policy {
         self.policy
     }

@@ -12,7 +12,6 @@ use super::{
     state::RailStanding,
 };
 
-/// The meters of all rails to one peer, by rail.
 pub(crate) type Meters = Arc<[CachePadded<Meter>]>;
 
 /// Configuration of the rails to a peer.
@@ -36,16 +35,12 @@ pub struct PeerCfgs {
 )]
 pub struct RailsError(usize);
 
-/// State and counts of a rail, for a report.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct RailReport {
-    /// The rail.
     pub rail: RailId,
-    /// State of the rail.
     pub state: RailState,
     /// The rail's score: latency factor times occupancy factor.
     pub score: Score,
-    /// The latency factor.
     pub latency: Score,
     /// Bytes of samples assigned to the rail and not yet retired.
     pub assigned_bytes: u64,
@@ -53,9 +48,7 @@ pub(crate) struct RailReport {
     pub delivered_bytes: u64,
     /// Samples assigned to the rail, including probes.
     pub picked: u64,
-    /// Probes sent.
     pub probes: u64,
-    /// Number of changes of state.
     pub changes: u64,
 }
 
@@ -100,7 +93,6 @@ impl RailGroup {
         self.rails.contains(&rail)
     }
 
-    /// Returns the next rail in turn that is in service.
     fn next(&mut self, scored: &ScoredRails) -> Option<(RailId, Score)> {
         for _ in 0..self.rails.len() {
             let rail = self.rails[self.turn];
@@ -121,7 +113,6 @@ impl RailGroup {
     }
 }
 
-/// All rails to one peer.
 #[derive(Debug)]
 pub(crate) struct PeerRails {
     policy: Policy,
@@ -133,7 +124,6 @@ pub(crate) struct PeerRails {
     all: RailGroup,
     targets: Box<[RailGroup]>,
     far: Score,
-    /// The last rail that `spray` chose.
     sprayed: RailId,
     decisions: u32,
     probe_at: usize,
@@ -184,7 +174,6 @@ impl PeerRails {
         })
     }
 
-    /// Returns the meters, which completing threads write.
     pub(crate) fn meters(&self) -> &Meters {
         &self.meters
     }
@@ -253,7 +242,6 @@ impl PeerRails {
         });
     }
 
-    /// Returns a report of each rail.
     pub(crate) fn report(&self) -> impl Iterator<Item = RailReport> + '_ {
         self.rails.iter().enumerate().map(|(i, r)| {
             let rail = RailId(i as u8);

@@ -59,7 +59,6 @@ pub(crate) struct Gauge {
     baselines: Box<[AtomicU32]>,
     /// Count and sum of ratios since the last fold, in one word for an atomic swap.
     seen: AtomicU64,
-    /// Size class of the last sample.
     class: AtomicU32,
     /// Minimum of all baselines, in nanoseconds.
     shortest: AtomicU32,
@@ -146,7 +145,6 @@ impl Average {
         }
     }
 
-    /// Returns the published average.
     pub(crate) fn published(self) -> f32 {
         self.steady
     }

@@ -40,7 +40,6 @@ impl ScoredRails {
         *self.0.get(rail.index())?
     }
 
-    /// Returns the rails in service.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RailId, Score)> + '_ {
         let all = self.0.iter().enumerate();
         all.filter_map(|(i, score)| Some((RailId(i as u8), (*score)?)))
@@ -78,7 +77,6 @@ fn path_score(rail: Score, interior: Score) -> u64 {
     u64::from(rail.steps()) * u64::from(interior.steps())
 }
 
-/// A rail and the score of the path over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RailPath {
     pub rail: RailId,
@@ -92,12 +90,10 @@ pub(super) struct Ends {
     pub source: (RailId, Score),
     /// The target's own rail in turn; `None` if no own rail is in service.
     pub target: Option<(RailId, Score)>,
-    /// Health of the peer's interior.
     pub far: Score,
 }
 
 impl Ends {
-    /// Returns the path over `rail`, whose score is `score`.
     pub(crate) fn over(&self, rail: RailId, score: Score) -> RailPath {
         let own = self.target.is_some_and(|(t, _)| t == rail);
         let interior = if own { Score::ONE } else { self.far };

@@ -147,7 +147,6 @@ struct Group {
     cpus: usize,
 }
 
-/// Groups NICs that may share threads.
 fn groups(nics: &[NicConfig], near: &[Near]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (i, nic) in nics.iter().enumerate() {
@@ -186,7 +185,6 @@ mod tests {
             .collect()
     }
 
-    /// Plans NICs with one connection each.
     fn of(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
         let mut nics = nics.to_vec();
         for connections in nics.iter_mut().filter_map(NicConfig::connections_mut) {

@@ -9,14 +9,11 @@ use fabric::tcp::TcpError;
 #[derive(Debug, thiserror::Error)]
 #[error("nics[{index}]: {source}")]
 pub struct NicError {
-    /// Index of the entry in `nics`.
     index: usize,
-    /// The underlying error.
     source: Box<dyn Error + Send + Sync>,
 }
 
 impl NicError {
-    /// Makes errors of `nics[index]`.
     pub(super) fn of<E: Into<Box<dyn Error + Send + Sync>>>(index: usize) -> impl Fn(E) -> Self {
         move |source| NicError {
             index,

@@ -33,7 +33,6 @@ pub(super) struct IbNic {
 }
 
 impl IbNic {
-    /// Opens the device.
     pub(crate) fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, OpenError> {
         let topology = Topology::of_this_machine().unwrap_or_default();
         let device = IbDevice::open(&settings::ib_device(&topology, config, keys))?;
@@ -129,12 +128,10 @@ impl IbNic {
         Ok((a.connect(&at_b)?, b.connect(&at_a)?))
     }
 
-    /// Name of the device.
     pub(crate) fn name(&self) -> &str {
         self.resources.device().name()
     }
 
-    /// Prepares the local half of a connection.
     pub(crate) fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, OpenError> {
         let limits = self.resources.device().limits();
         let cfgs = IbCfgs::resolve(&self.wishes, limits, Traffic::of(&endpoint))?;

@@ -119,7 +119,7 @@ const LINE: usize = 64;
 /// neighbouring slots form a batch in place.
 pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     let bytes = model.max_carried_bytes()?;
-    if model.carried_size_is_fixed() {
+    if model.fixed_size() && model.compression.is_none() {
         Some(bytes)
     } else {
         bytes.checked_next_multiple_of(LINE)

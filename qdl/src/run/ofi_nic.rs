@@ -25,7 +25,6 @@ const LONGEST: Duration = Duration::from_millis(8);
 const FAIR: u32 = 200;
 const MOST: u32 = 3;
 
-/// A libfabric NIC that opens connections.
 #[derive(Debug)]
 pub(super) struct OfiNic {
     pub resources: Arc<OfiResources>,
@@ -70,7 +69,6 @@ impl OfiNic {
         check_memory(&device.name(), bytes)
     }
 
-    /// Prepares the local half of a connection.
     pub(crate) fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OpenError> {
         let cfgs = OfiCfgs::resolve(self.resources.device(), &endpoint, self.inline_bytes)?;
         OfiConnection::prepare(&self.resources, endpoint, &cfgs)

@@ -47,7 +47,6 @@ pub(super) fn served(c: &ServeConnection, lost: bool) -> ServedConnection {
     }
 }
 
-/// The dispatcher's totals, for the reconciliation.
 pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledger {
     Ledger {
         issued: d.issued,
@@ -63,7 +62,6 @@ pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledg
     }
 }
 
-/// Record of the warm-up.
 pub(super) fn warm_up(w: &WarmUpReport) -> WarmUpRecord {
     WarmUpRecord {
         samples: w.samples,

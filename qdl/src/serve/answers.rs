@@ -19,7 +19,6 @@ use crate::response::{Refusal, ResponseTrailer};
 use fabric::Imm;
 use fabric::wire::Stream;
 
-/// Entry of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ready {
     /// An answer in one piece, or a refusal without earlier parts; `bytes` includes the header.
@@ -58,7 +57,6 @@ pub(super) struct Growing {
     sum_us: AtomicU64,
 }
 
-/// One write of an answer in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// Immediate, without the flag for further parts.
@@ -147,7 +145,6 @@ impl Growing {
         Some((piece, residence))
     }
 
-    /// Records that `piece` was posted.
     fn posted(&self, piece: &Piece, residence_us: u64) {
         if piece.trailer.is_some() {
             self.posted.store(0, Ordering::Relaxed);
@@ -166,7 +163,6 @@ impl Growing {
     }
 }
 
-/// Queue and state of a connection's answers.
 #[derive(Debug)]
 pub(super) struct Answers {
     ready: ArrayQueue<Ready>,
@@ -175,7 +171,6 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Makes the state of a connection with `slots` slots.
     pub(crate) fn new(slots: usize, stream: Stream) -> Self {
         let growing = match stream {
             Stream::None => 0,
@@ -222,12 +217,10 @@ impl Answers {
         Some(ready)
     }
 
-    /// Number of entries in the queue.
     pub(crate) fn waiting(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }

@@ -99,7 +99,6 @@ pub struct Arrival {
     capacity: u32,
     ticket: u64,
     arrived_ns: u64,
-    /// The input lies in a device's memory.
     on_device: bool,
     /// The origin has got the response or refusal, or gets it from the current call.
     ended: bool,

@@ -2,7 +2,7 @@
 //! and its sending half.
 
 use std::{
-    fmt, slice,
+    slice,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -92,13 +92,11 @@ pub struct ServeConnection {
     pub(super) window: Window,
     pub(super) output: Arc<Region>,
     pub(super) send: SendHalf,
-    /// Responses that are not posted yet.
     pub(super) answers: Answers,
     /// The NIC thread that polls the connection and posts `answers`.
     nic: OnceLock<NicThreadHandle>,
     /// Whether the connection is lost, so that responses can no longer be delivered.
     gone: AtomicBool,
-    /// Callback for refusals.
     reasons: OnceLock<Box<OnReason>>,
     pub(super) responded: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -162,7 +160,6 @@ impl ServeConnection {
         })
     }
 
-    /// Settings of the connection.
     pub(crate) fn cfgs(&self) -> ServeConnectionCfgs {
         self.cfgs
     }
@@ -189,7 +186,6 @@ impl ServeConnection {
         Arc::strong_count(self) - 1
     }
 
-    /// Responses handed to the fabric.
     pub(crate) fn responded(&self) -> u64 {
         self.responded.load(Ordering::Relaxed)
     }
@@ -200,7 +196,6 @@ impl ServeConnection {
         self.parts.load(Ordering::Relaxed)
     }
 
-    /// Refusals handed to the fabric.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -243,7 +238,6 @@ impl ServeConnection {
         self.memory().for_each(Region::prefault);
     }
 
-    /// Window of the request slots.
     #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn window(&self) -> &Window {
         &self.window
@@ -261,7 +255,6 @@ impl ServeConnection {
         over
     }
 
-    /// Sets the NIC thread that polls the connection.
     pub(super) fn polled_by(&self, nic: &NicThreadHandle) {
         let _ = self.nic.set(nic.clone());
     }
@@ -367,7 +360,6 @@ impl ServeConnection {
         }
     }
 
-    /// Queues an entry for the owner of the send token.
     pub(super) fn queue(&self, ready: Ready) {
         if !self.answers.push(ready) {
             // Only a slot answered twice fills the queue.
@@ -375,7 +367,6 @@ impl ServeConnection {
         }
     }
 
-    /// Offset of a slot's response in the output region.
     pub(super) fn output_offset(&self, slot: u16) -> usize {
         usize::from(slot) * self.cfgs.response_stride
     }
@@ -504,16 +495,6 @@ impl Origin for ServeConnection {
             left.iter().for_each(|f| self.queue(self.ready(f)));
             self.post();
         }
-    }
-}
-
-impl fmt::Debug for ServeConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "ServeConnection(connection {}, epoch {})",
-            self.cfgs.connection, self.cfgs.epoch
-        )
     }
 }
 

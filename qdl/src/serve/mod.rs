@@ -109,7 +109,6 @@ pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
 
 #[derive(Debug, Default)]
 pub(crate) struct NicCounts {
-    /// Connections attached or in preparation.
     connections: AtomicUsize,
     arrived: AtomicU64,
     received: Mutex<TrafficRecord>,

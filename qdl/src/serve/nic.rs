@@ -19,7 +19,6 @@ use crate::{
 };
 use fabric::{Armed, Broken, Link, clock::now_ns};
 
-/// Command to a NIC thread.
 pub(super) enum Command {
     Attach {
         connection: Arc<ServeConnection>,

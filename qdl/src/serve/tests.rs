@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::*;
+use crate::testkit::rig;
 use fabric::wire::Stream;
 use fabric::{Flushed, Imm, Post, PostError, Tx};
 
@@ -47,16 +48,8 @@ fn part(arrival: &Arrival, from: u32, to: u32) {
 }
 
 fn finished(arrival: &Arrival, len: u32, parts: u32) -> Finished {
-    Finished {
-        ticket: arrival.ticket(),
-        len,
-        queue_us: 1,
-        compute_us: 2,
-        sent: Sent {
-            parts,
-            ..Sent::default()
-        },
-    }
+    let none = Sent::default();
+    rig::finished(arrival, len, Sent { parts, ..none })
 }
 
 /// Takes every post; the first flush signals that it runs, and waits for permission to end.

@@ -16,6 +16,8 @@ pub mod rig;
 
 use std::time::{Duration, Instant};
 
+pub use fabric::testkit::assert_has;
+
 use crate::config::{IbKeys, NicConfig, NicFabric};
 
 /// Returns the keys of an RDMA device's entry; panics for another fabric.
@@ -24,14 +26,6 @@ pub fn ib_keys(nic: &mut NicConfig) -> &mut IbKeys {
     match &mut nic.fabric {
         NicFabric::Ib(ib) => ib,
         other => panic!("a NIC of the fabric {}", other.as_str()),
-    }
-}
-
-/// Panics with `text` if it lacks one of `words`.
-#[track_caller]
-pub fn assert_has(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "no `{word}` in {text}");
     }
 }
 

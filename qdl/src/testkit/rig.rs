@@ -1,6 +1,7 @@
 //! A dispatcher and a server in one process, and links between them.
 
 use std::{
+    collections::HashMap,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, mpsc},
 };
@@ -18,9 +19,7 @@ use crate::{
         ServeConnectionCfgs, Server, Service, respond_all,
     },
 };
-use fabric::{
-    Endpoint, Link, Region, SourceId, clock::now_ns, os::Near, tcp, testkit::memory, wire::Stream,
-};
+use fabric::{Endpoint, Link, Region, clock::now_ns, tcp, testkit::memory, wire::Stream};
 
 /// Finishes a sample whose answer of `len` bytes is written: 1 us of queue, 2 us of compute.
 pub fn finished(arrival: &Arrival, len: u32, sent: Sent) -> Finished {
@@ -48,15 +47,56 @@ impl Service for Digest {
     }
 }
 
+/// Answers with digests. Refuses one sample in 40, by its digest, so many times before.
+pub struct Picky {
+    times: u8,
+    reason: String,
+    refused: Mutex<HashMap<u64, u8>>,
+}
+
+impl Picky {
+    /// Refuses each chosen sample `times` times, for this reason.
+    pub fn new(times: u8, reason: impl Into<String>) -> Self {
+        Picky {
+            times,
+            reason: reason.into(),
+            refused: Mutex::default(),
+        }
+    }
+
+    /// Whether the sample is one of those.
+    pub fn minds(input: &[u8]) -> bool {
+        xxh3_64(input).is_multiple_of(40)
+    }
+}
+
+impl Service for Picky {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let mut all = self.refused.lock().expect("alive");
+        let mut refuses = |a: &mut Arrival| {
+            let refused = all.entry(xxh3_64(a.input())).or_default();
+            let refuses = Picky::minds(a.input()) && *refused < self.times;
+            *refused += u8::from(refuses);
+            refuses
+        };
+        for a in arrivals.extract_if(.., &mut refuses) {
+            a.refuse(&self.reason);
+        }
+        Digest.arrived(arrivals);
+    }
+}
+
+with_defaults! {
 /// Waiting of NIC threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     /// Nanoseconds that a thread spins before it sleeps.
-    pub spin_ns: u64,
+    pub spin_ns: u64 = 20_000,
     /// Nanoseconds after which a sleeping thread wakes by itself.
-    pub tick_ns: u64,
+    pub tick_ns: u64 = 5_000_000,
     /// Settings of echoes to the peer.
-    pub echo: EchoCfgs,
+    pub echo: EchoCfgs = EchoCfgs { interval_ns: 10_000_000, timeout_ns: 200_000_000 },
+}
 }
 
 const HOUR: u64 = 3_600_000_000_000;
@@ -80,19 +120,6 @@ impl Wait {
         Wait {
             echo: NO_ECHO,
             ..Wait::default()
-        }
-    }
-}
-
-impl Default for Wait {
-    fn default() -> Self {
-        Wait {
-            spin_ns: 20_000,
-            tick_ns: 5_000_000,
-            echo: EchoCfgs {
-                interval_ns: 10_000_000,
-                timeout_ns: 200_000_000,
-            },
         }
     }
 }
@@ -171,13 +198,8 @@ impl RigCfgs {
     }
 
     fn threads(&self, name: &str) -> Vec<NicThreadCfgs> {
-        let thread = |i| NicThreadCfgs {
-            name: format!("{name}-{i}"),
-            spin: Spin::new(self.wait.spin_ns),
-            tick_ns: self.wait.tick_ns,
-            near: Near::default(),
-            begin: None,
-        };
+        let spin = Spin::new(self.wait.spin_ns);
+        let thread = |i| NicThreadCfgs::new(format!("{name}-{i}"), spin, self.wait.tick_ns);
         (0..self.plan().shares()).map(thread).collect()
     }
 
@@ -368,12 +390,10 @@ impl Rig {
         Sample {
             id,
             index: 100 + id,
-            source: SourceId(0),
             offset: (id * 977) as usize % (self.source.len() - request),
             len: 1 + (id * 131 % request as u64) as u32,
             issued_ns: now_ns(),
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         }
     }
 

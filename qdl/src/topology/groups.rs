@@ -3,14 +3,12 @@
 
 use super::{Nearness, Topology};
 
-/// NICs that serve one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NicGroup {
     /// Index of the GPU; `None` on a machine without GPUs.
     pub gpu: Option<usize>,
     /// NUMA node of the GPU or of the NICs, if known.
     pub numa: Option<u32>,
-    /// Indices of the NICs.
     pub nics: Vec<usize>,
     /// Distance class between the GPU and the NICs.
     pub nearness: Option<Nearness>,

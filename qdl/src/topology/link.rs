@@ -67,7 +67,6 @@ fn of_provider(root: &Path, ofi: &OfiKeys) -> (String, LinkLayer) {
     (domain.to_owned(), layer)
 }
 
-/// The interface of an address, with its link layer.
 fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
     match LinkWatch::of_address(address).interface() {
         Some(name) => (name.to_owned(), of_interface(root, name)),
@@ -142,7 +141,6 @@ fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
 /// Reads the link state of one NIC. An unreadable state does not count as down.
 #[derive(Clone, Debug)]
 pub(crate) enum LinkWatch {
-    /// Name of a network interface.
     Interface(String),
     /// Path of the `state` file of an RDMA device's port.
     Port(PathBuf),
@@ -158,12 +156,10 @@ impl LinkWatch {
         interface.unwrap_or(Self::Unknown)
     }
 
-    /// Watches a port of an RDMA device.
     pub(crate) fn of_port(device: &str, port: u8) -> Self {
         Self::Port(format!("/sys/class/infiniband/{device}/ports/{port}/state").into())
     }
 
-    /// Returns the name if the NIC is a network interface.
     pub(crate) fn interface(&self) -> Option<&str> {
         match self {
             Self::Interface(name) => Some(name),

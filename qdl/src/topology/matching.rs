@@ -21,29 +21,19 @@ const SOCKETS: [&str; 4] = ["tcp", "net", "sockets", "udp"];
 
 /// Error: an entry cannot be expanded.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum NoSuchNics {
-    /// No NIC matches.
     #[error(
         "nics[{index}].match: {pattern:?} fits {kind} of this machine that is up; there {there}"
     )]
     None {
-        /// Index of the entry.
         index: usize,
-        /// The entry's pattern.
         pattern: String,
-        /// The kind of NIC.
         kind: &'static str,
-        /// The names of the available NICs.
         there: String,
     },
-    /// The topology of this machine is unreadable.
     #[error("nics[{index}].match: {source}")]
-    Topology {
-        /// Index of the entry.
-        index: usize,
-        /// The reason.
-        source: TopologyError,
-    },
+    Topology { index: usize, source: TopologyError },
 }
 
 /// Expands the entries of this machine's configuration, and returns each with the index of its
@@ -205,7 +195,6 @@ impl Topology {
     }
 }
 
-/// Whether a name matches a pattern with `*` and `?`.
 fn fits(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     loop {

@@ -123,24 +123,15 @@ pub struct Gpu {
 
 /// Error: the topology is unreadable.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum TopologyError {
-    /// A folder that every Linux has is missing or unreadable.
     #[error("{path}: {source}; is sysfs mounted there, and is this the right root directory?")]
     Sysfs {
-        /// Path of the folder.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The addresses of this machine are unreadable.
     #[error("the addresses of this machine: {0}")]
     Addresses(std::io::Error),
-    /// The file of addresses of another machine's tree is malformed.
     #[error("addresses, line {line}: {what}")]
-    AddressFile {
-        /// Line of the file, from 1.
-        line: usize,
-        /// The error in the line.
-        what: String,
-    },
+    AddressFile { line: usize, what: String },
 }

@@ -42,11 +42,6 @@ impl PciAddress {
             function: number(function)?,
         })
     }
-
-    /// Whether `other` is a function of the same card.
-    pub(crate) fn same_card(self, other: PciAddress) -> bool {
-        (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
-    }
 }
 
 impl fmt::Display for PciAddress {
@@ -83,9 +78,7 @@ pub struct PciPlace {
 /// Distance class of two devices, nearest first, with the letters of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Nearness {
-    /// On the same card.
     Same,
-    /// Below the same switch.
     Pix,
     /// Over several switches, below the same root port.
     Pxb,
@@ -98,7 +91,6 @@ pub(crate) enum Nearness {
 }
 
 impl Nearness {
-    /// Returns the letters of the class.
     pub(crate) fn letters(self) -> &'static str {
         match self {
             Nearness::Same => "X",
@@ -141,7 +133,8 @@ impl PciPlace {
         let (Some(a), Some(b)) = (self.address(), other.address()) else {
             return self.by_numa(other);
         };
-        if a.same_card(b) && self.host_bridge == other.host_bridge {
+        let card = |a: PciAddress| (a.domain, a.bus, a.device);
+        if card(a) == card(b) && self.host_bridge == other.host_bridge {
             return Nearness::Same;
         }
         if self.host_bridge != other.host_bridge {

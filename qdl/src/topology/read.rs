@@ -25,7 +25,6 @@ use super::{
 
 /// PCI class of display controllers, in the upper byte.
 const DISPLAY: u32 = 0x03;
-/// PCI class of processing accelerators.
 const ACCELERATOR: u32 = 0x12;
 /// Vendors whose GPUs run models: NVIDIA and AMD.
 const VENDORS: [u16; 2] = [0x10de, 0x1002];
@@ -89,7 +88,6 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// Sort key for names with numbers.
 fn natural(name: &str) -> (String, u64, String) {
     let digits = name
         .find(|c: char| c.is_ascii_digit())
@@ -197,7 +195,6 @@ impl Reader {
         nics
     }
 
-    /// Name of the network interface on a port.
     fn netdev(&self, device: &Path, port: &Path) -> Option<String> {
         let by_gid = || text(&port.join("gid_attrs/ndevs/0"));
         let by_parent = || text(&device.join("parent"));

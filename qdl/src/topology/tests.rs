@@ -275,14 +275,12 @@ fn nics(entries: &str) -> Vec<NicConfig> {
     config.unwrap_or_else(|e| panic!("{e}")).nics
 }
 
-/// The device or domain of a NIC.
 fn name_of(nic: &NicConfig) -> String {
     let domain = nic.as_ofi().and_then(|ofi| ofi.domain.clone());
     let device = nic.as_ib().map(|ib| ib.device.clone());
     domain.or(device).expect("named")
 }
 
-/// Domains or devices with their GPUs.
 fn spelled(t: &Topology, yaml: &str, feeds_gpus: bool) -> Vec<(String, Option<u32>)> {
     let all = t.spell_out(&nics(yaml), feeds_gpus).expect("some fit");
     all.into_iter().map(|(_, n)| (name_of(&n), n.gpu)).collect()

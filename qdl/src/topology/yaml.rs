@@ -74,14 +74,12 @@ const DEFAULT_BUDGET_MIB: usize = 4096;
 type YamlNic = (Option<usize>, Option<IpAddr>);
 
 impl Topology {
-    /// Returns a frontend's configuration for this machine.
     pub(crate) fn frontend_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/frontend.yaml");
         let text = self.yaml(template, node, fabric, |_, at| format!("address: {at}"));
         format!("{text}\n{FIRST_RUN}")
     }
 
-    /// Returns an accelerator's configuration for this machine.
     pub(crate) fn accelerator_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/accelerator.yaml");
         self.yaml(template, node, fabric, |i, at| {

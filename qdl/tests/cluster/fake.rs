@@ -13,7 +13,6 @@ use std::{
 
 use fabric::{
     Broken,
-    os::Near,
     tcp::{self, ConnectionSecret, TcpCfgs, TcpDevice},
 };
 use qdl::{
@@ -153,13 +152,7 @@ impl Inner {
 impl Fake {
     pub fn start() -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let rail = NicThreadCfgs {
-            name: "fake".to_owned(),
-            spin: Spin::new(20_000),
-            tick_ns: 10_000_000,
-            near: Near::default(),
-            begin: None,
-        };
+        let rail = NicThreadCfgs::new("fake", Spin::new(20_000), 10_000_000);
         let service: Arc<dyn Service> = Arc::new(Digest);
         let lost: Arc<OnConnectionLost> = Arc::new(|_| ());
         let inner = Arc::new(Inner {
@@ -228,7 +221,6 @@ impl Fake {
         drop(self.stop.take());
     }
 
-    /// Closes the socket of a connection.
     pub fn cut(&self, connection: u16) {
         self.inner.cut(connection);
     }
@@ -255,7 +247,6 @@ impl Fake {
             .insert(connection);
     }
 
-    /// Returns the number of unanswered sockets.
     pub fn swallowed(&self) -> usize {
         self.inner.swallowed.lock().expect("alive").1
     }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::{Region, SourceId, clock::now_ns};
+use fabric::{Region, clock::now_ns};
 use qdl::{
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample},
@@ -29,7 +29,6 @@ pub use qdl::testkit::rig::Digest;
 
 pub const LARGEST: usize = 150_528;
 
-/// A TCP NIC on any free port.
 pub fn tcp_nic() -> NicConfig {
     NicConfig::tcp("127.0.0.1:0".parse().expect("address"))
 }
@@ -70,7 +69,6 @@ impl Default for NodeSetup {
 }
 
 impl Running {
-    /// Starts a node of this name.
     pub fn named(name: &'static str) -> Running {
         Running::start(NodeSetup {
             name,
@@ -86,7 +84,6 @@ impl Running {
         })
     }
 
-    /// Starts a node with these NICs.
     pub fn over(nics: Vec<NicConfig>) -> Running {
         Running::start(NodeSetup {
             nics,
@@ -94,7 +91,6 @@ impl Running {
         })
     }
 
-    /// Starts a node.
     pub fn start(setup: NodeSetup) -> Running {
         Running::reporting(setup).0
     }
@@ -242,7 +238,6 @@ pub fn config(nodes: &[&Running], connections: usize, extra: &str) -> FrontendCo
     config_with(nodes, &nics, extra)
 }
 
-/// Returns a configuration with these entries of `nics`.
 pub fn config_with(nodes: &[&Running], nics: &str, extra: &str) -> FrontendConfig {
     let addresses: Vec<_> = nodes.iter().map(|n| n.address).collect();
     config_at(&addresses, nics, extra)
@@ -311,12 +306,10 @@ impl Front {
         Sample {
             id: id as u64,
             index: index as u64,
-            source: SourceId(0),
             offset,
             len,
             issued_ns: now_ns(),
-            first: None,
-            tries: Default::default(),
+            ..Sample::default()
         }
     }
 
@@ -349,12 +342,10 @@ impl Front {
         );
     }
 
-    /// Waits until a note contains `text`.
     pub fn wait_noted(&self, text: &str) {
         self.wait_noted_times(text, 1);
     }
 
-    /// Waits until `times` notes contain `text`.
     pub fn wait_noted_times(&self, text: &str, times: usize) {
         let end = Instant::now() + Duration::from_secs(20);
         let notes = || self.book.notes.lock().expect("alive");

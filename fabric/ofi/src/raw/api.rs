@@ -10,60 +10,21 @@ use libloading::Library;
 use super::types::*;
 use crate::Error;
 
-/// Defines the table.
-macro_rules! api {
-    ($($(#[$doc:meta])* $name:ident : $type:ty = $symbol:literal;)*) => {
-        /// libfabric's exported functions. A plain table, so that a provider inside the process can
-        /// fill it.
-        #[derive(Clone, Copy)]
-        pub struct Api {
-            $($(#[$doc])* pub $name: $type,)*
-        }
-
-        impl Api {
-            /// Looks up every function in `library`.
-            ///
-            /// # Errors
-            /// [`Error::Refused`] if `library` lacks a function.
-            ///
-            /// # Safety
-            /// `library` must be libfabric (or follow its ABI), and must stay loaded while the
-            /// table is used.
-            pub(crate) unsafe fn from_library(
-                library: &Library,
-                file: &str,
-            ) -> Result<Self, Error> {
-                Ok(Self {
-                    $(
-                        $name: {
-                            // SAFETY: the caller guarantees libfabric's ABI, in which this symbol
-                            // has this type.
-                            let found = unsafe { library.get::<$type>($symbol.as_bytes()) };
-                            *found.map_err(|_| {
-                                Error::Refused(format!(
-                                    "{file} has no function {}: this is not a libfabric that can \
-                                     be used",
-                                    $symbol
-                                ))
-                            })?
-                        },
-                    )*
-                })
-            }
-        }
-    };
-}
-
 api! {
-    version: unsafe extern "C" fn() -> u32 = "fi_version";
-    getinfo: unsafe extern "C" fn(
-        u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int
-        = "fi_getinfo";
-    freeinfo: unsafe extern "C" fn(*mut fi_info) = "fi_freeinfo";
-    /// Copies an info; allocates an empty one from null.
-    dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info = "fi_dupinfo";
-    fabric: unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int
-        = "fi_fabric";
-    /// Returns the static text of an error number; never freed.
-    strerror: unsafe extern "C" fn(c_int) -> *const c_char = "fi_strerror";
+    "libfabric that can be used"
+    required {
+        version: unsafe extern "C" fn() -> u32 = "fi_version";
+        getinfo: unsafe extern "C" fn(
+            u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int
+            = "fi_getinfo";
+        freeinfo: unsafe extern "C" fn(*mut fi_info) = "fi_freeinfo";
+        /// Copies an info; allocates an empty one from null.
+        dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info = "fi_dupinfo";
+        fabric: unsafe extern "C" fn(
+            *mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int
+            = "fi_fabric";
+        /// Returns the static text of an error number; never freed.
+        strerror: unsafe extern "C" fn(c_int) -> *const c_char = "fi_strerror";
+    }
+    optional {}
 }

@@ -12,38 +12,7 @@ use libc::iovec;
 
 pub(crate) type fi_addr_t = u64;
 
-/// Declares structures of the ABI as `repr(C)` with public fields, and lists their sizes and field
-/// offsets as C expressions, for a comparison with the headers. Neighbouring unused fields of one
-/// type are one array under the first field's name.
-macro_rules! structures {
-    (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
-        concat!(
-            stringify!($operator), "(", stringify!($kind), " ", stringify!($name),
-            $(", ", stringify!($field),)? ")"
-        )
-    };
-    ($($(#[$meta:meta])* $kind:ident $name:ident {
-        $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
-    })*) => {
-        $(
-            $(#[$meta])*
-            #[repr(C)]
-            pub $kind $name {
-                $($(#[$field_meta])* pub $field: $type,)*
-            }
-        )*
-
-        /// C expressions for sizes and offsets of the structures above, with their values.
-        pub const LAYOUTS: &[(&str, usize)] = &[$(
-            (structures!(@sizeof $kind $name), size_of::<$name>()),
-            (structures!(@_Alignof $kind $name), align_of::<$name>()),
-            $((structures!(@offsetof $kind $name, $field), offset_of!($name, $field)),)*
-        )*];
-    };
-}
-
 structures! {
-    /// Prefix of every object.
     struct fid {
         fclass: usize,
         context: *mut c_void,

@@ -12,60 +12,8 @@ use libloading::Library;
 use super::types::*;
 use crate::Error;
 
-/// Defines the table: required functions, then functions that older libraries lack.
-macro_rules! api {
-    (
-        required { $($(#[$rdoc:meta])* $rname:ident : $rty:ty = $rsym:literal;)* }
-        optional { $($(#[$odoc:meta])* $oname:ident : $oty:ty = $osym:literal;)* }
-    ) => {
-        /// libibverbs' exported functions. An in-process provider can fill this table too.
-        #[derive(Clone, Copy)]
-        pub struct Api {
-            $($(#[$rdoc])* pub $rname: $rty,)*
-            $($(#[$odoc])* pub $oname: Option<$oty>,)*
-        }
-
-        impl Api {
-            /// Looks up every function in `library`.
-            ///
-            /// # Errors
-            /// [`Error::Refused`] if `library` lacks a required function.
-            ///
-            /// # Safety
-            /// `library` must have libibverbs' ABI, and must stay loaded while the table is in use.
-            pub(crate) unsafe fn from_library(
-                library: &Library,
-                file: &str,
-            ) -> Result<Self, Error> {
-                Ok(Self {
-                    $(
-                        $rname: {
-                            // SAFETY: the caller guarantees libibverbs' ABI, in which this symbol
-                            // has this type.
-                            let found = unsafe { library.get::<$rty>($rsym.as_bytes()) };
-                            *found.map_err(|_| {
-                                Error::Refused(format!(
-                                    "{file} has no function {}: this is not a libibverbs that can \
-                                     be used (rdma-core 30 is the oldest)",
-                                    $rsym
-                                ))
-                            })?
-                        },
-                    )*
-                    $(
-                        $oname: {
-                            // SAFETY: as for the required functions.
-                            let found = unsafe { library.get::<$oty>($osym.as_bytes()) };
-                            found.ok().map(|symbol| *symbol)
-                        },
-                    )*
-                })
-            }
-        }
-    };
-}
-
 api! {
+    "libibverbs that can be used (rdma-core 30 is the oldest)"
     required {
         get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device
             = "ibv_get_device_list";

@@ -46,36 +46,6 @@ pub(crate) type post_send_fn =
 pub(crate) type post_recv_fn =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// Declares structures of the ABI, each `repr(C)` with public fields. Lists their sizes and field
-/// offsets as C expressions, for the comparison with the headers. Neighbouring unused fields of one
-/// type are one array under the first field's name.
-macro_rules! structures {
-    (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
-        concat!(
-            stringify!($operator), "(", stringify!($kind), " ", stringify!($name),
-            $(", ", stringify!($field),)? ")"
-        )
-    };
-    ($($(#[$meta:meta])* $kind:ident $name:ident {
-        $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
-    })*) => {
-        $(
-            $(#[$meta])*
-            #[repr(C)]
-            pub $kind $name {
-                $($(#[$field_meta])* pub $field: $type,)*
-            }
-        )*
-
-        /// C expressions of every structure above, with their values.
-        pub const LAYOUTS: &[(&str, usize)] = &[$(
-            (structures!(@sizeof $kind $name), size_of::<$name>()),
-            (structures!(@_Alignof $kind $name), align_of::<$name>()),
-            $((structures!(@offsetof $kind $name, $field), offset_of!($name, $field)),)*
-        )*];
-    };
-}
-
 structures! {
     #[derive(Clone, Copy)]
     union ibv_gid {

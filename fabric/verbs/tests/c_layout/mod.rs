@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path, process::Command};
 
-/// C expressions, with their values in Rust.
 pub type Expectations = BTreeMap<String, u64>;
 
 /// Compares all of `expected` with C, by assertions that a compiler evaluates. Skips if the first

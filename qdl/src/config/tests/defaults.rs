@@ -58,10 +58,7 @@ fn texts_have_the_length_of_the_models_rows() {
     let prompts = good(frontend(&bert.replace("i64", "i32")));
     assert_eq!(prompts.dataset.max_len(&prompts.model), 48);
     let foreign = problem("min_len: 2", "min_bytes: 2");
-    assert!(
-        foreign.contains("of kind `tokens` has no `min_bytes`"),
-        "{foreign}"
-    );
+    assert_has(&foreign, &["of kind `tokens` has no `min_bytes`"]);
 }
 
 #[test]

@@ -1,14 +1,4 @@
 //! Tests of loading configurations, and of the errors of invalid ones.
-//!
-//! * `defaults`: values of missing keys.
-//! * `errors`: every class of error with its text.
-//! * `relations`: keys that must agree.
-//! * `http`: the server of the engine `http`.
-//! * `vllm`: the engine core of the engine `vllm`.
-//! * `nics`: the keys of a NIC, over TCP and over queue pairs.
-//! * `files`: every file in `configs/`.
-//! * `reference`: `docs/configuration.md`.
-//! * `panics`: no panic on any bytes.
 
 mod defaults;
 mod errors;
@@ -26,7 +16,6 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::testkit::assert_has;
 
-/// A frontend's file up to its accelerators.
 const FRONTEND: &str = "\
 node: f
 model:
@@ -43,7 +32,6 @@ model: {name: m, max_input_bytes: 4}
 engine: {kind: digest}
 nics: [{listen: 127.0.0.1:7410}]
 ";
-/// A model of token ids.
 const IDS: &str = "inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}], \
     output: {name: tokens, dtype: i32, shape: [8], ragged: true}";
 
@@ -55,7 +43,6 @@ fn accelerator(text: &str) -> Result<AcceleratorConfig, ConfigError> {
     parse_accelerator(text, "a.yaml", Path::new("/base"))
 }
 
-/// The accelerator of [`ACCELERATOR`] with another model and engine.
 fn with_engine(model: &str, engine: &str) -> Result<AcceleratorConfig, ConfigError> {
     let text = ACCELERATOR.replace("max_input_bytes: 4", model);
     accelerator(&text.replace("kind: digest", engine))
@@ -83,6 +70,20 @@ fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigErr
         let all = text(load(keys.trim()));
         assert!(all.contains(complaint), "{keys}: {all}");
     }
+}
+
+/// Each line of `table` has keys and, after `==`, their problems with `; ` between them.
+#[track_caller]
+fn assert_problems<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
+    for (keys, expected) in table.lines().filter_map(|line| line.split_once(" == ")) {
+        assert_eq!(problems(load(keys.trim())).join("; "), expected, "{keys}");
+    }
+}
+
+fn changed(text: &str, change: &str) -> String {
+    let (from, to) = change.split_once(" -> ").expect("a change");
+    assert!(text.contains(from), "{from}");
+    text.replace(from, to)
 }
 
 /// Returns the problems of a configuration, each as `line:column what`.

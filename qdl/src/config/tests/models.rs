@@ -5,7 +5,6 @@ use crate::model::DType;
 
 const OUTPUT: &str = "output: {name: o, dtype: u8, shape: [8]}";
 
-/// The text of a frontend with this output.
 fn outputs(yaml: &str) -> String {
     format!("{FRONTEND}{REST}").replace(OUTPUT, yaml)
 }
@@ -42,18 +41,11 @@ fn several_outputs_follow_the_one_that_names_the_class() {
     let names: Vec<_> = c.model.outputs().map(|t| &*t.name).collect();
     assert_eq!(names, ["class", "s"]);
     assert_eq!(c.model.max_output_bytes(), Some(24));
-    let found = |text: &str, of: &str, with: &str| problems(frontend(&text.replace(of, with)));
-    let text = outputs(several);
-    assert_eq!(
-        found(&text, "name: s", "name: class"),
-        ["6:26 two outputs have the name `class`"]
-    );
-    let all = found(&text, "[4]}]", "[4], ragged: true}]");
-    assert!(all[0].contains("none can be ragged"), "{all:?}");
-    let all = found(&text, "[4]}]", "[268435456]}]");
-    assert!(
-        all[0].contains("a response has 1073741832 bytes"),
-        "{all:?}"
+    assert_refused(
+        |change| frontend(&changed(&outputs(several), change)),
+        "name: s -> name: class => f.yaml:6:26: two outputs have the name `class`
+         [4]}] -> [4], ragged: true}] => none can be ragged
+         [4]}] -> [268435456]}] => a response has 1073741832 bytes",
     );
 }
 
@@ -90,12 +82,13 @@ fn labels_are_a_path_or_say_their_type() {
         (labels.file, labels.dtype),
         ("/base/l.bin".into(), Some(DType::I32))
     );
-    let all = text(labelled("{file: l.bin, type: i32}", scores));
-    assert_has(&all, &["unknown key `type`", "file, dtype"]);
-    let all = text(labelled("{file: l.bin, dtype: int32}", scores));
-    assert_has(&all, &["it must be: u8, i8, i32, i64, f16, bf16, f32"]);
-    let all = text(labelled("[l.bin]", scores));
-    assert_has(&all, &["a path, or `{file: PATH, dtype: i32}`"]);
+    assert_refused(
+        |labels| labelled(labels, scores),
+        "{file: l.bin, type: i32} => unknown key `type`
+         {file: l.bin, type: i32} => file, dtype
+         {file: l.bin, dtype: int32} => it must be: u8, i8, i32, i64, f16, bf16, f32
+         [l.bin] => a path, or `{file: PATH, dtype: i32}`",
+    );
 }
 
 #[test]
@@ -107,17 +100,11 @@ fn labels_need_an_output_that_names_a_class() {
     ] {
         good(labelled("l", output));
     }
-    for output in [
-        "dtype: f32, shape: [10, 4]",
-        "dtype: i32, shape: [64], ragged: true",
-    ] {
-        let found = problems(labelled("l", output));
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(
-            found[0].contains("neither a class nor one score"),
-            "{found:?}"
-        );
-    }
+    assert_refused(
+        |output| labelled("l", output),
+        "dtype: f32, shape: [10, 4] => neither a class nor one score
+         dtype: i32, shape: [64], ragged: true => neither a class nor one score",
+    );
 }
 
 #[test]

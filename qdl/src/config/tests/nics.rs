@@ -3,13 +3,11 @@
 use super::*;
 use fabric::os::Congestion;
 
-/// A frontend's file with this entry of `nics`.
 fn with_nic(entry: &str) -> Result<FrontendConfig, ConfigError> {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     frontend(&format!("{head}  - {{{entry}}}\n"))
 }
 
-/// An accelerator's file with this entry of `nics`.
 fn with_accelerator_nic(entry: &str) -> Result<AcceleratorConfig, ConfigError> {
     let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
     accelerator(&format!("{head}nics: [{{{entry}}}]\n"))
@@ -69,11 +67,12 @@ fn tcp_nic_keys() {
 
 #[test]
 fn keys_that_do_nothing_at_this_end_are_refused() {
-    let nics = |keys: &str| ACCELERATOR.replace("[{", &format!("[{{{keys}, "));
-    for key in ["slots: 4", "connections: 4", "gpus: all"] {
-        let all = text(accelerator(&nics(key)));
-        assert!(all.contains("does nothing on an accelerator"), "{all}");
-    }
+    assert_refused(
+        |keys| accelerator(&ACCELERATOR.replace("[{", &format!("[{{{keys}, "))),
+        "slots: 4 => does nothing on an accelerator
+         connections: 4 => does nothing on an accelerator
+         gpus: all => does nothing on an accelerator",
+    );
     let gpu = after_head(&REST.replace("nics: [{", "nics: [{gpu: 1, "));
     let what = "does nothing on a frontend: the accelerator's file says which GPU a NIC feeds";
     assert_eq!(gpu, [format!("8:14 `gpu` {what}")]);
@@ -126,10 +125,11 @@ fn how_a_nic_thread_spins() {
         (CompletionMode::Poll, None)
     );
     assert_eq!(completion("{yield_after_us: 0}").yield_after_us, Some(0));
-    let error = text(nic("{yield_after_us: always}"));
-    assert!(error.contains("must be `never` or a number"), "{error}");
-    let error = text(nic("{yield_after_us: 1000001}"));
-    assert!(error.contains("yield_after_us is 1000001"), "{error}");
+    assert_refused(
+        nic,
+        "{yield_after_us: always} => must be `never` or a number
+         {yield_after_us: 1000001} => yield_after_us is 1000001",
+    );
 }
 
 #[test]
@@ -211,10 +211,11 @@ fn an_entry_may_stand_for_several_nics() {
          , connections: 2 => `connections` is a key of the fabric `tcp`
          , group_by: numa => group_by",
     );
-    let alone = text(with_nic("address: 127.0.0.1, group_by: gpu"));
-    assert!(alone.contains("there is no `match`"), "{alone}");
-    let odd = text(with_nic("match: 'a b'"));
-    assert!(odd.contains("match is no pattern"), "{odd}");
+    assert_refused(
+        with_nic,
+        "address: 127.0.0.1, group_by: gpu => there is no `match`
+         match: 'a b' => match is no pattern",
+    );
     let both = text(with_accelerator_nic("match: 'a*', group_by: gpu, gpu: 1"));
     assert!(both.contains("`gpu` is one GPU"), "{both}");
 }

@@ -6,7 +6,6 @@ use crate::model::{ModelSpec, TensorSpec};
 
 const TEXT: &str = include_str!("../../../../docs/configuration.md");
 
-/// Returns the files in the document.
 fn blocks() -> Vec<String> {
     let parts: Vec<&str> = TEXT.split("```yaml\n").skip(1).collect();
     let ended = parts.iter().filter_map(|p| p.split("```").next());

@@ -210,70 +210,35 @@ trusted"
 
 #[test]
 fn relations_between_keys() {
-    let rest = |more: &str| after_head(&format!("{REST}{more}\n"));
-    assert_eq!(
-        rest("deadlines: {echo_interval_ms: 2000}"),
-        ["9:31 echo_interval_ms is 2000, no shorter than echo_timeout_ms, 2000"]
+    assert_problems(
+        |more| frontend(&format!("{FRONTEND}{REST}{more}\n")),
+        "deadlines: {echo_interval_ms: 2000} == 9:31 echo_interval_ms is 2000, no shorter than \
+         echo_timeout_ms, 2000
+         deadlines: {lost_ms: 2250} == 9:22 lost_ms is 2250, but losing a connection alone takes \
+         echo_interval_ms + echo_timeout_ms = 2250
+         deadlines: {watchdog_s: 5} == 9:25 watchdog_s is 5 s, no longer than lost_ms, 5000 ms
+         engine: {kind: onnx, delay_us: 4} == 9:16 engine `onnx` needs a model file; \
+         9:32 engine `onnx` pretends no compute
+         performance_sample_count: 1025 == 9:27 performance_sample_count is 1025, the data set \
+         has 1024 samples",
     );
-    assert_eq!(
-        rest("deadlines: {lost_ms: 2250}"),
-        [
-            "9:22 lost_ms is 2250, but losing a connection alone takes echo_interval_ms + \
-             echo_timeout_ms = 2250"
-        ]
+    let twice = "[{control: localhost:1}, {control: localhost:1}, {control: localhost}]";
+    assert_problems(
+        |lists| {
+            let lists = lists.replace("TWICE", twice).replace(" | ", "\nnics: ");
+            frontend(&format!("{FRONTEND}accelerators: {lists}\n"))
+        },
+        "[] | [] == 7:1 the list of accelerators is empty; 8:1 the list of NICs is empty
+         TWICE | [{address: '127.0.0.1:3'}] == 8:18 `127.0.0.1:3` is not an IP address
+         TWICE | [{address: '127.0.0.1'}] == 7:50 localhost:1 is listed twice; \
+         7:74 `localhost` is not HOST:PORT",
     );
-    assert_eq!(
-        rest("deadlines: {watchdog_s: 5}"),
-        ["9:25 watchdog_s is 5 s, no longer than lost_ms, 5000 ms"]
-    );
-    assert_eq!(
-        rest("engine: {kind: onnx, delay_us: 4}"),
-        [
-            "9:16 engine `onnx` needs a model file",
-            "9:32 engine `onnx` pretends no compute"
-        ]
-    );
-    assert_eq!(
-        rest("performance_sample_count: 1025"),
-        ["9:27 performance_sample_count is 1025, the data set has 1024 samples"]
-    );
-    assert_eq!(
-        after_head("accelerators: []\nnics: []\n"),
-        [
-            "7:1 the list of accelerators is empty",
-            "8:1 the list of NICs is empty"
-        ]
-    );
-    let twice = "accelerators: [{control: localhost:1}, {control: localhost:1}, {control: \
-                 localhost}]\nnics: [{address: '127.0.0.1:3'}]\n";
-    assert_eq!(
-        after_head(twice),
-        ["8:18 `127.0.0.1:3` is not an IP address"]
-    );
-    assert_eq!(
-        after_head(&twice.replace(":3", "")),
-        [
-            "7:50 localhost:1 is listed twice",
-            "7:74 `localhost` is not HOST:PORT"
-        ]
-    );
-    let port = ACCELERATOR.replace("7410", "7400");
-    assert_eq!(
-        problems(accelerator(&port)),
-        ["5:17 127.0.0.1:7400 is taken by `control.listen`"]
-    );
-    let digest = ACCELERATOR.replace("bytes: 4", "bytes: 4, output_bytes: 7");
-    assert_eq!(
-        problems(accelerator(&digest)),
-        ["3:52 the output has 7 bytes"]
-    );
-    let onnx = ACCELERATOR.replace("digest", "onnx");
-    assert_eq!(
-        problems(accelerator(&onnx)),
-        [
-            "3:1 engine `onnx` needs a model file",
-            "3:35 engine `onnx` takes its sizes from the model file"
-        ]
+    assert_problems(
+        |change| accelerator(&changed(ACCELERATOR, change)),
+        "7410 -> 7400 == 5:17 127.0.0.1:7400 is taken by `control.listen`
+         bytes: 4 -> bytes: 4, output_bytes: 7 == 3:52 the output has 7 bytes
+         digest -> onnx == 3:1 engine `onnx` needs a model file; \
+         3:35 engine `onnx` takes its sizes from the model file",
     );
 }
 
@@ -290,64 +255,57 @@ fn a_shape_says_how_large_samples_are() {
         .expect("it is there");
     let each: Vec<_> = shape.iter().map(|d| (d.least, d.most, d.step)).collect();
     assert_eq!(each, [(1, 2, 1), (2, 2, 1)]);
-    let large = text(shaped("[[1, 3], 2]"));
-    assert_has(&large, &["the largest sample has 6 bytes", "fits no slot"]);
-    for wrong in [
-        "[0]",
-        "[[3, 2]]",
-        "[[1, 3, 0]]",
-        "[]",
-        "[[1, 2, 3, 4]]",
-        "[x]",
-    ] {
-        let all = text(shaped(wrong));
-        assert!(all.contains("[least, most, step]"), "{wrong}: {all}");
-    }
-    let twice = text(shaped("[2], max_bytes: 3"));
-    assert!(twice.contains("both say how large samples are"), "{twice}");
+    assert_refused(
+        shaped,
+        "[[1, 3], 2] => the largest sample has 6 bytes
+         [[1, 3], 2] => fits no slot
+         [0] => [least, most, step]
+         [[3, 2]] => [least, most, step]
+         [[1, 3, 0]] => [least, most, step]
+         [] => [least, most, step]
+         [[1, 2, 3, 4]] => [least, most, step]
+         [x] => [least, most, step]
+         [2], max_bytes: 3 => both say how large samples are",
+    );
 }
 
 #[test]
 fn verify_digest_needs_eight_bytes_or_more() {
     let text = format!("{FRONTEND}{REST}verify: digest\n");
+    let with = |change: &str| frontend(&changed(&text, change));
     assert_eq!(good(frontend(&text)).verify, Verify::Digest);
-    let wide = text.replace("shape: [8]", "shape: [90000]");
-    assert_eq!(good(frontend(&wide)).verify, Verify::Digest);
-    let narrow = text.replace("shape: [8]", "shape: [7]");
-    assert_eq!(
-        problems(frontend(&narrow)),
-        [
-            "9:9 `verify: digest` expects responses of 8 bytes or more, the model's output is \
-             o: u8[7]"
-        ]
+    let wide = good(with("shape: [8] -> shape: [90000]"));
+    assert_eq!(wide.verify, Verify::Digest);
+    assert_problems(
+        with,
+        "shape: [8] -> shape: [7] == 9:9 `verify: digest` expects responses of 8 bytes or more, \
+         the model's output is o: u8[7]",
     );
 }
 
 #[test]
 fn answers_in_tokens_need_a_ragged_output() {
-    let text = format!("{FRONTEND}{REST}stream: first\n");
-    assert_eq!(
-        problems(frontend(&text)),
-        ["9:9 `stream: first` is for answers in tokens, the model's output is o: u8[8]"]
-    );
-    let ragged = text.replace(
-        "dtype: u8, shape: [8]",
-        "dtype: i32, shape: [8], ragged: true",
-    );
-    let config = good(frontend(&ragged));
+    let with = |keys: &str, output: &str| {
+        let ragged = format!("{output}, shape: [8], ragged: true");
+        let text = format!("{FRONTEND}{REST}{keys}\n");
+        frontend(&text.replace("u8, shape: [8]", &ragged))
+    };
+    let config = good(with("stream: first", "i32"));
     assert_eq!(config.stream, Some(Stream::First));
-    let none = text.replace("stream: first", "stream: none");
-    assert_eq!(good(frontend(&none)).stream, Some(Stream::None));
-
-    let verify = |text: &str| frontend(&text.replace("stream: first", "verify: tokens"));
-    assert_eq!(verify(&ragged).unwrap().verify, Verify::Tokens);
-    assert_eq!(
-        problems(verify(&text)),
-        ["9:9 `verify: tokens` expects tokens, the model's output is o: u8[8]"]
+    let config = good(with("stream: none", "i32"));
+    assert_eq!(config.stream, Some(Stream::None));
+    let config = good(with("verify: tokens", "i32"));
+    assert_eq!(config.verify, Verify::Tokens);
+    assert_problems(
+        |keys| with(keys, "i64"),
+        "verify: tokens == 9:9 `verify: tokens` expects tokens, the model's output is o: i64[8] \
+         ragged",
     );
-    assert_eq!(
-        problems(verify(&ragged.replace("i32", "i64"))),
-        ["9:9 `verify: tokens` expects tokens, the model's output is o: i64[8] ragged"]
+    assert_problems(
+        |keys| frontend(&format!("{FRONTEND}{REST}{keys}\n")),
+        "stream: first == 9:9 `stream: first` is for answers in tokens, the model's output is \
+         o: u8[8]
+         verify: tokens == 9:9 `verify: tokens` expects tokens, the model's output is o: u8[8]",
     );
 }
 
@@ -365,12 +323,17 @@ fn an_engine_whose_answers_do_not_grow_has_outputs_of_one_size() {
 
 #[test]
 fn shapes_that_cannot_be() {
-    for shape in ["[0]", "[4, 18446744073709551615]", "[1073741825]"] {
-        let text = format!("{FRONTEND}{REST}").replace("shape: [4]", &format!("shape: {shape}"));
-        let found = problems(frontend(&text));
-        assert!(found[0].starts_with("4:"), "{found:?}");
-        assert!(found[0].contains("no shape of a sample"), "{found:?}");
-    }
+    assert_refused(
+        |shape| {
+            frontend(&changed(
+                &format!("{FRONTEND}{REST}"),
+                &format!("[4] -> {shape}"),
+            ))
+        },
+        "[0] => f.yaml:4:33: u8[0] is no shape of a sample
+         [4, 18446744073709551615] => f.yaml:4:33: u8[4, 18446744073709551615] is no shape of
+         [1073741825] => f.yaml:4:33: u8[1073741825] is no shape of a sample",
+    );
 }
 
 #[test]

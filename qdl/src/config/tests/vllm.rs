@@ -67,10 +67,11 @@ fn wrong_keys_of_a_core_are_refused_by_name() {
 fn only_this_engine_drives_a_core_of_token_ids() {
     let other = with_engine("max_input_bytes: 4", "kind: digest, vllm: {model: m}");
     assert_has(&text(other), &["engine `digest` drives no engine core"]);
-    let server = with("vllm: {model: m}, http: {url: \"http://a:1\", dialect: vllm}");
-    assert_has(&text(server), &["engine `vllm` asks no server"]);
-    let threads = with("vllm: {model: m}, threads: 2");
-    assert_has(&text(threads), &["engine `vllm` makes its own batches"]);
+    assert_refused(
+        |keys| with(&format!("vllm: {{model: m}}, {keys}")),
+        "http: {url: \"http://a:1\", dialect: vllm} => engine `vllm` asks no server
+         threads: 2 => engine `vllm` makes its own batches",
+    );
     let opaque = with_engine("max_input_bytes: 4", "kind: vllm, vllm: {model: m}");
     assert_has(
         &text(opaque),

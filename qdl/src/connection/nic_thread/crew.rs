@@ -31,7 +31,6 @@ impl ShareOut {
 }
 
 impl CrewPlan {
-    /// Plans one thread for each of `nics` NICs.
     pub(crate) fn each(nics: usize) -> Self {
         CrewPlan {
             nic_of: (0..nics).collect(),
@@ -39,17 +38,14 @@ impl CrewPlan {
         }
     }
 
-    /// Number of shares.
     pub(crate) fn shares(&self) -> usize {
         self.nic_of.len()
     }
 
-    /// Number of NICs.
     pub(crate) fn nics(&self) -> usize {
         count(&self.nic_of)
     }
 
-    /// Shares of one NIC.
     pub(crate) fn shares_of(&self, nic: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.shares()).filter(move |share| self.nic_of[*share] == nic)
     }
@@ -59,7 +55,6 @@ impl CrewPlan {
         count(&self.thread_of)
     }
 
-    /// Makes the dealer of connections to shares.
     pub(crate) fn share_out(&self) -> ShareOut {
         let of_nic = (0..self.nics()).map(|nic| self.shares_of(nic).collect());
         ShareOut(of_nic.collect())

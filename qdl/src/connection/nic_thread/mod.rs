@@ -56,6 +56,19 @@ pub struct NicThreadCfgs {
     pub begin: Option<fn()>,
 }
 
+impl NicThreadCfgs {
+    /// Makes the settings of a thread of any placement, without a first action.
+    pub fn new(name: impl Into<String>, spin: Spin, tick_ns: u64) -> Self {
+        NicThreadCfgs {
+            name: name.into(),
+            spin,
+            tick_ns,
+            near: Near::default(),
+            begin: None,
+        }
+    }
+}
+
 /// Placement of a NIC thread and of its connections' memory, as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {

@@ -33,17 +33,10 @@ impl NicWork for Counter {
 }
 
 fn cfgs_of_a_sleeper() -> NicThreadCfgs {
-    NicThreadCfgs {
-        name: "test-nic".into(),
-        spin: Spin::new(0),
-        // The tick is so rare that no test depends on it.
-        tick_ns: 3_600_000_000_000,
-        near: Near::default(),
-        begin: None,
-    }
+    // The tick is so rare that no test depends on it.
+    NicThreadCfgs::new("test-nic", Spin::new(0), 3_600_000_000_000)
 }
 
-/// Starts a thread that sleeps at once.
 fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
     spawn(cfgs_of_a_sleeper(), move |_| work).expect("started")
 }

@@ -15,7 +15,6 @@ use super::{
 };
 use fabric::{Armed, clock::now_ns};
 
-/// Runs the works of a thread until every work has stopped.
 pub(super) fn run<W: NicWork>(
     cfgs: &NicThreadCfgs,
     thread: &Thread,

@@ -9,11 +9,8 @@ use record::{
 /// An accelerator's counts at one moment; no count decreases.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineReading {
-    /// Samples that arrived.
     pub arrived: u64,
-    /// Samples answered.
     pub answered: u64,
-    /// Batches run.
     pub batches: BatchSizes,
     /// Microseconds of computing, summed over engine threads.
     pub computed_us: u64,
@@ -43,7 +40,6 @@ impl EngineTicks {
         }
     }
 
-    /// Adds a reading of the counts at `now_ns`.
     pub(crate) fn read(&mut self, now_ns: u64, now: EngineReading) {
         // A reading may be late, so counts since the last reading go to the tick in the middle of
         // the interval.
@@ -77,7 +73,6 @@ impl EngineTicks {
         self.tick_ns
     }
 
-    /// Returns the ticks so far.
     pub(crate) fn ticks(&self) -> &[EngineTick] {
         &self.ticks
     }

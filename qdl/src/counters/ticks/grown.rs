@@ -8,11 +8,9 @@ pub struct Grown {
     begin_ns: u64,
     tick_ns: u64,
     counters: usize,
-    /// The row at `begin_ns`.
     first: Vec<u64>,
     last_ns: u64,
     last: Vec<u64>,
-    /// The rows at the end of each tick, concatenated.
     ends: Vec<u64>,
 }
 

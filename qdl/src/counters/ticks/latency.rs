@@ -18,7 +18,6 @@ const SLOWEST: usize = 256;
 /// One sample in this many is kept as slow.
 const ONE_IN: u64 = 1_000;
 
-/// Count of one bucket in one tick.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     tick: u16,
@@ -268,7 +267,6 @@ mod tests {
         ticks
     }
 
-    /// Live figures of a run that has begun.
     fn begun() -> Live {
         let live = Live::new(1);
         live.begin(S);

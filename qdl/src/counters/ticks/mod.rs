@@ -28,7 +28,6 @@ pub use threads::{ThreadReading, ThreadTicks};
 pub(crate) const FIRST_TICK_NS: u64 = 100_000_000;
 /// Maximum number of ticks; a longer run merges every ten ticks into one.
 pub(crate) const MOST_TICKS: usize = 1_200;
-/// Number of ticks merged into one.
 const COARSER: u64 = 10;
 
 /// Returns the tick length, in nanoseconds, of a run of `lasted_ns`.

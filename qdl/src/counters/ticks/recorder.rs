@@ -12,7 +12,6 @@ use record::{Stage, TokenTime};
 /// Minimum time between computations of a p99, each of which takes microseconds of the NIC thread.
 const P99_EVERY_NS: u64 = 250_000_000;
 
-/// Callback for a number of samples with the same times.
 type Observer = Box<dyn FnMut(&SampleTimes, u64) + Send>;
 
 /// Histograms and counts of the samples of one share of a NIC. One thread at a time uses a
@@ -77,7 +76,8 @@ impl Recorder {
     pub fn parts(&mut self, n: u64, moving: u64) {
         self.parts += n;
         self.moving += moving;
-        self.live.show_parts(self.share, self.moving);
+        self.live
+            .show(self.share, |s| s.parts.store(self.moving, Relaxed));
     }
 
     /// Returns the number of parts counted.
@@ -118,24 +118,29 @@ impl Recorder {
     /// Publishes the figures in [`Live`]; call this once per burst. Computes the p99 at most four
     /// times a second, and only after new samples.
     pub fn show(&mut self, now_ns: u64) {
-        self.live
-            .show(self.share, self.completed, self.bytes_out, self.bytes_in);
+        self.live.show(self.share, |s| {
+            s.completed.store(self.completed, Relaxed);
+            s.bytes_out.store(self.bytes_out, Relaxed);
+            s.bytes_in.store(self.bytes_in, Relaxed);
+            s.tokens.store(self.tokens(), Relaxed);
+        });
         if now_ns >= self.p99_due_ns && self.completed > self.p99_of {
             self.p99_due_ns = now_ns.saturating_add(P99_EVERY_NS);
             self.p99_of = self.completed;
             let p99 = self.histograms.quantile_ns(Stage::RoundTrip, 0.99);
-            self.live.show_p99(self.share, p99);
-            if let Some(tokens) = self.histograms.tokens() {
-                let p99 = tokens.quantile_ns(TokenTime::Ttft, 0.99);
-                self.live.show_ttft(self.share, p99);
-            }
+            let tokens = self.histograms.tokens();
+            let ttft = tokens.map(|tokens| tokens.quantile_ns(TokenTime::Ttft, 0.99));
+            self.live.show(self.share, |s| {
+                s.p99_round_trip_ns.store(p99, Relaxed);
+                ttft.into_iter()
+                    .for_each(|ns| s.p99_ttft_ns.store(ns, Relaxed));
+            });
             if self.live.times_wanted.load(Relaxed) {
                 // One at a turn: a time costs about as much as a p99.
                 self.show_time(self.next_time);
                 self.next_time = (self.next_time + 1) % TIMES;
             }
         }
-        self.live.show_tokens(self.share, self.tokens());
     }
 
     /// Returns the number of tokens in all answers, of all series: an exchange of the histograms
@@ -188,7 +193,6 @@ impl Recorder {
         self.histograms
     }
 
-    /// Merges the histograms of all NIC threads.
     #[cfg(test)]
     pub(crate) fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
         let mut all = Histograms::new();

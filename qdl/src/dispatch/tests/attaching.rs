@@ -44,10 +44,7 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     b.wait_up(1);
     // Connections 0 and 2 share a rail. The peer may write to connection 2 at once; it answers once
     // its memory is registered.
-    let serve = b.serve_connection(2, 1);
-    let (_near, far, _faults) =
-        fabric::testkit::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64))
-            .expect("joined");
+    let (serve, _near, far, _faults) = b.halves(2);
     b.server.attach(0, serve, far);
     b.issue(0..100);
     let carried = b.dispatcher.drain(Duration::from_secs(10));
@@ -55,10 +52,7 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     b.server.give_up(|c| c.connection == 2, &Broken::Closed);
     slow.go();
     assert!(carried, "{:?}", b.dispatcher.counts());
-    let lost = b.lost();
-    let lost = lost
-        .recv_timeout(Duration::from_secs(10))
-        .expect("reported");
+    let lost = b.next_lost();
     assert_eq!((lost.connection, lost.cause), (2, Broken::Closed));
     b.check(100);
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{rig::*, tampered::*, *};
-use fabric::{Tx, testkit::memory};
+use fabric::Tx;
 
 /// Delays its goodbye until the test permits it.
 #[derive(Clone, Default)]
@@ -66,17 +66,12 @@ fn an_accelerators_goodbye_holds_up_no_other_connection() {
     let b = Bench::of(3, 8);
     let lingers = Lingers::default();
     // No frontend drives connection 0; only its neighbour carries samples.
-    let serve = b.serve_connection(0, 1);
-    let (_near, far, _faults) =
-        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+    let (serve, _near, far, _faults) = b.halves(0);
     b.server.attach(0, serve, tampered(far, lingers.clone()));
     b.connect(2, 1, Over::Memory);
     b.wait_up(1);
     b.server.give_up(|c| c.connection == 0, &Broken::Closed);
     neighbours_go_on(&b, &lingers);
-    let lost = b.lost();
-    let lost = lost
-        .recv_timeout(Duration::from_secs(10))
-        .expect("reported");
+    let lost = b.next_lost();
     assert_eq!((lost.connection, lost.cause), (0, Broken::Closed));
 }

@@ -22,7 +22,6 @@ fn all_samples_come_back_over_every_fabric() {
     }
 }
 
-/// Samples of [`all_come_back`].
 const ALL: u64 = 20_000;
 
 /// Every sample of many is answered once, over all connections of a rig.

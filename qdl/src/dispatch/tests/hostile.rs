@@ -1,19 +1,14 @@
 //! A frontend that breaks the protocol harms only itself.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-        mpsc,
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use super::{rig::*, tampered::*, *};
 use crate::serve::{Arrival, Service};
-use fabric::{Flushed, Imm, Post, SourceId, Tx, testkit::memory};
+use fabric::{Flushed, Imm, Post, SourceId, Tx};
 
-/// Answers at once, and counts the answers.
 #[derive(Default)]
 struct Counted(AtomicU64);
 
@@ -41,9 +36,7 @@ impl Tamper for NoRoom {
 fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connection() {
     let counted = Arc::new(Counted::default());
     let b = Bench::new(RigCfgs::new(1, 8), counted.clone());
-    let serve = b.serve_connection(0, 1);
-    let (mut near, far, _faults) =
-        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+    let (serve, mut near, far, _faults) = b.halves(0);
     b.server.attach(0, serve, tampered(far, NoRoom));
     let mut write = |use_count| {
         let post = Post {
@@ -61,13 +54,7 @@ fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connec
     // The engine has given the slot's output back, and it waits to be sent. An engine that got it
     // again would write into it.
     write(2);
-    let lost = b.lost();
-    let lost = match lost.recv_timeout(Duration::from_secs(10)) {
-        Ok(lost) => lost,
-        Err(mpsc::RecvTimeoutError::Timeout | mpsc::RecvTimeoutError::Disconnected) => {
-            panic!("{} arrivals of one slot", counted.0.load(Ordering::SeqCst))
-        }
-    };
+    let lost = b.next_lost();
     assert!(matches!(lost.cause, Broken::Grant(_)), "{:?}", lost.cause);
     assert_eq!(counted.0.load(Ordering::SeqCst), 1);
 }

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 
 use super::{rig::*, *};
 use crate::serve::Service;
-use fabric::testkit::memory;
 
 /// Cuts each of three connections twenty times and reconnects it, while samples flow.
 pub(crate) fn cut_and_make_again(b: &Bench) {
@@ -56,9 +55,7 @@ fn re_dispatch_sends_what_was_in_flight_again() {
     b.wait_up(0);
     let back = Bench::of(2, 32);
     // Connection 1 leads to a server that answers.
-    let serve = b.serve_connection(1, 1);
-    let (near, far, _) =
-        memory::pair(b.dispatcher.endpoint(1), serve.endpoint(64)).expect("joined");
+    let (serve, near, far, _) = b.halves(1);
     back.server.attach(0, serve, far);
     b.dispatcher.attach(1, 1, near);
     b.drain();
@@ -74,9 +71,7 @@ fn re_dispatch_sends_what_was_in_flight_again() {
 fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     let b = Bench::of(1, 8);
     // A link whose far end is not polled: the peer is stopped, its memory still there.
-    let serve = b.serve_connection(0, 1);
-    let (near, _far, _) =
-        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+    let (_serve, near, _far, _) = b.halves(0);
     b.dispatcher.attach(0, 1, near);
     b.wait_up(1);
     b.issue(0..100);
@@ -113,8 +108,7 @@ fn a_connection_is_quiet_when_no_arrival_reads_it() {
         hoard.0.lock().expect("alive").len() >= 2
     });
     fault.cut();
-    let lost = b.lost().recv_timeout(Duration::from_secs(10));
-    assert_eq!(lost.expect("reported").epoch, 1);
+    assert_eq!(b.next_lost().epoch, 1);
     let arrivals = std::mem::take(&mut *hoard.0.lock().expect("alive"));
     // The batch may go on reading; its answers go nowhere.
     assert_eq!(arrivals[0].input(), b.input(0));

@@ -27,7 +27,6 @@ const REQUEST: usize = 64;
 const RESPONSE: usize = 256;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A call that the completer received.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Call {
     Part(u64, u32, Vec<u32>, bool),
@@ -90,7 +89,6 @@ impl Deref for Parts {
     }
 }
 
-/// The accelerator's end of a connection.
 pub(super) struct Far {
     link: Link,
     source: Arc<Region>,
@@ -105,7 +103,6 @@ impl Parts {
         Parts::made(connections, false)
     }
 
-    /// Makes one connection to each of `peers` accelerators.
     pub(crate) fn of_peers(peers: usize) -> Self {
         Parts::made(peers, true)
     }
@@ -181,7 +178,6 @@ impl Parts {
         }
     }
 
-    /// The times of the next finished sample.
     pub(crate) fn times(&self) -> SampleTimes {
         match self.calls.recv_timeout(PATIENCE).expect("times") {
             Call::Times(t) => t,
@@ -222,7 +218,6 @@ impl Parts {
 }
 
 impl Far {
-    /// Waits for the immediate of the next request.
     pub(crate) fn request(&mut self) -> Imm {
         let mut next = None;
         eventually("a request comes", || {
@@ -232,7 +227,6 @@ impl Far {
         next.expect("just seen")
     }
 
-    /// The immediate of the next request, if one has come.
     pub(crate) fn try_request(&mut self) -> Option<Imm> {
         let mut got = None;
         self.link.rx.poll(1, &mut |e| got = Some(e));
@@ -245,7 +239,6 @@ impl Far {
         }
     }
 
-    /// Refuses a sample before any part of its answer.
     pub(crate) fn refuse(&mut self, imm: Imm, why: &str) {
         let header = ResponseHeader {
             len: why.len() as u32,
@@ -257,7 +250,6 @@ impl Far {
         self.post(imm, &[&header.encode()[..], why.as_bytes()].concat());
     }
 
-    /// Refuses the rest of an answer, in the last of `parts` parts.
     pub(crate) fn refuse_rest(&mut self, imm: Imm, why: &str, parts: u32) {
         let before = self.at[usize::from(imm.slot())] - RESPONSE_HEADER_BYTES;
         let trailer = ResponseTrailer {
@@ -309,8 +301,10 @@ impl Far {
         tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
     }
 
+    /// Answers in one piece, and flushes.
     pub(crate) fn whole(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm, &Self::header(imm, tokens));
+        self.flush();
     }
 
     pub(crate) fn first(&mut self, imm: Imm, tokens: &[u32]) {
@@ -381,7 +375,6 @@ fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
         let t = id as u32;
         if id % 2 == 0 {
             far.whole(imm, &[t, t + 1]);
-            far.flush();
             assert_eq!(rig.next(), Call::Whole(id, vec![t, t + 1], true));
             let times = rig.times();
             assert_eq!((times.parts, times.first_ns), (1, times.seen_ns));
@@ -435,7 +428,6 @@ fn a_first_token_is_reported_once_though_the_sample_goes_again() {
 fn a_first_token_is_reported_once_though_the_answer_then_comes_whole() {
     let (rig, mut far, imm) = lost_after_its_first_token();
     far.whole(imm, &[10, 11, 12]);
-    far.flush();
     assert_eq!(rig.next(), Call::Whole(7, vec![10, 11, 12], false));
     rig.nothing_more();
 }
@@ -487,7 +479,6 @@ fn another_first_token_after_a_loss_is_a_contradiction() {
     for (tokens, again) in [(vec![9, 10], 9), (vec![], 0)] {
         let (rig, mut far, imm) = lost_after_its_first_token();
         far.whole(imm, &tokens);
-        far.flush();
         assert_eq!(rig.next(), other(again));
         assert_eq!(rig.next(), Call::Whole(7, tokens, false));
         rig.nothing_more();
@@ -511,7 +502,6 @@ fn a_first_token_stays_reported_through_two_losses() {
     let mut far = rig.connect(1, 2);
     let imm = far.request();
     far.whole(imm, &[10, 11]);
-    far.flush();
     assert_eq!(rig.next(), Call::Whole(7, vec![10, 11], false));
     assert_eq!(rig.dispatcher.counts().again, 3);
     rig.nothing_more();
@@ -582,7 +572,6 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
         let mut far = rig.connect(1, 1);
         let imm = far.request();
         far.whole(imm, &[10, 11]);
-        far.flush();
         let reported = field == "response trailer";
         if reported {
             assert_eq!(rig.next(), Call::Part(7, 0, vec![10], true), "case {i}");
@@ -645,7 +634,6 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
         let mut far = rig.connect(1, 1);
         let imm = far.request();
         far.whole(imm, &[10, 11]);
-        far.flush();
         assert!(rig.dispatcher.drain(PATIENCE));
     }
 }
@@ -663,7 +651,6 @@ fn losses_without_the_sample_in_flight_do_not_count() {
         rig.broken(n as usize);
     }
     far.whole(imm, &[10, 11]);
-    far.flush();
     assert_eq!(rig.next(), Call::Whole(7, vec![10, 11], true));
     // The next sample begins anew.
     rig.issue(8..9);

@@ -7,47 +7,8 @@ use super::{
     rig::*,
     *,
 };
-use crate::{
-    rails::Policy,
-    serve::{Arrival, Service},
-};
+use crate::rails::Policy;
 use fabric::Imm;
-
-/// Refuses samples chosen by their first byte, the first `times` times; answers the others.
-struct Picky {
-    /// Refuses one sample in this many, by the first byte of the input.
-    one_in: u8,
-    /// Refusals of each chosen sample.
-    times: u8,
-    refused: Mutex<std::collections::HashMap<Vec<u8>, u8>>,
-}
-
-impl Service for Picky {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let mut refused = self.refused.lock().expect("alive");
-        let mut others = Vec::new();
-        for a in arrivals.drain(..) {
-            let input = a.input().to_vec();
-            let times = refused.entry(input.clone()).or_default();
-            if input[0].is_multiple_of(self.one_in) && *times < self.times {
-                *times += 1;
-                a.refuse(&format!("HTTP 500: overloaded by {}", "x".repeat(600)));
-            } else {
-                others.push(a);
-            }
-        }
-        drop(refused);
-        Digest.arrived(&mut others);
-    }
-}
-
-fn picky(times: u8) -> Arc<Picky> {
-    Arc::new(Picky {
-        one_in: 40,
-        times,
-        refused: Mutex::default(),
-    })
-}
 
 fn refusals(events: &[DispatchEvent]) -> Vec<&RefusedSample> {
     fn refused(event: &DispatchEvent) -> Option<&RefusedSample> {
@@ -76,14 +37,15 @@ fn a_refused_sample_is_tried_again_and_nothing_else_is() {
         .into_iter()
         .zip([Over::Memory, Over::Tcp, Over::Tcp])
     {
-        let (n, service) = (3_000, picky(2));
+        let reason = format!("HTTP 500: overloaded by {}", "x".repeat(600));
+        let (n, service) = (3_000, Arc::new(Picky::new(2, reason)));
         let cfgs = RigCfgs::new(4, 64).up_to(DEFAULT).policy(policy);
         let b = Bench::new(cfgs, service.clone());
         b.connect_all(over);
         b.issue_in_bursts(n);
         b.drain();
         let c = b.dispatcher.counts();
-        let once = (0..n).filter(|id| b.input(*id)[0].is_multiple_of(40));
+        let once = (0..n).filter(|id| Picky::minds(b.input(*id)));
         let once = once.count() as u64;
         assert_eq!(c.refused, [once, once, 0], "{policy:?}");
         assert_eq!((c.again, c.connections_lost), (0, 0), "{policy:?}");
@@ -151,7 +113,6 @@ fn the_next_try_goes_to_another_accelerator() {
         from.flush();
         let imm = to.request();
         to.whole(imm, &[9]);
-        to.flush();
         assert_eq!(rig.next(), Call::Whole(id, vec![9], true));
     }
     rig.nothing_more();
@@ -185,7 +146,6 @@ fn an_answer_that_is_refused_in_the_middle_keeps_its_first_token() {
         let imm = far.request();
         let again = if same { 10 } else { 20 };
         far.whole(imm, &[again, 12]);
-        far.flush();
         if !same {
             assert!(matches!(rig.next(), Call::Contradicted(c) if c.again == 20));
         }

@@ -9,7 +9,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
-pub use crate::testkit::rig::{Digest, Over, Rig, RigCfgs, Wait, finished};
+pub use crate::testkit::rig::{Digest, Over, Picky, Rig, RigCfgs, Wait, finished};
 use crate::{
     counters::{Live, Recorder},
     response::RESPONSE_HEADER_BYTES,
@@ -40,7 +40,6 @@ pub struct Book {
     /// Samples with recorded times, and the payload bytes of their requests.
     pub recorded: AtomicU64,
     pub recorded_bytes: AtomicU64,
-    /// Number of record calls.
     pub records: AtomicU64,
 }
 
@@ -76,7 +75,6 @@ impl Owner for Book {
     }
 }
 
-/// A [`Rig`] with its book.
 pub struct Bench {
     rig: Rig,
     pub book: Arc<Book>,
@@ -140,7 +138,6 @@ impl Bench {
         });
     }
 
-    /// Waits until `n` samples are posted.
     #[track_caller]
     pub(crate) fn wait_posted(&self, n: u64) {
         let counts = || self.dispatcher.counts();

@@ -5,7 +5,6 @@ use std::{thread, time::Duration};
 use super::{rig::*, *};
 use crate::serve::Service;
 
-/// Slots of a connection.
 const SLOTS: usize = 4096;
 
 /// Slots of 4 KiB, as in the rig, that fit 2 MiB.
@@ -25,7 +24,6 @@ fn stuck(connections: usize) -> Bench {
     b
 }
 
-/// So many were posted, and no more.
 fn posts(b: &Bench, n: u64) {
     b.wait_posted(n);
     thread::sleep(Duration::from_millis(20));

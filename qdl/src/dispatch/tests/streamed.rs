@@ -9,9 +9,8 @@ use crate::{
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
     serve::{self, Sent, respond_all},
 };
-use fabric::{Event, Flushed, Imm, Post, SourceId, Tx, testkit::memory, wire::Stream};
+use fabric::{Event, Flushed, Imm, Post, SourceId, Tx, wire::Stream};
 
-/// Has no room until the test opens it.
 struct Gate(Arc<AtomicBool>);
 
 impl Tamper for Gate {
@@ -41,9 +40,7 @@ fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
             ..RigCfgs::new(1, 16)
         };
         let b = Bench::new(cfgs, hoard.clone());
-        let serve = b.serve_connection(0, 1);
-        let (mut near, far, _faults) =
-            memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+        let (serve, mut near, far, _faults) = b.halves(0);
         let open = Arc::new(AtomicBool::new(false));
         b.server
             .attach(0, serve.clone(), tampered(far, Gate(open.clone())));

@@ -1,14 +1,14 @@
 //! Links that misbehave.
 
-use std::{fmt, os::fd::RawFd, sync::Arc};
+use std::{os::fd::RawFd, sync::Arc, time::Duration};
 
 use super::{rig::Bench, *};
+use crate::serve::{ConnectionLost, ServeConnection};
 use fabric::{
     Armed, Event, FabricCounts, Flushed, Post, PostError, Rx, Tx,
     testkit::{memory, memory::MemoryFaults},
 };
 
-/// Replacements for the calls of a sending half.
 pub(crate) trait Tamper: Send + 'static {
     fn post(&mut self, tx: &mut dyn Tx, post: &Post) -> Result<(), PostError> {
         tx.post(post)
@@ -62,23 +62,14 @@ impl<T: Tamper> Tx for Tampered<T> {
     }
 }
 
-impl<T> fmt::Debug for Tampered<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tampered({:?})", self.tx)
-    }
-}
-
 /// Calls that a NIC thread makes to a receiving half.
 #[derive(Debug, Default)]
 pub struct Asked {
-    /// Number of `arm` calls.
     pub armed: AtomicU64,
-    /// Budget of the last poll.
     pub most: AtomicU64,
 }
 
 /// A receiving half that records its calls.
-#[derive(Debug)]
 struct Noting {
     rx: Box<dyn Rx>,
     asked: Arc<Asked>,
@@ -101,7 +92,6 @@ impl Rx for Noting {
     }
 }
 
-/// Replaces the sending half of `link` by a tampered one.
 pub(crate) fn tampered(link: Link, tamper: impl Tamper) -> Link {
     let tx = Box::new(Tampered {
         tx: link.tx,
@@ -111,6 +101,23 @@ pub(crate) fn tampered(link: Link, tamper: impl Tamper) -> Link {
 }
 
 impl Bench {
+    /// Joins both ends of a connection over memory, and leaves it to the test to attach them.
+    pub(crate) fn halves(
+        &self,
+        connection: usize,
+    ) -> (Arc<ServeConnection>, Link, Link, MemoryFaults) {
+        let serve = self.serve_connection(connection, 1);
+        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(64));
+        let (near, far, faults) = memory::pair(ends.0, ends.1).expect("joined");
+        (serve, near, far, faults)
+    }
+
+    /// Waits until the server reports a loss.
+    pub(crate) fn next_lost(&self) -> ConnectionLost {
+        let lost = self.lost().recv_timeout(Duration::from_secs(10));
+        lost.expect("reported")
+    }
+
     /// Joins both ends of a connection over memory; the dispatcher's end is tampered with.
     pub(crate) fn connect_tampered(&self, connection: usize, tamper: impl Tamper) -> MemoryFaults {
         self.connect_noting(connection, tamper, &Arc::default())
@@ -123,9 +130,7 @@ impl Bench {
         tamper: impl Tamper,
         asked: &Arc<Asked>,
     ) -> MemoryFaults {
-        let serve = self.serve_connection(connection, 1);
-        let (near, far, faults) =
-            memory::pair(self.dispatcher.endpoint(connection), serve.endpoint(64)).expect("joined");
+        let (serve, near, far, faults) = self.halves(connection);
         self.server.attach(connection % 2, serve, far);
         let Link { tx, rx } = tampered(near, tamper);
         let asked = asked.clone();

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, Weak};
 
 use crate::run::lock;
 
-/// The memory budget. `S` owns slots.
 #[derive(Debug)]
 pub(super) struct Budget<S>(Arc<Mutex<Uses<S>>>);
 

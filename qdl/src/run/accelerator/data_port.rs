@@ -22,13 +22,10 @@ use fabric::{
     tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
 };
 
-/// A guest that has proved its connection's secret.
 struct ProvedGuest {
     stream: TcpStream,
     preamble: Preamble,
-    /// The session that granted the connection.
     session: Arc<Session>,
-    /// The granted address.
     granted: SocketAddr,
 }
 
@@ -72,7 +69,6 @@ pub(crate) async fn admit_all(
     }
 }
 
-/// Reads a guest's preamble, and exchanges the proofs.
 async fn prove(
     guest: Guest,
     elsewhere: &[u8],

@@ -17,7 +17,6 @@ use crate::{
 };
 use fabric::{Link, MAX_SLOTS, ib::check_memory, tcp::ConnectionSecret};
 
-/// A connection made for a request.
 pub(crate) struct NewConnection {
     connection: Arc<ServeConnection>,
     /// Set where the accelerator makes the link itself.
@@ -203,7 +202,6 @@ impl Session {
     }
 }
 
-/// Refusals of a session that are logged.
 const LOGGED_REASONS: u64 = 32;
 /// Most full reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;

@@ -37,7 +37,6 @@ use fabric::{
 /// Most places in the lobby of the control port, and in the lobbies of all data ports together. The
 /// limit of open files is raised for them; otherwise each uses a quarter of the limit.
 const PLACES: usize = 2_048;
-/// Fewest places in a lobby.
 const FEWEST_PLACES: usize = 32;
 
 /// Handle that stops a node from any thread.
@@ -263,7 +262,6 @@ impl Node {
     }
 }
 
-/// Waits for the stop, and returns its reason.
 async fn stop_reason(stopped: &mut watch::Receiver<Option<String>>) -> String {
     match stopped.wait_for(Option::is_some).await {
         Ok(why) => why.clone().unwrap_or_default(),

@@ -69,18 +69,14 @@ pub(crate) struct NodeState {
     pub params: NodeParams,
     pub nics: Vec<ServerNic>,
     pub links: Vec<LinkWatch>,
-    /// Placement of each NIC.
     pub near: Vec<Near>,
     pub server: Server,
-    /// Consumer of arrivals.
     pub service: Arc<dyn Service>,
-    /// Memory budget of slots.
     pub budget: Budget<ServeConnection>,
     /// Totals of the samples of connections that have ended.
     pub ended: Mutex<Counters>,
 }
 
-/// One NIC of an accelerator.
 #[derive(Debug)]
 pub(crate) enum ServerNic {
     Tcp(SocketAddr),

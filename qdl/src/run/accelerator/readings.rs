@@ -19,7 +19,6 @@ use crate::{
 /// Every fifth reading includes the threads, which cost two small reads each.
 const THREADS: u64 = 5;
 
-/// Readings of an accelerator's run.
 #[derive(Debug, Default)]
 pub(crate) struct NodeReadings {
     ticks: Mutex<Option<RunTicks>>,
@@ -47,7 +46,6 @@ fn reading(counters: &Counters, engine: EngineTotals) -> EngineReading {
 }
 
 impl NodeReadings {
-    /// Takes one reading.
     pub(crate) fn read(&self, now_ns: u64, counters: &Counters, engine: EngineTotals) {
         let reading = reading(counters, engine);
         let mut ticks = lock(&self.ticks);

@@ -43,12 +43,10 @@ use fabric::{Broken, Link, clock::now_ns, os::thread_times, wire::Stream};
 
 /// Interval of checks while connections are quarantined.
 const LOOK: Duration = Duration::from_millis(5);
-/// Interval of checks otherwise.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 /// Interval of readings; each is one tick.
 const READ_EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
 
-/// The session being served, if any.
 pub(crate) type CurrentSession = Mutex<Option<Arc<Session>>>;
 
 /// Session with one frontend.
@@ -66,9 +64,7 @@ pub struct Session {
     pub reasons: Arc<[AtomicU64; 2]>,
     /// The node's totals before the session.
     before: (ServeCounts, Counters, EngineTotals),
-    /// Signals a lost connection.
     losses: Notify,
-    /// Records of connections that have ended.
     ended: Mutex<Vec<ServedConnection>>,
     /// Last epoch of each connection that was lost, without those that the frontend closed as it
     /// left.
@@ -79,7 +75,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes the state of a session that begins now.
     pub(crate) fn new(id: u64, node: Arc<NodeState>, session: &ServerSession) -> Self {
         let ended = *lock(&node.ended);
         Session {
@@ -99,7 +94,6 @@ impl Session {
         }
     }
 
-    /// Number of samples that arrived in this session.
     fn arrived(&self) -> u64 {
         self.node.server.counts().arrived - self.before.0.arrived
     }
@@ -174,18 +168,15 @@ impl Session {
     /// Lets go of lost connections without readers. True while some lost connections remain.
     fn collect(&self, lost: bool) -> bool {
         let mut connections = lock(&self.connections);
-        for (connection, epoch) in
-            connections.collect(|l| l.readers() == 0, |l| self.record_end(&l, lost))
-        {
+        let record = |connection: Arc<ServeConnection>| {
+            records::served(&connection, lost).put_on(&mut lock(&self.ended));
+            add(&mut lock(&self.node.ended), &connection);
+        };
+        for (connection, epoch) in connections.collect(|l| l.readers() == 0, record) {
             tracing::debug!("connection {connection} (epoch {epoch}) reset here");
             self.handle.connection_reset(connection, epoch);
         }
         connections.quarantined()
-    }
-
-    fn record_end(&self, connection: &ServeConnection, lost: bool) {
-        records::served(connection, lost).put_on(&mut lock(&self.ended));
-        add(&mut lock(&self.node.ended), connection);
     }
 
     /// Releases every connection after the session; a connection's memory is freed with the last
@@ -287,7 +278,6 @@ impl Session {
     }
 }
 
-/// Adds the counts of a connection's samples.
 fn add(totals: &mut Counters, connection: &ServeConnection) {
     totals.responded += connection.responded();
     totals.refused += connection.refused();

@@ -25,7 +25,6 @@ use fabric::{
     tcp::{self, ConnectionSecret, Preamble, TcpCfgs, TcpDevice},
 };
 
-/// One NIC of the frontend.
 #[derive(Debug)]
 pub(crate) enum ClientNic {
     Tcp {

@@ -60,9 +60,7 @@ pub struct Cluster {
     pub(super) state: Arc<ClusterState>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
-    /// Report of the warm-up, and its end time.
     pub(super) warmed: Mutex<Option<(WarmUpReport, u64)>>,
-    /// Placement of each NIC.
     near: Vec<Near>,
 }
 

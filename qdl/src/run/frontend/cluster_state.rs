@@ -26,7 +26,6 @@ use crate::{
 };
 use fabric::{Broken, clock::now_ns};
 
-/// Most losses of connections that are recorded separately.
 const MOST_LOSSES: usize = 256;
 
 /// Event of a cluster, for the program that runs it.
@@ -49,19 +48,16 @@ pub(crate) type OnClusterEvent = dyn Fn(ClusterEvent<'_>) + Send + Sync;
 /// The dispatcher has destroyed the local side of a connection.
 #[derive(Debug)]
 pub(crate) struct LocalLoss {
-    /// Index of the connection within the peer.
     pub index: u16,
     pub epoch: u32,
     pub cause: Broken,
     pub again: usize,
-    /// Time of the loss.
     pub at_ns: u64,
 }
 
 /// Peer, and index within the peer, of each connection.
 pub(crate) type ConnectionOf = Vec<(usize, u16)>;
 
-/// State that tasks and callers share.
 pub(crate) struct ClusterState {
     pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
@@ -72,15 +68,12 @@ pub(crate) struct ClusterState {
     /// The run is ending, so nothing is reconnected.
     pub closing: AtomicBool,
     pub aborted: AtomicBool,
-    /// The run is about to be aborted.
     pub ending: AtomicBool,
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
-    /// Connections lost so far, with the causes.
     pub lost: Mutex<Vec<(usize, String)>>,
     /// Peer and index within the peer of each connection.
     pub connection_of: ConnectionOf,
     pub nics: Vec<ClientNic>,
-    /// Link state of each NIC.
     pub links: Vec<LinkWatch>,
     /// Accelerator's end of each connection, once granted.
     pub ends: Mutex<Vec<Option<ConnectionEnd>>>,
@@ -102,14 +95,8 @@ impl ClusterState {
         self.peers.iter().map(|peer| f(&lock(peer))).collect()
     }
 
-    /// Reports a line for the log.
     pub(crate) fn note(&self, line: &str) {
         (self.on_event)(ClusterEvent::Note(line));
-    }
-
-    /// Whether the link of a NIC is known to be down.
-    pub(crate) fn link_is_down(&self, nic: usize) -> bool {
-        self.links.get(nic).and_then(LinkWatch::is_down) == Some(true)
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -137,7 +124,6 @@ impl ClusterState {
         format!("{}/{index}", self.peer(peer).node)
     }
 
-    /// Opens a session with an accelerator.
     pub(crate) async fn connect(&self, index: usize) -> Result<ClientSession, ControlError> {
         let address = self.config.accelerators[index].control.to_string();
         ClientSession::connect(address, self.local.clone()).await

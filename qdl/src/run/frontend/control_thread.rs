@@ -21,7 +21,6 @@ use crate::{
     run::error::ClusterError,
 };
 
-/// Interval of the monitor.
 const MONITOR: Duration = Duration::from_millis(50);
 
 /// Interval of attempts to reach a loading accelerator, and interval of the log lines about it.
@@ -31,7 +30,6 @@ const SAY: Duration = Duration::from_secs(10);
 /// Part of the frontend's time limit that is reserved for ending the run.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// Body of the control thread.
 pub(crate) async fn control(
     state: Arc<ClusterState>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
@@ -179,8 +177,8 @@ async fn monitor(state: &ClusterState) {
         if state.is_closing() {
             return;
         }
-        for (nic, was) in down.iter_mut().enumerate() {
-            let is = state.link_is_down(nic);
+        for (nic, (was, link)) in down.iter_mut().zip(&state.links).enumerate() {
+            let is = link.is_down() == Some(true);
             if is && !*was {
                 // A link that is down carries nothing, so do not wait for the echo.
                 let cause = format!("the link of {} is down", state.config.nics[nic].label());

@@ -16,7 +16,6 @@ use fabric::Link;
 /// without the parameters of its local half.
 pub(crate) type DueConnection = (usize, ConnectionRequest);
 
-/// Result of `request` or `connect`.
 pub(crate) enum OpeningResult {
     Requested(Requested),
     /// A grant; its link or error.

@@ -9,7 +9,6 @@ use record::{LossRecord, SilentOn};
 /// Most outages recorded separately; later losses are added to the last outage.
 const MOST: usize = 256;
 
-/// One outage of an accelerator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outage {
     /// Time of the first loss.
@@ -18,37 +17,28 @@ pub(crate) struct Outage {
     pub cause: String,
     /// A timeout of the echo or heartbeat found the outage, some time after the fault.
     pub by_silence: bool,
-    /// Plane that was silent, if silence is the cause.
     silent_on: Option<SilentOn>,
-    /// End of the outage.
     back_ns: Option<u64>,
     /// The cause says only that the peer closed the connection.
     bare: bool,
-    /// The session ended too.
     session: bool,
-    /// No connection to the accelerator was left.
     whole: bool,
     /// Connections lost in the outage, and lost connections that are still down.
     lost: BTreeSet<u16>,
     down: BTreeSet<u16>,
-    /// Number of losses of connections.
     losses: u64,
-    /// Samples sent again.
     again: u64,
     /// The outage was reported, so later losses start a new outage.
     reported: bool,
 }
 
-/// All outages of one accelerator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outages {
     all: Vec<Outage>,
-    /// Number of connections to the accelerator.
     connections: usize,
 }
 
 impl Outages {
-    /// Makes the state of an accelerator with `connections` connections.
     pub(crate) fn new(connections: usize) -> Self {
         Outages {
             all: Vec::new(),
@@ -65,7 +55,6 @@ impl Outages {
         self.open().next()
     }
 
-    /// Whether every connection is down.
     pub(crate) fn is_whole(&self) -> bool {
         let missing = self.open().map(|o| o.down.len()).sum::<usize>();
         self.open_outage().is_some() && missing >= self.connections
@@ -133,7 +122,6 @@ impl Outages {
         true
     }
 
-    /// Cause of the last loss of a connection.
     pub(crate) fn last_cause(&self, number: u16) -> Option<String> {
         let mut of_it = self.all.iter().rev();
         Some(of_it.find(|o| o.lost.contains(&number))?.cause.clone())
@@ -165,7 +153,6 @@ impl Outages {
         whole
     }
 
-    /// Records that a new session has all its connections.
     pub(crate) fn session_back(&mut self, now_ns: u64) {
         for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
             o.down.clear();
@@ -186,7 +173,6 @@ impl Outages {
         Some(record(o, node, connections, &in_run))
     }
 
-    /// Records of all outages.
     pub(crate) fn records(
         &self,
         node: &str,

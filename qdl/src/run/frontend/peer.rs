@@ -36,7 +36,6 @@ const TOGETHER: Duration = Duration::from_millis(250);
 const SESSION_LOOK: Duration = Duration::from_millis(50);
 
 struct PeerConnection {
-    /// Index among all connections.
     connection: usize,
     /// Indices of the accelerator's NIC and GPU to request.
     turn: u16,
@@ -44,7 +43,6 @@ struct PeerConnection {
     life: FrontendEnd,
 }
 
-/// The frontend's task for one accelerator.
 pub(crate) struct PeerTask {
     index: usize,
     state: Arc<ClusterState>,
@@ -59,7 +57,6 @@ pub(crate) struct PeerTask {
     asking: bool,
     /// Back-off of attempts to reconnect after the session's end.
     backoff: RetryBackoff,
-    /// Time of the report of the last losses.
     report_at: Option<Instant>,
 }
 
@@ -138,7 +135,6 @@ impl PeerTask {
         }
     }
 
-    /// Serves one session until it ends.
     async fn serve(&mut self, session: &mut ClientSession) -> ControlError {
         let handle = session.handle.clone();
         loop {
@@ -289,7 +285,6 @@ impl PeerTask {
         Ok(())
     }
 
-    /// Requests all connections that are due.
     fn open(&mut self, handle: &ClientHandle, now: Duration) {
         let dispatcher = self.state.dispatcher();
         let due = (0u16..)
@@ -385,7 +380,6 @@ impl PeerTask {
         error.map_or(Ok(()), Err)
     }
 
-    /// Starts to connect the granted data connections.
     fn connect(
         &mut self,
         handle: &ClientHandle,
@@ -447,7 +441,6 @@ impl PeerTask {
         }
     }
 
-    /// Records the accelerator's reason for a loss.
     fn reason(&mut self, number: u16, cause: &str) {
         if self
             .state
@@ -460,7 +453,6 @@ impl PeerTask {
         }
     }
 
-    /// Reports the last outage, once.
     fn report_outage(&mut self) {
         self.report_at = None;
         let record = {
@@ -496,7 +488,6 @@ impl PeerTask {
             .map(|at| at.saturating_sub(self.now()))
     }
 
-    /// Reports that the accelerator is back.
     fn back(&mut self) {
         self.report_outage();
         let line = {

@@ -7,10 +7,8 @@ use record::{
 use super::{outage::Outages, refusals::Refusals};
 use crate::control::{ClientHandle, Counters};
 
-/// Most sessions of one accelerator that are recorded separately.
 const MOST_SESSIONS: usize = 256;
 
-/// State of one accelerator.
 #[derive(Debug, Default)]
 pub(crate) struct PeerState {
     pub node: String,
@@ -56,7 +54,6 @@ impl PeerState {
         }
     }
 
-    /// Record of an accelerator, from its own totals.
     pub(crate) fn record(&self, connections: usize) -> AcceleratorRecord {
         let drained = self.drained;
         let counters = drained.unwrap_or_default();

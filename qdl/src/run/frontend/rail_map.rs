@@ -18,7 +18,6 @@ use fabric::clock::now_ns;
 /// Most recorded changes of rails: an accelerator's scores may cause one per tick.
 const MOST_CHANGES: usize = 4_096;
 
-/// The accelerator's end of a connection, as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionEnd {
     pub nic: u16,
@@ -28,11 +27,9 @@ pub(crate) struct ConnectionEnd {
 /// A rail: this node's NIC and the accelerator's NIC.
 type RailEnds = (usize, u16);
 
-/// Rails to each accelerator, and their changes.
 #[derive(Debug, Default)]
 pub(crate) struct RailMap {
     peers: Vec<Vec<RailEnds>>,
-    /// Peer and rail of each connection.
     of: Vec<(usize, RailId)>,
     changes: Mutex<Vec<(usize, Change)>>,
     began_ns: u64,
@@ -98,7 +95,6 @@ impl RailMap {
         }
     }
 
-    /// Records a change of a rail, and returns a line for the log.
     pub(crate) fn record(&self, peer: usize, node: &str, change: Change) -> String {
         let mut changes = lock(&self.changes);
         if changes.len() < MOST_CHANGES {
@@ -114,7 +110,6 @@ impl RailMap {
         )
     }
 
-    /// Peer and rail of a connection.
     pub(crate) fn of_connection(&self, connection: usize) -> Option<(usize, RailId)> {
         self.of.get(connection).copied()
     }
@@ -129,7 +124,6 @@ impl RailMap {
         lock(&self.changes).iter().map(each).collect()
     }
 
-    /// Rails that end at a NIC of a peer.
     pub(crate) fn at_nic(&self, peer: usize, nic: u16) -> impl Iterator<Item = RailId> + '_ {
         let rails = self.peers.get(peer).into_iter().flatten().enumerate();
         rails
@@ -137,7 +131,6 @@ impl RailMap {
             .map(|(i, _)| RailId(i as u8))
     }
 
-    /// Records of all rails to a peer, for the summary.
     pub(crate) fn records(
         &self,
         report: &[RailReport],

@@ -24,7 +24,6 @@ use crate::{
 
 /// Time limit for all accelerators to send their sides of the run.
 const SIDES: Duration = Duration::from_secs(2);
-/// Most threads in a peer's side.
 const MOST_THREADS: usize = 32;
 
 impl Cluster {

@@ -29,7 +29,6 @@ pub(crate) struct LossActions {
     pub tell_reset: bool,
 }
 
-/// Connections of one session.
 #[derive(Debug)]
 pub(crate) struct AcceleratorEnds<S> {
     connections: HashMap<u16, Connection<S>>,
@@ -209,7 +208,6 @@ impl<S: Clone> AcceleratorEnds<S> {
         counts
     }
 
-    /// Slots of all connections that have some.
     pub(crate) fn slots(&self) -> impl Iterator<Item = &S> {
         self.connections.values().filter_map(|c| c.slots.as_ref())
     }

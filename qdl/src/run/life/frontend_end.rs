@@ -18,7 +18,6 @@ pub(crate) struct RetryBackoff {
 }
 
 impl RetryBackoff {
-    /// Allows an attempt at once.
     pub(crate) const fn new() -> Self {
         RetryBackoff {
             at: Duration::ZERO,
@@ -42,7 +41,6 @@ impl RetryBackoff {
         self.at = now + self.pause;
     }
 
-    /// Records a success, which resets the pause.
     pub(crate) fn reset(&mut self) {
         self.pause = FIRST_RETRY;
     }
@@ -67,13 +65,11 @@ pub(crate) struct EndActions {
     pub go_on: bool,
     /// The NIC thread must take the connection down.
     pub give_up: bool,
-    /// Tell the accelerator that the connection is lost.
     pub tell_lost: bool,
     /// Tell the accelerator that this end has let go.
     pub tell_reset: bool,
 }
 
-/// State of the frontend's end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FrontendEnd {
     life: Life,
@@ -89,7 +85,6 @@ impl FrontendEnd {
         }
     }
 
-    /// The current or last epoch.
     pub(crate) const fn epoch(&self) -> u32 {
         self.life.epoch()
     }

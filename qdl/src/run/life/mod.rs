@@ -30,7 +30,6 @@ mod tests;
 /// Stage of one end of a connection; see the diagram above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// No epoch uses the memory.
     Free,
     /// A task waits for the accelerator's answer, or makes the slots.
     Asked,
@@ -38,7 +37,6 @@ enum Stage {
     Opening,
     /// A NIC thread polls the connection.
     Up,
-    /// Lost, and quarantined.
     Lost,
 }
 
@@ -50,10 +48,8 @@ enum Holder {
     NicThread,
 }
 
-/// State of one end of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// The current or last epoch.
     epoch: u32,
     stage: Stage,
     holder: Holder,
@@ -67,18 +63,14 @@ pub(crate) struct Life {
 /// Error of a request that the connection's state does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LifeError {
-    /// The memory is still in use.
     #[error("epoch {epoch} still uses the slots of this connection")]
     InUse { epoch: u32 },
-    /// The slots are quarantined.
     #[error(
         "the slots of epoch {epoch} are quarantined: {missing} has not confirmed that it let go"
     )]
     Quarantined { epoch: u32, missing: &'static str },
-    /// The epoch is not higher than the last.
     #[error("epoch {asked} does not come after epoch {last}")]
     OldEpoch { asked: u32, last: u32 },
-    /// The session is over.
     #[error("the session is over")]
     Over,
 }
@@ -96,7 +88,6 @@ impl Life {
         }
     }
 
-    /// The current or last epoch.
     pub(crate) const fn epoch(&self) -> u32 {
         self.epoch
     }
@@ -195,7 +186,6 @@ impl Life {
         }
     }
 
-    /// Records that the holder of `epoch` has released it.
     pub(crate) fn release(&mut self, epoch: u32) {
         if epoch == self.epoch {
             self.holder = Holder::Nothing;
@@ -222,14 +212,10 @@ impl Life {
         was_up
     }
 
-    fn is_live(&self) -> bool {
-        matches!(self.stage, Stage::Asked | Stage::Opening | Stage::Up)
-    }
-
     /// Records a loss and returns the stage before it; `None` for a known loss or a wrong epoch.
     fn lose(&mut self, epoch: u32) -> Option<Stage> {
-        let live = epoch == self.epoch && self.is_live();
-        live.then(|| std::mem::replace(&mut self.stage, Stage::Lost))
+        let live = matches!(self.stage, Stage::Asked | Stage::Opening | Stage::Up);
+        (live && epoch == self.epoch).then(|| std::mem::replace(&mut self.stage, Stage::Lost))
     }
 
     fn advance(&mut self, epoch: u32, from: Stage, to: Stage) -> bool {

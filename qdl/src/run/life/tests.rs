@@ -24,7 +24,6 @@ const SECRET: ConnectionSecret = ConnectionSecret {
     address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1),
 };
 
-/// A connection and its epoch.
 type Which = (u16, u32);
 
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +45,9 @@ enum ToAccelerator {
     Open(Vec<Which>),
 }
 
-/// Slots of one epoch at the accelerator.
 #[derive(Debug)]
 struct Slots(Which);
 
-/// The accelerator's end of one session.
 #[derive(Default)]
 struct Served {
     granted: AcceleratorEnds<Arc<Slots>>,
@@ -90,7 +87,6 @@ impl Served {
         }
     }
 
-    /// Starts or finishes an `open`.
     fn work(&mut self, succeed: bool) -> Option<ToFront> {
         let Some(wanted) = self.working.take() else {
             let wanted = self.queue.pop_front()?;
@@ -155,7 +151,6 @@ impl Served {
         tell.into_iter().map(Frame::Reset).collect()
     }
 
-    /// Ends the session.
     fn end(&mut self) {
         self.over = true;
         self.queue.clear();
@@ -163,7 +158,6 @@ impl Served {
         self.granted.end();
     }
 
-    /// Completes all work in progress.
     fn run_out(&mut self) {
         self.work(true);
         while self.obey().is_some() || !self.orders.is_empty() {}
@@ -183,7 +177,6 @@ struct World {
     connecting: Vec<(Which, bool)>,
     nic: Vec<Which>,
     orders: Vec<Which>,
-    /// Epochs that may access the memory of each connection.
     memory: Vec<Vec<u32>>,
     /// Request times of each connection since it was last up.
     attempts: Vec<Vec<Duration>>,

@@ -17,7 +17,6 @@ fn near(topology: &Topology, nic: &NicConfig) -> Near {
     topology.near(topology.node_of_nic(nic).as_slice())
 }
 
-/// The port of an entry with `device`.
 pub(crate) fn ib_device(topology: &Topology, nic: &NicConfig, ib: &IbKeys) -> IbDeviceCfgs {
     IbDeviceCfgs {
         device: ib.device.clone(),

@@ -22,9 +22,7 @@ mod tests;
 
 pub(super) use devices::{ib, ib_device, ofi_device};
 
-/// Interval of a NIC thread's tick.
 const TICK_NS: u64 = 25_000_000;
-/// Interval of the tick under a policy by health.
 const HEALTH_TICK_NS: u64 = 5_000_000;
 /// Most writes queued on a connection before its doorbell must be rung.
 pub(super) const SEND_DEPTH: usize = 256;
@@ -80,14 +78,10 @@ fn spin(c: &Completion) -> Spin {
     }
 }
 
-/// Settings of the NIC thread of `nics[index]`.
 pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThreadCfgs {
     NicThreadCfgs {
-        name: format!("nic-{index}"),
-        spin: spin(&nic.completion),
-        tick_ns: TICK_NS,
         near: near.clone(),
-        begin: None,
+        ..NicThreadCfgs::new(format!("nic-{index}"), spin(&nic.completion), TICK_NS)
     }
 }
 
@@ -104,7 +98,6 @@ pub(super) fn frontend_nic_thread(
     cfgs
 }
 
-/// Settings of a TCP NIC's connections.
 pub(super) fn tcp(nic: &NicConfig, keys: &TcpKeys, d: &Deadlines) -> TcpCfgs {
     TcpCfgs {
         send_buffer: keys.send_buffer_bytes,
@@ -131,7 +124,6 @@ pub(super) fn congestion(keys: &TcpKeys, label: &str) -> Result<Option<String>, 
     Ok(chosen)
 }
 
-/// Monitor of a NIC's link.
 pub(super) fn link(nic: &NicConfig) -> LinkWatch {
     match &nic.fabric {
         NicFabric::Tcp(tcp) => LinkWatch::of_address(tcp.at().ip()),

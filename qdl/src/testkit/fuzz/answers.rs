@@ -8,9 +8,8 @@ use std::{
 };
 
 use fabric::{
-    Endpoint, Event, Grants, Imm, Region, SourceId, Window,
+    Endpoint, Event, Grants, Imm, Region, Window,
     clock::now_ns,
-    os::Near,
     tcp::{LARGE_STRIDE, TcpCfgs, link},
     testkit::sockets,
     wire::Stream,
@@ -183,7 +182,6 @@ pub fn responses(data: &[u8]) {
     into_dispatcher(&frames, STRIDE, Stream::All);
 }
 
-/// Callbacks of the dispatcher for one sample.
 #[derive(Clone, Copy, Default)]
 struct SampleEnd {
     /// Payload bytes of the parts.
@@ -193,9 +191,7 @@ struct SampleEnd {
 }
 
 struct Ends {
-    /// By the sample's id.
     samples: Mutex<[SampleEnd; SLOTS]>,
-    /// Reports the loss of the connection.
     lost: mpsc::Sender<()>,
     stride: usize,
 }
@@ -273,25 +269,16 @@ fn into_dispatcher(data: &[u8], stride: usize, stream: Stream) {
         ..DispatchCfgs::default()
     };
     let nic = DispatchNic {
-        cfgs: NicThreadCfgs {
-            name: "fuzz".to_owned(),
-            spin: Spin::new(20_000),
-            tick_ns: 5_000_000,
-            near: Near::default(),
-            begin: None,
-        },
+        cfgs: NicThreadCfgs::new("fuzz", Spin::new(20_000), 5_000_000),
         completer: Box::new(Responses(ends.clone())),
     };
     let dispatcher = Dispatcher::new(cfgs, vec![nic], ends.clone()).expect("a dispatcher");
     let sample = |id: u64| Sample {
         id,
         index: 100 + id,
-        source: SourceId(0),
-        offset: 0,
         len: 4,
         issued_ns: now_ns(),
-        first: None,
-        tries: Default::default(),
+        ..Sample::default()
     };
     let (mut writer, reader) = joined();
     let link = link(reader, dispatcher.endpoint(0), &TcpCfgs::default()).expect("a connection");

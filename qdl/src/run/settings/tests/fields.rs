@@ -80,7 +80,6 @@ fn code(path: &str, without: &str) -> String {
     text
 }
 
-/// Text of a file without tests and comments.
 fn production(file: &str) -> String {
     let code = file.split("#[cfg(test)]\nmod tests {").next();
     let lines = code.unwrap_or_default().lines();
