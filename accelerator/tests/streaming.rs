@@ -270,7 +270,6 @@ fn a_panic_in_the_engine_ends_it_by_name() {
 type Act = Box<dyn Fn(&Puppet, Sequence) + Send + Sync>;
 type Start = Box<dyn Fn(OnFatal) -> Result<(), EngineError> + Send + Sync>;
 
-/// An engine whose behaviour the test sets.
 struct Puppet {
     model: ModelSpec,
     most: usize,

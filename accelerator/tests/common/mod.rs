@@ -15,7 +15,7 @@ use std::sync::{
 
 use accelerator::{
     engine::{
-        Batch, Engine, EngineError, EngineParams, Sequence, Worker, create,
+        Batch, Engine, EngineError, EngineParams, Sequence, Streaming, Worker, create,
         streaming::SequenceOutcome,
     },
     pipeline::{Options, Pipeline},
@@ -24,7 +24,7 @@ use qdl::model::ModelSpec;
 
 pub use models::{model, ragged, tensor};
 pub use qdl::testkit::eventually;
-pub use samples::{Answer, BLANK, Samples};
+pub use samples::{Answer, BLANK, Samples, Started};
 
 /// Callback for pipelines whose engine does not fail.
 #[allow(clippy::needless_pass_by_value)]
@@ -32,7 +32,6 @@ pub fn no_error(e: EngineError) {
     panic!("unexpected: {e}");
 }
 
-/// The errors that a pipeline has reported.
 #[derive(Clone, Default)]
 pub struct Errors(Arc<Mutex<Vec<String>>>);
 
@@ -41,14 +40,12 @@ impl Errors {
         self.0.lock().expect("no panic inside").clone()
     }
 
-    /// Waits for the first error.
     pub fn first(&self) -> String {
         eventually("an error is reported", || !self.all().is_empty());
         self.all().remove(0)
     }
 }
 
-/// A pipeline of this engine, and the errors that it reports.
 pub fn failing(engine: Arc<dyn Engine>, options: &Options) -> (Pipeline, Errors) {
     let errors = Errors::default();
     let to = errors.clone();
@@ -58,7 +55,6 @@ pub fn failing(engine: Arc<dyn Engine>, options: &Options) -> (Pipeline, Errors)
     (started.unwrap_or_else(|e| panic!("{e}")), errors)
 }
 
-/// A pipeline of this engine.
 pub fn start(params: &EngineParams) -> Pipeline {
     let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
     Pipeline::start(engine, &Options::from(params), no_error).expect("starts")

@@ -21,7 +21,6 @@ use tokio::{
 
 use super::rig::VOCAB;
 
-/// A request for an answer.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub path: String,
@@ -61,7 +60,6 @@ impl Request {
     }
 }
 
-/// The server's response.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Whole(u16, String),
@@ -77,7 +75,6 @@ impl Reply {
     }
 }
 
-/// A part of a stream.
 #[derive(Clone, Debug)]
 pub enum StreamPiece {
     /// Text of the body, as one chunk.
@@ -92,7 +89,6 @@ pub enum StreamPiece {
 type Script = dyn Fn(&Request) -> Reply + Send + Sync;
 type About = dyn Fn(&str) -> Option<Reply> + Send + Sync;
 
-/// A scripted server on a thread.
 pub struct Server {
     pub url: String,
     pub state: Arc<ServerState>,
@@ -100,7 +96,6 @@ pub struct Server {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// Counts and settings of a server.
 #[derive(Default)]
 pub struct ServerState {
     pub connections: AtomicUsize,
@@ -192,7 +187,6 @@ impl Server {
         })
     }
 
-    /// Stops the server and closes all its connections.
     pub fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -1,17 +1,12 @@
 //! An engine with a scripted core, and samples for it.
 
-use std::{
-    fs,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fs, ops::Deref, path::Path, sync::Arc};
 
 use fabric::wire::Stream;
 use qdl::{config::VllmConfig, model::ModelSpec};
 
 use crate::engine::{
-    EngineError, EngineKind, EngineParams, Streaming, streaming::TOKEN_BYTES, vllm::Vllm,
+    EngineError, EngineKind, EngineParams, streaming::TOKEN_BYTES, testkit::samples, vllm::Vllm,
 };
 
 pub use crate::engine::testkit::{processes, samples::Samples};
@@ -27,9 +22,8 @@ pub const EOS: i32 = 2;
 
 /// An engine, its folder, and the error that ended it.
 pub struct Started {
-    pub vllm: Arc<Vllm>,
+    started: samples::Started<Vllm>,
     pub folder: tempfile::TempDir,
-    fatal: Arc<Mutex<Option<String>>>,
 }
 
 /// A folder with the model's files and the script.
@@ -69,48 +63,29 @@ pub fn start(
     let mut params = params(folder.path(), options);
     change(params.engine.vllm.as_mut().expect("vllm"));
     let vllm = Arc::new(Vllm::open(&params)?);
-    let fatal: Arc<Mutex<Option<String>>> = Arc::default();
-    let first = fatal.clone();
-    vllm.start(Arc::new(move |e| {
-        let mut first = first.lock().expect("whole");
-        first.get_or_insert_with(|| e.to_string());
-    }))?;
-    Ok(Started {
-        vllm,
-        folder,
-        fatal,
-    })
+    let started = samples::Started::new(vllm, ROOM * TOKEN_BYTES)?;
+    Ok(Started { started, folder })
+}
+
+impl Deref for Started {
+    type Target = samples::Started<Vllm>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.started
+    }
 }
 
 impl Started {
-    /// The error that ended the engine.
-    pub fn fatal(&self) -> Option<String> {
-        self.fatal.lock().expect("whole").clone()
-    }
-
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("vllm.log")).unwrap_or_default()
-    }
-
-    /// Submits all samples.
-    pub fn submit(&self, samples: &Arc<Samples>) {
-        for i in 0..samples.len() {
-            self.vllm.submit(samples.sequence(i, ROOM * TOKEN_BYTES));
-        }
     }
 
     /// Runs samples of these prompts to their end.
     pub fn run(&self, prompts: &[Vec<i32>], stream: Stream) -> Arc<Samples> {
         let samples = Samples::prompts(prompts, ROOM * TOKEN_BYTES, stream);
-        self.submit(&samples);
+        self.submit(&samples, usize::MAX);
         eventually("all samples end", || samples.ended() == samples.len());
         samples
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        self.vllm.stop(Duration::from_secs(10));
     }
 }
 
