@@ -28,7 +28,6 @@ use self::estimates::Estimates;
 /// Pending samples that a batcher holds without an allocation: the most in flight on a connection.
 const ROOM: usize = 8192;
 
-/// Limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Most samples in a batch; 0 counts as 1.
@@ -136,17 +135,14 @@ impl<T> Batcher<T> {
         self.next_ns = now_ns.saturating_add(self.policy.begin_apart_ns);
     }
 
-    /// Number of samples pending.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// True if no sample is pending.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Drops all pending samples.
     pub fn clear(&mut self) {
         self.pending.clear();
     }

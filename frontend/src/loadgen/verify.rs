@@ -78,7 +78,6 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Creates a verifier of digests for `samples` samples of this model.
     pub fn new(samples: usize, model: &ModelSpec) -> Self {
         Verifier::of(Expected::Digests {
             samples: (0..samples)

@@ -35,7 +35,6 @@ pub const PROMPTS: &str = "dataset: {kind: random, count: 200, min_bytes: 64, ma
 /// Maximum wait for any step of a test, on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Folder of the repository.
 pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("a crate of the workspace").to_owned()
@@ -71,12 +70,10 @@ pub fn program_beside(name: &str) -> &'static Path {
     Box::leak(program.into_boxed_path())
 }
 
-/// Path of the accelerator program.
 pub fn accelerator_program() -> &'static Path {
     program_beside("accelerator")
 }
 
-/// The words of a command line.
 pub fn words(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
@@ -93,12 +90,10 @@ pub fn offline(samples: &str) -> [&str; 6] {
     ]
 }
 
-/// The command of the frontend program.
 pub fn frontend() -> Command {
     Command::new(env!("CARGO_BIN_EXE_frontend"))
 }
 
-/// The command of the program `qdl`.
 pub fn qdl_command() -> Command {
     Command::new(program_beside("qdl"))
 }
@@ -222,7 +217,6 @@ impl TestFolder {
         command
     }
 
-    /// Runs the frontend to its end.
     pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> ProgramEnd {
         run(self, self.frontend(config, out, arguments))
     }
@@ -242,14 +236,12 @@ impl TestFolder {
         }
     }
 
-    /// Reads the summary of a run.
     pub fn summary(&self, out: &str) -> Value {
         let path = self.path(out).join("summary.json");
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Reads the timeline of a run.
     pub fn timeline(&self, out: &str) -> Timeline {
         let path = self.path(out).join("timeline.json");
         let text = fs::read_to_string(path).expect("a timeline");
@@ -304,7 +296,6 @@ pub fn two_of_digests(place: &TestFolder, there: &str, here: &str) -> (PathBuf, 
     (place.digest_frontend(&[a, b], here), running)
 }
 
-/// A process that ends with the test.
 pub struct Running {
     child: Child,
     stdout: PathBuf,
@@ -313,7 +304,6 @@ pub struct Running {
     lines: Option<mpsc::Receiver<String>>,
 }
 
-/// Exit code and output of a process.
 #[derive(Debug)]
 pub struct ProgramEnd {
     pub code: Option<i32>,
@@ -391,7 +381,6 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until the process ends.
     pub fn end(self) -> ProgramEnd {
         self.end_within(PATIENCE)
     }
@@ -417,7 +406,6 @@ impl Running {
         }
     }
 
-    /// Waits until standard error contains `words`.
     pub fn wait_until_it_says(&mut self, words: &str) {
         let stderr = self.stderr.clone();
         self.wait_until(words, || {
@@ -455,7 +443,6 @@ impl Drop for Running {
     }
 }
 
-/// Runs the frontend command to its end.
 pub fn run(place: &TestFolder, command: Command) -> ProgramEnd {
     Running::start(place, "frontend", command).end()
 }

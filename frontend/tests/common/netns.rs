@@ -32,7 +32,6 @@ impl Namespace {
         namespace
     }
 
-    /// Runs `ip` inside the namespace.
     pub fn ip(&self, arguments: &[&str]) {
         let mut all = vec!["-n", &self.name];
         all.extend(arguments);

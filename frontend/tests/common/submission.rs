@@ -29,7 +29,6 @@ pub struct Case {
     pub tests: &'static [(&'static str, &'static str, &'static str)],
     /// Output of the model's accuracy script.
     pub scores: &'static str,
-    /// Content of user.conf.
     pub user_conf: &'static str,
 }
 
@@ -99,7 +98,6 @@ impl Case {
         format!("model: {{name: {}, {tensors}}}\n", self.folder)
     }
 
-    /// Returns an accelerator's configuration.
     pub fn accelerator_yaml(&self, control: &str, listen: &str) -> String {
         self.accelerator_of(self.tokens, control, listen)
     }
@@ -118,7 +116,6 @@ impl Case {
         )
     }
 
-    /// Returns a frontend's configuration.
     pub fn frontend_yaml(&self, control: &str, address: &str, model: &str) -> String {
         let samples = self.samples;
         format!(
@@ -170,7 +167,6 @@ impl Rig {
         self.place.run(&config, out, arguments)
     }
 
-    /// Runs `qdl` with these arguments in the folder.
     pub fn program(&self, words: &[&str]) -> ProgramEnd {
         self.place.qdl(words).end_within(LONG)
     }
@@ -231,7 +227,6 @@ impl Rig {
         path.join("audit.config").to_string_lossy().into_owned()
     }
 
-    /// Writes the filled-in form.
     pub fn form(&self) {
         self.program(&["describe", "--ask", "--output", "form.yaml"])
             .with_code(0);

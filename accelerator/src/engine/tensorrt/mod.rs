@@ -211,8 +211,8 @@ fn plan_of(
     let key = plans::PlanKey {
         model: &bytes,
         version: &version,
-        gpu: device.name(),
-        capability: device.capability(),
+        gpu: &device.name,
+        capability: device.capability,
         precision,
         profiles,
         level: params.engine.optimization_level,
@@ -237,7 +237,7 @@ fn plan_of(
         tracing::info!(
             "building {} with TensorRT {version} for {}: this takes minutes, once",
             plan.display(),
-            device.name()
+            device.name
         );
     })?;
     tracing::info!("built in {} s", began.elapsed().as_secs());

@@ -14,7 +14,6 @@ impl Profiles {
         self.0.len()
     }
 
-    /// Largest batch of any profile.
     pub fn largest(&self) -> usize {
         self.0.iter().map(|(_, most)| *most).max().unwrap_or(0)
     }

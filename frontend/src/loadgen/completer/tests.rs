@@ -35,7 +35,7 @@ fn recorders_come_back_when_completers_are_dropped() {
     };
     a.recorder(0).expect("a recorder").record(&times);
     a.tick(1);
-    assert_eq!(completers.live().figures().bytes_out, 9);
+    assert_eq!(completers.live.figures().bytes_out, 9);
     assert!(completers.left().is_empty());
     drop((a, b));
     let left = completers.left();
@@ -185,7 +185,7 @@ fn loadgen_hears_of_each_first_token_once_and_alone() {
         (left[0].first_tokens, left[0].recorder.parts_taken()),
         (2, 3)
     );
-    assert_eq!(completers.live().figures().parts, 3);
+    assert_eq!(completers.live.figures().parts, 3);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_sample_that_begins_again_and_again_does_not_feed_the_watchdog() {
         };
         take(&mut c, &[part], &[]);
     }
-    assert_eq!(completers.live().figures().parts, 4);
+    assert_eq!(completers.live.figures().parts, 4);
     drop(c);
     assert_eq!(completers.left()[0].recorder.parts_taken(), 20);
     told();
