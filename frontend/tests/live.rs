@@ -41,7 +41,6 @@ fn shown(place: &TestFolder, config: &Path, live: &[&str]) -> (Running, SocketAd
     (running, address(place, "frontend", "live: http://"))
 }
 
-/// Sends a text.
 fn send(at: SocketAddr, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(at).expect("it listens");
     let patience = Some(Duration::from_secs(60));

@@ -276,7 +276,6 @@ fn loadgens_result_stands_beside_ours() {
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
 }
 
-/// Returns the record of a setting.
 fn setting<'a>(summary: &'a Value, name: &str) -> &'a Value {
     let all = summary["settings"].as_array().expect("settings");
     let found = all.iter().find(|s| s["name"] == name);

@@ -72,7 +72,6 @@ fn scripted_cores(folder: &Path) -> Workload {
     }
 }
 
-/// Effect of a fault.
 #[derive(Default)]
 struct Struck {
     /// True if connections with samples in flight were lost, or all connections.

@@ -22,7 +22,6 @@ pub struct LiveRun {
     first: SoFar,
 }
 
-/// Readings of a run at one moment.
 pub struct RunMoment<'a> {
     /// Time of the first query, and now, on [`fabric::clock`].
     pub at: [u64; 2],

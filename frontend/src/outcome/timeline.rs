@@ -18,7 +18,6 @@ const MOST_EVENTS: usize = 1_000;
 /// Number of counters of the run: issued, completed, tokens. [`EACH`] is that of a connection.
 const RUN: usize = 3;
 const EACH: usize = 5;
-/// Number of gauges of a connection.
 const GAUGES: usize = 3;
 /// The whole number that represents a score of 1 in a gauge.
 const SCORE: f64 = 1e6;
@@ -30,7 +29,6 @@ pub struct TimelineEnd<'a> {
     /// Latencies by tick, of each recording thread.
     pub latencies: &'a [&'a LatencyTicks],
     pub answered: u64,
-    /// Tokens of all answers.
     pub tokens: u64,
     /// Time of the first query, on [`fabric::clock`].
     pub first_ns: u64,

@@ -12,7 +12,6 @@ use qdl::config::Verify;
 
 use crate::loadgen::exit::HELP;
 
-/// Default address of `--live`.
 const LIVE_ADDRESS: &str = "127.0.0.1:9417";
 
 /// Runs LoadGen on this node, the frontend, and sends its samples to accelerators over the network.

@@ -25,7 +25,6 @@ pub use python::{download, unpack_wheels};
 /// Maximum time to wait for another setup of the same checkout.
 const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
-/// Models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Models {
     /// Handwritten digits, and a tiny BERT for tests.
@@ -148,7 +147,6 @@ fn remove_folder(folder: &Path) -> Result<()> {
     std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
 }
 
-/// Paths in a folder.
 pub fn paths_in(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;

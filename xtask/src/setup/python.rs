@@ -15,7 +15,6 @@ const DEADLINE: Duration = Duration::from_secs(1800);
 /// The oldest Python with wheels of the pinned packages.
 const OLDEST: (u32, u32) = (3, 11);
 
-/// Path of the environment's interpreter.
 pub fn interpreter(root: &Path) -> PathBuf {
     deps(root).join("venv/bin/python")
 }

@@ -262,7 +262,6 @@ fn reasons_that_are_new_to_us_are_loadgens_own() {
     assert_eq!(reasons, ["LoadGen's own words"]);
 }
 
-/// Provenance of one setting.
 fn by(field: &str, value: &str, from: &str) -> Provenance {
     let mut given = Provenance::default();
     given.set(field, value, from);
