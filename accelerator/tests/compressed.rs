@@ -52,7 +52,6 @@ fn params(model: &ModelSpec) -> EngineParams {
     .with(|e| (e.max_batch, e.threads) = (8, 2))
 }
 
-/// Answers each sample with its digest.
 fn answer_all(batch: &mut Batch) -> Result<(), EngineError> {
     for i in 0..batch.len() {
         let answer = Digest::of(batch.input(i));

@@ -57,7 +57,6 @@ fn running(params: &EngineParams) -> Started<dyn Engine> {
     Started::new(engine, 24 * TOKEN_BYTES).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Returns the answers to all prompts.
 fn answers_of(engine: &Started<dyn Engine>, prompts: &[Vec<i32>]) -> Vec<Vec<i32>> {
     let samples = samples(prompts, Stream::None);
     engine.run(&samples);

@@ -304,7 +304,6 @@ fn named() -> ModelSpec {
     }
 }
 
-/// Returns bias and pixels of sample `i`.
 fn sample(i: usize) -> (f32, [u8; 4]) {
     let pixels = [0, 1, 2, 3].map(|p| ((i * 37 + p * 11) % 200) as u8);
     (i as f32 / 2.0, pixels)
@@ -435,7 +434,6 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
     }
 }
 
-/// The padding of a batch affects no response, with several inputs and outputs too.
 #[test]
 fn a_fixed_batch_of_several_tensors_is_filled_up() {
     let params = EngineParams {

@@ -34,7 +34,6 @@ fn params(inline: bool) -> EngineParams {
     })
 }
 
-/// Several NIC threads deliver bursts; every sample gets one answer with its own hash.
 #[test]
 fn every_sample_is_answered_once_with_its_own_digest() {
     const RAILS: usize = 3;
@@ -224,7 +223,6 @@ fn options(max_batch: usize, threads: usize) -> Options {
     }))
 }
 
-/// After an error or a panic during a run, the pipeline reports it once and releases all samples.
 #[test]
 fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
     for panics in [false, true] {

@@ -33,7 +33,6 @@ fn start(gpus: &[usize], delay_us: u64) -> Pipelines {
     Pipelines::start(engines, &Options::from(&params), |e| panic!("{e}")).expect("workers")
 }
 
-/// Waits until every sample is answered, once.
 fn wait(pipelines: &Pipelines, of: &[&Arc<Samples>]) {
     eventually("all are answered", || {
         of.iter().all(|s| s.total() == s.len()) && pipelines.in_flight() == 0

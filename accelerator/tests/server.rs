@@ -61,7 +61,6 @@ impl Node {
         Self::of(folder, &engine)
     }
 
-    /// Starts a node whose engine `vllm` has a scripted core.
     fn with_core() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -106,7 +105,6 @@ impl Node {
         Node { program, folder }
     }
 
-    /// Waits for the ready line.
     fn ready(mut self) -> Self {
         let out = self.program.stdout.take().expect("piped");
         let ready = BufReader::new(out).lines().map_while(Result::ok);
@@ -131,7 +129,6 @@ impl Node {
         (self.program.wait().expect("it ends").code(), said)
     }
 
-    /// Returns the server's process ids.
     fn server(&self) -> Vec<i32> {
         pids(self.folder.path())
     }

@@ -237,7 +237,6 @@ fn a_stop_waits_for_pending_sequences() {
     assert_eq!(origin.total(), prompts.len());
 }
 
-/// A panic on the engine's thread is reported once, by name, and all sequences are released.
 #[test]
 fn a_panic_in_the_engine_ends_it_by_name() {
     let params = params(8, 4, &settings(8, 8));

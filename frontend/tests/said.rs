@@ -21,7 +21,6 @@ fn local(place: &TestFolder, config: &Path, out: &str, arguments: &[&str]) -> (P
     (ended, summary)
 }
 
-/// Returns the samples of each phase; checks that their sum is the run's.
 fn phases(summary: &Value) -> Vec<u64> {
     let all = summary["phases"].as_array().expect("phases");
     let samples: Vec<u64> = all

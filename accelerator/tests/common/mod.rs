@@ -62,7 +62,6 @@ pub fn start(params: &EngineParams) -> Pipeline {
 
 type Act = dyn Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync;
 
-/// An engine whose behaviour the test sets.
 #[derive(Clone)]
 pub struct Puppet {
     model: ModelSpec,

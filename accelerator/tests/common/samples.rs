@@ -28,10 +28,8 @@ pub type Answer = fn(&[u8]) -> Vec<u8>;
 /// Called with each part, before the part is recorded.
 type OnPart = Box<dyn Fn(&Samples, &Part) + Send + Sync>;
 
-/// Everything that arrived for one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleRecord {
-    /// Begin and end of each part.
     pub parts: Vec<(u32, u32)>,
     /// Bytes of all parts, copied when each part came, then those of the response.
     pub bytes: Vec<u8>,
@@ -39,7 +37,6 @@ pub struct SampleRecord {
     pub sum_us: u64,
     pub finished: Option<Finished>,
     pub answered: usize,
-    /// Why the sample was refused.
     pub refused: Option<String>,
     pub ended: Option<SequenceOutcome>,
 }
@@ -174,7 +171,6 @@ impl Samples {
         self.received(i, 0..self.capacity)
     }
 
-    /// Bytes of an output that a part or a response covers.
     fn received(&self, i: usize, range: Range<usize>) -> &[u8] {
         let cells = &self.outputs[i * self.capacity..][..self.capacity][range];
         // SAFETY: as for `Sync`.
@@ -207,7 +203,6 @@ impl Samples {
         self.arrivals(0..self.len())
     }
 
-    /// A sequence of sample `i` whose end is recorded.
     pub fn sequence(self: &Arc<Self>, i: usize, output_bytes: usize) -> Sequence {
         let samples = Arc::downgrade(self);
         let on_end = move |outcome| {
@@ -247,7 +242,6 @@ impl Samples {
         each.collect()
     }
 
-    /// Samples dropped without an answer.
     pub fn dropped(&self) -> usize {
         self.dropped.load(SeqCst)
     }

@@ -239,7 +239,6 @@ mod tests {
         }
     }
 
-    /// Provenance of a `user.conf` with this text for model `m`.
     fn conf(text: &str) -> Provenance {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("user.conf");

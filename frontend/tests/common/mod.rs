@@ -104,13 +104,11 @@ pub fn number_of_environment(key: &str, default: u64) -> u64 {
     value.unwrap_or(default)
 }
 
-/// Returns ports that are free at this moment.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     held.map(|l| l.local_addr().expect("bound").port())
 }
 
-/// Temporary folder for configurations and run folders.
 pub struct TestFolder {
     folder: tempfile::TempDir,
     /// libfabric provider for all runs instead of sockets.
@@ -208,7 +206,6 @@ impl TestFolder {
         self.accelerator_of(node, control, &format!("{model}{engine}{more}"))
     }
 
-    /// Returns the frontend's command with `out` as run folder.
     pub fn frontend(&self, config: &Path, out: &str, arguments: &[&str]) -> Command {
         let mut command = frontend();
         command.arg("--config").arg(config).args(arguments);
@@ -221,7 +218,6 @@ impl TestFolder {
         run(self, self.frontend(config, out, arguments))
     }
 
-    /// Starts `qdl` with these arguments in the folder.
     pub fn qdl(&self, arguments: &[&str]) -> Running {
         let mut command = qdl_command();
         command.args(arguments).current_dir(self.path("."));
@@ -248,13 +244,11 @@ impl TestFolder {
         serde_json::from_str(&text).expect("a timeline's JSON")
     }
 
-    /// Reads a text log of LoadGen: `summary` or `detail`.
     pub fn log(&self, out: &str, name: &str) -> String {
         let path = self.path(out).join(format!("mlperf_log_{name}.txt"));
         fs::read_to_string(path).expect("a log")
     }
 
-    /// Returns the number that LoadGen's summary gives for `key`.
     pub fn logged_number(&self, out: &str, key: &str) -> f64 {
         let text = self.log(out, "summary");
         let line = text.lines().find(|l| l.starts_with(key));
@@ -300,7 +294,6 @@ pub struct Running {
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
-    /// Lines that an accelerator prints after its first line.
     lines: Option<mpsc::Receiver<String>>,
 }
 
@@ -467,12 +460,10 @@ pub fn wire_and_local(place: &TestFolder, config: &Path) -> Vec<(u64, String)> {
     answers
 }
 
-/// Starts an accelerator and waits for its ready line.
 pub fn accelerator(place: &TestFolder, config: &Path) -> Running {
     accelerator_by(place, config, Command::new(accelerator_program()))
 }
 
-/// Starts an accelerator in a network namespace.
 pub fn accelerator_in(namespace: &netns::Namespace, place: &TestFolder, config: &Path) -> Running {
     accelerator_by(place, config, namespace.command(accelerator_program()))
 }

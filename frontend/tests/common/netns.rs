@@ -7,7 +7,6 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// A namespace; dropping it deletes the namespace and its interfaces.
 pub struct Namespace {
     name: String,
 }

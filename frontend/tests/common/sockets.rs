@@ -47,7 +47,6 @@ fn owned(descriptor: libc::c_long) -> io::Result<OwnedFd> {
     }
 }
 
-/// Shuts a connection down in both directions.
 pub fn end(stream: &TcpStream) {
     // The connection may be lost already.
     let _ = stream.shutdown(Shutdown::Both);

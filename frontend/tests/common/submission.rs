@@ -17,7 +17,6 @@ pub struct Case {
     pub folder: &'static str,
     /// Each scenario: its name in a tree, its flag, and the model's name in user.conf.
     pub scenarios: &'static [(&'static str, &'static str, &'static str)],
-    /// Number of samples in the data set.
     pub samples: u64,
     /// Range of tokens per answer, for the engine `tokens`; `None` means the engine `digest`.
     pub tokens: Option<(u32, u32)>,
@@ -291,7 +290,6 @@ impl Rig {
         self.program(&all)
     }
 
-    /// Patches the logs to those of ten minutes on two machines.
     pub fn patch(&self) {
         for (scenario, ..) in self.case.scenarios {
             let tests = self.case.tests.iter().map(|(test, ..)| *test);
@@ -341,7 +339,6 @@ pub fn checkout() -> Option<String> {
     path.filter(|path| !path.is_empty())
 }
 
-/// Returns the rules that the table names.
 pub fn rules(text: &str) -> BTreeSet<String> {
     let lines = text
         .lines()

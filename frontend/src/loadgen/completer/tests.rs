@@ -148,7 +148,6 @@ fn answer(id: u64, payload: &[u8], whole: bool) -> Response<'_> {
     }
 }
 
-/// Passes the result of one poll to the completer.
 fn take(c: &mut LoadgenCompleter, parts: &[Part<'_>], responses: &[Response<'_>]) {
     c.parts(&mut parts.iter().copied());
     c.complete(&mut responses.iter().copied());

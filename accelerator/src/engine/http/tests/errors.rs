@@ -23,7 +23,6 @@ use crate::engine::{Fault, Streaming};
 type Script = fn(&Request) -> Reply;
 type Change = fn(&mut HttpConfig);
 
-/// Runs one sample with a server of vLLM.
 fn vllm(server: &Server, change: Change) -> (SampleRecord, Option<String>) {
     run_one(server, Dialect::Vllm, change)
 }

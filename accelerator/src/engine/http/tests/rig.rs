@@ -40,7 +40,6 @@ pub fn prompts(n: usize) -> Vec<Vec<i32>> {
         .collect()
 }
 
-/// The parameters of an engine for the server at `url`.
 pub fn params(url: &str, dialect: Dialect) -> EngineParams {
     let mut params = EngineParams::new(EngineKind::Http);
     params.spec = Some(ModelSpec::of_tokens("m", PROMPT, ROOM));
@@ -54,12 +53,10 @@ pub fn params(url: &str, dialect: Dialect) -> EngineParams {
     params
 }
 
-/// Opens and starts the engine.
 pub fn start(params: &EngineParams) -> Result<Started, EngineError> {
     testkit::samples::Started::new(Arc::new(Http::open(params)?), ROOM * TOKEN_BYTES)
 }
 
-/// An engine for `server`, with a changed configuration.
 pub fn started(server: &Server, dialect: Dialect, change: impl FnOnce(&mut HttpConfig)) -> Started {
     let mut params = params(&server.url, dialect);
     change(params.engine.http.as_mut().expect("http"));

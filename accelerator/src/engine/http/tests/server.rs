@@ -25,12 +25,10 @@ use super::rig::VOCAB;
 pub struct Request {
     pub path: String,
     pub body: Value,
-    /// Number of requests for an answer before this one.
     pub number: usize,
 }
 
 impl Request {
-    /// The prompt, under the key of any dialect.
     pub fn prompt(&self) -> Vec<i32> {
         let ids = ["prompt", "token_ids", "input_ids"];
         let ids = ids.iter().find_map(|key| self.body.get(key)?.as_array());
@@ -308,7 +306,6 @@ pub fn answer(dialect: Dialect, asked: &Request, tokens: &[i32]) -> Reply {
     Reply::of(singly(dialect, asked, tokens, asked.finish(tokens)))
 }
 
-/// The answer of [`tokens_of`].
 pub fn correct(dialect: Dialect, asked: &Request) -> Reply {
     answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most()))
 }

@@ -33,7 +33,6 @@ fn a_failed_core_ends_the_engine_with_its_last_words() {
     }
 }
 
-/// The error that ends an engine whose core has this habit.
 fn end_of(habit: &str) -> String {
     let started = match start(&["--habit", habit], |c| c.step_s = 1) {
         Ok(started) => started,

@@ -17,7 +17,6 @@ const CORE: &str = include_str!("core.py");
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 12;
 pub const VOCAB: usize = 100;
-/// The end of sequence.
 pub const EOS: i32 = 2;
 
 /// An engine, its folder, and the error that ended it.
@@ -26,7 +25,6 @@ pub struct Started {
     pub folder: tempfile::TempDir,
 }
 
-/// A folder with the model's files and the script.
 pub fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let config = format!(r#"{{"vocab_size": {VOCAB}, "eos_token_id": {EOS}}}"#);
@@ -35,7 +33,6 @@ pub fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// The parameters of an engine whose core has these options.
 pub fn params(folder: &Path, options: &[&str]) -> EngineParams {
     let mut params = EngineParams::new(EngineKind::Vllm);
     params.spec = Some(ModelSpec::of_tokens("m", 300, ROOM));
@@ -54,7 +51,6 @@ pub fn params(folder: &Path, options: &[&str]) -> EngineParams {
     params
 }
 
-/// Starts an engine whose core has these options, with a changed configuration.
 pub fn start(
     options: &[&str],
     change: impl FnOnce(&mut VllmConfig),
@@ -80,7 +76,6 @@ impl Started {
         fs::read_to_string(self.folder.path().join("vllm.log")).unwrap_or_default()
     }
 
-    /// Runs samples of these prompts to their end.
     pub fn run(&self, prompts: &[Vec<i32>], stream: Stream) -> Arc<Samples> {
         let samples = Samples::prompts(prompts, ROOM * TOKEN_BYTES, stream);
         self.submit(&samples, usize::MAX);
