@@ -73,8 +73,7 @@ fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
     let params = params(&model.with_compression(Some(Compression::Lz4)));
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let samples = carried(&samples(64, |_| 1001), &[], digest);
-    pipeline.arrived(&mut samples.arrivals(0..64));
-    eventually("all answered", || samples.total() == 64);
+    common::answer(&pipeline, &samples, 0..64);
     samples.assert_each_answered_once();
     let batches = batches.lock().expect("alive");
     assert!(batches.iter().any(|(samples, _)| *samples > 1));

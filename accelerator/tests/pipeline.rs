@@ -114,8 +114,7 @@ fn null_answers_with_zeros_of_its_output_size() {
         });
         assert_eq!(pipeline.engine().model().max_output_bytes(), Some(5));
         let samples = Samples::random(&[3, 0, 9], 8, None);
-        pipeline.arrived(&mut samples.arrivals(0..3));
-        eventually("all answered", || samples.total() == 3);
+        common::answer(&pipeline, &samples, 0..3);
         for f in samples.finished() {
             assert_eq!(f.len, 5);
             let output = samples.output(f.ticket as usize);
@@ -130,8 +129,7 @@ fn pretended_compute_is_reported_and_never_inline() {
     let pipeline = start(&params);
     assert!(pipeline.engine().inline().is_none());
     let samples = Samples::random(&[10; 4], 8, Some(digest));
-    pipeline.arrived(&mut samples.arrivals(0..4));
-    eventually("all answered", || samples.total() == 4);
+    common::answer(&pipeline, &samples, 0..4);
     assert!(samples.finished().iter().all(|f| f.compute_us >= 3_000));
 }
 

@@ -141,6 +141,10 @@ impl Drop for Node {
     }
 }
 
+fn wait_for_end(pids: &[i32]) {
+    eventually("they are gone", || !pids.iter().any(|pid| is_running(*pid)));
+}
+
 const DIRECT: &[&str] = &["SERVER"];
 /// A shell that starts the server, waits for it, and forwards no signal.
 const SCRIPT: &[&str] = &["sh", "-c", "SERVER; true"];
@@ -152,9 +156,7 @@ fn a_killed_node_takes_its_server_and_all_that_it_started_along() {
         let server = node.server();
         assert!(server.iter().all(|pid| is_running(*pid)), "{server:?}");
         node.signal(libc::SIGKILL);
-        eventually("they are gone", || {
-            !server.iter().any(|pid| is_running(*pid))
-        });
+        wait_for_end(&server);
     }
     // A core does not notice that its front end is gone.
     let node = Node::with_core().ready();
@@ -162,7 +164,7 @@ fn a_killed_node_takes_its_server_and_all_that_it_started_along() {
     assert_eq!(core.len(), 3);
     assert!(core.iter().all(|pid| is_running(*pid)), "{core:?}");
     node.signal(libc::SIGKILL);
-    eventually("they are gone", || !core.iter().any(|pid| is_running(*pid)));
+    wait_for_end(&core);
 }
 
 #[test]
@@ -179,9 +181,7 @@ fn a_node_that_gets_a_signal_ends_its_server_with_sigterm_and_then_sigkill() {
         assert_eq!(code, Some(0), "{said}");
         let killed = said.contains("did not end within");
         assert_eq!(killed, habit == "deaf", "{said}");
-        eventually("they are gone", || {
-            !server.iter().any(|pid| is_running(*pid))
-        });
+        wait_for_end(&server);
     }
 }
 
@@ -197,9 +197,7 @@ fn a_node_that_waits_for_its_server_can_be_stopped() {
     let (code, said) = node.ended();
     assert_eq!(code, Some(0), "{said}");
     assert_has(&said, &["was told to stop (signal 15) before it was ready"]);
-    eventually("they are gone", || {
-        !server.iter().any(|pid| is_running(*pid))
-    });
+    wait_for_end(&server);
 }
 
 #[test]

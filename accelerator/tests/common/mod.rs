@@ -8,9 +8,12 @@ mod models;
 pub mod processes;
 mod samples;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering::SeqCst},
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use accelerator::{
@@ -20,7 +23,7 @@ use accelerator::{
     },
     pipeline::{Options, Pipeline},
 };
-use qdl::model::ModelSpec;
+use qdl::{model::ModelSpec, serve::Service};
 
 pub use models::{model, ragged, tensor};
 pub use qdl::testkit::eventually;
@@ -53,6 +56,12 @@ pub fn failing(engine: Arc<dyn Engine>, options: &Options) -> (Pipeline, Errors)
         to.0.lock().expect("no panic inside").push(e.to_string());
     });
     (started.unwrap_or_else(|e| panic!("{e}")), errors)
+}
+
+/// Passes on the samples `of`, which follow those before, and waits until all are answered.
+pub fn answer(pipeline: &Pipeline, samples: &Arc<Samples>, of: Range<usize>) {
+    pipeline.arrived(&mut samples.arrivals(of.clone()));
+    eventually("all answered", || samples.total() == of.end);
 }
 
 pub fn start(params: &EngineParams) -> Pipeline {

@@ -222,14 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_several_is_the_class() {
+    fn the_largest_of_several_elements_or_a_single_whole_one_is_the_class() {
         let three = [output(DType::F32, &[3])];
         assert_eq!(class(&three, &floats(&[-3.5, 0.25, -1.0])), Some(1));
-        assert_eq!(
-            class(&three, &floats(&[0.5, 2.0, 2.0])),
-            Some(1),
-            "the first"
-        );
+        let two = floats(&[0.5, 2.0, 2.0]);
+        assert_eq!(class(&three, &two), Some(1), "the first");
         assert_eq!(class(&three, &floats(&[f32::NAN, -2.0, -9.0])), Some(1));
         let infinite = [f32::NEG_INFINITY; 3];
         assert_eq!(class(&three, &floats(&infinite)), Some(0));
@@ -241,6 +238,18 @@ mod tests {
         assert_eq!(class(&[output(DType::F16, &[3])], &halves), Some(2));
         assert_eq!(class(&[output(DType::I8, &[2])], &[0xff, 0x01]), Some(1));
         assert_eq!(class(&[output(DType::U8, &[2])], &[9]), None);
+        let one = [output(DType::I32, &[])];
+        assert_eq!(class(&one, &(-7i32).to_le_bytes()), Some(-7));
+        let one = [output(DType::F32, &[1])];
+        assert_eq!(class(&one, &floats(&[3.0])), Some(3));
+        // A probability is no class.
+        assert_eq!(class(&one, &floats(&[0.73])), None);
+        // Of several outputs, the first names the class.
+        let outputs = [output(DType::I64, &[]), output(DType::F32, &[2])];
+        let response = [&5i64.to_le_bytes()[..], &floats(&[9.0, 1.0])].concat();
+        assert_eq!(class(&outputs, &response), Some(5));
+        let alone = class(&outputs, &response[..8]);
+        assert_eq!(alone, None, "the others are missing");
     }
 
     #[test]
@@ -248,28 +257,6 @@ mod tests {
         // The format: `accuracy=` at the beginning of the line, and a number in percent.
         let line = line(&Accuracy::new(528, 540, 0));
         assert_eq!(line, "accuracy=97.778%, good=528, total=540\n");
-    }
-
-    #[test]
-    fn a_single_element_is_the_class_where_it_is_whole() {
-        let one = [output(DType::I32, &[])];
-        assert_eq!(class(&one, &(-7i32).to_le_bytes()), Some(-7));
-        let one = [output(DType::F32, &[1])];
-        assert_eq!(class(&one, &floats(&[3.0])), Some(3));
-        // A probability is no class.
-        assert_eq!(class(&one, &floats(&[0.73])), None);
-    }
-
-    #[test]
-    fn of_several_outputs_the_first_names_the_class() {
-        let outputs = [output(DType::I64, &[]), output(DType::F32, &[2])];
-        let response = [&5i64.to_le_bytes()[..], &floats(&[9.0, 1.0])].concat();
-        assert_eq!(class(&outputs, &response), Some(5));
-        assert_eq!(
-            class(&outputs, &response[..8]),
-            None,
-            "the others are missing"
-        );
     }
 
     #[test]
