@@ -143,11 +143,10 @@ impl Labels {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use qdl::model::{DType, TensorSpec};
 
     use super::*;
+    use crate::dataset::file;
 
     pub(super) fn output(dtype: DType, shape: &[usize]) -> TensorSpec {
         TensorSpec {
@@ -158,15 +157,9 @@ mod tests {
         }
     }
 
-    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
-        let mut f = tempfile::NamedTempFile::new().expect("a file");
-        f.write_all(bytes).expect("written");
-        f
-    }
-
     fn labels(classes: &[i64], outputs: &[TensorSpec]) -> Labels {
         let bytes: Vec<u8> = classes.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let file = file(&bytes);
+        let file = file(&bytes, "");
         let config = LabelsConfig {
             file: file.path().to_owned(),
             dtype: None,
@@ -187,6 +180,7 @@ mod tests {
               { \"seq_id\" : 0, \"qsl_idx\" : 2, \"data\" : \"0900000000000000\" },\n\
               { \"seq_id\" : 1, \"qsl_idx\" : 0, \"data\" : \"0500000000000000\" },\n\
               { \"seq_id\" : 2, \"qsl_idx\" : 1, \"data\" : \"05\" }\n]\n",
+            "",
         );
         let origins = AnswerOrigins::new(3);
         origins.answered(2, 1);
@@ -204,13 +198,16 @@ mod tests {
             labels(&[7], &[output(DType::U8, &[1])]),
             AnswerOrigins::new(1),
         );
-        let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
+        let log = file(
+            b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n",
+            "",
+        );
         let error = |log: tempfile::NamedTempFile| {
             let scored = labels.score(log.path(), &origins);
             scored.expect_err("refused").to_string()
         };
         assert!(error(log).contains("answers sample 1, and the data set has 1"));
-        assert!(error(file(b"[\n]\n")).contains("no sample was answered"));
+        assert!(error(file(b"[\n]\n", "")).contains("no sample was answered"));
     }
 
     fn class(outputs: &[TensorSpec], response: &[u8]) -> Option<i64> {

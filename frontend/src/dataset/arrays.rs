@@ -206,19 +206,11 @@ fn each_length(file: &Path, count: usize, arrays: &InputArrays) -> Result<Box<[u
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use qdl::model::DType;
 
     use qdl::testkit::assert_has;
 
-    use super::{super::bytes, *};
-
-    fn fixture(name: &str) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data")
-            .join(name)
-    }
+    use super::{super::bytes, numpy::tests::fixture, *};
 
     fn tensor(name: &str, dtype: DType, shape: &[usize], ragged: bool) -> TensorSpec {
         TensorSpec {

@@ -167,4 +167,4 @@ const OTHERS: [(&[u8], &str); 8] = [
 ];
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -5,9 +5,9 @@ use std::{io::Write, path::PathBuf};
 use proptest::prelude::*;
 use qdl::testkit::assert_has;
 
-use super::*;
+use super::{super::file, *};
 
-fn fixture(name: &str) -> PathBuf {
+pub(in crate::dataset) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/data")
         .join(name)
@@ -21,13 +21,6 @@ fn opened(name: &str) -> Vec<Array> {
 
 fn refused(name: &str) -> String {
     open(&fixture(name), false, &|_, _| true).expect_err(name)
-}
-
-fn file(content: &[u8], end: &str) -> tempfile::NamedTempFile {
-    let f = tempfile::Builder::new().suffix(end).tempfile();
-    let mut f = f.expect("a file");
-    f.write_all(content).expect("written");
-    f
 }
 
 fn all(a: &Array, len: usize) -> Vec<u8> {
