@@ -278,11 +278,9 @@ fn a_library_without_cuda_says_so_and_what_to_do() {
     let params = params.with(|e| e.provider = Provider::Cuda);
     let text = create(&params).err().expect("refused").to_string();
     assert!(!text.contains('\n'), "{text}");
-    assert!(
-        text.contains("built without CUDA")
-            && text.contains("onnxruntime-gpu")
-            && text.contains("provider: cpu"),
-        "{text}"
+    assert_has(
+        &text,
+        &["built without CUDA", "onnxruntime-gpu", "provider: cpu"],
     );
 }
 

@@ -57,31 +57,31 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
         batch.iter().map(|r| r.id().to_bits()).collect()
     };
     let response = |id| Response {
-        id,
         index: 0,
-        connection: 0,
-        payload: &[7; 8],
-        whole: true,
+        ..answer(id, &[7; 8], true)
     };
     let (mut first, mut batch) = (Vec::new(), Vec::new());
     let mut three = [64, 128, 64].map(response).into_iter();
     completers.gather(&mut three, &mut first, &mut batch);
     assert_eq!(ids(&batch), [64, 128]);
     assert!(first.is_empty(), "LoadGen measures no tokens");
-    let sample = |id| Sample {
+    let rest = completers.unanswered(&[64, 192, 192].map(|id| sample(id, None)));
+    assert_eq!(ids(&rest), [192]);
+    assert_eq!(verifier.findings().counts.duplicates, 3);
+    assert!(completers.unanswered(&[]).is_empty());
+}
+
+fn sample(id: u64, first: Option<First>) -> Sample {
+    Sample {
         id,
         index: 0,
         source: SourceId(0),
         offset: 0,
         len: 8,
         issued_ns: 0,
-        first: None,
+        first,
         tries: Default::default(),
-    };
-    let rest = completers.unanswered(&[64, 192, 192].map(sample));
-    assert_eq!(ids(&rest), [192]);
-    assert_eq!(verifier.findings().counts.duplicates, 3);
-    assert!(completers.unanswered(&[]).is_empty());
+    }
 }
 
 /// Calls to LoadGen in order: function, sample id, bytes, number of tokens.
@@ -240,16 +240,6 @@ fn offline_has_no_first_tokens() {
 
 #[test]
 fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
-    let sample = |id, first| Sample {
-        id,
-        index: 0,
-        source: SourceId(0),
-        offset: 0,
-        len: 8,
-        issued_ns: 0,
-        first,
-        tries: Default::default(),
-    };
     for scenario in [Scenario::Server, Scenario::Offline] {
         let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
         [64, 128].iter().for_each(|id| verifier.issued(*id));
