@@ -222,7 +222,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     if let Some((view, known)) = &mut live_view {
-        known.set_fabric(backend.fabric().0);
+        known.first.fabric = backend.fabric().0.to_owned();
         view.figures.begin(backend.clone(), completers.live.clone());
     }
     let library = WarmLibrary {
@@ -318,7 +318,7 @@ fn live_view(
         return Ok(None);
     };
     let known = LiveRun::new(&config.node, &settings.test, settings.target_qps());
-    let view = LiveView::open(address, settings.folder(), known.initial())?;
+    let view = LiveView::open(address, settings.folder(), known.first.clone())?;
     Ok(Some((view, known)))
 }
 

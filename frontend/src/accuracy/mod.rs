@@ -126,7 +126,7 @@ impl Labels {
         if response.len() != self.response {
             return None;
         }
-        let values = output.chunks_exact(self.element.bytes()).enumerate();
+        let values = output.chunks_exact(self.element.bytes).enumerate();
         if values.len() == 1 {
             return self.element.whole(output).ok();
         }

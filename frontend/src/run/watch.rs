@@ -220,7 +220,7 @@ impl Watch {
     fn moment(&self, now: u64, counts: [u64; 2]) -> Option<SoFar> {
         let (first, (_, known)) = self.sut.first_query_ns().zip(self.live.as_ref())?;
         let at = [first, now];
-        let node = &known.initial().node;
+        let node = &known.first.node;
         let moment = RunMoment {
             at,
             counts,
@@ -245,7 +245,7 @@ impl Watch {
             self.gather.threads(now, &thread_times(), &issue);
             let so_far = self.moment(now, counts);
             if let Some((view, known)) = &self.live {
-                view.show(so_far.unwrap_or_else(|| known.initial()));
+                view.show(so_far.unwrap_or_else(|| known.first.clone()));
             }
         }
     }

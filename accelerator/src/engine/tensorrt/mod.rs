@@ -170,7 +170,7 @@ impl TensorRt {
     }
 
     fn refusal(&self, what: &'static str, why: &TrtError) -> EngineError {
-        refusal(self.library.path(), &self.library, &self.device, what, why)
+        refusal(&self.library.path, &self.library, &self.device, what, why)
     }
 }
 
@@ -225,7 +225,7 @@ fn plan_of(
     let began = std::time::Instant::now();
     let order = Order {
         shim: absolute(shim),
-        library: absolute(library.path()),
+        library: absolute(&library.path),
         onnx: absolute(onnx),
         plan: absolute(&plan),
         precision,
