@@ -51,7 +51,6 @@ impl EventCount {
         }
     }
 
-    /// Wakes every sleeper.
     pub fn notify_all(&self) {
         self.epoch.fetch_add(1, SeqCst);
         drop(lock(&self.lock));

@@ -23,7 +23,6 @@ use crate::{
     pipeline::{Counters, Options, Pipeline, StopTimeout, WarmUp},
 };
 
-/// An engine and its GPU.
 type EngineOfGpu = (usize, Arc<dyn Engine>);
 
 /// Makes one engine for each entry of `gpus`, in that order. Engines on the CPU ignore the entry.

@@ -21,7 +21,6 @@ use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 const FOLDER: &str = "m/data/aotinductor/model/";
 const DIGITS: &str = r#"{\"inputs\": [{\"name\": \"pixels\", \"dtype\": \"u8\", \"shape\": [64]}], \"output\": {\"name\": \"class\", \"dtype\": \"i64\", \"shape\": [1]}}"#;
 
-/// Writes an archive with these files to a temporary folder.
 fn archive(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("m.pt2");

@@ -52,7 +52,6 @@ fn params(model: &ModelSpec) -> EngineParams {
     .with(|e| (e.max_batch, e.threads) = (8, 2))
 }
 
-/// Answers each sample with its digest.
 fn answer_all(batch: &mut Batch) -> Result<(), EngineError> {
     for i in 0..batch.len() {
         let answer = Digest::of(batch.input(i));
@@ -74,8 +73,7 @@ fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
     let params = params(&model.with_compression(Some(Compression::Lz4)));
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let samples = carried(&samples(64, |_| 1001), &[], digest);
-    pipeline.arrived(&mut samples.arrivals(0..64));
-    eventually("all answered", || samples.total() == 64);
+    common::answer(&pipeline, &samples, 0..64);
     samples.assert_each_answered_once();
     let batches = batches.lock().expect("alive");
     assert!(batches.iter().any(|(samples, _)| *samples > 1));

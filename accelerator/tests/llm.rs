@@ -10,10 +10,10 @@ use std::{
 };
 
 use accelerator::engine::{
-    Engine, EngineKind, EngineParams, Streaming, create,
-    streaming::{OnFatal, SequenceOutcome, TOKEN_BYTES},
+    Engine, EngineKind, EngineParams, create,
+    streaming::{SequenceOutcome, TOKEN_BYTES},
 };
-use common::{Samples, eventually};
+use common::{Samples, Started, eventually};
 use fabric::wire::Stream;
 use qdl::{
     config::LlmConfig,
@@ -52,49 +52,16 @@ fn tiny(sequences: usize) -> EngineParams {
     params("llm-tiny.onnx", (100, 24), llm)
 }
 
-fn never() -> OnFatal {
-    Arc::new(|e| panic!("{e}"))
+fn running(params: &EngineParams) -> Started<dyn Engine> {
+    let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
+    Started::new(engine, 24 * TOKEN_BYTES).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A running engine; dropping this value stops it.
-struct Running(Arc<dyn Engine>);
-
-impl Running {
-    fn of(params: &EngineParams) -> Self {
-        let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
-        let running = Running(engine);
-        let started = running.streaming().start(never());
-        started.unwrap_or_else(|e| panic!("{e}"));
-        running
-    }
-
-    fn streaming(&self) -> &dyn Streaming {
-        self.0.streaming().expect("it batches by itself")
-    }
-
-    /// Submits all prompts; at most the engine's maximum is in flight.
-    fn submit(&self, samples: &Arc<Samples>) {
-        let most = self.streaming().in_flight();
-        for i in 0..samples.len() {
-            eventually("a place", || i - samples.ended() < most);
-            self.streaming()
-                .submit(samples.sequence(i, 24 * TOKEN_BYTES));
-        }
-    }
-
-    /// Returns the answers to all prompts.
-    fn all(&self, prompts: &[Vec<i32>]) -> Vec<Vec<i32>> {
-        let samples = samples(prompts, Stream::None);
-        self.submit(&samples);
-        wait(&samples);
-        (0..prompts.len()).map(|i| answer(&samples, i)).collect()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.streaming().stop(Duration::from_secs(60));
-    }
+fn answers_of(engine: &Started<dyn Engine>, prompts: &[Vec<i32>]) -> Vec<Vec<i32>> {
+    let samples = samples(prompts, Stream::None);
+    engine.run(&samples);
+    assert_eq!(engine.fatal(), None);
+    (0..prompts.len()).map(|i| answer(&samples, i)).collect()
 }
 
 const ROOM: usize = 64;
@@ -135,14 +102,14 @@ fn assert_same_in_any_company(base: &EngineParams, prompts: &[Vec<i32>], each: &
             e.llm.as_mut().expect("llm").sequences = sequences;
         })
     };
-    let alone = Running::of(&at(1, 1)).all(prompts);
+    let alone = answers_of(&running(&at(1, 1)), prompts);
     assert!(alone.iter().any(|answer| *answer != alone[0]));
     let n = prompts.len();
     for (sequences, threads) in each {
         // 7 divides none of the counts used here, so the order contains every index.
         let order: Vec<usize> = (0..n).map(|i| (i * 7 + 3) % n).collect();
         let shuffled: Vec<_> = order.iter().map(|i| prompts[*i].clone()).collect();
-        let answers = Running::of(&at(*sequences, *threads)).all(&shuffled);
+        let answers = answers_of(&running(&at(*sequences, *threads)), &shuffled);
         for (i, answer) in order.iter().zip(&answers) {
             assert_eq!(*answer, alone[*i], "prompt {i} with {sequences} at once");
         }
@@ -182,7 +149,7 @@ fn tokens_of_the_demo_do_not_depend_on_other_sequences() {
 fn the_end_is_kept_and_put_off() {
     let base = tiny(1).with(|e| e.llm.as_mut().expect("llm").min_tokens = 1);
     let all = prompts(50);
-    let answers = Running::of(&base).all(&all);
+    let answers = answers_of(&running(&base), &all);
     let long = answers
         .iter()
         .position(|a| a.len() == 24 && a[5..] != [a[0]; 19]);
@@ -198,7 +165,7 @@ fn the_end_is_kept_and_put_off() {
             let llm = e.llm.as_mut().expect("llm");
             (llm.eos, llm.min_tokens) = (Some(free[at] as u32), min_tokens);
         });
-        Running::of(&params).all(&asked).remove(0)
+        answers_of(&running(&params), &asked).remove(0)
     };
     assert_eq!(with(1), free[..=at], "the end is the last token");
     assert_eq!(with(at + 1), free[..=at], "just long enough");
@@ -209,7 +176,7 @@ fn the_end_is_kept_and_put_off() {
 
 #[test]
 fn a_prompt_that_cannot_run_is_refused_and_the_others_go_on() {
-    let engine = Running::of(&tiny(4));
+    let engine = running(&tiny(4));
     let all = [
         vec![3, 5, 7],
         vec![1, 2, VOCABULARY],
@@ -217,8 +184,7 @@ fn a_prompt_that_cannot_run_is_refused_and_the_others_go_on() {
         vec![i32::MIN, 1],
     ];
     let mixed = samples(&all, Stream::None);
-    engine.submit(&mixed);
-    wait(&mixed);
+    engine.run(&mixed);
     assert_eq!(answer(&mixed, 0).len(), 24);
     for (i, words) in [
         (1, "id 509 at position 2; model `m` has tokens 0 to 508"),
@@ -233,19 +199,17 @@ fn a_prompt_that_cannot_run_is_refused_and_the_others_go_on() {
 
 #[test]
 fn a_sequence_that_is_not_wanted_leaves_and_the_others_stay() {
-    let engine = Running::of(&tiny(4));
+    let engine = running(&tiny(4));
     let (stays, leaves) = (prompts(26), prompts(14));
-    let alone = engine.all(&stays);
+    let alone = answers_of(&engine, &stays);
     let (stays, leaves) = (
         samples(&stays, Stream::None),
         samples(&leaves, Stream::None),
     );
     for i in 0..26 {
-        let sequence = stays.sequence(i, 24 * TOKEN_BYTES);
-        engine.streaming().submit(sequence);
+        engine.submit_one(&stays, i);
         if i < 14 {
-            let sequence = leaves.sequence(i, 24 * TOKEN_BYTES);
-            engine.streaming().submit(sequence);
+            engine.submit_one(&leaves, i);
         }
     }
     leaves.leave();
@@ -257,15 +221,13 @@ fn a_sequence_that_is_not_wanted_leaves_and_the_others_stay() {
 
 #[test]
 fn a_stop_drops_all_sequences() {
-    let engine = Running::of(&tiny(2));
+    let engine = running(&tiny(2));
     let all = samples(&prompts(30), Stream::None);
     for i in 0..29 {
-        let sequence = all.sequence(i, 24 * TOKEN_BYTES);
-        engine.streaming().submit(sequence);
+        engine.submit_one(&all, i);
     }
     engine.streaming().stop(Duration::from_secs(60));
-    let late = all.sequence(29, 24 * TOKEN_BYTES);
-    engine.streaming().submit(late);
+    engine.submit_one(&all, 29);
     wait(&all);
     assert_eq!(all.record(29).ended, Some(SequenceOutcome::Unanswered));
 }

@@ -111,8 +111,7 @@ fn digits_are_read_where_they_lie_and_gathered_where_they_do_not() {
     let scattered = Samples::new(&apart, places, 16, None);
     for first in (0..n).step_by(27) {
         let last = (first + 27).min(n);
-        pipeline.arrived(&mut scattered.arrivals(first..last));
-        eventually("a batch answered", || scattered.total() == last);
+        common::answer(&pipeline, &scattered, first..last);
     }
     assert_eq!(classes(&scattered), reference);
     let c = pipeline.counters();
@@ -135,8 +134,7 @@ fn several_workers_agree_with_one() {
             e.intra_threads = intra_threads;
         }));
         let samples = Samples::new(&pixels, places.clone(), 8, None);
-        pipeline.arrived(&mut samples.all());
-        eventually("all answered", || samples.total() == samples.len());
+        common::answer(&pipeline, &samples, 0..samples.len());
         samples.assert_each_answered_once();
         pipeline
             .stop(Duration::from_secs(60))
@@ -169,8 +167,7 @@ fn ragged_inputs_are_padded_with_zeros() {
     let samples = Samples::new(&bytes, places, 8, None);
     for i in 0..samples.len() {
         // One sample at a time, so that all use the same row of the buffers.
-        pipeline.arrived(&mut vec![samples.arrival(i)]);
-        eventually("answered", || samples.total() == i + 1);
+        common::answer(&pipeline, &samples, i..i + 1);
     }
     assert_eq!(classes(&samples), want);
     let c = pipeline.counters();
@@ -281,11 +278,9 @@ fn a_library_without_cuda_says_so_and_what_to_do() {
     let params = params.with(|e| e.provider = Provider::Cuda);
     let text = create(&params).err().expect("refused").to_string();
     assert!(!text.contains('\n'), "{text}");
-    assert!(
-        text.contains("built without CUDA")
-            && text.contains("onnxruntime-gpu")
-            && text.contains("provider: cpu"),
-        "{text}"
+    assert_has(
+        &text,
+        &["built without CUDA", "onnxruntime-gpu", "provider: cpu"],
     );
 }
 
@@ -304,7 +299,6 @@ fn named() -> ModelSpec {
     }
 }
 
-/// Returns bias and pixels of sample `i`.
 fn sample(i: usize) -> (f32, [u8; 4]) {
     let pixels = [0, 1, 2, 3].map(|p| ((i * 37 + p * 11) % 200) as u8);
     (i as f32 / 2.0, pixels)
@@ -342,8 +336,7 @@ fn several_outputs_come_packed_in_the_order_of_the_configuration() {
     let pipeline = start(&params);
     assert_eq!(pipeline.engine().model(), &named());
     let samples = detections(50);
-    pipeline.arrived(&mut samples.arrivals(0..50));
-    eventually("all answered", || samples.total() == 50);
+    common::answer(&pipeline, &samples, 0..50);
     for i in 0..50 {
         assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
     }
@@ -381,8 +374,7 @@ fn outputs_without_a_name_in_the_configuration_are_left_out() {
     });
     assert_eq!(pipeline.engine().model(), &class_alone);
     let samples = detections(5);
-    pipeline.arrived(&mut samples.arrivals(0..5));
-    eventually("all answered", || samples.total() == 5);
+    common::answer(&pipeline, &samples, 0..5);
     for i in 0..5 {
         assert_eq!(samples.output(i)[..8], answer(i)[..8], "sample {i}");
     }
@@ -422,10 +414,8 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
         assert_eq!(pipeline.engine().fixed_batch(), Some(4));
         let floats: Vec<u8> = (0..28).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let samples = Samples::new(&floats, (0..14).map(|i| (i * 8, 8)).collect(), 8, None);
-        pipeline.arrived(&mut samples.arrivals(0..10));
-        eventually("ten answered", || samples.total() == 10);
-        pipeline.arrived(&mut samples.arrivals(10..14));
-        eventually("all answered", || samples.total() == 14);
+        common::answer(&pipeline, &samples, 0..10);
+        common::answer(&pipeline, &samples, 10..14);
         for i in 0..14 {
             assert_eq!(samples.output(i), samples.input(i), "sample {i}");
         }
@@ -435,7 +425,6 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
     }
 }
 
-/// The padding of a batch affects no response, with several inputs and outputs too.
 #[test]
 fn a_fixed_batch_of_several_tensors_is_filled_up() {
     let params = EngineParams {
@@ -445,11 +434,9 @@ fn a_fixed_batch_of_several_tensors_is_filled_up() {
     let pipeline = start(&params);
     let samples = detections(11);
     // A batch of one each, after a full one whose bytes must not be seen again.
-    pipeline.arrived(&mut samples.arrivals(0..4));
-    eventually("four answered", || samples.total() == 4);
+    common::answer(&pipeline, &samples, 0..4);
     for i in 4..11 {
-        pipeline.arrived(&mut vec![samples.arrival(i)]);
-        eventually("answered", || samples.total() == i + 1);
+        common::answer(&pipeline, &samples, i..i + 1);
     }
     for i in 0..11 {
         assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
@@ -463,10 +450,8 @@ fn a_batch_is_filled_up_with_zeros() {
     let floats: Vec<u8> = (1..21).flat_map(|i| (i as f32).to_le_bytes()).collect();
     // The samples are not adjacent, so the engine copies all of them to the batch's buffer.
     let samples = Samples::new(&floats, (0..5).map(|i| (i * 16, 8)).collect(), 8, None);
-    pipeline.arrived(&mut samples.arrivals(0..4));
-    eventually("four answered", || samples.total() == 4);
-    pipeline.arrived(&mut vec![samples.arrival(4)]);
-    eventually("all answered", || samples.total() == 5);
+    common::answer(&pipeline, &samples, 0..4);
+    common::answer(&pipeline, &samples, 4..5);
     let twice: Vec<u8> = [34f32, 36.0].iter().flat_map(|f| f.to_le_bytes()).collect();
     assert_eq!(samples.output(4), twice);
 }

@@ -34,7 +34,6 @@ fn params(inline: bool) -> EngineParams {
     })
 }
 
-/// Several NIC threads deliver bursts; every sample gets one answer with its own hash.
 #[test]
 fn every_sample_is_answered_once_with_its_own_digest() {
     const RAILS: usize = 3;
@@ -115,8 +114,7 @@ fn null_answers_with_zeros_of_its_output_size() {
         });
         assert_eq!(pipeline.engine().model().max_output_bytes(), Some(5));
         let samples = Samples::random(&[3, 0, 9], 8, None);
-        pipeline.arrived(&mut samples.arrivals(0..3));
-        eventually("all answered", || samples.total() == 3);
+        common::answer(&pipeline, &samples, 0..3);
         for f in samples.finished() {
             assert_eq!(f.len, 5);
             let output = samples.output(f.ticket as usize);
@@ -131,8 +129,7 @@ fn pretended_compute_is_reported_and_never_inline() {
     let pipeline = start(&params);
     assert!(pipeline.engine().inline().is_none());
     let samples = Samples::random(&[10; 4], 8, Some(digest));
-    pipeline.arrived(&mut samples.arrivals(0..4));
-    eventually("all answered", || samples.total() == 4);
+    common::answer(&pipeline, &samples, 0..4);
     assert!(samples.finished().iter().all(|f| f.compute_us >= 3_000));
 }
 
@@ -224,7 +221,6 @@ fn options(max_batch: usize, threads: usize) -> Options {
     }))
 }
 
-/// After an error or a panic during a run, the pipeline reports it once and releases all samples.
 #[test]
 fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
     for panics in [false, true] {

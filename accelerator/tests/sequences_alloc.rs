@@ -24,7 +24,6 @@ use qdl::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// An origin that only counts.
 #[derive(Default)]
 struct CountingOrigin {
     parts: AtomicUsize,

@@ -61,7 +61,6 @@ impl Node {
         Self::of(folder, &engine)
     }
 
-    /// Starts a node whose engine `vllm` has a scripted core.
     fn with_core() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -106,7 +105,6 @@ impl Node {
         Node { program, folder }
     }
 
-    /// Waits for the ready line.
     fn ready(mut self) -> Self {
         let out = self.program.stdout.take().expect("piped");
         let ready = BufReader::new(out).lines().map_while(Result::ok);
@@ -131,7 +129,6 @@ impl Node {
         (self.program.wait().expect("it ends").code(), said)
     }
 
-    /// Returns the server's process ids.
     fn server(&self) -> Vec<i32> {
         pids(self.folder.path())
     }
@@ -142,6 +139,10 @@ impl Drop for Node {
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
+}
+
+fn wait_for_end(pids: &[i32]) {
+    eventually("they are gone", || !pids.iter().any(|pid| is_running(*pid)));
 }
 
 const DIRECT: &[&str] = &["SERVER"];
@@ -155,9 +156,7 @@ fn a_killed_node_takes_its_server_and_all_that_it_started_along() {
         let server = node.server();
         assert!(server.iter().all(|pid| is_running(*pid)), "{server:?}");
         node.signal(libc::SIGKILL);
-        eventually("they are gone", || {
-            !server.iter().any(|pid| is_running(*pid))
-        });
+        wait_for_end(&server);
     }
     // A core does not notice that its front end is gone.
     let node = Node::with_core().ready();
@@ -165,7 +164,7 @@ fn a_killed_node_takes_its_server_and_all_that_it_started_along() {
     assert_eq!(core.len(), 3);
     assert!(core.iter().all(|pid| is_running(*pid)), "{core:?}");
     node.signal(libc::SIGKILL);
-    eventually("they are gone", || !core.iter().any(|pid| is_running(*pid)));
+    wait_for_end(&core);
 }
 
 #[test]
@@ -182,9 +181,7 @@ fn a_node_that_gets_a_signal_ends_its_server_with_sigterm_and_then_sigkill() {
         assert_eq!(code, Some(0), "{said}");
         let killed = said.contains("did not end within");
         assert_eq!(killed, habit == "deaf", "{said}");
-        eventually("they are gone", || {
-            !server.iter().any(|pid| is_running(*pid))
-        });
+        wait_for_end(&server);
     }
 }
 
@@ -200,9 +197,7 @@ fn a_node_that_waits_for_its_server_can_be_stopped() {
     let (code, said) = node.ended();
     assert_eq!(code, Some(0), "{said}");
     assert_has(&said, &["was told to stop (signal 15) before it was ready"]);
-    eventually("they are gone", || {
-        !server.iter().any(|pid| is_running(*pid))
-    });
+    wait_for_end(&server);
 }
 
 #[test]

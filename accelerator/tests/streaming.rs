@@ -21,7 +21,7 @@ use accelerator::{
     },
     pipeline::{Options, Pipeline},
 };
-use common::{Samples, eventually, failing, no_error, start};
+use common::{Samples, eventually, failing, no_error, puppet_error, start};
 use fabric::wire::Stream;
 use qdl::{config::TokensConfig, model::ModelSpec, serve::Service};
 
@@ -50,10 +50,11 @@ fn random_prompts(n: usize, seed: u64) -> Vec<Vec<i32>> {
         .collect()
 }
 
-fn settings(min: usize, max: usize) -> TokensConfig {
+fn settings(min: usize, max: usize, step_us: u64) -> TokensConfig {
     TokensConfig {
         min_tokens: min,
         max_tokens: Some(max),
+        step_us,
         ..TokensConfig::default()
     }
 }
@@ -83,9 +84,9 @@ fn every_token_is_right_and_every_count() {
     const NICS: usize = 2;
     const EACH: usize = 5_000;
     for (stream, most) in STREAMS.into_iter().zip([64, 7, 1]) {
-        let params = params(40, most, &settings(1, 40));
+        let params = params(40, most, &settings(1, 40, 0));
         let pipeline = start(&params);
-        let answers = Answers::new(&settings(1, 40), 40).expect("sound");
+        let answers = Answers::new(&settings(1, 40, 0), 40).expect("sound");
         let prompts = [1, 2].map(|seed| random_prompts(EACH, seed));
         let origins = [0, 1].map(|i: usize| Samples::prompts(&prompts[i], 176, stream));
         thread::scope(|s| {
@@ -127,9 +128,8 @@ fn every_token_is_right_and_every_count() {
 fn a_pretended_model_takes_its_time() {
     let times = TokensConfig {
         prefill_us: 100,
-        step_us: 1_000,
         beside_us: 200,
-        ..settings(4, 4)
+        ..settings(4, 4, 1_000)
     };
     let pipeline = start(&params(4, 8, &times));
     let origin = Samples::prompts(&[vec![1; 50], vec![2; 50]], 64, Stream::All);
@@ -142,7 +142,7 @@ fn a_pretended_model_takes_its_time() {
 
 #[test]
 fn a_prompt_of_a_wrong_length_is_refused() {
-    let pipeline = start(&params(8, 8, &settings(2, 8)));
+    let pipeline = start(&params(8, 8, &settings(2, 8, 0)));
     let spans = [0, 6, 65 * 4, 4, 64 * 4].map(|len| (0, len));
     let origin = Samples::new(&[5; 65 * 4], spans.to_vec(), 64, None);
     pipeline.arrived(&mut origin.all());
@@ -162,10 +162,7 @@ fn a_prompt_of_a_wrong_length_is_refused() {
 #[test]
 fn an_unwanted_sequence_frees_its_place_within_a_step() {
     const LONG: usize = 1 << 20;
-    let times = TokensConfig {
-        step_us: 50,
-        ..settings(2, LONG)
-    };
+    let times = settings(2, LONG, 50);
     let pipeline = start(&params(LONG, 1, &times));
     let answers = Answers::new(&times, LONG).expect("sound");
     let len = |i: &i32| answers.len(Answers::seed(&i.to_le_bytes()));
@@ -199,10 +196,7 @@ fn an_unwanted_sequence_frees_its_place_within_a_step() {
 
 #[test]
 fn stopping_a_busy_engine_lets_go_of_everything() {
-    let times = TokensConfig {
-        step_us: 10_000_000,
-        ..settings(2, 8)
-    };
+    let times = settings(2, 8, 10_000_000);
     let pipeline = start(&params(8, 4, &times));
     let origin = Samples::prompts(&random_prompts(100, 3), 64, Stream::All);
     let mut all = origin.all();
@@ -225,10 +219,7 @@ fn stopping_a_busy_engine_lets_go_of_everything() {
 
 #[test]
 fn a_stop_waits_for_pending_sequences() {
-    let times = TokensConfig {
-        step_us: 300,
-        ..settings(2, 8)
-    };
+    let times = settings(2, 8, 300);
     let pipeline = start(&params(8, 4, &times));
     let prompts = random_prompts(40, 4);
     let origin = Samples::prompts(&prompts, 64, Stream::First);
@@ -237,10 +228,9 @@ fn a_stop_waits_for_pending_sequences() {
     assert_eq!(origin.total(), prompts.len());
 }
 
-/// A panic on the engine's thread is reported once, by name, and all sequences are released.
 #[test]
 fn a_panic_in_the_engine_ends_it_by_name() {
-    let params = params(8, 4, &settings(8, 8));
+    let params = params(8, 4, &settings(8, 8, 0));
     let engine = create(&params).expect("the engine needs nothing");
     let (pipeline, errors) = failing(engine, &Options::from(&params));
     let parts = AtomicUsize::new(0);
@@ -270,7 +260,6 @@ fn a_panic_in_the_engine_ends_it_by_name() {
 type Act = Box<dyn Fn(&Puppet, Sequence) + Send + Sync>;
 type Start = Box<dyn Fn(OnFatal) -> Result<(), EngineError> + Send + Sync>;
 
-/// An engine whose behaviour the test sets.
 struct Puppet {
     model: ModelSpec,
     most: usize,
@@ -448,11 +437,7 @@ fn a_late_error_of_an_engine_ends_the_pipeline_once() {
     pipeline.arrived(&mut origin.all());
     let fatal = callback.lock().expect("no panic").clone().expect("kept");
     for words in ["the server died", "again"] {
-        fatal(EngineError::Run {
-            engine: "puppet",
-            batch: 1,
-            reason: words.into(),
-        });
+        fatal(puppet_error(1, words));
     }
     assert_eq!(
         errors.all(),

@@ -98,33 +98,24 @@ fn variable(name: &str) -> PathBuf {
 
 #[test]
 #[ignore = "wants a shim: cargo xtask tensorrt --check"]
-fn lean_no_library() {
+fn lean_a_library_that_is_missing_another_or_of_another_version() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = refused("m.plan", "tensorrt", &[("QDL_TENSORRT", folder.path())]);
-    assert_has(&text, &["TensorRT 11 was not found", "libnvinfer.so.11"]);
-}
-
-#[test]
-#[ignore = "wants a shim: cargo xtask tensorrt --check"]
-fn lean_a_library_that_is_no_tensorrt() {
-    let other = variable("QDL_TENSORRT_SHIM");
-    let text = refused(
-        "m.plan",
-        &format!("tensorrt, library: {}", other.display()),
-        &[],
-    );
-    assert!(text.contains("is no TensorRT"), "{text}");
-}
-
-#[test]
-#[ignore = "wants a shim: cargo xtask tensorrt --check"]
-fn lean_a_library_of_another_version() {
-    let other = variable("QDL_TENSORRT_OTHER");
-    let text = refused("m.plan", "tensorrt", &[("QDL_TENSORRT", &other)]);
-    assert_has(
-        &text,
-        &["is TensorRT 8.6.1, and libqdl_tensorrt.so was compiled for 11.4.0"],
-    );
+    let older = variable("QDL_TENSORRT_OTHER");
+    let shim = variable("QDL_TENSORRT_SHIM");
+    let other = format!("tensorrt, library: {}", shim.display());
+    let version = "is TensorRT 8.6.1, and libqdl_tensorrt.so was compiled for 11.4.0";
+    for (kind, library, words) in [
+        (
+            "tensorrt",
+            Some(folder.path()),
+            &["TensorRT 11 was not found", "libnvinfer.so.11"][..],
+        ),
+        (&other, None, &["is no TensorRT"]),
+        ("tensorrt", Some(&older), &[version]),
+    ] {
+        let library = library.map(|path| ("QDL_TENSORRT", path));
+        assert_has(&refused("m.plan", kind, library.as_slice()), words);
+    }
 }
 
 /// The library loads; then the GPU is missing, or the file is no plan.

@@ -91,7 +91,6 @@ pub trait Backend: Send + Sync {
     /// Returns the number of samples that are issued and not yet completed.
     fn outstanding(&self) -> u64;
 
-    /// Returns the number of completed samples.
     fn completed(&self) -> u64;
 
     /// Aborts the run: completes all outstanding and all later samples with empty responses.

@@ -65,13 +65,18 @@ pub fn arrays(data: &[u8]) {
 
 fn read(path: &Path, array: &Array) {
     let size = fs::metadata(path).map_or(0, |m| m.len());
-    assert!(!array.text().contains('\n') && !array.name.contains('\n'));
+    assert!(!array.header.text().contains('\n') && !array.name.contains('\n'));
     let _ = (array.check_layout(), array.integers());
-    let each = array.element().bytes() as u64;
-    let count = array.shape().iter().map(|d| *d as u64).product::<u64>();
+    let each = array.header.element.bytes as u64;
+    let count = array
+        .header
+        .shape
+        .iter()
+        .map(|d| *d as u64)
+        .product::<u64>();
     let own = each * count;
     let has_byte = |at| array.read_at(at, &mut [0]).is_ok();
-    assert_eq!(has_byte(0), own > 0, "{}", array.text());
+    assert_eq!(has_byte(0), own > 0, "{}", array.header.text());
     assert!(!has_byte(own), "a byte of {size} behind the array");
     assert!(!has_byte(u64::MAX));
 }

@@ -207,8 +207,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         qsl.clone(),
         verifier.clone(),
         verdict.clone(),
-        completers.phases().clone(),
-        completers.live().clone(),
+        completers.phases.clone(),
+        completers.live.clone(),
     ));
 
     let begun = guard
@@ -222,16 +222,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     if let Some((view, known)) = &mut live_view {
-        known.set_fabric(backend.fabric().0);
-        view.figures
-            .begin(backend.clone(), completers.live().clone());
+        known.first.fabric = backend.fabric().0.to_owned();
+        view.figures.begin(backend.clone(), completers.live.clone());
     }
     let library = WarmLibrary {
         qsl,
         backend: backend.clone(),
         verdict: verdict.clone(),
         notes: note,
-        phases: completers.phases().clone(),
+        phases: completers.phases.clone(),
         done: AtomicBool::new(false),
     };
     let limit_ns = config.deadlines.watchdog_s.saturating_mul(1_000_000_000);
@@ -319,7 +318,7 @@ fn live_view(
         return Ok(None);
     };
     let known = LiveRun::new(&config.node, &settings.test, settings.target_qps());
-    let view = LiveView::open(address, settings.folder(), known.initial())?;
+    let view = LiveView::open(address, settings.folder(), known.first.clone())?;
     Ok(Some((view, known)))
 }
 

@@ -62,9 +62,7 @@ pub struct Settings {
     /// LoadGen's test settings in force, with the `audit.config`.
     pub runs: TestSettings,
     pub log: LogSettings,
-    /// Path of the `user.conf`, if any.
     pub user_conf: Option<PathBuf>,
-    /// Path of the `audit.config`, if any.
     pub audit: Option<PathBuf>,
     /// True if the `audit.config` sets the run's length: such a test collects its own data and
     /// needs no VALID.

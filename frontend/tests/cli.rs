@@ -170,7 +170,6 @@ fn a_peer_that_never_answers_ends_a_start_however_long_one_that_loads_is_waited_
     assert_has(&text, &[&format!("127.0.0.1:{port}"), "within 5s"]);
 }
 
-/// Returns a program's exit code, standard output and standard error.
 fn said(program: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(program)
         .args(arguments)

@@ -23,7 +23,6 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// A path without a library.
 const NOWHERE: &str = "/nowhere/library.so.1";
 
 /// Runs both programs with this NIC; returns the error of each, which ends with code 2.

@@ -19,7 +19,6 @@ fn feed(target: &str, count: u64, entry: fn(&[u8])) {
     assert!((2..=20).contains(&files), "{files} seeds of {target}");
 }
 
-/// Makes a test of each target.
 macro_rules! targets {
     ($($test:ident: $target:literal, $count:literal, $entry:path;)*) => {$(
         #[test]

@@ -33,7 +33,6 @@ fn address(place: &TestFolder, program: &str, words: &str) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, address.port()).into()
 }
 
-/// Starts a run with a live page; returns the page's address.
 fn shown(place: &TestFolder, config: &Path, live: &[&str]) -> (Running, SocketAddr) {
     let all = [&words(SERVER)[..], &["--live"], live].concat();
     let mut running = Running::start(place, "frontend", place.frontend(config, "out", &all));
@@ -41,7 +40,6 @@ fn shown(place: &TestFolder, config: &Path, live: &[&str]) -> (Running, SocketAd
     (running, address(place, "frontend", "live: http://"))
 }
 
-/// Sends a text.
 fn send(at: SocketAddr, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(at).expect("it listens");
     let patience = Some(Duration::from_secs(60));
@@ -68,7 +66,6 @@ fn read(mut stream: TcpStream) -> (u16, String) {
     (status.expect("a status"), text)
 }
 
-/// Parses the events of a stream.
 fn events(text: &str) -> Vec<Value> {
     let lines = text.lines().filter_map(|l| l.strip_prefix("data: "));
     lines
@@ -249,7 +246,6 @@ fn scrape(at: SocketAddr) -> Figures {
     scraped(at).expect("an answer")
 }
 
-/// Returns the address of the accelerator's figures.
 fn metrics(place: &TestFolder) -> SocketAddr {
     address(place, "acc-a", "metrics: http://")
 }

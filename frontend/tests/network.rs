@@ -31,7 +31,6 @@ fn start(place: &TestFolder, config: &Path, out: &str, arguments: &[&str]) -> Ru
     running
 }
 
-/// Joins the lines of a page into one.
 fn unbroken(page: &str) -> String {
     page.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -321,7 +320,6 @@ fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
     assert!(!served.contains("lost"), "{served}");
 }
 
-/// Writes an accelerator that runs this file as the model `digits`.
 fn of_digits(place: &TestFolder, node: &str, port: u16, file: &Path) -> Running {
     let file = file.display();
     let body = format!("model: {{name: digits, file: {file}}}\nengine: {{kind: onnx}}");

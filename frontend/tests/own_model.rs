@@ -19,7 +19,6 @@ use common::{
 use qdl::config::load_accelerator;
 use serde_json::Value;
 
-/// Checks for exit code 0; returns standard output.
 fn said(mut command: Command) -> String {
     let output = command.assert().success().get_output().clone();
     String::from_utf8(output.stdout).expect("text")
@@ -46,7 +45,6 @@ fn made(place: &TestFolder, arguments: &[&str]) -> PathBuf {
     folder
 }
 
-/// `init` with this address of an accelerator, and the files in `folder`.
 fn init(folder: &Path, control: &str) -> Command {
     let mut command = qdl_command();
     in_folder(&mut command, folder, control);
@@ -349,7 +347,6 @@ fn sample(i: usize) -> ([u8; 4], i32) {
     (pixels, class as i32)
 }
 
-/// The detector's samples, each its bias and its pixels.
 fn samples() -> Vec<u8> {
     let bias = |i: usize| (i as f32 * 0.5).to_le_bytes();
     (0..SAMPLES)

@@ -21,7 +21,6 @@ fn local(place: &TestFolder, config: &Path, out: &str, arguments: &[&str]) -> (P
     (ended, summary)
 }
 
-/// Returns the samples of each phase; checks that their sum is the run's.
 fn phases(summary: &Value) -> Vec<u64> {
     let all = summary["phases"].as_array().expect("phases");
     let samples: Vec<u64> = all
@@ -276,7 +275,6 @@ fn loadgens_result_stands_beside_ours() {
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
 }
 
-/// Returns the record of a setting.
 fn setting<'a>(summary: &'a Value, name: &str) -> &'a Value {
     let all = summary["settings"].as_array().expect("settings");
     let found = all.iter().find(|s| s["name"] == name);

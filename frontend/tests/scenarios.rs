@@ -12,7 +12,6 @@ use serde_json::Value;
 const SERVER: &str =
     "--scenario server --target-qps 3000 --duration-s 0.8 --set target_latency=3000";
 
-/// The number of LoadGen's detail log.
 fn logged(place: &TestFolder, out: &str, key: &str) -> f64 {
     let text = place.log(out, "detail");
     let at = text.find(&format!("\"key\": \"{key}\"")).expect(key);

@@ -11,7 +11,7 @@ use std::{path::Path, time::Duration};
 
 use common::{
     ProgramEnd, Running, TestFolder, accelerator, assert_has,
-    faults::{Address, Fault, QUICK, Trial, Workload, must_say_who},
+    faults::{Fault, QUICK, Trial, Workload, must_say_who},
     free_ports, number_of_environment, words,
 };
 use serde_json::Value;
@@ -26,25 +26,36 @@ const SLOW: &str = "{sequences: 64, step_us: 1000, min_tokens: 2, vocab: 1000}";
 /// Maximum speed, with several steps between first and last token.
 const FAST: &str = "{sequences: 256, step_us: 50, min_tokens: 2, vocab: 1000}";
 
-/// An accelerator with the engine `tokens`, and a frontend that verifies each token.
-fn model(tokens: &str) -> Workload {
-    let there = format!(
-        "model: {{name: llm, inputs: [{{name: prompt, dtype: i32, shape: [96], ragged: true}}], \
-         output: {{name: tokens, dtype: i32, shape: [40], ragged: true}}}}\n\
-         engine: {{kind: tokens, tokens: {tokens}}}\n"
-    );
+/// `here` and `there` follow the model in the configurations of frontend and accelerator.
+fn workload(
+    there: &str,
+    here: &str,
+    count: u32,
+    server: &'static str,
+    offline: &'static str,
+) -> Workload {
+    let model = "model: {name: llm, inputs: [{name: prompt, dtype: i32, shape: [96], ragged: \
+                 true}], output: {name: tokens, dtype: i32, shape: [40], ragged: true}}\n";
     Workload {
         here: format!(
-            "{there}verify: tokens\ndataset: {{kind: tokens, count: 20000, min_len: 1, \
-             max_len: 96, vocab: 32000, seed: 7}}\n"
+            "{model}{here}dataset: {{kind: tokens, count: {count}, min_len: 1, max_len: 96, \
+             vocab: 32000, seed: 7}}\n"
         ),
-        there,
-        server: "--scenario server --target-qps 1000 --duration-s 1.5",
-        offline: "10000",
+        there: format!("{model}engine: {there}\n"),
+        server,
+        offline,
         always: MEASURED,
         // All samples from here on are LoadGen's; `faults.rs` also covers faults during warm-up.
         begun: |_, frontend| frontend.wait_until_it_says(" up in "),
     }
+}
+
+/// An accelerator with the engine `tokens`, and a frontend that verifies each token.
+fn model(tokens: &str) -> Workload {
+    let engine = format!("{{kind: tokens, tokens: {tokens}}}");
+    let here = format!("engine: {engine}\nverify: tokens\n");
+    let server = "--scenario server --target-qps 1000 --duration-s 1.5";
+    workload(&engine, &here, 20_000, server, "10000")
 }
 
 /// An accelerator with the engine `vllm`, whose core is a script in `folder`.
@@ -54,25 +65,14 @@ fn scripted_cores(folder: &Path) -> Workload {
     let config = r#"{"vocab_size": 32000, "eos_token_id": 2}"#;
     std::fs::write(folder.join("config.json"), config).expect("written");
     let folder = folder.display();
-    let model = "model: {name: llm, inputs: [{name: prompt, dtype: i32, shape: [96], ragged: \
-                 true}], output: {name: tokens, dtype: i32, shape: [40], ragged: true}}\n";
-    Workload {
-        here: format!(
-            "{model}dataset: {{kind: tokens, count: 2000, min_len: 1, max_len: 96, vocab: 32000, \
-             seed: 7}}\n"
-        ),
-        there: format!(
-            "{model}engine: {{kind: vllm, vllm: {{model: {folder}, min_tokens: 2, in_flight: 64, \
-             command: [python3, {folder}/core.py], args: [--step, \"0.01\"]}}}}\n"
-        ),
-        server: "--scenario server --target-qps 100 --duration-s 1.5",
-        offline: "400",
-        always: MEASURED,
-        begun: |_, frontend| frontend.wait_until_it_says(" up in "),
-    }
+    let engine = format!(
+        "{{kind: vllm, vllm: {{model: {folder}, min_tokens: 2, in_flight: 64, \
+         command: [python3, {folder}/core.py], args: [--step, \"0.01\"]}}}}"
+    );
+    let server = "--scenario server --target-qps 100 --duration-s 1.5";
+    workload(&engine, "", 2000, server, "400")
 }
 
-/// Effect of a fault.
 #[derive(Default)]
 struct Struck {
     /// True if connections with samples in flight were lost, or all connections.
@@ -195,6 +195,11 @@ fn trials(kinds: &[Fault], default: u64, workload: &Workload) {
     assert!(begun > 0, "none came between a first token and its last");
 }
 
+fn start(place: &TestFolder, node: &str, control: &str, tokens: &str) -> Running {
+    let at = [control, "127.0.0.1:0"];
+    accelerator(place, &model(tokens).accelerator(place, node, at, ""))
+}
+
 /// Two accelerators with three connections each; LoadGen times the first token of each sample.
 #[test]
 fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
@@ -202,14 +207,8 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
     for stream in ["first", "all"] {
         let place = TestFolder::new();
         let [a, b] = free_ports().map(|p| format!("127.0.0.1:{p}"));
-        let _accelerators = [("acc-a", &a), ("acc-b", &b)].map(|(node, control)| {
-            let at = Address {
-                control,
-                data: "127.0.0.1:0",
-                token: "",
-            };
-            accelerator(&place, &model(FAST).accelerator(&place, node, &at))
-        });
+        let _accelerators = [("acc-a", &a), ("acc-b", &b)]
+            .map(|(node, control)| start(&place, node, control, FAST));
         let more = format!("nics: [{{address: 127.0.0.1, connections: 3}}]\nstream: {stream}\n");
         let config = model(FAST).frontend(&place, &[&a, &b], &more);
         let count = samples.to_string();
@@ -242,16 +241,8 @@ fn a_first_token_other_than_the_one_reported_is_named() {
     let place = TestFolder::new();
     let [a, b] = free_ports().map(|p| format!("127.0.0.1:{p}"));
     let other = SLOW.replace("vocab: 1000", "vocab: 900");
-    let start = |node: &str, control: &str, engine: &str| {
-        let at = Address {
-            control,
-            data: "127.0.0.1:0",
-            token: "",
-        };
-        accelerator(&place, &model(engine).accelerator(&place, node, &at))
-    };
-    let victim = start("acc-a", &a, SLOW);
-    let _second = start("acc-b", &b, &other);
+    let victim = start(&place, "acc-a", &a, SLOW);
+    let _second = start(&place, "acc-b", &b, &other);
     let trial = Trial {
         fault: Fault::Kill,
         second: true,

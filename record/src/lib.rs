@@ -22,6 +22,7 @@
 mod batches;
 mod configurations;
 mod correctness;
+mod counts;
 mod engine;
 mod error;
 mod facts;

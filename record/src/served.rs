@@ -3,7 +3,11 @@
 
 use serde::Serialize;
 
-use super::{BatchSizes, DecompressedUse, Places, TrafficRecord, reconcile::Comparison};
+use super::{
+    BatchSizes, DecompressedUse, Places, TrafficRecord,
+    counts::{add_counts, counts_since},
+    reconcile::Comparison,
+};
 
 /// One connection, seen from the accelerator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -53,12 +57,7 @@ impl ServedConnection {
     }
 
     fn add(&mut self, o: &ServedConnection) {
-        self.arrived += o.arrived;
-        self.answered += o.answered;
-        self.refused += o.refused;
-        self.dropped_late += o.dropped_late;
-        self.wakeups += o.wakeups;
-        self.blocked += o.blocked;
+        add_counts!(self += o: arrived answered refused dropped_late wakeups blocked);
         self.tx.add(&o.tx);
         self.rx.add(&o.rx);
         self.lost |= o.lost;
@@ -78,10 +77,7 @@ impl SequenceTotals {
     /// Returns the counts since the earlier reading `before`.
     #[must_use]
     pub fn since(self, before: &SequenceTotals) -> Self {
-        SequenceTotals {
-            answered: self.answered.saturating_sub(before.answered),
-            tokens: self.tokens.saturating_sub(before.tokens),
-        }
+        counts_since!(self, before: answered tokens)
     }
 }
 

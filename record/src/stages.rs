@@ -34,22 +34,42 @@ pub enum Stage {
     Total,
 }
 
+/// The values of an enum in the order of a table, each with its key in JSON and its name there.
+macro_rules! table {
+    ($kind:ident: $($value:ident $key:literal $label:literal)+) => {
+        impl $kind {
+            /// All values, in the order of the table.
+            pub const ALL: [$kind; $kind::COUNT] = [$($kind::$value),+];
+
+            /// Number of values.
+            pub const COUNT: usize = [$($kind::$value),+].len();
+
+            /// Returns the key in JSON, which is the tag in logs and part of file names.
+            pub fn key(self) -> &'static str {
+                match self { $($kind::$value => $key),+ }
+            }
+
+            /// Returns the name in the table.
+            pub fn label(self) -> &'static str {
+                match self { $($kind::$value => $label),+ }
+            }
+        }
+    };
+}
+pub(crate) use table;
+
+table! { Stage:
+    Failed "failed_attempts" "failed attempts"
+    IssueToPost "issue_to_post" "issue -> post"
+    Network "network" "network, out and back"
+    Queue "queue" "batch wait"
+    Compute "compute" "inference"
+    Completion "completion" "completion"
+    RoundTrip "round_trip" "round trip"
+    Total "total" "total"
+}
+
 impl Stage {
-    /// Number of stages.
-    pub const COUNT: usize = 8;
-
-    /// All stages, in the order of the table.
-    pub const ALL: [Stage; Stage::COUNT] = [
-        Stage::Failed,
-        Stage::IssueToPost,
-        Stage::Network,
-        Stage::Queue,
-        Stage::Compute,
-        Stage::Completion,
-        Stage::RoundTrip,
-        Stage::Total,
-    ];
-
     /// The consecutive stages, which add up to the total.
     pub const PARTS: [Stage; 6] = [
         Stage::Failed,
@@ -59,29 +79,6 @@ impl Stage {
         Stage::Compute,
         Stage::Completion,
     ];
-
-    /// Returns the stage's key in JSON, which is its tag in logs and part of file names.
-    pub fn key(self) -> &'static str {
-        self.names().0
-    }
-
-    /// Returns the stage's name in the table.
-    pub fn label(self) -> &'static str {
-        self.names().1
-    }
-
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Stage::Failed => ("failed_attempts", "failed attempts"),
-            Stage::IssueToPost => ("issue_to_post", "issue -> post"),
-            Stage::Network => ("network", "network, out and back"),
-            Stage::Queue => ("queue", "batch wait"),
-            Stage::Compute => ("compute", "inference"),
-            Stage::Completion => ("completion", "completion"),
-            Stage::RoundTrip => ("round_trip", "round trip"),
-            Stage::Total => ("total", "total"),
-        }
-    }
 }
 
 /// Samples within all of LoadGen's limits on a sample's times, of the phase that LoadGen judged, on
@@ -237,12 +234,16 @@ pub struct ThroughputReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TokenTime;
 
     #[test]
     fn keys_are_those_of_serde() {
-        for stage in Stage::ALL {
-            let json = serde_json::to_string(&stage).expect("a string");
-            assert_eq!(json, format!("\"{}\"", stage.key()));
-        }
+        let keys = [
+            &Stage::ALL.map(Stage::key)[..],
+            &TokenTime::ALL.map(TokenTime::key),
+        ];
+        let values = (Stage::ALL, TokenTime::ALL);
+        let json = serde_json::to_value(values).expect("two lists");
+        assert_eq!(json, serde_json::json!(keys));
     }
 }

@@ -6,6 +6,7 @@ use super::{
     Accuracy, BatchSizes, Content, Evidence, Goodput, GpuRecord, Limits, LoadgenRecord, LossRecord,
     NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord, StageTable,
     ThroughputReport, TokenRecord, TrafficRecord, Verified,
+    counts::add_counts,
     timeline::{ConnectionTick, Event, NodeSide},
 };
 
@@ -129,18 +130,8 @@ pub struct LostSession {
 impl LostSession {
     /// Adds the counts of the session `later`, and takes over the time of its last heartbeat.
     pub fn add(&mut self, later: &LostSession) {
-        let LostSession {
-            as_of_s,
-            arrived,
-            samples,
-            dropped_late,
-            batches,
-        } = later;
-        self.as_of_s = *as_of_s;
-        self.arrived = self.arrived.saturating_add(*arrived);
-        self.samples = self.samples.saturating_add(*samples);
-        self.dropped_late = self.dropped_late.saturating_add(*dropped_late);
-        self.batches = self.batches.saturating_add(*batches);
+        self.as_of_s = later.as_of_s;
+        add_counts!(self += later: arrived samples dropped_late batches);
     }
 }
 
@@ -446,19 +437,12 @@ impl RunRecord {
             ..ConnectionRecord::default()
         };
         for c in &self.system.connections {
-            total.samples = total.samples.saturating_add(c.samples);
+            add_counts!(total += c: samples slots allowed refused posted warmed wakeups blocked);
             total.in_flight_max = total.in_flight_max.max(c.in_flight_max);
-            total.slots = total.slots.saturating_add(c.slots);
-            total.allowed = total.allowed.saturating_add(c.allowed);
             total.silent_ms = total.silent_ms.max(c.silent_ms);
             total.path.add(&c.path);
-            total.refused = total.refused.saturating_add(c.refused);
-            total.posted = total.posted.saturating_add(c.posted);
-            total.warmed = total.warmed.saturating_add(c.warmed);
             total.cold_us = total.cold_us.max(c.cold_us);
             total.warm_us = total.warm_us.max(c.warm_us);
-            total.wakeups = total.wakeups.saturating_add(c.wakeups);
-            total.blocked = total.blocked.saturating_add(c.blocked);
             total.lost.extend_from_slice(&c.lost);
             total.tx.add(&c.tx);
             total.rx.add(&c.rx);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::StageRow;
+use super::{StageRow, stages::table};
 
 /// A time that only answers in tokens have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,38 +24,12 @@ pub enum TokenTime {
     PartNetwork,
 }
 
-impl TokenTime {
-    /// Number of times.
-    pub const COUNT: usize = 5;
-
-    /// All times, in the order of the table.
-    pub const ALL: [TokenTime; TokenTime::COUNT] = [
-        TokenTime::Ttft,
-        TokenTime::Tpot,
-        TokenTime::FirstAccelerator,
-        TokenTime::FirstNetwork,
-        TokenTime::PartNetwork,
-    ];
-
-    /// Returns the time's key in JSON, which is its tag in logs and part of file names.
-    pub fn key(self) -> &'static str {
-        self.names().0
-    }
-
-    /// Returns the time's name in the table.
-    pub fn label(self) -> &'static str {
-        self.names().1
-    }
-
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            TokenTime::Ttft => ("ttft", "TTFT"),
-            TokenTime::Tpot => ("tpot", "TPOT"),
-            TokenTime::FirstAccelerator => ("first_accelerator", "accelerator, first token"),
-            TokenTime::FirstNetwork => ("first_network", "network, first token"),
-            TokenTime::PartNetwork => ("part_network", "network, each part"),
-        }
-    }
+table! { TokenTime:
+    Ttft "ttft" "TTFT"
+    Tpot "tpot" "TPOT"
+    FirstAccelerator "first_accelerator" "accelerator, first token"
+    FirstNetwork "first_network" "network, first token"
+    PartNetwork "part_network" "network, each part"
 }
 
 /// Distribution of a count per sample.
@@ -126,18 +100,5 @@ impl TokenRecord {
             of(TokenTime::Tpot, self.tpot_limit_us),
         ];
         both.into_iter().flatten().collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_those_of_serde() {
-        for time in TokenTime::ALL {
-            let json = serde_json::to_string(&time).expect("a string");
-            assert_eq!(json, format!("\"{}\"", time.key()));
-        }
     }
 }

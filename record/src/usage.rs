@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::counts::{add_counts, counts_since};
+
 /// All threads of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -67,21 +69,13 @@ pub struct DecompressedUse {
 impl DecompressedUse {
     /// Adds the counts in `o`.
     pub fn add(&mut self, o: &DecompressedUse) {
-        self.samples += o.samples;
-        self.from_bytes += o.from_bytes;
-        self.to_bytes += o.to_bytes;
-        self.took_us += o.took_us;
+        add_counts!(self += o: samples from_bytes to_bytes took_us);
     }
 
     /// Returns the counts since the earlier reading `before`.
     #[must_use]
     pub fn since(&self, before: &DecompressedUse) -> DecompressedUse {
-        DecompressedUse {
-            samples: self.samples.saturating_sub(before.samples),
-            from_bytes: self.from_bytes.saturating_sub(before.from_bytes),
-            to_bytes: self.to_bytes.saturating_sub(before.to_bytes),
-            took_us: self.took_us.saturating_sub(before.took_us),
-        }
+        counts_since!(self, before: samples from_bytes to_bytes took_us)
     }
 }
 
@@ -126,42 +120,23 @@ pub struct PathUse {
     pub retransmits: u64,
 }
 
-impl ThreadGroup {
-    fn since(&self, before: Option<&ThreadGroup>) -> ThreadGroup {
-        let (ran, waited) = before.map_or((0, 0), |b| (b.ran_us, b.waited_us));
-        ThreadGroup {
-            ran_us: self.ran_us.saturating_sub(ran),
-            waited_us: self.waited_us.saturating_sub(waited),
-            ..self.clone()
-        }
-    }
-}
-
 impl NodeUse {
     /// Returns the use since an earlier reading of the same node.
     pub fn since(&self, before: &NodeUse) -> NodeUse {
-        let group = |g: &ThreadGroup| g.since(before.threads.iter().find(|b| b.name == g.name));
-        let (e, b) = (&self.engine, &before.engine);
+        let group = |g: &ThreadGroup| match before.group(&g.name) {
+            Some(b) => counts_since!(g, b: ran_us waited_us),
+            None => g.clone(),
+        };
+        let (e, b, nics) = (&self.engine, &before.engine, &before.nics);
+        let clocks = counts_since!(self, before: clock_us machine_ticks machine_busy_ticks);
         NodeUse {
-            clock_us: self.clock_us.saturating_sub(before.clock_us),
-            machine_ticks: self.machine_ticks.saturating_sub(before.machine_ticks),
-            machine_busy_ticks: self
-                .machine_busy_ticks
-                .saturating_sub(before.machine_busy_ticks),
             threads: self.threads.iter().map(group).collect(),
-            nics: NicUse {
-                threads: self.nics.threads,
-                worked_us: self.nics.worked_us.saturating_sub(before.nics.worked_us),
-                sleeps: self.nics.sleeps.saturating_sub(before.nics.sleeps),
-            },
+            nics: counts_since!(self.nics, nics: worked_us sleeps),
             engine: EngineUse {
-                busy_us: e.busy_us.saturating_sub(b.busy_us),
-                batches: e.batches.saturating_sub(b.batches),
-                samples: e.samples.saturating_sub(b.samples),
                 decompressed: e.decompressed.since(&b.decompressed),
-                ..*e
+                ..counts_since!(e, b: busy_us batches samples)
             },
-            ..*self
+            ..clocks
         }
     }
 
@@ -174,16 +149,8 @@ impl NodeUse {
 impl PathUse {
     /// Adds another connection's statistics.
     pub fn add(&mut self, o: &PathUse) {
-        self.looks = self.looks.saturating_add(o.looks);
-        self.looked_us = self.looked_us.saturating_add(o.looked_us);
-        self.busy_us = self.busy_us.saturating_add(o.busy_us);
-        self.rwnd_limited_us = self.rwnd_limited_us.saturating_add(o.rwnd_limited_us);
-        self.retransmits = self.retransmits.saturating_add(o.retransmits);
-        self.rtt_us = self.rtt_us.saturating_add(o.rtt_us);
-        self.least_rtt(o.min_rtt_us);
-    }
-
-    fn least_rtt(&mut self, us: u64) {
+        add_counts!(self += o: looks looked_us busy_us rwnd_limited_us retransmits rtt_us);
+        let us = o.min_rtt_us;
         if us > 0 && (self.min_rtt_us == 0 || us < self.min_rtt_us) {
             self.min_rtt_us = us;
         }
@@ -240,24 +207,9 @@ pub struct TrafficRecord {
 impl TrafficRecord {
     /// Adds the counts of the connection half `o`.
     pub fn add(&mut self, o: &TrafficRecord) {
-        self.writes += o.writes;
-        self.parts += o.parts;
-        self.bytes += o.bytes;
-        self.control += o.control;
-        self.syscalls += o.syscalls;
-        self.empty_syscalls += o.empty_syscalls;
-        self.partial += o.partial;
-        self.copies += o.copies;
-        self.copied_bytes += o.copied_bytes;
-        self.inline += o.inline;
-        self.work_requests += o.work_requests;
-        self.doorbells += o.doorbells;
-        self.signaled += o.signaled;
-        self.retired += o.retired;
-        self.receives += o.receives;
-        self.cqes += o.cqes;
-        self.cq_events += o.cq_events;
-        self.progress += o.progress;
+        add_counts!(self += o: writes parts bytes control syscalls empty_syscalls partial);
+        add_counts!(self += o: copies copied_bytes inline work_requests doorbells signaled);
+        add_counts!(self += o: retired receives cqes cq_events progress);
     }
 }
 

@@ -18,7 +18,6 @@ pub enum Unit {
     /// Seconds since the first query; charts with this x axis share cursor and zoom.
     Seconds,
     Us,
-    /// A share from 0 to 1.
     Share,
     /// A quantile as `-log10(1 - quantile)`: each nine has the same length.
     Nines,

@@ -13,12 +13,10 @@ use record::{FileError, RunFolder};
 
 /// Start of the element.
 const BEGINS: &str = "<script type=\"application/gzip\" class=\"record\">";
-/// End of the element.
 const ENDS: &str = "</script>";
 /// Maximum size of a record's JSON in bytes, many times that of any run.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The element with a run's record.
 pub fn record(run: &RunFolder) -> String {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     // Serialization of plain data under text keys cannot fail, nor can writing into memory.

@@ -90,7 +90,6 @@ pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     out
 }
 
-/// A box of HTML under a title.
 pub fn boxed(title: &str, html: &str) -> String {
     format!("<div class=\"box\"><h3>{title}</h3>{html}</div>")
 }

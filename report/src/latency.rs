@@ -5,7 +5,8 @@ use record::timeline::bucket_begins;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     counts: Vec<u64>,
-    total: u64,
+    /// Number of latencies.
+    pub total: u64,
 }
 
 impl Latencies {
@@ -18,10 +19,6 @@ impl Latencies {
             self.counts[at] = self.counts[at].saturating_add(count);
             self.total = self.total.saturating_add(count);
         }
-    }
-
-    pub fn total(&self) -> u64 {
-        self.total
     }
 
     /// The non-empty buckets with their counts.
@@ -69,7 +66,7 @@ mod tests {
                 "{q}: {found} for {exact}"
             );
         }
-        assert_eq!(all.total(), 10_000);
+        assert_eq!(all.total, 10_000);
         assert_eq!(Latencies::default().quantile_us(0.5), None);
     }
 }

@@ -186,7 +186,6 @@ impl Tree {
         self.own().join("systems")
     }
 
-    /// `systems/SYSTEM.json`.
     pub fn system_json(&self, system: &Name) -> PathBuf {
         self.systems_folder().join(format!("{system}.json"))
     }

@@ -28,7 +28,6 @@ use self::estimates::Estimates;
 /// Pending samples that a batcher holds without an allocation: the most in flight on a connection.
 const ROOM: usize = 8192;
 
-/// Limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Most samples in a batch; 0 counts as 1.
@@ -136,17 +135,14 @@ impl<T> Batcher<T> {
         self.next_ns = now_ns.saturating_add(self.policy.begin_apart_ns);
     }
 
-    /// Number of samples pending.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// True if no sample is pending.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Drops all pending samples.
     pub fn clear(&mut self) {
         self.pending.clear();
     }
@@ -303,7 +299,7 @@ mod tests {
 
         #[test]
         fn late_arrivals_are_put_in_order(times in prop::collection::vec(0u64..20, 1..40)) {
-            let mut b = batcher(64, 5, &[]);
+            let mut b = batcher(64, [5, 0], &[]);
             for (i, t) in times.iter().enumerate() {
                 b.push(*t, (*t, i));
             }
@@ -317,12 +313,14 @@ mod tests {
         }
     }
 
-    fn batcher<T>(max_batch: usize, max_delay_ns: u64, sizes: &[usize]) -> Batcher<T> {
+    /// Delay and time between two begins in nanoseconds.
+    fn batcher<T>(max_batch: usize, times: [u64; 2], sizes: &[usize]) -> Batcher<T> {
+        let [max_delay_ns, begin_apart_ns] = times;
         let policy = Policy {
             max_batch,
             max_delay_ns,
             latency_ns: None,
-            begin_apart_ns: 0,
+            begin_apart_ns,
         };
         Batcher::new(policy, sizes)
     }
@@ -330,7 +328,7 @@ mod tests {
     #[test]
     fn a_batch_is_the_largest_size_that_is_filled_to_half_at_least() {
         let take = |sizes: &[usize], pending: usize| {
-            let mut b = batcher(64, 100, sizes);
+            let mut b = batcher(64, [100, 0], sizes);
             (0..pending).for_each(|i| b.push(0, i));
             let mut taken = Vec::new();
             b.take(0, &mut taken);
@@ -343,37 +341,23 @@ mod tests {
 
     #[test]
     fn a_batch_begins_so_long_after_the_one_before_unless_the_engine_is_idle() {
-        let mut b = Batcher::new(
-            Policy {
-                max_batch: 2,
-                max_delay_ns: 10,
-                latency_ns: None,
-                begin_apart_ns: 50,
-            },
-            &[],
-        );
+        let mut b = batcher(2, [10, 50], &[]);
         (0..4).for_each(|i| b.push(100, i));
         assert_eq!(b.step(100, 1), BatchDecision::Run);
         b.take(100, &mut Vec::new());
-        assert_eq!(
-            b.step(101, 1),
-            BatchDecision::WaitUntil(150),
-            "though it is full"
-        );
+        let full = b.step(101, 1);
+        assert_eq!(full, BatchDecision::WaitUntil(150), "though it is full");
         assert_eq!(b.step(101, 0), BatchDecision::Run, "an idle engine");
         assert_eq!(b.step(150, 1), BatchDecision::Run);
         b.take(150, &mut Vec::new());
         b.push(195, 4);
-        assert_eq!(
-            b.step(196, 1),
-            BatchDecision::WaitUntil(205),
-            "later than 200"
-        );
+        let late = b.step(196, 1);
+        assert_eq!(late, BatchDecision::WaitUntil(205), "later than 200");
     }
 
     #[test]
     fn a_time_near_the_end_of_the_clock_does_not_wrap() {
-        let mut b = batcher(2, u64::MAX, &[]);
+        let mut b = batcher(2, [u64::MAX, 0], &[]);
         b.push(7, ());
         assert_eq!(b.step(8, 1), BatchDecision::WaitUntil(u64::MAX));
     }

@@ -20,7 +20,6 @@ const ENDING: u64 = 2;
 const OTHERS: u64 = 256;
 /// Bytes read at the end of a log to find its last line.
 const TAIL: u64 = 4096;
-/// The signal numbers of Linux.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
 /// Words of a mask of the 1,024 NUMA nodes that Linux can have.
 const NODE_WORDS: usize = 1024 / libc::c_ulong::BITS as usize;

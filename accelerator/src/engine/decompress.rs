@@ -22,7 +22,8 @@ type Span = (usize, usize);
 /// Decompresses batches into a memory region that the decompressor owns.
 #[derive(Debug)]
 pub struct Decompressor {
-    region: Arc<Region>,
+    /// The memory of the decompressed samples.
+    pub region: Arc<Region>,
     largest: usize,
     /// Valid lengths of a decompressed sample; `None` if the engine takes any bytes.
     lengths: Option<Lengths>,
@@ -55,11 +56,6 @@ impl Decompressor {
             lengths,
             places: Vec::with_capacity(max_batch),
         }))
-    }
-
-    /// The memory of the decompressed samples.
-    pub fn region(&self) -> &Arc<Region> {
-        &self.region
     }
 
     /// Decompresses all samples. With `sample_bytes`, the decompressed samples are contiguous: one

@@ -13,7 +13,8 @@ use super::{EngineError, unpack::unsuited};
 
 #[derive(Debug)]
 pub(super) struct Outputs {
-    widths: Vec<usize>,
+    /// Bytes per sample of each output.
+    pub widths: Vec<usize>,
     /// Buffer for a response that consists of several outputs, filled anew for each sample.
     response: Vec<u8>,
 }
@@ -28,10 +29,6 @@ impl Outputs {
             response: Vec::with_capacity(if widths.len() > 1 { bytes } else { 0 }),
             widths,
         })
-    }
-
-    pub fn widths(&self) -> &[usize] {
-        &self.widths
     }
 
     /// Passes the responses of the first `samples` samples to `each`; discards padding. `tensor`

@@ -106,11 +106,11 @@ impl ExitStatus {
 /// A running program. Only [`Program::stop`] ends the program; the drop of this handle does not.
 pub(super) struct Program {
     pid: libc::pid_t,
-    exit: ExitStatus,
+    pub exit: ExitStatus,
     /// True while the end of the program is an error.
     is_needed: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
-    log: PathBuf,
+    pub log: PathBuf,
 }
 
 impl Program {
@@ -161,15 +161,6 @@ impl Program {
     pub fn need(&self) -> Result<(), String> {
         self.is_needed.store(true, SeqCst);
         self.exit.now().map_or(Ok(()), Err)
-    }
-
-    /// A handle to the exit status.
-    pub fn exit(&self) -> ExitStatus {
-        self.exit.clone()
-    }
-
-    pub fn log(&self) -> &Path {
-        &self.log
     }
 
     /// Ends the program's process group: SIGTERM, and SIGKILL `within` later.

@@ -14,7 +14,6 @@ pub(super) fn named_path(configured: Option<&Path>, variable: &str) -> Option<Pa
     configured.or(from_env.map(PathBuf::from))
 }
 
-/// The first candidate for which `usable` is true.
 pub(super) fn find_first(
     candidates: Vec<PathBuf>,
     usable: impl Fn(&PathBuf) -> bool,

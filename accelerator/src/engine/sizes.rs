@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Sizes {
     listed: Vec<usize>,
-    largest: usize,
+    pub largest: usize,
 }
 
 impl Sizes {
@@ -17,11 +17,6 @@ impl Sizes {
         }
     }
 
-    pub fn largest(&self) -> usize {
-        self.largest
-    }
-
-    /// True if `size` is listed.
     pub fn is_listed(&self, size: usize) -> bool {
         self.listed.binary_search(&size).is_ok()
     }
@@ -59,7 +54,7 @@ mod tests {
     fn without_a_list_every_batch_runs_as_it_is() {
         let sizes = Sizes::new(&[], 64);
         assert_eq!(
-            (sizes.run_at(1), sizes.run_at(63), sizes.largest()),
+            (sizes.run_at(1), sizes.run_at(63), sizes.largest),
             (1, 63, 64)
         );
         assert!(!sizes.is_listed(64));

@@ -7,4 +7,4 @@ pub mod processes;
 #[path = "../../tests/common/samples.rs"]
 pub mod samples;
 
-use super::{Sequence, streaming::SequenceOutcome};
+use super::{Engine, EngineError, Sequence, Streaming, streaming::SequenceOutcome};

@@ -22,7 +22,6 @@ use super::{Batch, EngineError};
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
-/// Bytes with an alignment of 64.
 #[derive(Debug, Default)]
 struct AlignedBytes(Vec<CacheLine>);
 

@@ -87,7 +87,7 @@ impl Shared {
         let model = engine.model().clone().with_compression(self.compression);
         let decompressor = Decompressor::of(&model, engine.takes_any_bytes(), self.max_batch)?;
         if let Some(decompressor) = &decompressor {
-            engine.memory(decompressor.region());
+            engine.memory(&decompressor.region);
         }
         Ok(Batch::new(self.max_batch, decompressor))
     }

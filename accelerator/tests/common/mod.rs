@@ -8,23 +8,26 @@ mod models;
 pub mod processes;
 mod samples;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering::SeqCst},
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use accelerator::{
     engine::{
-        Batch, Engine, EngineError, EngineParams, Sequence, Worker, create,
+        Batch, Engine, EngineError, EngineParams, Sequence, Streaming, Worker, create,
         streaming::SequenceOutcome,
     },
     pipeline::{Options, Pipeline},
 };
-use qdl::model::ModelSpec;
+use qdl::{model::ModelSpec, serve::Service};
 
 pub use models::{model, ragged, tensor};
 pub use qdl::testkit::eventually;
-pub use samples::{Answer, BLANK, Samples};
+pub use samples::{Answer, BLANK, Samples, Started};
 
 /// Callback for pipelines whose engine does not fail.
 #[allow(clippy::needless_pass_by_value)]
@@ -32,7 +35,6 @@ pub fn no_error(e: EngineError) {
     panic!("unexpected: {e}");
 }
 
-/// The errors that a pipeline has reported.
 #[derive(Clone, Default)]
 pub struct Errors(Arc<Mutex<Vec<String>>>);
 
@@ -41,14 +43,12 @@ impl Errors {
         self.0.lock().expect("no panic inside").clone()
     }
 
-    /// Waits for the first error.
     pub fn first(&self) -> String {
         eventually("an error is reported", || !self.all().is_empty());
         self.all().remove(0)
     }
 }
 
-/// A pipeline of this engine, and the errors that it reports.
 pub fn failing(engine: Arc<dyn Engine>, options: &Options) -> (Pipeline, Errors) {
     let errors = Errors::default();
     let to = errors.clone();
@@ -58,7 +58,12 @@ pub fn failing(engine: Arc<dyn Engine>, options: &Options) -> (Pipeline, Errors)
     (started.unwrap_or_else(|e| panic!("{e}")), errors)
 }
 
-/// A pipeline of this engine.
+/// Passes on the samples `of`, which follow those before, and waits until all are answered.
+pub fn answer(pipeline: &Pipeline, samples: &Arc<Samples>, of: Range<usize>) {
+    pipeline.arrived(&mut samples.arrivals(of.clone()));
+    eventually("all answered", || samples.total() == of.end);
+}
+
 pub fn start(params: &EngineParams) -> Pipeline {
     let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
     Pipeline::start(engine, &Options::from(params), no_error).expect("starts")
@@ -66,7 +71,6 @@ pub fn start(params: &EngineParams) -> Pipeline {
 
 type Act = dyn Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync;
 
-/// An engine whose behaviour the test sets.
 #[derive(Clone)]
 pub struct Puppet {
     model: ModelSpec,

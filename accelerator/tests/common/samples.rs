@@ -8,12 +8,16 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use fabric::{clock, wire::Stream};
-use qdl::serve::{Arrival, Finished, Origin, Part};
+use qdl::{
+    serve::{Arrival, Finished, Origin, Part},
+    testkit::eventually,
+};
 
-use super::{Sequence, SequenceOutcome};
+use super::{Engine, EngineError, Sequence, SequenceOutcome, Streaming};
 
 /// Initial value of each output byte.
 pub const BLANK: u8 = 0xEE;
@@ -24,27 +28,20 @@ pub type Answer = fn(&[u8]) -> Vec<u8>;
 /// Called with each part, before the part is recorded.
 type OnPart = Box<dyn Fn(&Samples, &Part) + Send + Sync>;
 
-/// Everything that arrived for one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleRecord {
-    /// Begin and end of each part.
     pub parts: Vec<(u32, u32)>,
     /// Bytes of all parts, copied when each part came, then those of the response.
     pub bytes: Vec<u8>,
     /// Sum of the times from arrival to each part, in microseconds.
     pub sum_us: u64,
-    /// The response.
     pub finished: Option<Finished>,
-    /// Number of responses.
     pub answered: usize,
-    /// Why the sample was refused.
     pub refused: Option<String>,
-    /// The end of its sequence.
     pub ended: Option<SequenceOutcome>,
 }
 
 impl SampleRecord {
-    /// The tokens of the answer.
     pub fn answer(&self) -> Option<Vec<i32>> {
         assert!(self.answered <= 1, "answered twice");
         let (ids, rest) = self.bytes.as_chunks::<4>();
@@ -174,7 +171,6 @@ impl Samples {
         self.received(i, 0..self.capacity)
     }
 
-    /// Bytes of an output that a part or a response covers.
     fn received(&self, i: usize, range: Range<usize>) -> &[u8] {
         let cells = &self.outputs[i * self.capacity..][..self.capacity][range];
         // SAFETY: as for `Sync`.
@@ -207,7 +203,6 @@ impl Samples {
         self.arrivals(0..self.len())
     }
 
-    /// A sequence of sample `i` whose end is recorded.
     pub fn sequence(self: &Arc<Self>, i: usize, output_bytes: usize) -> Sequence {
         let samples = Arc::downgrade(self);
         let on_end = move |outcome| {
@@ -220,7 +215,6 @@ impl Samples {
         Sequence::new(self.arrival(i), output_bytes, Arc::new(on_end))
     }
 
-    /// Sequences that have ended.
     pub fn ended(&self) -> usize {
         self.ended.load(SeqCst)
     }
@@ -233,7 +227,6 @@ impl Samples {
         self.lock(i).answer()
     }
 
-    /// Samples answered.
     pub fn total(&self) -> usize {
         self.total.load(SeqCst)
     }
@@ -249,7 +242,6 @@ impl Samples {
         each.collect()
     }
 
-    /// Samples dropped without an answer.
     pub fn dropped(&self) -> usize {
         self.dropped.load(SeqCst)
     }
@@ -339,5 +331,63 @@ impl Origin for Samples {
 
     fn is_gone(&self) -> bool {
         self.gone.load(SeqCst)
+    }
+}
+
+/// A started engine, which dropping stops, and the error that ended it.
+pub struct Started<E: Engine + ?Sized> {
+    pub engine: Arc<E>,
+    output_bytes: usize,
+    fatal: Arc<Mutex<Option<String>>>,
+}
+
+impl<E: Engine + ?Sized> Started<E> {
+    /// Starts an engine whose answers have up to `output_bytes`.
+    pub fn new(engine: Arc<E>, output_bytes: usize) -> Result<Self, EngineError> {
+        let fatal: Arc<Mutex<Option<String>>> = Arc::default();
+        let first = fatal.clone();
+        let streaming = engine.streaming().expect("it batches by itself");
+        streaming.start(Arc::new(move |e| {
+            let mut first = first.lock().expect("whole");
+            first.get_or_insert_with(|| e.to_string());
+        }))?;
+        Ok(Started {
+            engine,
+            output_bytes,
+            fatal,
+        })
+    }
+
+    pub fn streaming(&self) -> &dyn Streaming {
+        self.engine.streaming().expect("it batches by itself")
+    }
+
+    pub fn fatal(&self) -> Option<String> {
+        self.fatal.lock().expect("whole").clone()
+    }
+
+    pub fn submit_one(&self, samples: &Arc<Samples>, i: usize) {
+        let sequence = samples.sequence(i, self.output_bytes);
+        self.streaming().submit(sequence);
+    }
+
+    /// Submits all samples, up to `most` at once.
+    pub fn submit(&self, samples: &Arc<Samples>, most: usize) {
+        for i in 0..samples.len() {
+            eventually("a place", || i - samples.ended() < most);
+            self.submit_one(samples, i);
+        }
+    }
+
+    /// Runs all samples, up to the engine's limit at once.
+    pub fn run(&self, samples: &Arc<Samples>) {
+        self.submit(samples, self.streaming().in_flight());
+        eventually("all samples end", || samples.ended() == samples.len());
+    }
+}
+
+impl<E: Engine + ?Sized> Drop for Started<E> {
+    fn drop(&mut self) {
+        self.streaming().stop(Duration::from_secs(60));
     }
 }

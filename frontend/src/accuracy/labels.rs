@@ -58,11 +58,11 @@ fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, String> {
              is, as in numpy.savez(FILE, {LABELS}=...)"
         ));
     };
-    match said.filter(|said| !array.element().is(*said)) {
+    match said.filter(|said| !array.header.element.is(*said)) {
         Some(said) => Err(format!(
             "it is {}, and not {said} as was said: leave `dtype` out (in `init`, \
              --labels-dtype), the file says it",
-            array.text()
+            array.header.text()
         )),
         None => array.integers(),
     }

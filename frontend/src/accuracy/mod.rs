@@ -126,7 +126,7 @@ impl Labels {
         if response.len() != self.response {
             return None;
         }
-        let values = output.chunks_exact(self.element.bytes()).enumerate();
+        let values = output.chunks_exact(self.element.bytes).enumerate();
         if values.len() == 1 {
             return self.element.whole(output).ok();
         }
@@ -143,11 +143,10 @@ impl Labels {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use qdl::model::{DType, TensorSpec};
 
     use super::*;
+    use crate::dataset::file;
 
     pub(super) fn output(dtype: DType, shape: &[usize]) -> TensorSpec {
         TensorSpec {
@@ -158,15 +157,9 @@ mod tests {
         }
     }
 
-    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
-        let mut f = tempfile::NamedTempFile::new().expect("a file");
-        f.write_all(bytes).expect("written");
-        f
-    }
-
     fn labels(classes: &[i64], outputs: &[TensorSpec]) -> Labels {
         let bytes: Vec<u8> = classes.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let file = file(&bytes);
+        let file = file(&bytes, "");
         let config = LabelsConfig {
             file: file.path().to_owned(),
             dtype: None,
@@ -187,6 +180,7 @@ mod tests {
               { \"seq_id\" : 0, \"qsl_idx\" : 2, \"data\" : \"0900000000000000\" },\n\
               { \"seq_id\" : 1, \"qsl_idx\" : 0, \"data\" : \"0500000000000000\" },\n\
               { \"seq_id\" : 2, \"qsl_idx\" : 1, \"data\" : \"05\" }\n]\n",
+            "",
         );
         let origins = AnswerOrigins::new(3);
         origins.answered(2, 1);
@@ -204,13 +198,16 @@ mod tests {
             labels(&[7], &[output(DType::U8, &[1])]),
             AnswerOrigins::new(1),
         );
-        let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
+        let log = file(
+            b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n",
+            "",
+        );
         let error = |log: tempfile::NamedTempFile| {
             let scored = labels.score(log.path(), &origins);
             scored.expect_err("refused").to_string()
         };
         assert!(error(log).contains("answers sample 1, and the data set has 1"));
-        assert!(error(file(b"[\n]\n")).contains("no sample was answered"));
+        assert!(error(file(b"[\n]\n", "")).contains("no sample was answered"));
     }
 
     fn class(outputs: &[TensorSpec], response: &[u8]) -> Option<i64> {
@@ -222,14 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_several_is_the_class() {
+    fn the_largest_of_several_elements_or_a_single_whole_one_is_the_class() {
         let three = [output(DType::F32, &[3])];
         assert_eq!(class(&three, &floats(&[-3.5, 0.25, -1.0])), Some(1));
-        assert_eq!(
-            class(&three, &floats(&[0.5, 2.0, 2.0])),
-            Some(1),
-            "the first"
-        );
+        let two = floats(&[0.5, 2.0, 2.0]);
+        assert_eq!(class(&three, &two), Some(1), "the first");
         assert_eq!(class(&three, &floats(&[f32::NAN, -2.0, -9.0])), Some(1));
         let infinite = [f32::NEG_INFINITY; 3];
         assert_eq!(class(&three, &floats(&infinite)), Some(0));
@@ -241,6 +235,18 @@ mod tests {
         assert_eq!(class(&[output(DType::F16, &[3])], &halves), Some(2));
         assert_eq!(class(&[output(DType::I8, &[2])], &[0xff, 0x01]), Some(1));
         assert_eq!(class(&[output(DType::U8, &[2])], &[9]), None);
+        let one = [output(DType::I32, &[])];
+        assert_eq!(class(&one, &(-7i32).to_le_bytes()), Some(-7));
+        let one = [output(DType::F32, &[1])];
+        assert_eq!(class(&one, &floats(&[3.0])), Some(3));
+        // A probability is no class.
+        assert_eq!(class(&one, &floats(&[0.73])), None);
+        // Of several outputs, the first names the class.
+        let outputs = [output(DType::I64, &[]), output(DType::F32, &[2])];
+        let response = [&5i64.to_le_bytes()[..], &floats(&[9.0, 1.0])].concat();
+        assert_eq!(class(&outputs, &response), Some(5));
+        let alone = class(&outputs, &response[..8]);
+        assert_eq!(alone, None, "the others are missing");
     }
 
     #[test]
@@ -248,28 +254,6 @@ mod tests {
         // The format: `accuracy=` at the beginning of the line, and a number in percent.
         let line = line(&Accuracy::new(528, 540, 0));
         assert_eq!(line, "accuracy=97.778%, good=528, total=540\n");
-    }
-
-    #[test]
-    fn a_single_element_is_the_class_where_it_is_whole() {
-        let one = [output(DType::I32, &[])];
-        assert_eq!(class(&one, &(-7i32).to_le_bytes()), Some(-7));
-        let one = [output(DType::F32, &[1])];
-        assert_eq!(class(&one, &floats(&[3.0])), Some(3));
-        // A probability is no class.
-        assert_eq!(class(&one, &floats(&[0.73])), None);
-    }
-
-    #[test]
-    fn of_several_outputs_the_first_names_the_class() {
-        let outputs = [output(DType::I64, &[]), output(DType::F32, &[2])];
-        let response = [&5i64.to_le_bytes()[..], &floats(&[9.0, 1.0])].concat();
-        assert_eq!(class(&outputs, &response), Some(5));
-        assert_eq!(
-            class(&outputs, &response[..8]),
-            None,
-            "the others are missing"
-        );
     }
 
     #[test]

@@ -24,7 +24,6 @@ use crate::{
 
 #[derive(Default)]
 pub struct RecordingBackend {
-    /// Issued samples.
     pub samples: Mutex<Vec<Sample>>,
     /// Number of calls to `issue` and `name`.
     pub calls: AtomicU64,

@@ -10,14 +10,14 @@ use std::{
 };
 
 use accelerator::lock;
-use fabric::{SourceId, clock::now_ns};
+use fabric::{SourceId, clock::now_ns, os::thread_id};
 use loadgen_bridge::{QuerySample, SystemUnderTest};
 use qdl::{counters::Live, dispatch::Sample};
 
 use crate::{
     backend::Backend,
     loadgen::exit::{ExitCode, Verdict},
-    loadgen::{meter::IssueThreads, phases::Phases, qsl::Qsl, verify::Verifier},
+    loadgen::{phases::Phases, qsl::Qsl, verify::Verifier},
 };
 
 /// Samples per call to the backend. Limits the extra memory of an Offline query of millions of
@@ -46,8 +46,8 @@ pub struct Sut {
     verdict: Verdict,
     /// Time of the first query; 0 before it.
     first_ns: AtomicU64,
-    /// Threads that issue queries.
-    issue_threads: IssueThreads,
+    /// System ids of the threads on which LoadGen issues queries.
+    issue_threads: Mutex<Vec<u64>>,
     answer: Mutex<Option<NameAnswer>>,
     phases: Arc<Phases>,
     /// Counters that need the start time of the run.
@@ -70,7 +70,7 @@ impl Sut {
             verifier,
             verdict,
             first_ns: AtomicU64::new(0),
-            issue_threads: IssueThreads::default(),
+            issue_threads: Mutex::default(),
             answer: Mutex::default(),
             phases,
             live,
@@ -85,9 +85,8 @@ impl Sut {
         }
     }
 
-    /// Returns the threads that issue queries.
-    pub fn issue_threads(&self) -> &IssueThreads {
-        &self.issue_threads
+    pub fn issue_threads(&self) -> Vec<u64> {
+        lock(&self.issue_threads).clone()
     }
 
     /// Returns the answer of `Name()`, if LoadGen has asked.
@@ -146,7 +145,7 @@ impl SystemUnderTest for Sut {
             if scratch.capacity() == 0 {
                 // The first query of this thread: reserve its buffer.
                 scratch.reserve(CHUNK);
-                self.issue_threads.add_this();
+                lock(&self.issue_threads).push(thread_id());
             }
             for chunk in samples.chunks(CHUNK) {
                 if !self.find(chunk, now, scratch) {

@@ -78,13 +78,11 @@ impl Dataset {
             })?;
             chosen.push((array, input));
         }
-        let count = chosen.first().map_or(0, |(a, _)| a.shape()[0]);
-        if let Some((other, _)) = chosen.iter().find(|(a, _)| a.shape()[0] != count) {
+        let count = chosen.first().map_or(0, |(a, _)| a.header.shape[0]);
+        if let Some((other, _)) = chosen.iter().find(|(a, _)| a.header.shape[0] != count) {
             return Err(wrong(format!(
                 "array `{}` has {} samples, `{}` has {count}",
-                other.name,
-                other.shape()[0],
-                chosen[0].0.name
+                other.name, other.header.shape[0], chosen[0].0.name
             )));
         }
         if count == 0 {
@@ -166,17 +164,22 @@ fn choose(
 /// Checks that type, layout and shape match the input's.
 fn check(array: &Array, input: &TensorSpec) -> Result<(), String> {
     let shape_fits = array
-        .shape()
+        .header
+        .shape
         .split_first()
         .is_some_and(|(_, s)| *s == input.shape);
-    if !array.element().is(input.dtype) || !shape_fits {
+    if !array.header.element.is(input.dtype) || !shape_fits {
         let sizes: Vec<_> = input.shape.iter().map(ToString::to_string).collect();
         let shape = std::iter::once("N".to_owned()).chain(sizes);
-        let cast = array.element().cast(input.dtype).filter(|_| shape_fits);
+        let cast = array
+            .header
+            .element
+            .cast(input.dtype)
+            .filter(|_| shape_fits);
         let cast = cast.map_or_else(String::new, |name| format!(": save a.astype('{name}')"));
         return Err(format!(
             "it is {}, and the model's input is {input}: {} ({}{}) is wanted{cast}",
-            array.text(),
+            array.header.text(),
             numpy::Element::from(input.dtype).name(),
             shape.collect::<Vec<_>>().join(", "),
             if input.shape.is_empty() { "," } else { "" }
@@ -206,19 +209,11 @@ fn each_length(file: &Path, count: usize, arrays: &InputArrays) -> Result<Box<[u
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use qdl::model::DType;
 
     use qdl::testkit::assert_has;
 
-    use super::{super::bytes, *};
-
-    fn fixture(name: &str) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data")
-            .join(name)
-    }
+    use super::{super::bytes, numpy::tests::fixture, *};
 
     fn tensor(name: &str, dtype: DType, shape: &[usize], ragged: bool) -> TensorSpec {
         TensorSpec {

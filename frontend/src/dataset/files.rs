@@ -88,19 +88,14 @@ pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
-    use super::{super::bytes, *};
-
-    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
-        let mut f = tempfile::NamedTempFile::new().expect("a file");
-        f.write_all(bytes).expect("written");
-        f
-    }
+    use super::{
+        super::{bytes, file},
+        *,
+    };
 
     #[test]
     fn a_raw_file_is_samples_back_to_back() {
-        let f = file(b"aaaabbbbcccc");
+        let f = file(b"aaaabbbbcccc", "");
         let d = Dataset::raw(f.path(), 4).expect("three samples");
         assert_eq!((d.count(), d.len(2), d.len(3)), (3, Some(4), None));
         assert_eq!(bytes(&d, 1), b"bbbb");
@@ -108,9 +103,9 @@ mod tests {
 
     #[test]
     fn an_empty_file_and_one_of_another_size_are_named() {
-        let error = Dataset::raw(file(b"").path(), 4).expect_err("empty");
+        let error = Dataset::raw(file(b"", "").path(), 4).expect_err("empty");
         assert!(error.to_string().contains("no samples"), "{error}");
-        let f = file(b"aaaabb");
+        let f = file(b"aaaabb", "");
         let text = Dataset::raw(f.path(), 4).expect_err("uneven").to_string();
         assert!(text.contains("6 bytes are 1 samples of 4 bytes"), "{text}");
         assert!(text.contains(&f.path().display().to_string()), "{text}");
@@ -120,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_file_that_shrinks_is_an_error_and_no_panic() {
-        let f = file(b"aaaabbbb");
+        let f = file(b"aaaabbbb", "");
         let d = Dataset::raw(f.path(), 4).expect("two samples");
         f.as_file().set_len(6).expect("cut");
         let error = d.read(1, &mut [0; 4]).expect_err("cut").to_string();
@@ -132,12 +127,12 @@ mod tests {
         let le = |lengths: &[u32]| -> Vec<u8> {
             lengths.iter().flat_map(|len| len.to_le_bytes()).collect()
         };
-        let f = file(b"aabbbbc");
-        let d = Dataset::ragged(f.path(), file(&le(&[2, 4, 1])).path()).expect("three");
+        let f = file(b"aabbbbc", "");
+        let d = Dataset::ragged(f.path(), file(&le(&[2, 4, 1]), "").path()).expect("three");
         assert_eq!((d.count(), d.len(1), d.equal_len()), (3, Some(4), None));
         assert_eq!([0, 1, 2].map(|i| bytes(&d, i)), [&b"aa"[..], b"bbbb", b"c"]);
         let complaint = |lengths: &[u8]| {
-            Dataset::ragged(f.path(), file(lengths).path())
+            Dataset::ragged(f.path(), file(lengths, "").path())
                 .expect_err("wrong")
                 .to_string()
         };

@@ -212,6 +212,15 @@ fn opened(path: &Path) -> Result<(File, u64)> {
     Ok((file, size.len()))
 }
 
+/// Writes a temporary file whose name ends with `end`, for tests.
+#[cfg(test)]
+pub(crate) fn file(content: &[u8], end: &str) -> tempfile::NamedTempFile {
+    let f = tempfile::Builder::new().suffix(end).tempfile();
+    let f = f.expect("a file");
+    std::fs::write(f.path(), content).expect("written");
+    f
+}
+
 /// Returns the bytes of a sample, for tests.
 #[cfg(test)]
 fn bytes(d: &Dataset, index: usize) -> Vec<u8> {

@@ -102,11 +102,12 @@ fn rows(offsets: &[[u8; OFFSET as usize]], ids_at: u64, ids: u64) -> Result<RowT
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use proptest::prelude::*;
 
-    use super::{super::bytes, *};
+    use super::{
+        super::{bytes, file},
+        *,
+    };
 
     fn written(rows: &[Vec<i32>]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -124,9 +125,7 @@ mod tests {
     }
 
     fn open(content: &[u8]) -> Result<Dataset> {
-        let mut f = tempfile::NamedTempFile::new().expect("a file");
-        f.write_all(content).expect("written");
-        Dataset::token_file(f.path())
+        Dataset::token_file(file(content, "").path())
     }
 
     fn complaint(content: &[u8]) -> String {

@@ -7,7 +7,6 @@ use super::{Dataset, Lengths, Source, empty, length, random::stream};
 /// Content of one input of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InputRole {
-    /// Random words.
     Words,
     /// Ones: all tokens are valid.
     Mask,

@@ -18,7 +18,6 @@ use crate::backend::Backend;
 /// Maximum wait at the run's end for one more scrape by a reader as frequent as this.
 const LAST_SCRAPE: Duration = Duration::from_secs(2);
 
-/// Sources of the figures.
 #[derive(Default)]
 struct Sources {
     engine: String,
@@ -69,7 +68,6 @@ impl RunFigures {
         (sources.backend, sources.held) = (None, ledger);
     }
 
-    /// Reads the figures for a scrape.
     pub fn read(&self) -> Figures {
         *lock(&self.scraped) = Some(Instant::now());
         self.scrape.notify_waiters();

@@ -19,10 +19,10 @@ const MOST: usize = 64;
 pub struct LiveRun {
     test: TestSettings,
     target_qps: Option<f64>,
-    first: SoFar,
+    /// The state before the run begins. The fabric is known once the backend exists.
+    pub first: SoFar,
 }
 
-/// Readings of a run at one moment.
 pub struct RunMoment<'a> {
     /// Time of the first query, and now, on [`fabric::clock`].
     pub at: [u64; 2],
@@ -47,16 +47,6 @@ impl LiveRun {
             test: test.clone(),
             target_qps: target_qps.filter(|_| test.mode == TestMode::PerformanceOnly),
         }
-    }
-
-    /// Sets the fabric, which is known once the backend exists.
-    pub fn set_fabric(&mut self, fabric: &str) {
-        self.first.fabric = fabric.to_owned();
-    }
-
-    /// Returns the state before the run begins.
-    pub fn initial(&self) -> SoFar {
-        self.first.clone()
     }
 
     /// Returns the full state at a moment.
@@ -201,7 +191,7 @@ mod tests {
         let late = known.so_far(moment(20_000_000), &Live::new(2));
         assert_eq!(late.verdict().0, Some(false));
         assert!(late.verdict().2.contains("p99 latency"));
-        assert_eq!(known.initial().verdict().1, "NOT BEGUN");
+        assert_eq!(known.first.verdict().1, "NOT BEGUN");
     }
 
     #[test]

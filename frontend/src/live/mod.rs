@@ -58,7 +58,6 @@ pub struct LiveView {
     shown: Option<Instant>,
     /// Signals that the drawing thread is done.
     done: mpsc::Receiver<()>,
-    /// The figures of `/metrics`.
     pub figures: Arc<RunFigures>,
     /// Note for the user, with the page's address.
     pub note: String,

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use report::SoFar;
 
-/// Content type of the page.
 pub const TYPE: &str = "text/html; charset=utf-8";
 
 const SCRIPT: &str = include_str!("page.js");

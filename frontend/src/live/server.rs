@@ -68,7 +68,6 @@ impl LiveListener {
     }
 }
 
-/// State of one connection.
 struct ConnectionContext {
     viewers: Arc<Viewers>,
     figures: Arc<RunFigures>,

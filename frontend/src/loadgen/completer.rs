@@ -66,15 +66,16 @@ struct LoadGen {
     complete: unsafe fn(&[QuerySampleResponse<'_>]),
 }
 
-/// Makes the completers of a run.
 #[derive(Clone)]
 pub struct Completers {
     verifier: Option<Arc<Verifier>>,
-    live: Arc<Live>,
+    /// The counters that completers update during the run.
+    pub live: Arc<Live>,
     left: Arc<Mutex<Vec<Left>>>,
     /// Set if answers are tokens.
     tokens: Option<Arc<Tokens>>,
-    phases: Arc<Phases>,
+    /// LoadGen's phases, by which completers divide their records.
+    pub phases: Arc<Phases>,
     /// The connection that answered each sample, if answers are scored.
     pub origins: Option<Arc<AnswerOrigins>>,
     /// True if the sample rate is high enough to outgrow LoadGen's log.
@@ -136,16 +137,6 @@ impl Completers {
             call_time: CallTime::default(),
             shared: self.clone(),
         }
-    }
-
-    /// Returns the counters that completers update during the run.
-    pub fn live(&self) -> &Arc<Live> {
-        &self.live
-    }
-
-    /// Returns LoadGen's phases, by which completers divide their records.
-    pub fn phases(&self) -> &Arc<Phases> {
-        &self.phases
     }
 
     /// Takes the results of all dropped completers, for a merge.

@@ -3,12 +3,9 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use accelerator::lock;
-use fabric::os::thread_id;
 use record::NodeUse;
 
 /// Interval between readings. A reading takes a few reads of `/proc` per thread.
@@ -16,22 +13,6 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Early in a run the interval is the run's age divided by this number. So the time after the last
 /// reading is a small share of even a short run.
 const OF_ITS_AGE: u32 = 16;
-
-/// System ids of the threads on which LoadGen issues queries.
-#[derive(Clone, Debug, Default)]
-pub struct IssueThreads(Arc<Mutex<Vec<u64>>>);
-
-impl IssueThreads {
-    pub fn add_this(&self) {
-        let mut all = lock(&self.0);
-        all.push(thread_id());
-    }
-
-    pub fn all(&self) -> Vec<u64> {
-        let all = lock(&self.0);
-        all.clone()
-    }
-}
 
 #[derive(Debug, Default)]
 pub struct Meter {

@@ -192,7 +192,6 @@ impl Phases {
         exchange.handed.push(share(empty));
     }
 
-    /// Returns the merged histograms of all phases.
     pub fn total(&self, phases: &[PhaseShare]) -> Histograms {
         let mut total = self.empty.clone();
         let each = phases.iter().map(|phase| &phase.share.histograms);

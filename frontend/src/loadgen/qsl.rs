@@ -287,15 +287,17 @@ mod tests {
         let config = DatasetConfig::random(count, (min, max));
         let model = ModelSpec::opaque("m", max, 8);
         let dataset = Dataset::open(&config, &model, None).expect("sound");
-        Qsl::new(
-            dataset,
-            &model,
-            loaded,
-            Near::default(),
-            None,
-            Verdict::default(),
-        )
-        .expect("memory")
+        made(dataset, &model, loaded, None).expect("memory")
+    }
+
+    fn made(
+        dataset: Dataset,
+        model: &ModelSpec,
+        loaded: Option<usize>,
+        verifier: Option<Arc<Verifier>>,
+    ) -> Result<Qsl> {
+        let (near, verdict) = (Near::default(), Verdict::default());
+        Qsl::new(dataset, model, loaded, near, verifier, verdict)
     }
 
     fn bytes(q: &Qsl, index: usize) -> Vec<u8> {
@@ -386,8 +388,7 @@ mod tests {
         model.inputs[0].ragged = false;
         let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verifier = Arc::new(Verifier::new(3, &model));
-        let (near, verdict) = (Near::default(), Verdict::default());
-        let q = Qsl::new(dataset, &model, None, near, Some(verifier), verdict).expect("memory");
+        let q = made(dataset, &model, None, Some(verifier)).expect("memory");
         q.load(&[0, 1, 2]).expect("fits");
         let lens = [0, 1, 2].map(|i| q.place(i).expect("loaded").1 as usize);
         assert!(lens[0] < 1000 && lens[2] < 100, "{lens:?}");
@@ -407,15 +408,10 @@ mod tests {
         let config = DatasetConfig::random(9, (1, 64));
         let dataset = Dataset::open(&config, &ModelSpec::opaque("m", 64, 8), None).expect("sound");
         let model = ModelSpec::opaque("m", 2, 8);
-        let made = Qsl::new(
-            dataset,
-            &model,
-            None,
-            Near::default(),
-            None,
-            Verdict::default(),
-        );
-        let error = made.err().expect("too long").to_string();
+        let error = made(dataset, &model, None, None)
+            .err()
+            .expect("too long")
+            .to_string();
         assert!(error.contains("fits no slot"), "{error}");
     }
 }

@@ -301,18 +301,11 @@ mod tests {
     #[test]
     fn a_contradiction_is_a_fault_where_loadgen_has_the_first_token_and_else_a_note() {
         let again = "sample 5 was sent again, and began with token -3";
+        let note = "by acc-b/0, with 17 before; its second answer counts";
         for (scenario, measured, text) in [
             (Scenario::Server, true, "where 17 was reported, by acc-b/0"),
-            (
-                Scenario::Offline,
-                true,
-                "by acc-b/0, with 17 before; its second answer counts",
-            ),
-            (
-                Scenario::Server,
-                false,
-                "by acc-b/0, with 17 before; its second answer counts",
-            ),
+            (Scenario::Offline, true, note),
+            (Scenario::Server, false, note),
         ] {
             let sizes = sizes(&of_tokens()).expect("tokens");
             let tokens = Tokens::new(sizes, &test(scenario, measured));

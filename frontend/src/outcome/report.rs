@@ -61,7 +61,6 @@ pub struct FinishedRun<'a> {
     pub phases: Vec<PhaseShare>,
     /// Reasons why a submission would reject the run, one per line.
     pub would_not_count: Vec<String>,
-    /// This node's own settings.
     pub own_settings: Vec<SettingRecord>,
     /// Bytes of the requests, and of the responses, of recorded samples.
     pub carried: (u64, u64),

@@ -84,7 +84,7 @@ pub fn record(
         queries: result("query_count").map(|n| n as u64),
         // Where LoadGen measures tokens, this count is against a latency bound not in force.
         over_limit: result("overlatency_query_count")
-            .filter(|_| !tokens_measured(detail))
+            .filter(|_| detail.get("requested_server_ttft_latency").is_none())
             .map(|n| n as u64),
         scheduled_per_s: result("scheduled_samples_per_sec"),
         completed_per_s: first(&completed),
@@ -110,10 +110,6 @@ pub fn record(
         warning_messages: detail.warning_messages.clone(),
         effective: detail.effective(),
     }
-}
-
-fn tokens_measured(detail: &Detail) -> bool {
-    detail.get("requested_server_ttft_latency").is_some()
 }
 
 /// Reads a row of latencies. `{}` stands for `min` or `mean` in `ends`, and for a percentile such

@@ -18,7 +18,6 @@ const MOST_EVENTS: usize = 1_000;
 /// Number of counters of the run: issued, completed, tokens. [`EACH`] is that of a connection.
 const RUN: usize = 3;
 const EACH: usize = 5;
-/// Number of gauges of a connection.
 const GAUGES: usize = 3;
 /// The whole number that represents a score of 1 in a gauge.
 const SCORE: f64 = 1e6;
@@ -30,7 +29,6 @@ pub struct TimelineEnd<'a> {
     /// Latencies by tick, of each recording thread.
     pub latencies: &'a [&'a LatencyTicks],
     pub answered: u64,
-    /// Tokens of all answers.
     pub tokens: u64,
     /// Time of the first query, on [`fabric::clock`].
     pub first_ns: u64,
@@ -359,6 +357,20 @@ mod tests {
         latencies
     }
 
+    /// The end of a run of a second, whose only samples are those of the latencies.
+    fn end<'a>(system: &'a SystemRecord, latencies: &'a [&LatencyTicks]) -> TimelineEnd<'a> {
+        TimelineEnd {
+            node: "fe",
+            system,
+            latencies,
+            answered: 1_000 * latencies.len() as u64,
+            tokens: 0,
+            first_ns: S,
+            last_ns: 2 * S,
+            phases: Vec::new(),
+        }
+    }
+
     // tests/scenarios.rs compares the ticks of real runs with their summaries.
     #[test]
     fn a_loss_is_three_events_in_the_order_of_their_times() {
@@ -381,15 +393,10 @@ mod tests {
             events: vec![warm_up],
             ..SystemRecord::default()
         };
+        let phases = vec![("performance".to_owned(), S)];
         let t = TimelineGatherer::default().end(&TimelineEnd {
-            node: "fe",
-            system: &system,
-            latencies: &[],
-            answered: 0,
-            tokens: 0,
-            first_ns: S,
-            last_ns: 2 * S,
-            phases: vec![("performance".to_owned(), S)],
+            phases,
+            ..end(&system, &[])
         });
         let kinds: Vec<_> = t.events.iter().map(|e| e.kind.as_str()).collect();
         assert_eq!(kinds, ["warm_up", "phase", "lost", "sent_again", "back"]);
@@ -437,31 +444,18 @@ mod tests {
             ..SystemRecord::default()
         };
         let recorded = latencies(1_000);
-        let t = TimelineGatherer::default().end(&TimelineEnd {
-            node: "fe",
-            system: &system,
-            latencies: &[&recorded],
-            answered: 1_000,
-            tokens: 0,
-            first_ns: S,
-            last_ns: 2 * S,
-            phases: Vec::new(),
-        });
+        let t = TimelineGatherer::default().end(&end(&system, &[&recorded]));
         assert_eq!((t.tick_ms, t.ticks.len()), (100, 10));
         assert_eq!(t.nodes[1..], sides);
     }
 
     #[test]
     fn a_run_without_connections_or_samples_has_a_timeline_too() {
+        let system = SystemRecord::default();
         let t = TimelineGatherer::default().end(&TimelineEnd {
-            node: "fe",
-            system: &SystemRecord::default(),
-            latencies: &[],
-            answered: 0,
-            tokens: 0,
             first_ns: 5,
             last_ns: 0,
-            phases: Vec::new(),
+            ..end(&system, &[])
         });
         assert_eq!((t.ticks.len(), t.slowest.len(), t.nodes.len()), (1, 0, 1));
     }

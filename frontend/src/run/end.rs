@@ -83,7 +83,7 @@ impl Watch {
             found,
         });
         self.progress.clear();
-        let phases = self.completers.phases();
+        let phases = &self.completers.phases;
         let gathered = phases.end(left.into_iter().map(Share::from));
         let histograms = phases.total(&gathered);
         let ran = outcome.as_ref();

@@ -79,7 +79,6 @@ fn finished(settings: &Settings) -> Option<PathBuf> {
     others.into_iter().find(whole)
 }
 
-/// Names of LoadGen's logs in the folder.
 fn logs(settings: &Settings) -> Vec<PathBuf> {
     let l = settings.log.files();
     let all = [l.summary, l.detail, l.accuracy, l.trace].into_iter();

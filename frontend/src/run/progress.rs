@@ -40,7 +40,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of a run named `what`.
     pub fn new(what: String, quiet: bool) -> Self {
         let screen = if quiet {
             Screen::Quiet
@@ -89,7 +88,6 @@ impl Progress {
     }
 }
 
-/// Writes a line to standard error.
 pub fn say(text: &str) {
     // Ignore the error: a closed standard error does not end a run.
     let _ = writeln!(std::io::stderr(), "{text}");

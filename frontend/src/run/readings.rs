@@ -8,7 +8,6 @@ pub(super) struct Readings {
     pub(super) now: Throughput,
     pub(super) now_ns: u64,
     completed: u64,
-    /// Throughput up to the reading before.
     before: Throughput,
 }
 

@@ -41,7 +41,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// Maximum time for LoadGen to return from an aborted test.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// A run in progress.
 pub(super) struct Watch {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) sut: Arc<Sut>,
@@ -151,7 +150,7 @@ impl Watch {
         }
         let (now, completed) = (now_ns(), self.backend.completed());
         let outstanding = self.backend.outstanding();
-        let figures = self.completers.live().figures();
+        let figures = self.completers.live.figures();
         self.rates.add(now, [completed, figures.tokens]);
         if let Some(first) = self.sut.first_query_ns() {
             let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
@@ -161,7 +160,7 @@ impl Watch {
                 self.gather
                     .look([first, now], counts, &self.backend.readings());
             }
-            let (gather, issue) = (&mut self.gather, self.sut.issue_threads().all());
+            let (gather, issue) = (&mut self.gather, self.sut.issue_threads());
             let read = || {
                 let threads = thread_times();
                 gather.threads(now, &threads, &issue);
@@ -180,7 +179,7 @@ impl Watch {
         self.show(now, [completed + outstanding, completed]);
         // A long answer with arriving tokens is no stall.
         let moved = completed.saturating_add(figures.parts);
-        let answered_all = outstanding == 0 && self.completers.phases().are_waited_for();
+        let answered_all = outstanding == 0 && self.completers.phases.are_waited_for();
         if let Some(for_ns) = self.after_the_last.look(now, answered_all, loadgen_ran_ns) {
             let cause = format!(
                 "LoadGen was given the answers to all {completed} samples, and its threads did \
@@ -209,7 +208,6 @@ impl Watch {
         }
     }
 
-    /// Fails the run with the watchdog's cause.
     fn fail_stalled(&mut self, now: u64, cause: String) {
         if let Some(first) = self.sut.first_query_ns() {
             let at_s = now.saturating_sub(first) as f64 / 1e9;
@@ -222,7 +220,7 @@ impl Watch {
     fn moment(&self, now: u64, counts: [u64; 2]) -> Option<SoFar> {
         let (first, (_, known)) = self.sut.first_query_ns().zip(self.live.as_ref())?;
         let at = [first, now];
-        let node = &known.initial().node;
+        let node = &known.first.node;
         let moment = RunMoment {
             at,
             counts,
@@ -230,7 +228,7 @@ impl Watch {
             connections: (&self.connections, self.gather.connections()),
             timeline: self.gather.so_far(node, at, self.backend.happened()),
         };
-        Some(known.so_far(moment, self.completers.live()))
+        Some(known.so_far(moment, &self.completers.live))
     }
 
     /// Updates the live page, once per second.
@@ -239,15 +237,15 @@ impl Watch {
             return;
         };
         if let Some(first) = self.sut.first_query_ns() {
-            self.gather.latencies([first, now], self.completers.live());
+            self.gather.latencies([first, now], &self.completers.live);
         }
         if view.due() {
             // Without outstanding samples the meter has not read the threads recently.
-            let issue = self.sut.issue_threads().all();
+            let issue = self.sut.issue_threads();
             self.gather.threads(now, &thread_times(), &issue);
             let so_far = self.moment(now, counts);
             if let Some((view, known)) = &self.live {
-                view.show(so_far.unwrap_or_else(|| known.initial()));
+                view.show(so_far.unwrap_or_else(|| known.first.clone()));
             }
         }
     }

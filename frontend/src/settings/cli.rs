@@ -12,7 +12,6 @@ use qdl::config::Verify;
 
 use crate::loadgen::exit::HELP;
 
-/// Default address of `--live`.
 const LIVE_ADDRESS: &str = "127.0.0.1:9417";
 
 /// Runs LoadGen on this node, the frontend, and sends its samples to accelerators over the network.
@@ -253,17 +252,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound_and_explains_every_flag() {
+    fn the_command_line_is_sound_and_explains_every_flag_and_rates_by_scenario() {
         let command = Args::command();
         command.clone().debug_assert();
         for arg in command.get_arguments() {
             assert!(arg.get_help().is_some(), "{} has no help", arg.get_id());
         }
-    }
-
-    #[test]
-    fn flags_of_a_rate_say_what_they_are_in_each_scenario() {
-        let command = Args::command();
         for flag in ["target_qps", "duration_s", "samples"] {
             let arg = command.get_arguments().find(|a| a.get_id() == flag);
             let help = arg.and_then(|a| a.get_help()).map(ToString::to_string);

@@ -183,7 +183,6 @@ mod tests {
 
     use super::*;
 
-    /// Records of a file and a command line.
     fn of(yaml: &str, flags: &[&str]) -> Vec<SettingRecord> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.yaml");

@@ -239,7 +239,6 @@ mod tests {
         }
     }
 
-    /// Provenance of a `user.conf` with this text for model `m`.
     fn conf(text: &str) -> Provenance {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("user.conf");
@@ -262,6 +261,10 @@ mod tests {
         assert_eq!(qps.given.value, "800");
         assert_eq!(qps.given.from, "user.conf:1");
         assert_eq!((qps.overrode, p.notes()), (vec![], vec![]));
+        // A flag that repeats the value is no reason for a note.
+        let mut same = p.clone();
+        same.set("server_target_qps", "800", "--target-qps");
+        assert_eq!(same.notes(), [""; 0]);
         p.set("server_target_qps", "300", "--target-qps");
         let qps = find(&p, "server_target_qps");
         assert_eq!(qps.given.value, "300");
@@ -270,13 +273,6 @@ mod tests {
                     server_target_qps to 300";
         assert_eq!(p.notes(), [note]);
         assert_eq!(find(&p, "max_query_count").given.from, DEFAULT);
-    }
-
-    #[test]
-    fn a_line_that_says_what_is_so_anyway_is_not_in_vain() {
-        let mut p = conf("m.Server.target_qps = 800\n");
-        p.set("server_target_qps", "800", "--target-qps");
-        assert_eq!(p.notes(), [""; 0]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Faults during a run: accelerators killed, stopped or cut off, and connections broken.
 
 use std::{
+    io::Write,
     path::{Path, PathBuf},
     thread::sleep,
     time::Duration,
@@ -54,18 +55,17 @@ pub struct Workload {
     pub begun: fn(&TestFolder, &mut Running),
 }
 
-/// Addresses of an accelerator, and the YAML of its token.
-pub struct Address<'a> {
-    pub control: &'a str,
-    pub data: &'a str,
-    pub token: &'a str,
-}
-
 impl Workload {
-    pub fn accelerator(&self, place: &TestFolder, node: &str, at: &Address<'_>) -> PathBuf {
-        let (control, data, token) = (at.control, at.data, at.token);
+    /// Writes an accelerator's configuration; `more` is additional YAML.
+    pub fn accelerator(
+        &self,
+        place: &TestFolder,
+        node: &str,
+        [control, data]: [&str; 2],
+        more: &str,
+    ) -> PathBuf {
         let yaml = format!(
-            "node: {node}\ncontrol: {{listen: \"{control}\"}}\n{token}{}\
+            "node: {node}\ncontrol: {{listen: \"{control}\"}}\n{more}{}\
              nics: [{{listen: \"{data}\"}}]\n",
             self.there
         );
@@ -154,12 +154,8 @@ impl Trial {
         let controls = [a, b].map(|p| format!("127.0.0.1:{p}"));
         let data = [port, other].map(|p| format!("127.0.0.1:{p}"));
         let start = |node: &str, k: usize| {
-            let at = Address {
-                control: &controls[k],
-                data: &data[k],
-                token: "",
-            };
-            accelerator(&place, &of.accelerator(&place, node, &at))
+            let at = [&controls[k], &data[k]].map(String::as_str);
+            accelerator(&place, &of.accelerator(&place, node, at, ""))
         };
         let victim = start("acc-a", 0);
         let _second = self.second.then(|| start("acc-b", 1));
@@ -179,7 +175,8 @@ impl Trial {
                 if let Some(stream) = own.get(self.at as usize % own.len().max(1)) {
                     match self.fault {
                         Fault::End => sockets::end(stream),
-                        _ => sockets::garble(stream),
+                        // 64 bytes that are no frame, after the frames of the process.
+                        _ => drop((&*stream).write_all(&[0xa5; 64])),
                     }
                 }
             }
@@ -194,12 +191,10 @@ impl Trial {
         let token = place.write("token", "0123456789abcdef".repeat(4));
         let token = format!("token_file: {}\n", token.display());
         let start = |node: &str, k: usize| {
-            let at = Address {
-                control: &format!("10.97.{k}.2:7400"),
-                data: &format!("10.97.{k}.2:7410"),
-                token: &token,
-            };
-            accelerator_in(&star.leaves[k], &place, &of.accelerator(&place, node, &at))
+            let at = [7400, 7410].map(|port| format!("10.97.{k}.2:{port}"));
+            let at = at.each_ref().map(String::as_str);
+            let config = of.accelerator(&place, node, at, &token);
+            accelerator_in(&star.leaves[k], &place, &config)
         };
         let _victim = start("acc-a", 0);
         let _second = self.second.then(|| start("acc-b", 1));
@@ -219,32 +214,23 @@ impl Trial {
 /// The process of the scripted engine core that this accelerator has started.
 fn engine_core(accelerator: u32) -> i32 {
     let threads = std::fs::read_dir(format!("/proc/{accelerator}/task")).expect("it runs");
-    let children = threads.flatten().filter_map(|thread| {
-        let children = std::fs::read_to_string(thread.path().join("children"));
-        children.ok()
-    });
-    let pids: Vec<i32> = children
-        .flat_map(|c| {
-            c.split(' ')
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<_>>()
-        })
-        .collect();
+    let children = threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children = children.collect::<String>();
+    let mut pids = children.split(' ').filter_map(|pid| pid.parse().ok());
     let is_core = |pid: &i32| {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
         command.is_ok_and(|command| command.contains("core.py"))
     };
-    pids.into_iter().find(is_core).expect("a core")
+    pids.find(is_core).expect("a core")
 }
 
 /// Checks that a run without its last accelerator names it and marks the run folder INVALID.
 pub fn must_say_who(place: &TestFolder, ended: ProgramEnd) -> ProgramEnd {
     let ended = ended.with_code(3);
     assert!(ended.error().contains("acc-a"), "{}", ended.stderr);
-    assert!(
-        place.path("out").join("INVALID").is_file(),
-        "{}",
-        ended.stderr
-    );
+    let invalid = place.path("out/INVALID").is_file();
+    assert!(invalid, "{}", ended.stderr);
     ended
 }

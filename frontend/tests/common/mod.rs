@@ -35,7 +35,6 @@ pub const PROMPTS: &str = "dataset: {kind: random, count: 200, min_bytes: 64, ma
 /// Maximum wait for any step of a test, on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Folder of the repository.
 pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("a crate of the workspace").to_owned()
@@ -71,12 +70,10 @@ pub fn program_beside(name: &str) -> &'static Path {
     Box::leak(program.into_boxed_path())
 }
 
-/// Path of the accelerator program.
 pub fn accelerator_program() -> &'static Path {
     program_beside("accelerator")
 }
 
-/// The words of a command line.
 pub fn words(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
@@ -93,12 +90,10 @@ pub fn offline(samples: &str) -> [&str; 6] {
     ]
 }
 
-/// The command of the frontend program.
 pub fn frontend() -> Command {
     Command::new(env!("CARGO_BIN_EXE_frontend"))
 }
 
-/// The command of the program `qdl`.
 pub fn qdl_command() -> Command {
     Command::new(program_beside("qdl"))
 }
@@ -109,13 +104,11 @@ pub fn number_of_environment(key: &str, default: u64) -> u64 {
     value.unwrap_or(default)
 }
 
-/// Returns ports that are free at this moment.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     held.map(|l| l.local_addr().expect("bound").port())
 }
 
-/// Temporary folder for configurations and run folders.
 pub struct TestFolder {
     folder: tempfile::TempDir,
     /// libfabric provider for all runs instead of sockets.
@@ -213,7 +206,6 @@ impl TestFolder {
         self.accelerator_of(node, control, &format!("{model}{engine}{more}"))
     }
 
-    /// Returns the frontend's command with `out` as run folder.
     pub fn frontend(&self, config: &Path, out: &str, arguments: &[&str]) -> Command {
         let mut command = frontend();
         command.arg("--config").arg(config).args(arguments);
@@ -222,12 +214,10 @@ impl TestFolder {
         command
     }
 
-    /// Runs the frontend to its end.
     pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> ProgramEnd {
         run(self, self.frontend(config, out, arguments))
     }
 
-    /// Starts `qdl` with these arguments in the folder.
     pub fn qdl(&self, arguments: &[&str]) -> Running {
         let mut command = qdl_command();
         command.args(arguments).current_dir(self.path("."));
@@ -242,27 +232,23 @@ impl TestFolder {
         }
     }
 
-    /// Reads the summary of a run.
     pub fn summary(&self, out: &str) -> Value {
         let path = self.path(out).join("summary.json");
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Reads the timeline of a run.
     pub fn timeline(&self, out: &str) -> Timeline {
         let path = self.path(out).join("timeline.json");
         let text = fs::read_to_string(path).expect("a timeline");
         serde_json::from_str(&text).expect("a timeline's JSON")
     }
 
-    /// Reads a text log of LoadGen: `summary` or `detail`.
     pub fn log(&self, out: &str, name: &str) -> String {
         let path = self.path(out).join(format!("mlperf_log_{name}.txt"));
         fs::read_to_string(path).expect("a log")
     }
 
-    /// Returns the number that LoadGen's summary gives for `key`.
     pub fn logged_number(&self, out: &str, key: &str) -> f64 {
         let text = self.log(out, "summary");
         let line = text.lines().find(|l| l.starts_with(key));
@@ -304,16 +290,13 @@ pub fn two_of_digests(place: &TestFolder, there: &str, here: &str) -> (PathBuf, 
     (place.digest_frontend(&[a, b], here), running)
 }
 
-/// A process that ends with the test.
 pub struct Running {
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
-    /// Lines that an accelerator prints after its first line.
     lines: Option<mpsc::Receiver<String>>,
 }
 
-/// Exit code and output of a process.
 #[derive(Debug)]
 pub struct ProgramEnd {
     pub code: Option<i32>,
@@ -391,7 +374,6 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until the process ends.
     pub fn end(self) -> ProgramEnd {
         self.end_within(PATIENCE)
     }
@@ -417,7 +399,6 @@ impl Running {
         }
     }
 
-    /// Waits until standard error contains `words`.
     pub fn wait_until_it_says(&mut self, words: &str) {
         let stderr = self.stderr.clone();
         self.wait_until(words, || {
@@ -455,7 +436,6 @@ impl Drop for Running {
     }
 }
 
-/// Runs the frontend command to its end.
 pub fn run(place: &TestFolder, command: Command) -> ProgramEnd {
     Running::start(place, "frontend", command).end()
 }
@@ -480,12 +460,10 @@ pub fn wire_and_local(place: &TestFolder, config: &Path) -> Vec<(u64, String)> {
     answers
 }
 
-/// Starts an accelerator and waits for its ready line.
 pub fn accelerator(place: &TestFolder, config: &Path) -> Running {
     accelerator_by(place, config, Command::new(accelerator_program()))
 }
 
-/// Starts an accelerator in a network namespace.
 pub fn accelerator_in(namespace: &netns::Namespace, place: &TestFolder, config: &Path) -> Running {
     accelerator_by(place, config, namespace.command(accelerator_program()))
 }

@@ -7,7 +7,6 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// A namespace; dropping it deletes the namespace and its interfaces.
 pub struct Namespace {
     name: String,
 }
@@ -32,7 +31,6 @@ impl Namespace {
         namespace
     }
 
-    /// Runs `ip` inside the namespace.
     pub fn ip(&self, arguments: &[&str]) {
         let mut all = vec!["-n", &self.name];
         all.extend(arguments);

@@ -3,7 +3,6 @@
 
 use std::{
     fs, io,
-    io::Write,
     net::{Shutdown, TcpStream},
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
@@ -48,13 +47,7 @@ fn owned(descriptor: libc::c_long) -> io::Result<OwnedFd> {
     }
 }
 
-/// Shuts a connection down in both directions.
 pub fn end(stream: &TcpStream) {
     // The connection may be lost already.
     let _ = stream.shutdown(Shutdown::Both);
-}
-
-/// Sends 64 bytes that are no frame, after the frames of the process.
-pub fn garble(mut stream: &TcpStream) {
-    let _ = stream.write_all(&[0xa5; 64]);
 }

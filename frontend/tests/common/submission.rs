@@ -17,7 +17,6 @@ pub struct Case {
     pub folder: &'static str,
     /// Each scenario: its name in a tree, its flag, and the model's name in user.conf.
     pub scenarios: &'static [(&'static str, &'static str, &'static str)],
-    /// Number of samples in the data set.
     pub samples: u64,
     /// Range of tokens per answer, for the engine `tokens`; `None` means the engine `digest`.
     pub tokens: Option<(u32, u32)>,
@@ -29,7 +28,6 @@ pub struct Case {
     pub tests: &'static [(&'static str, &'static str, &'static str)],
     /// Output of the model's accuracy script.
     pub scores: &'static str,
-    /// Content of user.conf.
     pub user_conf: &'static str,
 }
 
@@ -99,7 +97,6 @@ impl Case {
         format!("model: {{name: {}, {tensors}}}\n", self.folder)
     }
 
-    /// Returns an accelerator's configuration.
     pub fn accelerator_yaml(&self, control: &str, listen: &str) -> String {
         self.accelerator_of(self.tokens, control, listen)
     }
@@ -118,7 +115,6 @@ impl Case {
         )
     }
 
-    /// Returns a frontend's configuration.
     pub fn frontend_yaml(&self, control: &str, address: &str, model: &str) -> String {
         let samples = self.samples;
         format!(
@@ -170,7 +166,6 @@ impl Rig {
         self.place.run(&config, out, arguments)
     }
 
-    /// Runs `qdl` with these arguments in the folder.
     pub fn program(&self, words: &[&str]) -> ProgramEnd {
         self.place.qdl(words).end_within(LONG)
     }
@@ -231,7 +226,6 @@ impl Rig {
         path.join("audit.config").to_string_lossy().into_owned()
     }
 
-    /// Writes the filled-in form.
     pub fn form(&self) {
         self.program(&["describe", "--ask", "--output", "form.yaml"])
             .with_code(0);
@@ -296,7 +290,6 @@ impl Rig {
         self.program(&all)
     }
 
-    /// Patches the logs to those of ten minutes on two machines.
     pub fn patch(&self) {
         for (scenario, ..) in self.case.scenarios {
             let tests = self.case.tests.iter().map(|(test, ..)| *test);
@@ -346,7 +339,6 @@ pub fn checkout() -> Option<String> {
     path.filter(|path| !path.is_empty())
 }
 
-/// Returns the rules that the table names.
 pub fn rules(text: &str) -> BTreeSet<String> {
     let lines = text
         .lines()
@@ -360,29 +352,15 @@ pub fn rules(text: &str) -> BTreeSet<String> {
 
 /// Edits a log to that of ten minutes at a constant, sufficient speed.
 fn long_enough(mut text: String) -> String {
-    for (from, to) in [
-        (
-            "\"effective_min_duration_ms\", \"value\": 1000,",
-            "\"effective_min_duration_ms\", \"value\": 600000,",
-        ),
-        (
-            "\"result_validity\", \"value\": \"INVALID\"",
-            "\"result_validity\", \"value\": \"VALID\"",
-        ),
-        (
-            "\"early_stopping_met\", \"value\": false",
-            "\"early_stopping_met\", \"value\": true",
-        ),
-    ] {
-        text = text.replace(from, to);
-    }
+    let least = |ms: u32| format!("\"effective_min_duration_ms\", \"value\": {ms},");
+    text = text.replace(&least(1000), &least(600_000));
+    let latency = "1000000";
     for (key, value) in [
-        ("result_first_token_99.00_percentile_latency_ns", "1000000"),
-        (
-            "result_time_per_output_token_99.00_percentile_ns",
-            "1000000",
-        ),
-        ("result_99.00_percentile_latency_ns", "1000000"),
+        ("result_validity", "\"VALID\""),
+        ("early_stopping_met", "true"),
+        ("result_first_token_99.00_percentile_latency_ns", latency),
+        ("result_time_per_output_token_99.00_percentile_ns", latency),
+        ("result_99.00_percentile_latency_ns", latency),
         // A rate of full-size samples that the NICs in NODES can carry.
         ("result_samples_per_second", "10.0"),
     ] {

@@ -212,7 +212,7 @@ mod tests {
             assert!(columns.len() <= POINTS);
             let completed: u64 = columns.iter().map(|c| c.completed).sum();
             assert_eq!(completed as usize, timeline.ticks.len());
-            let latencies: u64 = columns.iter().map(|c| c.latency.total()).sum();
+            let latencies: u64 = columns.iter().map(|c| c.latency.total).sum();
             assert_eq!(latencies, completed);
             assert!(columns.iter().all(|c| c.completed() == 1.0));
         }

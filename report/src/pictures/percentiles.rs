@@ -39,7 +39,7 @@ impl<'a> Curve<'a> {
         Curve {
             colour,
             name: name.to_owned(),
-            samples: latencies.total(),
+            samples: latencies.total,
             us: Box::new(us),
         }
     }

@@ -25,7 +25,6 @@ pub struct RunShape {
     pub name: &'static str,
     pub ticks: usize,
     pub connections: usize,
-    /// Samples in a tick.
     pub samples: usize,
     /// The network's time, in microseconds.
     pub network_us: f64,
@@ -164,7 +163,6 @@ fn nodes_and_events(made: &RunShape) -> Timeline {
     serde_json::from_value(timeline).expect("a timeline")
 }
 
-/// The run's summary, timeline and histograms.
 pub fn parts(made: &RunShape) -> (Summary, Timeline, Histograms) {
     let mut rng = Rng::with_seed(made.seed);
     let mut histograms = Histograms::new();
@@ -245,7 +243,6 @@ fn summary(made: &RunShape, timeline: &Timeline, histograms: &Histograms) -> Sum
     serde_json::from_value(summary).expect("a summary")
 }
 
-/// Writes the run's folder.
 pub fn folder(made: &RunShape) -> tempfile::TempDir {
     let place = tempfile::Builder::new().prefix("run").tempdir();
     let place = place.expect("a folder");
@@ -258,7 +255,6 @@ pub fn folder(made: &RunShape) -> tempfile::TempDir {
     place
 }
 
-/// The run.
 pub fn run(made: &RunShape) -> RunFolder {
     let mut run = RunFolder::read(folder(made).path()).expect("a run");
     run.name = made.name.to_owned();
@@ -319,7 +315,6 @@ pub fn well_formed(page: &str) -> Result<usize, String> {
     }
 }
 
-/// The charts of a page as JSON.
 pub fn charts(page: &str) -> Vec<Value> {
     let charts = page.split("data-chart=\"").skip(1);
     let charts = charts.map(|rest| rest.split('"').next().unwrap_or("").replace("&quot;", "\""));

@@ -35,7 +35,6 @@ pub struct Material<'a> {
 /// A built tree and the source of each run in it.
 pub struct BuiltTree {
     pub tree: Tree,
-    /// For each result and kind of run, the folder of the run.
     pub from: BTreeMap<ResultId, BTreeMap<RunKind, PathBuf>>,
 }
 

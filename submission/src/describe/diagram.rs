@@ -22,7 +22,6 @@ struct Port {
     y: u32,
 }
 
-/// Draws the diagram as SVG.
 pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
     let mut body = String::new();
     let mut ports = Vec::new();
@@ -158,7 +157,6 @@ fn line(out: &mut String, from: &Port, to: &Port) {
     );
 }
 
-/// Escapes text for XML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -142,7 +142,6 @@ pub(crate) struct Gpu {
 }
 
 impl Node {
-    /// Describes this machine.
     pub(crate) fn of_this_machine(role: Role, version: &str) -> Result<Self, TopologyError> {
         let root = Path::new("/");
         let mut node = Self::with(root, &Topology::of_this_machine()?, role, version);

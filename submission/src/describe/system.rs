@@ -97,7 +97,13 @@ fn known(
         "host_processor_caches" => each(&|n| n.processors.caches.join(", ")),
         "host_memory_capacity" => each(&|n| gib(n.memory.bytes)),
         "host_memory_configuration" => each(&|n| n.memory.modules.join(" + ")),
-        "host_storage_capacity" => each(&|n| joined(n.disks.iter().map(|d| gb(d.bytes)))),
+        "host_storage_capacity" => each(&|n| {
+            joined(
+                n.disks
+                    .iter()
+                    .map(|d| format!("{:.0} GB", d.bytes as f64 / 1e9)),
+            )
+        }),
         "host_storage_type" => each(&|n| joined(n.disks.iter().map(kind))),
         "host_networking" => each(&|n| joined(n.nics.iter().filter(|n| n.up).map(rate))),
         "host_network_card_count" => each(&|n| joined(n.nics.iter().map(card))),
@@ -197,10 +203,6 @@ fn gib(bytes: u64) -> String {
         0 => String::new(),
         n => format!("{:.0} GiB", n as f64 / f64::from(1 << 30)),
     }
-}
-
-fn gb(bytes: u64) -> String {
-    format!("{:.0} GB", bytes as f64 / 1e9)
 }
 
 fn kind(disk: &Disk) -> String {

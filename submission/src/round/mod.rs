@@ -14,7 +14,6 @@ use crate::{
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
-/// Built-in rounds: name and YAML.
 const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/rounds/v6.1.yaml"))];
 
 /// A round's requirements. Each field is a key of `configs/rounds/v6.1.yaml`, which explains it and
@@ -24,7 +23,6 @@ const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/roun
 pub struct Round {
     /// The round's name.
     pub round: String,
-    /// Sources of the round's values.
     pub(crate) sources: BTreeMap<String, String>,
     pub(crate) checker_version: String,
     /// The LoadGen release.

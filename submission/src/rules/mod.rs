@@ -164,7 +164,6 @@ struct CheckedRun {
 }
 
 impl CheckedRun {
-    /// The nodes in the SUT's name.
     fn nodes(&self) -> Vec<Name> {
         let nodes = self.detail.iter().flat_map(Detail::nodes);
         nodes.filter_map(|n| Name::new(&n).ok()).collect()

@@ -56,7 +56,6 @@ pub(crate) fn build_fault(node: &NodeRecord) -> Option<(bool, &'static str)> {
     Some((node.commit.is_some(), what))
 }
 
-/// Checks the manifests of a result's runs.
 pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
     let mut builds: BTreeMap<String, String> = BTreeMap::new();
     for run in runs {
@@ -140,7 +139,6 @@ fn compare(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checke
     }
 }
 
-/// The check of one run's manifest.
 struct ManifestCheck<'a, 'b> {
     check: &'a mut TreeCheck<'b>,
     result: &'a CheckedResult<'a>,

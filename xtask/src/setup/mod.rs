@@ -16,16 +16,15 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
 pub use loadgen::interpreter;
-pub use python::{download, unpack_wheels};
+pub use python::{command as python, download, unpack_wheels};
 
 /// Maximum time to wait for another setup of the same checkout.
 const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
-/// Models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Models {
     /// Handwritten digits, and a tiny BERT for tests.
@@ -64,8 +63,6 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     Ok(())
 }
 
-/// Runs a step, and prints its name, result and duration. The step returns what it fetched or
-/// wrote; `None` if its result existed.
 /// Runs the steps without which nothing builds. The returned lock keeps other setups away.
 pub fn sources(root: &Path) -> Result<File> {
     let folder = deps(root);
@@ -95,6 +92,8 @@ pub fn for_demo(root: &Path, llm: bool) -> Result<()> {
     Ok(())
 }
 
+/// Runs a step, and prints its name, result and duration. The step returns what it fetched or
+/// wrote; `None` if its result existed.
 fn step(name: &str, work: impl FnOnce() -> Result<Option<String>>) -> Result<()> {
     let began = Instant::now();
     let done = work();
@@ -148,7 +147,6 @@ fn remove_folder(folder: &Path) -> Result<()> {
     std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
 }
 
-/// Paths in a folder.
 pub fn paths_in(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -175,14 +173,6 @@ pub fn sha256(files: &[PathBuf]) -> Result<String> {
         );
     }
     Ok(hex::encode(hash.finalize()))
-}
-
-/// Errors unless `folder` has all `outputs` of a script.
-fn expect_outputs(folder: &Path, script: &str, outputs: &[&str]) -> Result<()> {
-    match outputs.iter().find(|output| !folder.join(output).is_file()) {
-        Some(output) => bail!("{script} did not write {}", folder.join(output).display()),
-        None => Ok(()),
-    }
 }
 
 /// Whether the stamp's text equals `wanted`.

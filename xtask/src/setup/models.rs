@@ -1,13 +1,11 @@
 //! Writes models and data sets into `.deps/models` with this repository's scripts.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
-use launch::run_quietly;
+use anyhow::{Result, bail};
 
-use super::{deps, expect_outputs, is_stamped, make_folder, python, sha256, write_stamp};
+use super::{deps, is_stamped, make_folder, python, sha256, write_stamp};
 
 /// Limit for a script: most take seconds, ResNet-50's takes a minute on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(900);
@@ -38,31 +36,50 @@ pub fn bert(root: &Path) -> Result<Option<String>> {
     write(root, &["models/bert.py"], &[], &["bert.onnx"])
 }
 
-/// Runs the script `inputs[0]` with `arguments` and the folder, unless all `outputs` exist and come
-/// from the current `inputs`.
+/// Runs the script `inputs[0]` with `arguments` and the folder, unless all `outputs` are current.
 pub(super) fn write(
     root: &Path,
     inputs: &[&str],
     arguments: &[&str],
     outputs: &[&str],
 ) -> Result<Option<String>> {
-    let script = root.join(inputs[0]);
+    let stamp = format!("{}.complete", outputs[0]);
+    unless_current(root, &stamp, inputs, "", outputs, |folder| {
+        let arguments = arguments.iter().map(Path::new).chain([folder]);
+        python::script(root, inputs[0], arguments, DEADLINE)?;
+        Ok("written")
+    })
+}
+
+/// Runs `work` with the folder of models, unless all `outputs` exist and come from the current
+/// `inputs` and from `packages`.
+pub(super) fn unless_current(
+    root: &Path,
+    stamp: &str,
+    inputs: &[&str],
+    packages: &str,
+    outputs: &[&str],
+    work: impl FnOnce(&Path) -> Result<&'static str>,
+) -> Result<Option<String>> {
     let folder = deps(root).join("models");
-    let stamp = folder.join(format!("{}.complete", outputs[0]));
+    let stamp = folder.join(stamp);
     let mut hashed: Vec<_> = inputs.iter().map(|input| root.join(input)).collect();
     hashed.push(python::requirements(root));
-    let wanted = format!("from {}\n", sha256(&hashed)?);
-    if is_stamped(&stamp, &wanted) && outputs.iter().all(|output| folder.join(output).is_file()) {
+    let wanted = format!("from {}{packages}\n", sha256(&hashed)?);
+    let missing = || {
+        outputs
+            .iter()
+            .map(|output| folder.join(output))
+            .find(|path| !path.is_file())
+    };
+    if is_stamped(&stamp, &wanted) && missing().is_none() {
         return Ok(None);
     }
     make_folder(&folder)?;
-    let mut command = Command::new(python::interpreter(root));
-    command.arg(&script).args(arguments).arg(&folder);
-    command
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .current_dir(root);
-    run_quietly(inputs[0], &mut command, DEADLINE)?;
-    expect_outputs(&folder, inputs[0], outputs)?;
+    let done = work(&folder)?;
+    if let Some(missing) = missing() {
+        bail!("{} did not write {}", inputs[0], missing.display());
+    }
     write_stamp(&stamp, &wanted)?;
-    Ok(Some("written".to_owned()))
+    Ok(Some(done.to_owned()))
 }

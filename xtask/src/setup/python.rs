@@ -15,9 +15,28 @@ const DEADLINE: Duration = Duration::from_secs(1800);
 /// The oldest Python with wheels of the pinned packages.
 const OLDEST: (u32, u32) = (3, 11);
 
-/// Path of the environment's interpreter.
 pub fn interpreter(root: &Path) -> PathBuf {
     deps(root).join("venv/bin/python")
+}
+
+/// The environment's Python, for scripts of this repository.
+pub fn command(root: &Path) -> Command {
+    let mut command = Command::new(interpreter(root));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    command.current_dir(root);
+    command
+}
+
+/// Runs a script of this repository.
+pub fn script<'a>(
+    root: &Path,
+    script: &str,
+    arguments: impl IntoIterator<Item = &'a Path>,
+    limit: Duration,
+) -> Result<()> {
+    let mut command = command(root);
+    command.arg(script).args(arguments);
+    run_quietly(script, &mut command, limit).map(drop)
 }
 
 /// Path of the pinned packages, with versions and hashes.
@@ -110,7 +129,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
 fn works(root: &Path) -> bool {
     run_quietly(
         "python",
-        Command::new(interpreter(root)).args(["-c", ""]),
+        command(root).args(["-c", ""]),
         Duration::from_secs(60),
     )
     .is_ok()

@@ -16,7 +16,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
 use launch::on_path;
 
 pub use self::sanitize::Sanitizer;
@@ -51,42 +50,45 @@ const TENSORRT: Excuses = &[
 ];
 
 /// Runs the checks. The exit code is 1 if one failed.
-pub fn run(
+pub fn run(root: &Path, quick: bool, sanitizer: Option<Sanitizer>, filters: &[String]) -> i32 {
+    let mut steps = Steps::new();
+    run_steps(root, &mut steps, quick, sanitizer, filters);
+    steps.close()
+}
+
+fn run_steps(
     root: &Path,
+    steps: &mut Steps,
     quick: bool,
     sanitizer: Option<Sanitizer>,
     filters: &[String],
-) -> Result<i32> {
-    let mut steps = Steps::new();
+) {
     steps.check("setup", || {
         setup::run(root, Models::Digits).map(|()| Vec::new())
     });
     if steps.failed() {
         // Without LoadGen nothing builds, and every other step would fail too.
-        return Ok(i32::from(!steps.close()));
+        return;
     }
-
     if let Some(sanitizer) = sanitizer {
         let command = sanitize::tests(root, sanitizer, filters);
-        steps.run(sanitizer.step(), Wants::Tests, command);
-        return Ok(i32::from(!steps.close()));
+        return steps.run(sanitizer.step(), Wants::Tests, command);
     }
     if !filters.is_empty() {
-        steps.run("tests", Wants::Tests, tests(root, filters));
-        return Ok(i32::from(!steps.close()));
+        return steps.run("tests", Wants::Tests, tests(root, filters));
     }
     steps.run("format", Wants::Success, with(root, "fmt --all --check"));
-    check_sources(root, &mut steps);
+    check_sources(root, steps);
     // A failure costs seconds here, and minutes later.
     if steps.failed() {
-        return Ok(i32::from(!steps.close()));
+        return;
     }
     if !quick {
         let clippy = "clippy --workspace --all-targets --features fabric/testkit,qdl/stub --locked -- \
                       --deny warnings";
         steps.run("clippy", Wants::Success, with(root, clippy));
         if steps.failed() {
-            return Ok(i32::from(!steps.close()));
+            return;
         }
     }
     steps.run("model scripts", Wants::Success, scripts(root));
@@ -100,9 +102,8 @@ pub fn run(
         Err(why) => steps.leave("namespaces", &format!("{why:#}").replace('\n', " ")),
     }
     if !quick {
-        slow_checks(root, &mut steps);
+        slow_checks(root, steps);
     }
-    Ok(i32::from(!steps.close()))
 }
 
 fn slow_checks(root: &Path, steps: &mut Steps) {
@@ -136,10 +137,10 @@ fn has_libfabric() -> bool {
 }
 
 /// Runs the checks that read only sources. The exit code is 1 if one failed.
-pub fn sources(root: &Path) -> Result<i32> {
+pub fn sources(root: &Path) -> i32 {
     let mut steps = Steps::new();
     check_sources(root, &mut steps);
-    Ok(i32::from(!steps.close()))
+    steps.close()
 }
 
 fn check_sources(root: &Path, steps: &mut Steps) {
@@ -180,11 +181,8 @@ fn in_namespaces(root: &Path) -> Command {
 
 /// Tests of the scripts that write models and data sets.
 fn scripts(root: &Path) -> Command {
-    let mut command = Command::new(root.join(".deps/venv/bin/python"));
-    command
-        .args(["-m", "unittest", "discover", "-s", "models", "-t", "models"])
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .current_dir(root);
+    let mut command = setup::python(root);
+    command.args(["-m", "unittest", "discover", "-s", "models", "-t", "models"]);
     command
 }
 

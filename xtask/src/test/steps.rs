@@ -143,8 +143,8 @@ impl Steps {
         !self.closing().1
     }
 
-    /// Prints the table and the closing lines; true if no step failed.
-    pub fn close(&self) -> bool {
+    /// Prints the table and the closing lines; returns the exit code.
+    pub fn close(&self) -> i32 {
         println!("\n{:<16} {:<8} {:>8}  tests", "step", "result", "seconds");
         for row in &self.rows {
             let result = match &row.outcome {
@@ -166,7 +166,7 @@ impl Steps {
         println!();
         let (lines, good) = self.closing();
         println!("{lines}");
-        good
+        i32::from(!good)
     }
 
     /// The closing lines, and whether no step failed.

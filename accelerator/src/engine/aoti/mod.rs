@@ -56,7 +56,7 @@ impl Aoti {
         let model = package.model(params)?;
         let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
         // Open the GPU first: the libraries take seconds to load, so an error shows earlier.
-        let device = match package.target() {
+        let device = match &package.target {
             CompiledFor::Cpu => None,
             CompiledFor::Cuda { capability } => {
                 let device = Device::open(params.engine.gpu)?;
@@ -71,11 +71,11 @@ impl Aoti {
         let container = Container::open(
             torch,
             package.extract()?,
-            device.as_ref().map(|d| d.index()),
+            device.as_ref().map(|d| d.index),
             params.engine.threads,
             &model,
         )?;
-        let gpu = |device| Gpu::new(device, sizes.largest(), params.engine.spin_us);
+        let gpu = |device| Gpu::new(device, sizes.largest, params.engine.spin_us);
         Ok(Aoti {
             model,
             container: Arc::new(container),

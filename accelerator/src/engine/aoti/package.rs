@@ -40,7 +40,7 @@ struct ModelDescription {
 pub(super) struct Package {
     path: PathBuf,
     library: String,
-    target: CompiledFor,
+    pub target: CompiledFor,
     described: Option<ModelDescription>,
 }
 
@@ -136,10 +136,6 @@ impl Package {
         })
     }
 
-    pub fn target(&self) -> &CompiledFor {
-        &self.target
-    }
-
     /// Inputs and outputs of the model, from the package or else from the configuration.
     ///
     /// # Errors
@@ -169,15 +165,14 @@ impl Package {
 
     /// Checks that the GPU has the package's compute capability: kernels run on no other.
     pub fn check_capability(&self, ours: Option<&str>, gpu: &Device) -> Result<(), EngineError> {
-        let (major, minor) = gpu.capability();
+        let (major, minor) = gpu.capability;
         let theirs = format!("{major}{minor}");
         match ours {
             Some(ours) if !ours.is_empty() && ours != theirs => {
                 let reason = format!(
                     "was compiled for compute capability {ours}, and GPU {} ({}) has {theirs}: \
                      export it on such a GPU",
-                    gpu.index(),
-                    gpu.name()
+                    gpu.index, gpu.name
                 );
                 Err(EngineError::model(&self.path, reason))
             }

@@ -109,7 +109,7 @@ impl OnCpu {
         // SAFETY: each address holds `at` samples: guaranteed by the caller, or the unpacker's
         // buffer, which was grown for them. On the CPU the run ends before the function returns.
         let output = unsafe { self.container.run(&self.inputs, at, ptr::null_mut())? };
-        let (data, bytes) = (output.data(), at * self.outputs.widths()[0]);
+        let (data, bytes) = (output.data(), at * self.outputs.widths[0]);
         let bytes = match bytes > 0 && !data.is_null() {
             // SAFETY: the container checked shape, element type and contiguity, so `data` has `at`
             // outputs, and `output` keeps them while the slice lives.
@@ -131,7 +131,7 @@ impl Worker for OnCpu {
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let at = self.sizes.run_at(batch.min(self.sizes.largest()));
+        let at = self.sizes.run_at(batch.min(self.sizes.largest));
         self.unpacker.clear(at);
         // SAFETY: no address is given.
         unsafe { self.infer(0, at, None, |_, _| Ok(())) }

@@ -13,12 +13,16 @@ use crate::engine::EngineError;
 /// A GPU and its primary context, which CUDA's runtime and all CUDA libraries share. The context is
 /// never released, because libraries that were loaded for the context cannot be unloaded.
 pub struct Device {
-    index: usize,
-    name: String,
-    capability: (i32, i32),
+    pub index: usize,
+    /// The driver's name of the GPU.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (i32, i32),
     context: CUcontext,
-    batched: bool,
-    direct: Direct,
+    /// True if the driver has `cuMemcpyBatchAsync` (CUDA 13), which copies many pieces in one call.
+    pub(super) copies_in_batches: bool,
+    /// Support for NICs that write to this GPU's memory.
+    pub direct: Direct,
 }
 
 /// Support of a GPU and its driver for NICs that write to GPU memory (GPUDirect RDMA).
@@ -130,37 +134,12 @@ impl Device {
                 name: CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned(),
                 capability,
                 context,
-                batched: sys::culib()
+                copies_in_batches: sys::culib()
                     .get::<unsafe extern "C" fn()>(b"cuMemcpyBatchAsync_v2\0")
                     .is_ok(),
                 direct,
             }))
         }
-    }
-
-    /// Index of the GPU, from 0.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// The driver's name of the GPU.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Compute capability, major and minor.
-    pub fn capability(&self) -> (i32, i32) {
-        self.capability
-    }
-
-    /// True if the driver has `cuMemcpyBatchAsync` (CUDA 13), which copies many pieces in one call.
-    pub(super) fn copies_in_batches(&self) -> bool {
-        self.batched
-    }
-
-    /// Support for NICs that write to this GPU's memory.
-    pub fn direct(&self) -> Direct {
-        self.direct
     }
 
     /// Makes a NIC's earlier writes to this GPU's memory visible to kernels. The thread must be

@@ -20,7 +20,7 @@ use crate::lock;
 /// A GPU that runs the batches of one engine.
 #[derive(Debug)]
 pub struct Gpu {
-    pub(super) device: Arc<Device>,
+    pub(in crate::engine) device: Arc<Device>,
     /// Capacity of each worker's buffers, in samples.
     pub(super) max_batch: usize,
     /// Nanoseconds for which a waiting worker spins before it sleeps.
@@ -68,7 +68,6 @@ impl Staged {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchRun {
     pub samples: usize,
-    /// Number of padding samples.
     pub padded: usize,
     pub staged: Staged,
     /// True if the kernels were launched as a graph.
@@ -91,10 +90,6 @@ impl Gpu {
         })
     }
 
-    pub(in crate::engine) fn index(&self) -> usize {
-        self.device.index()
-    }
-
     /// Registers memory of samples, so that the driver copies from it without staging.
     pub(in crate::engine) fn register(&self, inputs: &Arc<Region>) {
         registry::register(&self.device, inputs);
@@ -115,8 +110,8 @@ impl Gpu {
 
     pub(in crate::engine) fn record(&self) -> GpuRecord {
         GpuRecord {
-            index: self.device.index(),
-            name: self.device.name().to_owned(),
+            index: self.device.index,
+            name: self.device.name.clone(),
             ..self.counts().record()
         }
     }

@@ -110,13 +110,14 @@ impl Inputs {
                 self.pieces.of_tensors(unpacker, samples, to, &ranges)
             }
         };
-        let gpu = self.device.index();
+        let gpu = self.device.index;
         staged.in_place = size
             .zip(at)
             .and_then(|(size, at)| pieces::in_place(list, &ranges, gpu, size, at));
         drop(ranges);
         if list.iter().any(|p| matches!(p.kind, MemoryKind::Gpu(_))) {
-            staged.fenced = fence_batch(&self.device)?;
+            self.device.fence()?;
+            staged.fenced = self.device.direct.fence == Fence::Flush;
         }
         if staged.in_place.is_some() {
             return Ok(staged);
@@ -133,7 +134,7 @@ impl Inputs {
         // which run after this stream. The pieces end within `max_batch` samples of the input
         // buffers, because the batch has at most that many and each tensor fits its sample's room.
         unsafe {
-            match pieces::in_one_call(list, device.copies_in_batches()) {
+            match pieces::in_one_call(list, device.copies_in_batches) {
                 true => self.lists.copy_all(device, stream, list)?,
                 false => list.iter().try_for_each(|p| copy_one(device, stream, p))?,
             }
@@ -161,10 +162,10 @@ unsafe fn copy_one(device: &Device, stream: &CudaStream, p: &CopyPiece) -> Resul
     let result = unsafe {
         match p.kind {
             MemoryKind::Gpu(_) => {
-                sys::cuMemcpyAsync(to, p.from as CUdeviceptr, p.bytes, stream.raw())
+                sys::cuMemcpyAsync(to, p.from as CUdeviceptr, p.bytes, stream.raw)
             }
             MemoryKind::Registered | MemoryKind::Unregistered => {
-                sys::cuMemcpyHtoDAsync_v2(to, p.from as *const _, p.bytes, stream.raw())
+                sys::cuMemcpyHtoDAsync_v2(to, p.from as *const _, p.bytes, stream.raw)
             }
         }
     };
@@ -206,15 +207,9 @@ impl Lists {
                 &mut how,
                 &mut first,
                 1,
-                stream.raw(),
+                stream.raw,
             )
         };
         device.check("copying inputs", result)
     }
-}
-
-/// Makes NIC writes to GPU memory visible to kernels; true if the GPU needs a fence for this.
-fn fence_batch(device: &Device) -> Result<bool, EngineError> {
-    device.fence()?;
-    Ok(device.direct().fence == Fence::Flush)
 }

@@ -41,7 +41,7 @@ impl DeviceMemory {
     ) -> Result<(), EngineError> {
         let bytes = bytes.min(self.bytes);
         // SAFETY: the allocation has at least that many bytes.
-        let result = unsafe { sys::cuMemsetD8Async(self.address, 0, bytes, stream.raw()) };
+        let result = unsafe { sys::cuMemsetD8Async(self.address, 0, bytes, stream.raw) };
         device.check("clearing memory", result)
     }
 

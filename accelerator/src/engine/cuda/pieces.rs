@@ -11,7 +11,6 @@ pub(super) struct CopyPiece {
     /// Destination address on the GPU.
     pub to: usize,
     pub bytes: usize,
-    /// Kind of memory at the source.
     pub kind: MemoryKind,
 }
 

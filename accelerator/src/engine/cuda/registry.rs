@@ -80,7 +80,7 @@ pub(super) fn register(device: &Arc<Device>, region: &Arc<Region>) {
         tracing::warn!(
             "GPU {}: {} MiB of slots cannot be registered ({result:?}); copies from them are \
              staged by the driver",
-            device.index(),
+            device.index,
             len >> 20
         );
         return;
@@ -90,7 +90,7 @@ pub(super) fn register(device: &Arc<Device>, region: &Arc<Region>) {
 
 /// Adds a region in the memory of `device` to the ranges, for the lifetime of the region.
 pub(super) fn on_gpu(device: &Device, region: &Arc<Region>) {
-    note(region, MemoryKind::Gpu(device.index()), None);
+    note(region, MemoryKind::Gpu(device.index), None);
 }
 
 fn note(region: &Arc<Region>, kind: MemoryKind, registered: Option<Arc<Device>>) {

@@ -29,7 +29,7 @@ pub(super) fn slots(
     device: &Arc<Device>,
     bytes: usize,
 ) -> Result<Arc<Region>, EngineError> {
-    if device.direct().fence == Fence::Impossible {
+    if device.direct.fence == Fence::Impossible {
         return Err(EngineError::Slots {
             engine,
             reason: "the driver offers no fence behind a NIC's writes".to_owned(),
@@ -77,7 +77,7 @@ impl SlotMemory {
         let copied = self.device.bind().and_then(|()| {
             // SAFETY: one end lies in this memory, as the caller of `store` or `load` guarantees;
             // the other is a slice that lives until the stream has been waited for.
-            let result = unsafe { sys::cuMemcpyAsync(to, from, bytes, self.stream.raw()) };
+            let result = unsafe { sys::cuMemcpyAsync(to, from, bytes, self.stream.raw) };
             self.device.check("copying slots", result)?;
             self.stream.synchronize()
         });
@@ -95,7 +95,7 @@ impl DeviceMemory for SlotMemory {
     }
 
     fn device(&self) -> String {
-        format!("GPU {}", self.device.index())
+        format!("GPU {}", self.device.index)
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
@@ -114,7 +114,7 @@ impl DeviceMemory for SlotMemory {
     }
 
     fn dma_buf(&self) -> Result<(OwnedFd, u64), String> {
-        let direct = self.device.direct();
+        let direct = self.device.direct;
         if !(direct.dma_buf && direct.supported) {
             return Err("the driver exports no dma-bufs of this GPU".to_owned());
         }

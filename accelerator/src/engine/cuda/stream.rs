@@ -12,7 +12,7 @@ use crate::engine::EngineError;
 #[derive(Debug)]
 pub(super) struct CudaStream {
     device: Arc<Device>,
-    raw: CUstream,
+    pub raw: CUstream,
 }
 
 impl CudaStream {
@@ -43,10 +43,6 @@ impl CudaStream {
             device: device.clone(),
             raw,
         })
-    }
-
-    pub fn raw(&self) -> CUstream {
-        self.raw
     }
 
     /// Makes later work on this stream wait for an event of another stream. The CPU does not wait.
@@ -155,12 +151,12 @@ impl KernelGraph {
     ) -> Result<Self, EngineError> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive, and only this thread uses it.
-        let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) };
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw, mode) };
         device.check("recording kernels", begun)?;
         let put = put();
         let mut graph = std::ptr::null_mut();
         // SAFETY: as above; the function writes the local `graph`.
-        let ended = unsafe { sys::cuStreamEndCapture(stream.raw(), &mut graph) };
+        let ended = unsafe { sys::cuStreamEndCapture(stream.raw, &mut graph) };
         let ended = device.check("recording kernels", ended);
         put?;
         ended?;
@@ -178,7 +174,7 @@ impl KernelGraph {
 
     pub(super) fn launch(&self, stream: &CudaStream) -> Result<(), EngineError> {
         // SAFETY: both are alive. The caller that recorded the graph keeps the memory it refers to.
-        let result = unsafe { sys::cuGraphLaunch(self.raw, stream.raw()) };
+        let result = unsafe { sys::cuGraphLaunch(self.raw, stream.raw) };
         self.device.check("launching a graph", result)
     }
 }

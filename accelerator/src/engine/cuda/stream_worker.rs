@@ -61,7 +61,7 @@ impl StreamWorker {
 
     /// The handle of the kernel stream, for CUDA's runtime.
     pub fn handle(&self) -> *mut std::ffi::c_void {
-        self.stream.raw().cast()
+        self.stream.raw.cast()
     }
 
     /// Address of input `index` on the GPU.
@@ -141,7 +141,7 @@ impl StreamWorker {
         self.events[2].record(&self.stream)?;
         let samples = samples.min(self.max_batch());
         let mut bytes = 0;
-        for (output, width) in outputs.iter().zip(self.outputs.widths()) {
+        for (output, width) in outputs.iter().zip(&self.outputs.widths) {
             let own = samples * width;
             if own == 0 {
                 continue;
@@ -153,7 +153,7 @@ impl StreamWorker {
                     self.landed.address().as_ptr().add(bytes).cast(),
                     *output as CUdeviceptr,
                     own,
-                    self.stream.raw(),
+                    self.stream.raw,
                 )
             };
             self.gpu.device.check("copying outputs", result)?;

@@ -11,8 +11,8 @@ pub(super) struct Account<'a> {
     ask: &'a AnswerParams,
     prompt: usize,
     max_tokens: usize,
-    /// Tokens received.
-    came: usize,
+    /// Number of tokens.
+    pub received: usize,
     last: Option<i32>,
     finish: Option<Finish>,
     completion: Option<usize>,
@@ -30,7 +30,7 @@ impl<'a> Account<'a> {
             ask,
             prompt,
             max_tokens,
-            came: 0,
+            received: 0,
             last: None,
             finish: None,
             completion: None,
@@ -38,11 +38,6 @@ impl<'a> Account<'a> {
             held: Tokens::new(),
             cached: 0,
         }
-    }
-
-    /// Tokens received.
-    pub fn received(&self) -> usize {
-        self.came
     }
 
     /// Checks one step of the stream. Returns the tokens to pass on, and true if they are the last:
@@ -53,7 +48,7 @@ impl<'a> Account<'a> {
     pub fn take(&mut self, step: AnswerEvent) -> Result<(Tokens, bool), Trouble> {
         self.note(&step)?;
         if self.finish.is_some() && !step.tokens.is_empty() {
-            let (n, came) = (step.tokens.len(), self.came);
+            let (n, came) = (step.tokens.len(), self.received);
             return Err(Trouble::End(format!(
                 "{n} tokens follow an answer that ended behind {came}"
             )));
@@ -88,7 +83,7 @@ impl<'a> Account<'a> {
 
     fn tokens(&mut self, tokens: &[i32]) -> Result<(), Trouble> {
         let ask = self.ask;
-        let (wanted, room) = (self.came + tokens.len(), self.max_tokens);
+        let (wanted, room) = (self.received + tokens.len(), self.max_tokens);
         if wanted > room {
             return Err(TooLong { wanted, room }.into());
         }
@@ -100,7 +95,7 @@ impl<'a> Account<'a> {
                 });
             }
             if let Some(last) = self.last
-                && self.came > ask.config.min_tokens
+                && self.received > ask.config.min_tokens
                 && ask.ends_with(last)
             {
                 return Err(Trouble::End(format!(
@@ -109,13 +104,13 @@ impl<'a> Account<'a> {
                 )));
             }
             self.last = Some(*id);
-            self.came += 1;
+            self.received += 1;
         }
         Ok(())
     }
 
     fn check(&self) -> Result<(), Trouble> {
-        let came = self.came;
+        let came = self.received;
         if came == 0 && self.completion != Some(0) {
             return Err(Trouble::NoIds);
         }

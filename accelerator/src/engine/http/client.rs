@@ -32,7 +32,6 @@ const READY: Duration = Duration::from_secs(1);
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// The connections of an engine.
 pub(super) struct HttpClient {
     /// `host:port`.
     authority: String,

@@ -67,7 +67,7 @@ pub fn server_events(data: &[u8]) {
             }
             Err(error) => check(&error.to_string()),
         }
-        assert!(account.received() <= ANSWER && account.cached <= PROMPT);
+        assert!(account.received <= ANSWER && account.cached <= PROMPT);
     });
 }
 

@@ -69,7 +69,6 @@ use crate::lock;
 
 const NAME: &str = "http";
 
-/// The `http` engine.
 pub struct Http {
     model: ModelSpec,
     count: usize,
@@ -140,7 +139,6 @@ impl Http {
         })
     }
 
-    /// Counts and times of the requests so far.
     pub fn report(&self) -> Report {
         *self.counters.lock()
     }
@@ -185,7 +183,7 @@ impl Http {
                 Some(program)
             }
         };
-        let exit = program.as_ref().map(Program::exit);
+        let exit = program.as_ref().map(|p| p.exit.clone());
         let mut slot = lock(&self.program);
         *slot = program;
         // The pipeline starts an engine on a thread without a runtime.

@@ -46,11 +46,11 @@ pub(super) async fn ready(
             }
             Err(e) => e.to_string(),
         };
-        if let Some(exit) = program.and_then(|p| p.exit().now()) {
+        if let Some(exit) = program.and_then(|p| p.exit.now()) {
             return Err(format!("{exit} (before it was ready)"));
         }
         let waited = began.elapsed();
-        let log = program.map(|p| (p.log(), child::last_line(p.log()).unwrap_or_default()));
+        let log = program.map(|p| (&p.log, child::last_line(&p.log).unwrap_or_default()));
         let log = log.map_or_else(String::new, |(path, line)| {
             format!(
                 "; the last line of its log {}: {}",

@@ -62,7 +62,7 @@ impl LlmServer {
             .await?;
         let mut counts = self.counters.lock();
         counts.answers += 1;
-        counts.tokens += account.received() as u64;
+        counts.tokens += account.received as u64;
         counts.cached += account.cached as u64;
         drop(counts);
         Ok((last, answer))
@@ -133,7 +133,7 @@ impl LlmServer {
         );
         let mut steps = 0;
         loop {
-            let tokens = account.received();
+            let tokens = account.received;
             let late = || self.extend_deadline(tokens, after, asked);
             let event = wait_while_wanted(sink, until, late, events.next(tokens)).await??;
             if event.is_error {
@@ -141,7 +141,7 @@ impl LlmServer {
             }
             let (now, is_end) = account.take((self.dialect.read)(event.data, tokens)?)?;
             // Only tokens extend the deadline: a server may send other events for ever.
-            if account.received() > tokens {
+            if account.received > tokens {
                 steps += 1;
                 after = self.ask.config.next_token();
                 until = Instant::now() + after;
@@ -151,13 +151,13 @@ impl LlmServer {
             } else if Instant::now() >= until {
                 until = late()?;
             }
-            if tokens == 0 && account.received() > 0 {
+            if tokens == 0 && account.received > 0 {
                 self.counters.first(asked.at.elapsed().as_micros() as u64);
             }
             if is_end {
                 self.counters.lock().steps += steps;
-                if steps == 1 && account.received() > 1 && sink.is_some() {
-                    self.count_whole(account.received());
+                if steps == 1 && account.received > 1 && sink.is_some() {
+                    self.count_whole(account.received);
                 }
                 return Ok(now);
             }

@@ -47,7 +47,8 @@ pub(super) struct Decoder {
     graph: DecoderGraph,
     slots: usize,
     context: usize,
-    on_cpu: bool,
+    /// True if [`Decoder::move_slot`] is allowed: the caches are in CPU memory.
+    pub can_move: bool,
     ids: Vec<i64>,
     used: Vec<i32>,
     next: Vec<Candidates>,
@@ -102,16 +103,11 @@ impl Decoder {
             graph,
             slots,
             context,
-            on_cpu,
+            can_move: on_cpu,
             ids: Vec::new(),
             used: Vec::new(),
             next: Vec::new(),
         })
-    }
-
-    /// True if [`Decoder::move_slot`] is allowed: the caches are in CPU memory.
-    pub fn can_move(&self) -> bool {
-        self.on_cpu
     }
 
     /// Copies the first `held` keys and values of each head to another slot.
@@ -119,7 +115,7 @@ impl Decoder {
         let DecoderGraph { heads, width, .. } = self.graph;
         let head = self.context * width;
         let slot = heads * head;
-        assert!(self.on_cpu && m.from < self.slots && m.to < self.slots);
+        assert!(self.can_move && m.from < self.slots && m.to < self.slots);
         assert!(m.from != m.to && m.held <= self.context);
         for cache in &self.caches {
             for h in 0..heads {

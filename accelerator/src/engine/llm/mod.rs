@@ -44,7 +44,6 @@ const NAME: &str = "llm";
 /// Longest answer in tokens, without a configured limit.
 const DEFAULT_ANSWER: usize = 256;
 
-/// The `llm` engine.
 pub struct Llm {
     model: ModelSpec,
     vocabulary: usize,

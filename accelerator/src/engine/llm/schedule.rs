@@ -11,7 +11,6 @@
 
 use std::collections::VecDeque;
 
-/// A sequence in its slot.
 #[derive(Debug)]
 pub(super) struct ActiveSequence<T> {
     /// The caller's handle of the sequence.

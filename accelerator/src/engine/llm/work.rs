@@ -57,7 +57,7 @@ impl DecodeLoop {
         inbox: Arc<Inbox>,
     ) -> Result<Self, EngineError> {
         let mut this = DecodeLoop {
-            schedule: Schedule::new(slots, decoder.can_move()),
+            schedule: Schedule::new(slots, decoder.can_move),
             decoder,
             limits,
             inbox,

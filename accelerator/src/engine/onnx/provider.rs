@@ -45,7 +45,7 @@ impl OnGpu {
         gpu: &Arc<Gpu>,
     ) -> Result<Self, EngineError> {
         let stream = StreamWorker::new(gpu, model)?;
-        let index = i32::try_from(gpu.index()).unwrap_or(i32::MAX);
+        let index = i32::try_from(gpu.device.index).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)
             // The other searches try every convolution algorithm for each new batch size.

@@ -142,7 +142,7 @@ impl OnCpu {
             .run_with_options(inputs, &self.asked)
             .map_err(|e| failed(e.to_string()))?;
         let mut tensors = Vec::with_capacity(self.specs.len());
-        for (spec, width) in self.specs.iter().zip(self.outputs.widths()) {
+        for (spec, width) in self.specs.iter().zip(&self.outputs.widths) {
             let output: DynTensorRef<'_> = got
                 .get(&spec.name)
                 .and_then(|v| v.view().downcast().ok())

@@ -98,7 +98,7 @@ impl Order {
         let device = Device::open(self.gpu)?;
         device.bind()?;
         let library = Library::open(&self.shim, |_| Ok(self.library.clone()))?;
-        let parser = parser_beside(library.path(), &library.version());
+        let parser = parser_beside(&library.path, &library.version());
         let partial = self.partial();
         let built = library.build(self, &parser, &partial);
         let written = built.and_then(|()| {

@@ -170,7 +170,7 @@ impl TensorRt {
     }
 
     fn refusal(&self, what: &'static str, why: &TrtError) -> EngineError {
-        refusal(self.library.path(), &self.library, &self.device, what, why)
+        refusal(&self.library.path, &self.library, &self.device, what, why)
     }
 }
 
@@ -211,8 +211,8 @@ fn plan_of(
     let key = plans::PlanKey {
         model: &bytes,
         version: &version,
-        gpu: device.name(),
-        capability: device.capability(),
+        gpu: &device.name,
+        capability: device.capability,
         precision,
         profiles,
         level: params.engine.optimization_level,
@@ -225,7 +225,7 @@ fn plan_of(
     let began = std::time::Instant::now();
     let order = Order {
         shim: absolute(shim),
-        library: absolute(library.path()),
+        library: absolute(&library.path),
         onnx: absolute(onnx),
         plan: absolute(&plan),
         precision,
@@ -237,7 +237,7 @@ fn plan_of(
         tracing::info!(
             "building {} with TensorRT {version} for {}: this takes minutes, once",
             plan.display(),
-            device.name()
+            device.name
         );
     })?;
     tracing::info!("built in {} s", began.elapsed().as_secs());

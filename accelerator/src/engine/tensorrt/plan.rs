@@ -11,7 +11,6 @@ use qdl::model::DType;
 
 use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, TrtError, with_message};
 
-/// A tensor of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlanTensor {
     /// Index of the tensor for [`Context::bind`].

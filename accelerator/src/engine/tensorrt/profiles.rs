@@ -14,7 +14,6 @@ impl Profiles {
         self.0.len()
     }
 
-    /// Largest batch of any profile.
     pub fn largest(&self) -> usize {
         self.0.iter().map(|(_, most)| *most).max().unwrap_or(0)
     }
@@ -66,10 +65,7 @@ mod tests {
         assert_eq!(p.choose(512), Some((2, 512)));
         assert_eq!(p.choose(513), None);
         assert_eq!((p.len(), p.largest()), (3, 512));
-    }
-
-    #[test]
-    fn a_plan_of_one_size_pads() {
+        // A plan of one size pads.
         assert_eq!(Profiles::new(vec![(32, 32)]).choose(5), Some((0, 32)));
     }
 }

@@ -141,7 +141,7 @@ fn c_path(path: &Path) -> Result<CString, EngineError> {
 
 /// TensorRT's library behind the shim. Neither is ever unloaded.
 pub(super) struct Library {
-    path: PathBuf,
+    pub path: PathBuf,
     pub(super) functions: Functions,
     pub(super) handle: *mut c_void,
 }
@@ -202,10 +202,6 @@ impl Library {
             functions,
             handle,
         }))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// TensorRT's version, such as `8.6.0`.

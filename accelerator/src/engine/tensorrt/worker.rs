@@ -130,7 +130,7 @@ impl Worker for OnGpu {
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let (profile, at) = self.place(batch.min(self.engine.sizes.largest()))?;
+        let (profile, at) = self.place(batch.min(self.engine.sizes.largest))?;
         let output = self.output.address() as *const c_void;
         let staged = self.stream.stage_zeros(at)?;
         self.compute(profile, at)?;

@@ -119,7 +119,6 @@ pub(super) mod finish {
 /// The outputs of a step of a core.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step<'a> {
-    /// Index of the core.
     pub core: usize,
     pub outputs: Vec<Output<'a>>,
 }

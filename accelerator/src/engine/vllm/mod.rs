@@ -63,7 +63,6 @@ const INBOX: usize = 512;
 /// Time to wait for the exit of the core after it stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
 
-/// The `vllm` engine.
 pub struct Vllm {
     model: ModelSpec,
     config: VllmConfig,
@@ -153,7 +152,7 @@ impl Vllm {
                 address.ip()
             ),
         }
-        let exit = lock(&self.program).as_ref().map(Program::exit);
+        let exit = lock(&self.program).as_ref().map(|p| p.exit.clone());
         let connected = start::connect(&self.config, &listeners, exit.as_ref());
         let mut driver = self.driver(connected.map_err(core)?);
         let left = self.config.ready().saturating_sub(began.elapsed());

@@ -83,7 +83,6 @@ impl Listeners {
         })
     }
 
-    /// The port of the handshake.
     pub fn port(&self) -> Result<u16, String> {
         let address = self.handshake.local_addr();
         address
@@ -159,7 +158,6 @@ pub(super) struct Connected {
     pub registration: Registration,
 }
 
-/// A handshake in progress.
 struct Handshake<'a> {
     config: &'a VllmConfig,
     listeners: &'a Listeners,

@@ -13,7 +13,6 @@ const DEFAULT: &str = "127.0.0.1:7400";
 /// Offset of the data port from the control port.
 const DATA: u16 = 10;
 
-/// A planned accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlannedAccelerator {
     /// Address as the user wrote it.

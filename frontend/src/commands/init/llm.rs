@@ -26,11 +26,9 @@ const PROMPT: usize = 512;
 /// Limit for `vllm --version`, which loads PyTorch.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A language model, from the files in its folder.
 pub(super) struct LanguageModel {
     /// Prompt and answer; together they fit the model's context.
     pub spec: ModelSpec,
-    /// Number of ids in the vocabulary.
     pub vocab: usize,
     /// Ids of the end of sequence; empty if the files have none.
     pub eos: Vec<u32>,

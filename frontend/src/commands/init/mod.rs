@@ -223,7 +223,6 @@ fn write(args: &InitArgs) -> Result<String> {
     Ok(text)
 }
 
-/// Plans the configurations of the model file `file`.
 fn own_model(
     args: &InitArgs,
     file: &Path,
@@ -275,7 +274,6 @@ fn own_model(
     })
 }
 
-/// Plans the configurations of the language model in `folder`.
 fn language_model(args: &InitArgs, folder: &Path, addresses: &InitAddresses) -> Result<Plan> {
     let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let name = whole.file_name().unwrap_or_default().to_string_lossy();
@@ -382,7 +380,6 @@ fn copies(model: &Path, data: &[PathBuf]) -> String {
     all.map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the next commands for the user.
 fn next(args: &InitArgs, addresses: &InitAddresses, plan: &Plan) -> String {
     let program = PathBuf::from(std::env::args_os().next().unwrap_or_default());
     let frontend = program.with_file_name("frontend");

@@ -149,7 +149,6 @@ pub(super) fn accelerator(
     fill_template(include_str!("templates/accelerator.yaml"), COMMENT, &values)
 }
 
-/// Returns the configuration of a frontend of a language model.
 pub(super) fn llm_frontend(
     args: &InitArgs,
     model: &LanguageModel,

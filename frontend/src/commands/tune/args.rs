@@ -106,7 +106,6 @@ pub struct TuneArgs {
     pub seed: u64,
 }
 
-/// Parses a scenario that has a rate.
 fn with_a_rate() -> impl TypedValueParser<Value = Scenario> {
     let [server, offline, _, multi_stream] = SCENARIOS;
     let names = [server.1, offline.1, multi_stream.1];

@@ -7,8 +7,8 @@ use qdl::model::DType;
 pub struct Element {
     /// NumPy's letter (`b` bool, `i`, `u`, `f`), or `B` for bfloat16, which NumPy lacks.
     letter: char,
-    bytes: usize,
-    big_endian: bool,
+    pub bytes: usize,
+    pub big_endian: bool,
 }
 
 impl From<DType> for Element {
@@ -70,14 +70,6 @@ impl Element {
             _ => "bfloat",
         };
         format!("{name}{}", 8 * self.bytes)
-    }
-
-    pub fn bytes(self) -> usize {
-        self.bytes
-    }
-
-    pub fn big_endian(self) -> bool {
-        self.big_endian
     }
 
     /// Whether the type equals a tensor's type, in either byte order.

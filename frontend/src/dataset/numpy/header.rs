@@ -18,7 +18,7 @@ pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 const LONGEST: usize = 65_536;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub struct Header {
     pub element: Element,
     pub shape: Vec<usize>,
     fortran: bool,
@@ -57,6 +57,7 @@ impl Header {
         Ok((header, own))
     }
 
+    /// Returns type and shape, such as `float32 (100, 4)`.
     pub fn text(&self) -> String {
         let shape = self.shape.iter().map(ToString::to_string);
         let shape = shape.collect::<Vec<_>>().join(", ");
@@ -67,7 +68,7 @@ impl Header {
     /// Returns the bytes of the array; `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let all = self.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        u64::try_from(all?.checked_mul(self.element.bytes())?).ok()
+        u64::try_from(all?.checked_mul(self.element.bytes)?).ok()
     }
 
     /// Checks that the file has exactly the bytes of the array.

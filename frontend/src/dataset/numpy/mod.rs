@@ -14,7 +14,7 @@ mod header;
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 pub use self::element::Element;
-use self::header::Header;
+pub use self::header::Header;
 
 #[derive(Debug)]
 enum ElementBytes {
@@ -29,7 +29,7 @@ enum ElementBytes {
 pub struct Array {
     /// Name in a `.npz`; empty for a `.npy`.
     pub name: String,
-    header: Header,
+    pub header: Header,
     bytes: ElementBytes,
 }
 
@@ -44,28 +44,15 @@ impl Array {
         })
     }
 
-    pub fn shape(&self) -> &[usize] {
-        &self.header.shape
-    }
-
-    pub fn element(&self) -> Element {
-        self.header.element
-    }
-
-    /// Returns type and shape, such as `float32 (100, 4)`.
-    pub fn text(&self) -> String {
-        self.header.text()
-    }
-
     /// Checks that the array's bytes can be sent as samples: C order, little-endian.
     pub fn check_layout(&self) -> Result<(), String> {
         if self.header.fortran_matters() {
             return Err("it is in Fortran's order: save np.ascontiguousarray(a)".to_owned());
         }
-        if self.element().big_endian() {
+        if self.header.element.big_endian {
             return Err(format!(
                 "its numbers are big-endian: save a.astype('<{}')",
-                self.element().code()
+                self.header.element.code()
             ));
         }
         Ok(())
@@ -91,15 +78,15 @@ impl Array {
 
     /// Returns one whole number per index of the first dimension; all other dimensions must be 1.
     pub fn integers(&self) -> Result<Vec<i64>, String> {
-        let shape = self.shape();
+        let shape = &self.header.shape;
         let (Some(count), true) = (shape.first(), shape.iter().skip(1).all(|d| *d == 1)) else {
             return Err(format!(
                 "it is {}, and one number for each sample is wanted: shape (N,)",
-                self.text()
+                self.header.text()
             ));
         };
-        let element = self.element();
-        let mut bytes = vec![0; count * element.bytes()];
+        let element = self.header.element;
+        let mut bytes = vec![0; count * element.bytes];
         self.read_at(0, &mut bytes).map_err(|e| e.to_string())?;
         element.whole_numbers(&bytes)
     }
@@ -167,4 +154,4 @@ const OTHERS: [(&[u8], &str); 8] = [
 ];
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

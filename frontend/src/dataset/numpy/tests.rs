@@ -5,9 +5,9 @@ use std::{io::Write, path::PathBuf};
 use proptest::prelude::*;
 use qdl::testkit::assert_has;
 
-use super::*;
+use super::{super::file, *};
 
-fn fixture(name: &str) -> PathBuf {
+pub(in crate::dataset) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/data")
         .join(name)
@@ -23,13 +23,6 @@ fn refused(name: &str) -> String {
     open(&fixture(name), false, &|_, _| true).expect_err(name)
 }
 
-fn file(content: &[u8], end: &str) -> tempfile::NamedTempFile {
-    let f = tempfile::Builder::new().suffix(end).tempfile();
-    let mut f = f.expect("a file");
-    f.write_all(content).expect("written");
-    f
-}
-
 fn all(a: &Array, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     a.read_at(0, &mut bytes).expect("there");
@@ -41,7 +34,7 @@ fn an_array_is_what_numpy_wrote() {
     let [a] = &opened("pixels.npy")[..] else {
         panic!("one array")
     };
-    assert_eq!(a.text(), "uint8 (5, 4)");
+    assert_eq!(a.header.text(), "uint8 (5, 4)");
     assert_eq!(a.check_layout(), Ok(()));
     assert_eq!(all(a, 20), (0..20).collect::<Vec<u8>>());
     let mut last = [0; 2];
@@ -55,7 +48,7 @@ fn an_array_is_what_numpy_wrote() {
 fn an_archive_is_its_arrays_by_name_compressed_or_not() {
     for name in ["detect.npz", "detect_packed.npz"] {
         let arrays = opened(name);
-        let said: Vec<_> = arrays.iter().map(|a| (&*a.name, a.text())).collect();
+        let said: Vec<_> = arrays.iter().map(|a| (&*a.name, a.header.text())).collect();
         assert_eq!(
             said,
             [
@@ -119,7 +112,7 @@ fn sizes_are_those_of_the_header() {
     let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }   \n";
     let with = |dictionary: &str, bytes: usize| {
         let f = file(&npy(dictionary, &vec![0; bytes]), ".npy");
-        open(f.path(), false, &|_, _| true).map(|a| a.map(|a| a.opened[0].text()))
+        open(f.path(), false, &|_, _| true).map(|a| a.map(|a| a.opened[0].header.text()))
     };
     assert_eq!(with(good, 8), Ok(Some("float32 (2,)".to_owned())));
     for bytes in [7, 9] {
@@ -171,7 +164,7 @@ fn of_an_archive_only_arrays_that_are_asked_for_are_opened() {
     });
     let arrays = asked.expect("sound").expect("an archive").opened;
     assert_eq!(arrays.len(), 1);
-    assert_eq!(arrays[0].text(), "float32 (2,)".to_owned());
+    assert_eq!(arrays[0].header.text(), "float32 (2,)".to_owned());
     for name in ["meta", "cut"] {
         let e = open(zip.path(), false, &|own, _| own == name).expect_err(name);
         assert!(e.contains(&format!("array `{name}`")), "{e}");
@@ -236,8 +229,8 @@ proptest! {
         }
         let f = file(&content, ".npy");
         let arrays = open(f.path(), false, &|_, _| true).expect("sound").expect("an array").opened;
-        prop_assert_eq!(arrays[0].shape(), &shape[..]);
-        prop_assert_eq!(arrays[0].element(), Element::of_code(code).expect("known"));
+        prop_assert_eq!(&arrays[0].header.shape, &shape);
+        prop_assert_eq!(arrays[0].header.element, Element::of_code(code).expect("known"));
         let dimensions = shape.iter().filter(|d| **d > 1).count();
         prop_assert_eq!(arrays[0].header.fortran_matters(), fortran && dimensions > 1);
         prop_assert_eq!(all(&arrays[0], bytes.len()), bytes);

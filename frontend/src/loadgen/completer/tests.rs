@@ -35,7 +35,7 @@ fn recorders_come_back_when_completers_are_dropped() {
     };
     a.recorder(0).expect("a recorder").record(&times);
     a.tick(1);
-    assert_eq!(completers.live().figures().bytes_out, 9);
+    assert_eq!(completers.live.figures().bytes_out, 9);
     assert!(completers.left().is_empty());
     drop((a, b));
     let left = completers.left();
@@ -57,31 +57,31 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
         batch.iter().map(|r| r.id().to_bits()).collect()
     };
     let response = |id| Response {
-        id,
         index: 0,
-        connection: 0,
-        payload: &[7; 8],
-        whole: true,
+        ..answer(id, &[7; 8], true)
     };
     let (mut first, mut batch) = (Vec::new(), Vec::new());
     let mut three = [64, 128, 64].map(response).into_iter();
     completers.gather(&mut three, &mut first, &mut batch);
     assert_eq!(ids(&batch), [64, 128]);
     assert!(first.is_empty(), "LoadGen measures no tokens");
-    let sample = |id| Sample {
+    let rest = completers.unanswered(&[64, 192, 192].map(|id| sample(id, None)));
+    assert_eq!(ids(&rest), [192]);
+    assert_eq!(verifier.findings().counts.duplicates, 3);
+    assert!(completers.unanswered(&[]).is_empty());
+}
+
+fn sample(id: u64, first: Option<First>) -> Sample {
+    Sample {
         id,
         index: 0,
         source: SourceId(0),
         offset: 0,
         len: 8,
         issued_ns: 0,
-        first: None,
+        first,
         tries: Default::default(),
-    };
-    let rest = completers.unanswered(&[64, 192, 192].map(sample));
-    assert_eq!(ids(&rest), [192]);
-    assert_eq!(verifier.findings().counts.duplicates, 3);
-    assert!(completers.unanswered(&[]).is_empty());
+    }
 }
 
 /// Calls to LoadGen in order: function, sample id, bytes, number of tokens.
@@ -148,7 +148,6 @@ fn answer(id: u64, payload: &[u8], whole: bool) -> Response<'_> {
     }
 }
 
-/// Passes the result of one poll to the completer.
 fn take(c: &mut LoadgenCompleter, parts: &[Part<'_>], responses: &[Response<'_>]) {
     c.parts(&mut parts.iter().copied());
     c.complete(&mut responses.iter().copied());
@@ -185,7 +184,7 @@ fn loadgen_hears_of_each_first_token_once_and_alone() {
         (left[0].first_tokens, left[0].recorder.parts_taken()),
         (2, 3)
     );
-    assert_eq!(completers.live().figures().parts, 3);
+    assert_eq!(completers.live.figures().parts, 3);
 }
 
 #[test]
@@ -200,7 +199,7 @@ fn a_sample_that_begins_again_and_again_does_not_feed_the_watchdog() {
         };
         take(&mut c, &[part], &[]);
     }
-    assert_eq!(completers.live().figures().parts, 4);
+    assert_eq!(completers.live.figures().parts, 4);
     drop(c);
     assert_eq!(completers.left()[0].recorder.parts_taken(), 20);
     told();
@@ -241,16 +240,6 @@ fn offline_has_no_first_tokens() {
 
 #[test]
 fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
-    let sample = |id, first| Sample {
-        id,
-        index: 0,
-        source: SourceId(0),
-        offset: 0,
-        len: 8,
-        issued_ns: 0,
-        first,
-        tries: Default::default(),
-    };
     for scenario in [Scenario::Server, Scenario::Offline] {
         let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
         [64, 128].iter().for_each(|id| verifier.issued(*id));

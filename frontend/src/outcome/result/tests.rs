@@ -21,7 +21,6 @@ fn reasons_of(outcome: &TestOutcome, record: &LoadgenRecord, given: &Provenance)
     })
 }
 
-/// A detail log with these keys and values.
 fn detail(lines: &[(&str, &str)]) -> Detail {
     let line = |(key, value): &(&str, &str)| {
         let error = key.starts_with("error_");
@@ -76,7 +75,6 @@ const SLOW: &[(&str, &str)] = &[
     ("result_99.90_percentile_latency_ns", "409138948"),
 ];
 
-/// `SLOW` with changed values.
 fn but(changes: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
     let kept = SLOW
         .iter()
@@ -161,7 +159,6 @@ fn too_few_queries_to_be_sure_say_how_many_it_takes() {
     assert_eq!(reasons, [expected]);
 }
 
-/// An Offline run that ended too soon.
 const SHORT: &[(&str, &str)] = &[
     ("effective_scenario", "\"Offline\""),
     ("effective_test_mode", "\"PerformanceOnly\""),
@@ -262,14 +259,12 @@ fn reasons_that_are_new_to_us_are_loadgens_own() {
     assert_eq!(reasons, ["LoadGen's own words"]);
 }
 
-/// Provenance of one setting.
 fn by(field: &str, value: &str, from: &str) -> Provenance {
     let mut given = Provenance::default();
     given.set(field, value, from);
     given
 }
 
-/// The first reason of an invalid run.
 fn first(lines: &[(&str, &str)], given: &Provenance) -> String {
     let outcome = outcome(Verdict::Invalid, lines);
     let record = record(&outcome, TestMode::PerformanceOnly, None);

@@ -94,6 +94,12 @@ const DEADLINES: &str =
     "deadlines: {connect_ms: 5000, lost_ms: 4000, echo_interval_ms: 25, echo_timeout_ms: 150}\n";
 
 impl Setup<'_> {
+    /// Address of the accelerator's control plane.
+    fn control(&self) -> String {
+        let rails = self.rails;
+        rails.net.address(HostSide::Accelerator, rails.count)
+    }
+
     fn frontend_yaml(&self, plan: &RunPlan<'_>) -> String {
         let nic = |k: &usize| {
             let address = self.rails.net.address(HostSide::Frontend, *k);
@@ -108,9 +114,7 @@ impl Setup<'_> {
              verify: digest\narbiter: {}\n{DEADLINES}\
              accelerators: [{{control: \"{}:7400\"}}]\nnics:\n{nics}",
             plan.arbiter,
-            self.rails
-                .net
-                .address(HostSide::Accelerator, self.rails.count)
+            self.control()
         )
     }
 
@@ -123,9 +127,7 @@ impl Setup<'_> {
         format!(
             "node: acc\nauth: none\ncontrol: {{listen: \"{}:7400\"}}\n\
              model: {{name: digest, max_input_bytes: {SAMPLE}}}\nengine: {{kind: digest}}\nnics:\n{nics}",
-            self.rails
-                .net
-                .address(HostSide::Accelerator, self.rails.count)
+            self.control()
         )
     }
 
@@ -149,37 +151,22 @@ impl Setup<'_> {
         let accelerator = put("accelerator.yaml", self.accelerator_yaml(plan))?;
         let frontend = put("frontend.yaml", self.frontend_yaml(plan))?;
         let log = folder.join("accelerator.log");
-        let mut command = self
-            .rails
-            .net
-            .command(HostSide::Accelerator, &self.programs.join("accelerator"));
+        let net = &self.rails.net;
+        let program = |name| self.programs.join(name);
+        let mut command = net.command(HostSide::Accelerator, &program("accelerator"));
         command.arg("--config").arg(accelerator);
         let mut serving = Accelerator::start_in(&mut command, &log)?;
         let out = folder.join("out");
-        let mut command = self
-            .rails
-            .net
-            .command(HostSide::Frontend, &self.programs.join("frontend"));
-        let (seconds, rate) = (plan.seconds.to_string(), load().to_string());
-        command
-            .arg("--config")
-            .arg(frontend)
-            .args(["--force", "--output"])
-            .arg(&out);
-        command.args([
-            "--scenario",
-            "server",
-            "--target-qps",
-            &rate,
-            "--duration-s",
-            &seconds,
-        ]);
-        command.args([
-            "--set",
-            "target_latency=30000",
-            "--set",
-            "enable_trace=true",
-        ]);
+        let mut command = net.command(HostSide::Frontend, &program("frontend"));
+        command.arg("--config").arg(frontend);
+        command.args(["--force", "--output"]).arg(&out);
+        let run = format!(
+            "--scenario server --target-qps {} --duration-s {} --set target_latency=30000 \
+             --set enable_trace=true",
+            load(),
+            plan.seconds
+        );
+        command.args(run.split_whitespace());
         let said = std::fs::File::create(folder.join("frontend.log"))?;
         command.stdout(said.try_clone()?).stderr(said);
         let mut running = Running::start("frontend", &mut command)?;

@@ -99,7 +99,6 @@ pub(super) struct ServerFacts {
     /// Most tokens of prompt and answer together.
     pub context: Option<usize>,
     pub vocab: Option<usize>,
-    /// True if the server's prefix cache is on.
     pub prefix_cache: Option<bool>,
     /// Limit of concurrent sequences; further requests wait in the server's queue.
     pub at_once: Option<usize>,

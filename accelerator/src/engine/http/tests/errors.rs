@@ -23,7 +23,6 @@ use crate::engine::{Fault, Streaming};
 type Script = fn(&Request) -> Reply;
 type Change = fn(&mut HttpConfig);
 
-/// Runs one sample with a server of vLLM.
 fn vllm(server: &Server, change: Change) -> (SampleRecord, Option<String>) {
     run_one(server, Dialect::Vllm, change)
 }
@@ -177,7 +176,7 @@ fn a_busy_server_is_asked_again_and_counted() {
         let samples = samples(&[vec![1]], Stream::None);
         started.run(&samples);
         assert_eq!(samples.answer(0), Some(tokens_of(&[1], ROOM)));
-        let report = started.http.report();
+        let report = started.engine.report();
         let asked = server.state.asked.load(SeqCst);
         assert_eq!((report.busy, asked), (3, 5));
         assert!(report.to_string().contains("3 times busy"), "{report}");
@@ -365,7 +364,7 @@ fn a_request_is_closed_once_its_frontend_is_gone() {
             server.state.cancelled.load(SeqCst) == 8
         });
         assert!(samples.refused().is_empty());
-        assert_eq!(started.http.report().cancelled, 8);
+        assert_eq!(started.engine.report().cancelled, 8);
         assert_eq!(started.fatal(), None);
     }
 }
@@ -376,10 +375,10 @@ fn a_stop_drops_open_requests() {
     let started = started(&server, Dialect::Vllm, |_| ());
     let samples = samples(&prompts(9), Stream::All);
     for i in 0..8 {
-        started.http.submit(samples.sequence(i, ROOM * 4));
+        started.engine.submit(samples.sequence(i, ROOM * 4));
     }
     eventually("8 streams", || server.state.asked.load(SeqCst) == 9);
-    let http = started.http.clone();
+    let http = started.engine.clone();
     drop(started);
     assert_eq!(samples.ended(), 8);
     http.submit(samples.sequence(8, ROOM * 4));

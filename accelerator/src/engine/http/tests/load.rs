@@ -26,7 +26,7 @@ fn ten_thousand_short_streams_256_at_once() {
         tokens += right.len() as u64;
         assert_eq!(samples.answer(i), Some(right), "{:?}", started.fatal());
     }
-    let report = started.http.report();
+    let report = started.engine.report();
     let opened = server.state.connections.load(SeqCst) as u64;
     // Includes the trial, which has its own connection, shared with the queries.
     assert_eq!((report.answers, report.tokens), (10_001, tokens + 2));

@@ -48,7 +48,7 @@ fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come()
     for i in 0..40 {
         assert!(samples.answer(i).is_some(), "{i}: {:?}", samples.record(i));
     }
-    let report = started.http.report();
+    let report = started.engine.report();
     assert!(
         report.first_most_us > 1_000_000,
         "none waited past its deadline: {report}"
@@ -101,7 +101,7 @@ fn a_busy_server_is_asked_again_for_as_long_as_it_brings_tokens_to_others() {
 fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
     let info = r#"{"disable_radix_cache":true,"max_running_requests":3}"#;
     let server = Server::saying(Dialect::Sglang, "/server_info", 200, info);
-    assert_eq!(hasty(&server, Dialect::Sglang, None).http.in_flight(), 11);
+    assert_eq!(hasty(&server, Dialect::Sglang, None).engine.in_flight(), 11);
     for (said, configured, most) in [
         (Some(3), None, 11),
         (Some(0), None, 8),

@@ -1,9 +1,6 @@
 //! An engine for a scripted server, and samples for it.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::Arc;
 
 use fabric::wire::Stream;
 use qdl::{
@@ -13,7 +10,7 @@ use qdl::{
 
 use super::server::Server;
 use crate::engine::{
-    Engine, EngineError, EngineKind, EngineParams, Streaming, http::Http, streaming::TOKEN_BYTES,
+    EngineError, EngineKind, EngineParams, http::Http, streaming::TOKEN_BYTES, testkit,
 };
 
 pub use crate::engine::testkit::{
@@ -21,6 +18,8 @@ pub use crate::engine::testkit::{
     samples::{SampleRecord, Samples},
 };
 pub use qdl::testkit::eventually;
+
+pub type Started = testkit::samples::Started<Http>;
 
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 64;
@@ -41,7 +40,6 @@ pub fn prompts(n: usize) -> Vec<Vec<i32>> {
         .collect()
 }
 
-/// The parameters of an engine for the server at `url`.
 pub fn params(url: &str, dialect: Dialect) -> EngineParams {
     let mut params = EngineParams::new(EngineKind::Http);
     params.spec = Some(ModelSpec::of_tokens("m", PROMPT, ROOM));
@@ -55,54 +53,10 @@ pub fn params(url: &str, dialect: Dialect) -> EngineParams {
     params
 }
 
-/// An engine, and the error that ended it.
-pub struct Started {
-    pub http: Arc<Http>,
-    pub fatal: Arc<Mutex<Option<String>>>,
-}
-
-impl Started {
-    pub fn fatal(&self) -> Option<String> {
-        self.fatal.lock().expect("whole").clone()
-    }
-
-    /// Submits all samples, up to `most` at once.
-    pub fn submit(&self, samples: &Arc<Samples>, most: usize) {
-        for i in 0..samples.len() {
-            eventually("a place", || i - samples.ended() < most);
-            self.http.submit(samples.sequence(i, ROOM * TOKEN_BYTES));
-        }
-    }
-
-    /// Runs all samples, up to the engine's limit at once.
-    pub fn run(&self, samples: &Arc<Samples>) {
-        self.submit(samples, self.http.in_flight());
-        eventually("all samples end", || samples.ended() == samples.len());
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        self.http.stop(Duration::from_secs(10));
-    }
-}
-
-/// Opens and starts the engine.
 pub fn start(params: &EngineParams) -> Result<Started, EngineError> {
-    let http = Arc::new(Http::open(params)?);
-    assert!(http.streaming().is_some());
-    let fatal: Arc<Mutex<Option<String>>> = Arc::default();
-    let first = fatal.clone();
-    http.start(Arc::new(move |e| {
-        first
-            .lock()
-            .expect("whole")
-            .get_or_insert_with(|| e.to_string());
-    }))?;
-    Ok(Started { http, fatal })
+    testkit::samples::Started::new(Arc::new(Http::open(params)?), ROOM * TOKEN_BYTES)
 }
 
-/// An engine for `server`, with a changed configuration.
 pub fn started(server: &Server, dialect: Dialect, change: impl FnOnce(&mut HttpConfig)) -> Started {
     let mut params = params(&server.url, dialect);
     change(params.engine.http.as_mut().expect("http"));

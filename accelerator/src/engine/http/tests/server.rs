@@ -21,17 +21,14 @@ use tokio::{
 
 use super::rig::VOCAB;
 
-/// A request for an answer.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub path: String,
     pub body: Value,
-    /// Number of requests for an answer before this one.
     pub number: usize,
 }
 
 impl Request {
-    /// The prompt, under the key of any dialect.
     pub fn prompt(&self) -> Vec<i32> {
         let ids = ["prompt", "token_ids", "input_ids"];
         let ids = ids.iter().find_map(|key| self.body.get(key)?.as_array());
@@ -61,7 +58,6 @@ impl Request {
     }
 }
 
-/// The server's response.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Whole(u16, String),
@@ -77,7 +73,6 @@ impl Reply {
     }
 }
 
-/// A part of a stream.
 #[derive(Clone, Debug)]
 pub enum StreamPiece {
     /// Text of the body, as one chunk.
@@ -92,7 +87,6 @@ pub enum StreamPiece {
 type Script = dyn Fn(&Request) -> Reply + Send + Sync;
 type About = dyn Fn(&str) -> Option<Reply> + Send + Sync;
 
-/// A scripted server on a thread.
 pub struct Server {
     pub url: String,
     pub state: Arc<ServerState>,
@@ -100,7 +94,6 @@ pub struct Server {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// Counts and settings of a server.
 #[derive(Default)]
 pub struct ServerState {
     pub connections: AtomicUsize,
@@ -192,7 +185,6 @@ impl Server {
         })
     }
 
-    /// Stops the server and closes all its connections.
     pub fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -314,7 +306,6 @@ pub fn answer(dialect: Dialect, asked: &Request, tokens: &[i32]) -> Reply {
     Reply::of(singly(dialect, asked, tokens, asked.finish(tokens)))
 }
 
-/// The answer of [`tokens_of`].
 pub fn correct(dialect: Dialect, asked: &Request) -> Reply {
     answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most()))
 }

@@ -27,7 +27,6 @@ pub fn server(dialect: Dialect) -> LlmServer {
     server
 }
 
-/// The result of a stream in these pieces.
 pub fn read(server: &LlmServer, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
     let pieces: Vec<_> = pieces.iter().map(|p| Bytes::copy_from_slice(p)).collect();
     read_up_to(server, ROOM, pieces.into_iter())

@@ -12,7 +12,7 @@ use super::{
 use crate::engine::{Engine, EngineError, EngineKind, EngineParams, http::Http};
 
 fn warnings(started: &Started) -> &[String] {
-    &started.http.known.get().expect("started").warnings
+    &started.engine.known.get().expect("started").warnings
 }
 
 /// Checks the start: a warning with these words (none if empty), or an error.
@@ -158,7 +158,7 @@ fn the_state_of_the_prefix_cache_is_reported_with_a_warning() {
         let unasked = Http::open(&params).expect("sound").prefix_cache();
         assert_eq!(unasked.map(|c| c.state), Some(Unknown));
         let started = start(&params).unwrap_or_else(|e| panic!("{e}"));
-        let cache = started.http.prefix_cache().expect("its server may");
+        let cache = started.engine.prefix_cache().expect("its server may");
         assert!(cache.state == state && cache.how.contains(how), "{cache:?}");
         let warning = match state {
             Off => "",

@@ -9,7 +9,7 @@ use crate::engine::{Streaming, streaming::TOKEN_BYTES};
 fn every_sample_gets_its_own_tokens_from_one_core_or_several() {
     for (cores, stream) in [(1, Stream::None), (1, Stream::All), (2, Stream::First)] {
         let started = start(&[], |c| c.data_parallel = cores).expect("a core");
-        assert_eq!(started.vllm.in_flight(), 512 * cores);
+        assert_eq!(started.engine.in_flight(), 512 * cores);
         let prompts = prompts(120);
         let samples = started.run(&prompts, stream);
         for (i, prompt) in prompts.iter().enumerate() {
@@ -69,7 +69,7 @@ fn an_unwanted_sequence_is_aborted_and_late_tokens_are_dropped() {
     // No answer of these ends before the model's output is full.
     let long: Vec<_> = (0..8).map(|i| vec![20, i]).collect();
     let samples = Samples::prompts(&long, ROOM * TOKEN_BYTES, Stream::All);
-    started.submit(&samples);
+    started.submit(&samples, usize::MAX);
     eventually("first tokens", || {
         (0..8).all(|i| !samples.record(i).parts.is_empty())
     });
@@ -86,7 +86,7 @@ fn an_unwanted_sequence_is_aborted_and_late_tokens_are_dropped() {
             "{i}"
         );
     }
-    let counts = started.vllm.counters.to_string();
+    let counts = started.engine.counters.to_string();
     assert!(counts.contains("30 answers of"), "{counts}");
     let words = "; 8 aborted; 8 tokens after an abort";
     assert!(counts.contains(words), "{counts}");

@@ -33,7 +33,6 @@ fn a_failed_core_ends_the_engine_with_its_last_words() {
     }
 }
 
-/// The error that ends an engine whose core has this habit.
 fn end_of(habit: &str) -> String {
     let started = match start(&["--habit", habit], |c| c.step_s = 1) {
         Ok(started) => started,
@@ -43,7 +42,7 @@ fn end_of(habit: &str) -> String {
     // The core fails at its twentieth step: an answer has twelve.
     for _ in 0..2 {
         let samples = Samples::prompts(&prompts(40), ROOM * TOKEN_BYTES, Stream::First);
-        started.submit(&samples);
+        started.submit(&samples, usize::MAX);
         eventually("all end", || samples.ended() == 40);
     }
     eventually("it is reported", || started.fatal().is_some());
@@ -64,18 +63,15 @@ fn a_killed_core_ends_the_engine_and_a_stopped_one_goes_on() {
         }
     };
     let samples = Samples::prompts(&prompts(20), ROOM * TOKEN_BYTES, Stream::First);
-    started.submit(&samples);
+    started.submit(&samples, usize::MAX);
     signal_all(libc::SIGSTOP);
     std::thread::sleep(std::time::Duration::from_millis(700));
     signal_all(libc::SIGCONT);
     eventually("all end", || samples.ended() == 20);
     assert!((0..20).all(|i| samples.record(i).answer().is_some()));
     assert_eq!(started.fatal(), None);
-    started.submit(&Samples::prompts(
-        &prompts(20),
-        ROOM * TOKEN_BYTES,
-        Stream::First,
-    ));
+    let samples = Samples::prompts(&prompts(20), ROOM * TOKEN_BYTES, Stream::First);
+    started.submit(&samples, usize::MAX);
     signal_all(libc::SIGKILL);
     eventually("it is reported", || started.fatal().is_some());
     let fatal = started.fatal().expect("reported");
@@ -87,7 +83,7 @@ fn a_stop_ends_all_processes_of_the_core() {
     let started = start(&[], |c| c.data_parallel = 2).expect("a core");
     let pids = pids(started.folder.path());
     assert_eq!(pids.len(), 5);
-    started.vllm.stop(std::time::Duration::from_secs(5));
+    started.engine.stop(std::time::Duration::from_secs(5));
     eventually("all processes end", || {
         pids.iter()
             .all(|pid| !super::rig::processes::is_running(*pid))

@@ -1,17 +1,12 @@
 //! An engine with a scripted core, and samples for it.
 
-use std::{
-    fs,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fs, ops::Deref, path::Path, sync::Arc};
 
 use fabric::wire::Stream;
 use qdl::{config::VllmConfig, model::ModelSpec};
 
 use crate::engine::{
-    EngineError, EngineKind, EngineParams, Streaming, streaming::TOKEN_BYTES, vllm::Vllm,
+    EngineError, EngineKind, EngineParams, streaming::TOKEN_BYTES, testkit::samples, vllm::Vllm,
 };
 
 pub use crate::engine::testkit::{processes, samples::Samples};
@@ -22,17 +17,14 @@ const CORE: &str = include_str!("core.py");
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 12;
 pub const VOCAB: usize = 100;
-/// The end of sequence.
 pub const EOS: i32 = 2;
 
 /// An engine, its folder, and the error that ended it.
 pub struct Started {
-    pub vllm: Arc<Vllm>,
+    started: samples::Started<Vllm>,
     pub folder: tempfile::TempDir,
-    fatal: Arc<Mutex<Option<String>>>,
 }
 
-/// A folder with the model's files and the script.
 pub fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let config = format!(r#"{{"vocab_size": {VOCAB}, "eos_token_id": {EOS}}}"#);
@@ -41,7 +33,6 @@ pub fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// The parameters of an engine whose core has these options.
 pub fn params(folder: &Path, options: &[&str]) -> EngineParams {
     let mut params = EngineParams::new(EngineKind::Vllm);
     params.spec = Some(ModelSpec::of_tokens("m", 300, ROOM));
@@ -60,7 +51,6 @@ pub fn params(folder: &Path, options: &[&str]) -> EngineParams {
     params
 }
 
-/// Starts an engine whose core has these options, with a changed configuration.
 pub fn start(
     options: &[&str],
     change: impl FnOnce(&mut VllmConfig),
@@ -69,48 +59,28 @@ pub fn start(
     let mut params = params(folder.path(), options);
     change(params.engine.vllm.as_mut().expect("vllm"));
     let vllm = Arc::new(Vllm::open(&params)?);
-    let fatal: Arc<Mutex<Option<String>>> = Arc::default();
-    let first = fatal.clone();
-    vllm.start(Arc::new(move |e| {
-        let mut first = first.lock().expect("whole");
-        first.get_or_insert_with(|| e.to_string());
-    }))?;
-    Ok(Started {
-        vllm,
-        folder,
-        fatal,
-    })
+    let started = samples::Started::new(vllm, ROOM * TOKEN_BYTES)?;
+    Ok(Started { started, folder })
+}
+
+impl Deref for Started {
+    type Target = samples::Started<Vllm>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.started
+    }
 }
 
 impl Started {
-    /// The error that ended the engine.
-    pub fn fatal(&self) -> Option<String> {
-        self.fatal.lock().expect("whole").clone()
-    }
-
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("vllm.log")).unwrap_or_default()
     }
 
-    /// Submits all samples.
-    pub fn submit(&self, samples: &Arc<Samples>) {
-        for i in 0..samples.len() {
-            self.vllm.submit(samples.sequence(i, ROOM * TOKEN_BYTES));
-        }
-    }
-
-    /// Runs samples of these prompts to their end.
     pub fn run(&self, prompts: &[Vec<i32>], stream: Stream) -> Arc<Samples> {
         let samples = Samples::prompts(prompts, ROOM * TOKEN_BYTES, stream);
-        self.submit(&samples);
+        self.submit(&samples, usize::MAX);
         eventually("all samples end", || samples.ended() == samples.len());
         samples
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        self.vllm.stop(Duration::from_secs(10));
     }
 }
 

@@ -46,7 +46,7 @@ fn a_core_that_cannot_be_used_is_refused_at_the_start() {
     let most = usize::MAX.to_string();
     let most = ["--version", "0.99.0", "--max-num-seqs", &most];
     let started = start(&most, |c| c.any_version = true).expect("any version");
-    let limit = started.vllm.in_flight();
+    let limit = started.engine.in_flight();
     assert_eq!((limit, started.fatal()), (MAX_IN_FLIGHT, None));
 }
 
