@@ -30,21 +30,17 @@ use crate::{
 };
 
 /// A failure to start a node.
+#[allow(missing_docs, reason = "the texts say what each variant is")]
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The engine or its model failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The model in the configuration differs from the model file.
     #[error("model.file and the configuration disagree: {0}")]
     Model(#[from] ModelMismatch),
-    /// The endpoint of figures failed.
     #[error("metrics: {0}: {1}; name another address or port, or end its owner")]
     Metrics(SocketAddr, #[source] io::Error),
-    /// The token of the endpoint of figures failed.
     #[error(transparent)]
     MetricsToken(#[from] AuthError),
-    /// A port, a thread or the token failed.
     #[error(transparent)]
     Node(#[from] NodeError),
 }
@@ -209,7 +205,6 @@ impl Accelerator {
     }
 }
 
-/// Adds the figures of a node that has started.
 type AddFigures = Box<dyn Fn(&mut Figures) + Send + Sync>;
 
 /// Starts the endpoint of the key `metrics`. `started` is set once the engine is loaded.

@@ -84,7 +84,6 @@ fn answer(samples: &Samples, i: usize) -> Vec<i32> {
     ids
 }
 
-/// Prompts of many lengths from a seed.
 fn prompts(count: usize) -> Vec<Vec<i32>> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut one = || {

@@ -153,7 +153,6 @@ fn a_response_that_does_not_fit_ends_the_pipeline() {
     }
 }
 
-/// Returns a behaviour that refuses each batch with a sample of these bytes.
 fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError> {
     move |batch| {
         if (0..batch.len()).any(|i| batch.input(i) == bad) {

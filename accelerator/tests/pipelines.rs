@@ -40,7 +40,6 @@ fn wait(pipelines: &Pipelines, of: &[&Arc<Samples>]) {
     of.iter().for_each(|s| s.assert_each_answered_once());
 }
 
-/// Returns the number of samples of each GPU, from the records.
 fn ran(pipelines: &Pipelines) -> Vec<(usize, u64)> {
     let records = pipelines.gpus();
     assert!(records.iter().all(|r| r.name == "digest"));

@@ -11,7 +11,6 @@ use accelerator::engine::{
 use common::{BLANK, Samples};
 use fabric::wire::Stream;
 
-/// Returns a sequence of the first prompt, and the list that receives its outcome.
 fn sequence(
     prompts: &Arc<Samples>,
     output_bytes: usize,

@@ -29,7 +29,6 @@ const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
 /// Maximum wait for any step of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Settings with prompts of up to 64 tokens and answers of up to `output`.
 fn params(output: usize, most: usize, settings: &TokensConfig) -> EngineParams {
     EngineParams {
         spec: Some(ModelSpec::of_tokens("m", 64, output)),

@@ -22,9 +22,7 @@ use record::{
 pub trait Backend: Send + Sync {
     /// Warms up with `samples`, one of each size, before the first sample is issued. Returns a line
     /// for the log if there was a warm-up.
-    ///
-    /// # Errors
-    /// A connection fails; the text names the connection and the cause.
+    /// Error: a connection fails; the text names the connection and the cause.
     fn warm_up(&self, _samples: &[Sample]) -> Result<Option<String>, String> {
         Ok(None)
     }
@@ -47,7 +45,6 @@ pub trait Backend: Send + Sync {
         Vec::new()
     }
 
-    /// Requests a description from each accelerator.
     fn describe(&self) -> Vec<Described> {
         Vec::new()
     }

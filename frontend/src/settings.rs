@@ -353,7 +353,6 @@ fn both(test: &TestSettings, log: &LogSettings) -> Map<String, Value> {
     all
 }
 
-/// A struct's fields by name.
 pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(of) {
         Ok(Value::Object(map)) => map,

@@ -10,7 +10,6 @@ fn count_of(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Feeds the seeds of `target` and `count` mutations to `entry`.
 fn feed(target: &str, count: u64, entry: fn(&[u8])) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds");
     let count = count_of("QDL_FUZZ_COUNT").unwrap_or(count);

@@ -9,7 +9,6 @@ use std::{
 
 use common::{Running, TestFolder, assert_has, frontend, offline, run, words};
 
-/// A duration that keeps the tests short.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
 
 fn local<'a>(more: &[&'a str]) -> Vec<&'a str> {

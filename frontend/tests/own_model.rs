@@ -110,7 +110,6 @@ fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
     assert_has(&ended.stdout, &["accuracy     90.000 %"]);
 }
 
-/// Several inputs and outputs, a fixed batch, and NumPy arrays.
 #[test]
 fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
     let place = TestFolder::new();

@@ -41,7 +41,6 @@ fn tokens_that_an_accelerator_does_not_count_are_refused() {
     assert!(summary.get("tokens").is_none());
 }
 
-/// Settings of the engine `tokens`, which simulates a language model.
 const ENGINE: &str = "{kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}";
 
 /// Two accelerators with the engine `tokens`, and a frontend that knows their answers.

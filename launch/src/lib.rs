@@ -16,7 +16,6 @@ use serde_json::Value;
 
 pub use accelerator::Accelerator;
 
-/// Period of polling a running child.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Time that a child has to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);

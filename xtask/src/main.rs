@@ -130,7 +130,6 @@ fn repository() -> PathBuf {
     manifest.parent().unwrap_or(&manifest).to_path_buf()
 }
 
-/// Prints the help of `bench` itself.
 fn bench_help() -> anyhow::Result<i32> {
     let mut command = Arguments::command();
     command.build();

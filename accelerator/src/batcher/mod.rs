@@ -49,7 +49,6 @@ pub enum BatchDecision {
     /// Wait until this time (in nanoseconds on the caller's clock), or until samples arrive or the
     /// engine becomes idle; then call [`Batcher::step`] again.
     WaitUntil(u64),
-    /// Wait until samples arrive.
     Wait,
 }
 

@@ -145,7 +145,6 @@ pub(super) fn last_line(path: &Path) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// The last `most` bytes of a log.
 fn tail(path: &Path, most: u64) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let len = file.metadata().ok()?.len();

@@ -130,7 +130,6 @@ impl EngineError {
         }
     }
 
-    /// A sample of `got` bytes, which the model cannot have.
     #[cold]
     pub(crate) fn sample_size(lengths: &Lengths, got: usize) -> Self {
         EngineError::SampleSize {
@@ -211,7 +210,6 @@ fn list(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
-/// A message of several lines as one line.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

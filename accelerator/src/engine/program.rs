@@ -31,7 +31,6 @@ left=$1
 while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
 kill -s KILL -- "-$0""#;
 
-/// A program to start, its surroundings and its output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launch {
     /// The configuration's key of `command`, for messages.
@@ -50,9 +49,7 @@ pub(super) struct Launch {
 
 /// Reads variables for a program from the file of the key `key`, if there is one: lines of the form
 /// `NAME=value`; empty lines and lines that begin with `#` are skipped.
-///
-/// # Errors
-/// Text: the file cannot be read, other users may read it, or a line has another form.
+/// Error text: the file cannot be read, other users may read it, or a line has another form.
 pub(super) fn read_env(key: &str, path: Option<&Path>) -> Result<Vec<(String, String)>, String> {
     let Some(path) = path else {
         return Ok(Vec::new());
@@ -155,9 +152,7 @@ impl Program {
     }
 
     /// From now on, the end of the program is an error: `on_end` of [`Program::start`] is called.
-    ///
-    /// # Errors
-    /// The exit status in words: the program has ended already.
+    /// Error: the exit status in words: the program has ended already.
     pub fn need(&self) -> Result<(), String> {
         self.is_needed.store(true, SeqCst);
         self.exit.now().map_or(Ok(()), Err)

@@ -41,7 +41,6 @@ pub(super) fn python_packages() -> Vec<PathBuf> {
     prefixes.flat_map(|prefix| packages_of(&prefix)).collect()
 }
 
-/// The folders of Python packages of the installation at `prefix`.
 pub(super) fn packages_of(prefix: &Path) -> Vec<PathBuf> {
     let entries = prefix.join("lib").read_dir().into_iter().flatten();
     let named = |name: &str| name.starts_with("python3");

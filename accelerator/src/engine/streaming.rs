@@ -68,9 +68,7 @@ pub struct TokenModel {
 impl TokenModel {
     /// Checks the configured model of an engine that answers with token ids: one input and one
     /// output, each ragged `i32` of one dimension.
-    ///
-    /// # Errors
-    /// [`EngineError::TokenModel`] names the key and shows a correct value.
+    /// Error: [`EngineError::TokenModel`] names the key and shows a correct value.
     pub fn of(engine: &'static str, spec: Option<&ModelSpec>) -> Result<Self, EngineError> {
         let refuse = |field, found: &str| {
             let reason = format!(
@@ -122,9 +120,7 @@ pub(super) fn in_flight(at_once: Option<usize>, set: Option<usize>, key: &str) -
 
 /// The maximum answer of an engine whose keys `[max_tokens, min_tokens]` have these values, for a
 /// model whose output holds `room` tokens.
-///
-/// # Errors
-/// [`EngineError::Param`] names the key that does not fit.
+/// Error: [`EngineError::Param`] names the key that does not fit.
 pub(super) fn answer_limit(
     keys: [&'static str; 2],
     (max, min): (Option<usize>, usize),

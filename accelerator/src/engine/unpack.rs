@@ -72,8 +72,7 @@ pub(super) struct Unpacker {
 }
 
 impl Unpacker {
-    /// # Errors
-    /// [`EngineError::Param`] names the tensor that cannot be unpacked, and the reason.
+    /// Error: [`EngineError::Param`] names the tensor that cannot be unpacked, and the reason.
     pub fn new(model: &ModelSpec) -> Result<Self, EngineError> {
         let lengths = Lengths::of_inputs(model).map_err(|e| unsuited(&e.tensor, e.reason))?;
         let field = |t: &TensorSpec| {
@@ -176,10 +175,8 @@ impl Unpacker {
 
     /// Copies the batch into the buffers. A single tensor of fixed size takes one copy per run;
     /// other inputs take one copy per sample and tensor. Zeros follow short tensors.
-    ///
-    /// # Errors
-    /// [`EngineError::SampleSize`] for a sample of a wrong length; [`EngineError::Run`] for samples
-    /// in GPU memory. After an error, the batch must not run.
+    /// Error: [`EngineError::SampleSize`] for a sample of a wrong length; [`EngineError::Run`] for
+    /// samples in GPU memory. After an error, the batch must not run.
     fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         if batch.on_device() {

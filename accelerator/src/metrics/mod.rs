@@ -28,7 +28,6 @@ pub use endpoint::Endpoint;
 
 /// Path of the figures.
 pub const PATH: &str = "/metrics";
-/// Media type of OpenMetrics.
 const OPENMETRICS: &str = "application/openmetrics-text";
 /// Longest time with a bucket of its own: 9 s.
 const LONGEST_NS: u64 = 1 << 33;

@@ -35,7 +35,6 @@ impl Counters {
         }
     }
 
-    /// Counts one batch of `samples` samples that took `ns` nanoseconds.
     pub(super) fn add_batch(&mut self, samples: usize, ns: u64, counts: BatchCounts) {
         self.busy_ns += ns;
         self.samples += samples as u64;

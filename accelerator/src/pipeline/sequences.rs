@@ -243,7 +243,6 @@ impl Inner {
         }
     }
 
-    /// Counts the end of a sequence, then draws the next sample.
     fn handle_end(&self, outcome: SequenceOutcome) {
         if let SequenceOutcome::Answered { tokens } = outcome {
             self.answered.fetch_add(1, Relaxed);

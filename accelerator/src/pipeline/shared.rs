@@ -165,9 +165,6 @@ impl Shared {
     }
 
     /// Runs the samples of a failed batch one by one, and refuses those that fail alone.
-    ///
-    /// # Errors
-    /// An error that is the engine's fault.
     #[cold]
     fn run_apart(
         &self,
@@ -289,9 +286,7 @@ pub(super) fn finish(
 
 /// Returns `error` if a sample is at fault. For [`Fault::Either`], a run of `batch` samples of
 /// zeros decides; this run also clears the failed samples from the worker's buffers.
-///
-/// # Errors
-/// `error`, if the engine is at fault.
+/// Error: `error`, if the engine is at fault.
 fn of_a_sample(
     worker: &mut dyn Worker,
     batch: usize,

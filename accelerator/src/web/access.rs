@@ -95,9 +95,7 @@ impl PageKey {
 
 impl Access {
     /// Returns the access rules of a page at `address`, for a run with results in `folder`.
-    ///
-    /// # Errors
-    /// The key cannot be written.
+    /// Error: the key cannot be written.
     pub fn of(address: SocketAddr, folder: &Path) -> io::Result<Self> {
         match address.ip().to_canonical().is_loopback() {
             true => Ok(Access::Loopback),
@@ -106,9 +104,6 @@ impl Access {
     }
 
     /// Checks a request. Returns the cookie of a redirect, in exchange for the key in the URL.
-    ///
-    /// # Errors
-    /// The reason of the refusal.
     pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, AccessRefused> {
         let key = match self {
             Access::Token(token) => {

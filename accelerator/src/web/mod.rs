@@ -34,9 +34,7 @@ const WAITING: usize = 16 << 10;
 /// Bytes of the kernel's send buffer: an ordinary body fits, so that the last one still arrives
 /// after the program's end.
 const KEPT: usize = 64 << 10;
-/// Nice value of the serving thread.
 const NICE: libc::c_int = 10;
-/// Content security policy of every answer.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -215,7 +213,6 @@ pub fn respond(
     answer
 }
 
-/// Sets the nice value of the calling thread to [`NICE`].
 fn be_nice() {
     // SAFETY: setpriority takes integers and touches no memory. On Linux, 0 is the calling thread
     // only.

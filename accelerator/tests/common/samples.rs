@@ -68,7 +68,6 @@ pub struct Samples {
     stream: Stream,
     on_part: Option<OnPart>,
     gone: AtomicBool,
-    /// The GPU that its connection belongs to.
     gpu: Option<u32>,
 }
 

@@ -43,9 +43,6 @@ pub struct Network {
 impl Network {
     /// Connects to every accelerator of the configuration; `show_waiting` gets a line on each
     /// accelerator that is not ready yet.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
     pub fn connect(
         config: &FrontendConfig,
         qsl: &Qsl,

@@ -18,9 +18,7 @@ pub struct TokenArgs {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// The system has no random bytes, or the file exists or cannot be written.
+/// Error: the system has no random bytes, or the file exists or cannot be written.
 pub fn command(args: &TokenArgs) -> io::Result<()> {
     let token = Token::random()?;
     match &args.output {

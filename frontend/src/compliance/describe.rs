@@ -12,7 +12,6 @@ use submission::{
     describe::{Node, Role},
 };
 
-/// Release of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs `qdl describe`.

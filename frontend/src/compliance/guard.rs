@@ -27,9 +27,8 @@ pub struct Guard {
 
 impl Guard {
     /// Checks the settings of a run.
-    ///
-    /// # Errors
-    /// The round is unknown or, with `--submission`, a rule refuses the run; one line per refusal.
+    /// Error: the round is unknown or, with `--submission`, a rule refuses the run; one line per
+    /// refusal.
     pub fn of_settings(
         args: &Args,
         config: &FrontendConfig,
@@ -66,9 +65,7 @@ impl Guard {
     }
 
     /// Adds the facts of the nodes.
-    ///
-    /// # Errors
-    /// With `--submission`, a rule refuses the run; one line per refusal.
+    /// Error: with `--submission`, a rule refuses the run; one line per refusal.
     pub fn check_nodes(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
         let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeRecord::of(n, f)).collect();

@@ -27,7 +27,6 @@ struct InputArray {
     row: Option<usize>,
 }
 
-/// The arrays of all inputs, from which samples are assembled.
 #[derive(Debug)]
 pub(super) struct InputArrays {
     all: Box<[InputArray]>,

@@ -212,7 +212,6 @@ fn opened(path: &Path) -> Result<(File, u64)> {
     Ok((file, size.len()))
 }
 
-/// Writes a temporary file whose name ends with `end`, for tests.
 #[cfg(test)]
 pub(crate) fn file(content: &[u8], end: &str) -> tempfile::NamedTempFile {
     let f = tempfile::Builder::new().suffix(end).tempfile();
@@ -221,7 +220,6 @@ pub(crate) fn file(content: &[u8], end: &str) -> tempfile::NamedTempFile {
     f
 }
 
-/// Returns the bytes of a sample, for tests.
 #[cfg(test)]
 fn bytes(d: &Dataset, index: usize) -> Vec<u8> {
     let mut b = vec![0; d.len(index).expect("there") as usize];

@@ -65,7 +65,6 @@ impl Dataset {
     }
 }
 
-/// Fills `to` with the bytes of one sample of a seed.
 pub(super) fn fill(seed: u64, index: usize, to: &mut [u8]) {
     stream(seed, index as u64).fill(to);
 }
@@ -79,7 +78,6 @@ fn log_uniform(bits: u64, min: u32, max: u32) -> u32 {
     len.clamp(min, max)
 }
 
-/// Returns the random generator of one sample of a seed.
 pub(super) fn stream(seed: u64, index: u64) -> Rng {
     Rng::with_seed(seed ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03))
 }

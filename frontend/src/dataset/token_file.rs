@@ -51,7 +51,6 @@ impl Dataset {
     }
 }
 
-/// Parses the number of samples in a header.
 fn count(header: &[u8; HEADER]) -> Result<u64, String> {
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     if header[..8] != *MAGIC {

@@ -35,7 +35,6 @@ pub use accelerator::web::FILE as KEY_FILE;
 pub use figures::RunFigures;
 pub use gather::{LiveRun, RunMoment};
 
-/// Interval between updates.
 const EVERY: Duration = Duration::from_secs(1);
 /// Maximum wait for viewers and the last scrape at the end of a run.
 const LINGER: Duration = Duration::from_secs(3);
@@ -56,7 +55,6 @@ pub struct LiveView {
     latest: watch::Sender<Arc<SoFar>>,
     viewers: Arc<Viewers>,
     shown: Option<Instant>,
-    /// Signals that the drawing thread is done.
     done: mpsc::Receiver<()>,
     pub figures: Arc<RunFigures>,
     /// Note for the user, with the page's address.

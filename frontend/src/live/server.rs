@@ -126,7 +126,6 @@ async fn serve(
     Ok(())
 }
 
-/// Draws each tick once, until the last.
 async fn drawing(mut latest: Latest, draw: watch::Sender<DrawnEvent>) {
     let mut number = 0u64;
     while latest.changed().await.is_ok() {

@@ -59,7 +59,6 @@ impl From<Left> for Share {
     }
 }
 
-/// LoadGen's two completion functions.
 #[derive(Clone, Copy)]
 struct LoadGen {
     first_token: unsafe fn(&[QuerySampleResponse<'_>]),
@@ -72,7 +71,6 @@ pub struct Completers {
     /// The counters that completers update during the run.
     pub live: Arc<Live>,
     left: Arc<Mutex<Vec<Left>>>,
-    /// Set if answers are tokens.
     tokens: Option<Arc<Tokens>>,
     /// LoadGen's phases, by which completers divide their records.
     pub phases: Arc<Phases>,
@@ -274,7 +272,6 @@ impl LoadgenCompleter {
         self.series_ns = self.latest_ns;
     }
 
-    /// Reports first tokens to LoadGen.
     fn tell_first(&mut self, first: Vec<QuerySampleResponse<'_>>) {
         self.first_tokens += first.len() as u64;
         // SAFETY: as in `complete`. The dispatcher marks exactly one part, or one whole response,

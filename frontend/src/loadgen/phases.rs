@@ -113,7 +113,6 @@ pub struct Phases {
     book: Mutex<SeriesBook>,
     exchange: Mutex<Exchange>,
     threads: usize,
-    /// Empty histograms of the run's kind.
     empty: Histograms,
 }
 

@@ -46,9 +46,7 @@ struct Loaded {
     used: usize,
     /// Load count of each sample: LoadGen may load a sample several times.
     times: Vec<u32>,
-    /// Sum of `times`.
     total: usize,
-    /// Scratch memory for compression.
     packing: Packing,
 }
 

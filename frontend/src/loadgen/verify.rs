@@ -49,7 +49,6 @@ impl Findings {
     }
 }
 
-/// Computes the answer to a prompt.
 type AnswerTo = dyn Fn(&[i32]) -> Vec<i32> + Send + Sync;
 
 enum Expected {
@@ -170,7 +169,6 @@ impl Verifier {
         true
     }
 
-    /// The expected answer to a loaded prompt, if answers are tokens.
     fn answer_of(&self, index: u64) -> Option<&[u8]> {
         let Expected::Tokens { answers, .. } = &self.expected else {
             return None;

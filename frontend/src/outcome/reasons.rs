@@ -80,7 +80,6 @@ impl JudgedRun<'_> {
         }
     }
 
-    /// The setting that determines the rate of this scenario.
     fn rate_field(&self) -> &'static str {
         match self.outcome.detail.scenario() {
             Some(Scenario::Offline) => "offline_expected_qps",
@@ -112,7 +111,6 @@ impl JudgedRun<'_> {
         Some(format!("{setting}, {value}{by}, ended the run; {turn}"))
     }
 
-    /// Text for a missed latency bound.
     fn too_slow(&self, limit: &LimitRecord) -> String {
         let l = self.record;
         let was = limit.was.map_or_else(|| "more".to_owned(), time_us);
@@ -151,7 +149,6 @@ impl JudgedRun<'_> {
         format!("{what}{done}; lower {lever}{now}{raise}")
     }
 
-    /// Text for a run that was too short.
     fn too_little(&self, limit: &LimitRecord) -> String {
         let detail = &self.outcome.detail;
         let (name, least) = (&limit.name, limit.limit);
@@ -278,7 +275,6 @@ fn alone(l: &LoadgenLatency, bound_us: f64, behind: bool) -> Option<(&'static st
     }
 }
 
-/// The rate that LoadGen used.
 fn target_qps(l: &LoadgenRecord) -> Option<f64> {
     l.effective.get("target_qps")?.parse().ok()
 }

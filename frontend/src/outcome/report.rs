@@ -443,7 +443,6 @@ impl FinishedRun<'_> {
         }
     }
 
-    /// Appends the losses and refusals to `word`.
     fn with_losses(&self, word: &str) -> String {
         let failed = with_refusals(&self.system.refusals, self.system.ledger.refused);
         let lost = with_losses(&self.system.losses);

@@ -13,7 +13,6 @@ use record::{
 
 /// Maximum number of connections recorded per tick.
 const MOST_CONNECTIONS: usize = 64;
-/// Maximum number of kept events.
 const MOST_EVENTS: usize = 1_000;
 /// Number of counters of the run: issued, completed, tokens. [`EACH`] is that of a connection.
 const RUN: usize = 3;

@@ -249,7 +249,6 @@ fn new_folder(first: &Path) -> Result<PathBuf> {
     Err(unusable(first)(io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Moves a run's files with their subfolders.
 fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
     for path in files(from, logs).into_iter().filter(|path| path.is_file()) {
         let Ok(name) = path.strip_prefix(from) else {
@@ -274,7 +273,6 @@ mod tests {
         s
     }
 
-    /// Files of a run that ended with this code.
     fn run(s: &Settings, code: ExitCode, words: &str) {
         let json = format!(
             "{{\"exit\": {{\"code\": {}}}, \"who\": \"{words}\"}}",

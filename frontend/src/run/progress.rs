@@ -10,7 +10,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use record::Figures;
 use report::text::{short, time_us};
 
-/// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
 
 /// Destination of the progress line and of permanent lines.

@@ -2,7 +2,6 @@
 
 use qdl::counters::Throughput;
 
-/// Throughput at the last two readings.
 pub(super) struct Readings {
     /// Throughput up to the last reading.
     pub(super) now: Throughput,

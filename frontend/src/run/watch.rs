@@ -36,7 +36,6 @@ use crate::{
     settings::Settings,
 };
 
-/// Interval between looks at the run.
 const TICK: Duration = Duration::from_millis(50);
 /// Maximum time for LoadGen to return from an aborted test.
 const GRACE: Duration = Duration::from_secs(3);
@@ -45,7 +44,6 @@ pub(super) struct Watch {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) sut: Arc<Sut>,
     pub(super) completers: Completers,
-    /// Set if answers are tokens.
     pub(super) tokens: Option<Arc<Tokens>>,
     /// Labels and the answering connections, if answers are scored.
     pub(super) labels: Option<(Labels, Arc<AnswerOrigins>)>,
@@ -61,7 +59,6 @@ pub(super) struct Watch {
     pub(super) meter: Meter,
     pub(super) rates: RateWindow,
     pub(super) gather: TimelineGatherer,
-    /// The live page and its data, if requested.
     pub(super) live: Option<(LiveView, LiveRun)>,
     pub(super) watchdog: Watchdog,
     pub(super) after_the_last: AfterTheLast,

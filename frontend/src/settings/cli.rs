@@ -156,7 +156,6 @@ pub struct Args {
 /// A value of a flag, with its name and its help.
 type FlagValue<T> = (T, &'static str, &'static str);
 
-/// LoadGen's scenarios.
 pub(crate) const SCENARIOS: [FlagValue<Scenario>; 4] = [
     (
         Scenario::Server,
@@ -176,7 +175,6 @@ pub(crate) const SCENARIOS: [FlagValue<Scenario>; 4] = [
     ),
 ];
 
-/// LoadGen's modes.
 const MODES: [FlagValue<TestMode>; 4] = [
     (
         TestMode::PerformanceOnly,
@@ -215,7 +213,6 @@ const CHECKS: [FlagValue<Verify>; 3] = [
     ),
 ];
 
-/// Parses one of `values` by its name.
 fn one_of<T, const N: usize>(values: [FlagValue<T>; N]) -> impl TypedValueParser<Value = T>
 where
     T: Clone + Send + Sync + 'static,

@@ -211,7 +211,6 @@ impl Trial {
     }
 }
 
-/// The process of the scripted engine core that this accelerator has started.
 fn engine_core(accelerator: u32) -> i32 {
     let threads = std::fs::read_dir(format!("/proc/{accelerator}/task")).expect("it runs");
     let children = threads

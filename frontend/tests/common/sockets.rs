@@ -8,9 +8,7 @@ use std::{
 };
 
 /// Returns the connections that process `id` accepted on `port`.
-///
-/// # Errors
-/// The system refuses access to the process or its descriptors.
+/// Error: the system refuses access to the process or its descriptors.
 pub fn accepted(id: u32, port: u16) -> io::Result<Vec<TcpStream>> {
     // SAFETY: `pidfd_open` takes two numbers and returns a new descriptor or -1.
     let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) })?;

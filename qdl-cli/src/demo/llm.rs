@@ -19,12 +19,10 @@ use super::{ACCURACY, head, invalid, other_accuracy, rows, verdict};
 const ACCELERATOR_CONFIG: &str = "configs/llm/accelerator.yaml";
 const FRONTEND_CONFIG: &str = "configs/llm/frontend.yaml";
 const MODEL: &str = "SmolLM2-135M-Instruct, 8-bit weights";
-/// The script that writes and scores the questions.
 const QUESTIONS: &str = "models/capitals.py";
 
 /// The model's file, which an installation has from the extra `llm`.
 const FILE: &str = ".deps/models/smollm2-q8.onnx";
-/// Limit for scoring a few hundred answers.
 const SCORING: Duration = Duration::from_secs(120);
 /// Each question once, without a minimum duration.
 const OFFLINE: &str = "--scenario offline --mode performance --samples 248 --set min_duration=0";

@@ -186,7 +186,6 @@ fn verdict(valid: bool) -> &'static str {
     if valid { "VALID" } else { "INVALID" }
 }
 
-/// Prints the head of the last screen.
 fn head(line: &str, title: &str, faults: &[String], seconds: f64) {
     let well = match faults {
         [] => "all well",
@@ -195,7 +194,6 @@ fn head(line: &str, title: &str, faults: &[String], seconds: f64) {
     println!("\n{line}\n {title} over a wire: {well} in {seconds:.0} s\n{line}");
 }
 
-/// Prints a row for each run of the summary, and the faults.
 fn rows(summary: &Value, row: impl Fn(&Value) -> String, faults: &[String]) {
     for run in summary["runs"].as_array().into_iter().flatten() {
         println!("{}", row(run));

@@ -29,7 +29,6 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     }
 }
 
-/// Builds `qdl-bench` and runs it.
 fn measure_fabric(root: &Path, args: &[OsString]) -> Result<()> {
     let mut build = cargo::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);

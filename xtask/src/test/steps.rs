@@ -51,7 +51,6 @@ pub type Excuses = &'static [(&'static str, Option<&'static str>)];
 
 pub struct Steps {
     rows: Vec<StepResult>,
-    /// Whether the steps' output is printed.
     show: bool,
 }
 

@@ -146,9 +146,7 @@ impl Container {
     }
 
     /// Enqueues a batch's kernels on the stream (on the CPU, runs the batch); returns the output.
-    ///
-    /// # Errors
-    /// PyTorch's error, or an output of a different shape than described.
+    /// Error: PyTorch's error, or an output of a different shape than described.
     ///
     /// # Safety
     /// `inputs` has the address of each of the model's inputs, readable for `batch` samples until

@@ -47,9 +47,7 @@ pub struct Aoti {
 
 impl Aoti {
     /// Reads the package, finds PyTorch and the GPU, and loads the model.
-    ///
-    /// # Errors
-    /// A package, library or GPU is missing or unusable; the error names it.
+    /// Error: a package, library or GPU is missing or unusable; the error names it.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
         let package = Package::read(&path)?;

@@ -137,9 +137,8 @@ impl Package {
     }
 
     /// Inputs and outputs of the model, from the package or else from the configuration.
-    ///
-    /// # Errors
-    /// Neither package nor configuration describes the model, or several outputs are configured.
+    /// Error: neither package nor configuration describes the model, or several outputs are
+    /// configured.
     pub fn model(&self, params: &EngineParams) -> Result<ModelSpec, EngineError> {
         match (&self.described, &params.spec) {
             (Some(d), _) => Ok(ModelSpec {

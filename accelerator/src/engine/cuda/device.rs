@@ -71,9 +71,7 @@ unsafe impl Sync for Device {}
 
 impl Device {
     /// Opens the GPU with this index.
-    ///
-    /// # Errors
-    /// No driver, no such GPU, or a driver error.
+    /// Error: no driver, no such GPU, or a driver error.
     pub fn open(index: usize) -> Result<Arc<Self>, EngineError> {
         if !driver_present() {
             return Err(EngineError::NoDriver);
@@ -163,9 +161,6 @@ impl Device {
     }
 
     /// Binds the calling thread to the GPU. Each thread must call this before other driver calls.
-    ///
-    /// # Errors
-    /// [`EngineError::Cuda`]: the driver's error.
     pub fn bind(&self) -> Result<(), EngineError> {
         // SAFETY: the context is never released.
         self.check("binding a thread", unsafe {

@@ -95,7 +95,6 @@ impl Gpu {
         registry::register(&self.device, inputs);
     }
 
-    /// Allocates slots in the memory of this GPU.
     pub(in crate::engine) fn slots(
         &self,
         engine: &'static str,

@@ -3,7 +3,6 @@
 use super::registry::{MemoryKind, Ranges};
 use crate::engine::{Batch, unpack::Unpacker};
 
-/// One copy of contiguous bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyPiece {
     /// Source address of the first byte.

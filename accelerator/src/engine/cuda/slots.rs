@@ -21,9 +21,7 @@ const PAGE: u64 = 4096;
 
 /// Allocates at least `bytes` bytes of zeroed slots on `device`. Kernels read samples in place if
 /// the model has a single input of fixed size; other inputs are copied within the GPU.
-///
-/// # Errors
-/// [`EngineError::Slots`] if the GPU has no usable fence; the driver's errors.
+/// Error: [`EngineError::Slots`] if the GPU has no usable fence; the driver's errors.
 pub(super) fn slots(
     engine: &'static str,
     device: &Arc<Device>,

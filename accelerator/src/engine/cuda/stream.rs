@@ -141,9 +141,7 @@ pub(in crate::engine) struct KernelGraph {
 
 impl KernelGraph {
     /// Records the work that `put` enqueues, without running it. Bind the thread to the GPU first.
-    ///
-    /// # Errors
-    /// The error of `put`, or the driver's if recording fails. The stream stays usable.
+    /// Error: the error of `put`, or the driver's if recording fails. The stream stays usable.
     pub(super) fn record(
         device: &Arc<Device>,
         stream: &CudaStream,

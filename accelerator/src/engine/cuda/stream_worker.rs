@@ -96,9 +96,7 @@ impl StreamWorker {
     /// once; the samples must stay in place until [`StreamWorker::finish`] or
     /// [`StreamWorker::settle`]. Copies nothing if `at` is given and kernels can read `at` samples
     /// of the batch in place: then [`Staged::in_place`] has the batch's address.
-    ///
-    /// # Errors
-    /// A sample of a wrong length, a batch that is too large, or the driver's error.
+    /// Error: a sample of a wrong length, a batch that is too large, or the driver's error.
     pub fn stage(&mut self, batch: &mut Batch, at: Option<usize>) -> Result<Staged, EngineError> {
         if batch.len() > self.max_batch() {
             return Err(EngineError::run(
@@ -123,9 +121,7 @@ impl StreamWorker {
 
     /// Copies `outputs` (in the model's order) of the first `samples` samples from the GPU after
     /// the kernels, waits, and passes each response to `each`. `ran` is the kernels' batch size.
-    ///
-    /// # Errors
-    /// The driver's error, also for an earlier copy or kernel; the error of `each`.
+    /// Error: the driver's error, also for an earlier copy or kernel; the error of `each`.
     ///
     /// # Safety
     /// Each of `outputs` holds that output of `samples` samples on this GPU, from the end of the

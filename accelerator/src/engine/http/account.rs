@@ -42,9 +42,6 @@ impl<'a> Account<'a> {
 
     /// Checks one step of the stream. Returns the tokens to pass on, and true if they are the last:
     /// the answer is complete. None are to pass on if the step has none, or the account holds them.
-    ///
-    /// # Errors
-    /// [`Trouble`] names the check that failed.
     pub fn take(&mut self, step: AnswerEvent) -> Result<(Tokens, bool), Trouble> {
         self.note(&step)?;
         if self.finish.is_some() && !step.tokens.is_empty() {

@@ -95,9 +95,8 @@ impl HttpClient {
     }
 
     /// Sends a `GET` request; returns the status and the text of the response.
-    ///
-    /// # Errors
-    /// [`Trouble::Connect`], also if the whole response takes longer than the connect timeout.
+    /// Error: [`Trouble::Connect`], also if the whole response takes longer than the connect
+    /// timeout.
     pub async fn get(&self, path: &'static str) -> Result<(u16, String), Trouble> {
         let asked = async {
             let (response, sender) = self.ask(Method::GET, path, Bytes::new()).await?;

@@ -54,10 +54,8 @@ where
     }
 
     /// Waits for the next event with data. Cancellation loses no data. `tokens`: tokens so far.
-    ///
-    /// # Errors
-    /// [`Trouble::Cut`] if the body ends or breaks; [`Trouble::Said`] if the body is an error
-    /// instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
+    /// Error: [`Trouble::Cut`] if the body ends or breaks; [`Trouble::Said`] if the body is an
+    /// error instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
     pub async fn next(&mut self, tokens: usize) -> Result<ServerSentEvent<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();

@@ -23,7 +23,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Tokens this long after an error prove a working server; earlier ones may come from a buffer.
 const SETTLED: Duration = Duration::from_millis(200);
 
-/// Consequence of a sequence's error.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     /// The frontend is gone: drop the sequence.
@@ -34,9 +33,7 @@ pub(super) enum Verdict {
 
 /// Requests a short answer to a harmless prompt, with the parameters of every request. Sends up to
 /// [`TRIES`] requests while errors may be the fault of the request.
-///
-/// # Errors
-/// The last request's [`Trouble`]: other sequences would fail, too.
+/// Error: the last request's [`Trouble`]: other sequences would fail, too.
 pub(super) async fn trial(server: &LlmServer) -> Result<(), Trouble> {
     let mut tries = 1;
     loop {

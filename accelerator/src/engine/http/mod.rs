@@ -76,15 +76,12 @@ pub struct Http {
     counters: Arc<Counters>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
-    /// Set at the start.
     known: OnceLock<ServerStart>,
     /// True from the beginning of the stop: errors are no longer reported.
     is_stopping: Arc<AtomicBool>,
 }
 
-/// Information from the server's responses at the start.
 struct ServerStart {
-    /// Limit of concurrent requests.
     in_flight: usize,
     /// One sentence each: a prefix cache that is on, an unknown context.
     #[cfg_attr(not(test), allow(dead_code, reason = "the start has logged them"))]
@@ -95,9 +92,6 @@ struct ServerStart {
 impl Http {
     /// Makes the engine from `engine.http`, `engine.threads` and the model's tensors. Sends no
     /// request yet: [`Streaming::start`] does.
-    ///
-    /// # Errors
-    /// [`EngineError::Param`] names the key.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let wrong = |field, reason: &str| EngineError::param(field, reason.to_owned());
         let Some(config) = params.engine.http.clone() else {
@@ -143,7 +137,6 @@ impl Http {
         *self.counters.lock()
     }
 
-    /// The server as the configuration describes it.
     fn server(&self) -> Result<LlmServer, String> {
         let config = &self.ask.config;
         Ok(LlmServer {

@@ -22,9 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const SAY: Duration = Duration::from_secs(10);
 
 /// Waits until the server reports that it is ready.
-///
-/// # Errors
-/// Text: no server listens, the server ended, or the server was not ready in time.
+/// Error text: no server listens, the server ended, or the server was not ready in time.
 pub(super) async fn ready(
     client: &HttpClient,
     config: &HttpConfig,
@@ -76,9 +74,7 @@ pub(super) async fn ready(
 }
 
 /// Sends the dialect's queries; returns the facts from the responses.
-///
-/// # Errors
-/// Text: a required query has no usable response.
+/// Error text: a required query has no usable response.
 pub(super) async fn query_all(
     client: &HttpClient,
     dialect: &Dialect,
@@ -126,9 +122,7 @@ pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, 
 
 /// Compares the server's facts with the configuration and completes `ask`. Returns warnings for the
 /// operator, and the state of the prefix cache.
-///
-/// # Errors
-/// Text: a difference that would make the run wrong.
+/// Error text: a difference that would make the run wrong.
 pub(super) fn judge(
     about: ServerFacts,
     dialect: &Dialect,

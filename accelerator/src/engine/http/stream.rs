@@ -173,9 +173,7 @@ impl LlmServer {
     ///
     /// A request without a first token may be in the server's queue. It keeps waiting while any
     /// stream receives tokens, until more streams have begun than can have been ahead of it.
-    ///
-    /// # Errors
-    /// [`Trouble::Silent`] if the stream may not wait longer.
+    /// Error: [`Trouble::Silent`] if the stream may not wait longer.
     fn extend_deadline(
         &self,
         tokens: usize,

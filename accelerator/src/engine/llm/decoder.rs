@@ -133,9 +133,7 @@ impl Decoder {
 
     /// Runs the model on the tokens of the rows, which are in the slots from `first` on. Returns
     /// the candidates for each row's next token. All rows have the same number of tokens.
-    ///
-    /// # Errors
-    /// Text: a row does not fit its slot, or the runtime's message.
+    /// Error text: a row does not fit its slot, or the runtime's message.
     pub fn step<'t>(
         &mut self,
         first: usize,

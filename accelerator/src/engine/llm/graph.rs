@@ -31,8 +31,7 @@ pub(super) struct DecoderGraph {
 }
 
 impl DecoderGraph {
-    /// # Errors
-    /// [`EngineError::Model`] names the tensor, or the metadata entry.
+    /// Error: [`EngineError::Model`] names the tensor, or the metadata entry.
     pub fn read(session: &Session, path: &Path) -> Result<Self, EngineError> {
         let refuse = |tensor: &str, reason: &str| {
             let reason = format!("{reason}: engine llm runs what models/export_llm.py writes");

@@ -58,10 +58,8 @@ pub struct Llm {
 impl Llm {
     /// Finds ONNX Runtime, loads the model, and checks that the longest prompt and the longest
     /// answer fit a slot.
-    ///
-    /// # Errors
-    /// A missing or unusable library or model, with its path; a key of `engine.llm` that does not
-    /// fit the model.
+    /// Error: a missing or unusable library or model, with its path; a key of `engine.llm` that
+    /// does not fit the model.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let settings = SessionCfgs::find(params)?;
         let config = params.engine.llm.unwrap_or_default();

@@ -32,7 +32,6 @@ impl<T> ActiveSequence<T> {
     }
 }
 
-/// The next computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeStep {
     Idle,

@@ -25,9 +25,7 @@ static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 /// Finds the library: the configured path; else the environment variable `ORT_DYLIB_PATH`; else the
 /// library that `cargo xtask setup` installed, in a folder above the working directory or program;
 /// else the Python package `onnxruntime` of the installation that has this program.
-///
-/// # Errors
-/// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
+/// Error: [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let named = search::named_path(configured, "ORT_DYLIB_PATH");
@@ -99,7 +97,6 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
     Ok(made)
 }
 
-/// Checks that the opened library has the CUDA provider.
 pub(super) fn check_cuda() -> Result<(), EngineError> {
     match ep::CUDA::is_available() {
         Ok(true) => Ok(()),

@@ -39,9 +39,7 @@ pub struct Onnx {
 
 impl Onnx {
     /// Finds ONNX Runtime, loads the model and reads its tensors.
-    ///
-    /// # Errors
-    /// The library or the model is missing or unusable; the error has the path.
+    /// Error: the library or the model is missing or unusable; the error has the path.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let settings = SessionCfgs::find(params)?;
         let session = settings.open(&[])?;

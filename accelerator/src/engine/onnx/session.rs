@@ -29,9 +29,7 @@ pub(in crate::engine) struct SessionCfgs {
 
 impl SessionCfgs {
     /// Opens ONNX Runtime, and checks the model file and the provider.
-    ///
-    /// # Errors
-    /// The library, its provider or the model file is missing; the error has the path.
+    /// Error: the library, its provider or the model file is missing; the error has the path.
     pub fn find(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
         // For a missing file, the system's error is clearer than ONNX Runtime's.
@@ -69,7 +67,6 @@ impl SessionCfgs {
     }
 }
 
-/// A worker on the CPU: a session and its buffers.
 pub(super) struct OnCpu {
     session: Session,
     memory: MemoryInfo<'static>,
@@ -105,7 +102,6 @@ impl OnCpu {
         })
     }
 
-    /// Size at which a batch of `n` samples runs.
     fn run_at(&self, n: usize) -> usize {
         self.fixed.unwrap_or(n)
     }

@@ -82,9 +82,7 @@ fn place<'t>(t: &TensorSpec, mut among: impl Iterator<Item = &'t TensorSpec>) ->
 
 /// The model's batch size; `None` if it is dynamic. An output may have a dynamic batch with fixed
 /// inputs, because each run checks the outputs.
-///
-/// # Errors
-/// The name of a tensor with a different batch, and the reason.
+/// Error: the name of a tensor with a different batch, and the reason.
 fn batch(
     inputs: &[(TensorSpec, i64)],
     outputs: &[(TensorSpec, i64)],
@@ -146,7 +144,6 @@ fn tensor(outlet: &Outlet, way_out: &str) -> Result<(TensorSpec, i64), String> {
     Ok((t, *batch))
 }
 
-/// The types that `session` supports.
 pub(super) fn dtype(ty: TensorElementType) -> Option<DType> {
     Some(match ty {
         TensorElementType::Uint8 => DType::U8,

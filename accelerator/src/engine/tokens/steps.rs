@@ -11,7 +11,6 @@ use crate::{
     event_count::EventCount,
 };
 
-/// Longest sleep of the engine's thread, in nanoseconds.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
 /// Longest delay, in nanoseconds, that the next steps make up for after a late wake-up.

@@ -84,7 +84,6 @@ impl Wake {
     }
 }
 
-/// One core and the sequences that it runs.
 pub(super) struct Core {
     input: Connection,
     running: usize,
@@ -105,7 +104,6 @@ impl Core {
     }
 }
 
-/// A request that a core runs.
 struct Active {
     /// `None` for a trial.
     sequence: Option<Sequence>,
@@ -131,7 +129,6 @@ struct Slot {
     active: Option<Active>,
 }
 
-/// State of the thread.
 pub(super) struct Driver {
     pub limits: Limits,
     pub sampling: Sampling,
@@ -176,9 +173,7 @@ impl Driver {
     }
 
     /// Requests one short answer from each core, with the parameters of all requests.
-    ///
-    /// # Errors
-    /// Text: a core breaks a rule, or does not answer within `within`.
+    /// Error text: a core breaks a rule, or does not answer within `within`.
     pub fn try_cores(&mut self, within: Duration) -> Result<(), String> {
         let (vocab, least) = (self.limits.vocab as i32, self.limits.min_tokens);
         let prompt: Vec<i32> = (0..TRIAL_PROMPT.min(self.limits.context - 2) as i32)
@@ -202,9 +197,6 @@ impl Driver {
     }
 
     /// Runs until the inbox closes. Calls `exited` now and then; its words are an error.
-    ///
-    /// # Errors
-    /// Text: why the engine cannot go on.
     pub fn run(&mut self, exited: impl Fn() -> Option<String>) -> Result<(), String> {
         while !self.inbox.is_closed() {
             while let Some(sequence) = self.inbox.queue.pop() {
@@ -353,7 +345,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Handles the output of a step for one request.
     fn take(&mut self, output: &Output<'_>) -> Result<(), String> {
         let Some((at, generation)) = parse_id(output.id) else {
             return Err(format!("it answers the unknown request `{}`", output.id));
@@ -452,7 +443,6 @@ fn id(slot: usize, generation: u32) -> String {
     format!("{:x}", u64::from(generation) << SLOT_BITS | slot as u64)
 }
 
-/// Slot and generation of a request's id.
 fn parse_id(id: &str) -> Option<(usize, u32)> {
     let id = u64::from_str_radix(id, 16).ok()?;
     let slot = id & ((1 << SLOT_BITS) - 1);

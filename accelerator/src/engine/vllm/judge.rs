@@ -20,9 +20,7 @@ pub(super) struct Limits {
 impl Limits {
     /// Copies the prompt to `into` and returns the account of its answer, which has at most `room`
     /// tokens.
-    ///
-    /// # Errors
-    /// Text: why the core must not get this prompt.
+    /// Error text: why the core must not get this prompt.
     pub fn admit(
         &self,
         prompt: impl ExactSizeIterator<Item = i32>,
@@ -67,7 +65,6 @@ impl Limits {
     }
 }
 
-/// The state of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     pub prompt: usize,
@@ -77,7 +74,6 @@ pub(super) struct Account {
     is_prompt_counted: bool,
 }
 
-/// The consequence of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     More,
@@ -88,9 +84,7 @@ pub(super) enum Progress {
 
 impl Account {
     /// Checks an output and counts its tokens.
-    ///
-    /// # Errors
-    /// Text: the core breaks a rule, so that no answer of it counts.
+    /// Error text: the core breaks a rule, so that no answer of it counts.
     pub fn take(&mut self, limits: &Limits, output: &Output<'_>) -> Result<Progress, String> {
         if let Some(counts) = output.prompt {
             let (prompt, cached) = (counts.num_prompt_tokens, counts.num_cached_tokens);

@@ -103,7 +103,6 @@ pub(super) fn put_request(out: &mut Vec<u8>, id: &str, prompt: &[u32], sampling:
     let _ = request.serialize(&mut Serializer::new(out).with_struct_map());
 }
 
-/// Writes an ABORT request for these ids.
 pub(super) fn put_abort(out: &mut Vec<u8>, ids: &[String]) {
     let _ = ids.serialize(&mut Serializer::new(out));
 }
@@ -116,14 +115,12 @@ pub(super) mod finish {
     pub const ERROR: u64 = 3;
 }
 
-/// The outputs of a step of a core.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step<'a> {
     pub core: usize,
     pub outputs: Vec<Output<'a>>,
 }
 
-/// The output of a step for one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Output<'a> {
     pub id: &'a str,

@@ -79,9 +79,6 @@ pub struct Vllm {
 impl Vllm {
     /// Makes the engine from `engine.vllm` and the files of the model's folder. Starts no core yet:
     /// [`Streaming::start`] does.
-    ///
-    /// # Errors
-    /// [`EngineError::Param`] names the key; [`EngineError::TokenModel`].
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let wrong = |field, reason: String| EngineError::param(field, reason);
         let Some(config) = params.engine.vllm.clone() else {

@@ -37,7 +37,6 @@ use crate::engine::{
 
 /// Time limit of a peer's greeting: a stranger on the loopback port delays the start by no more.
 const SHAKE: Duration = Duration::from_secs(5);
-/// Interval of looks at the listeners.
 const LOOK: Duration = Duration::from_millis(20);
 /// Interval of log lines while the core is not ready.
 const SAY: Duration = Duration::from_secs(10);
@@ -55,9 +54,7 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Binds all sockets: the handshake to `listen`, or to a free port of 127.0.0.1.
-    ///
-    /// # Errors
-    /// Text: the socket, and why it cannot be bound.
+    /// Error text: the socket, and why it cannot be bound.
     pub fn bind(listen: Option<SocketAddr>) -> Result<Self, String> {
         let address = listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
         let wrong = |what: &dyn std::fmt::Display, e: io::Error| format!("{what}: {e}");
@@ -95,7 +92,6 @@ impl Listeners {
     }
 }
 
-/// The command line of the cores.
 fn command(config: &VllmConfig, port: u16) -> Vec<String> {
     let n = config.data_parallel;
     let own = format!(
@@ -110,9 +106,7 @@ fn command(config: &VllmConfig, port: u16) -> Vec<String> {
 }
 
 /// Starts the cores of `config` as a child process.
-///
-/// # Errors
-/// Text: the file of variables, or the program, and why.
+/// Error text: the file of variables, or the program, and why.
 pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Program, String> {
     let mut env = program::read_env("engine.vllm.env_file", config.env_file.as_deref())?;
     if !config.gpus.is_empty() {
@@ -171,9 +165,7 @@ struct Handshake<'a> {
 }
 
 /// Waits until all cores of `config` are ready.
-///
-/// # Errors
-/// Text: the core ended, was not ready in time, or is not the core that is needed.
+/// Error text: the core ended, was not ready in time, or is not the core that is needed.
 pub(super) fn connect(
     config: &VllmConfig,
     listeners: &Listeners,
@@ -328,7 +320,6 @@ impl Handshake<'_> {
     }
 }
 
-/// Checks the version and the kind of a core.
 fn check(registration: &Registration, any_version: bool) -> Result<(), String> {
     let version = &registration.vllm_version;
     // A build for the CPU is 0.24.0+cpu.
@@ -350,7 +341,6 @@ fn check(registration: &Registration, any_version: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Why several cores of a mixture of experts are refused.
 pub(super) const EXPERTS: &str = "a mixture of experts cannot run on several independent cores: \
      its cores exchange data in each step through a coordinator, which this engine is not; set \
      data_parallel: 1 and --tensor-parallel-size or --enable-expert-parallel in args, or use \

@@ -21,9 +21,7 @@ const COMMAND: u8 = 4;
 const GREETING: usize = 64;
 /// Capacity of the receive buffer, which holds the message of a step with 10,000 sequences.
 const BUFFER: usize = 256 << 10;
-/// Maximum length of a frame.
 const MAX_FRAME: usize = 16 << 20;
-/// Maximum length of a READY command.
 const MAX_READY: usize = 4096;
 
 fn invalid(what: impl Into<String>) -> io::Error {
@@ -46,9 +44,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Exchanges greeting and READY on a blocking stream: this side is a socket of the type `own`,
     /// the peer must be one of the type `wanted`.
-    ///
-    /// # Errors
-    /// The peer speaks no ZMTP 3 with NULL, or is another socket; errors of the stream.
+    /// Error: the peer speaks no ZMTP 3 with NULL, or is another socket; errors of the stream.
     pub fn shake(stream: Socket, own: &str, wanted: &str) -> io::Result<Self> {
         let mut c = Connection {
             stream,
@@ -105,9 +101,7 @@ impl Connection {
     }
 
     /// Reads once into the buffer. Returns false if no byte has arrived.
-    ///
-    /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] at the end of the stream; errors of the stream.
+    /// Error: [`ErrorKind::UnexpectedEof`] at the end of the stream; errors of the stream.
     pub fn fill(&mut self) -> io::Result<bool> {
         if self.unread.is_empty() {
             self.unread = 0..0;
@@ -154,9 +148,7 @@ impl Connection {
     }
 
     /// The next message, which must be one frame; `None` if it is incomplete. Answers PING.
-    ///
-    /// # Errors
-    /// The message has several frames, or a frame is too long.
+    /// Error: the message has several frames, or a frame is too long.
     pub fn next(&mut self) -> io::Result<Option<&[u8]>> {
         while let Some((flags, body)) = self.frame()? {
             if flags & COMMAND == 0 {
@@ -175,9 +167,7 @@ impl Connection {
     }
 
     /// Waits for the next message on a blocking stream.
-    ///
-    /// # Errors
-    /// As [`Self::next`] and [`Self::fill`]; [`ErrorKind::TimedOut`].
+    /// Errors: as [`Self::next`] and [`Self::fill`]; [`ErrorKind::TimedOut`].
     #[cfg(test)]
     pub fn wait(&mut self) -> io::Result<Vec<u8>> {
         loop {
@@ -202,9 +192,6 @@ impl Connection {
     }
 
     /// Sends the queued bytes, as far as the stream takes them.
-    ///
-    /// # Errors
-    /// Errors of the stream.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
@@ -341,7 +328,6 @@ mod tests {
     }
 
     proptest! {
-        /// Messages of any size arrive whole, however the stream cuts them.
         #[test]
         fn messages_arrive_whole(
             sizes in prop::collection::vec(prop_oneof![0usize..300, 65_000usize..300_000], 1..6),

@@ -95,7 +95,6 @@ pub struct LocalBackend {
     refusals: Mutex<Refusals>,
 }
 
-/// The counts of a [`SystemRecord`].
 #[derive(Default)]
 struct LocalCounts {
     issued: CachePadded<AtomicU64>,

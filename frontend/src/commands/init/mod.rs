@@ -142,7 +142,6 @@ fn init(args: &InitArgs) -> Result<String> {
     text
 }
 
-/// The planned configurations, and messages for the user.
 struct Plan {
     model: ModelSpec,
     frontend: String,

@@ -157,7 +157,6 @@ impl Runner<'_> {
     }
 }
 
-/// Converts the record of a run into the record of a trial.
 fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
     let loadgen = run.loadgen.as_ref();
     let loadgen = loadgen.context("LoadGen did not judge it")?;

@@ -149,7 +149,6 @@ impl Element {
     }
 }
 
-/// Converts an IEEE half.
 fn half(bits: u16) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));

@@ -98,7 +98,6 @@ fn a_file_of_another_format_is_named() {
     assert!(text.contains("broken zip archive"), "{text}");
 }
 
-/// A `.npy` of version 1 with this dictionary, followed by `bytes`.
 fn npy(dictionary: &str, bytes: &[u8]) -> Vec<u8> {
     let mut all = b"\x93NUMPY\x01\x00".to_vec();
     all.extend((dictionary.len() as u16).to_le_bytes());

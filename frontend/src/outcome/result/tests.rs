@@ -11,7 +11,6 @@ use crate::{
     settings::provenance::{MLPERF_CONF, Provenance},
 };
 
-/// Reasons of a run of a third of a second.
 fn reasons_of(outcome: &TestOutcome, record: &LoadgenRecord, given: &Provenance) -> Vec<String> {
     reasons::reasons(&JudgedRun {
         outcome,

@@ -69,7 +69,6 @@ impl RailAction {
 struct RunPlan<'a> {
     name: &'a str,
     arbiter: &'a str,
-    /// Indices of the rails used.
     nics: &'a [usize],
     /// Changes, each with its time in seconds after the warm-up.
     acts: &'a [(f64, RailAction)],
@@ -94,7 +93,6 @@ const DEADLINES: &str =
     "deadlines: {connect_ms: 5000, lost_ms: 4000, echo_interval_ms: 25, echo_timeout_ms: 150}\n";
 
 impl Setup<'_> {
-    /// Address of the accelerator's control plane.
     fn control(&self) -> String {
         let rails = self.rails;
         rails.net.address(HostSide::Accelerator, rails.count)

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::namespaces::{HostSide, Namespaces, call};
 
-/// Limit for links to come up.
 const LINK: Duration = Duration::from_secs(10);
 /// Size of the token bucket. The kernel would split packets larger than the bucket.
 const BURST: &str = "128kb";

@@ -115,7 +115,6 @@ pub(super) struct Question {
     pub needed: bool,
 }
 
-/// The API of one kind of server.
 pub(super) struct Dialect {
     /// Path of the requests for answers.
     pub path: &'static str,
@@ -133,9 +132,7 @@ pub(super) struct Dialect {
 
 impl Dialect {
     /// The body of a request. Writes the ids without a copy: a prompt may have 100,000 ids.
-    ///
-    /// # Errors
-    /// A parameter cannot be written as JSON.
+    /// Error: a parameter cannot be written as JSON.
     pub fn body(
         &self,
         ask: &AnswerParams,

@@ -10,7 +10,6 @@ use crate::engine::{Fault, streaming::TooLong};
 /// Reason why a sequence has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(in crate::engine::http) enum Trouble {
-    /// The frontend of the sample is gone.
     #[error("the frontend of the sample is gone")]
     Unwanted,
     #[error("{0}")]
@@ -18,7 +17,6 @@ pub(in crate::engine::http) enum Trouble {
     /// No connection could be opened, or the connection broke before a response.
     #[error("no connection: {0}")]
     Connect(String),
-    /// The server stayed busy for the whole retry time.
     #[error(
         "HTTP {status}: {words} (for {} s); raise engine.http.busy_s or lower \
          engine.http.in_flight", .after.as_secs()

@@ -87,7 +87,6 @@ fn only_tokens_move_the_deadline() {
     }
 }
 
-/// Runs one sample with deadlines of `seconds`; returns why it was refused.
 fn refused(server: &Server, seconds: u64) -> String {
     let (record, fatal) = run_one(server, Dialect::Vllm, |http| {
         (http.first_token_s, http.next_token_s) = (seconds, seconds);

@@ -27,7 +27,6 @@ fn vllm(server: &Server, change: Change) -> (SampleRecord, Option<String>) {
     run_one(server, Dialect::Vllm, change)
 }
 
-/// Checks that the sample was refused with these words and that the engine goes on.
 fn refused((record, fatal): (SampleRecord, Option<String>), words: &str) {
     let why = record.refused.unwrap_or_else(|| panic!("{fatal:?}"));
     assert!(why.contains(words) && !why.contains('\n'), "{why}");

@@ -75,12 +75,10 @@ impl Reply {
 
 #[derive(Clone, Debug)]
 pub enum StreamPiece {
-    /// Text of the body, as one chunk.
     Chunk(String),
     Wait(Duration),
     /// The stream stops and the connection stays open.
     Hang,
-    /// The connection closes.
     Cut,
 }
 

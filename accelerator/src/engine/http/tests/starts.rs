@@ -40,7 +40,6 @@ fn starts(
     }
 }
 
-/// A response to one query, and what follows.
 type Case<'r> = (
     Dialect,
     &'static str,
