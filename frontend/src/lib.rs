@@ -1,9 +1,9 @@
 //! `frontend --config F.yaml`: connects LoadGen to accelerators over the network or, with
-//! `--local`, to an engine in this process. `qdl` has the same commands.
+//! `--local`, to an engine in this process.
 //!
 //! | room | contents |
 //! | --- | --- |
-//! | `commands` | the commands around a run, which `qdl` and this program share |
+//! | `commands` | the commands around a run, which are `qdl`'s |
 //! | [`entry`] | the program: its command line and its process |
 //! | `settings` | the command line, LoadGen's settings, and the origin of each setting |
 //! | `dataset` | samples and labels: files, arrays of NumPy, random ones |

@@ -35,6 +35,7 @@ pub use accelerator::web::FILE as KEY_FILE;
 pub use figures::RunFigures;
 pub use gather::{LiveRun, RunMoment};
 
+/// Interval between updates.
 const EVERY: Duration = Duration::from_secs(1);
 /// Maximum wait for viewers and the last scrape at the end of a run.
 const LINGER: Duration = Duration::from_secs(3);

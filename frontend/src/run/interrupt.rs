@@ -23,6 +23,7 @@ use fabric::clock::now_ns;
 
 use crate::{live, loadgen::exit::ExitCode, outcome::report::INVALID_FILE};
 
+/// Interval between looks at the signals.
 const TICK: Duration = Duration::from_millis(20);
 /// Signals within this time of the first count as the first.
 const SAME: Duration = Duration::from_secs(1);

@@ -36,6 +36,7 @@ use crate::{
     settings::Settings,
 };
 
+/// Interval between looks at the run.
 const TICK: Duration = Duration::from_millis(50);
 /// Maximum time for LoadGen to return from an aborted test.
 const GRACE: Duration = Duration::from_secs(3);

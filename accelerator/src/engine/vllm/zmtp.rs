@@ -21,6 +21,7 @@ const COMMAND: u8 = 4;
 const GREETING: usize = 64;
 /// Capacity of the receive buffer, which holds the message of a step with 10,000 sequences.
 const BUFFER: usize = 256 << 10;
+/// Most bytes of a frame.
 const MAX_FRAME: usize = 16 << 20;
 const MAX_READY: usize = 4096;
 
