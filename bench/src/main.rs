@@ -27,7 +27,6 @@ use serde_json::json;
 use meter::Shape;
 use table::Table;
 
-/// Duration of a round, in milliseconds.
 const ROUND_MS: u64 = 60;
 
 /// Compares the TCP fabric with plain sockets that do the same exchange.

@@ -245,7 +245,6 @@ fn idle(wait: Wait, connections: &[Connection]) -> bool {
 pub struct Client {
     shape: Shape,
     wait: Wait,
-    /// The samples, one after the other.
     samples: Vec<u8>,
     connections: Vec<Connection>,
     sent: u64,

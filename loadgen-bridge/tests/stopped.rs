@@ -23,7 +23,6 @@ use loadgen_bridge::{
     TestSettings, abort_test, run_test,
 };
 
-/// Function in which the faulty SUT panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Panics {
     InName,
@@ -63,7 +62,6 @@ impl SystemUnderTest for Faulty {
     }
 }
 
-/// Runs a faulty SUT; `serve` gets its queries one by one.
 fn run(
     folder: &Path,
     panics: Panics,

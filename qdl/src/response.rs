@@ -57,7 +57,6 @@ impl Refusal {
     }
 }
 
-/// Length of the trailer in bytes.
 pub(crate) const RESPONSE_TRAILER_BYTES: usize = 16;
 
 /// End of the last of several parts, behind the payload: total length and times are known only

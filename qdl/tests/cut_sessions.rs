@@ -47,7 +47,6 @@ fn number(key: &str, default: u64) -> u64 {
 /// A proxy in front of an accelerator's control plane that cuts connections.
 struct Scissors {
     address: SocketAddr,
-    /// Bytes that may still pass.
     left: Arc<AtomicI64>,
 }
 

@@ -26,7 +26,6 @@ const PORT: &str = "QDL_FLOOD_PORT";
 /// What the child process sends on each connection, in hexadecimal digits.
 const SAYS: &str = "QDL_FLOOD_SAYS";
 const EACH_SECOND: u64 = 20_000;
-/// Places of the control port's lobby.
 const PLACES: usize = 2_048;
 const AWAY: Duration = Duration::from_millis(10);
 

@@ -106,7 +106,6 @@ mod tests {
         h
     }
 
-    /// A histogram for each stage.
     fn histograms(totals_ns: &[u64]) -> Vec<(&'static str, Histogram<u64>)> {
         let each = Stage::ALL.iter().zip(1..);
         let one = |(stage, n): (&Stage, u64)| (stage.key(), of(totals_ns.iter().map(|ns| ns / n)));

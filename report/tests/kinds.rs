@@ -9,7 +9,6 @@ use report::{html, pareto, read_all, tuning};
 use serde_json::json;
 use tune::{Halt, Session, SessionPlan, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
 
-/// A run of a language model.
 fn of_tokens(name: &'static str, per_s: f64, p99_us: f64) -> RunFolder {
     let mut run = run(&RunShape {
         name,

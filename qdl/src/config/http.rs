@@ -44,7 +44,6 @@ impl Dialect {
         Dialect::LlamaCpp,
     ];
 
-    /// The name in YAML.
     #[cfg(test)]
     pub(crate) fn as_str(self) -> &'static str {
         match self {

@@ -13,7 +13,6 @@ pub struct EchoCfgs {
 /// Action that [`Echo::tick`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EchoAction {
-    /// No action.
     Wait,
     /// Send an echo with this value.
     Ask(u32),

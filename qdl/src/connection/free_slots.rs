@@ -125,7 +125,6 @@ impl FreeSlots {
         }
     }
 
-    /// Searches each of the first `words` words.
     fn take_any(&self, words: usize, first: usize, most: usize) -> Option<Reserved> {
         (0..words).find_map(|word| self.take_from(word, !0, first, most))
     }

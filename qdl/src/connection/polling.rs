@@ -6,7 +6,6 @@
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PollOrder {
-    /// Connection to poll first.
     first: usize,
     /// Whether the last turn found events.
     came_before: bool,

@@ -67,7 +67,6 @@ impl SampleLimits {
 }
 
 impl SampleTimes {
-    /// Returns the time to the first token.
     pub(crate) fn ttft_ns(&self) -> u64 {
         self.first_ns.saturating_sub(self.issued_ns)
     }

@@ -120,7 +120,6 @@ impl TokenHistograms {
         self.whole += other.whole;
     }
 
-    /// Returns the number of tokens in `bytes` of answers.
     pub(crate) fn in_answer(&self, bytes: u64) -> u64 {
         bytes / u64::from(self.sizes.output.max(1))
     }

@@ -223,7 +223,6 @@ mod tests {
         list
     }
 
-    /// Ends whose rails are among `rails`.
     fn ends(rails: &[Score]) -> impl Strategy<Value = Ends> + use<> {
         let all: Vec<_> = rails
             .iter()

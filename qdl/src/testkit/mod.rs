@@ -9,6 +9,8 @@
 //!
 //! `verbs` simulates RDMA devices without a NIC: its feature `stub`.
 
+#![allow(missing_docs, reason = "the names of test helpers say enough")]
+
 pub mod fuzz;
 pub mod machine;
 pub mod peer;
@@ -29,7 +31,6 @@ pub fn ib_keys(nic: &mut NicConfig) -> &mut IbKeys {
     }
 }
 
-/// Returns a runtime of the calling thread.
 pub fn runtime() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().expect("a runtime")

@@ -60,9 +60,7 @@ pub fn request(
 /// A frontend in a session, with connections over TCP.
 pub struct Peer {
     runtime: tokio::runtime::Runtime,
-    /// Its session.
     pub session: ClientSession,
-    /// The socket of each connection.
     pub data: Vec<TcpStream>,
 }
 
@@ -108,12 +106,10 @@ impl Peer {
         self.get(self.session.handle.open(asked)).expect("granted")
     }
 
-    /// Waits until the accelerator accepts samples.
     pub fn start(&self) {
         self.get(self.session.handle.start()).expect("ready");
     }
 
-    /// The answer to what was asked for.
     pub fn get<T>(&self, asked: Pending<T>) -> Result<T, ControlError> {
         self.runtime.block_on(asked.within(PATIENCE))
     }
@@ -193,7 +189,6 @@ pub fn connect_to(
     Ok(stream)
 }
 
-/// The granted address of a connection over TCP.
 pub fn granted_address(grant: &ConnectionGrant) -> SocketAddr {
     match grant.transport {
         GrantTransport::Tcp { address } => address,

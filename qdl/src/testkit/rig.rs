@@ -87,14 +87,12 @@ impl Service for Picky {
 }
 
 with_defaults! {
-/// Waiting of NIC threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     /// Nanoseconds that a thread spins before it sleeps.
     pub spin_ns: u64 = 20_000,
     /// Nanoseconds after which a sleeping thread wakes by itself.
     pub tick_ns: u64 = 5_000_000,
-    /// Settings of echoes to the peer.
     pub echo: EchoCfgs = EchoCfgs { interval_ns: 10_000_000, timeout_ns: 200_000_000 },
 }
 }
@@ -127,11 +125,8 @@ impl Wait {
 /// Configuration of a [`Rig`]. Connection `i` uses NIC `i % nics`.
 #[derive(Clone, Debug)]
 pub struct RigCfgs {
-    /// Number of connections.
     pub connections: usize,
-    /// Number of slots per connection.
     pub slots: usize,
-    /// Number of NICs at each end.
     pub nics: usize,
     /// True if each connection leads to its own peer.
     pub peers: bool,
@@ -145,9 +140,7 @@ pub struct RigCfgs {
     pub staged: bool,
     /// Maximum burst that the issuing thread posts, in bytes.
     pub up_to: u64,
-    /// Policy that chooses connections.
     pub policy: Policy,
-    /// Waiting of NIC threads.
     pub wait: Wait,
     /// Assignment of NICs to threads; default one thread per NIC.
     pub crew: Option<CrewPlan>,
@@ -172,22 +165,18 @@ impl RigCfgs {
         }
     }
 
-    /// Sets the maximum burst of the issuing thread.
     pub fn up_to(self, up_to: u64) -> Self {
         RigCfgs { up_to, ..self }
     }
 
-    /// Sets the waiting of NIC threads.
     pub fn wait(self, wait: Wait) -> Self {
         RigCfgs { wait, ..self }
     }
 
-    /// Sets the policy.
     pub fn policy(self, policy: Policy) -> Self {
         RigCfgs { policy, ..self }
     }
 
-    /// Sets whether samples are copied before they are sent.
     pub fn staged(self, staged: bool) -> Self {
         RigCfgs { staged, ..self }
     }
@@ -244,9 +233,7 @@ impl RigCfgs {
 /// Transport between the ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Over {
-    /// Memory of this process.
     Memory,
-    /// Loopback sockets.
     Tcp,
 }
 
@@ -270,11 +257,8 @@ impl Over {
 
 /// A dispatcher and a server; the test creates their connections.
 pub struct Rig {
-    /// The end of the frontend.
     pub dispatcher: Dispatcher,
-    /// The end of the accelerator.
     pub server: Server,
-    /// Memory of the samples.
     pub source: Arc<Region>,
     cfgs: RigCfgs,
     lost: Mutex<mpsc::Receiver<ConnectionLost>>,
@@ -338,7 +322,6 @@ impl Rig {
         self.lost.lock().expect("alive")
     }
 
-    /// Creates the server's end of a connection.
     pub fn serve_connection(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
         let cfgs = ServeConnectionCfgs {
             gpu: None,
@@ -353,7 +336,6 @@ impl Rig {
         Arc::new(ServeConnection::new(cfgs).expect("memory"))
     }
 
-    /// Connects both ends of a connection.
     pub fn connect(
         &self,
         connection: usize,
@@ -377,7 +359,6 @@ impl Rig {
         faults
     }
 
-    /// Waits until `n` connections are up.
     #[track_caller]
     pub fn wait_up(&self, n: usize) {
         let up = || self.dispatcher.connections_up();
@@ -397,20 +378,17 @@ impl Rig {
         }
     }
 
-    /// Returns the bytes of sample `id`.
     pub fn input(&self, id: u64) -> &[u8] {
         let s = self.sample(id);
         // SAFETY: nothing writes to the source after `new`.
         unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("inside")
     }
 
-    /// Issues the samples `ids` in one call.
     pub fn issue(&self, ids: Range<u64>) {
         let samples: Vec<_> = ids.map(|id| self.sample(id)).collect();
         self.dispatcher.issue(&samples);
     }
 
-    /// Waits until all issued samples are completed.
     #[track_caller]
     pub fn drain(&self) {
         let drained = self.dispatcher.drain(std::time::Duration::from_secs(60));

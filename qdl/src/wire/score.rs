@@ -49,12 +49,10 @@ impl Score {
         self.0
     }
 
-    /// Returns the exact fraction.
     pub(crate) fn as_f64(self) -> f64 {
         f64::from(self.0) / f64::from(ONE)
     }
 
-    /// Returns the exact fraction.
     pub(crate) fn as_f32(self) -> f32 {
         self.0 as f32 / ONE as f32
     }

@@ -106,7 +106,6 @@ impl SessionHandler for Inner {
 }
 
 impl Inner {
-    /// Confirms once that this end is down.
     fn let_go(&self, connection: u16, epoch: u32) {
         let news = self
             .let_go

@@ -243,7 +243,6 @@ pub fn config_with(nodes: &[&Running], nics: &str, extra: &str) -> FrontendConfi
     config_at(&addresses, nics, extra)
 }
 
-/// Returns a configuration for accelerators with these control addresses.
 pub fn config_at(addresses: &[SocketAddr], nics: &str, extra: &str) -> FrontendConfig {
     let accelerators: String = addresses
         .iter()

@@ -160,7 +160,6 @@ impl<'a> JudgedRun<'a> {
         self.run.stages.get(stage).map_or(0.0, |r| r.mean_us)
     }
 
-    /// Share of the round trip that `stage` takes.
     fn of_round_trip(&self, stage: Stage) -> f64 {
         share(self.mean_us(stage), self.mean_us(Stage::RoundTrip))
     }

@@ -20,7 +20,6 @@ fn time_ns(rng: &mut Rng, us: f64) -> u64 {
     (us * 1000.0 * (0.6 + 0.4 * rng.f64()) * tail.powf(0.45)) as u64
 }
 
-/// What is made.
 pub struct RunShape {
     pub name: &'static str,
     pub ticks: usize,
@@ -129,7 +128,6 @@ fn side(node: &str, made: &RunShape, threads: &[(&str, u16)], engines: &[Value])
            "engines": engines})
 }
 
-/// The nodes' own ticks, and the events of the run.
 fn nodes_and_events(made: &RunShape) -> Timeline {
     let samples = made.samples;
     let engine = json!({"arrived": samples, "answered": samples, "computed_us": 60_000,

@@ -71,7 +71,6 @@ pub(crate) struct Processors {
     pub(crate) sockets: u32,
     pub(crate) cores_per_socket: u32,
     pub(crate) threads: u32,
-    /// Maximum clock, in MHz.
     pub(crate) max_mhz: Option<u64>,
     /// Caches of CPU 0, as `L1 Data 32K`.
     pub(crate) caches: Vec<String>,

@@ -25,7 +25,6 @@ pub struct Round {
     pub round: String,
     pub(crate) sources: BTreeMap<String, String>,
     pub(crate) checker_version: String,
-    /// The LoadGen release.
     pub(crate) loadgen: LoadgenRelease,
     pub(crate) system_type: String,
     pub(crate) seeds: Seeds,
@@ -168,7 +167,6 @@ pub struct Model {
     pub(crate) equal_issue: bool,
     #[serde(default)]
     pub(crate) limits: BTreeMap<String, LatencyLimits>,
-    /// Required figures of accuracy.txt.
     pub(crate) accuracy: Vec<AccuracyFigure>,
     /// Required figures in Interactive; if empty, as `accuracy`.
     #[serde(default)]
@@ -222,7 +220,6 @@ pub(crate) struct LatencyLimits {
     pub(crate) latency_ms: Option<u64>,
 }
 
-/// A required figure of accuracy.txt.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AccuracyFigure {

@@ -311,7 +311,6 @@ fn filled(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)
 }
 
-/// The command that repeats a run.
 fn command(check: &TreeCheck<'_>, result: &CheckedResult<'_>, kind: &RunKind) -> String {
     let scenario = match loadgen_scenario(&result.id.scenario) {
         "SingleStream" => "single-stream".to_owned(),

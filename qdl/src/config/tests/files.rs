@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Returns every YAML file in `configs/`.
 pub(crate) fn config_files() -> Vec<PathBuf> {
     let mut folders = vec![configs()];
     let mut files = Vec::new();

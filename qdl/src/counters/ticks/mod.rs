@@ -24,7 +24,6 @@ pub use latency::LatencyTicks;
 pub use recorder::Recorder;
 pub use threads::{ThreadReading, ThreadTicks};
 
-/// Length of the first ticks, in nanoseconds.
 pub(crate) const FIRST_TICK_NS: u64 = 100_000_000;
 /// Maximum number of ticks; a longer run merges every ten ticks into one.
 pub(crate) const MOST_TICKS: usize = 1_200;

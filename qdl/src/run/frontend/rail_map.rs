@@ -161,7 +161,6 @@ impl RailMap {
     }
 }
 
-/// The values in order, each once.
 fn distinct<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
     values.collect::<BTreeSet<_>>().into_iter().collect()
 }

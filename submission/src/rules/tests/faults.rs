@@ -23,7 +23,6 @@ enum Plant {
     Add(String, String),
     /// Sets values in a run's detailed log.
     Log(Vec<(String, String, Value)>),
-    /// Replaces user.conf and its records.
     UserConf(String),
     /// Replaces TEST06's log of answers in a scenario, and its record.
     Answers(String, Vec<String>),
@@ -291,7 +290,6 @@ pub fn all() -> Vec<Fault> {
     all
 }
 
-/// Replaces a test's log of answers, and updates the record.
 fn answers(s: &Sound, scenario: &str, lines: &[String]) {
     let lines = lines.join(",\n");
     let log = loadgen_log::ACCURACY;
@@ -303,7 +301,6 @@ fn answers(s: &Sound, scenario: &str, lines: &[String]) {
     });
 }
 
-/// Replaces user.conf, and updates the records.
 fn user_conf(s: &Sound, text: &str) {
     s.write("RESULTS/Offline/user.conf", text);
     for run in ["performance", "accuracy", "TEST06"] {

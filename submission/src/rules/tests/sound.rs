@@ -53,7 +53,6 @@ impl Sound {
         self.folder.path().join("checker")
     }
 
-    /// Path of a file or folder below the submitter's folder.
     pub fn at(&self, path: &str) -> PathBuf {
         let path = path.replace("RESULTS", "results/sys/llama3.1-8b");
         let path = path.replace("RUNS", "documentation/runs/sys/llama3.1-8b");
@@ -93,7 +92,6 @@ impl Sound {
         });
     }
 
-    /// Adds a line to a detailed log.
     pub fn add(&self, run: &str, line: &str) {
         self.edit_log(run, |text| text + line + "\n");
     }
