@@ -1,5 +1,4 @@
-//! One round of an exchange, for every contender: its shape, its deadline, and the measured round
-//! trips.
+//! One round of an exchange, for every contender: shape, deadline, and measured round trips.
 
 use fabric::clock::now_ns;
 use hdrhistogram::Histogram;

@@ -48,8 +48,7 @@ pub struct Queries {
     pub count: u64,
     /// Number of samples in all queries.
     pub samples: u64,
-    /// Whether `count` is exact. For a very large number of Server arrivals, `count` is the
-    /// expected value.
+    /// Whether `count` is exact; for very many Server arrivals it is the expected value.
     pub exact: bool,
 }
 

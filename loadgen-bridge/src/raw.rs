@@ -1,7 +1,6 @@
 //! Declarations of `shim/shim.h`, written by hand.
 //!
-//! Types that have their own file, such as `TestSettings` and `QuerySample`, are bare pointers
-//! here.
+//! Types that have their own file, such as `TestSettings` and `QuerySample`, are pointers here.
 
 use std::ffi::{c_char, c_void};
 

@@ -133,8 +133,7 @@ pub fn run_test(
             // The result is in; ignore a panic while the thread drops the SUT and the QSL.
             let _ = thread.join();
             if result.is_err() {
-                // LoadGen's logging threads still run after an exception, and would keep the
-                // process alive.
+                // LoadGen's logging threads outlive an exception and would keep the process alive.
                 let _ = close_logs();
             }
         }

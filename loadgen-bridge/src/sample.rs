@@ -49,8 +49,7 @@ pub struct QuerySample {
     pub index: usize,
 }
 
-/// The response to a sample, 32 bytes in LoadGen's layout, so that a slice goes to LoadGen
-/// unchanged.
+/// The response to a sample, 32 bytes in LoadGen's layout, so that slices pass unchanged.
 ///
 /// The response borrows its data: LoadGen reads the data only during [`complete`], and copies them
 /// in accuracy mode and for the samples that an audit picks.
@@ -66,8 +65,7 @@ pub struct QuerySampleResponse<'a> {
 
 // SAFETY: the pointer is a shared borrow of bytes, which is Send.
 unsafe impl Send for QuerySampleResponse<'_> {}
-// SAFETY: the pointer is a shared borrow of bytes, and no method changes the struct through
-// `&self`.
+// SAFETY: the pointer is a shared borrow of bytes, and no method writes through `&self`.
 unsafe impl Sync for QuerySampleResponse<'_> {}
 
 impl<'a> QuerySampleResponse<'a> {
@@ -129,8 +127,7 @@ const _: () = {
 /// `QuerySamplesComplete`).
 ///
 /// This function copies and allocates nothing; LoadGen may. Wait-free, by LoadGen's documentation.
-/// LoadGen takes the time once per call, so pass samples together only if they became ready
-/// together.
+/// LoadGen takes the time once per call, so pass only samples that became ready together.
 ///
 /// # Safety
 ///

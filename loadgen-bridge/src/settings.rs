@@ -75,8 +75,7 @@ pub struct TestSettings {
     pub accuracy_log_rng_seed: u64,
     /// Share of responses that performance mode logs in the accuracy log (0 to 1).
     pub accuracy_log_probability: f64,
-    /// Approximate number of responses that performance mode logs in the accuracy log; 0 uses the
-    /// probability.
+    /// Approximate number of responses in a performance run's accuracy log; 0 uses the probability.
     pub accuracy_log_sampling_target: u64,
 
     /// Whether this is audit test 05, which uses the three seeds below.

@@ -113,8 +113,7 @@ fn parse_summary(text: &str) -> Option<TestOutcome> {
     // Skip the parameters: the detailed log has them.
     let parameters = |line: &&str| line.starts_with("Test Parameters Used");
     let results = text.lines().take_while(|line| !parameters(line));
-    // The last two lines in every mode: "No errors encountered during test.", "1 ERROR
-    // encountered. …".
+    // The last two lines always: "No errors encountered during test.", "1 ERROR encountered. …".
     let last = text.lines().filter(|line| line.contains("encountered"));
     for line in last {
         let Some((count, what)) = line.split_once(' ') else {

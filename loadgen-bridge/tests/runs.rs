@@ -192,8 +192,7 @@ impl SystemUnderTest for Tokens {
     fn issue_query(&self, samples: &[QuerySample]) {
         for sample in samples {
             let (first, all) = ([0; 4], [0; 12]);
-            // SAFETY: the sample was issued just now, and only this call completes it, after its
-            // first token.
+            // SAFETY: the sample is issued, and only this call completes it, after its first token.
             unsafe {
                 first_token_complete(&[QuerySampleResponse::new(sample.id, &first)]);
                 complete(&[QuerySampleResponse::new(sample.id, &all).with_tokens(3)]);

@@ -107,8 +107,7 @@ fn pinned() -> usize {
     number.expect("a number")
 }
 
-/// Returns the process's descriptors and threads, without the threads that a runtime keeps in
-/// reserve.
+/// The process's descriptors and threads, without the threads that a runtime keeps in reserve.
 fn held() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("there").count();
     let threads = std::fs::read_dir("/proc/self/task").expect("there");

@@ -39,8 +39,7 @@ impl OnGpu {
         for region in regions.iter().filter_map(Weak::upgrade) {
             let offset = a.address().wrapping_sub(region.base() as usize);
             if offset < region.len() {
-                // SAFETY: the sample has arrived, and its slot is not written until the sample is
-                // answered.
+                // SAFETY: the sample has arrived, and its slot is not written until it is answered.
                 unsafe { region.load(offset, &mut bytes) }.expect("it lies inside");
                 return bytes;
             }

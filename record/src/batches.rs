@@ -147,8 +147,7 @@ pub struct GpuRecord {
     pub name: String,
     /// Batches run, by size.
     pub batches: BatchSizes,
-    /// Padding samples that fill batches up to a size that the engine runs; their answers are
-    /// discarded.
+    /// Padding samples that fill batches up to a size the engine runs; answers are discarded.
     pub padded: u64,
     /// Copies of inputs to the GPU; one call that copies several pieces counts each piece.
     pub copies_in: u64,

@@ -9,8 +9,7 @@ pub const MAX_HOST: usize = 255;
 
 /// Facts that each node sends to its peer once per session. JSON omits unknown facts.
 ///
-/// `machine` and `boot` are only for comparison: they are keyed hashes, which keep the machine's
-/// ids private.
+/// `machine` and `boot` are for comparison only: keyed hashes keep the machine's ids private.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeFacts {

@@ -38,8 +38,7 @@ pub struct LoadgenLatency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScheduledToIssue {
-    /// Mean in microseconds: LoadGen's mean latency of samples minus the mean of `total`, plus
-    /// `told_us`.
+    /// Mean in microseconds: LoadGen's mean latency minus the mean of `total`, plus `told_us`.
     pub mean_us: f64,
     /// Mean duration of `QuerySamplesComplete` in microseconds, measured for a share of the calls.
     /// The stages `completion` and `total` include it; LoadGen's latency ends at the call's begin.

@@ -55,8 +55,7 @@ pub struct Manifest {
     pub accelerators: Vec<NodeRecord>,
     /// State of each engine's prefix cache, by node, for engines that can have one.
     pub prefix_caches: BTreeMap<String, PrefixCache>,
-    /// Number of values that look like keys, and are masked in the command, the reason and the
-    /// copies.
+    /// Number of values that look like keys, masked in the command, the reason and the copies.
     pub masked: usize,
     /// Nodes without a description, with the reason.
     pub undescribed: BTreeMap<String, String>,

@@ -137,8 +137,7 @@ fn compare_connections(run: &RunRecord, all: &mut Comparison) {
         if a.batches.batches() == 0 {
             continue;
         }
-        // Batches may contain samples that the node refused, or dropped after their connection was
-        // lost.
+        // Batches may hold samples the node refused, or dropped when their connection was lost.
         let ran = a.batches.samples();
         if ran < samples || ran > sum([samples, a.dropped_late, a.refused]) {
             let answered = (format!("samples answered by {}", a.node), samples);

@@ -105,8 +105,7 @@ pub struct AcceleratorRecord {
     pub used: NodeUse,
     /// Reason of the loss, if the accelerator was lost and has not come back.
     pub lost: Option<String>,
-    /// Counts of sessions that ended without a final report, as of the last heartbeat of each. No
-    /// count above includes them.
+    /// Counts of sessions without a final report, as of each last heartbeat; not included above.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_sessions: Vec<LostSession>,
 }

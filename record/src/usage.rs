@@ -33,8 +33,7 @@ pub struct NicUse {
     pub sleeps: u64,
 }
 
-/// An engine behind a batcher. All 0 if the NIC thread answers the samples, or if the engine
-/// batches by itself.
+/// An engine behind a batcher. All 0 if the NIC thread answers, or the engine batches itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EngineUse {
@@ -235,8 +234,7 @@ pub struct Places {
     pub nodes: usize,
     /// Each NIC.
     pub nics: Vec<NicPlace>,
-    /// NUMA nodes of the loaded samples; empty on an accelerator, and if the system does not report
-    /// them.
+    /// NUMA nodes of the loaded samples; empty on an accelerator, and if not reported.
     pub samples: Vec<u32>,
 }
 

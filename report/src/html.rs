@@ -62,8 +62,7 @@ pub fn columns(headings: &str) -> Vec<&str> {
     headings.split('|').collect()
 }
 
-/// A table with a heading, which scrolls if it is too wide. A column's heading is aligned as the
-/// first row's cell.
+/// A table with a heading, which scrolls if it is too wide. Headings align as the first row.
 pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let mut out = "<div class=\"scroll\"><table><thead><tr>".to_owned();
     for (i, name) in heading.iter().enumerate() {

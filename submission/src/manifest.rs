@@ -62,8 +62,7 @@ pub fn begin(
     manifest.format = FORMAT;
     (manifest.command, manifest.masked) = secrets::mask_words(&manifest.command);
     let copies = folder.join(COPIES);
-    // Delete copies only beside an earlier run's manifest: without a manifest, the folder `files`
-    // is the user's.
+    // Delete copies only beside a manifest: without one, the folder `files` is the user's.
     if folder.join(MANIFEST).is_file() {
         for old in layout::files(&copies) {
             let path = copies.join(old);

@@ -170,8 +170,7 @@ impl Official {
         })
     }
 
-    /// Cuts the accuracy logs of the tree and writes their hashes. The runs' folders keep whole
-    /// logs.
+    /// Cuts the accuracy logs of the tree and writes their hashes. Run folders keep whole logs.
     pub fn truncate(&self, built: &BuiltTree) -> Result<ScriptResult, Error> {
         // The script writes a log's hash into accuracy.txt and skips a log without that file.
         for (place, kinds) in &built.from {

@@ -159,8 +159,7 @@ impl DatasetConfig {
         }
     }
 
-    /// Returns the distribution of random lengths; default `log_uniform` for a model with a ragged
-    /// input, otherwise `fixed`.
+    /// The distribution of random lengths; default `log_uniform` with a ragged input, else `fixed`.
     pub fn distribution(&self, model: &ModelSpec) -> SizeDistribution {
         self.distribution.unwrap_or(if model.fixed_size() {
             SizeDistribution::Fixed
@@ -413,8 +412,7 @@ fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
     }
 }
 
-/// Returns the maximum tokens of a sample for a model of ragged rows of `i64` or `i32`; `None` for
-/// any other model.
+/// The maximum tokens of a sample for a model of ragged rows of `i64` or `i32`; `None` for others.
 fn token_rows(model: &ModelSpec) -> Option<usize> {
     let first = model.inputs.first()?;
     let [rows] = first.shape[..] else {

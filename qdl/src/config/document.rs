@@ -1,5 +1,4 @@
-//! The YAML document as a tree of keys and places: which keys the file sets, and their lines and
-//! columns.
+//! The YAML document as a tree: the keys that the file sets, with lines and columns.
 
 use std::fmt;
 
@@ -238,8 +237,7 @@ pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
     T::deserialize(Keys(&[])).err().map_or(&[], |keys| keys.0)
 }
 
-/// A deserializer that fails with the names of the struct's fields, which it takes from serde's
-/// first call.
+/// A deserializer that fails with the names of the struct's fields, taken from serde's first call.
 #[derive(Debug)]
 struct Keys(&'static [&'static str]);
 

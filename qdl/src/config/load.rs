@@ -156,8 +156,7 @@ impl Source {
         Ok(config)
     }
 
-    /// Decodes the text, then checks ranges and relations of the values. Reports all problems at
-    /// once.
+    /// Decodes the text, then checks ranges and relations of values. Reports all problems.
     fn parse<C: ConfigFile>(&self) -> Result<C, ConfigError> {
         let mut out = self.findings();
         let read = self.decode::<C>(&mut out);

@@ -51,8 +51,7 @@ impl Written {
         &self.name
     }
 
-    /// Returns a problem of a key or its value, with its place; `None` if the file does not set the
-    /// key.
+    /// A problem of a key or its value, with its place; `None` if the file does not set the key.
     pub fn problem(&self, key: &str, what: String) -> Option<Problem> {
         self.line(key)?;
         let place = Document::new(&self.text).locate(key);

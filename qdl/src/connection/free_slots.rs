@@ -92,8 +92,7 @@ impl FreeSlots {
         None
     }
 
-    /// Takes up to `most` free slots below slot `first`, all from one word. `None` if no slot is
-    /// free.
+    /// Takes up to `most` free slots below slot `first`, all from one word. `None` if none is free.
     pub(crate) fn take(&self, first: usize, most: usize) -> Option<Reserved> {
         let words = first.div_ceil(64).clamp(1, self.words.len());
         let cursor = self.cursor.load(Ordering::Relaxed) as usize;
@@ -162,8 +161,7 @@ impl FreeSlots {
             .position(|w| w.load(Ordering::SeqCst) != 0)
     }
 
-    /// Clears the summary bit of a word found empty, and sets it again if a slot came back
-    /// meanwhile.
+    /// Clears the summary bit of a word found empty, and restores it if a slot came back.
     fn emptied(&self, word: usize) {
         let (s, bit) = (word / 64, 1u64 << (word % 64));
         self.summary[s].fetch_and(!bit, Ordering::SeqCst);

@@ -97,8 +97,7 @@ mod tests {
     use super::*;
     use fabric::Armed;
 
-    /// Reports the number of events and the carried bytes of each poll, from the last entry
-    /// backwards.
+    /// Reports the number of events and the carried bytes of each poll, last entry first.
     #[derive(Debug)]
     struct Polls(Vec<(usize, u64)>, u64);
 

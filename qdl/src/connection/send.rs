@@ -90,8 +90,7 @@ impl SendHalf {
         });
     }
 
-    /// Stops posting and says goodbye. Returns true once the link is dropped; call again until
-    /// then.
+    /// Stops posting and says goodbye. True once the link is dropped; call again until then.
     pub(crate) fn finish(&self) -> bool {
         self.token.exclusive(|s| {
             if let Some(tx) = s.link.take() {

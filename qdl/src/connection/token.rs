@@ -90,8 +90,7 @@ impl<T> Claim<'_, T> {
                 return None;
             }
         }
-        // Pairs with the fence above: either this thread finds the token free, or the owner sees
-        // `again`.
+        // Pairs with the fence above: this thread finds the token free, or its owner sees `again`.
         fence(Ordering::SeqCst);
         let value = self.token.try_lock()?;
         // Acquires what every thread that set the flag has published.

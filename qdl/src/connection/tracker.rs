@@ -100,8 +100,7 @@ impl Tries {
         self.failed(after_ns);
     }
 
-    /// Counts a refusal, `after_ns` after the sample's issue. Returns the number of earlier
-    /// refusals.
+    /// Counts a refusal, `after_ns` after the sample's issue. Returns how many came earlier.
     pub fn refused(&mut self, after_ns: u64) -> usize {
         let before = self.refusals.min(MOST_REFUSALS - 1);
         self.refusals = before + 1;

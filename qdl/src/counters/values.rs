@@ -30,8 +30,7 @@ pub(super) fn times_of(bucket: usize) -> (u64, u64) {
 /// Bound of the first of [`Octaves`], as a power of 2 in nanoseconds.
 const FIRST: usize = 12;
 
-/// Counts of times by octave: below 2^12 ns, below 2^13 ns, and so on; and the exact sum of the
-/// times.
+/// Counts of times by octave: below 2^12 ns, below 2^13 ns, and so on; and their exact sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Octaves(pub(super) [u64; 32]);
 

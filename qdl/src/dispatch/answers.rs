@@ -441,9 +441,8 @@ impl Inbound {
 }
 
 impl Shared {
-    /// Queues a sample again after the loss of its connection; false for a warm-up sample or an
-    /// aborted run. Stores the sample in `worn` if it has at least [`LOSSES`] losses and more than
-    /// `worn` has.
+    /// Queues a sample again after the loss of its connection; false in warm-up or an aborted run.
+    /// Stores the sample in `worn` if it has at least [`LOSSES`] losses and more than `worn` has.
     pub(super) fn goes_again(
         &self,
         connection: &Connection,

@@ -35,8 +35,7 @@ pub struct ConnectionCfgs {
     pub nic_index: usize,
     /// Slots at each end.
     pub slots: usize,
-    /// Bytes from one response slot to the next, with the header, and with the trailer where
-    /// answers come in parts.
+    /// Bytes from one response slot to the next, with header, and trailer if answers come in parts.
     pub response_stride: usize,
     /// Bytes from one request slot to the next, at the peer.
     pub request_stride: usize,

@@ -14,9 +14,8 @@
 //! * `connection`, `backlog`, `link`, `progress`: the parts that these share
 //! * `health`, `slots`, `warm_up`: a policy by health, `slots: auto`, the warm-up samples
 //!
-//! All connections share one backlog. A sample is bound to a connection only when the connection
-//! has a slot. So a slow accelerator delays no samples of other accelerators, and no sample waits
-//! for a lost connection.
+//! All connections share one backlog. A sample is bound to a connection only once that has a slot.
+//! So a slow accelerator delays no others' samples, and no sample waits for a lost connection.
 //!
 //! Every issued sample is completed exactly once: with its response, possibly after a retry on a
 //! second connection, or empty after [`Dispatcher::abort`]. The completer gets the parts of a

@@ -1,6 +1,5 @@
-//! The work of a frontend's NIC thread, for one share of a NIC's connections. The thread polls the
-//! connections, completes samples, posts the backlog when slots come free, checks liveness, and
-//! takes lost connections down.
+//! A frontend's NIC thread, for one share of a NIC's connections. It polls them, completes samples,
+//! posts the backlog when slots come free, checks liveness, and takes lost connections down.
 
 use std::{
     os::fd::RawFd,

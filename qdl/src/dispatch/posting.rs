@@ -408,8 +408,7 @@ impl Shared {
     }
 }
 
-/// Source of a connection's writes: the samples of its ring and, unless the policy is by health,
-/// of the backlog.
+/// Source of a connection's writes: its ring and, unless the policy is by health, the backlog.
 struct Requests<'a> {
     shared: &'a Shared,
     connection: &'a Connection,
@@ -445,8 +444,7 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Takes a sample from the ring. If the ring is empty, refills the row from the backlog, with
-    /// at most `room` samples.
+    /// Takes a sample from the ring; if empty, refills the row with up to `room` of the backlog.
     fn pop_or_refill(&mut self, room: usize) -> Option<Sample> {
         // Check for an empty ring first, since each pop costs a fence.
         let ring = &self.connection.ring;

@@ -49,8 +49,7 @@ pub(super) struct SlotLimits {
 }
 
 impl Dispatcher {
-    /// Limits the slots in use of each connection whose entry in `auto` is true. Only the first
-    /// call has an effect.
+    /// Limits the slots in use of each connection with `auto` true. Only the first call counts.
     pub(crate) fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
         let peers = s.connections.iter().map(|c| c.cfgs.peer + 1).max();

@@ -12,8 +12,7 @@
 //! All phases but the ramp send one sample at a time, so that each figure belongs to one
 //! connection. If the budget ends during *cold*, the remaining first samples are sent at once.
 //! Warm-up samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees them, and none
-//! is sent again. If a connection is lost or silent, the warm-up ends with an error that names the
-//! connection.
+//! is sent again. If a connection is lost or silent, the warm-up ends with an error that names it.
 
 use std::{
     sync::{

@@ -125,8 +125,7 @@ impl RailArbiter {
     }
 
     /// Chooses the connection for a sample of `len` bytes and counts these as assigned. A call of
-    /// [`Self::complete`] or [`Self::take_back`] must follow. `None` if every connection is full or
-    /// down.
+    /// [`Self::complete`] or [`Self::take_back`] must follow. `None` if all are full or down.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
@@ -167,8 +166,7 @@ impl RailArbiter {
         Some(connection)
     }
 
-    /// Records the answer to a sample on `connection`; `network_ns` is the sample's round trip
-    /// minus its residence.
+    /// Records the answer to a sample on `connection`; `network_ns` is round trip minus residence.
     pub fn complete(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -223,9 +221,8 @@ impl RailArbiter {
         }
     }
 
-    /// Records the loss of a connection that was up. The loss of a rail's last connection is the
-    /// loss of the rail. Other rails, the local NIC's report and the control session locate the
-    /// fault.
+    /// Records the loss of a connection that was up. A rail is lost with its last connection. Other
+    /// rails, the local NIC's report and the control session locate the fault.
     pub fn connection_lost(
         &self,
         now: u64,

@@ -333,8 +333,7 @@ impl PeerRails {
         });
     }
 
-    /// Returns the next rail due for a probe: up, without assigned bytes, and not used for the
-    /// probe interval.
+    /// The next rail to probe: up, without assigned bytes, and not used for the probe interval.
     fn due(&mut self, now: u64, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         let n = self.rails.len();
         let due = (0..n).map(|i| (self.probe_at + i) % n).find(|i| {

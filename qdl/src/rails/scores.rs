@@ -51,8 +51,7 @@ pub fn size_class(len: u32) -> usize {
     (octave as usize) << 2 | (len >> (octave - 2) & 3) as usize
 }
 
-/// Ratios of the expected to the measured network time of samples. Threads that observe never wait;
-/// a second thread folds.
+/// Ratios of expected to measured network time. Observers never wait; a second thread folds.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     /// Baseline of each size class in nanoseconds; 0 without a sample.

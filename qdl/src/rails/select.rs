@@ -112,8 +112,7 @@ impl Ends {
         }
     }
 
-    /// Returns the threshold m in steps, rounded down: a rail beats the own path exactly if its
-    /// score has more steps.
+    /// Threshold m in steps, rounded down: a rail beats the own path exactly if its score has more.
     pub(crate) fn threshold(&self) -> u64 {
         // x * far > own is x > own / far, and x is an integer.
         self.own().score / u64::from(self.far.steps())

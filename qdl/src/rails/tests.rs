@@ -58,8 +58,7 @@ impl RailsRig {
         b
     }
 
-    /// Runs samples one after the other, `gap` apart; `slow` returns the number of baselines that
-    /// each takes on its rail.
+    /// Runs samples one after the other, `gap` apart; `slow` gives the baselines that each takes.
     fn run(&mut self, samples: usize, gap: u64, slow: impl Fn(RailId) -> u64) {
         for _ in 0..samples {
             self.now += gap;
@@ -151,8 +150,7 @@ fn at_most_half_the_rails_are_congested() {
     b.run(1000, MS, |_| 1);
     b.run(1000, MS, |r| if r.0 < 2 { 1 } else { 50 });
     assert_eq!(out(&b), [RailId(2), RailId(3)]);
-    // The rails in service become slow and the congested ones fast. Slow rails must still carry the
-    // samples.
+    // The rails in service become slow, congested ones fast. Slow rails must still carry samples.
     b.run(5000, MS, |r| if r.0 < 2 { 50 } else { 1 });
     assert_eq!(out(&b), [RailId(2), RailId(3)]);
     assert!(

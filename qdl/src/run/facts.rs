@@ -58,8 +58,7 @@ fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-/// Facts about a node with these NICs. The first call hashes the program's file, which takes some
-/// tens of milliseconds.
+/// Facts about a node with these NICs. The first call hashes the program, for some tens of ms.
 pub fn node_facts(nics: &[NicConfig]) -> NodeFacts {
     NodeFacts {
         links: topology::links(&nics[..nics.len().min(MAX_RAILS)]),

@@ -46,8 +46,7 @@ pub struct Part {
     pub compute_us: u32,
 }
 
-/// Source of arrivals and destination of their responses: a connection of the fabric, or LoadGen in
-/// a single-process run.
+/// Source of arrivals and sink of their responses: a connection, or LoadGen in a one-process run.
 pub trait Origin: Send + Sync {
     /// Sends responses of this origin's samples, up to a whole batch per call, so that one doorbell
     /// suffices. From the call on, the origin owns the outputs.
@@ -87,8 +86,7 @@ pub trait Origin: Send + Sync {
     }
 }
 
-/// One sample: the input in the slot where the fabric stored it, and an output buffer that the
-/// origin sends from.
+/// One sample: the input in the fabric's slot, and an output buffer that the origin sends from.
 ///
 /// An arrival dropped without an answer leaves its slot in use until its connection ends. This is
 /// right only if the connection is lost. The origin counts the drop ([`Origin::dropped`]).

@@ -32,8 +32,7 @@ const CROWD: usize = 64;
 /// Settings of a connection, requested by the frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeConnectionCfgs {
-    /// Session of the connection; distinguishes frontends, which reuse connection numbers and
-    /// epochs.
+    /// Session of the connection; distinguishes frontends, which reuse numbers and epochs.
     pub session: u64,
     /// The frontend's index of the connection.
     pub connection: u16,
@@ -81,8 +80,7 @@ pub struct Received {
     pub fabric: TrafficRecord,
 }
 
-/// Callback for a refusal: slot and use count, full reason, and whether the response holds only a
-/// part of the reason.
+/// Callback for a refusal: slot and use count, full reason, whether the response cuts it short.
 pub(crate) type OnReason = dyn Fn(Imm, &str, bool) + Send + Sync;
 
 /// This node's end of a connection. Each [`Arrival`] holds a reference, so the slots stay mapped

@@ -260,8 +260,7 @@ impl Server {
         NicThreadHandle::uses(&self.handles)
     }
 
-    /// Stops the NIC threads and takes every connection down. Detaches a thread that does not end
-    /// within the time limit.
+    /// Stops the NIC threads and takes every connection down. Detaches threads beyond the limit.
     pub(crate) fn stop(&self) {
         // Stop the preparers first, so that no NIC thread gets a connection after the stop.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);

@@ -30,8 +30,7 @@ pub const TWO_SOCKETS: &str = include_str!("machines/two-sockets.txt");
 /// A laptop: a wireless NIC, a bridge for containers, and graphics that run no models.
 pub const LAPTOP: &str = include_str!("machines/laptop.txt");
 
-/// Writes the tree of `machine` below the existing folder `root` and returns the machine's
-/// addresses.
+/// Writes the tree of `machine` into the existing folder `root`; returns the addresses.
 ///
 /// # Errors
 /// The line of the description and its problem.

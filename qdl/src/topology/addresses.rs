@@ -26,8 +26,7 @@ pub(crate) fn interface_addresses() -> io::Result<Addresses> {
     let mut found = Addresses::new();
     let mut next = first;
     while !next.is_null() {
-        // SAFETY: `next` is `first` or an `ifa_next` of its list, which lives until `freeifaddrs`
-        // below.
+        // SAFETY: `next` is `first` or an `ifa_next` of its list, alive until `freeifaddrs` below.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
         if entry.ifa_name.is_null() || entry.ifa_addr.is_null() {

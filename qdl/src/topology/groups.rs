@@ -124,8 +124,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Shares cover the set; with enough NICs they are disjoint, and sizes differ by one at
-        /// most.
+        /// Shares cover the set; with enough NICs they are disjoint, sizes differ by at most one.
         #[test]
         fn shares_are_even(n in 1usize..40, of in 1usize..12) {
             let set: Vec<_> = (0..n).collect();

@@ -167,8 +167,7 @@ impl LinkWatch {
         }
     }
 
-    /// Returns whether the link is down; `None` if the state is unreadable. Costs one to three
-    /// system calls.
+    /// Whether the link is down; `None` if the state is unreadable. One to three system calls.
     pub(crate) fn is_down(&self) -> Option<bool> {
         match self {
             Self::Interface(name) => {

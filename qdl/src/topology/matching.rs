@@ -37,8 +37,7 @@ pub enum NoSuchNics {
 }
 
 /// Expands the entries of this machine's configuration, and returns each with the index of its
-/// original entry. `feeds_gpus` is true for an accelerator. Reads the topology only if an entry has
-/// a `match`.
+/// original entry. `feeds_gpus` is true for an accelerator. Reads the topology only for a `match`.
 ///
 /// # Errors
 /// [`NoSuchNics`] if an entry matches no NIC or the topology is unreadable; it names the entry.

@@ -5,8 +5,7 @@ use std::fmt::Write;
 use super::{Nearness, Nic, NicKind, PciPlace, Topology};
 
 impl Topology {
-    /// Returns a table of the distance class between all GPUs and NICs, with cores, NUMA nodes, and
-    /// the NICs of each GPU.
+    /// A table of distances between GPUs and NICs, with cores, NUMA nodes, and each GPU's NICs.
     pub(crate) fn matrix(&self) -> String {
         let gpus = self.gpus.iter().enumerate();
         let nics = self.nics.iter().enumerate();

@@ -1,5 +1,4 @@
-//! The topology of this machine: NICs, GPUs, cores and NUMA nodes, the devices' distances, and the
-//! NICs that serve each GPU.
+//! The topology of this machine: NICs, GPUs, cores and NUMA nodes, distances, and each GPU's NICs.
 //!
 //! The topology is read from sysfs below a root directory: `/` for this machine, a small tree for
 //! tests. Addresses are not in sysfs, so the caller passes them.

@@ -19,8 +19,7 @@ impl Topology {
         self.nodes.len() > 1
     }
 
-    /// Returns the NUMA node of an RDMA device or network interface, if known and not the only
-    /// node.
+    /// NUMA node of an RDMA device or network interface, if known and not the only node.
     pub(crate) fn node_of_device(&self, name: &str) -> Option<u32> {
         self.node_of(|nic| nic.name == name)
     }
@@ -36,8 +35,7 @@ impl Topology {
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
-    /// Returns a NIC's NUMA node, configured or else of its hardware, if known and not the only
-    /// node.
+    /// A NIC's NUMA node, configured or else of its hardware, if known and not the only node.
     pub(crate) fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
         let own = || match &nic.fabric {
             NicFabric::Tcp(tcp) => self.node_of_address(tcp.at().ip()),
@@ -50,8 +48,7 @@ impl Topology {
         nic.numa.fixed().or_else(own)
     }
 
-    /// Returns the placement of a NIC's threads and connection memory: on its node, or for threads
-    /// on the configured `cpus`.
+    /// Placement of a NIC's threads and memory: on its node, or for threads on configured `cpus`.
     pub(crate) fn near_nic(&self, nic: &NicConfig) -> Near {
         let mut near = self.near(self.node_of_nic(nic).as_slice());
         if let Some(cpus) = &nic.cpus {
@@ -66,8 +63,7 @@ impl Topology {
         self.near(&nodes.collect::<Vec<_>>())
     }
 
-    /// Returns these nodes with their cores, as far as the calling thread's affinity permits. Empty
-    /// on a machine with one node.
+    /// Returns these nodes with their cores, as the thread's affinity permits. Empty with one node.
     pub(crate) fn near(&self, nodes: &[u32]) -> Near {
         self.near_within(nodes, &affinity())
     }
@@ -83,8 +79,7 @@ impl Topology {
         }
         let own = self.nodes.iter().filter(|n| nodes.contains(&n.id));
         let cpus = own.flat_map(|n| n.cpus.as_slice());
-        // Respect the affinity that the program was started with. If no core remains, only memory
-        // is placed.
+        // Respect the program's initial affinity. If no core remains, only memory is placed.
         let cpus: Vec<usize> = cpus.copied().filter(|c| allowed.contains(*c)).collect();
         Near { cpus, nodes }
     }

@@ -1,5 +1,4 @@
-//! Small types that configuration, control plane and data plane share. This module depends on none
-//! of the three.
+//! Small types that configuration, control plane and data plane share. It depends on none of them.
 //!
 //! | type | purpose |
 //! | --- | --- |

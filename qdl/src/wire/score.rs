@@ -1,8 +1,7 @@
 //! A health score: an exact fraction in (0, 1].
 //!
 //! Scores are multiples of 1/65,536. Products of three scores fit in a `u64` without rounding. So
-//! [`crate::rails`] computes exactly, and a list sorted by score has the same order on every
-//! machine.
+//! [`crate::rails`] computes exactly, and a list sorted by score has one order on every machine.
 
 use std::fmt;
 

@@ -126,8 +126,7 @@ pub fn differing(groups: &[SettingGroup<'_>]) -> Vec<(String, Vec<String>)> {
 }
 
 impl SettingGroup<'_> {
-    /// How this group's scenario or load differs from that of `first`, in words; `None` if neither
-    /// differs.
+    /// How this group's scenario or load differs from that of `first`, in words; `None` if not.
     pub fn asked_other(&self, first: &SettingGroup<'_>) -> Option<&'static str> {
         let of = |g: &SettingGroup<'_>, key: &str| g.settings.get(key).cloned();
         let same = |key| of(self, key) == of(first, key);

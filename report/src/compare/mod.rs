@@ -1,5 +1,4 @@
-//! Compares runs: which settings differ, which results differ, and whether the difference exceeds
-//! noise.
+//! Compares runs: which settings differ, which results differ, and whether that exceeds noise.
 //!
 //! | file | purpose |
 //! | --- | --- |

@@ -119,8 +119,7 @@ pub(super) fn decompressed(used: &DecompressedUse) -> Option<String> {
     ))
 }
 
-/// Draws one bar per power of two: the number of batches with a size from that power up to the
-/// next.
+/// Draws one bar per power of two: batches with a size from that power up to the next.
 pub(super) fn bars(sizes: &BatchSizes) -> String {
     let mut octaves = vec![0u64; sizes.max().max(1).ilog2() as usize + 1];
     for (size, n) in sizes.iter() {
@@ -134,8 +133,7 @@ pub(super) const TRAFFIC: [&str; 7] = [
     "sends", "reads", "wakes", "partial", "blocked", "copies", "copied",
 ];
 
-/// One row of traffic: counts of both halves, wake-ups by this connection, and doorbells that left
-/// data unsent.
+/// One row of traffic: counts of both halves, its wake-ups, and doorbells that left data unsent.
 pub(super) fn traffic(
     tx: &TrafficRecord,
     rx: &TrafficRecord,

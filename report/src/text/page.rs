@@ -9,8 +9,7 @@ use super::numbers::{INDENT, WIDTH, wrap};
 pub struct Page(Vec<(String, String)>);
 
 impl Page {
-    /// Adds a fact. The page's text wraps long facts, and leaves a label blank that repeats the
-    /// previous label.
+    /// Adds a fact. The page's text wraps long facts, and leaves a repeated label blank.
     pub fn fact(&mut self, label: impl Into<String>, text: impl Into<String>) {
         self.0.push((label.into(), text.into()));
     }

@@ -270,8 +270,7 @@ pub fn without_scripts(page: &str) -> String {
     out + rest
 }
 
-/// Elements close in the order in which they opened, attributes are quoted, nothing is bare that
-/// must be escaped.
+/// Elements close in order, attributes are quoted, nothing is left unescaped.
 pub fn well_formed(page: &str) -> Result<usize, String> {
     const VOID: [&str; 2] = ["meta", "br"];
     let mut open: Vec<&str> = Vec::new();

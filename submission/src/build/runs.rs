@@ -73,8 +73,7 @@ pub fn find(
     Ok((runs, notes))
 }
 
-/// The descriptions of all nodes in the runs. A node's first description counts; performance runs
-/// come first.
+/// The descriptions of all nodes in the runs. A node's first counts; performance runs come first.
 pub fn nodes(runs: &[FoundRun]) -> Result<Vec<Node>, Error> {
     let (measured, others): (Vec<&FoundRun>, Vec<&FoundRun>) = runs
         .iter()

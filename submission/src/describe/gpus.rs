@@ -1,5 +1,4 @@
-//! Describes GPUs from the PCIe bus, and NVIDIA's GPUs from the management library (NVML) if the
-//! driver is installed.
+//! Describes GPUs from the PCIe bus, and NVIDIA's GPUs from NVML if the driver is installed.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

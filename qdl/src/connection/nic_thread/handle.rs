@@ -145,8 +145,7 @@ impl NicThreadHandle {
         (0..plan.nics()).map(nic).collect()
     }
 
-    /// Adds the NUMA nodes of a connection's memory, whose pages must be present. Costs a system
-    /// call.
+    /// Adds the NUMA nodes of a connection's memory, whose pages are present. One system call.
     pub(crate) fn note_memory(&self, region: &Region) {
         let nodes = region.nodes();
         lock(&self.0.nodes).extend(nodes);

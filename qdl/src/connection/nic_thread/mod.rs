@@ -115,8 +115,7 @@ pub trait NicWork {
         let _ = fd;
     }
 
-    /// Passes new descriptors to sleep on to `add`. The kernel removes closed descriptors by
-    /// itself.
+    /// Passes new descriptors to sleep on to `add`. The kernel removes closed ones itself.
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
 }
 

@@ -180,8 +180,7 @@ impl LatencyTicks {
         self.slow.truncate(SLOWEST);
     }
 
-    /// Returns the samples of each tick and bucket over all threads, for a run of `n` ticks of
-    /// `tick_ns`.
+    /// Samples of each tick and bucket over all threads, for a run of `n` ticks of `tick_ns`.
     pub fn merge<'a>(
         all: impl IntoIterator<Item = &'a LatencyTicks>,
         tick_ns: u64,

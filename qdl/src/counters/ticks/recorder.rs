@@ -104,8 +104,7 @@ impl Recorder {
         }
     }
 
-    /// Issue time of the first sample since the last [exchange](Self::exchange); `u64::MAX` without
-    /// samples.
+    /// Issue time of the first sample since the last [exchange](Self::exchange); else `u64::MAX`.
     pub fn first_ns(&self) -> u64 {
         self.first_ns
     }
@@ -143,8 +142,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the number of tokens in all answers, of all series: an exchange of the histograms
-    /// keeps the bytes.
+    /// Tokens in all answers, of all series: an exchange of the histograms keeps the bytes.
     pub fn tokens(&self) -> u64 {
         let tokens = self.histograms.tokens();
         tokens.map_or(0, |tokens| tokens.in_answer(self.bytes_in))

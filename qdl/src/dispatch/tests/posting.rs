@@ -1,5 +1,4 @@
-//! Posting threads: no sample is forgotten by a NIC thread that sleeps, has no core, or loses its
-//! connection.
+//! Posting threads: no sample is forgotten by a NIC thread asleep, off core or cut off.
 
 use std::{
     sync::Arc,

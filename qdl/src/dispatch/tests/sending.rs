@@ -1,5 +1,4 @@
-//! A posting thread finds a link failed or full while the NIC thread sleeps. No tick wakes the NIC
-//! thread here.
+//! A posting thread finds a link failed or full while the NIC thread sleeps; no tick wakes it.
 
 use std::{
     sync::{Arc, mpsc},

@@ -239,8 +239,7 @@ impl Node {
                 };
                 watching.abort();
                 reading.abort();
-                // NIC threads still report the connections that they take down, so the session
-                // stays current until then.
+                // NIC threads report what they take down, so the session stays current until then.
                 own.release(config.deadlines.drain()).await;
                 *lock(&current) = None;
                 let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());

@@ -1,5 +1,4 @@
-//! State of an accelerator's node that outlives its sessions: the NIC threads, the memory budget,
-//! and totals.
+//! State of an accelerator's node that outlives its sessions: NIC threads, memory budget, totals.
 
 use std::{
     net::SocketAddr,
@@ -38,8 +37,7 @@ pub struct EngineTotals {
     pub used: EngineUse,
 }
 
-/// Totals of a node's samples since it started, and the number of connections that are up, and
-/// lost.
+/// Totals of a node's samples since it started, and the numbers of connections up and lost.
 pub type NodeFigures = (Counters, [u64; 2]);
 
 /// Parameters of a node beside its configuration.

@@ -1,5 +1,4 @@
-//! One frontend being served: its connections, their memory, and the requests of its control
-//! session.
+//! One frontend being served: its connections, their memory, and its control requests.
 
 use std::{
     collections::HashMap,
@@ -66,8 +65,7 @@ pub struct Session {
     before: (ServeCounts, Counters, EngineTotals),
     losses: Notify,
     ended: Mutex<Vec<ServedConnection>>,
-    /// Last epoch of each connection that was lost, without those that the frontend closed as it
-    /// left.
+    /// Last epoch of each connection that was lost, without those the frontend closed as it left.
     lost: Mutex<HashMap<u16, u32>>,
     /// Arrivals at the time of the last answered drain.
     drained: Mutex<Option<u64>>,
@@ -285,9 +283,8 @@ fn add(totals: &mut Counters, connection: &ServeConnection) {
     totals.parts += connection.parts();
 }
 
-/// Marks the connections of a cleanly ended session as lost or closed. The last epoch of a number
-/// is closed unless `lost` contains it; earlier epochs were lost. `connections` are in the order of
-/// numbers and epochs.
+/// Marks the connections of a cleanly ended session as lost or closed. A number's last epoch is
+/// closed unless in `lost`; earlier epochs were lost. `connections` are in that order.
 fn mark_closed(connections: &mut [ServedConnection], lost: &HashMap<u16, u32>) {
     for i in 0..connections.len() {
         let number = connections[i].connection;

@@ -255,8 +255,7 @@ impl Cluster {
     }
 
     /// Warms every connection up with these samples, one per size in use, as `warm_up` configures.
-    /// Called before the first sample is issued. `None` where the configuration turns the warm-up
-    /// off.
+    /// Called before the first sample is issued. `None` where the warm-up is turned off.
     ///
     /// # Errors
     /// [`ClusterError::Failed`] names the connection that failed.

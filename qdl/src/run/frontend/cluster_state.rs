@@ -1,5 +1,4 @@
-//! State that the caller of a [`Cluster`](super::Cluster), its control thread and its peer tasks
-//! share.
+//! State shared by a [`Cluster`](super::Cluster)'s caller, control thread and peer tasks.
 
 use std::{
     sync::{

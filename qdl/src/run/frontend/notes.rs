@@ -1,6 +1,5 @@
-//! Reasons why the Network division would not permit a run's fabric. The rules require that the
-//! frontend and the accelerators are separate machines, connected by Ethernet, IEEE 802.11,
-//! InfiniBand or 3GPP.
+//! Why the Network division would not permit a run's fabric. Its rules require that frontend and
+//! accelerators are separate machines, connected by Ethernet, IEEE 802.11, InfiniBand or 3GPP.
 
 use record::{LOOPBACK_NOTE, LinkFact, LinkLayer, NodeFacts};
 

@@ -139,8 +139,7 @@ impl Outages {
         }
     }
 
-    /// Records that a connection is up again. True where its outage has ended and the session is
-    /// up.
+    /// Records that a connection is up again. True where its outage ended and the session is up.
     pub(crate) fn connection_up(&mut self, number: u16, now_ns: u64) -> bool {
         let mut whole = false;
         for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {

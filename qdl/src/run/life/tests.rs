@@ -560,8 +560,7 @@ proptest! {
         world.nothing_is_left();
     }
 
-    /// Whatever a frontend sends, no slots have two users, and after its session no slots are in
-    /// use.
+    /// Whatever a frontend sends, no slots have two users, and none are used after its session.
     #[test]
     fn no_frontend_keeps_slots(
         words in prop::collection::vec((0u8..14, 0u16..3, 0u32..6), 0..200),

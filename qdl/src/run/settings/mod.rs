@@ -1,5 +1,4 @@
-//! Settings of each part of a run, from the configuration: one mapping per concept, the same for
-//! both ends.
+//! Settings of each part of a run, from the configuration: one mapping per concept for both ends.
 
 use crate::{
     config::{

@@ -40,8 +40,7 @@ impl Items {
         }
     }
 
-    /// Fields and methods that no code in `rest` reads, neither directly nor through a method that
-    /// is called.
+    /// Fields and methods that no code in `rest` reads, directly or through a called method.
     fn dead(&self, rest: &str) -> Vec<String> {
         let mut seen = rest.to_owned();
         let mut left: Vec<_> = self.methods.iter().collect();
