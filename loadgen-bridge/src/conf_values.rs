@@ -19,8 +19,7 @@ pub struct ConfValue {
     pub key: String,
     /// The value as written.
     pub value: String,
-    /// The field of `TestSettings` that the line sets; `None` if LoadGen ignores the key in this
-    /// scenario.
+    /// The field of `TestSettings` that the line sets; `None` if ignored in this scenario.
     pub field: Option<&'static str>,
     /// Number of the line that overrides this one.
     pub beaten_by: Option<usize>,

@@ -78,8 +78,7 @@ struct TestContext {
 /// LoadGen reads no such file, not even from the working directory.
 ///
 /// After a stopped test that thread sleeps until the process ends and keeps the SUT and the QSL,
-/// because outstanding responses point into its memory. End such a process soon, best with
-/// [`exit`].
+/// because outstanding responses point into its memory. End the process soon, best by [`exit`].
 ///
 /// # Errors
 ///

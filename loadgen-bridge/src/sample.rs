@@ -123,8 +123,7 @@ const _: () = {
     assert!(offset_of!(QuerySampleResponse<'_>, n_tokens) == 24);
 };
 
-/// Completes samples of any queries, in any number, from any thread (LoadGen's
-/// `QuerySamplesComplete`).
+/// Completes any number of samples of any queries, from any thread (`QuerySamplesComplete`).
 ///
 /// This function copies and allocates nothing; LoadGen may. Wait-free, by LoadGen's documentation.
 /// LoadGen takes the time once per call, so pass only samples that became ready together.

@@ -108,8 +108,7 @@ pub struct TestSettings {
     pub server_tpot_latency: u64,
     /// Whether LoadGen infers tokens per second from samples per second.
     pub infer_token_latencies: bool,
-    /// Tokens per sample for `infer_token_latencies`. LoadGen leaves this field uninitialized; the
-    /// default here is 0.
+    /// Tokens per sample for `infer_token_latencies`. LoadGen leaves it uninitialized; here 0.
     pub token_latency_scaling_factor: u64,
 }
 

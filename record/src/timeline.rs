@@ -127,8 +127,7 @@ pub struct SlowSample {
 pub struct NodeSide {
     /// Name of the node.
     pub node: String,
-    /// Seconds on the frontend's clock at which the node's ticks begin, exact to a control round
-    /// trip.
+    /// Seconds on the frontend's clock at which the node's ticks begin, to a control round trip.
     pub begins_s: f64,
     /// Length of the node's ticks in milliseconds; 0 if equal to the timeline's.
     pub tick_ms: u64,

@@ -29,8 +29,7 @@ pub fn read(path: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads a text file and rejects bytes that are not UTF-8, since its text goes into other
-/// documents.
+/// Reads a text file and rejects bytes that are not UTF-8, as it goes into documents.
 fn document(path: &Path) -> Result<String, Error> {
     let bytes = fs::read(path).map_err(Error::read(path))?;
     let text = String::from_utf8(bytes).map_err(|e| {

@@ -74,8 +74,7 @@ pub(crate) struct SendHalf {
     blocked: AtomicBool,
     /// Whether a flush is in progress: epoll's writable edge may come before `blocked` is stored.
     flushing: AtomicBool,
-    /// Why the link cannot send. The NIC thread takes the value, since only that thread takes a
-    /// connection down.
+    /// Why the link cannot send. The NIC thread takes it, as only it takes a connection down.
     failed: Mutex<Option<Broken>>,
     has_failed: AtomicBool,
     ask: Mailbox,

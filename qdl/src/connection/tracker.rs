@@ -290,8 +290,7 @@ impl Tracker {
         Some(Imm::new(slot, use_count))
     }
 
-    /// The record of a slot. Call it only once the slot's grant is closed, or a part of the slot's
-    /// answer has arrived.
+    /// The record of a slot. Only once its grant is closed, or a part of its answer has arrived.
     pub fn arrived(&self, slot: u16) -> Option<InFlight> {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);

@@ -8,8 +8,7 @@ use record::{Figures, Stage, TokenTime, timeline::LATENCY_BUCKETS};
 
 use super::Octaves;
 
-/// The figures last published for one share. Only one thread writes them, so it needs no
-/// read-modify-write.
+/// The figures last published for one share. One thread writes them, without read-modify-write.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     pub completed: AtomicU64,

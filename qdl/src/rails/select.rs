@@ -283,8 +283,7 @@ mod tests {
             prop_assert!(all.contains(&best), "{:?} is a path by the definitions", best);
         }
 
-        /// The policy leaves the own path exactly if a rail across beats it, and its choice is
-        /// never worse.
+        /// The policy leaves the own path exactly if a rail across beats it, never for a worse one.
         #[test]
         fn best_fit_leaves_the_own_path_exactly_for_a_better_one((rails, ends) in case(64)) {
             let (fit, own) = (best_fit(&ends, &list(&rails)), ends.own());

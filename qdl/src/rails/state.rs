@@ -88,8 +88,7 @@ impl RailStanding {
         }
     }
 
-    /// Checks the latency factor once per tick. `may_go` is false if too many rails are congested
-    /// for one more.
+    /// Checks the latency factor once per tick. `may_go` is false if too many are congested.
     pub(crate) fn look(
         &mut self,
         now: u64,

@@ -25,8 +25,7 @@ impl NicError {
 /// Error of bringing a cluster up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The control plane failed: a peer is unreachable or refuses this node, or the token is
-    /// invalid.
+    /// The control plane failed: a peer is unreachable or refuses, or the token is invalid.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A NIC, or a connection on it, failed.

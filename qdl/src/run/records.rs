@@ -72,8 +72,7 @@ pub(super) fn warm_up(w: &WarmUpReport) -> WarmUpRecord {
     }
 }
 
-/// Placement of the threads and memory of NICs with these labels, as configured and as the kernel
-/// reports it.
+/// Placement of these NICs' threads and memory, as configured and as the kernel reports it.
 pub(super) fn places<'a>(
     nics: impl Iterator<Item = (String, &'a Near)>,
     placed: Vec<Placed>,

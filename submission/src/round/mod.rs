@@ -102,8 +102,7 @@ pub(crate) struct ComplianceTest {
     pub(crate) args: Vec<String>,
     /// File for the verifier's standard output, if the verifier writes no file.
     pub(crate) output: Option<Name>,
-    /// Whether the run must meet a performance run's duration and counts, because the test's
-    /// audit.config sets neither.
+    /// Whether a performance run's duration and counts apply, as audit.config sets neither.
     #[serde(default)]
     pub(crate) measured: bool,
     pub(crate) answers: Option<AnswerRule>,

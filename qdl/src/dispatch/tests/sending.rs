@@ -197,8 +197,7 @@ fn a_sample_that_is_answered_while_its_post_fails_is_completed_once() {
     b.wait_up(1);
     b.dispatcher.issue(&[b.sample(0)]);
     b.connect(1, 1, Over::Memory);
-    // A second sample, answered by the sound connection after the first was posted there, if it
-    // was.
+    // A second sample, answered by the sound connection after the first, if that was posted there.
     b.dispatcher.issue(&[b.sample(1)]);
     b.drain();
     let answers = b.book.answers.lock().expect("alive");

@@ -169,8 +169,7 @@ impl Session {
         })
     }
 
-    /// Registers a connection and returns its grant. Drops a connection that the frontend has given
-    /// up meanwhile.
+    /// Registers a connection and returns its grant. Drops one that the frontend gave up meanwhile.
     pub(crate) fn hand_out(&self, new: NewConnection) -> ConnectionGrant {
         let NewConnection {
             connection,

@@ -53,8 +53,7 @@ pub struct NodeParams {
     pub once: bool,
     /// Returns the engine's totals.
     pub engine: Arc<dyn Fn() -> EngineTotals + Send + Sync>,
-    /// Describes the node and its machine, or says why it cannot. Called on a thread that may
-    /// block.
+    /// Describes the node and its machine, or says why it cannot. May block the thread.
     pub describe: Describe,
 }
 

@@ -49,11 +49,9 @@ pub(crate) struct PeerTask {
     losses: mpsc::UnboundedReceiver<LocalLoss>,
     connections: Vec<PeerConnection>,
     /// Requests to the accelerator, and data connections that are being made. A running session
-    /// does not wait for them: neither a slow answer nor a dead path may delay the other
-    /// connections.
+    /// does not wait for them: no slow answer or dead path may delay the others.
     tasks: JoinSet<OpeningResult>,
-    /// A request for connections is in progress. Only one, since the accelerator handles one
-    /// request at a time.
+    /// A request for connections is in progress. Only one: the accelerator handles one at a time.
     asking: bool,
     /// Back-off of attempts to reconnect after the session's end.
     backoff: RetryBackoff,

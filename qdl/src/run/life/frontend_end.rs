@@ -134,8 +134,7 @@ impl FrontendEnd {
         self.go_on(epoch, wanted)
     }
 
-    /// Handles the loss of this end: the NIC thread has destroyed it, or the data connection
-    /// failed.
+    /// Handles this end's loss: the NIC thread destroyed it, or the data connection failed.
     pub(crate) fn lost_here(&mut self, epoch: u32, now: Duration) -> EndActions {
         if epoch != self.epoch() {
             return EndActions::default();
