@@ -26,7 +26,7 @@ const PORT: &str = "QDL_FLOOD_PORT";
 /// What the child process sends on each connection, in hexadecimal digits.
 const SAYS: &str = "QDL_FLOOD_SAYS";
 const EACH_SECOND: u64 = 20_000;
-const PLACES: usize = 2_048;
+const LOBBY_PLACES: usize = 2_048;
 const AWAY: Duration = Duration::from_millis(10);
 
 /// Connects at its rate and sends nothing but `says`, until its standard input is closed.
@@ -184,7 +184,7 @@ fn withstands(test: &str, says: &[u8]) {
         (files, memory)
     );
     assert_eq!(inside, 20);
-    assert!(after.0 < PLACES + 256, "{after:?}");
+    assert!(after.0 < LOBBY_PLACES + 256, "{after:?}");
     assert!(after.1 < memory + (16 << 10), "{after:?}");
 }
 

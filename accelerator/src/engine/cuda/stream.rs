@@ -12,7 +12,7 @@ use crate::engine::EngineError;
 #[derive(Debug)]
 pub(super) struct CudaStream {
     device: Arc<Device>,
-    pub raw: CUstream,
+    pub(super) raw: CUstream,
 }
 
 impl CudaStream {

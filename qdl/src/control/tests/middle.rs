@@ -219,6 +219,13 @@ async fn a_capture_of_a_session_holds_no_secret_name_configuration_or_address() 
 /// A handshake that is changed begins no session, and each end has one line about it.
 #[tokio::test]
 async fn a_changed_handshake_begins_no_session() {
+    use Toward::{Accelerator, Frontend};
+    const MISSING: &str = "set token_file";
+    const DIGITS: &str = "64 hexadecimal digits";
+    const DIFFER: &str = "tokens differ";
+    const ITS_TOKEN: &str = "token is not this node's";
+    const SEALED: &str = "does not open";
+    const CUT: &str = "ended inside a frame";
     let log = tempfile::NamedTempFile::new().expect("a file");
     let writer = Arc::new(log.reopen().expect("a file"));
     let subscriber = tracing_subscriber::fmt()
@@ -229,7 +236,6 @@ async fn a_changed_handshake_begins_no_session() {
     let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
     // This runtime has one thread.
     let _own = tracing::subscriber::set_default(subscriber);
-    use Toward::{Accelerator, Frontend};
     let server = bind(local("acc-1")).await;
     let to = server.address();
     let mut calls = serve(server);
@@ -238,12 +244,6 @@ async fn a_changed_handshake_begins_no_session() {
     let downgrade = Attack::Replace("\"token\"", "\"none\"");
     let older = Attack::Replace("\"version\":9", "\"version\":8");
     let nonce = Attack::Replace("\"nonce\":\"", "\"nonce\":\"0");
-    const MISSING: &str = "set token_file";
-    const DIGITS: &str = "64 hexadecimal digits";
-    const DIFFER: &str = "tokens differ";
-    const ITS_TOKEN: &str = "token is not this node's";
-    const SEALED: &str = "does not open";
-    const CUT: &str = "ended inside a frame";
     let cases = [
         (Accelerator, 0, downgrade.clone(), [MISSING, MISSING]),
         (Frontend, 0, downgrade, [MISSING, MISSING]),
