@@ -21,7 +21,12 @@ fn sequence(
         assert_eq!(origin.strong_count(), 1, "its slot is released before");
         to.lock().expect("no panic").push(outcome);
     };
-    let sequence = Sequence::new(prompts.arrival(0), output_bytes, Arc::new(on_end));
+    let sequence = Sequence::new(
+        prompts.arrival(0),
+        output_bytes,
+        Arc::new(on_end),
+        Arc::default(),
+    );
     (sequence, ends)
 }
 
@@ -69,7 +74,7 @@ fn queue_and_compute_times_are_measured() {
         }
     };
     wait(arrived + 2_000_000);
-    let mut s = Sequence::new(arrival, 64, Arc::new(|_| ()));
+    let mut s = Sequence::new(arrival, 64, Arc::new(|_| ()), Arc::default());
     assert_eq!(s.arrived_ns(), arrived);
     wait(fabric::clock::now_ns() + 1_000_000);
     s.push(&[1]).expect("room");

@@ -211,7 +211,12 @@ impl Samples {
                 samples.ended.fetch_add(1, SeqCst);
             }
         };
-        Sequence::new(self.arrival(i), output_bytes, Arc::new(on_end))
+        Sequence::new(
+            self.arrival(i),
+            output_bytes,
+            Arc::new(on_end),
+            Arc::default(),
+        )
     }
 
     pub fn ended(&self) -> usize {

@@ -113,6 +113,7 @@ impl Sut {
                 issued_ns: now,
                 first: None,
                 tries: Default::default(),
+                has_options: false,
             });
         }
         if let Some(verifier) = &self.verifier {

@@ -44,11 +44,18 @@ pub struct WarmLibrary {
 }
 
 impl WarmLibrary {
-    /// Returns the longest loaded sample of each size class.
+    /// Returns the longest loaded sample of each size class. If every engine counts tokens, the
+    /// samples limit their answers, so that a warm-up takes no longer with long answers.
     fn samples(&self, indices: &[usize]) -> Vec<Sample> {
+        let engines = self.backend.engines();
+        let limits = !engines.is_empty() && engines.iter().all(|(_, engine)| engine.tokens);
         let mut longest: BTreeMap<usize, Sample> = BTreeMap::new();
         for &index in indices {
-            let Some((offset, len)) = self.qsl.place(index) else {
+            let limited = match limits {
+                true => self.qsl.limited_place(index),
+                false => None,
+            };
+            let Some((offset, len)) = limited.or_else(|| self.qsl.place(index)) else {
                 continue;
             };
             let sample = Sample {
@@ -60,6 +67,7 @@ impl WarmLibrary {
                 issued_ns: 0,
                 first: None,
                 tries: Default::default(),
+                has_options: limited.is_some(),
             };
             let kept = longest.entry(size_class(len)).or_insert(sample);
             if kept.len < len {

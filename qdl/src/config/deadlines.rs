@@ -51,7 +51,8 @@ pub struct Deadlines {
     #[garde(custom(within(1..=MAX_MS)))]
     pub drain_ms: u64 = 5000,
     /// Frontend, in seconds: the frontend aborts the test after this long with outstanding samples
-    /// and no answer, or with all samples answered and LoadGen idle; default 60.
+    /// and no answer, token or batch, or with all samples answered and LoadGen idle; default 60.
+    /// Raise it above the time of the longest batch.
     #[garde(custom(within(1..=MAX_S)))]
     pub watchdog_s: u64 = 60,
 }
@@ -152,7 +153,7 @@ pub struct WarmUpConfig {
     #[garde(custom(within(0..=MAX_MS)))]
     pub budget_ms: u64 = 1000,
     /// Deadline in milliseconds: if no connection gets an answer to a warm-up sample for this long,
-    /// the run ends; default 10,000.
+    /// and no accelerator reports a token or batch, the run ends; default 10,000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub deadline_ms: u64 = 10_000,
 }

@@ -208,6 +208,12 @@ impl ModelSpec {
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
     }
 
+    /// Whether an answer is token ids: a single ragged output, `i32` in one dimension.
+    pub fn answers_tokens(&self) -> bool {
+        let o = &self.output;
+        self.other_outputs.is_empty() && o.ragged && o.dtype == DType::I32 && o.shape.len() == 1
+    }
+
     /// Whether every uncompressed sample has the same number of bytes.
     pub fn fixed_size(&self) -> bool {
         self.inputs.iter().all(|t| !t.ragged)

@@ -170,11 +170,10 @@ impl ServeNic {
         let events = up.half.poll(&connection.send, most, |imm, _, len| {
             let arrived =
                 connection.arrive((imm, len), *at_ns.get_or_insert_with(now_ns), arrivals);
-            arrived.ok_or(Broken::BadFrame {
-                what: "request slot",
+            arrived.map_err(|what| Broken::BadFrame {
+                what,
                 value: u64::from(imm.bits()),
-            })?;
-            Ok(())
+            })
         });
         up.arrived += (arrivals.len() - before) as u64;
         if up.half.owes_reply {

@@ -1,6 +1,12 @@
 //! One sample in progress: its prompt in the input slot, its answer in the output slot.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use fabric::clock;
 use fabric::wire::Stream;
@@ -46,15 +52,19 @@ pub struct Sequence {
     sent: Sent,
     stream: Stream,
     started_ns: u64,
-    /// Limit of the answer in bytes: the smaller of the model's output and the output slot.
+    /// Limit of the answer in bytes: the least of the request's limit, the model's output and the
+    /// output slot.
     room: usize,
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
+    /// Tokens of all sequences of the engine, sent or not: the engine's progress.
+    made: Arc<AtomicU64>,
 }
 
 impl Sequence {
-    /// Makes a sequence of an arrival. `output_bytes` is the size of the model's largest output.
-    pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
+    /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
+    /// largest output, or the request's limit. Counts its tokens in `made`.
+    pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd, made: Arc<AtomicU64>) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
             room: output_bytes.min(arrival.output_len()),
@@ -63,6 +73,7 @@ impl Sequence {
             sent: Sent::default(),
             started_ns: clock::now_ns(),
             on_end: Some(on_end),
+            made,
         }
     }
 
@@ -156,6 +167,7 @@ impl Sequence {
                 to.copy_from_slice(&token.to_le_bytes());
             }
             self.written = end * TOKEN_BYTES;
+            self.made.fetch_add(tokens.len() as u64, Relaxed);
         }
         Ok(())
     }

@@ -1,8 +1,18 @@
 //! Warm-up samples cross every connection, are counted apart, and fail with the connection's name.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::{rig::*, *};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{super::warm_up::Silence, rig::*, *};
+use crate::{
+    request::{OPTIONS_BYTES, RequestOptions},
+    serve::{Arrival, Service},
+};
 
 fn warm_up(b: &Bench, sizes: u64, budget: Duration) -> Result<WarmUpReport, WarmUpError> {
     b.dispatcher.warm_up(&WarmUpCfgs {
@@ -24,6 +34,7 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
             b.connect_all(over);
             let r = warm_up(&b, 4, Duration::from_secs(60)).expect("warm");
             assert_eq!((r.connections.len(), r.sizes, r.at_once), (3, (4, 4), 8));
+            assert_eq!(b.dispatcher.warm_up_samples(), r.samples);
             assert!(r.connections.iter().all(|l| l.warm_ns.is_some()));
             // One cold, three other sizes, five warm; 2, 4 and 8 at once.
             assert_eq!(r.samples, 3 * (1 + 3 + 5 + 14));
@@ -95,6 +106,8 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     // The second connection stays down.
     let failed = warm_up(&b, 1, Duration::ZERO).expect_err("down");
     assert_eq!(failed, WarmUpError::Down { connection: 1 });
+    // The first samples were lost with their connections; the last one is not answered.
+    assert_eq!(b.dispatcher.warm_up_samples(), 1);
     assert_eq!(b.dispatcher.outstanding(), 0);
     assert_eq!(b.dispatcher.counts().again, 0);
 }
@@ -127,4 +140,83 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
     assert_eq!(warmed, [2 * each, each, 2 * each]);
     let sum = |f: fn(&ConnectionRecord) -> u64| connections.iter().map(f).sum::<u64>();
     assert_eq!((sum(|l| l.posted), b.dispatcher.staged().0), (40, 40));
+}
+
+/// Refuses samples without a limit of two tokens.
+struct Limited;
+
+impl Service for Limited {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let limit = RequestOptions {
+            token_limit: NonZeroU32::new(2),
+        };
+        let unlimited = |a: &mut Arrival| a.options() != Ok(limit);
+        for a in arrivals.extract_if(.., unlimited) {
+            a.refuse(&"it has no limit");
+        }
+        Digest.arrived(arrivals);
+    }
+}
+
+/// The payload behind the options is the sample, over each fabric, staged or not.
+#[test]
+fn the_options_of_a_sample_reach_the_engine() {
+    let limit = RequestOptions {
+        token_limit: NonZeroU32::new(2),
+    };
+    for over in [Over::Memory, Over::Tcp] {
+        for cfgs in [
+            RigCfgs::new(2, 8).staged(true),
+            RigCfgs::new(2, 8).policy(Policy::HealthBestFit),
+        ] {
+            let b = Bench::new(cfgs, Arc::new(Limited));
+            b.connect_all(over);
+            let samples: Vec<_> = (0..30)
+                .map(|id| Sample {
+                    has_options: true,
+                    len: b.sample(id).len + OPTIONS_BYTES as u32,
+                    ..b.sample(id)
+                })
+                .collect();
+            for s in &samples {
+                // SAFETY: nothing reads the source before the samples are issued.
+                unsafe { b.source.store(s.offset, &limit.encode()) }.expect("inside");
+            }
+            let warm = b.dispatcher.warm_up(&WarmUpCfgs {
+                samples: samples.clone(),
+                budget: Duration::from_millis(50),
+                deadline: Duration::from_secs(10),
+                again: false,
+            });
+            assert!(warm.is_ok(), "{warm:?}");
+            b.dispatcher.issue(&samples);
+            b.drain();
+            let answers = b.book.answers.lock().expect("alive");
+            for s in samples {
+                let len = s.len as usize - OPTIONS_BYTES;
+                // SAFETY: nothing writes to the source any more.
+                let payload = unsafe { b.source.bytes(s.offset + OPTIONS_BYTES, len) };
+                let right = Some(xxh3_64(payload.expect("inside")));
+                assert_eq!(answers.get(&s.id), Some(&(1, right)), "sample {}", s.id);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_sign_of_life_extends_the_deadline_of_a_warm_up() {
+    let (mut silence, began) = (Silence::default(), Instant::now());
+    let mut look = |ms, signs| {
+        let now = began + Duration::from_millis(ms);
+        silence.look(now, signs).as_millis()
+    };
+    assert_eq!(look(1_000, 0), 0, "the first look");
+    assert_eq!(look(1_700, 0), 700);
+    assert_eq!(
+        look(2_900, 1),
+        0,
+        "an answer, a part or a heartbeat with progress"
+    );
+    assert_eq!(look(9_900, 1), 7_000);
+    assert_eq!(look(9_901, 2), 0);
 }

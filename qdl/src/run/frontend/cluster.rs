@@ -32,6 +32,7 @@ use crate::{
     },
     model::Lengths,
     run::{
+        OPTIONS_ROOM,
         crew::{frontend_crew, near},
         error::ClusterError,
         lock,
@@ -396,8 +397,8 @@ impl Cluster {
         let warm_up = lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
-            // `warmed` includes later phases, and answers that came after a phase had failed.
-            w.samples = counts.iter().map(|c| c.warmed).sum();
+            // Those of later phases too, and those answered after a phase had failed.
+            w.samples = state.dispatcher().warm_up_samples();
         }
         let lost = lock(&state.lost).clone();
         let connections = records::connections(
@@ -490,7 +491,12 @@ pub(crate) fn plan(
 ) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
         || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
-    let request = request_stride(&config.model).ok_or_else(too_large)?;
+    let options = match config.model.answers_tokens() {
+        true => OPTIONS_ROOM,
+        false => 0,
+    };
+    let request = request_stride(&config.model).and_then(|n| n.checked_add(options));
+    let request = request.ok_or_else(too_large)?;
     let response = response_stride(&config.model).ok_or_else(too_large)?;
     if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
         return Err(ClusterError::Failed(format!(
