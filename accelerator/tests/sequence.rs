@@ -21,12 +21,7 @@ fn sequence(
         assert_eq!(origin.strong_count(), 1, "its slot is released before");
         to.lock().expect("no panic").push(outcome);
     };
-    let sequence = Sequence::new(
-        prompts.arrival(0),
-        output_bytes,
-        Arc::new(on_end),
-        Arc::default(),
-    );
+    let sequence = Sequence::new(prompts.arrival(0), output_bytes, Arc::new(on_end));
     (sequence, ends)
 }
 
@@ -74,7 +69,7 @@ fn queue_and_compute_times_are_measured() {
         }
     };
     wait(arrived + 2_000_000);
-    let mut s = Sequence::new(arrival, 64, Arc::new(|_| ()), Arc::default());
+    let mut s = Sequence::new(arrival, 64, Arc::new(|_| ()));
     assert_eq!(s.arrived_ns(), arrived);
     wait(fabric::clock::now_ns() + 1_000_000);
     s.push(&[1]).expect("room");

@@ -234,7 +234,8 @@ impl Inner {
         let limit = options.token_limit.map_or(usize::MAX, |n| n.get() as usize);
         let most = self.output_bytes.min(limit.saturating_mul(TOKEN_BYTES));
         self.inside.fetch_add(1, SeqCst);
-        let sequence = Sequence::new(arrival, most, self.on_end.clone(), self.made.clone());
+        let sequence = Sequence::new(arrival, most, self.on_end.clone());
+        let sequence = sequence.counted(self.made.clone());
         let submitted = self.call(|engine| {
             engine.submit(sequence);
             Ok(())

@@ -211,12 +211,7 @@ impl Samples {
                 samples.ended.fetch_add(1, SeqCst);
             }
         };
-        Sequence::new(
-            self.arrival(i),
-            output_bytes,
-            Arc::new(on_end),
-            Arc::default(),
-        )
+        Sequence::new(self.arrival(i), output_bytes, Arc::new(on_end))
     }
 
     pub fn ended(&self) -> usize {

@@ -101,8 +101,8 @@ pub(crate) struct Shared {
     token_bytes: u32,
     answers: Option<Lengths>,
     completed_empty: AtomicU64,
-    /// Steps of the accelerators' work that the control plane has reported: heartbeats whose
-    /// progress grew, and parts of answers to warm-up samples.
+    /// Signs of the accelerators' work: heartbeats whose progress grew, answers to warm-up samples
+    /// and their parts.
     steps: AtomicU64,
     again: AtomicU64,
     /// Number of first, second and third refusals of a sample.

@@ -200,6 +200,7 @@ impl Shared {
         let round_trip = now_ns().saturating_sub(f.posted_ns);
         let network = round_trip.saturating_sub(residence * 1000);
         connection.warmed.fetch_add(1, Ordering::Relaxed);
+        self.steps.fetch_add(1, Ordering::Relaxed);
         let alone = self.warm_up.answer(connection.index, Some(network));
         if alone && let Some(h) = self.health.get() {
             h.arbiter
@@ -314,7 +315,7 @@ impl<'a> WarmUpRound<'a> {
             }
             if !came {
                 // The sample could not be posted: the connection had less room than expected.
-                self.time_left(&mut silence, None, connection)?;
+                self.time_left(&mut silence, connection)?;
                 std::thread::sleep(AGAIN);
             }
         }
@@ -410,7 +411,7 @@ impl<'a> WarmUpRound<'a> {
             self.shared.warm_up.lock().due[connection] += 1;
             while to.ring.push(sample).is_err() {
                 self.shared.post(to);
-                if let Err(error) = self.time_left(&mut silence, None, connection) {
+                if let Err(error) = self.time_left(&mut silence, connection) {
                     return fail(error);
                 }
                 if !to.up.load(Ordering::SeqCst) {
@@ -448,7 +449,7 @@ impl<'a> WarmUpRound<'a> {
             let Some(connection) = state.owes() else {
                 return Ok(());
             };
-            let left = self.time_left(&mut silence, Some(state.answered), connection)?;
+            let left = self.time_left(&mut silence, connection)?;
             state = warm_up
                 .moved
                 .wait_timeout(state, left.clamp(Duration::from_millis(1), LOOK))
@@ -457,17 +458,10 @@ impl<'a> WarmUpRound<'a> {
         }
     }
 
-    /// Time left for the next sign of life, while `connection` owes an answer. `answered`: the
-    /// answers so far, if the caller has read them.
-    fn time_left(
-        &self,
-        silence: &mut Silence,
-        answered: Option<u64>,
-        connection: usize,
-    ) -> Result<Duration, WarmUpError> {
-        let answered = answered.unwrap_or_else(|| self.shared.warm_up.lock().answered);
-        let signs = answered + self.shared.steps.load(Ordering::Relaxed);
+    /// Time left for the next sign of life, while `connection` owes an answer.
+    fn time_left(&self, silence: &mut Silence, connection: usize) -> Result<Duration, WarmUpError> {
         let after = self.cfgs.deadline;
+        let signs = self.shared.steps.load(Ordering::Relaxed);
         let left = after.checked_sub(silence.look(Instant::now(), signs));
         left.ok_or(WarmUpError::Silent { connection, after })
     }

@@ -262,41 +262,20 @@ impl ServeConnection {
     }
 
     /// Appends the arrival of a complete write to `arrivals`; the connection's receiving half has
-    /// closed the slot's grant.
-    /// Error: the name of what is invalid.
+    /// closed the slot's grant. Returns `None` if the slot does not exist, or the options are none.
     pub(super) fn arrive(
         self: &Arc<Self>,
         (imm, len): (Imm, u32),
         now_ns: u64,
         arrivals: &mut Vec<Arrival>,
-    ) -> Result<(), &'static str> {
+    ) -> Option<()> {
         let slot = imm.slot();
         let options = match imm.has_options() {
             false => 0,
-            true => self.options_len(slot, len).ok_or("options of a request")?,
+            true => self.options_len(slot, len)?,
         };
-        // The response carries the same immediate without the bit of the options.
+        // The response has the same immediate, without the bit of the options.
         let ticket = Imm::new(slot, imm.use_count()).bits();
-        let arrival = self.arrival(slot, len, ticket, now_ns);
-        let arrival = arrival.ok_or("request slot")?;
-        arrivals.push(match options {
-            0 => arrival,
-            bytes => arrival.behind_options(bytes),
-        });
-        Ok(())
-    }
-
-    /// Length of the block of options that a request begins with; `None` where it is none.
-    #[cold]
-    fn options_len(&self, slot: u16, len: u32) -> Option<u16> {
-        let (region, offset) = (self.window.region(), self.window.slot_offset(slot));
-        // SAFETY: the slot's grant is closed, so the peer does not write these bytes.
-        let request = unsafe { region.bytes(offset, len as usize) };
-        RequestOptions::block_len(request.ok()?)
-    }
-
-    #[inline]
-    fn arrival(self: &Arc<Self>, slot: u16, len: u32, ticket: u32, now_ns: u64) -> Option<Arrival> {
         let output = usize::from(slot) * self.cfgs.response_stride + RESPONSE_HEADER_BYTES;
         let capacity = self.cfgs.capacity()?;
         let input = self
@@ -315,7 +294,7 @@ impl ServeConnection {
         // SAFETY: `at` checked both ranges, in regions that `self` keeps alive, and the arrival
         // keeps `self` alive. While it lives, no other thread writes the input or its part of the
         // output, as explained above.
-        Some(unsafe {
+        let arrival = unsafe {
             Arrival::new(
                 input,
                 len,
@@ -325,8 +304,22 @@ impl ServeConnection {
                 now_ns,
                 self.clone(),
             )
-            .on_device(on_device)
-        })
+        };
+        let arrival = arrival.on_device(on_device);
+        arrivals.push(match options {
+            0 => arrival,
+            bytes => arrival.behind_options(bytes),
+        });
+        Some(())
+    }
+
+    /// Length of the block of options that a request begins with; `None` where it is none.
+    #[cold]
+    fn options_len(&self, slot: u16, len: u32) -> Option<u16> {
+        let (region, offset) = (self.window.region(), self.window.slot_offset(slot));
+        // SAFETY: the slot's grant is closed, so the peer does not write these bytes.
+        let request = unsafe { region.bytes(offset, len as usize) };
+        RequestOptions::block_len(request.ok()?)
     }
 
     /// Posts ready responses, or leaves them to the owner of the send token. Returns whether this

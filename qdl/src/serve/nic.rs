@@ -170,10 +170,11 @@ impl ServeNic {
         let events = up.half.poll(&connection.send, most, |imm, _, len| {
             let arrived =
                 connection.arrive((imm, len), *at_ns.get_or_insert_with(now_ns), arrivals);
-            arrived.map_err(|what| Broken::BadFrame {
-                what,
+            arrived.ok_or(Broken::BadFrame {
+                what: "request's slot or options",
                 value: u64::from(imm.bits()),
-            })
+            })?;
+            Ok(())
         });
         up.arrived += (arrivals.len() - before) as u64;
         if up.half.owes_reply {

@@ -57,14 +57,14 @@ pub struct Sequence {
     room: usize,
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
-    /// Tokens of all sequences of the engine, sent or not: the engine's progress.
-    made: Arc<AtomicU64>,
+    /// Tokens of all sequences of the engine.
+    made: Option<Arc<AtomicU64>>,
 }
 
 impl Sequence {
     /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
-    /// largest output, or the request's limit. Counts its tokens in `made`.
-    pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd, made: Arc<AtomicU64>) -> Self {
+    /// largest output, or the request's limit.
+    pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
             room: output_bytes.min(arrival.output_len()),
@@ -73,8 +73,15 @@ impl Sequence {
             sent: Sent::default(),
             started_ns: clock::now_ns(),
             on_end: Some(on_end),
-            made,
+            made: None,
         }
+    }
+
+    /// Counts the sequence's tokens in `made`, sent or not: the engine's progress.
+    #[must_use]
+    pub fn counted(mut self, made: Arc<AtomicU64>) -> Self {
+        self.made = Some(made);
+        self
     }
 
     /// The bytes of the prompt.
@@ -167,7 +174,9 @@ impl Sequence {
                 to.copy_from_slice(&token.to_le_bytes());
             }
             self.written = end * TOKEN_BYTES;
-            self.made.fetch_add(tokens.len() as u64, Relaxed);
+            if let Some(made) = &self.made {
+                made.fetch_add(tokens.len() as u64, Relaxed);
+            }
         }
         Ok(())
     }

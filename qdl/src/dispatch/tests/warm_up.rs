@@ -142,64 +142,47 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
     assert_eq!((sum(|l| l.posted), b.dispatcher.staged().0), (40, 40));
 }
 
-/// Refuses samples without a limit of two tokens.
+/// Answers with a digest; refuses samples without a limit of two tokens.
 struct Limited;
+
+const LIMIT: RequestOptions = RequestOptions {
+    token_limit: NonZeroU32::new(2),
+};
 
 impl Service for Limited {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let limit = RequestOptions {
-            token_limit: NonZeroU32::new(2),
-        };
-        let unlimited = |a: &mut Arrival| a.options() != Ok(limit);
-        for a in arrivals.extract_if(.., unlimited) {
+        for a in arrivals.extract_if(.., |a| a.options() != Ok(LIMIT)) {
             a.refuse(&"it has no limit");
         }
         Digest.arrived(arrivals);
     }
 }
 
-/// The payload behind the options is the sample, over each fabric, staged or not.
 #[test]
-fn the_options_of_a_sample_reach_the_engine() {
-    let limit = RequestOptions {
-        token_limit: NonZeroU32::new(2),
-    };
-    for over in [Over::Memory, Over::Tcp] {
-        for cfgs in [
-            RigCfgs::new(2, 8).staged(true),
-            RigCfgs::new(2, 8).policy(Policy::HealthBestFit),
-        ] {
-            let b = Bench::new(cfgs, Arc::new(Limited));
-            b.connect_all(over);
-            let samples: Vec<_> = (0..30)
-                .map(|id| Sample {
-                    has_options: true,
-                    len: b.sample(id).len + OPTIONS_BYTES as u32,
-                    ..b.sample(id)
-                })
-                .collect();
-            for s in &samples {
-                // SAFETY: nothing reads the source before the samples are issued.
-                unsafe { b.source.store(s.offset, &limit.encode()) }.expect("inside");
-            }
-            let warm = b.dispatcher.warm_up(&WarmUpCfgs {
-                samples: samples.clone(),
-                budget: Duration::from_millis(50),
-                deadline: Duration::from_secs(10),
-                again: false,
-            });
-            assert!(warm.is_ok(), "{warm:?}");
-            b.dispatcher.issue(&samples);
-            b.drain();
-            let answers = b.book.answers.lock().expect("alive");
-            for s in samples {
-                let len = s.len as usize - OPTIONS_BYTES;
-                // SAFETY: nothing writes to the source any more.
-                let payload = unsafe { b.source.bytes(s.offset + OPTIONS_BYTES, len) };
-                let right = Some(xxh3_64(payload.expect("inside")));
-                assert_eq!(answers.get(&s.id), Some(&(1, right)), "sample {}", s.id);
-            }
-        }
+fn options_reach_the_engine_over_each_fabric_staged_or_not() {
+    for (over, staged) in [Over::Memory, Over::Tcp].into_iter().zip([true, false]) {
+        let b = Bench::new(RigCfgs::new(2, 8).staged(staged), Arc::new(Limited));
+        b.connect_all(over);
+        let sample = Sample {
+            has_options: true,
+            len: 100,
+            ..b.sample(1)
+        };
+        // SAFETY: nothing reads the source before the samples are issued.
+        unsafe { b.source.store(sample.offset, &LIMIT.encode()) }.expect("inside");
+        let warm = b.dispatcher.warm_up(&WarmUpCfgs {
+            samples: vec![sample],
+            budget: Duration::from_millis(50),
+            deadline: Duration::from_secs(10),
+            again: false,
+        });
+        assert!(warm.is_ok(), "{warm:?}");
+        b.dispatcher.issue(&[sample]);
+        b.drain();
+        // SAFETY: nothing writes to the source any more.
+        let payload = unsafe { b.source.bytes(sample.offset + OPTIONS_BYTES, 92) };
+        let right = Some(xxh3_64(payload.expect("inside")));
+        assert_eq!(b.book.answers.lock().expect("alive")[&1], (1, right));
     }
 }
 
