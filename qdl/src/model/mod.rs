@@ -1,11 +1,13 @@
 //! Inputs and outputs of a model, per sample. Both nodes must have the same description.
 
+mod foreign;
 mod lengths;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use foreign::ForeignFormat;
 pub use lengths::{Lengths, NoLengths};
 
 use crate::compression::PREFIX_BYTES;
