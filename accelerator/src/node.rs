@@ -35,8 +35,8 @@ use crate::{
 pub enum SetupError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("model.file and the configuration disagree: {0}")]
-    Model(#[from] ModelMismatch),
+    #[error("{}", .0.between("the configuration", "the model file"))]
+    Model(ModelMismatch),
     #[error("metrics: {0}: {1}; name another address or port, or end its owner")]
     Metrics(SocketAddr, #[source] io::Error),
     #[error(transparent)]
@@ -135,7 +135,8 @@ impl Accelerator {
         let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
-                spec.check_against(&engine.model().clone().with_compression(spec.compression))?;
+                let theirs = engine.model().clone().with_compression(spec.compression);
+                spec.check_against(&theirs).map_err(SetupError::Model)?;
                 spec.clone()
             }
             (None, _) => engine.model().clone(),

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::EngineError;
+use crate::trust;
 
 /// The configured path, else the value of the environment variable `variable`, if not empty.
 pub(super) fn named_path(configured: Option<&Path>, variable: &str) -> Option<PathBuf> {
@@ -30,11 +31,34 @@ pub(super) fn find_first(
     }
 }
 
+/// As [`find_first`], of the existing ones of `candidates`, which nobody has named: skips files that
+/// others could have put there.
+pub(super) fn find_trusted(
+    candidates: Vec<PathBuf>,
+    what: &str,
+    advice: &'static str,
+) -> Result<PathBuf, EngineError> {
+    let there = candidates.iter().filter(|path| path.is_file());
+    let mut refused = None;
+    for path in there {
+        match trust::check(path) {
+            Ok(()) => return Ok(path.clone()),
+            Err(why) => drop(refused.get_or_insert((path.clone(), why))),
+        }
+    }
+    let Some((path, why)) = refused else {
+        return find_first(candidates, |_| false, what, advice);
+    };
+    let reason = format!("is not loaded, as {why}: {advice}");
+    Err(EngineError::Library { path, reason })
+}
+
 /// The folders of Python packages: of the active virtual environment, then of every `python3` on
-/// the `PATH`. PyTorch and TensorRT may be installed in these folders.
+/// the absolute paths of `PATH`. PyTorch and TensorRT may be installed in these folders.
 pub(super) fn python_packages() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
+    let bins = env::split_paths(&path);
+    let bins = bins.filter(|bin| bin.is_absolute() && bin.join("python3").exists());
     let prefixes = bins.filter_map(|bin| bin.parent().map(Path::to_owned));
     let active = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
     let prefixes = active.into_iter().chain(prefixes);
@@ -56,8 +80,43 @@ pub(super) fn packages_of(prefix: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{DirBuilderExt, PermissionsExt},
+    };
+
     use super::*;
     use crate::engine::{aoti, onnx, tensorrt};
+
+    #[test]
+    fn a_library_that_others_could_have_put_there_is_not_loaded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let set_mode = |mode| {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(folder.path(), mode).expect("own");
+        };
+        let below = folder.path().join("victim/deeper");
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o755).create(&below).expect("new");
+        let places = onnx::places_above(&below);
+        let planted = places.iter().find(|place| {
+            let depth = place.strip_prefix(folder.path()).map(|p| p.components().count());
+            depth.is_ok_and(|n| n == 3)
+        });
+        let planted = planted.expect("in the folder itself").clone();
+        let into = planted.parent().expect("a folder");
+        builder.create(into).expect("new");
+        fs::write(&planted, "").expect("written");
+        fs::set_permissions(&planted, fs::Permissions::from_mode(0o644)).expect("own");
+        let found = || find_trusted(places.clone(), "it was", "name it in engine.library");
+        set_mode(0o755);
+        assert_eq!(found().expect("own"), planted);
+        set_mode(0o777);
+        let text = found().expect_err("anybody's").to_string();
+        let folder = folder.path().display().to_string();
+        assert!(text.contains(&format!("others can write to {folder} (mode 777)")), "{text}");
+        assert!(text.contains("engine.library"), "{text}");
+    }
 
     #[test]
     fn a_named_path_without_the_library_is_not_replaced() {

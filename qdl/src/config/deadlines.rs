@@ -103,7 +103,7 @@ impl Deadlines {
                 if !FRONTEND_KEYS.contains(&key) {
                     continue;
                 }
-                out.add(
+                out.add_key(
                     format!("deadlines.{key}"),
                     format!("an accelerator has no `{key}`"),
                     format!("remove `{key}`; it belongs into the frontend's file"),

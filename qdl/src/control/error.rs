@@ -114,7 +114,10 @@ pub enum ControlError {
     #[error(transparent)]
     Auth(#[from] AuthError),
     /// The nodes run different models.
-    #[error("{peer}: {mismatch}: both nodes must name the same model")]
+    #[error(
+        "{peer}: {}: both nodes must name the same model",
+        mismatch.between("this node", "the peer")
+    )]
     Model {
         peer: String,
         mismatch: ModelMismatch,

@@ -25,6 +25,8 @@ use super::{
 };
 
 pub use library::find_library;
+#[cfg(test)]
+pub(in crate::engine) use library::places_above;
 
 pub(in crate::engine) use self::{provider::gpu_memory, session::SessionCfgs};
 
