@@ -70,7 +70,10 @@ impl Trusted {
             let by_group = mode & 0o020 != 0 && !(self.is_own_group)(meta.gid());
             let is_sticky = meta.is_dir() && mode & 0o1000 != 0;
             if (by_group || mode & 0o002 != 0) && !is_sticky {
-                return Err(format!("others can write to {shown} (mode {:o})", mode & 0o7777));
+                return Err(format!(
+                    "others can write to {shown} (mode {:o})",
+                    mode & 0o7777
+                ));
             }
         }
         Ok(())
@@ -86,7 +89,11 @@ fn is_own_group(gid: u32) -> bool {
     let (users, groups) = (read("/etc/passwd"), read("/etc/group"));
     let field = |line: &str, at| line.split(':').nth(at).unwrap_or_default().to_owned();
     let is_own = |user: &&str| field(user, 2) == uid;
-    let names: Vec<_> = users.lines().filter(is_own).map(|user| field(user, 0)).collect();
+    let names: Vec<_> = users
+        .lines()
+        .filter(is_own)
+        .map(|user| field(user, 0))
+        .collect();
     let is_other = |name: &str| !name.is_empty() && !names.iter().any(|own| own == name);
     let primary: Vec<_> = users.lines().filter(|user| field(user, 3) == gid).collect();
     let mut listed = groups.lines().filter(|group| field(group, 2) == gid);
@@ -124,7 +131,9 @@ mod tests {
         set_mode(&folder, 0o755);
         set_mode(&file, 0o644);
         assert_eq!(ours.check(&file), Ok(()));
-        let why = trust(&[own + 1], |_| true).check(&file).expect_err("another's");
+        let why = trust(&[own + 1], |_| true)
+            .check(&file)
+            .expect_err("another's");
         assert!(why.contains("belongs to user"), "{why}");
         // Group and others, on the file and on a folder above it.
         set_mode(&file, 0o666);

@@ -97,10 +97,16 @@ mod tests {
         };
         let below = folder.path().join("victim/deeper");
         let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o755).create(&below).expect("new");
+        builder
+            .recursive(true)
+            .mode(0o755)
+            .create(&below)
+            .expect("new");
         let places = onnx::places_above(&below);
         let planted = places.iter().find(|place| {
-            let depth = place.strip_prefix(folder.path()).map(|p| p.components().count());
+            let depth = place
+                .strip_prefix(folder.path())
+                .map(|p| p.components().count());
             depth.is_ok_and(|n| n == 3)
         });
         let planted = planted.expect("in the folder itself").clone();
@@ -114,7 +120,10 @@ mod tests {
         set_mode(0o777);
         let text = found().expect_err("anybody's").to_string();
         let folder = folder.path().display().to_string();
-        assert!(text.contains(&format!("others can write to {folder} (mode 777)")), "{text}");
+        assert!(
+            text.contains(&format!("others can write to {folder} (mode 777)")),
+            "{text}"
+        );
         assert!(text.contains("engine.library"), "{text}");
     }
 

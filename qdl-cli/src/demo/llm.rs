@@ -73,7 +73,10 @@ pub fn run(output: &Path) -> Result<i32> {
     let began = Instant::now();
     let install = "`pip install 'qdl[llm]'`, or run `cargo xtask demo --llm` in a checkout";
     let files = DemoFiles::find(FILE, install)?;
-    let configs = [files.path(ACCELERATOR_CONFIG)?, files.path(FRONTEND_CONFIG)?];
+    let configs = [
+        files.path(ACCELERATOR_CONFIG)?,
+        files.path(FRONTEND_CONFIG)?,
+    ];
     let folder = output.join("llm");
     let mut demo = Session::start(&folder, MODEL, configs)?;
     let about = "every question once, over the wire";

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of the protocol, for both planes.
-pub const VERSION: u64 = 9;
+pub const VERSION: u64 = 10;
 
 /// Role of a node in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -73,6 +73,8 @@ pub enum ErrorCode {
     Protocol,
     /// The node is about to stop.
     ShuttingDown,
+    /// The node loads its model: a later session may be served.
+    Loading,
 }
 
 impl fmt::Display for ErrorCode {

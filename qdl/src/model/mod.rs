@@ -141,7 +141,11 @@ pub struct ModelMismatch {
 impl ModelMismatch {
     /// Text of the difference; `we` and `they` name the owners of the two descriptions.
     pub fn between(&self, we: &str, they: &str) -> String {
-        let ModelMismatch { field, ours, theirs } = self;
+        let ModelMismatch {
+            field,
+            ours,
+            theirs,
+        } = self;
         format!("model {field}: {we} has {ours}, {they} has {theirs}")
     }
 }
@@ -274,7 +278,10 @@ mod tests {
         let e = a.check_against(&b).expect_err("they differ");
         assert_eq!(e.field, "input 0");
         let text = e.between("this node", "the peer");
-        assert_has(&text, &["this node has input: u8[64]", "the peer has input: u8[65]"]);
+        assert_has(
+            &text,
+            &["this node has input: u8[64]", "the peer has input: u8[65]"],
+        );
         assert_eq!(a.check_against(&a), Ok(()));
     }
 
@@ -282,7 +289,10 @@ mod tests {
     fn compression_is_a_part_of_the_model() {
         let a = ModelSpec::opaque("m", 64, 8);
         let b = a.clone().with_compression(Some(Compression::Lz4));
-        let text = b.check_against(&a).expect_err("they differ").between("a", "b");
+        let text = b
+            .check_against(&a)
+            .expect_err("they differ")
+            .between("a", "b");
         assert_has(&text, &["compression: a has lz4, b has none"]);
         assert_eq!(a.max_carried_bytes(), Some(64));
         assert_eq!(b.max_carried_bytes(), Some(64 + PREFIX_BYTES));
@@ -316,10 +326,16 @@ mod tests {
         assert_eq!(a.max_output_bytes(), Some(8 + 32 + 8));
         let mut b = a.clone();
         b.other_outputs[1].dtype = DType::I32;
-        let text = a.check_against(&b).expect_err("they differ").between("a", "b");
+        let text = a
+            .check_against(&b)
+            .expect_err("they differ")
+            .between("a", "b");
         assert_has(&text, &["other output 1", "count: i64[]"]);
         b.other_outputs.truncate(1);
-        let text = a.check_against(&b).expect_err("they differ").between("a", "b");
+        let text = a
+            .check_against(&b)
+            .expect_err("they differ")
+            .between("a", "b");
         assert!(text.contains("output count: a has 3"), "{text}");
         a.other_outputs[0].shape = vec![usize::MAX];
         assert_eq!(a.max_output_bytes(), None);

@@ -59,8 +59,13 @@ pub(super) fn folder() -> Result<PathBuf, EngineError> {
     };
     let cache = || set("XDG_CACHE_HOME").or(set("HOME").map(|h| h.join(".cache")));
     let named = set("QDL_PLANS").or(cache().map(|base| base.join("qdl/plans")));
-    let folder = named.clone().unwrap_or_else(|| env::temp_dir().join("qdl/plans"));
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    let folder = named
+        .clone()
+        .unwrap_or_else(|| env::temp_dir().join("qdl/plans"));
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder);
     // A plan is code: another user may have made the folder in the temporary one.
     let made = made.map_err(|e| e.to_string()).and_then(|()| match named {
         Some(_) => Ok(()),

@@ -16,7 +16,7 @@ use crate::wire::{Description, MAX_DESCRIPTION};
 
 /// Frames of every type, with and without the fields that may be absent.
 const FRAMES: [&str; 32] = [
-    r#"{"type": "hello", "version": 9, "role": "frontend", "auth": "token",
+    r#"{"type": "hello", "version": 10, "role": "frontend", "auth": "token",
         "nonce": "1111111111111111111111111111111111111111111111111111111111111111"}"#,
     r#"{"type": "answer",
         "noise": "2222222222222222222222222222222222222222222222222222222222222222"}"#,
@@ -263,6 +263,22 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
     send(longest).expect("it fits");
     let e = send(longest + 1).expect_err("too long");
     assert!(matches!(e, FrameError::TooLong { .. }), "{e}");
+}
+
+#[test]
+fn another_protocol_is_named() {
+    for (begin, name) in [
+        ("HTTP/1.1 404 Not Found", "HTTP"),
+        ("GET /health HTTP/1.1", "HTTP"),
+        ("PRI * HTTP/2.0", "HTTP"),
+        ("<!DOCTYPE html>", "HTTP"),
+        ("\u{16}\u{3}\u{1}\u{2}", "TLS"),
+        ("SSH-2.0-OpenSSH", "SSH"),
+    ] {
+        let (_, e) = feed(&mut Codec::before_auth(), begin.as_bytes(), 3);
+        let found = matches!(e, Some(FrameError::OtherProtocol { protocol }) if protocol == name);
+        assert!(found, "{begin}: {e:?}");
+    }
 }
 
 #[test]
