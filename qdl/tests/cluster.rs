@@ -270,7 +270,7 @@ fn a_session_that_ends_in_the_warm_up_is_the_cause_of_its_failure() {
     let sample = front.sample(0);
     let failed = std::thread::scope(|scope| {
         let warming = scope.spawn(|| front.cluster.warm_up(vec![sample]));
-        eventually(|| !service.0.lock().expect("alive").is_empty());
+        eventually("samples", || !service.0.lock().expect("alive").is_empty());
         node.stop.stop("the fan is broken");
         service.0.lock().expect("alive").clear();
         warming.join().expect("no panic")

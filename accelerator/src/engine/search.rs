@@ -38,9 +38,8 @@ pub(super) fn find_trusted(
     what: &str,
     advice: &'static str,
 ) -> Result<PathBuf, EngineError> {
-    let there = candidates.iter().filter(|path| path.is_file());
     let mut refused = None;
-    for path in there {
+    for path in candidates.iter().filter(|path| path.is_file()) {
         match trust::check(path) {
             Ok(()) => return Ok(path.clone()),
             Err(why) => drop(refused.get_or_insert((path.clone(), why))),
@@ -80,51 +79,30 @@ pub(super) fn packages_of(prefix: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs,
-        os::unix::fs::{DirBuilderExt, PermissionsExt},
-    };
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
     use crate::engine::{aoti, onnx, tensorrt};
 
     #[test]
     fn a_library_that_others_could_have_put_there_is_not_loaded() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let set_mode = |mode| {
+        let [own, open] = [0o700, 0o777].map(|mode| {
+            let folder = tempfile::tempdir().expect("a folder");
             let mode = fs::Permissions::from_mode(mode);
             fs::set_permissions(folder.path(), mode).expect("own");
-        };
-        let below = folder.path().join("victim/deeper");
-        let mut builder = fs::DirBuilder::new();
-        builder
-            .recursive(true)
-            .mode(0o755)
-            .create(&below)
-            .expect("new");
-        let places = onnx::places_above(&below);
-        let planted = places.iter().find(|place| {
-            let depth = place
-                .strip_prefix(folder.path())
-                .map(|p| p.components().count());
-            depth.is_ok_and(|n| n == 3)
+            fs::write(folder.path().join("lib.so"), "").expect("written");
+            folder
         });
-        let planted = planted.expect("in the folder itself").clone();
-        let into = planted.parent().expect("a folder");
-        builder.create(into).expect("new");
-        fs::write(&planted, "").expect("written");
-        fs::set_permissions(&planted, fs::Permissions::from_mode(0o644)).expect("own");
-        let found = || find_trusted(places.clone(), "it was", "name it in engine.library");
-        set_mode(0o755);
-        assert_eq!(found().expect("own"), planted);
-        set_mode(0o777);
-        let text = found().expect_err("anybody's").to_string();
-        let folder = folder.path().display().to_string();
-        assert!(
-            text.contains(&format!("others can write to {folder} (mode 777)")),
-            "{text}"
-        );
-        assert!(text.contains("engine.library"), "{text}");
+        let found = |folders: &[&tempfile::TempDir]| {
+            let places = folders.iter().map(|folder| folder.path().join("lib.so"));
+            find_trusted(places.collect(), "it was", "name it")
+        };
+        let nearest = found(&[&open, &own]).expect("one is good");
+        assert_eq!(nearest, own.path().join("lib.so"));
+        let text = found(&[&open]).expect_err("anybody's").to_string();
+        let place = open.path().display();
+        let why = format!("is not loaded, as others can write to {place} (mode 777): name it");
+        assert!(text.contains(&why), "{text}");
     }
 
     #[test]

@@ -40,12 +40,6 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     }
 }
 
-/// Places of an installation in `folder` and above, the nearest first.
-pub(in crate::engine) fn places_above(folder: &Path) -> Vec<PathBuf> {
-    let above = folder.ancestors();
-    above.map(|home| home.join(KEPT_IN).join(FILE)).collect()
-}
-
 /// Paths of installed libraries; if there are none, the path in a checkout.
 fn installed_paths() -> Vec<PathBuf> {
     let program = env::current_exe().unwrap_or_default();
@@ -53,8 +47,11 @@ fn installed_paths() -> Vec<PathBuf> {
     let prefix = program.parent().and_then(Path::parent);
     let packages = prefix.into_iter().flat_map(search::packages_of);
     let packages = packages.map(|folder| folder.join("onnxruntime/capi").join(FILE));
-    let above = places_above(&program).into_iter();
-    let here = env::current_dir().map_or_else(|_| Vec::new(), |here| places_above(&here));
+    let here = env::current_dir().unwrap_or_default();
+    let [above, here] = [&program, &here].map(|start| {
+        let homes = start.ancestors();
+        homes.map(|home| home.join(KEPT_IN).join(FILE))
+    });
     let all = above.chain(packages).chain(here);
     let found: Vec<_> = all.filter(|path| path.is_file()).collect();
     match found.is_empty() {

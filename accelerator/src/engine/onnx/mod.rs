@@ -25,8 +25,6 @@ use super::{
 };
 
 pub use library::find_library;
-#[cfg(test)]
-pub(in crate::engine) use library::places_above;
 
 pub(in crate::engine) use self::{provider::gpu_memory, session::SessionCfgs};
 

@@ -37,9 +37,9 @@ impl ModelFolder {
     /// Text: the file, and why it cannot be read.
     pub fn read(folder: &Path) -> Result<Self, String> {
         for entry in folder.read_dir().into_iter().flatten().flatten() {
-            let path = entry.path();
-            let is_weights = path.extension().is_some_and(|e| e == "safetensors");
-            is_weights.then(|| check_format(&path)).transpose()?;
+            if entry.path().extension().is_some_and(|e| e == "safetensors") {
+                check_format(&entry.path())?;
+            }
         }
         let config = read(&folder.join("config.json"))?;
         // Models for text and images have the language model's keys one level below.
