@@ -73,7 +73,10 @@ pub fn run(output: &Path) -> Result<i32> {
     let began = Instant::now();
     let install = "`pip install 'qdl[llm]'`, or run `cargo xtask demo --llm` in a checkout";
     let files = DemoFiles::find(FILE, install)?;
-    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG].map(|name| files.path(name));
+    let configs = [
+        files.path(ACCELERATOR_CONFIG)?,
+        files.path(FRONTEND_CONFIG)?,
+    ];
     let folder = output.join("llm");
     let mut demo = Session::start(&folder, MODEL, configs)?;
     let about = "every question once, over the wire";
@@ -127,8 +130,8 @@ fn score(files: &DemoFiles, folder: &Path) -> Result<Score> {
         Path::new("python3")
     };
     let mut command = Command::new(python);
-    command.arg(files.path(QUESTIONS)).arg("score").arg(&log);
-    command.arg(files.path(".deps/models"));
+    command.arg(files.path(QUESTIONS)?).arg("score").arg(&log);
+    command.arg(files.path(".deps/models")?);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     let wrote = run_quietly(QUESTIONS, &mut command, SCORING)?;
     let Some(line) = wrote.lines().rfind(|line| line.starts_with('{')) else {

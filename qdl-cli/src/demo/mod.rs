@@ -94,7 +94,10 @@ impl DemoRun {
 fn digits(output: &Path) -> Result<i32> {
     let began = Instant::now();
     let files = DemoFiles::find(MODEL, "run `cargo xtask demo` in a checkout")?;
-    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG].map(|name| files.path(name));
+    let configs = [
+        files.path(ACCELERATOR_CONFIG)?,
+        files.path(FRONTEND_CONFIG)?,
+    ];
     let folder = output.join("digits");
     let mut demo = Session::start(&folder, "serves the digits model", configs.clone())?;
     let mut one = |name: &str, about: &str, arguments: &str| -> Result<DemoRun> {

@@ -21,8 +21,8 @@ with_defaults! {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
-    /// Frontend: maximum wait for an accelerator that is still loading and refuses connections;
-    /// default 600000. Both nodes: limit of each step of a handshake, at most 30000; default 5000.
+    /// Frontend: maximum wait for an accelerator whose name has no address yet, or that takes no
+    /// connections yet; default 60000. Both nodes: limit of each step of a handshake, at most 30000; default 5000.
     #[garde(custom(within_some(1..=MAX_MS)))]
     pub connect_ms: Option<u64>,
     /// Frontend: after this time without any connection, the frontend aborts the test, and ends
@@ -69,9 +69,9 @@ impl Deadlines {
         drain from_millis drain_ms;
     }
 
-    /// Returns the maximum wait of a frontend for an accelerator that is still loading.
+    /// Returns the maximum wait of a frontend for an accelerator that is not there.
     pub fn connect(&self) -> Duration {
-        Duration::from_millis(self.connect_ms.unwrap_or(600_000))
+        Duration::from_millis(self.connect_ms.unwrap_or(60_000))
     }
 
     /// Returns the limit of each step that establishes a session or connection.
@@ -104,7 +104,7 @@ impl Deadlines {
                 if !FRONTEND_KEYS.contains(&key) {
                     continue;
                 }
-                out.add(
+                out.add_key(
                     format!("deadlines.{key}"),
                     format!("an accelerator has no `{key}`"),
                     format!("remove `{key}`; it belongs into the frontend's file"),

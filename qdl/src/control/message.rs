@@ -73,6 +73,8 @@ pub enum ErrorCode {
     Protocol,
     /// The node is about to stop.
     ShuttingDown,
+    /// The node loads its model: a later session may be served.
+    Loading,
 }
 
 impl fmt::Display for ErrorCode {

@@ -98,6 +98,11 @@ pub(crate) enum WarmUpError {
 }
 
 impl WarmUpError {
+    /// Whether the connection is lost.
+    pub(crate) fn is_loss(&self) -> bool {
+        !matches!(self, WarmUpError::Silent { .. })
+    }
+
     pub(crate) fn connection(&self) -> usize {
         match self {
             WarmUpError::Down { connection }

@@ -100,7 +100,7 @@ mod records;
 mod settings;
 mod usage;
 
-pub use accelerator::{Describe, EngineTotals, Node, NodeFigures, NodeParams, Stop};
+pub use accelerator::{Describe, EngineTotals, LoadingNode, Node, NodeFigures, NodeParams, Stop};
 pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use error::{ClusterError, NicError, NodeError};
 pub use facts::{node_facts, version};

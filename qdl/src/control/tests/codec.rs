@@ -266,6 +266,22 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
 }
 
 #[test]
+fn another_protocol_is_named() {
+    for (begin, name) in [
+        ("HTTP/1.1 404 Not Found", "HTTP"),
+        ("GET /health HTTP/1.1", "HTTP"),
+        ("PRI * HTTP/2.0", "HTTP"),
+        ("<!DOCTYPE html>", "HTTP"),
+        ("\u{16}\u{3}\u{1}\u{2}", "TLS"),
+        ("SSH-2.0-OpenSSH", "SSH"),
+    ] {
+        let (_, e) = feed(&mut Codec::before_auth(), begin.as_bytes(), 3);
+        let found = matches!(e, Some(FrameError::OtherProtocol { protocol }) if protocol == name);
+        assert!(found, "{begin}: {e:?}");
+    }
+}
+
+#[test]
 fn a_model_has_as_many_outputs_as_inputs_at_most() {
     let frame = FRAMES.iter().find(|f| f.contains("other_outputs"));
     let mut frame: Value = serde_json::from_str(frame.expect("one")).expect("JSON");
