@@ -173,7 +173,7 @@ fn a_budget_ends_with_the_certified_rate_or_with_the_best_so_far() {
             line.starts_with(begin) && line.contains("--budget-min 1 with"),
             "{line}"
         );
-        assert_eq!(session.full.is_some(), certified, "{line}");
+        assert_eq!(session.full().is_some(), certified, "{line}");
         // The full run may begin after the last certifying trial.
         assert!(session.spent_s <= budget_s + 1.0, "{}", session.spent_s);
     }
@@ -235,4 +235,90 @@ fn multi_stream_finds_whole_numbers_and_offline_a_rate_that_is_just_long_enough(
             session.line()
         );
     }
+}
+
+/// VALID up to 1,000 queries/s or 11 samples a query, the full run up to `full`. Offline: 5,000
+/// samples/s, in the full run `full`.
+struct FullRunDiffers {
+    kind: RateKind,
+    full: f64,
+}
+
+impl TrialRunner for FullRunDiffers {
+    fn run(&mut self, setting: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
+        let limit = match self.kind {
+            _ if setting.full => self.full,
+            RateKind::Server => 1000.0,
+            RateKind::MultiStream => 11.0,
+            RateKind::Offline => 5000.0,
+        };
+        let mut record = TrialRecord::default();
+        (record.achieved, record.cost_s) = (limit, 1.0);
+        record.valid = match self.kind {
+            RateKind::Offline => setting.rate >= limit,
+            _ => setting.rate <= limit,
+        };
+        record.reason = "too slow".to_owned();
+        Ok(record)
+    }
+}
+
+#[test]
+fn full_runs_step_away_from_a_rate_that_fails_until_one_is_valid() {
+    for (kind, first, full, range) in [
+        (RateKind::Server, 700.0, 930.0, 902.0..930.1),
+        (RateKind::MultiStream, 8.0, 9.0, 9.0..9.1),
+        (RateKind::Offline, 6000.0, 7000.0, 7000.0..7701.0),
+    ] {
+        let mut plan = plan(first);
+        (plan.kind, plan.least) = (kind, 1.0);
+        let session = session(plan, &mut FullRunDiffers { kind, full });
+        let line = session.line();
+        let confirmed = session.confirmed().unwrap_or(0.0);
+        assert!(range.contains(&confirmed), "{kind:?}: {line}");
+        let found = session.found().expect("a certified rate");
+        let words = format!("certified: {confirmed} {}", kind.unit());
+        assert!(line.starts_with(&words), "{line}");
+        assert!(line.ends_with(&format!("at {found} INVALID")), "{line}");
+    }
+}
+
+#[test]
+fn a_rate_is_not_confirmed_where_the_budget_or_the_bounds_end_the_full_runs() {
+    for (least, budget_s, words) in [(900.0, 400.0, "at 90"), (1.0, 30.0, "--budget-min 1")] {
+        let mut plan = plan(910.0);
+        (plan.least, plan.budget_s) = (least, budget_s);
+        let (kind, full) = (RateKind::Server, 0.0);
+        let session = session(plan, &mut FullRunDiffers { kind, full });
+        let line = session.line();
+        assert_eq!(session.confirmed(), None, "{line}");
+        assert!(session.found().is_some_and(|rate| rate > 900.0), "{line}");
+        let has = |words: &str| line.contains(words);
+        assert!(
+            line.starts_with("not confirmed: the full run at ") && has(words) && has("too slow")
+        );
+        assert!(session.spent_s <= budget_s + 1.0, "{}", session.spent_s);
+        let full = session.finished.iter().filter(|t| t.setting.full);
+        assert!(full.count() > 2, "{line}");
+    }
+}
+
+#[test]
+fn an_offline_run_that_a_higher_rate_does_not_mend_ends_the_search_with_its_reason() {
+    struct Broken(usize);
+    impl TrialRunner for Broken {
+        fn run(&mut self, _: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
+            self.0 += 1;
+            let mut record = TrialRecord::default();
+            (record.achieved, record.reason) = (90.0, "an error".to_owned());
+            Ok(record)
+        }
+    }
+    let mut plan = plan(100.0);
+    plan.kind = RateKind::Offline;
+    let mut system = Broken(0);
+    let session = session(plan, &mut system);
+    assert_eq!(system.0, 1);
+    let why = "the last trial that failed, at 100: INVALID: an error";
+    assert_eq!(session.limit(), [why]);
 }

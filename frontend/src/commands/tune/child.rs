@@ -9,11 +9,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use record::{RunRecord, Summary};
+use record::{RunFolder, RunRecord, timeline::Tick};
+use report::text;
 use tune::{Halt, RateKind, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
 
 use super::{args::TuneArgs, yaml::Yaml};
-use crate::run::{check::SERVER_QUERIES, interrupt};
+use crate::{
+    outcome::reasons::KEEPS_UP,
+    run::{check::SERVER_QUERIES, interrupt},
+};
 
 /// The interval between two checks whether the child has ended.
 const TICK: Duration = Duration::from_millis(10);
@@ -30,6 +34,8 @@ const SEEDS: [(&str, u64); 3] = [
 const CLOSE: f64 = 0.8;
 /// Maximum number of queries of a lengthened trial whose percentile is near the bound.
 const MOST_QUERIES: u64 = 8 * SERVER_QUERIES;
+/// Minimum length of a trial that shows whether the system keeps up, in latencies.
+const LATENCIES: f64 = 3.0;
 
 pub struct Runner<'a> {
     pub args: &'a TuneArgs,
@@ -65,8 +71,8 @@ impl TrialRunner for Runner<'_> {
         });
         let mut record = match record {
             Err(error) if is_refused => {
-                let (limited_by, none) = (format!("{error:#}"), TrialRecord::default());
-                TrialRecord { limited_by, ..none }
+                let (reason, none) = (format!("{error:#}"), TrialRecord::default());
+                TrialRecord { reason, ..none }
             }
             record => record.map_err(|error| Halt::Unmeasured(format!("{error:#}")))?,
         };
@@ -150,17 +156,38 @@ impl Runner<'_> {
     }
 
     fn read(&self, folder: &Path) -> Result<TrialRecord> {
-        let path = folder.join(record::SUMMARY);
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let Summary { run, .. } = serde_json::from_str(&text)?;
-        of_run(&run, self.kind, self.args.bound_ms).with_context(|| path.display().to_string())
+        let read = RunFolder::read(folder)?;
+        let ticks = read
+            .timeline
+            .map_or_else(Vec::new, |timeline| timeline.ticks);
+        of_run(&read.summary.run, &ticks, self.kind, self.args.bound_ms)
+            .with_context(|| folder.display().to_string())
     }
 }
 
-fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
+/// Completed divided by issued samples, in the second half of the time with issued samples. In
+/// this half a long answer alone lowers the ratio only if the trial is too short for it.
+fn second_half(ticks: &[Tick]) -> f64 {
+    let end = ticks.iter().rposition(|tick| tick.issued > 0);
+    let issuing = &ticks[..end.map_or(0, |last| last + 1)];
+    let half = issuing[issuing.len() / 2..].iter();
+    let (issued, completed) = half.fold((0, 0), |(i, c), t| (i + t.issued, c + t.completed));
+    completed as f64 / issued.max(1) as f64
+}
+
+fn of_run(
+    run: &RunRecord,
+    ticks: &[Tick],
+    kind: RateKind,
+    bound_ms: Option<f64>,
+) -> Result<TrialRecord> {
     let loadgen = run.loadgen.as_ref();
     let loadgen = loadgen.context("LoadGen did not judge it")?;
-    let mut valid = loadgen.valid.context("LoadGen did not judge it")?;
+    let mut valid = loadgen.valid.context("LoadGen did not judge it")? && run.valid != Some(false);
+    let mut reason = match (valid, run.reasons.first()) {
+        (false, Some(first)) => first.split("; ").next().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    };
     let (mut limits, mut longer) = (Vec::new(), None);
     for limit in &loadgen.limits {
         let (name, bound) = (limit.name.clone(), limit.limit);
@@ -182,12 +209,25 @@ fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<Tria
         valid &= was <= bound;
         limits.push(TrialLimit { name, was, bound });
     }
+    if let (true, Some(scheduled)) = (valid, loadgen.scheduled_per_s)
+        && let Some(completed) = loadgen.completed_per_s
+        && completed < KEEPS_UP * scheduled
+        && second_half(ticks) < KEEPS_UP
+    {
+        valid = false;
+        let (completed, of) = (text::rate(completed), text::rate(scheduled));
+        reason = format!("{completed} of {of} samples/s were completed");
+        let latency_s = loadgen.latency.map_or(0.0, |latency| latency.p99_us / 1e6);
+        let needs = (LATENCIES * latency_s * scheduled) as u64;
+        longer = Some(needs).filter(|needs| *needs > loadgen.queries.unwrap_or(0));
+    }
     let early = loadgen.early_stopping.as_ref().filter(|early| !early.met);
     let unsure = early.and_then(|early| early.needs);
     let part = limits.iter().map(TrialLimit::part).fold(0.0, f64::max);
     let unsure = unsure.filter(|needs| part <= CLOSE || *needs <= MOST_QUERIES);
     Ok(TrialRecord {
         valid,
+        reason,
         needs: longer.max(unsure).filter(|_| !valid && part <= 1.0),
         limits,
         achieved: run.per_s,
@@ -204,7 +244,7 @@ mod tests {
 
     fn of_json(run: &Value, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
         let run = serde_json::from_value(run.clone()).expect("a run");
-        of_run(&run, kind, bound_ms)
+        of_run(&run, &[], kind, bound_ms)
     }
 
     fn limit(name: &str, was: f64, limit: f64, at_most: bool) -> Value {
@@ -251,5 +291,62 @@ mod tests {
             let record = of_json(&summary, kind, None).expect("sound");
             assert_eq!(record.needs, expected, "{part} {needs}");
         }
+    }
+
+    #[test]
+    fn a_trial_that_completes_below_95_percent_is_not_valid_and_says_so() {
+        // Ticks of (issued, completed). A long answer is no backlog; a trial of three such answers
+        // shows the difference.
+        let steady = [
+            (100, 0),
+            (100, 0),
+            (100, 100),
+            (100, 100),
+            (0, 100),
+            (0, 100),
+        ];
+        let backlog = [
+            (100, 50),
+            (100, 50),
+            (100, 50),
+            (100, 50),
+            (0, 100),
+            (0, 100),
+        ];
+        for (ticks, completed, latency_s, expected) in [
+            (backlog, 96.0, 0.1, (true, None)),
+            (backlog, 67.0, 0.1, (false, None)),
+            (backlog, 67.0, 2.0, (false, Some(600))),
+            (steady, 67.0, 2.0, (true, None)),
+        ] {
+            let ticks = ticks.map(|(issued, completed)| Tick {
+                issued,
+                completed,
+                ..Tick::default()
+            });
+            let latency = json!({"p99_us": latency_s * 1e6});
+            let loadgen = json!({"valid": true, "queries": 400, "scheduled_per_s": 100.0,
+                "completed_per_s": completed, "latency": latency});
+            let run = serde_json::from_value(json!({"loadgen": loadgen})).expect("a run");
+            let record = of_run(&run, &ticks, RateKind::Server, None).expect("sound");
+            assert_eq!(
+                (record.valid, record.needs),
+                expected,
+                "{completed} {latency_s}"
+            );
+            let words = "67.0 of 100 samples/s were completed";
+            assert_eq!(record.reason.is_empty(), record.valid);
+            assert!(record.valid || record.reason == words, "{}", record.reason);
+        }
+    }
+
+    #[test]
+    fn a_trial_names_the_reason_that_no_limit_on_latency_has() {
+        let limits = [limit("p99 latency", 0.03, 1.0, true)];
+        let loadgen = json!({"valid": true, "limits": limits});
+        let reasons = ["duration was 1 s of at least 3 s; raise --target-qps"];
+        let run = json!({"valid": false, "reasons": reasons, "loadgen": loadgen});
+        let record = of_json(&run, RateKind::Server, None).expect("sound");
+        assert_eq!(record.text(), "INVALID: duration was 1 s of at least 3 s");
     }
 }

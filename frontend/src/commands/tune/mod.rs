@@ -82,16 +82,16 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let page = report::tuning(&session, &args.config.to_string_lossy(), &diff, note);
     fs::write(&path, page).with_context(|| path.display().to_string())?;
     let mut lines = vec![session.line()];
+    lines.extend(session.limit());
     lines.extend(diff);
     lines.push(format!("page: {}", path.display()));
     if !quiet {
         let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
     }
-    let valid = session.full.as_ref().is_none_or(|full| full.valid);
     Ok(match session.halt {
         Some(Halt::Unmeasured(_)) => ExitCode::Setup,
         Some(Halt::Interrupted) => ExitCode::Interrupted,
-        Some(Halt::Budget) | None if valid && session.found().is_some() => ExitCode::Good,
+        Some(Halt::Budget) | None if session.confirmed().is_some() => ExitCode::Good,
         Some(Halt::Budget) | None => ExitCode::Invalid,
     })
 }
@@ -196,9 +196,13 @@ fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
         .collect())
 }
 
-/// Writes `tuned.yaml`. Returns the change to the configuration, line by line.
+/// Writes `tuned.yaml`, if the rate is confirmed. Returns the change to the configuration, line by
+/// line.
 fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: &Yaml) -> Result<Vec<String>> {
-    let Some(rate) = session.found() else {
+    let tuned_yaml = args.output.join("tuned.yaml");
+    let Some(rate) = session.confirmed() else {
+        // Ignore the error: a session with a smaller budget need not have written the file.
+        let _ = fs::remove_file(tuned_yaml);
         return Ok(Vec::new());
     };
     let written = Written::read(&args.config)?;
@@ -218,6 +222,6 @@ fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: &Yaml) -> Result<Ve
         }
         diff.push(format!("+ {key}: {value}"));
     }
-    tuned.write(&args.output.join("tuned.yaml"))?;
+    tuned.write(&tuned_yaml)?;
     Ok(diff)
 }
