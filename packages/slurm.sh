@@ -69,7 +69,7 @@ find_address() {
     # The first of `1.2.3.4 STREAM name` or of `2: ib0 inet 1.2.3.4/24 ...`.
     address=$("${look[@]}" | grep -oE '([0-9]+\.){3}[0-9]+' | head -n 1) || true
     if [ -z "$address" ]; then
-        echo "$1 has no IPv4 address${QDL_INTERFACE:+ on $QDL_INTERFACE}: ${look[*]}" >&2
+        echo "$1 has no IPv4 address${QDL_INTERFACE:+ on $QDL_INTERFACE}" >&2
         exit 2
     fi
 }

@@ -66,7 +66,7 @@ grep -q 'control: {listen: "127.0.0.2:7400"}' qdl-3/n2.yaml || fail "not the add
 rc=0
 SLURM_JOB_ID=4 QDL_INTERFACE=ib9 bash "$here/slurm.sh" frontend.yaml accelerator.yaml >log 2>&1 || rc=$?
 [ "$rc" = 2 ] || fail "exit code $rc without an address"
-grep -q 'n2 has no IPv4 address on ib9' log || fail "no interface is named"
+grep -q 'n1 has no IPv4 address on ib9' log || fail "no interface is named"
 export SLURM_JOB_NODELIST=127.0.0.1,127.0.0.2,127.0.0.3
 
 # An accelerator that does not come up ends the job, and names its log.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    highest::{Highest, Rule, Tally, four_figures},
+    highest::{Highest, Tally, four_figures},
     sprt::Decision,
     system::{FinishedTrial, Halt, TrialRecord, TrialRunner, TrialSetting},
 };
@@ -14,8 +14,6 @@ pub enum RateKind {
     /// Queries per second.
     #[default]
     Server,
-    /// Samples per query: whole numbers.
-    MultiStream,
     /// LoadGen's expected samples per second, which determine the size of Offline's one query. If
     /// the query is too small, the run is INVALID, and the rate must rise.
     Offline,
@@ -26,7 +24,6 @@ impl RateKind {
     pub fn name(self) -> &'static str {
         match self {
             RateKind::Server => "Server",
-            RateKind::MultiStream => "MultiStream",
             RateKind::Offline => "Offline",
         }
     }
@@ -35,7 +32,6 @@ impl RateKind {
     pub fn unit(self) -> &'static str {
         match self {
             RateKind::Server => "queries/s",
-            RateKind::MultiStream => "samples/query",
             RateKind::Offline => "samples/s expected",
         }
     }
@@ -161,16 +157,14 @@ impl Session {
     /// The rate to try after an INVALID trial; `None` without a rate that may hold.
     fn step(&self, rate: f64, record: &TrialRecord) -> Option<f64> {
         let plan = &self.plan;
-        let lower = |next: f64| (plan.least <= next && next < rate).then_some(next);
         match plan.kind {
-            RateKind::Server => lower(four_figures(rate / plan.near)),
-            RateKind::MultiStream => lower((rate / plan.near).ceil() - 1.0),
+            RateKind::Server => Some(four_figures(rate / plan.near)).filter(|r| *r >= plan.least),
             // LoadGen makes a tenth more samples than expected, so a run at or above the completed
             // rate is long enough: a higher rate does not mend it.
             RateKind::Offline if record.achieved <= rate => None,
             RateKind::Offline => {
                 let next = (EXPECT * record.achieved).ceil().min(plan.most);
-                (next > rate).then_some(next)
+                Some(next).filter(|next| *next > rate)
             }
         }
     }
@@ -240,18 +234,13 @@ impl Session {
 
     fn highest(&mut self, system: &mut dyn TrialRunner, at: usize) -> Result<(), Halt> {
         let plan = &self.plan;
-        let whole = plan.kind == RateKind::MultiStream;
-        let beat = self.found().map(|rate| rate * plan.near);
-        let beat = beat.map(|rate| match whole {
-            true => rate.ceil().min(plan.most),
-            false => four_figures(rate).min(plan.most),
-        });
+        let beat = self.found();
+        let beat = beat.map(|rate| four_figures(rate * plan.near).min(plan.most));
         let (first, least) = (beat.unwrap_or(plan.first), beat.unwrap_or(plan.least));
         let mut search = Highest {
             least,
             most: plan.most,
             near: plan.near,
-            whole,
             ..Highest::new(first)
         };
         if beat.is_some() {
@@ -272,7 +261,7 @@ impl Session {
         loop {
             let rate = tally.rate;
             let record = self.trial(system, at, false, rate)?;
-            tally.add(record.valid, Rule::Sequential);
+            tally.add(record.valid);
             let searched = &mut self.searches[at];
             searched.achieved += (record.achieved - searched.achieved) / tally.trials.len() as f64;
             searched.tallies.retain(|t| t.rate != rate);
@@ -282,13 +271,13 @@ impl Session {
                 return Ok(());
             }
             let enough = (EXPECT * record.achieved).ceil();
-            let alone = searched.tallies.len() == 1;
+            let is_first = searched.tallies.len() == 1;
             if !record.valid {
                 let Some(next) = self.step(rate, &record) else {
                     return Ok(());
                 };
                 tally = Tally::at(next);
-            } else if alone && rate > 2.0 * enough {
+            } else if is_first && rate > 2.0 * enough {
                 tally = Tally::at(enough.max(self.plan.least));
             }
         }
@@ -322,7 +311,7 @@ impl Session {
             setting.seed = ((self.plan.seed & 0xffff_ffff) << 20) + number;
             let issuing = match self.plan.kind {
                 RateKind::Server => setting.samples as f64 / rate,
-                RateKind::MultiStream | RateKind::Offline => 0.0,
+                RateKind::Offline => 0.0,
             };
             let certified = self.searches.iter().any(|s| s.found.is_some());
             // The budget has a reserve for the first full run.
@@ -369,9 +358,7 @@ impl Session {
         }
         match self.plan.kind {
             RateKind::Offline => text.trim_end_matches(", ").to_owned(),
-            RateKind::Server | RateKind::MultiStream => {
-                text + &format!("limit between {low} and {high}")
-            }
+            RateKind::Server => text + &format!("limit between {low} and {high}"),
         }
     }
 

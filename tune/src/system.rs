@@ -10,7 +10,7 @@ pub struct TrialSetting {
     /// Whether this is the full run at the end.
     #[serde(default)]
     pub full: bool,
-    /// The rate: queries per second, samples per query, or Offline's expected samples per second.
+    /// The rate: queries per second, or Offline's expected samples per second.
     pub rate: f64,
     /// Changed keys of the configuration, such as `nics[].connections`, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -107,16 +107,12 @@ pub struct Session {
 impl Session {
     /// Starts the accelerator with the first configuration. All output goes to `folder`, which may
     /// be an earlier demo's; so do copies of both configurations, with which the programs run.
-    pub fn start(
-        folder: &Path,
-        serves: &str,
-        files: &DemoFiles,
-        configs: [&str; 2],
-    ) -> Result<Self> {
+    pub fn start(folder: &Path, serves: &str, files: &DemoFiles, from: [&str; 2]) -> Result<Self> {
         clear(folder)?;
+        let [accelerator, frontend] = from;
         let configs = [
-            files.copy(configs[0], folder)?,
-            files.copy(configs[1], folder)?,
+            files.copy(accelerator, folder)?,
+            files.copy(frontend, folder)?,
         ];
         let log = folder.join(LOG);
         println!("\n== accelerator: {serves}; its log is {}", log.display());

@@ -168,12 +168,7 @@ mod tests {
         assert_eq!(named_from(&dir.join("x/../y"), &dir.join("./y/m")), "m");
         let far = named_from(&dir.join("x"), &dir.join("x/../y/m"));
         assert_eq!(Path::new(&far), dir.join("y/m"));
-        for (path, plain) in [
-            ("./x/../y", "y"),
-            ("x/..", "."),
-            ("../x", "../x"),
-            ("/..", "/.."),
-        ] {
+        for (path, plain) in [("./x/../y", "y"), ("x/..", "."), ("../x", "../x")] {
             assert_eq!(shown(Path::new(path)), plain);
         }
     }

@@ -142,14 +142,13 @@ impl Runner<'_> {
     }
 
     fn rate(&self, setting: &TrialSetting) -> Vec<String> {
-        let (scenario, (flag, before)) = match self.kind {
-            RateKind::Server => ("server", ("--target-qps", "")),
-            RateKind::Offline => ("offline", ("--target-qps", "")),
-            RateKind::MultiStream => ("multi-stream", ("--set", "samples_per_query=")),
+        let scenario = match self.kind {
+            RateKind::Server => "server",
+            RateKind::Offline => "offline",
         };
         let (rate, seconds) = (setting.rate, setting.seconds);
         let words = format!(
-            "--scenario {scenario} {flag} {before}{rate} --duration-s {seconds} --samples {}",
+            "--scenario {scenario} --target-qps {rate} --duration-s {seconds} --samples {}",
             setting.samples
         );
         words.split(' ').map(str::to_owned).collect()
@@ -160,8 +159,7 @@ impl Runner<'_> {
         let ticks = read
             .timeline
             .map_or_else(Vec::new, |timeline| timeline.ticks);
-        of_run(&read.summary.run, &ticks, self.kind, self.args.bound_ms)
-            .with_context(|| folder.display().to_string())
+        of_run(&read.summary.run, &ticks).with_context(|| folder.display().to_string())
     }
 }
 
@@ -175,12 +173,7 @@ fn second_half(ticks: &[Tick]) -> f64 {
     completed as f64 / issued.max(1) as f64
 }
 
-fn of_run(
-    run: &RunRecord,
-    ticks: &[Tick],
-    kind: RateKind,
-    bound_ms: Option<f64>,
-) -> Result<TrialRecord> {
+fn of_run(run: &RunRecord, ticks: &[Tick]) -> Result<TrialRecord> {
     let loadgen = run.loadgen.as_ref();
     let loadgen = loadgen.context("LoadGen did not judge it")?;
     let mut valid = loadgen.valid.context("LoadGen did not judge it")? && run.valid != Some(false);
@@ -188,27 +181,13 @@ fn of_run(
         (false, Some(first)) => first.split("; ").next().unwrap_or_default().to_owned(),
         _ => String::new(),
     };
-    let (mut limits, mut longer) = (Vec::new(), None);
-    for limit in &loadgen.limits {
+    let limits = loadgen.limits.iter().filter(|limit| limit.at_most);
+    let limits = limits.filter_map(|limit| {
         let (name, bound) = (limit.name.clone(), limit.limit);
-        if let (true, Some(was)) = (limit.at_most, limit.was) {
-            limits.push(TrialLimit { name, was, bound });
-        } else if name == "duration" && kind == RateKind::MultiStream && !limit.met {
-            // LoadGen makes MultiStream's queries beforehand, and made too few for the duration.
-            let (queries, was) = (loadgen.queries.unwrap_or(0) as f64, run.duration_s * 1e6);
-            longer = Some((1.1 * queries * bound / was.max(1.0)) as u64);
-        }
-    }
-    if let (RateKind::MultiStream, Some(bound)) = (kind, bound_ms) {
-        let latency = loadgen.latency.context("it has no 99th percentile")?;
-        let (name, was, bound) = (
-            "p99 query latency".to_owned(),
-            latency.p99_us,
-            bound * 1000.0,
-        );
-        valid &= was <= bound;
-        limits.push(TrialLimit { name, was, bound });
-    }
+        limit.was.map(|was| TrialLimit { name, was, bound })
+    });
+    let limits: Vec<TrialLimit> = limits.collect();
+    let mut longer = None;
     if let (true, Some(scheduled)) = (valid, loadgen.scheduled_per_s)
         && let Some(completed) = loadgen.completed_per_s
         && completed < KEEPS_UP * scheduled
@@ -242,9 +221,9 @@ mod tests {
 
     use super::*;
 
-    fn of_json(run: &Value, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
+    fn of_json(run: &Value, ticks: &[Tick]) -> Result<TrialRecord> {
         let run = serde_json::from_value(run.clone()).expect("a run");
-        of_run(&run, &[], kind, bound_ms)
+        of_run(&run, ticks)
     }
 
     fn limit(name: &str, was: f64, limit: f64, at_most: bool) -> Value {
@@ -252,43 +231,34 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_limit_on_latency_binds_and_the_bound_of_multi_stream_is_ours() {
+    fn the_nearest_limit_on_latency_binds() {
         let ttft = limit("p99 TTFT", 100.0, 200.0, true);
         let tpot = limit("p99 TPOT", 30.0, 40.0, true);
         let limits = [ttft, tpot, limit("duration", 2e6, 1e6, false)];
-        let latency = json!({"p99_us": 3000.0});
-        let loadgen = json!({"valid": true, "latency": latency, "limits": limits});
+        let loadgen = json!({"valid": true, "limits": limits});
         let summary = json!({"per_s": 7.5, "limits": {"line": "slots"}, "loadgen": loadgen});
-        let of = |kind, bound| of_json(&summary, kind, bound).expect("sound");
-        let server = of(RateKind::Server, None);
-        let binds = server.binds().expect("two limits");
-        assert_eq!((server.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
-        assert_eq!(server.achieved, 7.5);
-        assert_eq!(server.limited_by.as_str(), "slots");
-        assert!(of(RateKind::MultiStream, Some(4.0)).valid);
-        assert!(!of(RateKind::MultiStream, Some(2.0)).valid);
-        assert!(of_json(&json!({"loadgen": null}), RateKind::Server, None).is_err());
+        let record = of_json(&summary, &[]).expect("sound");
+        let binds = record.binds().expect("two limits");
+        assert_eq!((record.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
+        assert_eq!((record.valid, record.achieved), (true, 7.5));
+        assert_eq!(record.limited_by.as_str(), "slots");
+        assert!(of_json(&json!({"loadgen": null}), &[]).is_err());
     }
 
     #[test]
     fn a_trial_needs_more_queries_only_where_its_bounds_are_kept() {
-        for (kind, part, needs, duration, expected) in [
-            (RateKind::Server, 0.29, 459, 2.0, Some(459)),
-            (RateKind::Server, 0.29, 90_000, 2.0, Some(90_000)),
-            (RateKind::Server, 0.95, 1000, 2.0, Some(1000)),
-            (RateKind::Server, 0.95, 90_000, 2.0, None),
-            (RateKind::Server, 1.01, 459, 2.0, None),
-            (RateKind::MultiStream, 0.9, 662, 0.1, Some(1100)),
+        for (part, needs, expected) in [
+            (0.29, 459, Some(459)),
+            (0.29, 90_000, Some(90_000)),
+            (0.95, 1000, Some(1000)),
+            (0.95, 90_000, None),
+            (1.01, 459, None),
         ] {
-            let limits = [
-                limit("p99 latency", part, 1.0, true),
-                limit("duration", 0.0, 1e6, false),
-            ];
+            let limits = [limit("p99 latency", part, 1.0, true)];
             let early = json!({"met": false, "needs": needs});
             let mut loadgen = json!({"valid": false, "queries": 100, "limits": limits});
             loadgen["early_stopping"] = early;
-            let summary = json!({"loadgen": loadgen, "duration_s": duration});
-            let record = of_json(&summary, kind, None).expect("sound");
+            let record = of_json(&json!({"loadgen": loadgen}), &[]).expect("sound");
             assert_eq!(record.needs, expected, "{part} {needs}");
         }
     }
@@ -327,8 +297,7 @@ mod tests {
             let latency = json!({"p99_us": latency_s * 1e6});
             let loadgen = json!({"valid": true, "queries": 400, "scheduled_per_s": 100.0,
                 "completed_per_s": completed, "latency": latency});
-            let run = serde_json::from_value(json!({"loadgen": loadgen})).expect("a run");
-            let record = of_run(&run, &ticks, RateKind::Server, None).expect("sound");
+            let record = of_json(&json!({"loadgen": loadgen}), &ticks).expect("sound");
             assert_eq!(
                 (record.valid, record.needs),
                 expected,
@@ -346,7 +315,7 @@ mod tests {
         let loadgen = json!({"valid": true, "limits": limits});
         let reasons = ["duration was 1 s of at least 3 s; raise --target-qps"];
         let run = json!({"valid": false, "reasons": reasons, "loadgen": loadgen});
-        let record = of_json(&run, RateKind::Server, None).expect("sound");
+        let record = of_json(&run, &[]).expect("sound");
         assert_eq!(record.text(), "INVALID: duration was 1 s of at least 3 s");
     }
 }

@@ -168,73 +168,43 @@ mod tests {
     use super::*;
     use crate::engine::http::account::Account;
 
-    /// A dialect's name, path, request and events, as the page shows them.
-    #[derive(Default)]
-    struct Shown<'a> {
-        name: &'a str,
-        path: &'a str,
-        request: String,
-        events: Vec<String>,
-    }
-
-    fn shown(page: &str) -> Vec<Shown<'_>> {
-        let begin = page.find("\nvllm  ").expect("the block");
-        let mut all: Vec<Shown<'_>> = Vec::new();
-        for line in page[begin + 1..].lines().take_while(|line| *line != "```") {
-            if let [name, "POST", path] = line.split_whitespace().collect::<Vec<_>>()[..] {
-                all.push(Shown {
-                    name,
-                    path,
-                    ..Shown::default()
-                });
-                continue;
-            }
-            let last = all.last_mut().expect("a dialect");
-            match (line.trim().strip_prefix("data: "), last.events.last_mut()) {
-                (Some(event), _) => last.events.push(event.to_owned()),
-                (None, Some(event)) => event.push_str(line.trim()),
-                (None, None) => last.request.push_str(line.trim()),
-            }
-        }
-        all
-    }
-
     #[test]
-    fn the_page_shows_the_request_of_each_dialect_and_events_that_are_an_answer() {
+    fn the_page_shows_each_dialects_request_and_events_that_are_an_answer() {
+        let config = json::<HttpConfig>(r#"{"min_tokens": 2, "eos": [2]}"#).expect("sound");
         let ask = AnswerParams {
-            config: HttpConfig {
-                min_tokens: 2,
-                eos: vec![2],
-                ..HttpConfig::default()
-            },
+            config,
             model: "m".to_owned(),
             max_tokens: 64,
             vocab: 1000,
             max_prompt: 8,
         };
-        let shown = shown(include_str!("../../../../../docs/llm-servers.md"));
-        assert_eq!(shown.len(), 5, "one for each dialect");
-        let mut events: &[String] = &[];
-        for one in shown.iter().rev() {
-            let kind = serde_json::from_value(one.name.into()).expect("a dialect");
-            let dialect = of(kind);
-            assert_eq!(dialect.path, one.path);
-            let body = dialect.body(&ask, &[5, 6, 7], 64).expect("JSON");
-            let [body, request] = [body.as_slice(), one.request.as_bytes()]
-                .map(|text| serde_json::from_slice::<Value>(text).expect("JSON"));
-            assert_eq!(body, request, "{}", one.name);
-            if !one.events.is_empty() {
-                events = &one.events;
+        let page = include_str!("../../../../../docs/llm-servers.md");
+        let block = page.split("```text\n").find(|b| b.starts_with("vllm  "));
+        let block = block.and_then(|b| b.split("```").next()).expect("a block");
+        // A long line goes on behind its comma. A dialect without events has the next one's.
+        let block = block.replace(",\n               ", ",");
+        let (mut events, mut dialects) = (Vec::new(), 0);
+        let mut request = Value::Null;
+        for line in block.lines().rev() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["data:", event] if request.is_null() => events.insert(0, event),
+                ["data:", event] => (events, request) = (vec![event], Value::Null),
+                [name, "POST", path] => {
+                    let dialect = of(json(&format!("\"{name}\"")).expect("a dialect"));
+                    let body = dialect.body(&ask, &[5, 6, 7], 64).expect("JSON");
+                    let body: Value = serde_json::from_slice(&body).expect("JSON");
+                    assert_eq!((dialect.path, &body), (path, &request), "{name}");
+                    let (mut account, mut ids) = (Account::new(&ask, 3, 64), Vec::new());
+                    for event in &events {
+                        let step = (dialect.read)(event, account.received).expect(event);
+                        ids.extend(account.take(step).expect(event).0);
+                    }
+                    assert_eq!(ids, [504, 17, 2], "{name}");
+                    dialects += 1;
+                }
+                _ => request = json(line).expect(line),
             }
-            let mut account = Account::new(&ask, 3, 64);
-            let (mut ids, mut is_complete) = (Vec::new(), false);
-            for event in events {
-                let step = (dialect.read)(event, account.received).expect(event);
-                let (now, last) = account.take(step).expect(event);
-                ids.extend(now);
-                is_complete = last;
-            }
-            assert_eq!((ids, is_complete), (vec![504, 17, 2], true), "{}", one.name);
         }
+        assert_eq!(dialects, 5);
     }
 }
