@@ -125,6 +125,11 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// Names of the model file's outputs that are not in [`Engine::model`].
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
     /// The GPU that runs the batches; `None` for an engine on the CPU.
     fn gpu(&self) -> Option<&Gpu> {
         None

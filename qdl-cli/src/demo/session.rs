@@ -9,10 +9,13 @@ use std::time::Duration;
 use accelerator::trust;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use launch::{Accelerator, command_line, run};
+use serde_json::Value;
 
 const RUN: Duration = Duration::from_secs(300);
 /// The accelerator's log, which marks a demo's folder.
 const LOG: &str = "accelerator.log";
+/// The folder of the demo's files, from the folder of a configuration.
+const HOME: &str = "../../";
 
 /// The demo's files: the repository, or the folder `share/qdl` of an installation, which has the
 /// same layout.
@@ -36,6 +39,29 @@ impl DemoFiles {
             "{needed} is in no folder above this program or the working directory{refused}: \
              {what_to_do}"
         )
+    }
+
+    /// Writes a copy of a configuration into `folder`, which names the demo's files by whole paths.
+    fn copy(&self, name: &str, folder: &Path) -> Result<PathBuf> {
+        let from = self.path(name)?;
+        let text = fs::read_to_string(&from).with_context(|| from.display().to_string())?;
+        let to = folder.join(from.file_name().unwrap_or_default());
+        fs::write(&to, self.with_whole_paths(&text)).with_context(|| to.display().to_string())?;
+        Ok(to)
+    }
+
+    /// Replaces paths that begin with [`HOME`] in a configuration's text.
+    fn with_whole_paths(&self, text: &str) -> String {
+        let mut pieces = text.split(HOME);
+        let mut whole = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let end = piece.find(|c: char| c.is_whitespace() || ",}]".contains(c));
+            let (path, rest) = piece.split_at(end.unwrap_or(piece.len()));
+            // JSON strings are YAML strings.
+            whole += &Value::from(self.0.join(path).to_string_lossy()).to_string();
+            whole += rest;
+        }
+        whole
     }
 
     /// A file of the demo, relative to the working directory if it lies below that.
@@ -84,27 +110,32 @@ fn clear(folder: &Path) -> Result<()> {
 /// A running accelerator, and where the runs go.
 pub struct Session {
     folder: PathBuf,
-    config: PathBuf,
+    /// The accelerator's, then the frontend's.
+    pub configs: [PathBuf; 2],
     frontend: PathBuf,
     accelerator: Accelerator,
 }
 
 impl Session {
     /// Starts the accelerator with the first configuration. All output goes to `folder`, which may
-    /// be an earlier demo's.
-    pub fn start(folder: &Path, serves: &str, configs: [PathBuf; 2]) -> Result<Self> {
-        let [accelerator, config] = configs;
+    /// be an earlier demo's; so do copies of both configurations, with which the programs run.
+    pub fn start(folder: &Path, serves: &str, files: &DemoFiles, from: [&str; 2]) -> Result<Self> {
         clear(folder)?;
+        let [accelerator, frontend] = from;
+        let configs = [
+            files.copy(accelerator, folder)?,
+            files.copy(frontend, folder)?,
+        ];
         let log = folder.join(LOG);
         println!("\n== accelerator: {serves}; its log is {}", log.display());
         let mut command = Command::new(sibling("accelerator")?);
-        command.arg("--config").arg(accelerator);
+        command.arg("--config").arg(&configs[0]);
         println!("$ {}", command_line(&command));
         let accelerator = Accelerator::start_in(&mut command, &log)?;
         println!("{}", accelerator.ready);
         Ok(Session {
             folder: folder.to_owned(),
-            config,
+            configs,
             frontend: sibling("frontend")?,
             accelerator,
         })
@@ -116,7 +147,7 @@ impl Session {
         self.accelerator.check(&self.folder.join(LOG))?;
         let folder = self.folder.join(name);
         let mut command = Command::new(&self.frontend);
-        command.arg("--config").arg(&self.config);
+        command.arg("--config").arg(&self.configs[1]);
         command.args(arguments.split_whitespace());
         command.args(["--force", "--output"]).arg(&folder);
         println!("$ {}", command_line(&command));
@@ -132,6 +163,15 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copied_configuration_names_whole_paths_whatever_is_in_them() {
+        let files = DemoFiles(PathBuf::from("/a: {b}"));
+        let text = "model: {name: m, file: ../../.deps/m.onnx}  # text\nsamples: ../../x.u8\n";
+        let whole = "model: {name: m, file: \"/a: {b}/.deps/m.onnx\"}  # text\nsamples: \
+            \"/a: {b}/x.u8\"\n";
+        assert_eq!(files.with_whole_paths(text), whole);
+    }
 
     #[test]
     fn a_folder_with_other_files_is_not_emptied() {
