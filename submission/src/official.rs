@@ -12,7 +12,7 @@ use crate::{
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind},
     manifest::AUDIT_CONFIG,
-    round::{ComplianceTest, Round, loadgen_scenario},
+    round::{ComplianceTest, Round},
 };
 
 /// A checkout of mlcommons/inference and the Python that runs its scripts.
@@ -151,7 +151,6 @@ impl Official {
     fn fill(&self, arg: &str, with: &ScriptValues<'_>) -> String {
         let audit = with.run.join(record::COPIES).join(AUDIT_CONFIG);
         let log = with.run.join(loadgen_log::ACCURACY);
-        let loadgen = loadgen_scenario(&with.place.scenario);
         let values = [
             ("{run}", with.run.display().to_string()),
             ("{scenario}", with.scenario.display().to_string()),
@@ -159,7 +158,6 @@ impl Official {
             ("{python}", self.python.display().to_string()),
             // Verifiers accept LoadGen's scenario names and Interactive.
             ("{name}", with.place.scenario.to_string()),
-            ("{loadgen}", loadgen.to_owned()),
             ("{log}", log.display().to_string()),
             ("{audit}", audit.display().to_string()),
             ("{dtype}", with.dtype.to_owned()),
