@@ -67,10 +67,18 @@ impl PlannedRun {
                 "target_latency_percentile",
                 field(format!("{prefix}_target_latency_percentile")),
             ),
-            ("target_latency_ns", field(format!("{prefix}_target_latency_ns"))),
+            (
+                "target_latency_ns",
+                field(format!("{prefix}_target_latency_ns")),
+            ),
         ];
-        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let all = self.fields.iter().map(|(name, value)| (name.as_str(), text(value)));
+        let own = own
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
+        let all = self
+            .fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), text(value)));
         let logged = |(name, value): (&str, String)| {
             let [one, other] = ["effective", "requested"].map(|kind| format!("{kind}_{name}"));
             [(one, value.clone()), (other, value)]

@@ -66,7 +66,9 @@ pub fn begin(
             .filter_map(|(name, path)| Some((*name, path.as_deref()?))),
     );
     let described = describe_all(config, backend, &mut left);
-    let configs = described.iter().filter_map(|(name, _, yaml)| Some((name, yaml.as_deref()?)));
+    let configs = described
+        .iter()
+        .filter_map(|(name, _, yaml)| Some((name, yaml.as_deref()?)));
     guard.check_nodes(&left, configs)?;
     let sent = described.into_iter().flat_map(|(name, machine, yaml)| {
         let yaml = yaml.map(|yaml| (accelerator_yaml(&name), yaml));
@@ -91,9 +93,12 @@ fn describe_all(
     left: &mut Manifest,
 ) -> Vec<(Name, String, Option<String>)> {
     let own = describe::own(config).map(|machine| (machine, None));
-    let peers = backend.describe().into_iter().map(|Described { node, description }| {
-        (node, description.map(|own| (own.machine, Some(own.config))))
-    });
+    let peers = backend
+        .describe()
+        .into_iter()
+        .map(|Described { node, description }| {
+            (node, description.map(|own| (own.machine, Some(own.config))))
+        });
     let mut all = Vec::new();
     for (node, description) in std::iter::once((config.node.clone(), own)).chain(peers) {
         match Name::new(&node).and_then(|name| Ok((name, description?))) {

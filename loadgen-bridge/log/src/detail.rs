@@ -170,7 +170,10 @@ impl Detail {
 
     /// LoadGen's results: keys that begin with `result_`, and their texts.
     pub fn results(&self) -> impl Iterator<Item = (&str, &str)> {
-        let own = self.values.iter().filter(|(key, _)| key.starts_with("result_"));
+        let own = self
+            .values
+            .iter()
+            .filter(|(key, _)| key.starts_with("result_"));
         own.map(|(key, value)| (key.as_str(), value.as_str()))
     }
 

@@ -50,7 +50,10 @@ fn node(name: &str, boot: &str) -> NodeRecord {
 impl Fault {
     /// The planned run with this fault.
     fn plant(&self, round: &Round) -> PlannedRun {
-        let seeds = round.seeds.named().map(|(name, seed)| (name.to_owned(), json!(seed)));
+        let seeds = round
+            .seeds
+            .named()
+            .map(|(name, seed)| (name.to_owned(), json!(seed)));
         let mut fields = Map::from_iter(seeds);
         let sound = json!({
             "min_duration_ms": 600_000, "max_duration_ms": 0, "min_query_count": 13368,
@@ -61,7 +64,9 @@ impl Fault {
         });
         fields.extend(sound.as_object().cloned().unwrap_or_default());
         fields.extend(self.set.clone());
-        let sources = fields.keys().map(|name| (name.clone(), "user.conf:2".to_owned()));
+        let sources = fields
+            .keys()
+            .map(|name| (name.clone(), "user.conf:2".to_owned()));
         let manifest = Manifest {
             model: "llama3_1-8b-interactive".to_owned(),
             scenario: "Server".to_owned(),
@@ -108,7 +113,10 @@ fn every_fault_is_refused_and_named_and_what_counts_is_not() {
         let refusals = check(&round, &fault.plant(&round));
         let found: BTreeSet<_> = refusals.iter().map(|r| r.rule.id.to_owned()).collect();
         if found != fault.breaks {
-            wrong.push(format!("{}: {refusals:?}, not {:?}", fault.fault, fault.breaks));
+            wrong.push(format!(
+                "{}: {refusals:?}, not {:?}",
+                fault.fault, fault.breaks
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -310,7 +310,9 @@ impl Round {
 
     /// LoadGen's scenario of a scenario's folder; the folder's name if the round lacks it.
     pub(crate) fn loadgen_scenario<'a>(&'a self, folder: &'a str) -> &'a str {
-        self.scenarios.get(folder).map_or(folder, |row| &row.loadgen)
+        self.scenarios
+            .get(folder)
+            .map_or(folder, |row| &row.loadgen)
     }
 
     /// Whether a setting, `NAME=VALUE` or `--target-qps VALUE`, sets more than a target.
@@ -449,7 +451,9 @@ fn extend(rows: &mut Map<String, Value>, layers: usize) -> Result<(), String> {
     };
     let base = base.as_str().ok_or("extends: it must be a round's name")?;
     if layers == 0 {
-        return Err(format!("extends: {base}: rounds extend each other in a circle"));
+        return Err(format!(
+            "extends: {base}: rounds extend each other in a circle"
+        ));
     }
     let text = text_of(base).map_err(|e| format!("extends: {e}"))?;
     let mut below: Map<String, Value> = error::yaml(&text)?;

@@ -9,11 +9,7 @@ use qdl::config::{
 };
 use qdl::model::Compression;
 
-use super::{
-    nodes::words,
-    run::RunCheck,
-    *,
-};
+use super::{nodes::words, run::RunCheck, *};
 use crate::manifest::{FRONTEND_YAML, accelerator_yaml};
 
 /// A run's configurations, as far as they are known.
@@ -43,7 +39,10 @@ impl RunConfigs {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
             let line = line.strip_prefix(&file).unwrap_or(line);
-            format!("the program does not take it: line {}", line.trim_start_matches(':'))
+            format!(
+                "the program does not take it: line {}",
+                line.trim_start_matches(':')
+            )
         })
     }
 }
@@ -105,7 +104,9 @@ impl RunCheck<'_> {
                 (self.say)(RECORD_NETWORK, file, what);
             }
         }
-        let Some(manifest) = self.manifest else { return };
+        let Some(manifest) = self.manifest else {
+            return;
+        };
         if manifest.local
             && let Some(engine) = &config.engine
         {
@@ -223,8 +224,13 @@ impl RunCheck<'_> {
         let vllm = engine.vllm.as_ref();
         let lines = http.map(|c| &c.command).into_iter();
         let lines = lines.chain(vllm.into_iter().flat_map(|c| [&c.command, &c.args]));
-        let line = lines.flatten().fold(String::from(" "), |all, word| all + word + " ");
-        let line = line.to_ascii_lowercase().replace('_', "-").replace('=', " ");
+        let line = lines
+            .flatten()
+            .fold(String::from(" "), |all, word| all + word + " ");
+        let line = line
+            .to_ascii_lowercase()
+            .replace('_', "-")
+            .replace('=', " ");
         for (rule, options) in &self.round.server_options {
             let Some(rule) = ALL.iter().find(|known| known.id == rule) else {
                 continue;
@@ -239,7 +245,9 @@ impl RunCheck<'_> {
         if !kind.streams() {
             return;
         }
-        let most = http.and_then(|c| c.max_tokens).or(vllm.and_then(|c| c.max_tokens));
+        let most = http
+            .and_then(|c| c.max_tokens)
+            .or(vllm.and_then(|c| c.max_tokens));
         let most = most.or(engine.llm.and_then(|c| c.max_tokens));
         let most = most.map_or(output, |most| most.min(output));
         let wanted = self.model.max_tokens_of(*self.kind == RunKind::Accuracy);
@@ -252,7 +260,10 @@ impl RunCheck<'_> {
             let what = "ignore_eos lets answers go on behind their end";
             (self.say)(CONFIG_LENGTH, file, what.into());
         }
-        let is = http.map(|c| c.temperature).or(vllm.map(|c| c.temperature)).unwrap_or(0.0);
+        let is = http
+            .map(|c| c.temperature)
+            .or(vllm.map(|c| c.temperature))
+            .unwrap_or(0.0);
         let temperature = self.model.temperature;
         if let Some(wanted) = temperature.filter(|wanted| *wanted != is) {
             let what = format!("the sampling temperature is {is}, the round's {wanted}");

@@ -23,11 +23,19 @@ fn seconds(text: &str) -> Option<f64> {
         [month, day, year] => (year, month, day),
         _ => return None,
     };
-    let clock = clock.split_once(['Z', '+']).map_or(clock, |(clock, _)| clock);
+    let clock = clock
+        .split_once(['Z', '+'])
+        .map_or(clock, |(clock, _)| clock);
     let clock: Vec<f64> = clock.split(':').filter_map(|n| n.parse().ok()).collect();
-    let [hours, minutes, s] = clock[..] else { return None };
+    let [hours, minutes, s] = clock[..] else {
+        return None;
+    };
     // Years from March: leap days are at the end of one.
-    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let (year, month) = if month < 3 {
+        (year - 1, month + 9)
+    } else {
+        (year, month - 3)
+    };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
     Some((days - 719_469) as f64 * DAY_S + hours * 3600.0 + minutes * 60.0 + s)
 }
@@ -39,9 +47,9 @@ impl RunCheck<'_> {
             return;
         };
         let count = detail.whole("result_query_count");
-        let least = detail.whole("effective_min_query_count").filter(|_| {
-            self.scenario != "Offline" && detail.text("result_validity") == "VALID"
-        });
+        let least = detail
+            .whole("effective_min_query_count")
+            .filter(|_| self.scenario != "Offline" && detail.text("result_validity") == "VALID");
         if self.is_measured() || count.is_some() {
             let (count, least) = (count.unwrap_or(0), least.unwrap_or(1).max(1));
             if count < least {
@@ -52,7 +60,9 @@ impl RunCheck<'_> {
         // Latencies by what they are of, then by percentile: the minimum is 0, the maximum 100.
         let mut all: BTreeMap<String, Vec<(f64, f64, &str)>> = BTreeMap::new();
         for (key, value) in detail.results() {
-            let (Ok(value), mut at) = (value.parse::<f64>(), None) else { continue };
+            let (Ok(value), mut at) = (value.parse::<f64>(), None) else {
+                continue;
+            };
             let rest = key.split('_').filter(|word| {
                 let percent = match *word {
                     "min" => Some(0.0),
@@ -75,7 +85,9 @@ impl RunCheck<'_> {
             }
         }
         let time = |key: &str| seconds(detail.get(key)?);
-        let lasted = time("power_end").zip(time("power_begin")).map(|(end, begin)| end - begin);
+        let lasted = time("power_end")
+            .zip(time("power_begin"))
+            .map(|(end, begin)| end - begin);
         let least = detail.number("effective_min_duration_ms").unwrap_or(0.0) / 1e3;
         if self.is_measured() && lasted.is_none_or(|lasted| lasted < least) {
             let lasted = lasted.map_or("nothing".to_owned(), |s| format!("{s:.1} s"));
@@ -119,7 +131,9 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, r
     let verdict = detail.and_then(|d| d.get("result_validity"));
     let logs = layout::run_folder(&result.folder, &run.kind).join(loadgen_log::SUMMARY);
     let text = error::read(&logs).unwrap_or_default();
-    let says = text.lines().find_map(|line| line.strip_prefix("Result is : "));
+    let says = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Result is : "));
     let what = match text.matches("MLPerf Results Summary").count() {
         _ if text.contains('\0') => "it has a NUL",
         2.. => "it has the summaries of several runs",
@@ -131,7 +145,9 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, r
     if !what.is_empty() {
         check.say(RUN_LOG, &logs, what);
     }
-    let Some(manifest) = &run.manifest else { return };
+    let Some(manifest) = &run.manifest else {
+        return;
+    };
     let at = check.tree.kept(result.id, &run.kind).join(SUMMARY);
     let summary: Summary = match error::read_json(&at) {
         Ok(summary) => summary,
@@ -144,9 +160,14 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, r
         let what = format!("the run says that it would not count: {line}");
         check.say(rule.unwrap_or(&RECORD_SUMMARY), &at, what);
     }
-    let rate = ["result_completed_samples_per_sec", "result_samples_per_second"];
+    let rate = [
+        "result_completed_samples_per_sec",
+        "result_samples_per_second",
+    ];
     let rate = detail.and_then(|d| rate.iter().find_map(|key| d.number(key)));
-    let rate = rate.filter(|_| run.kind == RunKind::Performance).unwrap_or(ran.per_s);
+    let rate = rate
+        .filter(|_| run.kind == RunKind::Performance)
+        .unwrap_or(ran.per_s);
     let wanted = match run.kind {
         RunKind::Accuracy => Mode::Accuracy,
         _ => Mode::Performance,
@@ -160,7 +181,10 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, r
         (summary.name == name || detail.is_none(), "name of the SUT"),
         (ran.exit.code == exit, "exit code"),
         ([wanted, Mode::Submission].contains(&ran.mode), "mode"),
-        (verdict.is_none_or(|v| ran.valid == Some(v == "VALID")), "verdict"),
+        (
+            verdict.is_none_or(|v| ran.valid == Some(v == "VALID")),
+            "verdict",
+        ),
         ((ran.per_s - rate).abs() <= RATE * rate.abs(), "rate"),
     ] {
         if !is_same {

@@ -141,7 +141,10 @@ fn source(check: &mut TreeCheck<'_>, id: &ResultId) {
     };
     let is_known = check.round.models.contains_key(&id.model);
     let place = source.join(&id.model);
-    let is_said = check.found.iter().any(|f| f.place == check.tree.short(&place));
+    let is_said = check
+        .found
+        .iter()
+        .any(|f| f.place == check.tree.short(&place));
     if is_known && !is_said && !own.map(has).any(|has| has) {
         let what = "there is no source of the QDL: IMPLEMENTATION/ with its files";
         check.say(TREE_SOURCE, &place, what);
@@ -158,7 +161,11 @@ fn batching(check: &mut TreeCheck<'_>, id: &ResultId) {
         page::fault(path).is_none() && text.contains("batch")
     };
     if row.is_some_and(|row| row.batching) && ![&page, &readme].iter().any(|p| is_explained(p)) {
-        check.say(TREE_BATCHING, &page, "neither it nor the README says how queries are batched");
+        check.say(
+            TREE_BATCHING,
+            &page,
+            "neither it nor the README says how queries are batched",
+        );
     }
 }
 
@@ -202,7 +209,10 @@ pub(super) fn scenarios(
 }
 
 fn run_it(round: &Round, scenario: &str) -> String {
-    let name = round.scenarios.get(scenario).map_or(scenario, |row| &row.flag);
+    let name = round
+        .scenarios
+        .get(scenario)
+        .map_or(scenario, |row| &row.flag);
     format!("frontend --config FRONTEND.yaml --scenario {name} --output RUNS/{name}")
 }
 

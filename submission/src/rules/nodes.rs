@@ -36,12 +36,17 @@ impl RunCheck<'_> {
 
     /// Checks the run's record, without the files beside it.
     pub(crate) fn record(&mut self) {
-        let Some(manifest) = self.manifest else { return };
+        let Some(manifest) = self.manifest else {
+            return;
+        };
         self.network(manifest);
         self.command(manifest);
         let round = self.round;
         for setting in manifest.overrides.iter().filter(|s| round.overrides(s)) {
-            self.say_record(RECORD_OVERRIDE, format!("`{setting}` goes before user.conf"));
+            self.say_record(
+                RECORD_OVERRIDE,
+                format!("`{setting}` goes before user.conf"),
+            );
         }
         for (node, cache) in &manifest.prefix_caches {
             let what = match cache.state {
@@ -104,9 +109,15 @@ impl RunCheck<'_> {
                     if manifest.overrides.iter().any(known) || !self.round.overrides(&setting) {
                         continue;
                     }
-                    (RECORD_OVERRIDE, format!("the command has `{setting}`, the record has not"))
+                    (
+                        RECORD_OVERRIDE,
+                        format!("the command has `{setting}`, the record has not"),
+                    )
                 }
-                "--check" => (RECORD_LOG, "the command has --check, which measures nothing".into()),
+                "--check" => (
+                    RECORD_LOG,
+                    "the command has --check, which measures nothing".into(),
+                ),
                 "--audit-config" | "--compliance" if !is_test && self.is_over() => {
                     (RUN_SAMPLED, format!("the command has {flag} {value}"))
                 }
@@ -118,18 +129,25 @@ impl RunCheck<'_> {
                     if wanted.contains(&value) {
                         continue;
                     }
-                    (RECORD_LOG, format!("the command has --mode {value}, of another run"))
+                    (
+                        RECORD_LOG,
+                        format!("the command has --mode {value}, of another run"),
+                    )
                 }
                 "--scenario" if self.is_over() => {
                     let row = self.round.scenarios.get(self.scenario);
                     if row.is_none_or(|row| row.flag == value) {
                         continue;
                     }
-                    (RECORD_LOG, format!("the command has --scenario {value}, of another run"))
+                    (
+                        RECORD_LOG,
+                        format!("the command has --scenario {value}, of another run"),
+                    )
                 }
-                "--verify" if value != "none" => {
-                    (CONFIG_ENGINE, format!("--verify {value} compares made-up answers"))
-                }
+                "--verify" if value != "none" => (
+                    CONFIG_ENGINE,
+                    format!("--verify {value} compares made-up answers"),
+                ),
                 _ => continue,
             };
             self.say_record(rule, what);
@@ -161,9 +179,10 @@ impl RunCheck<'_> {
                 Role::Accelerator => &node.node,
             };
             let (rule, what) = match (&node.commit, node.dirty) {
-                (Some(commit), _) if !is_hash(commit, COMMIT..=64) => {
-                    (RECORD_BUILD, format!("names {commit:?}, which is no commit"))
-                }
+                (Some(commit), _) if !is_hash(commit, COMMIT..=64) => (
+                    RECORD_BUILD,
+                    format!("names {commit:?}, which is no commit"),
+                ),
                 (Some(_), Some(false)) => continue,
                 (Some(_), Some(true)) => (RECORD_CLEAN, "was built from changed sources".into()),
                 (Some(_), None) => (RECORD_CLEAN, "does not say that it is clean".into()),

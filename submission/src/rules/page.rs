@@ -29,7 +29,11 @@ pub(super) fn fault(path: &Path) -> Option<String> {
         return Some("it is no picture: no SVG".to_owned());
     }
     let begin = begin.to_ascii_lowercase();
-    if end != "html" && ["<!doctype html", "<html"].iter().any(|b| begin.starts_with(b)) {
+    if end != "html"
+        && ["<!doctype html", "<html"]
+            .iter()
+            .any(|b| begin.starts_with(b))
+    {
         return Some("it is a page of HTML".to_owned());
     }
     if text.contains('\0') {

@@ -76,7 +76,10 @@ impl<'a> RunCheck<'a> {
             let found = detail.whole("effective_accuracy_sample_count");
             let found = found.or_else(|| detail.whole("qsl_reported_total_count"));
             if found != Some(wanted) {
-                let (found, by) = (found.unwrap_or(0), self.by("accuracy_sample_count_override"));
+                let (found, by) = (
+                    found.unwrap_or(0),
+                    self.by("accuracy_sample_count_override"),
+                );
                 let what = format!("{found} samples{by}, the data set has {wanted}");
                 self.say(ACCURACY_SAMPLES, what);
             }
@@ -140,11 +143,16 @@ impl<'a> RunCheck<'a> {
 
     /// Adds a finding if LoadGen's setting is below the round's.
     fn at_least(&mut self, rule: &'static SubmissionRule, setting: &str, least: f64) {
-        let detail = self.detail.and_then(|d| d.get(&format!("effective_{setting}")));
+        let detail = self
+            .detail
+            .and_then(|d| d.get(&format!("effective_{setting}")));
         let found = detail.and_then(|text| text.parse::<f64>().ok());
         if found.unwrap_or(0.0) < least {
             let (found, by) = (detail.unwrap_or("nothing"), self.by(setting));
-            self.say(rule, format!("{setting} is {found}{by}, the round's {least}"));
+            self.say(
+                rule,
+                format!("{setting} is {found}{by}, the round's {least}"),
+            );
         }
     }
 
@@ -155,7 +163,10 @@ impl<'a> RunCheck<'a> {
             let found = detail.whole(&format!("effective_{key}"));
             if found != Some(seed) {
                 let (found, by) = (shown(found), self.by(key));
-                self.say(RUN_SEEDS, format!("{key} is {found}{by}, the round's {seed}"));
+                self.say(
+                    RUN_SEEDS,
+                    format!("{key} is {found}{by}, the round's {seed}"),
+                );
             }
         }
         if self.is_measured() {
@@ -173,7 +184,11 @@ impl<'a> RunCheck<'a> {
         if *self.kind == RunKind::Performance {
             self.sampling(detail);
         }
-        if let Some(least) = round.scenarios.get(self.scenario).and_then(|s| s.percentile) {
+        if let Some(least) = round
+            .scenarios
+            .get(self.scenario)
+            .and_then(|s| s.percentile)
+        {
             self.at_least(RUN_PERCENTILE, "target_latency_percentile", least);
         }
         if model.tokens && detail.flag("requested_use_token_latencies") != Some(true) {
@@ -237,7 +252,10 @@ impl<'a> RunCheck<'a> {
         let key = "sample_concatenate_permutation";
         if model.equal_issue && !flag(key) {
             let by = self.by(key);
-            self.say(RUN_TRAVERSAL, format!("{key} is off{by}: not each sample as often"));
+            self.say(
+                RUN_TRAVERSAL,
+                format!("{key} is off{by}: not each sample as often"),
+            );
         }
         let sampled = whole("accuracy_log_sampling_target").unwrap_or(0);
         if sampled > 0 && self.is_over() {
@@ -280,7 +298,8 @@ impl<'a> RunCheck<'a> {
             if found.is_none_or(|ns| ns > most) {
                 let by = self.by(setting.trim_start_matches("requested_"));
                 let found = found.map_or("none".to_owned(), ms);
-                let what = format!("LoadGen's limit of {of} is {found}{by}, {scenario}'s {limit} ms");
+                let what =
+                    format!("LoadGen's limit of {of} is {found}{by}, {scenario}'s {limit} ms");
                 self.say(RUN_LIMITS, what);
             }
             let found = detail.whole(result);

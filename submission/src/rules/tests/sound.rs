@@ -100,8 +100,8 @@ impl Sound {
             _ => None,
         };
         if let Some((field, value)) = of_summary {
-            let run = run.trim_end_matches("/performance/run_1").trim_end_matches("/run_1");
-            let path = format!("RUNS/{run}/{}", ::record::SUMMARY);
+            let run: Vec<&str> = run.split('/').take(2).collect();
+            let path = format!("RUNS/{}/{}", run.join("/"), ::record::SUMMARY);
             self.json(&path, field, Some(value));
         }
         let new = value.map_or(String::new(), |value| line(key, value) + "\n");
@@ -338,7 +338,10 @@ result_tokens_per_second 241.0
     put(&conf, targets);
     let yaml = folder.with_file_name("frontend.yaml");
     let model = if interactive { "-interactive" } else { "" };
-    put(&yaml, &FRONTEND.replace("MODEL", &format!("llama3_1-8b{model}")));
+    put(
+        &yaml,
+        &FRONTEND.replace("MODEL", &format!("llama3_1-8b{model}")),
+    );
     let node = |node: &str, boot: &str| NodeRecord {
         node: node.to_owned(),
         host: node.to_owned(),
