@@ -11,6 +11,7 @@
 //! | [`guard`] | checks of a run before it is measured |
 //! | [`describe`] | a machine's description, the submitter's form, the system's JSON, the diagram |
 //! | `layout` | paths in a tree |
+//! | `configs` | the nodes' configurations, as the programs read them |
 //! | `build` | copies runs into a tree |
 //! | `official` | MLCommons' scripts, from the user's checkout |
 //! | `explain` | matches complaints of MLCommons' checker with findings |
@@ -21,6 +22,7 @@
 
 mod build;
 pub mod command;
+mod configs;
 pub mod describe;
 mod error;
 mod explain;

@@ -80,7 +80,9 @@ impl Guard {
         if !self.submission || self.refusals.is_empty() {
             return Ok(());
         }
-        let all: String = self.lines().map(|line| format!("\n   = {line}")).collect();
+        let all = self.lines().zip(&self.refusals);
+        let all = all.map(|(line, r)| format!("\n   = {line}: {}", r.rule.advice));
+        let all: String = all.collect();
         anyhow::bail!(
             "submission {}: this run would not count, nothing was measured{all}",
             self.round.round

@@ -2,7 +2,7 @@
 
 use qdl::config::EngineConfig;
 
-use crate::{layout::Name, rules::RunConfigs};
+use crate::{configs::RunConfigs, layout::Name};
 
 /// The page of a system.
 pub(super) fn page(system: &Name, configs: &RunConfigs) -> String {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Material, batching};
 use crate::{
+    configs::RunConfigs,
     describe::{
         Nic, Node, Role, diagram,
         form::Form,
@@ -18,7 +19,6 @@ use crate::{
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind, Tree},
     manifest::{self, FRONTEND_YAML},
-    rules::RunConfigs,
 };
 
 /// Text of the session API's page: the project's protocol documentation.

@@ -84,6 +84,11 @@ impl RunCheck<'_> {
                 self.say(RUN_FIGURES, what);
             }
         }
+        let mut rates = detail.results().filter(|(key, _)| key.contains("_per_sec"));
+        if let Some((key, rate)) = rates.find(|(_, rate)| !rate.parse().is_ok_and(|r: f64| r > 0.0))
+        {
+            self.say(RUN_FIGURES, format!("{key} is {rate}"));
+        }
         let time = |key: &str| seconds(detail.get(key)?);
         let lasted = time("power_end")
             .zip(time("power_begin"))
@@ -111,6 +116,9 @@ pub(super) fn dates(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
             Some(at) if at > now + DAY_S => format!("{date} is in the future"),
             Some(at) if time("loadgen_git_commit_date").is_some_and(|built| at < built) => {
                 format!("{date} is before the commit of its LoadGen")
+            }
+            Some(at) if time("power_begin").is_some_and(|began| (began - at).abs() > DAY_S) => {
+                format!("{date} is of another day than power_begin")
             }
             Some(at) => {
                 let apart = (at - *first.get_or_insert(at)).abs() / DAY_S;

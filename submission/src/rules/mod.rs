@@ -22,13 +22,13 @@ use std::{
 };
 
 pub use answers::check_runs;
-pub use config::RunConfigs;
 pub(crate) use run::RunCheck;
 
 use ::record::Manifest;
 use loadgen_log::Detail;
 
 use crate::{
+    configs::RunConfigs,
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest,
     round::{Model, Round},
