@@ -104,7 +104,7 @@ pub struct Args {
     pub checker: Option<PathBuf>,
 
     /// Before the run, check the rules of this round (docs/rules.md) and refuse a run that breaks
-    /// one; the error names the rule. ROUND is `v6.1` or the path of a .yaml file
+    /// one; the error names the rule. ROUND is a name in configs/rounds or the path of a .yaml file
     #[arg(long, value_name = "ROUND")]
     pub submission: Option<String>,
 

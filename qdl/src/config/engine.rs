@@ -89,8 +89,13 @@ impl EngineKind {
         )
     }
 
+    /// Returns whether answers come from a model; other engines make them up.
+    pub fn runs_a_model(self) -> bool {
+        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens)
+    }
+
     pub(super) fn reads_file(self) -> bool {
-        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens) && !self.has_server()
+        self.runs_a_model() && !self.has_server()
     }
 
     /// Returns whether a second program on this machine runs the model.
