@@ -38,7 +38,7 @@ fn an_ib_nic_takes_no_key_of_another_fabric() {
     );
     assert_eq!(
         problems(with_nic("address: 127.0.0.1, mtu: 1024")),
-        ["9:31 `mtu` is a key of the fabric `ib`, and this NIC is `tcp`"]
+        ["9:26 `mtu` is a key of the fabric `ib`, and this NIC is `tcp`"]
     );
 }
 
@@ -75,13 +75,13 @@ fn keys_that_do_nothing_at_this_end_are_refused() {
     );
     let gpu = after_head(&REST.replace("nics: [{", "nics: [{gpu: 1, "));
     let what = "does nothing on a frontend: the accelerator's file says which GPU a NIC feeds";
-    assert_eq!(gpu, [format!("8:14 `gpu` {what}")]);
+    assert_eq!(gpu, [format!("8:9 `gpu` {what}")]);
     let lost = format!("{ACCELERATOR}deadlines: {{lost_ms: 5000, echo_interval_ms: 250}}\n");
     assert_eq!(
         problems(accelerator(&lost)),
         [
-            "6:22 an accelerator has no `lost_ms`",
-            "6:46 an accelerator has no `echo_interval_ms`"
+            "6:13 an accelerator has no `lost_ms`",
+            "6:28 an accelerator has no `echo_interval_ms`"
         ]
     );
 }
@@ -163,7 +163,7 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     );
     assert_eq!(
         problems(with_nic("address: 127.0.0.1, domain: d")),
-        ["9:34 `domain` is a key of the fabric `ofi`, and this NIC is `tcp`"]
+        ["9:26 `domain` is a key of the fabric `ofi`, and this NIC is `tcp`"]
     );
 }
 

@@ -218,7 +218,7 @@ fn relations_between_keys() {
          echo_interval_ms + echo_timeout_ms = 2250
          deadlines: {watchdog_s: 5} == 9:25 watchdog_s is 5 s, no longer than lost_ms, 5000 ms
          engine: {kind: onnx, delay_us: 4} == 9:16 engine `onnx` needs a model file; \
-         9:32 engine `onnx` pretends no compute
+         9:22 engine `onnx` pretends no compute
          performance_sample_count: 1025 == 9:27 performance_sample_count is 1025, the data set \
          has 1024 samples",
     );
@@ -238,7 +238,7 @@ fn relations_between_keys() {
         "7410 -> 7400 == 5:17 127.0.0.1:7400 is taken by `control.listen`
          bytes: 4 -> bytes: 4, output_bytes: 7 == 3:52 the output has 7 bytes
          digest -> onnx == 3:1 engine `onnx` needs a model file; \
-         3:35 engine `onnx` takes its sizes from the model file",
+         3:18 engine `onnx` takes its sizes from the model file",
     );
 }
 
