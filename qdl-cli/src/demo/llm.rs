@@ -127,8 +127,8 @@ fn score(files: &DemoFiles, folder: &Path) -> Result<Score> {
         Path::new("python3")
     };
     let mut command = Command::new(python);
-    command.arg(files.path(QUESTIONS)).arg("score").arg(&log);
-    command.arg(files.path(".deps/models"));
+    command.arg(files.path(QUESTIONS)?).arg("score").arg(&log);
+    command.arg(files.path(".deps/models")?);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     let wrote = run_quietly(QUESTIONS, &mut command, SCORING)?;
     let Some(line) = wrote.lines().rfind(|line| line.starts_with('{')) else {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use accelerator::trust;
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use launch::{Accelerator, command_line, run};
 use serde_json::Value;
 
@@ -21,22 +22,28 @@ const HOME: &str = "../../";
 pub struct DemoFiles(PathBuf);
 
 impl DemoFiles {
-    /// Finds the nearest folder with `needed`, above this program or the working directory.
+    /// Finds the nearest folder with `needed`, above this program or the working directory. The
+    /// demo runs scripts of this folder, so nobody else may have put them there.
     pub fn find(needed: &str, what_to_do: &str) -> Result<Self> {
         let starts = [env::current_exe().ok(), env::current_dir().ok()];
         let folders = starts.iter().flatten().flat_map(|path| path.ancestors());
-        let mut homes = folders.flat_map(|folder| [folder.join("share/qdl"), folder.to_owned()]);
-        match homes.find(|home| home.join(needed).is_file()) {
-            Some(home) => Ok(Self(home)),
-            None => bail!(
-                "{needed} is in no folder above this program or the working directory: {what_to_do}"
-            ),
+        let homes = folders.flat_map(|folder| [folder.join("share/qdl"), folder.to_owned()]);
+        let mut refused = String::new();
+        for home in homes.filter(|home| home.join(needed).is_file()) {
+            match trust::check(&home.join(needed)) {
+                Ok(()) => return Ok(Self(home)),
+                Err(why) => refused = format!(" that only this user can change, as {why}"),
+            }
         }
+        bail!(
+            "{needed} is in no folder above this program or the working directory{refused}: \
+             {what_to_do}"
+        )
     }
 
     /// Writes a copy of a configuration into `folder`, which names the demo's files by whole paths.
     fn copy(&self, name: &str, folder: &Path) -> Result<PathBuf> {
-        let from = self.0.join(name);
+        let from = self.path(name)?;
         let text = fs::read_to_string(&from).with_context(|| from.display().to_string())?;
         let to = folder.join(from.file_name().unwrap_or_default());
         fs::write(&to, self.with_whole_paths(&text)).with_context(|| to.display().to_string())?;
@@ -58,8 +65,13 @@ impl DemoFiles {
     }
 
     /// A file of the demo, relative to the working directory if it lies below that.
-    pub fn path(&self, name: &str) -> PathBuf {
-        below_here(self.0.join(name))
+    ///
+    /// # Errors
+    /// Somebody else could have put the file there.
+    pub fn path(&self, name: &str) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        trust::check(&path).map_err(|why| anyhow!("{name} is not used, as {why}"))?;
+        Ok(below_here(path))
     }
 }
 
