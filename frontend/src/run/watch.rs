@@ -189,7 +189,12 @@ impl Watch {
             self.rested = true;
             self.fail_stalled(now, cause);
         }
-        if let Some(for_ns) = self.watchdog.look(now, moved, outstanding) {
+        // The node of a server that is away ends itself after the server's `ready_s`.
+        let stalled = match self.backend.waits_for_server() {
+            true => 0,
+            false => outstanding,
+        };
+        if let Some(for_ns) = self.watchdog.look(now, moved, stalled) {
             let nothing = match self.stream {
                 Stream::None => "no sample",
                 Stream::First | Stream::All => "no sample, and no token of one,",

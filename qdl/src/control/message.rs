@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     model::ModelSpec,
-    wire::{Description, Score},
+    wire::{Description, Score, Standing},
 };
 
 /// Version of the protocol, for both planes.
@@ -143,12 +143,14 @@ pub struct Counters {
     pub parts: u64,
 }
 
-/// Health scores that an accelerator measures.
+/// Health that an accelerator measures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scores {
     /// Health of the accelerator's interior, measured by copies between its NICs and GPUs.
     pub interior: Score,
+    /// Whether the engine takes samples.
+    pub standing: Standing,
     /// Health of the rails between the two nodes, where measured; at most
     /// [`MAX_RAILS`](crate::wire::MAX_RAILS).
     pub rails: Vec<RailScore>,

@@ -125,7 +125,9 @@ impl<'a> Account<'a> {
         );
         let wrong = |what: String| Err(Trouble::End(what));
         match self.finish {
-            None => wrong(format!("{came} tokens, and no word why they end")),
+            None => wrong(format!(
+                "{came} tokens, and no word why they end: no event has a finish_reason"
+            )),
             Some(Finish::Length) if came != max => wrong(format!(
                 "it says that {max} tokens were reached, and {came} came: its context may be \
                  shorter than it says"
@@ -154,7 +156,8 @@ impl<'a> Account<'a> {
         if known && !ask.ends_with(last) {
             return Err(Trouble::End(format!(
                 "it stopped behind token {last}, which is none of engine.http.eos and \
-                 engine.http.stop: it keeps the end of sequence to itself, or has another one"
+                 engine.http.stop: it keeps the end of sequence to itself, or has another one: if \
+                 {last} is one, add it to engine.http.eos"
             )));
         }
         Ok(())

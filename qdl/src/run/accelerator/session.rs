@@ -304,8 +304,10 @@ impl SessionHandler for Session {
                 _ => Score::ONE,
             },
         };
+        let engine = (self.node.params.engine)();
         Some(Scores {
-            interior: (self.node.params.engine)().interior.unwrap_or(Score::ONE),
+            interior: engine.interior.unwrap_or(Score::ONE),
+            standing: engine.standing,
             rails: self
                 .node
                 .links

@@ -28,6 +28,7 @@ use crate::{
         life::frontend_end::{EndActions, FrontendEnd, OpenAnswer, RetryBackoff},
         lock,
     },
+    wire::Standing,
 };
 
 /// Delay of the report of a loss, so that one line covers losses at about the same time.
@@ -200,8 +201,10 @@ impl PeerTask {
         );
     }
 
-    /// Passes the accelerator's scores of its interior and its NICs to the dispatcher.
+    /// Passes the accelerator's scores of its interior and its NICs, and whether it takes samples,
+    /// to the dispatcher.
     fn pass_scores(&self, scores: &Scores) {
+        self.note_standing(&scores.standing);
         let Some(rails) = self.state.rails.get() else {
             return;
         };
@@ -213,6 +216,23 @@ impl PeerTask {
         self.state
             .dispatcher()
             .put_scores(self.index, scores.interior, each);
+    }
+
+    fn note_standing(&self, standing: &Standing) {
+        self.state.dispatcher().set_standing(self.index, standing);
+        let line = {
+            let mut peer = self.state.peer(self.index);
+            let node = peer.node.clone();
+            match standing {
+                Standing::Away(why) => (peer.absences.begin(now_ns(), why))
+                    .then(|| format!("{node} takes no samples for now: {why}")),
+                Standing::Takes | Standing::Busy => (peer.absences.end(true, now_ns()))
+                    .then(|| format!("{node} takes samples again")),
+            }
+        };
+        if let Some(line) = line.filter(|_| !self.state.is_closing()) {
+            self.state.note(&line);
+        }
     }
 
     /// Applies a transition to a connection's state and executes its consequences. True where the
@@ -503,6 +523,7 @@ impl PeerTask {
             let mut peer = self.state.peer(self.index);
             peer.handle = None;
             peer.session_over(|at_ns| self.state.in_run(at_ns));
+            peer.absences.end(false, now_ns());
             let silent = matches!(cause, ControlError::Silent { .. });
             let words = words_of(cause, &peer.node, &peer.address);
             if !self.state.is_closing() {
@@ -610,6 +631,7 @@ impl PeerTask {
         self.state.peer(self.index).handle = Some(session.handle.clone());
         let dispatcher = self.state.dispatcher();
         dispatcher.control_session(self.index, false);
+        dispatcher.set_standing(self.index, &Standing::Takes);
         dispatcher.engine_works_on(self.index, session.engine.at_once);
         Ok(session)
     }

@@ -79,7 +79,8 @@ impl Refusals {
         match (is_last, is_whole, opened) {
             (true, true, _) => OnRefusal::End(last_words(node, sample, &words)),
             (true, false, _) => OnRefusal::EndSoon(last_words(node, sample, &words)),
-            (false, _, Some(_)) => OnRefusal::Note(format!(
+            // The heartbeat says why an accelerator takes no samples.
+            (false, _, Some(_)) if !r.is_away => OnRefusal::Note(format!(
                 "{node} refused sample {sample}, which is tried again: {words}"
             )),
             _ => OnRefusal::Count,
@@ -137,6 +138,7 @@ mod tests {
             },
             reason: reason.to_owned(),
             is_cut,
+            is_away: false,
         }
     }
 

@@ -137,11 +137,22 @@ impl Cluster {
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
+    /// Whether an accelerator takes no samples for now, because its engine's server is away. The
+    /// accelerator itself limits that time.
+    pub fn waits_for_server(&self) -> bool {
+        let waits = |peer: &PeerState| peer.absences.is_open() && peer.handle.is_some();
+        self.state.each_peer(waits).contains(&true)
+    }
+
     /// Events and losses of the current run so far.
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let state = &self.state;
         let in_run = |at_ns| state.in_run(at_ns);
-        let losses = state.each_peer(|peer| peer.outages.records(&peer.node, in_run));
+        let losses = state.each_peer(|peer| {
+            let mut all = peer.outages.records(&peer.node, in_run);
+            all.extend(peer.absences.records(&peer.node, in_run));
+            all
+        });
         let mut events = Vec::new();
         let Some(began_ns) = state.dispatcher().first_issued_ns() else {
             return (events, losses.concat());
