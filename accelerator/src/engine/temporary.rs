@@ -92,7 +92,9 @@ mod tests {
         // No process has this id: the kernel's largest is 2^22.
         let (stale, other) = (at(&format!("{NAME}9999999-x")), at("other-9999999-x"));
         let alive = at(&format!("{NAME}1-x"));
-        [&stale, &other, &alive].map(|folder| fs::create_dir(folder).expect("made"));
+        for folder in [&stale, &other, &alive] {
+            fs::create_dir(folder).expect("made");
+        }
         fs::write(stale.join("in"), "").expect("written");
         // SAFETY: a plain system call.
         let umask = unsafe { libc::umask(0) };

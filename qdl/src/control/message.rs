@@ -4,7 +4,7 @@
 use std::{fmt, io, net::SocketAddr};
 
 use fabric::wire::{IbEnd, OfiEnd, Stream};
-use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
+use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse, is_unprintable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
@@ -442,8 +442,8 @@ pub(crate) const MAX_REFUSAL: usize = 512;
 /// Longest reason in words, in bytes.
 pub(crate) const MAX_TEXT: usize = 2048;
 
-/// Makes a text safe to send and print: at most [`MAX_TEXT`] bytes, control characters replaced by
-/// spaces.
+/// Makes a text safe to send and print: at most [`MAX_TEXT`] bytes, control and
+/// format characters replaced by spaces.
 pub(crate) fn clip(text: &str) -> String {
     clip_to(text, MAX_TEXT)
 }
@@ -456,7 +456,7 @@ pub(in crate::control) fn clip_to(text: &str, bytes: usize) -> String {
             out.push('…');
             break;
         }
-        out.push(if c.is_control() { ' ' } else { c });
+        out.push(if is_unprintable(c) { ' ' } else { c });
     }
     out
 }

@@ -475,7 +475,7 @@ impl Shared {
         // released only below, so the peer does not write these bytes.
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
         let reason = String::from_utf8_lossy(reason);
-        let reason = reason.replace(char::is_control, " ");
+        let reason = reason.replace(record::is_unprintable, " ");
         connection.tracker.release(slot);
         let mut sample = refused.sample;
         let after_ns = now_ns().saturating_sub(sample.issued_ns);

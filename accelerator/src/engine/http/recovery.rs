@@ -36,7 +36,7 @@ pub(super) async fn watch_over(
             return exit;
         }
         if absence >= server.ask.config.ready() {
-            return format!("{why}; it is away for {s} s: see engine.http.ready_s");
+            return format!("it is gone for {s} s: {why}; see engine.http.ready_s");
         }
         standing.away.send_replace(Some(server.gone(&why)));
     }

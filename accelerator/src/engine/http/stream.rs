@@ -66,7 +66,16 @@ impl LlmServer {
         counts.answers += 1;
         counts.tokens += account.received as u64;
         counts.cached += account.cached as u64;
+        let is_news = account.unsent > 0 && counts.unsent == 0;
+        counts.unsent += account.unsent as u64;
         drop(counts);
+        if is_news {
+            tracing::warn!(
+                "server {}: ids that end inside a character are counted and not sent: answers lack \
+                 them",
+                self.ask.config.url
+            );
+        }
         Ok((last, answer))
     }
 

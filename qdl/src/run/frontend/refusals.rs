@@ -46,7 +46,7 @@ impl Refusals {
         let whole = early.and_then(|i| self.reasons.remove(i));
         let is_whole = whole.is_some() || !r.is_cut;
         let words = whole.map_or_else(|| r.reason.clone(), |(_, words)| words);
-        let words = words.replace(char::is_control, " ");
+        let words = words.replace(record::is_unprintable, " ");
         let Some(sample) = r.index else {
             return OnRefusal::Count;
         };

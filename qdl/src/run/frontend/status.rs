@@ -275,7 +275,7 @@ fn to_own_clock(
         t.name = t
             .name
             .chars()
-            .filter(|c| !c.is_control())
+            .filter(|c| !record::is_unprintable(*c))
             .take(32)
             .collect();
         t.on_core.truncate(ticks);
