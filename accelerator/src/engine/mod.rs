@@ -57,7 +57,7 @@ pub use http::fuzz_server_events;
 pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
-pub use temporary::remove_all as remove_temporary_folders;
+pub use temporary::remove_temporary_folders;
 pub use tokens::Tokens;
 pub use vllm::ModelFolder;
 

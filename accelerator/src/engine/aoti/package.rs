@@ -9,10 +9,11 @@ use std::{
 
 use qdl::model::{ModelSpec, TensorSpec};
 use serde::Deserialize;
+use tempfile::TempDir;
 use zip::ZipArchive;
 
 use crate::engine::{
-    EngineError, EngineParams, cuda::Device, open_model, temporary::TemporaryFolder,
+    EngineError, EngineParams, cuda::Device, open_model, temporary::temporary_folder,
 };
 
 /// Folder of compiled models, inside the archive's top folder.
@@ -48,7 +49,7 @@ pub(super) struct Package {
 #[derive(Debug)]
 pub(super) struct Files {
     pub package: PathBuf,
-    pub folder: TemporaryFolder,
+    pub folder: TempDir,
     pub library: PathBuf,
 }
 
@@ -177,7 +178,7 @@ impl Package {
             let reason = format!("cannot be unpacked to {}: {e}", what.display());
             EngineError::model(&self.path, reason)
         };
-        let folder = TemporaryFolder::make().map_err(|e| failed(&std::env::temp_dir(), e))?;
+        let folder = temporary_folder().map_err(|e| failed(&std::env::temp_dir(), e))?;
         let files = Files {
             package: self.path.clone(),
             library: folder.path().join(&self.library),

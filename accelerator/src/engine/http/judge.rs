@@ -105,8 +105,7 @@ impl Judge {
                 Probe::Away(why) => match self.exited().await {
                     Some(exit) => Verdict::End(exit),
                     None => {
-                        let silence = server.counters.silence();
-                        server.standing.leave(why.clone(), silence);
+                        server.standing.leave(&why);
                         Verdict::GiveBack(why)
                     }
                 },

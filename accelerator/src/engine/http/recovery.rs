@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use record::CacheState;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{dialect::trouble, judge, start, stream::LlmServer};
 use crate::engine::program::ExitStatus;
@@ -20,12 +20,18 @@ pub(super) async fn watch_over(
 ) -> String {
     let standing = &server.standing;
     let mut away = standing.away.subscribe();
+    let (mut since, mut is_known) = (Instant::now(), false);
     loop {
         // An error is impossible: the server holds the sender.
         let _ = away.wait_for(Option::is_some).await;
+        // A trial alone does not end an absence: a sequence must get a token.
+        if server.counters.silence() < since.elapsed() || !is_known {
+            since = Instant::now();
+        }
+        is_known = true;
         sleep(ASK).await;
         let tried = try_again(server, cache).await;
-        let absence = standing.absence();
+        let absence = since.elapsed();
         let s = absence.as_secs();
         let Err(why) = tried else {
             tracing::info!("server {}: back after {s} s", server.ask.config.url);

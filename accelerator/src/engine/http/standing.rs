@@ -7,20 +7,14 @@
 //! ```
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
     time::Duration,
 };
 
 use qdl::wire::Standing;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::{sync::watch, time::sleep};
 
-use crate::{engine::Sequence, lock};
+use crate::engine::Sequence;
 
 /// Interval of checks whether the server is back, or a frontend still wants an answer.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
@@ -30,8 +24,6 @@ pub(super) struct ServerStanding {
     waiting: AtomicUsize,
     /// The reason while the server is away.
     pub away: watch::Sender<Option<String>>,
-    /// Begin of the absence. A trial alone does not end it: a sequence must get a token.
-    since: Mutex<Instant>,
 }
 
 impl Default for ServerStanding {
@@ -39,7 +31,6 @@ impl Default for ServerStanding {
         ServerStanding {
             waiting: AtomicUsize::new(0),
             away: watch::Sender::new(None),
-            since: Mutex::new(Instant::now()),
         }
     }
 }
@@ -71,27 +62,12 @@ impl ServerStanding {
         Waiting(&self.waiting)
     }
 
-    /// Marks the server as away. `silence` is the time since the last token of any sequence.
-    pub fn leave(&self, why: String, silence: Duration) {
-        let mut since = lock(&self.since);
-        if silence < since.elapsed() {
-            *since = Instant::now();
-        }
-        drop(since);
-        let leaves = |away: &mut Option<String>| {
-            let news = away.is_none();
-            *away = Some(why);
-            news
-        };
-        if self.away.send_if_modified(leaves) {
-            let why = self.away().unwrap_or_default();
+    /// Marks the server as away.
+    pub fn leave(&self, why: &str) {
+        let before = self.away.send_replace(Some(why.to_owned()));
+        if before.is_none() {
             tracing::warn!("{why}; asked again each second");
         }
-    }
-
-    /// Time since the begin of the absence.
-    pub fn absence(&self) -> Duration {
-        lock(&self.since).elapsed()
     }
 
     /// Waits until the server is back, or no frontend wants the sequence.

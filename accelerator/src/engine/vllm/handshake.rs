@@ -9,12 +9,13 @@ use std::{
 
 use qdl::config::VllmConfig;
 use socket2::Socket;
+use tempfile::TempDir;
 
 use super::{
     messages::{self, Registration, Status, read},
     zmtp::{Connection, MAX_FRAME},
 };
-use crate::engine::{VLLM_VERSIONS, temporary::TemporaryFolder};
+use crate::engine::{VLLM_VERSIONS, temporary::temporary_folder};
 
 /// Most peers of a socket at a time, beside the cores. Beyond them the oldest silent one goes.
 const STRANGERS: usize = 16;
@@ -29,7 +30,7 @@ pub(super) struct Listeners {
     input: UnixListener,
     output: UnixListener,
     /// Only this user may enter it.
-    folder: TemporaryFolder,
+    folder: TempDir,
 }
 
 impl Listeners {
@@ -41,7 +42,7 @@ impl Listeners {
         let handshake = TcpListener::bind(address);
         let handshake =
             handshake.map_err(|e| wrong(&format!("engine.vllm.listen {address}"), e))?;
-        let folder = TemporaryFolder::make();
+        let folder = temporary_folder();
         let folder = folder.map_err(|e| format!("no temporary folder: {e}: see TMPDIR"))?;
         let unix = |name| {
             let path = folder.path().join(name);

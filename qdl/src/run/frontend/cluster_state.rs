@@ -199,7 +199,7 @@ impl Owner for EventRouter {
                     let mut peer = state.peer(peer);
                     let node = peer.node.clone();
                     if refused.is_away {
-                        peer.absences.add_sample();
+                        peer.outages.add_given_back();
                     }
                     peer.refusals.add(&node, number, &refused)
                 };

@@ -223,12 +223,15 @@ impl PeerTask {
         let line = {
             let mut peer = self.state.peer(self.index);
             let node = peer.node.clone();
-            match standing {
-                Standing::Away(why) => (peer.absences.begin(now_ns(), why))
-                    .then(|| format!("{node} takes no samples for now: {why}")),
-                Standing::Takes | Standing::Busy => (peer.absences.end(true, now_ns()))
-                    .then(|| format!("{node} takes samples again")),
-            }
+            let away = match standing {
+                Standing::Away(why) => Some(why.as_str()),
+                Standing::Takes | Standing::Busy => None,
+            };
+            let is_news = peer.outages.set_away(away, now_ns());
+            is_news.then(|| match away {
+                Some(why) => format!("{node} takes no samples for now: {why}"),
+                None => format!("{node} takes samples again"),
+            })
         };
         if let Some(line) = line.filter(|_| !self.state.is_closing()) {
             self.state.note(&line);
@@ -523,7 +526,6 @@ impl PeerTask {
             let mut peer = self.state.peer(self.index);
             peer.handle = None;
             peer.session_over(|at_ns| self.state.in_run(at_ns));
-            peer.absences.end(false, now_ns());
             let silent = matches!(cause, ControlError::Silent { .. });
             let words = words_of(cause, &peer.node, &peer.address);
             if !self.state.is_closing() {

@@ -4,7 +4,7 @@ use record::{
     AcceleratorRecord, BatchSizes, EngineInfo, GpuRecord, LostSession, NodeFacts, NodeUse,
 };
 
-use super::{absence::Absences, outage::Outages, refusals::Refusals};
+use super::{outage::Outages, refusals::Refusals};
 use crate::control::{ClientHandle, Counters};
 
 const MOST_SESSIONS: usize = 256;
@@ -27,7 +27,6 @@ pub(crate) struct PeerState {
     /// Totals of earlier sessions, as of their last heartbeats.
     pub lost_sessions: Vec<LostSession>,
     pub outages: Outages,
-    pub absences: Absences,
     pub refusals: Refusals,
     /// Work of the accelerator's node at the start of LoadGen's clock, and at the end.
     pub used: [Option<NodeUse>; 2],

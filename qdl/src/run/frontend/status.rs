@@ -140,7 +140,7 @@ impl Cluster {
     /// Whether an accelerator takes no samples for now, because its engine's server is away. The
     /// accelerator itself limits that time.
     pub fn waits_for_server(&self) -> bool {
-        let waits = |peer: &PeerState| peer.absences.is_open() && peer.handle.is_some();
+        let waits = |peer: &PeerState| peer.outages.is_away();
         self.state.each_peer(waits).contains(&true)
     }
 
@@ -148,11 +148,7 @@ impl Cluster {
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let state = &self.state;
         let in_run = |at_ns| state.in_run(at_ns);
-        let losses = state.each_peer(|peer| {
-            let mut all = peer.outages.records(&peer.node, in_run);
-            all.extend(peer.absences.records(&peer.node, in_run));
-            all
-        });
+        let losses = state.each_peer(|peer| peer.outages.records(&peer.node, in_run));
         let mut events = Vec::new();
         let Some(began_ns) = state.dispatcher().first_issued_ns() else {
             return (events, losses.concat());
