@@ -307,7 +307,9 @@ fn ids_beyond_the_vocabulary_do_not_leave() {
 
 #[test]
 fn a_lost_token_ends_the_engine() {
-    for dialect in Dialect::ALL {
+    // llama.cpp itself leaves ids out, and counts them.
+    let others = Dialect::ALL.into_iter().filter(|d| *d != Dialect::LlamaCpp);
+    for dialect in others {
         let server = Server::working(dialect, move |asked| {
             let mut all = singly(dialect, asked, &[5, 6, 7], "stop");
             all.remove(1);
