@@ -147,7 +147,7 @@ impl Pipelines {
         }
     }
 
-    /// Use of all engines: the largest batch, and the sums of workers and busy time.
+    /// Use of all engines: the largest batch, and sums of the rest.
     pub fn used(&self) -> EngineUse {
         let mut sum = EngineUse::default();
         for one in self.all().map(Pipeline::used) {
@@ -157,6 +157,7 @@ impl Pipelines {
             sum.batches += one.batches;
             sum.samples += one.samples;
             sum.decompressed.add(&one.decompressed);
+            sum.events.merge(&one.events);
         }
         sum
     }

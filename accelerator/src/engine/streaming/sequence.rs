@@ -6,7 +6,7 @@ use fabric::clock;
 use fabric::wire::Stream;
 use qdl::serve::{Arrival, Finished, Part, Sent};
 
-use super::TOKEN_BYTES;
+use super::{EventSizes, TOKEN_BYTES};
 
 /// The error if an answer does not fit the model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,13 +48,21 @@ pub struct Sequence {
     started_ns: u64,
     /// Limit of the answer in bytes: the smaller of the model's output and the output slot.
     room: usize,
+    /// Counts the events of all sequences.
+    events: Arc<EventSizes>,
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
 }
 
 impl Sequence {
-    /// Makes a sequence of an arrival. `output_bytes` is the size of the model's largest output.
-    pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
+    /// Makes a sequence of an arrival. `output_bytes` is the size of the model's largest output;
+    /// `events` counts each call that brings tokens.
+    pub fn new(
+        arrival: Arrival,
+        output_bytes: usize,
+        events: Arc<EventSizes>,
+        on_end: OnEnd,
+    ) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
             room: output_bytes.min(arrival.output_len()),
@@ -62,6 +70,7 @@ impl Sequence {
             written: 0,
             sent: Sent::default(),
             started_ns: clock::now_ns(),
+            events,
             on_end: Some(on_end),
         }
     }
@@ -156,6 +165,7 @@ impl Sequence {
                 to.copy_from_slice(&token.to_le_bytes());
             }
             self.written = end * TOKEN_BYTES;
+            self.events.count(tokens.len());
         }
         Ok(())
     }
