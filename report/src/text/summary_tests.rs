@@ -161,8 +161,8 @@ threads      2 NIC threads slept 11,000 times; connections woke them 10,000 time
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree
 exit         0, LoadGen says valid
-limited by   nothing: 9,509/s came back of 9,512/s scheduled, p99 latency 862 us of the 10.0
-             ms allowed
+limited by   nothing: 9,509/s came back of 9,512/s scheduled, p99 latency 862 us of the 10.0 ms
+             allowed
 ";
     assert_eq!(summary(&example(), false), expected);
 }
