@@ -63,7 +63,7 @@ pub(super) fn tokens(tokens: &TokenRecord) -> Option<String> {
         return None;
     }
     let mut table = Table::new(&columns("tokens, our clock|p50|p90|p99|p99.9|max|mean"));
-    for (time, r) in &tokens.times {
+    for (time, r) in tokens.times.iter().filter(|(_, r)| r.count > 0) {
         let mut row = vec![time.label().to_owned()];
         row.extend(times(r));
         table.row(row);
