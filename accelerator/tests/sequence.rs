@@ -11,10 +11,6 @@ use accelerator::engine::{
 use common::{BLANK, Samples};
 use fabric::wire::Stream;
 
-fn events() -> Arc<EventSizes> {
-    Arc::new(EventSizes::new(16))
-}
-
 fn sequence(
     prompts: &Arc<Samples>,
     output_bytes: usize,
@@ -25,7 +21,7 @@ fn sequence(
         assert_eq!(origin.strong_count(), 1, "its slot is released before");
         to.lock().expect("no panic").push(outcome);
     };
-    let sequence = Sequence::new(prompts.arrival(0), output_bytes, events(), Arc::new(on_end));
+    let sequence = Sequence::new(prompts.arrival(0), output_bytes, Arc::new(on_end));
     (sequence, ends)
 }
 
@@ -73,7 +69,7 @@ fn queue_and_compute_times_are_measured() {
         }
     };
     wait(arrived + 2_000_000);
-    let mut s = Sequence::new(arrival, 64, events(), Arc::new(|_| ()));
+    let mut s = Sequence::new(arrival, 64, Arc::new(|_| ()));
     assert_eq!(s.arrived_ns(), arrived);
     wait(fabric::clock::now_ns() + 1_000_000);
     s.push(&[1]).expect("room");
@@ -88,9 +84,10 @@ fn queue_and_compute_times_are_measured() {
 #[test]
 fn each_event_counts_with_its_tokens() {
     for stream in [Stream::None, Stream::First, Stream::All] {
-        let events = events();
+        let events = Arc::new(EventSizes::new(16));
         let prompts = Samples::prompts(&[vec![1], vec![1]], 64, stream);
-        let of = |i| Sequence::new(prompts.arrival(i), 64, events.clone(), Arc::new(|_| ()));
+        let on_end = Arc::new(|_: SequenceOutcome| ());
+        let of = |i| Sequence::new(prompts.arrival(i), 64, on_end.clone()).counted(events.clone());
         let mut s = of(0);
         for tokens in [&[1, 2, 3][..], &[4], &[], &[5, 6, 7]] {
             s.push(tokens).expect("room");
@@ -99,5 +96,6 @@ fn each_event_counts_with_its_tokens() {
         of(1).finish(&[1, 2]);
         let sizes = events.sizes();
         assert_eq!(sizes.iter().collect::<Vec<_>>(), [(1, 1), (2, 1), (3, 2)]);
+        assert_eq!(events.tokens(), 9);
     }
 }

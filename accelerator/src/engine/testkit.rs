@@ -7,7 +7,4 @@ pub mod processes;
 #[path = "../../tests/common/samples.rs"]
 pub mod samples;
 
-use super::{
-    Engine, EngineError, Sequence, Streaming,
-    streaming::{EventSizes, SequenceOutcome},
-};
+use super::{Engine, EngineError, Sequence, Streaming, streaming::SequenceOutcome};

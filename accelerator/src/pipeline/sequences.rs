@@ -119,6 +119,7 @@ impl Sequences {
         Counters {
             samples: self.inner.answered.load(Relaxed),
             tokens: self.inner.tokens.load(Relaxed),
+            made: self.inner.events.tokens(),
             ..Counters::default()
         }
     }
@@ -231,9 +232,19 @@ impl Inner {
     }
 
     fn submit(&self, arrival: Arrival) {
+        let options = match arrival.options() {
+            Ok(options) => options,
+            Err(why) => {
+                arrival.refuse(&why);
+                self.intake.in_flight.fetch_sub(1, SeqCst);
+                return;
+            }
+        };
+        let limit = options.token_limit.map_or(usize::MAX, |n| n.get() as usize);
+        let most = self.output_bytes.min(limit.saturating_mul(TOKEN_BYTES));
         self.inside.fetch_add(1, SeqCst);
-        let (events, on_end) = (self.events.clone(), self.on_end.clone());
-        let sequence = Sequence::new(arrival, self.output_bytes, events, on_end);
+        let sequence = Sequence::new(arrival, most, self.on_end.clone());
+        let sequence = sequence.counted(self.events.clone());
         let submitted = self.call(|engine| {
             engine.submit(sequence);
             Ok(())

@@ -17,7 +17,7 @@ use qdl::{
     testkit::eventually,
 };
 
-use super::{Engine, EngineError, EventSizes, Sequence, SequenceOutcome, Streaming};
+use super::{Engine, EngineError, Sequence, SequenceOutcome, Streaming};
 
 /// Initial value of each output byte.
 pub const BLANK: u8 = 0xEE;
@@ -211,8 +211,7 @@ impl Samples {
                 samples.ended.fetch_add(1, SeqCst);
             }
         };
-        let events = Arc::new(EventSizes::new(output_bytes / 4));
-        Sequence::new(self.arrival(i), output_bytes, events, Arc::new(on_end))
+        Sequence::new(self.arrival(i), output_bytes, Arc::new(on_end))
     }
 
     pub fn ended(&self) -> usize {

@@ -23,6 +23,12 @@ impl EventSizes {
         }
     }
 
+    /// Tokens of all events so far.
+    pub fn tokens(&self) -> u64 {
+        let each = self.0.iter().zip(0..);
+        each.map(|(n, size)| n.load(Relaxed) * size).sum()
+    }
+
     /// The counts so far.
     pub fn sizes(&self) -> BatchSizes {
         let counts: Vec<u64> = self.0.iter().map(|n| n.load(Relaxed)).collect();

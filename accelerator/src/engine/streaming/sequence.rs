@@ -46,23 +46,19 @@ pub struct Sequence {
     sent: Sent,
     stream: Stream,
     started_ns: u64,
-    /// Limit of the answer in bytes: the smaller of the model's output and the output slot.
+    /// Limit of the answer in bytes: the least of the request's limit, the model's output and the
+    /// output slot.
     room: usize,
-    /// Counts the events of all sequences.
-    events: Arc<EventSizes>,
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
+    /// Counts the events of all sequences of the engine.
+    events: Option<Arc<EventSizes>>,
 }
 
 impl Sequence {
-    /// Makes a sequence of an arrival. `output_bytes` is the size of the model's largest output;
-    /// `events` counts each call that brings tokens.
-    pub fn new(
-        arrival: Arrival,
-        output_bytes: usize,
-        events: Arc<EventSizes>,
-        on_end: OnEnd,
-    ) -> Self {
+    /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
+    /// largest output, or the request's limit.
+    pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
             room: output_bytes.min(arrival.output_len()),
@@ -70,9 +66,16 @@ impl Sequence {
             written: 0,
             sent: Sent::default(),
             started_ns: clock::now_ns(),
-            events,
             on_end: Some(on_end),
+            events: None,
         }
+    }
+
+    /// Counts each call that brings tokens in `events`, sent or not: the engine's progress.
+    #[must_use]
+    pub fn counted(mut self, events: Arc<EventSizes>) -> Self {
+        self.events = Some(events);
+        self
     }
 
     /// The bytes of the prompt.
@@ -165,7 +168,9 @@ impl Sequence {
                 to.copy_from_slice(&token.to_le_bytes());
             }
             self.written = end * TOKEN_BYTES;
-            self.events.count(tokens.len());
+            if let Some(events) = &self.events {
+                events.count(tokens.len());
+            }
         }
         Ok(())
     }
