@@ -36,8 +36,8 @@ pub struct NicUse {
     pub sleeps: u64,
 }
 
-/// An engine behind a batcher: all 0 if the NIC thread answers. An engine that batches by itself has
-/// `events` alone.
+/// An engine behind a batcher: all 0 if the NIC thread answers. An engine that batches by itself
+/// has `events` alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EngineUse {

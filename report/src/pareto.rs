@@ -104,7 +104,8 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
     let heading: Vec<&str> = ["run", unit].into_iter().chain(names).collect();
     let heading = [&heading[..], &["LoadGen", "on the front of"]].concat();
     let note = "On the front: no other run has at least its rate in at most its time. Hollow \
-                points are dominated. Times are LoadGen's; a run without them has no point. A front does not ask whether LoadGen calls a run valid.";
+                points are dominated. Times are LoadGen's; a run without them has no point. A \
+                front does not ask whether LoadGen calls a run valid.";
     let picture = beside(&charts) + &table(&heading, &rows);
     let sub = text::counted(runs.len() as u64, "run") + " - " + &title;
     let title = "Throughput against latency";

@@ -77,7 +77,8 @@ fn run(changes: &[Value]) -> RunRecord {
         "connections": [{"name": "acc/0", "slots": 256}],
         "evidence": {"node": node},
         "loadgen": {"scheduled_per_s": 1_001.0, "limits": [
-            {"name": "p99 latency", "was": 1_400.0, "limit": 10_000.0, "at_most": true, "met": true},
+            {"name": "p99 latency", "was": 1_400.0, "limit": 10_000.0, "at_most": true,
+             "met": true},
         ]},
     });
     let well = [stages(CALM), engine(64, 2, 0.25, 1)];
@@ -113,7 +114,10 @@ fn a_run_that_keeps_its_aim_with_room_is_limited_by_nothing() {
     names(None, how, &[engine(64, 1, 0.97, 3)]);
     names(None, "nothing stands out", &[missed()]);
     // LoadGen's own percentiles are named, whatever our clock says; of those the nearest.
-    let limit = |name: &str, was: Option<f64>| json!({"name": name, "was": was, "limit": 100.0, "at_most": true, "met": true});
+    let limit = |name: &str, was: Option<f64>| {
+        let limit = 100.0;
+        json!({"name": name, "was": was, "limit": limit, "at_most": true, "met": true})
+    };
     let tokens = |tpot| {
         let limits = [limit("p99 TTFT", Some(20.0)), limit("p99 TPOT", tpot)];
         let own = json!({"stream": "first", "times": {"tpot": StageRow {

@@ -187,7 +187,8 @@ mod tests {
                 "max_us": 2.0, "mean_us": 1.0, "count": 9});
             let run = json!({
                 "scenario": "Server", "stages": {"total": time}, "loadgen": loadgen,
-                "tokens": {"times": {"ttft": time, "tpot": time}, "events": {"mean": 3.719, "p99": 5}},
+                "tokens": {"times": {"ttft": time, "tpot": time},
+                    "events": {"mean": 3.719, "p99": 5}},
             });
             let tiles = tiles(&serde_json::from_value(run).expect("a run"));
             let shown = tiles
