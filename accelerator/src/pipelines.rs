@@ -157,7 +157,7 @@ impl Pipelines {
         each.find(|s| *s != Standing::Takes).unwrap_or_default()
     }
 
-    /// Use of all engines: the largest batch, and the sums of workers and busy time.
+    /// Use of all engines: the largest batch, and sums of the rest.
     pub fn used(&self) -> EngineUse {
         let mut sum = EngineUse::default();
         for one in self.all().map(Pipeline::used) {
@@ -168,6 +168,7 @@ impl Pipelines {
             sum.samples += one.samples;
             sum.server_busy += one.server_busy;
             sum.decompressed.add(&one.decompressed);
+            sum.events.merge(&one.events);
         }
         sum
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{
     COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations,
     histograms::{self, HISTOGRAMS},
+    latency_bound_us,
     timeline::Timeline,
 };
 
@@ -140,7 +141,7 @@ impl RunFolder {
 
     /// LoadGen's latency bound in microseconds, if it has one.
     pub fn bound_us(&self) -> Option<f64> {
-        self.summary.run.evidence.loadgen?.bound_us
+        latency_bound_us(&self.summary.run.loadgen.as_ref()?.limits)
     }
 
     /// Returns keys and values of the configuration whose copy has the file name `copy`. Without a

@@ -54,15 +54,18 @@ pub use error::FileError;
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
 pub use folder::{RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline};
 pub use histograms::{HISTOGRAMS, save};
-pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
+pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, NIC};
 pub use loadgen::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,
+    latency_bound_us,
 };
 pub use losses::{LossRecord, RefusalRecord, SilentOn, grouped, kind_of};
 pub use manifest::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord};
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
-pub use stages::{Goodput, PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport};
+pub use stages::{
+    Goodput, PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport, rate_per_s,
+};
 pub use summary::{
     AcceleratorRecord, CarriedPayload, ConnectionRecord, LOOPBACK_NOTE, Ledger, LostSession, Mode,
     PostingRule, RailChange, RailRecord, RunExit, RunRecord, Summary, SystemRecord, WarmUpRecord,

@@ -10,6 +10,7 @@
 //! slot. The engine pushes each token at once. The frontend's choice of [`fabric::wire::Stream`]
 //! decides whether tokens go to the frontend as parts; engines need not know this choice.
 
+mod events;
 mod sequence;
 
 use std::{sync::Arc, time::Duration};
@@ -22,6 +23,7 @@ use qdl::{
 
 use super::EngineError;
 
+pub use events::EventSizes;
 pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 
 /// Callback for an error that ends the engine during a run. Only the first call has an effect.

@@ -246,8 +246,8 @@ impl Pipeline {
         self.in_flight() == 0
     }
 
-    /// Largest batch, workers and busy time of the engine since the start. These are 0 if the engine
-    /// answers inline or batches by itself.
+    /// Work of the engine since the start: nothing if the engine answers inline; events and a busy
+    /// server's refusals alone if it batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
             PipelineKind::Batches(b) if b.shared.inline().is_none() => {
@@ -263,10 +263,7 @@ impl Pipeline {
                 }
             }
             PipelineKind::Batches(_) => EngineUse::default(),
-            PipelineKind::Sequences(s) => EngineUse {
-                server_busy: (s.inner.intake.engine.streaming()).map_or(0, Streaming::server_busy),
-                ..EngineUse::default()
-            },
+            PipelineKind::Sequences(s) => s.used(),
         }
     }
 

@@ -8,19 +8,19 @@ use std::{
 
 use anyhow::anyhow;
 use fabric::wire::Stream;
-use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
+use loadgen_bridge::{AccuracyLog, TestMode, TestOutcome, Verdict as Word};
 use qdl::{
     config::parse_accelerator,
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind,
-    PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
-    TIMELINE, TokenRecord, secrets, timeline::Timeline,
+    Accuracy, BatchSizes, CarriedPayload, Evidence, Goodput, LoadgenRecord, Mode, NodeUse,
+    PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary,
+    SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets, timeline::Timeline,
 };
 use report::{
     causes::judge,
-    text::{self, with_losses, with_refusals},
+    text::{self, with_events, with_losses, with_refusals},
 };
 use submission::{Name, manifest};
 
@@ -87,8 +87,6 @@ pub struct FinishedRun<'a> {
 pub struct TokenCounts {
     /// When tokens leave the accelerator.
     pub stream: Stream,
-    /// True if LoadGen measures tokens: a malformed answer is then an error.
-    pub measured: bool,
     /// Number of first tokens reported to LoadGen, if LoadGen measures them.
     pub first_tokens: Option<u64>,
     pub parts_taken: u64,
@@ -100,7 +98,7 @@ impl FinishedRun<'_> {
         let mut run = self.record();
         let agrees = run.close();
         run.limits = judge(&run);
-        let (code, reason) = self.verdict(agrees, &run.mismatches);
+        let (code, reason) = self.verdict(agrees, &run);
         let valid = match code {
             // A compliance test that sets its own length needs no VALID.
             ExitCode::Good if self.settings.own_length => None,
@@ -143,7 +141,9 @@ impl FinishedRun<'_> {
             .unwrap_or(test.scenario);
         let mode = result::mode(self.mode());
         let settings = self.settings.provenance.records(scenario);
-        let (per_s, tokens) = (per_s(outcome, answered, seconds), self.tokens(seconds));
+        let rate = loadgen.as_ref().and_then(|l| l.completed_per_s);
+        let per_s = rate.unwrap_or_else(|| rate_per_s(answered, seconds));
+        let tokens = self.tokens(loadgen.as_ref(), seconds);
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,
@@ -171,8 +171,8 @@ impl FinishedRun<'_> {
             accuracy: self.accuracy.map(|a| a.share),
             labelled: self.accuracy,
             accuracy_note: self.accuracy_note.clone(),
+            goodput: self.goodput(&phases, loadgen.as_ref(), per_s, tokens.as_ref()),
             loadgen,
-            goodput: self.goodput(&phases, per_s, tokens.as_ref()),
             phases,
             settings: settings
                 .into_iter()
@@ -187,7 +187,6 @@ impl FinishedRun<'_> {
             carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
             evidence: Evidence {
                 node: self.used.clone(),
-                loadgen: outcome.map(|o| self.loadgen_view(o)),
             },
             system: self.system(),
             ..RunRecord::default()
@@ -272,20 +271,37 @@ impl FinishedRun<'_> {
     fn goodput(
         &self,
         phases: &[PhaseRecord],
+        loadgen: Option<&LoadgenRecord>,
         per_s: f64,
         tokens: Option<&TokenRecord>,
     ) -> Option<Goodput> {
-        let all = self.judged(self.outcome.as_ref()?, phases)?.histograms;
-        let [samples, good_tokens] = all.good()?;
+        let loadgen = loadgen?;
         let part = |good: u64, all: u64| good as f64 / all.max(1) as f64;
-        let share = part(samples, all.count());
-        let tokens = all.tokens().zip(tokens);
+        if let (Some(over), Some(all)) = (loadgen.over_limit, loadgen.queries) {
+            let samples = all.saturating_sub(over);
+            let share = part(samples, all);
+            return Some(Goodput {
+                samples,
+                share,
+                per_s: share * per_s,
+                ..Goodput::default()
+            });
+        }
+        let all = self.judged(self.outcome.as_ref()?, phases)?.histograms;
+        let ([samples, good_tokens], counted) = (all.good()?, all.tokens()?.tokens());
+        let own = part(samples, all.count());
+        let share = own.min(loadgen.most_within_limits());
+        let cap = |n: u64| match share < own {
+            true => (n as f64 * share / own) as u64,
+            false => n,
+        };
         Some(Goodput {
-            samples,
-            tokens: tokens.map(|_| good_tokens),
+            samples: cap(samples),
+            at_most: share < own,
+            tokens: Some(cap(good_tokens)),
             share,
             per_s: share * per_s,
-            tokens_per_s: tokens.map(|(t, all)| part(good_tokens, t.tokens()) * all.per_s),
+            tokens_per_s: tokens.map(|t| part(cap(good_tokens), counted) * t.per_s),
         })
     }
 
@@ -324,38 +340,19 @@ impl FinishedRun<'_> {
         })
     }
 
-    /// The latency in LoadGen's result, and the bound on it, which only Server has.
-    fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
-        let test = &self.settings.runs;
-        let us = |ns: u64| ns as f64 / 1000.0;
-        let far = |p: &f64| (p - test.server_target_latency_percentile).abs();
-        let reported = [0.5, 0.9, 0.95, 0.97, 0.99, 0.999].into_iter();
-        let nearest = reported.min_by(|a, b| far(a).total_cmp(&far(b)));
-        let server = test.scenario == Scenario::Server;
-        let bounded = server && !test.use_token_latencies;
-        let scheduled = outcome.statistics.get("Scheduled samples per second");
-        LoadgenView {
-            scheduled_per_s: scheduled.copied().filter(|_| server),
-            bounded_us: outcome.latency_ns(nearest.unwrap_or(0.99)) / 1000.0,
-            bound_us: bounded.then(|| us(test.server_target_latency_ns)),
-        }
-    }
-
-    /// Token latencies, and LoadGen's bounds on them, which only Server has.
-    fn tokens(&self, seconds: f64) -> Option<TokenRecord> {
+    /// Token latencies and counts; the rate is LoadGen's if it has one.
+    fn tokens(&self, loadgen: Option<&LoadgenRecord>, seconds: f64) -> Option<TokenRecord> {
         let (end, histograms) = (self.tokens.as_ref()?, self.histograms.tokens()?);
-        let test = &self.settings.runs;
-        let bounded = end.measured && test.scenario == Scenario::Server;
-        let limit = |ns: u64| bounded.then_some(ns as f64 / 1000.0);
         let first = end.first_tokens.is_some() || end.stream != Stream::None;
         let record = histograms.record_of(seconds, first);
+        let mut events = BatchSizes::default();
+        for a in &self.system.accelerators {
+            events.merge(&a.used.engine.events);
+        }
         Some(TokenRecord {
             stream: end.stream.to_string(),
-            per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
-            limit_percentile: bounded
-                .then(|| result::percent(test.server_target_latency_percentile)),
-            ttft_limit_us: limit(test.server_ttft_latency),
-            tpot_limit_us: limit(test.server_tpot_latency),
+            per_s: loadgen.and_then(|l| l.tokens_per_s).unwrap_or(record.per_s),
+            events: events.row(),
             parts_taken: end.parts_taken,
             first_tokens: end.first_tokens,
             too_short: end.found.too_short,
@@ -383,7 +380,7 @@ impl FinishedRun<'_> {
         )
     }
 
-    fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
+    fn verdict(&self, agrees: bool, run: &RunRecord) -> (ExitCode, String) {
         // A wrong answer outranks a lost peer; unanswered samples are a consequence of the lost
         // peer.
         let wrong = self
@@ -401,7 +398,7 @@ impl FinishedRun<'_> {
             return (failure.code, failure.cause.clone());
         }
         if !agrees {
-            let all = mismatches.join("; ");
+            let all = run.mismatches.join("; ");
             return (ExitCode::Mismatch, format!("counts do not agree: {all}"));
         }
         if let Some(complaint) = too_short {
@@ -419,7 +416,7 @@ impl FinishedRun<'_> {
                 let words = format!(
                     "the compliance test's own data are complete: {n} answers are logged{says}"
                 );
-                return (ExitCode::Good, self.with_losses(&words));
+                return (ExitCode::Good, self.with_losses(&words, run));
             }
             Some(Err(why)) => {
                 let why = format!("the compliance test's own data are not complete: {why}");
@@ -438,15 +435,16 @@ impl FinishedRun<'_> {
             return (ExitCode::Invalid, format!("{n} errors of LoadGen; {first}"));
         }
         match outcome.verdict {
-            Word::Valid => (ExitCode::Good, self.with_losses("valid")),
-            _ => (ExitCode::Good, self.with_losses("complete")),
+            Word::Valid => (ExitCode::Good, self.with_losses("valid", run)),
+            _ => (ExitCode::Good, self.with_losses("complete", run)),
         }
     }
 
-    fn with_losses(&self, word: &str) -> String {
+    /// A verdict with what speaks against it.
+    fn with_losses(&self, word: &str, run: &RunRecord) -> String {
         let failed = with_refusals(&self.system.refusals, self.system.ledger.refused);
         let lost = with_losses(&self.system.losses);
-        let with = lost.into_iter().chain(failed);
+        let with = lost.into_iter().chain(failed).chain(with_events(run));
         with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
     }
 
@@ -488,22 +486,6 @@ pub fn print_json(summary: &Summary) {
     if let Ok(text) = serde_json::to_string_pretty(summary) {
         let _ = writeln!(io::stdout(), "{text}");
     }
-}
-
-/// LoadGen's result if that is a rate; otherwise samples per second of the run.
-fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
-    match outcome.and_then(|o| o.figure) {
-        Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => r,
-        _ if seconds > 0.0 => (samples as f64 / seconds * 1000.0).round() / 1000.0,
-        _ => 0.0,
-    }
-}
-
-/// LoadGen's token rate, if reported.
-fn tokens_per_s(outcome: Option<&TestOutcome>) -> Option<f64> {
-    let statistics = &outcome?.statistics;
-    let names = ["Completed tokens per second", "Tokens per second"];
-    names.iter().find_map(|name| statistics.get(*name)).copied()
 }
 
 #[cfg(test)]

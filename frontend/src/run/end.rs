@@ -79,7 +79,6 @@ impl Watch {
         let counts = self.tokens.as_ref().filter(|_| self.counted);
         let tokens = counts.map(|t| TokenCounts {
             stream: self.stream,
-            measured: t.measured,
             first_tokens: t.first.then(|| left.iter().map(|l| l.first_tokens).sum()),
             parts_taken: sum(Recorder::parts_taken),
             found,

@@ -405,16 +405,16 @@ impl Inbound {
             link.carried.bytes_out += n * u64::from(f.sample.len);
             link.carried.bytes_in += n * u64::from(s.header.len);
             let progress = link.progress.get(usize::from(s.slot));
-            let (first_ns, first_residence_us, after_ns) = match progress {
-                Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
-                _ => (now, residence, 0),
+            let progress = match progress {
+                Some(several) if s.parts > 1 => *several,
+                _ => Progress::of_one_part(now, residence, s.header.len),
             };
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.sample.first {
                 Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
-                _ => first_ns,
+                _ => progress.first_ns,
             };
-            let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
+            let after_us = (progress.after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
                 failed_ns: f.sample.tries.failed_ns(f.sample.issued_ns),
@@ -426,7 +426,8 @@ impl Inbound {
                 bytes_out: f.sample.len,
                 bytes_in: s.header.len,
                 first_ns,
-                first_residence_us,
+                first_residence_us: progress.first_residence_us,
+                first_bytes: progress.first_bytes,
                 parts: s.parts,
                 parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
                 parts_residence_us: s.mean_us,

@@ -9,8 +9,8 @@
 //! busy, and a full link fills all slots.
 
 use record::{
-    AcceleratorRecord, Cause, Finding, ISSUE, Limits, LoadgenView, LossRecord, Mode, NIC, NodeUse,
-    PathUse, RunRecord, SilentOn, Stage, ThreadGroup,
+    AcceleratorRecord, Cause, Finding, ISSUE, Limits, LossRecord, Mode, NIC, NodeUse, PathUse,
+    RunRecord, SilentOn, Stage, ThreadGroup,
 };
 
 use super::{line, turn};
@@ -87,7 +87,6 @@ struct JudgedRun<'a> {
     seconds: f64,
     /// Seconds over which the frontend node's use was measured.
     node_seconds: f64,
-    loadgen: LoadgenView,
     /// The scenario has one sample, or one query, in flight at a time.
     by_latency: bool,
     /// Slots of all connections together.
@@ -149,7 +148,6 @@ impl<'a> JudgedRun<'a> {
             run,
             seconds,
             node_seconds: run.evidence.node.clock_us as f64 / 1e6,
-            loadgen: run.evidence.loadgen.unwrap_or_default(),
             by_latency: matches!(run.scenario.as_str(), "SingleStream" | "MultiStream"),
             slots: run.total().slots as f64,
             in_flight: share(run.samples as f64, seconds) * round_trip_s,
@@ -176,17 +174,19 @@ impl<'a> JudgedRun<'a> {
             let took = text::time_us(self.seconds * 1e6);
             return Aim::Unmeasured(format!("{took} are too short to say"));
         }
-        let asked = self.loadgen.scheduled_per_s.or(self.run.target_qps);
+        let Some(loadgen) = &self.run.loadgen else {
+            return Aim::Open;
+        };
+        let asked = loadgen.scheduled_per_s.or(self.run.target_qps);
         let asked = asked.unwrap_or(self.run.per_s);
-        let unknown = self.loadgen == LoadgenView::default();
-        if self.run.scenario != "Server" || self.run.per_s < REACHED * asked || unknown {
+        let bounds = loadgen.limits.iter().filter(|limit| limit.at_most);
+        let met = bounds.clone().all(|limit| limit.met);
+        if self.run.scenario != "Server" || self.run.per_s < REACHED * asked || !met {
             return Aim::Open;
         }
         let (came, asked) = (text::rate(self.run.per_s), text::rate(asked));
         let rate = format!("{came}/s came back of {asked}/s scheduled");
-        let own = self.loadgen.bound_us;
-        let own = own.map(|bound| ("latency", self.loadgen.bounded_us, bound));
-        let bounds = self.run.tokens.iter().flat_map(|t| t.bounded()).chain(own);
+        let bounds = bounds.filter_map(|l| Some((l.name.as_str(), l.was?, l.limit)));
         match bounds.max_by(|a, b| share(a.1, a.2).total_cmp(&share(b.1, b.2))) {
             Some((_, us, bound)) if share(us, bound) > ROOM => Aim::Open,
             Some((what, us, bound)) => {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use loadgen_bridge::{Detail, LogSettings, TestSettings};
-use qdl::counters::{SampleLimits, SampleTimes, TokenSizes};
-use record::{LOOPBACK_NOTE, Ledger, Verified};
+use loadgen_bridge::{Detail, Figure, LogSettings, Scenario, TestSettings};
+use qdl::counters::{SampleTimes, TokenLimits, TokenSizes};
+use record::{AcceleratorRecord, EngineUse, LOOPBACK_NOTE, Ledger, Verified};
 
 use qdl::testkit::assert_has;
 
@@ -149,6 +149,7 @@ fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
         first_ns: 1_000,
         completed_ns: 5_000,
         bytes_in: 12,
+        first_bytes: 4,
         parts: 2,
         ..SampleTimes::default()
     };
@@ -157,7 +158,6 @@ fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
         histograms,
         tokens: Some(TokenCounts {
             stream: Stream::First,
-            measured: true,
             first_tokens: Some(5),
             parts_taken: 5,
             found: TokenFindings::default(),
@@ -166,11 +166,47 @@ fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
     }
 }
 
+/// LoadGen's log with these values.
+fn log(values: &[(String, f64)]) -> Detail {
+    let line = |(key, value): &(String, f64)| {
+        format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.0}}\n")
+    };
+    let text: String = values.iter().map(line).collect();
+    let head =
+        ":::MLLOG {\"key\": \"effective_scenario\", \"value\": \"Server\", \"time_ms\": 1}\n";
+    Detail::read((head.to_owned() + &text).as_bytes()).expect("a log")
+}
+
+/// A row of LoadGen's times of tokens: the minimum, all others, and the limit.
+fn row(of: &str, [least, others, limit]: [f64; 3]) -> Vec<(String, f64)> {
+    let (ends, percentiles) = match of {
+        "ttft" => (
+            "first_token_{}_latency_ns",
+            "first_token_{}_percentile_latency_ns",
+        ),
+        _ => (
+            "time_to_output_token_{}",
+            "time_per_output_token_{}_percentile_ns",
+        ),
+    };
+    let name = |form: &str, of: &str| format!("result_{}", form.replace("{}", of));
+    let percent = ["50.00", "90.00", "99.00", "99.90"].map(|p| name(percentiles, p));
+    let others_of = ["max", "mean"]
+        .map(|end| name(ends, end))
+        .into_iter()
+        .chain(percent);
+    let mut all: Vec<_> = others_of.map(|name| (name, others)).collect();
+    all.push((name(ends, "min"), least));
+    all.push((format!("requested_server_{of}_latency"), limit));
+    all
+}
+
 #[test]
-fn goodput_is_the_share_of_the_samples_within_loadgens_limits() {
+fn goodput_is_loadgens_count_or_within_its_percentiles() {
     let s = settings(Path::new("x"));
-    let goodput = |limits: Option<SampleLimits>, empty: Histograms| {
-        let mut histograms = empty.limited(limits);
+    let goodput = |limits: Option<TokenLimits>, values: &[(String, f64)]| {
+        let (input, output) = (4, 4);
+        let mut histograms = Histograms::of_tokens(TokenSizes { input, output }).limited(limits);
         let at = |seen_ns| SampleTimes {
             seen_ns,
             first_ns: 1_000,
@@ -191,26 +227,74 @@ fn goodput_is_the_share_of_the_samples_within_loadgens_limits() {
         }]);
         let mut e = of_tokens(&s);
         e.phases = phases;
+        e.outcome.as_mut().expect("there").detail = log(values);
         e.summary().0.run.goodput
     };
-    let (input, output) = (4, 4);
-    let tokens = || Histograms::of_tokens(TokenSizes { input, output });
     let (ttft_ns, tpot_ns) = (1_000, 2_000);
-    let limits = SampleLimits::Tokens { ttft_ns, tpot_ns };
-    let good = goodput(Some(limits), tokens()).expect("limits");
+    let limits = Some(TokenLimits { ttft_ns, tpot_ns });
+    let good = goodput(limits, &[]).expect("limits");
     assert_eq!((good.samples, good.tokens, good.share), (3, Some(9), 0.75));
     // Of 49.5 samples/s, and of 15 tokens in 2 s.
     assert_eq!((good.per_s, good.tokens_per_s), (37.125, Some(5.625)));
-    let good = goodput(Some(SampleLimits::Latency(5_001)), Histograms::new());
-    assert_eq!(good.map(|g| (g.samples, g.tokens)), Some((3, None)));
-    assert_eq!(goodput(None, tokens()), None);
+    // LoadGen's times begin earlier: half of them may be above a limit.
+    let tpot = row("tpot", [500.0, 2_000.0, 2_000.0]);
+    let within = [row("ttft", [900.0, 1_000.0, 1_000.0]), tpot.clone()].concat();
+    assert_eq!(goodput(limits, &within), Some(good));
+    let half = [row("ttft", [900.0, 1_001.0, 1_000.0]), tpot].concat();
+    let half = goodput(limits, &half).expect("limits");
+    assert_eq!((half.samples, half.tokens, half.share), (2, Some(6), 0.5));
+    assert!(half.at_most && !good.at_most);
+    // A limit on the latency: LoadGen counts.
+    let count = [("query_count", 4.0), ("overlatency_query_count", 3.0)];
+    let count = count.map(|(key, n)| (format!("result_{key}"), n));
+    let one = goodput(None, &count).expect("LoadGen's");
+    assert_eq!((one.samples, one.share, one.tokens), (1, 0.25, None));
+    assert_eq!(goodput(None, &[]), None);
     // The page about the summary names each key.
-    let keys = serde_json::to_value(goodput(Some(limits), tokens())).expect("JSON");
+    let keys = serde_json::to_value(good).expect("JSON");
     let page = include_str!("../../../../docs/summary.md");
     let row = page.lines().find(|line| line.starts_with("| `goodput`"));
     for key in keys.as_object().expect("keys").keys() {
         assert!(row.expect("a row").contains(&format!("`{key}`")), "{key}");
     }
+}
+
+#[test]
+fn whole_answers_are_not_called_valid_without_that_line() {
+    let s = settings(Path::new("x"));
+    let mut e = of_tokens(&s);
+    e.outcome.as_mut().expect("there").detail = log(&row("tpot", [0.0, 13_500.0, 50_000.0]));
+    assert_eq!(e.summary().0.run.exit.reason, "valid");
+    let engine = EngineUse {
+        events: BatchSizes::from_counts(&[0, 0, 0, 5]),
+        ..EngineUse::default()
+    };
+    e.system.accelerators = vec![AcceleratorRecord {
+        used: NodeUse {
+            engine,
+            ..NodeUse::default()
+        },
+        ..AcceleratorRecord::default()
+    }];
+    let times = SampleTimes {
+        bytes_in: 12,
+        first_bytes: 12,
+        parts: 2,
+        ..SampleTimes::default()
+    };
+    let (input, output) = (4, 4);
+    e.histograms = Histograms::of_tokens(TokenSizes { input, output });
+    (0..5).for_each(|_| e.histograms.record(&times));
+    let (summary, code) = e.summary();
+    let with = "with 3.00 tokens an event (p99 3); 5 whole answers, of which LoadGen's TPOT means \
+                nothing";
+    assert_eq!(
+        (code, summary.run.exit.reason),
+        (ExitCode::Good, format!("valid, {with}"))
+    );
+    let text = text::summary(&e.summary().0, false);
+    let words: Vec<&str> = text.split_whitespace().take(30).collect();
+    assert_has(&words.join(" "), &["VALID Server", with]);
 }
 
 #[test]
