@@ -107,6 +107,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     let signals = block_signals();
     let code = serve(&arguments, signals);
     let _ = std::io::stdout().flush();
+    crate::engine::remove_temporary_folders();
     // After an engine failure, threads may still run in libraries whose destructors would then
     // crash. SAFETY: `_exit` ends the process without destructors; the system closes all files.
     unsafe { libc::_exit(i32::from(code)) }
@@ -135,6 +136,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             Some(stop) => stop.stop(&why),
             None => {
                 eprintln!("{why} before it was ready");
+                crate::engine::remove_temporary_folders();
                 // SAFETY: `_exit` only ends the process; nothing is served yet.
                 unsafe { libc::_exit(i32::from(OK)) }
             }

@@ -85,6 +85,12 @@ pub trait Backend: Send + Sync {
         Default::default()
     }
 
+    /// Returns true while an engine waits for its server, for as long as its node permits: the
+    /// samples that wait with it make no progress.
+    fn waits_for_server(&self) -> bool {
+        false
+    }
+
     /// Returns the number of samples that are issued and not yet completed.
     fn outstanding(&self) -> u64;
 

@@ -32,7 +32,7 @@ struct Args {
 }
 
 fn program() -> Command {
-    let about = "Run digits, or a small language model, over TCP on loopback";
+    let about = "Runs digits, or a small language model, over TCP on loopback";
     let demo = command::<demo::DemoArgs>("demo").about(about);
     command::<Args>("qdl")
         .version(version())

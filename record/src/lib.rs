@@ -18,6 +18,7 @@
 //! | `served` | a session, seen from the accelerator |
 //! | [`secrets`] | masks of values that look like keys |
 //! | `settings` | settings of the run |
+//! | `words` | characters that no text from elsewhere may print |
 
 mod batches;
 mod configurations;
@@ -41,6 +42,7 @@ mod summary;
 pub mod timeline;
 mod tokens;
 mod usage;
+mod words;
 
 pub use batches::{BatchSizes, GpuRecord};
 pub use correctness::{Accuracy, Verified};
@@ -71,3 +73,4 @@ pub use usage::{
     DecompressedUse, EngineUse, NicPlace, NicUse, NodeUse, PathUse, Places, ThreadGroup,
     TrafficRecord,
 };
+pub use words::is_unprintable;

@@ -33,7 +33,7 @@ pub struct NicUse {
     pub sleeps: u64,
 }
 
-/// An engine behind a batcher. All 0 if the NIC thread answers, or the engine batches itself.
+/// An engine behind a batcher, or one with a server. All 0 if the NIC thread answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EngineUse {
@@ -47,6 +47,8 @@ pub struct EngineUse {
     pub batches: u64,
     /// Samples in the batches.
     pub samples: u64,
+    /// Requests that the engine's server refused for a while: too many (429), or unavailable (503).
+    pub server_busy: u64,
     /// Samples that were compressed.
     pub decompressed: DecompressedUse,
 }
@@ -133,7 +135,7 @@ impl NodeUse {
             nics: counts_since!(self.nics, nics: worked_us sleeps),
             engine: EngineUse {
                 decompressed: e.decompressed.since(&b.decompressed),
-                ..counts_since!(e, b: busy_us batches samples)
+                ..counts_since!(e, b: busy_us batches samples server_busy)
             },
             ..clocks
         }

@@ -17,6 +17,7 @@ use std::{sync::Arc, time::Duration};
 use qdl::{
     config::MAX_IN_FLIGHT,
     model::{DType, ModelSpec, TensorSpec},
+    wire::Standing,
 };
 
 use super::EngineError;
@@ -43,6 +44,17 @@ pub trait Streaming: Send + Sync {
     /// Limit of concurrent sequences; further samples wait in the pipeline. The value may change in
     /// [`Streaming::start`], when the engine learns the limit of a server.
     fn in_flight(&self) -> usize;
+
+    /// Whether the engine takes sequences, or its server is busy or away.
+    fn standing(&self) -> Standing {
+        Standing::Takes
+    }
+
+    /// Number of requests since the start that the engine's server refused as too many (429) or
+    /// unavailable (503), and that were sent again.
+    fn server_busy(&self) -> u64 {
+        0
+    }
 
     /// Takes a sequence; never blocks. The caller is a NIC thread, or a thread that has just ended
     /// a sequence; calls never overlap. No prompt may cause a panic: now or later, the engine calls

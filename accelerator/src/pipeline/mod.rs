@@ -58,7 +58,7 @@ use self::{
 use crate::lock;
 use crate::{
     batcher::Policy,
-    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, catch_panic},
+    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, Streaming, catch_panic},
 };
 
 /// Least time that an engine that batches by itself gets for its stop.
@@ -246,7 +246,7 @@ impl Pipeline {
         self.in_flight() == 0
     }
 
-    /// Largest batch, workers and busy time of the engine since the start. All are 0 if the engine
+    /// Largest batch, workers and busy time of the engine since the start. These are 0 if the engine
     /// answers inline or batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
@@ -259,9 +259,14 @@ impl Pipeline {
                     batches: counters.batches,
                     samples: counters.samples,
                     decompressed: counters.decompressed,
+                    ..EngineUse::default()
                 }
             }
-            PipelineKind::Batches(_) | PipelineKind::Sequences(_) => EngineUse::default(),
+            PipelineKind::Batches(_) => EngineUse::default(),
+            PipelineKind::Sequences(s) => EngineUse {
+                server_busy: (s.inner.intake.engine.streaming()).map_or(0, Streaming::server_busy),
+                ..EngineUse::default()
+            },
         }
     }
 

@@ -214,6 +214,10 @@ impl Backend for Network {
         self.read(|c| c.figures())
     }
 
+    fn waits_for_server(&self) -> bool {
+        self.read(|c| c.waits_for_server())
+    }
+
     fn outstanding(&self) -> u64 {
         self.read(|c| c.dispatcher().outstanding())
     }

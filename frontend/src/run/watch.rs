@@ -189,7 +189,12 @@ impl Watch {
             self.rested = true;
             self.fail_stalled(now, cause);
         }
-        if let Some(for_ns) = self.watchdog.look(now, moved, outstanding) {
+        // The node of a server that is away ends itself after the server's `ready_s`.
+        let stalled = match self.backend.waits_for_server() {
+            true => 0,
+            false => outstanding,
+        };
+        if let Some(for_ns) = self.watchdog.look(now, moved, stalled) {
             let cause = format!(
                 "no sample came back for {:.0} s, nor a token of one, and no engine made a token or \
                  ran a batch, with {outstanding} outstanding ({:.1} s into the run); gave up \

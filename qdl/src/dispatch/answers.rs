@@ -26,6 +26,7 @@ use crate::{
     connection::tracker::InFlight,
     counters::SampleTimes,
     response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
+    wire::Standing,
 };
 use fabric::{Broken, Imm, Window, clock::now_ns};
 
@@ -108,8 +109,7 @@ pub(super) struct RefusedAnswer {
     /// Offset of the reason within the payload.
     pub at: u32,
     pub len: u32,
-    /// The control plane carries the full reason.
-    pub is_cut: bool,
+    pub refusal: Refusal,
 }
 
 impl Inbound {
@@ -229,7 +229,7 @@ impl Shared {
                 sample,
                 at,
                 len,
-                is_cut: refusal == Refusal::Cut,
+                refusal,
             }),
             Decoded::End { header, .. } if warms_up => {
                 connection.tracker.release(slot);
@@ -476,11 +476,16 @@ impl Shared {
         // released only below, so the peer does not write these bytes.
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
         let reason = String::from_utf8_lossy(reason);
-        let reason = reason.replace(char::is_control, " ");
+        let reason = reason.replace(record::is_unprintable, " ");
         connection.tracker.release(slot);
         let mut sample = refused.sample;
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
-        let before = sample.tries.refused(after_ns);
+        let is_away = refused.refusal == Refusal::Away;
+        // An accelerator whose server is away may give a sample back any number of times.
+        let before = match is_away {
+            true => sample.tries.given_back(after_ns),
+            false => sample.tries.refused(after_ns),
+        };
         let warms_up = sample.id == WARM_UP_ID;
         self.owner.event(DispatchEvent::Refused(RefusedSample {
             connection: refused.connection,
@@ -488,7 +493,8 @@ impl Shared {
             imm: refused.imm,
             index: (!warms_up).then_some(sample.index),
             tries: sample.tries,
-            is_cut: refused.is_cut,
+            is_cut: refused.refusal == Refusal::Cut,
+            is_away,
             reason: reason.clone(),
         }));
         if warms_up {
@@ -502,6 +508,10 @@ impl Shared {
             h.arbiter.take_back(connection.index, sample.len);
         }
         let peer = connection.cfgs.peer;
+        if is_away {
+            // Before the heartbeat says so: else the sample would go there and back meanwhile.
+            self.note_standing(peer, &Standing::Away(reason));
+        }
         if sample.tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
             self.spent().push(sample);

@@ -1,6 +1,6 @@
 //! Formats losses and refusals: one line each, and their text in the headline.
 
-use record::{LossRecord, RefusalRecord};
+use record::{AcceleratorRecord, LossRecord, RefusalRecord};
 
 use super::numbers as text;
 
@@ -70,9 +70,37 @@ pub fn with_refusals(records: &[RefusalRecord], nth: [u64; 3]) -> Option<String>
     Some(format!("failed requests: {all} ({kinds}), {became}"))
 }
 
+/// Requests that a server refused for a while, by accelerator. `None` if there were none.
+pub fn with_busy(accelerators: &[AcceleratorRecord]) -> Option<String> {
+    let busy = |a: &&AcceleratorRecord| a.used.engine.server_busy > 0;
+    let each = accelerators.iter().filter(busy).map(|a| {
+        let n = text::grouped(a.used.engine.server_busy);
+        format!("{}: {n}", a.node)
+    });
+    let each: Vec<_> = each.collect();
+    let which = each.join(", ");
+    (!each.is_empty()).then(|| format!("requests repeated for HTTP 429 or 503 ({which})"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_busy_server_is_named_with_its_count() {
+        let accelerator = |node: &str, server_busy| {
+            let mut a = AcceleratorRecord {
+                node: node.to_owned(),
+                ..AcceleratorRecord::default()
+            };
+            a.used.engine.server_busy = server_busy;
+            a
+        };
+        assert_eq!(with_busy(&[accelerator("a", 0)]), None);
+        let all = ["a", "b", "c"].map(|n| accelerator(n, u64::from(n != "b") * 1057));
+        let words = "requests repeated for HTTP 429 or 503 (a: 1,057, c: 1,057)";
+        assert_eq!(with_busy(&all).as_deref(), Some(words));
+    }
 
     fn loss(node: &str, at_s: Option<f64>) -> LossRecord {
         LossRecord {

@@ -12,7 +12,7 @@ use super::{
     numbers::{self as text, INDENT, Table, WIDTH, cut, wrap},
     refusal,
     stages::{stages, token_facts, tokens},
-    with_losses, with_refusals,
+    with_busy, with_losses, with_refusals,
 };
 /// Maximum number of connections with rows of their own; beyond, the text shows only their total.
 const MOST_CONNECTIONS: usize = 24;
@@ -171,7 +171,11 @@ impl Screen {
         let node = cut(&summary.node, NAME);
         self.plain(&format!("{verdict}{what}, from node {node}"));
         let failed = with_refusals(&run.system.refusals, run.system.ledger.refused);
-        for with in with_losses(&run.system.losses).iter().chain(&failed) {
+        let busy = with_busy(&run.system.accelerators);
+        for with in (with_losses(&run.system.losses).iter())
+            .chain(&failed)
+            .chain(&busy)
+        {
             self.fact("", with, Some(YELLOW));
         }
         for reason in &run.reasons {

@@ -162,6 +162,19 @@ impl Sequence {
         }
     }
 
+    /// Gives the sample back: it runs elsewhere, or here once this node takes samples again.
+    pub fn give_back(mut self, why: &str) {
+        if let Some(arrival) = self.arrival.take() {
+            arrival.give_back(why);
+        }
+    }
+
+    /// Whether a sample given back can run elsewhere.
+    pub fn has_elsewhere(&self) -> bool {
+        let arrival = self.arrival.as_ref();
+        arrival.is_some_and(|a| a.origin().has_elsewhere())
+    }
+
     fn append(&mut self, tokens: &[i32]) -> Result<(), TooLong> {
         let (end, room) = (self.tokens() + tokens.len(), self.room());
         if end > room {

@@ -240,10 +240,14 @@ impl Far {
     }
 
     pub(crate) fn refuse(&mut self, imm: Imm, why: &str) {
+        self.refuse_as(imm, Refusal::Whole, why);
+    }
+
+    pub(crate) fn refuse_as(&mut self, imm: Imm, refusal: Refusal, why: &str) {
         let header = ResponseHeader {
             len: why.len() as u32,
             use_count: imm.use_count(),
-            refusal: Some(Refusal::Whole),
+            refusal: Some(refusal),
             queue_us: 0,
             compute_us: 0,
         };

@@ -137,6 +137,13 @@ impl Cluster {
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
+    /// Whether an accelerator takes no samples for now, because its engine's server is away. The
+    /// accelerator itself limits that time.
+    pub fn waits_for_server(&self) -> bool {
+        let waits = |peer: &PeerState| peer.outages.is_away();
+        self.state.each_peer(waits).contains(&true)
+    }
+
     /// Events and losses of the current run so far.
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let state = &self.state;
@@ -264,7 +271,7 @@ fn to_own_clock(
         t.name = t
             .name
             .chars()
-            .filter(|c| !c.is_control())
+            .filter(|c| !record::is_unprintable(*c))
             .take(32)
             .collect();
         t.on_core.truncate(ticks);
