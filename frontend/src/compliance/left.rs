@@ -7,6 +7,7 @@ use qdl::{config::FrontendConfig, run::Described};
 use record::{Manifest, NodeRecord};
 use submission::{
     Name,
+    describe::{Node, Role},
     manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF, accelerator_yaml, node_json},
 };
 
@@ -31,7 +32,7 @@ pub fn begin(
         model: config.loadgen_model().to_owned(),
         scenario: settings.test.scenario.name().to_owned(),
         local: args.local,
-        fabric: fabric.to_owned(),
+        fabric,
         fabric_notes: backend.link_notes(),
         prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
@@ -82,7 +83,11 @@ fn descriptions(
         Err(why) => drop(left.undescribed.insert(config.node.clone(), why)),
     }
     for Described { node, description } in backend.describe() {
-        match Name::new(&node).and_then(|name| Ok((name, description?))) {
+        let own = description.and_then(|own| {
+            Node::of_session(&own.machine, Role::Accelerator, &node)?;
+            Ok((Name::new(&node)?, own))
+        });
+        match own {
             Ok((name, own)) => {
                 files.push((node_json(&name), own.machine));
                 files.push((accelerator_yaml(&name), own.config));

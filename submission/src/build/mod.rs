@@ -1,6 +1,7 @@
 //! Copies runs into a tree: each run's logs and user.conf, measurements.json, README.md, the
 //! system's JSON and the pages of `documentation/`.
 
+mod described;
 mod documents;
 mod runs;
 
@@ -12,6 +13,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
+pub(crate) use described::{described, runs_of};
 pub use runs::{FoundRun, find, nodes};
 
 use crate::{
@@ -145,6 +147,19 @@ fn put(
     }
     for name in names {
         copy_if_there(&run.folder.join(name), &logs.join(name))?;
+    }
+    if let RunKind::Test(test) = kind {
+        let test_folder = scenario.join(test);
+        let baseline = material
+            .round
+            .tests
+            .get(test)
+            .and_then(|t| t.baseline.as_ref());
+        for file in baseline.iter().flat_map(|b| &b.files) {
+            if let Some(name) = file.as_ref().file_name() {
+                copy_if_there(&run.folder.join(name), &test_folder.join(file))?;
+            }
+        }
     }
     if *kind == RunKind::Performance {
         copy_if_there(&run.file(USER_CONF), &scenario.join(USER_CONF))?;

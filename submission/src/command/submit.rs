@@ -138,6 +138,13 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     }
     let mut findings = rules::check(&tree, &round, checkout);
     findings.append(&mut of_runs);
+    // The scripts have just run: their lines say what failed.
+    for finding in findings
+        .iter_mut()
+        .filter(|f| !scripts.is_empty() && f.make == rules::SCRIPTS)
+    {
+        finding.make.clear();
+    }
     if let Some(official) = &official {
         scripts.push(official.check(&round, &tree)?);
     }
@@ -154,7 +161,12 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
             others
         }
     };
-    text += &table::page(&others);
+    let none = match scripts.iter().any(|ran| !ran.good) {
+        true if scripts_good => "nothing else is missing: a rehearsal cannot have the rest",
+        true => "the rules here find nothing, but a script above failed: mend that first",
+        false => "nothing is missing: the tree keeps to every rule that a program can see",
+    };
+    text += &table::page(&others, none);
     let good = others.is_empty() && scripts_good;
     if !(good && quiet) {
         // Ignore a closed pipe.

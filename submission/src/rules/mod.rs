@@ -4,6 +4,7 @@
 mod accuracy;
 mod answers;
 mod compliance;
+mod facts;
 mod files;
 mod record;
 mod run;
@@ -18,12 +19,15 @@ use std::{
 };
 
 pub use answers::check_runs;
+pub(crate) use compliance::failures;
 pub(crate) use record::{build_fault, cache_fault, machine_fault};
 
 use ::record::Manifest;
 use loadgen_log::Detail;
 
 use crate::{
+    describe::escape::visible,
+    error,
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest,
     round::{Model, Round, loadgen_scenario},
@@ -73,6 +77,7 @@ rules! {
     SYSTEM_STATUS "system.status" "the status is one of the round's";
     SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit" not Closed Open;
     SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four" not Closed Open;
+    SYSTEM_FACTS "system.facts" "the system's JSON says what its nodes report";
     SYSTEM_ECC "system.ecc" "memory has ECC, and it is on";
     MODEL_KNOWN "model.known" "the model is one of the round's datacenter models";
     SCENARIO_KNOWN "scenario.known" "the scenario is one of the model's" not Open;
@@ -111,6 +116,8 @@ rules! {
     RECORD_YAML "record.yaml" "every node's configuration is kept, and an accelerator's is the same in all runs of a result";
     RECORD_CACHE "record.prefix-cache" "no engine kept prompts' beginnings for later prompts";
     RECORD_DESCRIBED "record.described" "every node of a run is described";
+    RECORD_NODE "record.node" "a node's description is its own, and has the NICs of its configuration";
+    RECORD_LINK "record.link" "the NICs that carry samples are hardware, and up" not Closed Open;
     ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed";
     ACCURACY_LOW "accuracy.low" "the accuracy reaches the target" not Open;
     ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow" not Open;
@@ -127,6 +134,12 @@ rules! {
     TEST_ANSWERS "test.answers" "the answers that a test kept are what its verifier asks for" not Open;
     TEST_AUDIT "test.audit" "the test ran with the official audit.config" not Open;
 }
+
+/// Builds the tree again: `submit` overwrites none.
+const REBUILD: &str = "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
+/// Advice for what MLCommons' scripts write, which run on a new tree.
+pub(crate) const SCRIPTS: &str =
+    "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --checker CHECKOUT";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleFinding {
@@ -196,6 +209,10 @@ impl<'a> TreeCheck<'a> {
             return;
         }
         let place = self.tree.short(at);
+        // An error begins with the path, which is the finding's place already.
+        let (what, path) = (what.into(), at.display().to_string());
+        let what = what.strip_prefix(&format!("{path}: ")).unwrap_or(&what);
+        let what = what.replace(&format!("cannot read {path}"), "it cannot be read");
         // Paths: `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
         let below = ["results/", "documentation/runs/"];
         let result = below.iter().find_map(|folder| place.strip_prefix(folder));
@@ -204,7 +221,7 @@ impl<'a> TreeCheck<'a> {
             rule,
             result: result.unwrap_or_default().join(" "),
             place,
-            what: what.into(),
+            what: visible(&what),
             make: make.into(),
         });
     }
@@ -304,6 +321,22 @@ fn audit_of(check: &TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) -> S
         Some(folder) => format!("{test}/{folder}/audit.config"),
         None => format!("{test}/audit.config"),
     }
+}
+
+/// What is wrong with a file whose hash is not `sha256`: `what`, and whether only line ends or a
+/// byte order mark differ.
+fn altered(path: &Path, sha256: &str, what: &str) -> String {
+    let bytes = error::bytes(path).unwrap_or_default();
+    let bare = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    let unix = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace("\r\n", "\n");
+    let is_it = |bytes: &[u8]| fabric::os::sha256_of(bytes) == sha256;
+    let why = match (is_it(bare), is_it(unix(&bytes).as_bytes())) {
+        (true, _) => ": it has a byte order mark now",
+        (_, true) => ": its lines end in CRLF now",
+        _ if is_it(unix(bare).as_bytes()) => ": it has a byte order mark and CRLF now",
+        _ => "",
+    };
+    format!("{what}{why}")
 }
 
 /// Whether the file exists and is not empty.

@@ -139,7 +139,10 @@ impl LogCheck<'_> {
             let why = why.iter();
             let why = why.filter(|(key, _)| detail.flag(key) == Some(false));
             let why: Vec<_> = why.map(|(_, words)| *words).collect();
-            let what = format!("LoadGen says {verdict:?}: {}", why.join(", "));
+            let what = match why.join(", ") {
+                why if why.is_empty() => format!("LoadGen says {verdict:?}, and not why"),
+                why => format!("LoadGen says {verdict:?}: {why}"),
+            };
             self.say(RUN_VALID, what);
         }
         let (least, found) = (round.min_duration_ms(model), self.whole("min_duration_ms"));

@@ -5,6 +5,76 @@ use serde_json::{Map, Value};
 use super::{files::is_empty, *};
 use crate::{describe, error};
 
+/// Words that name layer 3 or 4 of a network; RoCE and iWARP name both.
+const LAYER_3: [&str; 10] = [
+    "ip",
+    "ipv4",
+    "ipv6",
+    "roce",
+    "rocev2",
+    "iwarp",
+    "infiniband",
+    "efa",
+    "slingshot",
+    "omni",
+];
+const LAYER_4: [&str; 14] = [
+    "tcp", "udp", "rc", "reliable", "roce", "rocev2", "iwarp", "srd", "quic", "sctp", "psm2",
+    "psm3", "opx", "portals",
+];
+/// Further names of the fabrics that a round may permit.
+const FABRIC_NAMES: [(&str, &str); 11] = [
+    ("gbe", "Ethernet"),
+    ("roce", "Ethernet"),
+    ("rocev2", "Ethernet"),
+    ("ib", "InfiniBand"),
+    ("ndr", "InfiniBand"),
+    ("hdr", "InfiniBand"),
+    ("xdr", "InfiniBand"),
+    ("wi-fi", "IEEE 802.11"),
+    ("802.11", "IEEE 802.11"),
+    ("5g", "3GPP"),
+    ("lte", "3GPP"),
+];
+/// Words of what carries no network of the rules.
+const BUSES: [&str; 8] = [
+    "pcie", "pci", "cxl", "nvlink", "nvswitch", "ualink", "loopback", "virtual",
+];
+
+/// The round's fabrics that a text names, in order: `RoCE v2, 400GbE`; parts stand apart by `;` or
+/// `+`. `None` if a part does not begin with one, but for its speed, or names a bus.
+pub(super) fn fabrics(round: &Round, text: &str) -> Option<Vec<String>> {
+    let parts = text.split([';', '+']).map(|part| {
+        let part = part.to_lowercase();
+        let mut words = part
+            .split(|c: char| c.is_whitespace() || ",()/:".contains(c))
+            .filter(|w| !w.is_empty());
+        if words.clone().any(|word| BUSES.contains(&word)) {
+            return None;
+        }
+        let plain = |word: &str| word.trim_matches(|c: char| c.is_ascii_digit()).to_owned();
+        let name = |word: &str| {
+            let own = round.fabrics.iter().find(|f| {
+                let first = f.to_lowercase();
+                first.split(' ').any(|w| w == word)
+            });
+            let other = FABRIC_NAMES
+                .iter()
+                .find(|(n, _)| *n == word || *n == plain(word));
+            let other = other.and_then(|(_, f)| round.fabrics.iter().find(|own| own == f));
+            own.or(other).cloned()
+        };
+        let speed =
+            |w: &&str| w.starts_with(|c: char| c.is_ascii_digit()) || ["gb", "s", "x"].contains(w);
+        let first = words.find(|word| name(word).is_some() || !speed(word))?;
+        name(first)
+    });
+    let mut all = parts.collect::<Option<Vec<_>>>()?;
+    all.sort();
+    all.dedup();
+    Some(all)
+}
+
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);
     if !path.is_file() {
@@ -15,24 +85,46 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         Err(error) => return check.say(SYSTEM_JSON, &path, error.to_string()),
     };
     let round = check.round;
-    let make = "fill in the form, then `qdl submit` again";
+    let make = |field: &str| match field {
+        "status" => format!("fill in status of the form; {REBUILD}"),
+        "division" | "submitter" | "system_type" => REBUILD.to_owned(),
+        _ => format!("fill in fields.{field} of the form; {REBUILD}"),
+    };
     let division = check.tree.division;
-    let network = round.system.network_of(division);
+    let said = fields.get("is_network");
+    // The checker asks for the fields of a network where is_network says something.
+    let network = match said
+        .and_then(Value::as_str)
+        .is_some_and(|text| !text.is_empty())
+    {
+        true => &round.system.network[..],
+        false => round.system.network_of(division),
+    };
     let all = round.system.fields.iter().chain(network);
     for missing in all.filter(|f| !fields.contains_key(*f)) {
-        check.say_make(SYSTEM_FIELD, &path, format!("{missing} is missing"), make);
+        check.say_make(
+            SYSTEM_FIELD,
+            &path,
+            format!("{missing} is missing"),
+            make(missing),
+        );
     }
     let must_say = round.system.filled.iter().chain(network);
     for field in must_say {
         // The checker calls the number 0 empty, but not the text "0".
         if fields.get(field).is_some_and(is_empty) {
-            check.say_make(SYSTEM_EMPTY, &path, format!("{field} is empty"), make);
+            check.say_make(
+                SYSTEM_EMPTY,
+                &path,
+                format!("{field} is empty"),
+                make(field),
+            );
         }
     }
     for field in &round.system.numbers {
         if let Some(value) = fields.get(field).filter(|v| !is_whole(v)) {
             let what = format!("{field} is {value}, no whole number");
-            check.say_make(SYSTEM_NUMBER, &path, what, make);
+            check.say_make(SYSTEM_NUMBER, &path, what, make(field));
         }
     }
     let text = |field: &str| {
@@ -40,17 +132,21 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         value.map_or("", str::trim)
     };
     let shown = |field: &str| fields.get(field).cloned().unwrap_or_default();
-    let said = fields.get("is_network");
     let right = match (division, said) {
         (Division::Network, said) => said == Some(&Value::from("True")),
         (_, None) => true,
-        // The checker calls lower() on the value, and requires network fields unless it is empty.
-        (_, Some(said)) => said.as_str().is_some_and(str::is_empty),
+        // The checker calls lower() on the value. A system of the Open division may have a network.
+        (Division::Open, Some(said)) => said.is_string(),
+        (Division::Closed, Some(said)) => {
+            let text = said.as_str().map(str::to_ascii_lowercase);
+            text.is_some_and(|text| text != "true")
+        }
     };
     if !right {
         let wanted = match division {
             Division::Network => "is not the string \"True\"",
-            _ => "has no place outside the Network division",
+            Division::Closed => "has no place in the Closed division",
+            Division::Open => "is no string",
         };
         let what = format!("is_network is {}, which {wanted}", shown("is_network"));
         check.say(SYSTEM_NETWORK, &path, what);
@@ -77,21 +173,20 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         check.say(SYSTEM_STATUS, &path, what);
     }
     let fabric = text("network_type");
-    let lower = fabric.to_ascii_lowercase();
-    let mut permitted = round.fabrics.iter().map(|f| f.to_ascii_lowercase());
-    if !fabric.is_empty() && !permitted.any(|f| lower.contains(&f)) {
+    if !fabric.is_empty() && fabrics(round, fabric).is_none() {
         let all = round.fabrics.join(", ");
-        let what = format!("network_type is {fabric:?}, which is none of {all}");
+        let what = format!("network_type is {fabric:?}, which does not begin with one of {all}");
         check.say(SYSTEM_FABRIC, &path, what);
     }
     let protocol = text("network_protocol");
-    let layered = protocol.contains("over") || protocol.contains('/');
-    if !protocol.is_empty() && !layered {
+    let is_of = |layer: &[&str]| facts::words(protocol).iter().any(|w| layer.contains(&&**w));
+    if !protocol.is_empty() && !(is_of(&LAYER_3) && is_of(&LAYER_4)) {
         let what = format!(
-            "network_protocol is {protocol:?}: say what runs over what, as TCP/IPv4 over Ethernet"
+            "network_protocol is {protocol:?}: name layers 3 and 4, as TCP/IPv4 over Ethernet"
         );
         check.say(SYSTEM_LAYERS, &path, what);
     }
+    facts::check(check, system, &fields);
     ecc(check, system);
 }
 
