@@ -419,6 +419,7 @@ fn layers_and_library_are_those_of_each_fabric() {
 fn the_configuration_selects_nics_by_address_device_domain_and_pattern() {
     let mut node = accelerator();
     node.nics[0].addresses = vec!["fd00::1".to_owned()];
+    node.nics[1].up = true;
     let name = node.nics[1].name.clone();
     let of = |nics: &str| {
         let used = UsedNode::new(node.clone(), &format!("nics: [{nics}]"), "tcp");

@@ -179,7 +179,8 @@ struct NicEntry {
 }
 
 impl NicEntry {
-    /// `None` for an entry that listens on all addresses: the peer chooses the NIC.
+    /// `None` for an entry that listens on all addresses, where the peer chooses the NIC, or on
+    /// loopback, which is none.
     fn new(entry: &Value) -> Option<Self> {
         let text = |key: &str| entry.get(key).and_then(Value::as_str);
         let of = |key: &str| {
@@ -204,9 +205,8 @@ impl NicEntry {
             None if device.is_some() || pattern.is_some() => UsedFabric::Ib,
             None => UsedFabric::Tcp,
         };
-        let any = address
-            .as_deref()
-            .is_some_and(|a| ["0.0.0.0", "::"].contains(&a));
+        let ip = address.as_deref().map(parsed);
+        let any = matches!(ip, Some(Ok(ip)) if ip.is_unspecified() || ip.is_loopback());
         let is_named = device.is_some() || pattern.is_some() || address.is_some() && !any;
         is_named.then_some(NicEntry {
             fabric,

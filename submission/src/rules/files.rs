@@ -219,7 +219,7 @@ fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checked
     for (kind, manifest) in with_manifest {
         let is_output = |word: &String| word == "--output" || word == "-o";
         let command = &manifest.command;
-        let words = (1..command.len()).filter(|i| !is_output(&command[i - 1]));
+        let words = (1..command.len()).filter(|i| !command[i - 1..=*i].iter().any(is_output));
         let mut words = words
             .map(|i| &command[i])
             .filter(|w| !w.starts_with("--output="));

@@ -269,7 +269,7 @@ pub fn all() -> Vec<Fault> {
         code("a pipe for answers", "test.files tree.upload", |s| {
             s.pipe("RESULTS/Offline/TEST06/accuracy/mlperf_log_accuracy.json");
         }),
-        code("a pipe for a description", "system.ecc record.described tree.upload", |s| {
+        code("a pipe for a description", "tree.upload", |s| {
             s.pipe("documentation/nodes/sys/frontend-lg.json");
         }),
         code("a name that is not UTF-8", "tree.upload", |s| {
