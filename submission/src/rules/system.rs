@@ -5,76 +5,6 @@ use serde_json::{Map, Value};
 use super::{files::is_empty, *};
 use crate::{describe, error};
 
-/// Words that name layer 3 or 4 of a network; RoCE and iWARP name both.
-const LAYER_3: [&str; 10] = [
-    "ip",
-    "ipv4",
-    "ipv6",
-    "roce",
-    "rocev2",
-    "iwarp",
-    "infiniband",
-    "efa",
-    "slingshot",
-    "omni",
-];
-const LAYER_4: [&str; 14] = [
-    "tcp", "udp", "rc", "reliable", "roce", "rocev2", "iwarp", "srd", "quic", "sctp", "psm2",
-    "psm3", "opx", "portals",
-];
-/// Further names of the fabrics that a round may permit.
-const FABRIC_NAMES: [(&str, &str); 11] = [
-    ("gbe", "Ethernet"),
-    ("roce", "Ethernet"),
-    ("rocev2", "Ethernet"),
-    ("ib", "InfiniBand"),
-    ("ndr", "InfiniBand"),
-    ("hdr", "InfiniBand"),
-    ("xdr", "InfiniBand"),
-    ("wi-fi", "IEEE 802.11"),
-    ("802.11", "IEEE 802.11"),
-    ("5g", "3GPP"),
-    ("lte", "3GPP"),
-];
-/// Words of what carries no network of the rules.
-const BUSES: [&str; 8] = [
-    "pcie", "pci", "cxl", "nvlink", "nvswitch", "ualink", "loopback", "virtual",
-];
-
-/// The round's fabrics that a text names, in order: `RoCE v2, 400GbE`; parts stand apart by `;` or
-/// `+`. `None` if a part does not begin with one, but for its speed, or names a bus.
-pub(super) fn fabrics(round: &Round, text: &str) -> Option<Vec<String>> {
-    let parts = text.split([';', '+']).map(|part| {
-        let part = part.to_lowercase();
-        let mut words = part
-            .split(|c: char| c.is_whitespace() || ",()/:".contains(c))
-            .filter(|w| !w.is_empty());
-        if words.clone().any(|word| BUSES.contains(&word)) {
-            return None;
-        }
-        let plain = |word: &str| word.trim_matches(|c: char| c.is_ascii_digit()).to_owned();
-        let name = |word: &str| {
-            let own = round.fabrics.iter().find(|f| {
-                let first = f.to_lowercase();
-                first.split(' ').any(|w| w == word)
-            });
-            let other = FABRIC_NAMES
-                .iter()
-                .find(|(n, _)| *n == word || *n == plain(word));
-            let other = other.and_then(|(_, f)| round.fabrics.iter().find(|own| own == f));
-            own.or(other).cloned()
-        };
-        let speed =
-            |w: &&str| w.starts_with(|c: char| c.is_ascii_digit()) || ["gb", "s", "x"].contains(w);
-        let first = words.find(|word| name(word).is_some() || !speed(word))?;
-        name(first)
-    });
-    let mut all = parts.collect::<Option<Vec<_>>>()?;
-    all.sort();
-    all.dedup();
-    Some(all)
-}
-
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);
     if !path.is_file() {
@@ -159,7 +89,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         // The checker ignores case in the first two, and aborts on an unknown system_type.
         let same = match field {
             "system_type" => text(field) == wanted,
-            _ => text(field).eq_ignore_ascii_case(wanted),
+            _ => text(field).to_lowercase() == wanted.to_lowercase(),
         };
         if !same {
             let what = format!("{field} is {}, not {wanted:?}", shown(field));
@@ -173,14 +103,16 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         check.say(SYSTEM_STATUS, &path, what);
     }
     let fabric = text("network_type");
-    if !fabric.is_empty() && fabrics(round, fabric).is_none() {
+    if !fabric.is_empty() && facts::fabrics(round, fabric).is_none() {
         let all = round.fabrics.join(", ");
         let what = format!("network_type is {fabric:?}, which does not begin with one of {all}");
         check.say(SYSTEM_FABRIC, &path, what);
     }
     let protocol = text("network_protocol");
-    let is_of = |layer: &[&str]| facts::words(protocol).iter().any(|w| layer.contains(&&**w));
-    if !protocol.is_empty() && !(is_of(&LAYER_3) && is_of(&LAYER_4)) {
+    let words = facts::words(protocol);
+    let names = |layer: &[String]| words.iter().any(|word| layer.contains(word));
+    let known = facts::vocabulary();
+    if !protocol.is_empty() && !(names(&known.layer_3) && names(&known.layer_4)) {
         let what = format!(
             "network_protocol is {protocol:?}: name layers 3 and 4, as TCP/IPv4 over Ethernet"
         );

@@ -29,6 +29,13 @@ enum Plant {
     /// Removes a key from a run's detailed log.
     Drop(String, String),
     None(()),
+    Rename(String, String),
+    /// Puts a pipe in a file's place.
+    Pipe(String),
+    /// Gives a test the round's way for answers that are not deterministic, TEST01's.
+    Baseline(String),
+    /// Several plants, in order.
+    All(Vec<Plant>),
     #[serde(skip)]
     Code(fn(&mut Sound)),
 }
@@ -49,7 +56,13 @@ pub struct Fault {
 
 impl Fault {
     pub fn plant(&self, s: &mut Sound) {
-        match &self.plant {
+        self.plant.plant(s);
+    }
+}
+
+impl Plant {
+    fn plant(&self, s: &mut Sound) {
+        match self {
             Plant::Remove(path) => s.remove(path),
             Plant::Write(path, text) => s.write(path, text),
             Plant::Replace(path, from, to) => s.replace(path, from, to),
@@ -63,6 +76,13 @@ impl Fault {
             Plant::Answers(scenario, lines) => answers(s, scenario, lines),
             Plant::Drop(run, key) => s.log(run, key, None),
             Plant::None(()) => {}
+            Plant::Rename(from, to) => s.rename(from, to),
+            Plant::Pipe(path) => s.pipe(path),
+            Plant::Baseline(test) => {
+                let baseline = s.round.tests["TEST01"].baseline.clone();
+                s.round.tests.get_mut(&**test).expect("a test").baseline = baseline;
+            }
+            Plant::All(plants) => plants.iter().for_each(|plant| plant.plant(s)),
             Plant::Code(plant) => plant(s),
         }
     }
@@ -260,18 +280,6 @@ pub fn all() -> Vec<Fault> {
             let file = std::fs::File::create(s.at("src/large")).expect("a file");
             file.set_len(51 << 20).expect("sparse");
         }),
-        code("a pipe for a log", "run.log tree.upload", |s| {
-            s.pipe("RESULTS/Offline/performance/run_1/mlperf_log_detail.txt");
-        }),
-        code("a pipe for a record", "record.missing tree.upload", |s| {
-            s.pipe("RUNS/Offline/accuracy/run.json");
-        }),
-        code("a pipe for answers", "test.files tree.upload", |s| {
-            s.pipe("RESULTS/Offline/TEST06/accuracy/mlperf_log_accuracy.json");
-        }),
-        code("a pipe for a description", "tree.upload", |s| {
-            s.pipe("documentation/nodes/sys/frontend-lg.json");
-        }),
         code("a name that is not UTF-8", "tree.upload", |s| {
             let name = std::ffi::OsStr::from_bytes(b"caf\xe9");
             std::fs::write(s.at("src").join(name), "a").expect("written");
@@ -296,59 +304,6 @@ pub fn all() -> Vec<Fault> {
                 );
             }
         }),
-        code("a page and a picture of other kinds", "", |s| {
-            for (from, to) in [
-                ("documentation/calibration.md", "documentation/calibration.adoc"),
-                ("PAGES/bandwidth.md", "PAGES/bandwidth.adoc"),
-                ("PAGES/data-path.md", "PAGES/data-path.pdf"),
-                ("PAGES/network.svg", "PAGES/network.png"),
-            ] {
-                s.rename(from, to);
-            }
-            let table = "|===\n|sys |llama3.1-8b |Offline |1 MB/s\n|sys |llama3.1-8b |Interactive |1 MB/s\n";
-            s.write("PAGES/bandwidth.adoc", table);
-        }),
-        Fault {
-            division: Division::Open,
-            ..code("a network in Open", "", |s| {
-                for field in s.round.system.network.clone() {
-                    let value = match field.starts_with("number") {
-                        true => json!(1),
-                        false => json!("True"),
-                    };
-                    s.json("systems/sys.json", &field, Some(value));
-                }
-                for (field, value) in [
-                    ("network_type", json!("Ethernet")),
-                    ("network_protocol", json!("TCP/IP")),
-                    ("network_media", json!("fiber")),
-                    ("network_rate", json!("200G")),
-                    ("nic_loadgen", json!("ConnectX-7")),
-                    ("nic_sut", json!("ConnectX-7")),
-                    ("number_connections", json!(8)),
-                ] {
-                    s.json("systems/sys.json", field, Some(value));
-                }
-            })
-        },
-        code("another output folder", "", |s| {
-            s.record("Offline/performance", |manifest| {
-                let more = ["--output", "/scratch/run 7", "--scenario", "offline"];
-                manifest.command.extend(more.map(str::to_owned));
-            });
-            let command = "frontend --config frontend.yaml --scenario offline -o OUT\n";
-            s.write("RESULTS/Offline/README.md", command);
-        }),
-        code("a model's name with a plus", "", |s| {
-            for run in ["Offline", "Interactive"] {
-                for kind in ["performance/run_1", "accuracy", "TEST06/performance/run_1"] {
-                    let name = json!("Network SUT: acc-a (a + b (c) on http)");
-                    s.log(&format!("{run}/{kind}"), "sut_name", Some(&name));
-                }
-            }
-        }),
-        code("answers that are not deterministic", "", |s| not_deterministic(s, "38.9")),
-        code("answers whose figures are apart", "test.pass", |s| not_deterministic(s, "38.1")),
         code("a model of another data type", "", |s| {
             let model = s.round.models.get_mut("llama3.1-8b").expect("it");
             model.input = "anything".to_owned();
@@ -360,32 +315,6 @@ pub fn all() -> Vec<Fault> {
     ]);
     all.extend(families());
     all
-}
-
-/// A test whose verifier finds other answers, and the accuracy of both.
-fn not_deterministic(s: &mut Sound, rouge1: &str) {
-    let folder = "RESULTS/Offline/TEST06";
-    let test = s.round.tests.get_mut("TEST06").expect("it");
-    let baseline = "{instead_of: verify_accuracy.txt, files: [accuracy/baseline_accuracy.txt, accuracy/compliance_accuracy.txt]}";
-    test.baseline = Some(crate::error::yaml(baseline).expect("a baseline"));
-    s.replace(
-        &format!("{folder}/verify_accuracy.txt"),
-        "EOS check pass: True",
-        "TEST FAIL",
-    );
-    let scores = |rouge1: &str| {
-        format!(
-            "{{'rouge1': '{rouge1}', 'rouge2': '16.0', 'rougeL': '24.6', 'rougeLsum': '36.0', 'gen_len': 8167644}}\n"
-        )
-    };
-    s.write(
-        &format!("{folder}/accuracy/baseline_accuracy.txt"),
-        &scores("38.9"),
-    );
-    s.write(
-        &format!("{folder}/accuracy/compliance_accuracy.txt"),
-        &scores(rouge1),
-    );
 }
 
 fn answers(s: &Sound, scenario: &str, lines: &[String]) {
