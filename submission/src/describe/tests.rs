@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{
     form::{self, Form, Switch},
     system::{self, DescribedSystem},
-    used::{UsedFabric, UsedNic, UsedNode},
+    used::{UsedNic, UsedNode},
     *,
 };
 use crate::{layout::Division, round::Round};
@@ -245,26 +245,26 @@ fn the_way_to_the_accelerators_has_the_rate_of_each_link() {
 }
 
 /// A machine whose NIC `nic` carried samples.
-fn machine(node: &Node, nic: usize, fabric: &UsedFabric) -> UsedNode {
+fn machine(node: &Node, nic: usize, fabric: &str) -> UsedNode {
     let mut used = UsedNode::new(node.clone(), "", "");
     used.nics = vec![UsedNic {
         nic: node.nics[nic].clone(),
-        fabric: fabric.clone(),
+        fabric: fabric.to_owned(),
         is_v6: false,
     }];
     used
 }
 
-fn system_of(frontend: &Node, accelerator: &Node, fabric: UsedFabric) -> DescribedSystem {
+fn system_of(frontend: &Node, accelerator: &Node, fabric: &str) -> DescribedSystem {
     DescribedSystem {
-        frontend: machine(frontend, 0, &fabric),
-        accelerators: vec![machine(accelerator, 2, &fabric)],
+        frontend: machine(frontend, 0, fabric),
+        accelerators: vec![machine(accelerator, 2, fabric)],
         connections: 6,
     }
 }
 
 fn system(frontend: &Node, accelerator: &Node) -> DescribedSystem {
-    system_of(frontend, accelerator, UsedFabric::Tcp)
+    system_of(frontend, accelerator, "tcp")
 }
 
 #[test]
@@ -343,76 +343,45 @@ fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
 fn layers_and_library_are_those_of_each_fabric() {
     let (front, mut back) = (frontend(), accelerator());
     back.libfabric = "1.22".to_owned();
-    let ofi = |provider: &str| UsedFabric::Ofi(provider.to_owned());
     let round = Round::find("v6.1").expect("built in");
-    for (fabric, link, network, transport, protocol, library) in [
-        (
-            UsedFabric::Tcp,
-            "Ethernet",
-            "IPv4",
-            "TCP",
-            "TCP/IPv4 over Ethernet",
-            "kernel TCP",
-        ),
-        (
-            UsedFabric::Ib,
-            "InfiniBand",
-            "InfiniBand",
-            "reliable connections (RC)",
-            "InfiniBand reliable connection (RC) over InfiniBand",
-            "libibverbs",
-        ),
-        (
-            ofi("verbs;ofi_rxm"),
-            "Ethernet",
-            "UDP and IPv4, as RoCE v2",
-            "reliable connections (RC)",
-            "RoCE v2 (RC over UDP/IPv4) over Ethernet",
-            "libfabric 1.22 (verbs;ofi_rxm)",
-        ),
-        (
-            ofi("efa"),
-            "Ethernet",
-            "EFA",
-            "SRD",
-            "SRD/EFA over Ethernet",
-            "libfabric 1.22 (efa)",
-        ),
-        (
-            ofi("tcp;ofi_rxm"),
-            "Ethernet",
-            "IPv4",
-            "TCP",
-            "TCP/IPv4 over Ethernet",
-            "libfabric 1.22 (tcp;ofi_rxm)",
-        ),
+    // Fabric, link layer, network layer, transport, all in one, library.
+    for row in [
+        "tcp | Ethernet | IPv4 | TCP | TCP/IPv4 over Ethernet | kernel TCP",
+        "ib | InfiniBand | InfiniBand | reliable connections (RC) | InfiniBand reliable connection \
+         (RC) over InfiniBand | libibverbs",
+        "ofi verbs;ofi_rxm | Ethernet | UDP and IPv4, as RoCE v2 | reliable connections (RC) | \
+         RoCE v2 (RC over UDP/IPv4) over Ethernet | libfabric 1.22 (verbs;ofi_rxm)",
+        "ofi efa | Ethernet | EFA | SRD | SRD/EFA over Ethernet | libfabric 1.22 (efa)",
+        "ofi tcp;ofi_rxm | Ethernet | IPv4 | TCP | TCP/IPv4 over Ethernet | libfabric 1.22",
     ] {
+        let row: Vec<_> = row.split(" | ").collect();
+        let [fabric, link, network, transport, protocol, library] = row[..] else {
+            panic!("{row:?}");
+        };
         let mut form = filled();
         form.fields
             .insert("network_type".to_owned(), link.to_owned());
         let system = system_of(&front, &back, fabric);
         let page = pages::network(&form, &system);
-        assert_has(
-            &page,
-            &[
-                "| 1, physical |",
-                &format!("| 2, data link | {link} |"),
-                &format!("| 3, network | {network} |"),
-                &format!("| 4, transport | {transport} |"),
-            ],
-        );
+        let rows = [
+            format!("| 2, data link | {link} |"),
+            format!("| 3, network | {network} |"),
+            format!("| 4, transport | {transport} |"),
+        ];
+        assert_has(&page, &rows.each_ref().map(String::as_str));
         let json = system::json(&round, Division::Network, &form, &system);
         assert_eq!(json["network_protocol"], Value::from(protocol));
-        let stack = json["net_software_stack_sut"].as_str().unwrap_or_default();
-        assert_has(stack, &[library]);
+        assert_has(&json["net_software_stack_sut"].to_string(), &[library]);
     }
     // A run over two fabrics states both.
     let mut both = system(&front, &back);
     let mut second = both.accelerators[0].nics[0].clone();
-    second.fabric = ofi("efa");
+    second.fabric = "ofi efa".to_owned();
     both.accelerators[0].nics.push(second);
-    let page = pages::network(&filled(), &both);
-    assert_has(&page, &["| 4, transport | TCP; SRD |"]);
+    assert_has(
+        &pages::network(&filled(), &both),
+        &["| 4, transport | TCP; SRD |"],
+    );
 }
 
 #[test]
@@ -420,38 +389,29 @@ fn the_configuration_selects_nics_by_address_device_domain_and_pattern() {
     let mut node = accelerator();
     node.nics[0].addresses = vec!["fd00::1".to_owned()];
     node.nics[1].up = true;
-    let name = node.nics[1].name.clone();
-    let of = |nics: &str| {
-        let used = UsedNode::new(node.clone(), &format!("nics: [{nics}]"), "tcp");
-        let names: Vec<_> = used.nics.iter().map(|used| used.nic.name.clone()).collect();
-        (names, used.nics[0].fabric.clone(), used.missing)
-    };
-    let first = vec![node.nics[0].name.clone()];
-    let efa = || UsedFabric::Ofi("efa".to_owned());
-    for (nics, names, fabric) in [
-        ("{address: \"fd00:0::1\"}", first.clone(), UsedFabric::Tcp),
-        ("{listen: \"[fd00::1]:7410\"}", first, UsedFabric::Tcp),
-        (
-            &format!("{{device: {name}}}"),
-            vec![name.clone()],
-            UsedFabric::Ib,
-        ),
-        (
-            &format!("{{ofi: efa, domain: {name}-rdm}}"),
-            vec![name.clone()],
-            efa(),
-        ),
-        (
-            &format!("{{ofi: efa, match: \"{name}\"}}"),
-            vec![name.clone()],
-            efa(),
-        ),
+    let (first, name) = (&node.nics[0].name, &node.nics[1].name);
+    for (nics, found, fabric) in [
+        ("{address: \"fd00:0::1\"}".to_owned(), first, "tcp"),
+        ("{listen: \"[fd00::1]:7410\"}".to_owned(), first, "tcp"),
+        (format!("{{device: {name}}}"), name, "ib"),
+        (format!("{{ofi: efa, domain: {name}-rdm}}"), name, "ofi efa"),
+        (format!("{{ofi: efa, match: \"{name}\"}}"), name, "ofi efa"),
     ] {
-        assert_eq!(of(nics), (names, fabric, Vec::new()), "{nics}");
+        let used = UsedNode::new(node.clone(), &format!("nics: [{nics}]"), "tcp");
+        let all: Vec<_> = used
+            .nics
+            .iter()
+            .map(|u| (&u.nic.name, u.fabric.as_str()))
+            .collect();
+        assert_eq!(
+            (all, used.missing),
+            (vec![(found, fabric)], Vec::new()),
+            "{nics}"
+        );
     }
-    let (all, _, missing) = of("{address: 192.0.2.7}");
-    assert_eq!(missing, ["192.0.2.7"]);
-    assert!(all.len() > 1, "all that are up: {all:?}");
+    let used = UsedNode::new(node, "nics: [{address: 192.0.2.7}]", "tcp");
+    assert!(used.nics.len() > 1, "all that are up: {used:?}");
+    assert_eq!(used.missing, ["192.0.2.7"]);
 }
 
 #[test]
@@ -460,8 +420,8 @@ fn two_nodes_of_one_machine_are_one_machine_with_the_nics_of_both() {
     let mut both = system(&front, &back);
     let mut other = back.clone();
     other.node = "acc-b".to_owned();
-    both.accelerators[0].join(machine(&other, 2, &UsedFabric::Tcp));
-    both.accelerators[0].join(machine(&other, 1, &UsedFabric::Tcp));
+    both.accelerators[0].join(machine(&other, 2, "tcp"));
+    both.accelerators[0].join(machine(&other, 1, "tcp"));
     let round = Round::find("v6.1").expect("built in");
     let json = system::json(&round, Division::Network, &filled(), &both);
     for (field, n) in [
