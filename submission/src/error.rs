@@ -43,8 +43,7 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// Reads a text file and rejects a byte order mark, and bytes that are not UTF-8, as it goes into
 /// documents.
-fn document(path: &Path) -> Result<String, Error> {
-    let bytes = bytes(path)?;
+fn document(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
     let marks: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
     if marks.iter().any(|mark| bytes.starts_with(mark)) {
         let what = "it begins with a byte order mark: save the file as UTF-8 without one";
@@ -73,7 +72,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 
 /// Reads a JSON file in UTF-8.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    let value = serde_json::from_str(&document(path)?);
+    let value = serde_json::from_str(&document(path, bytes(path)?)?);
     value.map_err(|e| Error::content(path)(e.to_string()))
 }
 
@@ -84,9 +83,10 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     write(path, text + "\n")
 }
 
-/// Reads a YAML file in UTF-8.
+/// Reads a YAML file in UTF-8 that the user names, which may be a pipe.
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    yaml(&document(path)?).map_err(Error::content(path))
+    let bytes = fs::read(path).map_err(Error::read(path))?;
+    yaml(&document(path, bytes)?).map_err(Error::content(path))
 }
 
 /// Parses YAML. An error is the first line of the parser's message.

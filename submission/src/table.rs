@@ -45,6 +45,15 @@ pub fn unexpected(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResu
 /// The title above findings that concern several results.
 const SEVERAL: &str = "several results";
 
+/// The line where no rule finds anything. `expected`: failures of scripts are a rehearsal's.
+pub fn no_finding(scripts: &[ScriptResult], expected: bool) -> &'static str {
+    match scripts.iter().any(|ran| !ran.good) {
+        true if expected => "nothing else is missing: a rehearsal cannot have the rest",
+        true => "the rules here find nothing, but a script above failed: mend that first",
+        false => "nothing is missing: the tree keeps to every rule that a program can see",
+    }
+}
+
 /// Prints the findings; without any, the line `none`.
 pub fn page(findings: &[RuleFinding], none: &str) -> String {
     let mut out = String::new();
@@ -145,7 +154,17 @@ mod tests {
         assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
         let expected = "  makes 2 of these right:  frontend --mode accuracy";
         assert_eq!(lines[3], expected);
-        assert_eq!(page(&[], "nothing"), "nothing\n");
+        let failed = ScriptResult {
+            what: "the submission checker".to_owned(),
+            good: false,
+            lines: Vec::new(),
+            is_checker: true,
+        };
+        assert!(page(&[], no_finding(&[], true)).contains("nothing is missing"));
+        for expected in [true, false] {
+            let line = no_finding(std::slice::from_ref(&failed), expected);
+            assert!(!line.contains("nothing is missing"), "{line}");
+        }
         let mut several = vec![finding("results/sys/m/Offline/accuracy/a", "no commit"); 9];
         several[8].result = "sys m Server".to_owned();
         several[8].place = "results/sys/m/Server/accuracy/a".to_owned();

@@ -17,7 +17,7 @@ pub(crate) use described::{described, runs_of};
 pub use runs::{FoundRun, find, nodes};
 
 use crate::{
-    describe::{Node, form::Form},
+    describe::{Node, escape::markdown, form::Form},
     error::{self, Error},
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF},
@@ -216,10 +216,15 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &ResultId) -> Result<(), 
             let program = &run.manifest.frontend;
             let commit = program.commit.as_deref().unwrap_or_default();
             let version = format!("{} {commit}", program.version);
-            let (version, command) = (version.trim(), words.join(" "));
-            let loadgen = run.detail.text("loadgen_version");
+            let (version, command) = (markdown(version.trim()), words.join(" "));
+            let loadgen = markdown(&run.detail.text("loadgen_version"));
+            let fence = if command.contains("```") {
+                "~~~~~~"
+            } else {
+                "```"
+            };
             text += &format!(
-                "{kind}, with LoadGen {loadgen}, program {version}:\n\n```\n{command}\n```\n\n"
+                "{kind}, with LoadGen {loadgen}, program {version}:\n\n{fence}\n{command}\n{fence}\n\n"
             );
         }
     }

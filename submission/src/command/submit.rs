@@ -161,12 +161,7 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
             others
         }
     };
-    let none = match scripts.iter().any(|ran| !ran.good) {
-        true if scripts_good => "nothing else is missing: a rehearsal cannot have the rest",
-        true => "the rules here find nothing, but a script above failed: mend that first",
-        false => "nothing is missing: the tree keeps to every rule that a program can see",
-    };
-    text += &table::page(&others, none);
+    text += &table::page(&others, table::no_finding(&scripts, scripts_good));
     let good = others.is_empty() && scripts_good;
     if !(good && quiet) {
         // Ignore a closed pipe.

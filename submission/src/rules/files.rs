@@ -222,7 +222,7 @@ fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checked
         let words = (1..command.len()).filter(|i| !command[i - 1..=*i].iter().any(is_output));
         let mut words = words
             .map(|i| &command[i])
-            .filter(|w| !w.starts_with("--output="));
+            .filter(|w| !w.starts_with("--output=") && !w.starts_with("-o"));
         let missing = |word: &&String| !text.contains(&plain(word));
         if let Some(word) = words.find(missing) {
             let what = format!("the command of the {kind} run is not in it: no {word:?}");

@@ -212,7 +212,9 @@ impl<'a> TreeCheck<'a> {
         // An error begins with the path, which is the finding's place already.
         let (what, path) = (what.into(), at.display().to_string());
         let what = what.strip_prefix(&format!("{path}: ")).unwrap_or(&what);
-        let what = what.replace(&format!("cannot read {path}"), "it cannot be read");
+        let what = what
+            .replace(&format!("cannot read {path}"), "it cannot be read")
+            .replace(&format!("{}/", self.tree.own().display()), "");
         // Paths: `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
         let below = ["results/", "documentation/runs/"];
         let result = below.iter().find_map(|folder| place.strip_prefix(folder));
