@@ -5,8 +5,12 @@ use std::{
     path::PathBuf,
 };
 
-use super::{Material, described::described};
+use super::{
+    Material, batching,
+    described::{described, runs_of},
+};
 use crate::{
+    configs::RunConfigs,
     describe::{
         Node, diagram,
         form::Form,
@@ -15,6 +19,7 @@ use crate::{
     },
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind, Tree},
+    manifest,
 };
 
 /// Text of the session API's page: the project's protocol documentation.
@@ -67,6 +72,15 @@ fn of_system<'a>(
     let Some(system) = described(tree, name) else {
         return Ok(());
     };
+    let mut configs = RunConfigs::default();
+    if let Some((folder, run)) = runs_of(tree, name).first() {
+        let nodes = run.accelerators.iter();
+        for node in nodes.filter_map(|n| Name::new(&n.node).ok()) {
+            let path = folder.join(manifest::accelerator_yaml(&node));
+            // `rules` reports a configuration that cannot be read.
+            let _ = configs.read(Some(&node), &error::read(&path).unwrap_or_default());
+        }
+    }
     let json = system::json(material.round, material.division, form, &system);
     error::write_json(&tree.system_json(name), &json)?;
     let rates = places.filter(|place| place.system == *name);
@@ -76,6 +90,7 @@ fn of_system<'a>(
         (layout::NETWORK_PAGE, pages::network(form, &system)),
         (layout::BANDWIDTH_PAGE, pages::bandwidth(&system, &rates)),
         (layout::PATH_PAGE, pages::data_path(form, &system, &rates)),
+        (layout::BATCHING_PAGE, batching::page(name, &configs)),
     ] {
         error::write(&tree.page(name, page), text)?;
     }
@@ -115,8 +130,8 @@ fn rate<'a>(material: &'a Material<'_>, id: &'a ResultId) -> Option<Rate<'a>> {
         id,
         model,
         per_second: per_second.or(stream).unwrap_or(0.0),
-        input_bytes: types
-            .and_then(|t| element_bytes(t))
+        input_bytes: (model.ingress_bytes)
+            .or(types.and_then(|t| element_bytes(t)))
             .unwrap_or(ELEMENT_BYTES),
         output_bytes: element_bytes(&model.dtype).unwrap_or(ELEMENT_BYTES),
     })
@@ -151,7 +166,7 @@ mod tests {
         let root = place.path().join("tree");
         let form = "{submitter: us, system: sys, status: available}";
         let form: Form = error::yaml(form).expect("a form");
-        let round = Round::find("v6.1").expect("built in");
+        let round = Round::find(crate::round::newest()).expect("built in");
         let tree = Tree::new(&root, Division::Network, &form.submitter);
         let from = BTreeMap::from([(
             ResultId {

@@ -238,7 +238,7 @@ mod tests {
         };
         error::write(&place.path().join(loadgen_log::DETAIL), log.concat()).expect("written");
         error::write_json(&place.path().join(record::MANIFEST), &manifest).expect("written");
-        let round = Round::find("v6.1").expect("built in");
+        let round = Round::find(crate::round::newest()).expect("built in");
         find(&[place.path().to_owned()], &round, wanted, None).expect("read")
     }
 
@@ -267,7 +267,7 @@ mod tests {
         assert!(made.is_ok_and(|status| status.success()));
         let manifest = Manifest::default();
         error::write_json(&place.path().join(record::MANIFEST), &manifest).expect("written");
-        let round = Round::find("v6.1").expect("built in");
+        let round = Round::find(crate::round::newest()).expect("built in");
         let (runs, notes) = find(&[place.path().to_owned()], &round, &[], None).expect("read");
         assert!(
             runs.is_empty() && notes[0].contains("no plain file"),
