@@ -34,10 +34,10 @@ pub trait Backend: Send + Sync {
     /// Sends samples; does not wait for answers.
     fn issue(&self, samples: &[Sample]);
 
-    /// Returns the fabric's name for the summary (`local` without a network), and one line for each
-    /// reason why the Network division does not permit the fabric.
-    fn fabric(&self) -> (&'static str, Vec<String>) {
-        ("local", Vec::new())
+    /// Returns the fabrics' names for the summary (`local` without a network), and one line for each
+    /// reason why the Network division does not permit a fabric.
+    fn fabric(&self) -> (String, Vec<String>) {
+        ("local".to_owned(), Vec::new())
     }
 
     /// Returns the notes of [`Backend::fabric`] that concern links, not machines.

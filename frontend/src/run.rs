@@ -221,7 +221,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     if let Some((view, known)) = &mut live_view {
-        known.first.fabric = backend.fabric().0.to_owned();
+        known.first.fabric = backend.fabric().0;
         view.figures.begin(backend.clone(), completers.live.clone());
     }
     let library = WarmLibrary {

@@ -71,9 +71,20 @@ pub struct RunFolder {
     pub missing: Vec<String>,
 }
 
+/// Reads a plain file. A pipe or a device is an error, since reading it may wait for ever.
+fn read(path: &Path) -> io::Result<String> {
+    match path.metadata()?.is_file() {
+        true => fs::read_to_string(path),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no plain file",
+        )),
+    }
+}
+
 /// Returns a file's text; `None` if the file does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, FileError> {
-    match fs::read_to_string(path) {
+    match read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         text => text.map(Some).map_err(FileError::read(path)),
     }
@@ -94,7 +105,7 @@ impl RunFolder {
     /// names them.
     pub fn read(path: &Path) -> Result<RunFolder, FileError> {
         let file = path.join(SUMMARY);
-        let text = fs::read_to_string(&file).map_err(FileError::read(&file))?;
+        let text = read(&file).map_err(FileError::read(&file))?;
         let mut run = RunFolder {
             name: name_of(path),
             raw: serde_json::from_str(&text).map_err(FileError::content(&file))?,

@@ -33,7 +33,7 @@ pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,
     verdict: Verdict,
-    fabric: (&'static str, Vec<String>),
+    fabric: (String, Vec<String>),
     links: Vec<String>,
     /// Protection of the control plane, as text.
     control: &'static str,
@@ -155,7 +155,7 @@ impl Backend for Network {
         }
     }
 
-    fn fabric(&self) -> (&'static str, Vec<String>) {
+    fn fabric(&self) -> (String, Vec<String>) {
         self.fabric.clone()
     }
 

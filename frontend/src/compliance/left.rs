@@ -7,6 +7,7 @@ use qdl::{config::FrontendConfig, run::Described};
 use record::{Manifest, NodeRecord};
 use submission::{
     Name,
+    describe::{Node, Role},
     manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF, accelerator_yaml, node_json},
 };
 
@@ -44,7 +45,7 @@ pub fn begin(
     let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
     let mut left = Manifest {
-        fabric: fabric.to_owned(),
+        fabric,
         fabric_notes: backend.link_notes(),
         prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
@@ -93,12 +94,14 @@ fn describe_all(
     left: &mut Manifest,
 ) -> Vec<(Name, String, Option<String>)> {
     let own = describe::own(config).map(|machine| (machine, None));
-    let peers = backend
-        .describe()
-        .into_iter()
-        .map(|Described { node, description }| {
-            (node, description.map(|own| (own.machine, Some(own.config))))
+    let peers = backend.describe().into_iter();
+    let peers = peers.map(|Described { node, description }| {
+        let own = description.and_then(|own| {
+            Node::of_session(&own.machine, Role::Accelerator, &node)?;
+            Ok((own.machine, Some(own.config)))
         });
+        (node, own)
+    });
     let mut all = Vec::new();
     for (node, description) in std::iter::once((config.node.clone(), own)).chain(peers) {
         match Name::new(&node).and_then(|name| Ok((name, description?))) {

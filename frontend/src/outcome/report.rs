@@ -54,7 +54,7 @@ pub struct FinishedRun<'a> {
     /// Cause of the abort, if the run was aborted.
     pub failure: Option<Failure>,
     /// The fabric's name, and the reasons why the Network division does not permit the fabric.
-    pub fabric: (&'static str, Vec<String>),
+    pub fabric: (String, Vec<String>),
     pub system: SystemRecord,
     /// Merged histograms of all NIC threads and phases.
     pub histograms: Histograms,
@@ -147,7 +147,7 @@ impl FinishedRun<'_> {
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,
-            fabric: (*fabric).to_owned(),
+            fabric: fabric.clone(),
             fabric_notes: fabric_notes.clone(),
             would_not_count: self.would_not_count.clone(),
             valid: match judged {

@@ -6,7 +6,6 @@
 //! rate. The log has no verdict on a rate: the rate that LoadGen tries next shows the verdict.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Result};
 use std::path::Path;
 
@@ -89,7 +88,7 @@ impl Detail {
     ///
     /// The file cannot be read, or does not begin with LoadGen's marker.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut log = BufReader::new(File::open(path)?);
+        let mut log = BufReader::new(crate::open_file(path)?);
         if !log.fill_buf()?.starts_with(MARKER.as_bytes()) {
             let why = "it does not begin with :::MLLOG: it is no detailed log of LoadGen";
             return Err(Error::new(ErrorKind::InvalidData, why));
@@ -177,15 +176,22 @@ impl Detail {
         own.map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// The node names in "Network SUT: a + b", each without its text in parentheses.
+    /// The node names in "Network SUT: a (model on engine) + b", each without its text in
+    /// parentheses, which may hold a ` + ` of its own.
     pub fn nodes(&self) -> Vec<String> {
         let name = self.get("sut_name").unwrap_or_default();
         let nodes = name.split_once(':').map_or("", |(_, nodes)| nodes);
-        let nodes = nodes.split(" + ").map(str::trim);
-        nodes
-            .filter(|n| !n.is_empty())
-            .map(|n| n.split(" (").next().unwrap_or(n).to_owned())
-            .collect()
+        let mut names = Vec::new();
+        let mut open = 0;
+        for part in nodes.split(" + ") {
+            if open <= 0 {
+                let name = part.split(" (").next().unwrap_or(part).trim();
+                names.extend((!name.is_empty()).then(|| name.to_owned()));
+                open = 0;
+            }
+            open += part.matches('(').count() as i64 - part.matches(')').count() as i64;
+        }
+        names
     }
 
     fn line(&mut self, number: usize, json: &str, series: &mut Series) {

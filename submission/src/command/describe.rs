@@ -86,7 +86,14 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<boo
     let folder = args.output.clone().unwrap_or_default();
     let mut good = true;
     for answer in all(config).map_err(Error)? {
-        let (machine, yaml) = match answer.said {
+        let said = answer.said.and_then(|(machine, yaml)| {
+            let role = match yaml {
+                None => Role::Frontend,
+                Some(_) => Role::Accelerator,
+            };
+            Ok((Node::of_session(&machine, role, &answer.node)?, yaml))
+        });
+        let (node, yaml) = match said {
             Ok(said) => said,
             Err(why) => {
                 eprintln!("error: {} is not described: {why}", answer.node);
@@ -96,8 +103,6 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<boo
         };
         let name = Name::new(&answer.node).map_err(Error)?;
         let path = folder.join(manifest::node_json(&name));
-        let node: Node = serde_json::from_str(&machine)
-            .map_err(|e| Error(format!("{}'s description is not one: {e}", answer.node)))?;
         error::write_json(&path, &node)?;
         // Ignore a closed pipe.
         let _ = writeln!(std::io::stdout(), "{}", path.display());

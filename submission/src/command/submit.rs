@@ -138,6 +138,13 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     }
     let mut findings = rules::check(&tree, &round, checkout);
     findings.append(&mut of_runs);
+    // The scripts have just run: their lines say what failed.
+    for finding in findings
+        .iter_mut()
+        .filter(|f| !scripts.is_empty() && f.make == rules::SCRIPTS)
+    {
+        finding.make.clear();
+    }
     if let Some(official) = &official {
         scripts.push(official.check(&round, &tree)?);
     }
@@ -154,7 +161,7 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
             others
         }
     };
-    text += &table::page(&others);
+    text += &table::page(&others, table::no_finding(&scripts, scripts_good));
     let good = others.is_empty() && scripts_good;
     if !(good && quiet) {
         // Ignore a closed pipe.

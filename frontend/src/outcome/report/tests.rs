@@ -55,7 +55,7 @@ fn ended(settings: &Settings) -> FinishedRun<'_> {
         settings,
         outcome: Some(outcome(settings, Word::Valid)),
         failure: None,
-        fabric: ("tcp", vec![LOOPBACK_NOTE.to_owned()]),
+        fabric: ("tcp".to_owned(), vec![LOOPBACK_NOTE.to_owned()]),
         system: SystemRecord {
             ledger: Ledger {
                 issued: 5,

@@ -193,13 +193,18 @@ impl Cluster {
         all.map(|i| self.state.connection_name(i)).collect()
     }
 
-    /// Name of the fabric, as in the summary.
-    pub fn fabric(&self) -> &'static str {
-        self.state
+    /// Names of the NICs' fabrics, as in the summary: `ib`, or `ib + tcp` for NICs of both.
+    pub fn fabric(&self) -> String {
+        let mut all: Vec<_> = self
+            .state
             .config
             .nics
-            .first()
-            .map_or("none", |n| n.fabric.as_str())
+            .iter()
+            .map(|n| n.fabric.as_str())
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all.join(" + ")
     }
 
     /// Reasons why the Network division would not permit the links, such as loopback or an unknown
