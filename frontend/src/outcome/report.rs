@@ -14,12 +14,12 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind,
-    PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
-    TIMELINE, TokenRecord, secrets, timeline::Timeline,
+    Accuracy, CarriedPayload, ClockRecord, Evidence, Goodput, LoadgenView, Manifest, Mode, NodeUse,
+    PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary,
+    SystemRecord, TIMELINE, TokenRecord, secrets, timeline::Timeline,
 };
 use report::{
-    causes::judge,
+    causes::{SILENCE_MS, judge},
     text::{self, with_losses, with_refusals},
 };
 use submission::{Name, manifest};
@@ -68,6 +68,9 @@ pub struct FinishedRun<'a> {
     pub name: Option<NameAnswer>,
     /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
+    /// The frontend's clocks, and the fault if LoadGen's figures are wrong for them.
+    pub clocks: ClockRecord,
+    pub clock_fault: Option<String>,
     /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
     /// A note on the accuracy, or the reason why there is no accuracy.
@@ -108,7 +111,7 @@ impl FinishedRun<'_> {
             _ => Some(false),
         };
         run.valid = valid;
-        let own_word = code == ExitCode::Invalid && self.token_faults().1.as_ref() == Some(&reason);
+        let own_word = code == ExitCode::Invalid && self.own_fault().as_ref() == Some(&reason);
         if code > ExitCode::Invalid || own_word {
             run.reasons.insert(0, reason.clone());
         }
@@ -188,6 +191,7 @@ impl FinishedRun<'_> {
             evidence: Evidence {
                 node: self.used.clone(),
                 loadgen: outcome.map(|o| self.loadgen_view(o)),
+                clocks: self.clocks,
             },
             system: self.system(),
             ..RunRecord::default()
@@ -299,7 +303,34 @@ impl FinishedRun<'_> {
             record: &record,
             given: &self.settings.provenance,
             seconds: self.duration.as_secs_f64(),
+            standstill: self.standstill(),
         })
+    }
+
+    /// A standstill of the frontend, or the silence of an accelerator, for at least half of the
+    /// time that LoadGen's percentile may be late.
+    fn standstill(&self) -> Option<String> {
+        let percentile = self.settings.runs.server_target_latency_percentile;
+        let least = self.duration.as_secs_f64() * (1.0 - percentile) / 2.0;
+        let whole = text::time_us(self.duration.as_secs_f64() * 1e6);
+        let own = self.clocks.stood_still_s;
+        if own > 0.0 && own >= least {
+            let own = text::time_us(own * 1e6);
+            return Some(format!("this frontend stood still for {own} of {whole}"));
+        }
+        let silent = self.system.connections.iter().max_by_key(|c| c.silent_ms)?;
+        let for_s = silent.silent_ms as f64 / 1e3;
+        let (node, _) = silent.name.rsplit_once('/')?;
+        (silent.silent_ms >= SILENCE_MS && for_s >= least).then(|| {
+            let silent = text::time_us(for_s * 1e6);
+            format!("{node} gave no sign of life for {silent} of {whole}")
+        })
+    }
+
+    /// The reason why the run is not valid, whatever LoadGen says.
+    fn own_fault(&self) -> Option<String> {
+        let (_, too_short) = self.token_faults();
+        too_short.or_else(|| self.clock_fault.clone())
     }
 
     /// For a test that collects data instead of a verdict, and ended without errors: the number of
@@ -427,6 +458,9 @@ impl FinishedRun<'_> {
             }
             None => {}
         }
+        if let Some(fault) = &self.clock_fault {
+            return (ExitCode::Invalid, fault.clone());
+        }
         if outcome.verdict == Word::Invalid {
             let first = self.reasons().into_iter().next();
             let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
@@ -450,31 +484,42 @@ impl FinishedRun<'_> {
         with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
     }
 
-    /// Writes all result files into the run's folder.
-    pub fn write(&self, summary: &Summary, code: ExitCode) -> anyhow::Result<()> {
+    /// Writes all result files into the run's folder, each whole or not at all. A run that may
+    /// count gets its summary when all other files are written, and then loses the file INVALID.
+    pub fn write(&self, summary: &Summary, code: ExitCode, left: &Manifest) -> anyhow::Result<()> {
         let folder = self.settings.folder();
         let failed = |name: &str| {
             let path = folder.join(name);
-            move |e| anyhow!("cannot write {}: {e}", path.display())
+            move |e| anyhow!("cannot write {}: {}", path.display(), disk::words(&e))
         };
-        let put = |name, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(failed(name));
+        let put = |name, text: String| disk::write(&folder.join(name), text).map_err(failed(name));
         fs::create_dir_all(folder).map_err(failed(""))?;
-        let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
-        if code > ExitCode::Invalid || no_tokens {
-            let reason = format!("{}\n", summary.run.exit.reason);
-            put(INVALID_FILE, reason.as_bytes())?;
-        } else {
-            // A signal after the last query may have left the file INVALID.
-            let _ = fs::remove_file(folder.join(INVALID_FILE));
+        let reason = &summary.run.exit.reason;
+        let marked = code > ExitCode::Invalid || self.own_fault().is_some();
+        let mark = marked.then(|| put(INVALID_FILE, format!("{reason}\n")));
+        let accuracy = summary.run.labelled.as_ref();
+        let accuracy = accuracy.map(|a| put(ACCURACY_FILE, accuracy::line(a)));
+        let all = self.histograms.all();
+        // One that cannot be written keeps none of the others back.
+        let written = [
+            mark.unwrap_or(Ok(())),
+            accuracy.unwrap_or(Ok(())),
+            record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE)),
+            record::save(&all, folder, self.started, self.duration).map_err(Into::into),
+            manifest::end(left.clone(), folder, code.code(), reason).map_err(Into::into),
+        ];
+        let written = written.into_iter().collect::<anyhow::Result<()>>();
+        if written.is_ok() || marked {
+            record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
         }
-        record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
-        if let Some(accuracy) = &summary.run.labelled {
-            put(ACCURACY_FILE, accuracy::line(accuracy).as_bytes())?;
+        written?;
+        if marked {
+            return Ok(());
         }
-        record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE))?;
-        let histograms = self.histograms.all();
-        record::save(&histograms, folder, self.started, self.duration)?;
-        Ok(())
+        match fs::remove_file(folder.join(INVALID_FILE)).map_err(|e| (e.kind(), e)) {
+            Err((kind, e)) if kind != io::ErrorKind::NotFound => Err(failed(INVALID_FILE)(e)),
+            _ => Ok(()),
+        }
     }
 }
 

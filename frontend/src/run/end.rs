@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use loadgen_bridge::{TestMode, TestOutcome};
 use qdl::{config::FrontendConfig, counters::Recorder};
-use record::{Accuracy, LossRecord, SystemRecord};
+use record::{Accuracy, ClockRecord, LossRecord, PhaseKind, SystemRecord};
 
 use super::{readings::Readings, watch::Watch};
 use crate::{
@@ -89,6 +89,25 @@ impl Watch {
         let ran = outcome.as_ref();
         let logged = ran.map_or(&[][..], |o| &o.detail.phases);
         let mode = ran.and_then(|o| o.detail.mode());
+        let measured = mode.unwrap_or(settings.runs.mode);
+        let kinds = phases::records(&gathered, logged, measured);
+        let kinds = kinds.into_iter().map(|phase| phase.kind);
+        let (mut clocks, mut clock_fault) = (ClockRecord::default(), None);
+        clocks.stood_still_s = self.clocks.stood_ns as f64 / 1e9;
+        for (kind, phase) in kinds.zip(&gathered) {
+            let share = &phase.share;
+            let (set_ns, fault) = self.clocks.phase(share.first_ns, share.last_ns);
+            let set_s = set_ns as f64 / 1e9;
+            if set_s.abs() > clocks.wall_set_s.abs() {
+                clocks.wall_set_s = set_s;
+            }
+            match fault {
+                Some(fault) if kind == PhaseKind::Accuracy || settings.own_length => {
+                    self.progress.note(&fault);
+                }
+                fault => clock_fault = clock_fault.or(fault),
+            }
+        }
         let timeline = self.gather.end(&timeline::TimelineEnd {
             node: &config.node,
             answered: system.ledger.answered,
@@ -97,7 +116,7 @@ impl Watch {
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,
             last_ns,
-            phases: phases::starts(&gathered, logged, mode.unwrap_or(settings.runs.mode)),
+            phases: phases::starts(&gathered, logged, measured),
         });
         FinishedRun {
             node: &config.node,
@@ -114,6 +133,8 @@ impl Watch {
             throughput,
             name: self.sut.name_answer(),
             used: self.meter.used(),
+            clocks,
+            clock_fault,
             accuracy,
             accuracy_note,
             verified: verifier.map(Verifier::findings),

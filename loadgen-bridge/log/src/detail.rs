@@ -68,6 +68,10 @@ pub struct Detail {
     /// Line numbers, from 1, of LoadGen's lines that are not JSON. The official checker stops at
     /// the first such line.
     pub unreadable: Vec<usize>,
+    /// Number of series of queries whose end is logged.
+    ended: u64,
+    /// Whether the last line has no end.
+    torn: bool,
 }
 
 impl Detail {
@@ -99,11 +103,23 @@ impl Detail {
             if log.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
+            detail.torn = line.last() != Some(&b'\n');
             if let Some(json) = String::from_utf8_lossy(&line).strip_prefix(MARKER) {
                 detail.line(number, json, &mut series);
             }
         }
         Ok(detail)
+    }
+
+    /// Whether the log goes to the end of a test that was not aborted: the end of each series, and
+    /// the result's last line.
+    pub fn is_whole(&self) -> bool {
+        let series: u64 = self.phases.iter().map(|phase| phase.series).sum();
+        let judged = self
+            .mode()
+            .is_some_and(|mode| mode != TestMode::AccuracyOnly);
+        let result = !judged || self.get("num_errors").is_some();
+        !self.torn && self.mode().is_some() && self.ended == series && result
     }
 
     /// The scenario of the run.
@@ -195,6 +211,7 @@ impl Detail {
         }
         match key {
             "generic_message" => self.message(value, series),
+            "power_end" => self.ended += 1,
             "generated_query_count" => series.queries = value.parse().unwrap_or(0),
             "generated_samples_per_query" => self.series(series, value.parse().unwrap_or(0)),
             _ => {}
@@ -393,6 +410,25 @@ mod tests {
             phase(PhaseKind::Performance, 1, 178, 178),
         ];
         assert_eq!(read(&lines).phases, expected);
+    }
+
+    #[test]
+    fn a_log_that_is_cut_anywhere_is_not_whole() {
+        let mut lines = vec![("effective_test_mode", "\"SubmissionRun\"")];
+        lines.extend(step("\"Starting accuracy mode\"", "200"));
+        lines.push(("power_end", "\"\""));
+        lines.extend(step("\"Starting performance mode\"", "178"));
+        lines.extend([("power_end", "\"\""), ("num_errors", "0")]);
+        assert!(read(&lines).is_whole());
+        for end in 0..lines.len() {
+            assert!(!read(&lines[..end]).is_whole(), "{end}");
+        }
+        lines.truncate(5);
+        lines[0].1 = "\"AccuracyOnly\"";
+        assert!(read(&lines).is_whole());
+        let torn = b":::MLLOG {\"key\": \"effective_test_mode\", \"value\": \"AccuracyOnly\", \
+                     \"time_ms\": 0}";
+        assert!(!Detail::read(&torn[..]).unwrap().is_whole());
     }
 
     #[test]

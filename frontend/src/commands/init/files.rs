@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use disk::Temporary;
 use qdl::control::Token;
 
 use super::Result;
@@ -13,12 +14,12 @@ use super::Result;
 /// Suffix of a written file's name until `init` has checked the file.
 const UNTRIED: &str = ".untried";
 
-/// Files under temporary names until they are checked. A drop removes the files that were not
-/// kept.
+/// Files under temporary names until they are checked.
 pub(super) struct Staged {
     folder: PathBuf,
     force: bool,
-    names: Vec<String>,
+    /// Each file with its final path.
+    files: Vec<(Temporary, PathBuf)>,
 }
 
 impl Staged {
@@ -26,7 +27,7 @@ impl Staged {
         Staged {
             folder: folder.to_owned(),
             force,
-            names: Vec::new(),
+            files: Vec::new(),
         }
     }
 
@@ -48,25 +49,17 @@ impl Staged {
 
     pub fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let path = self.path(name);
-        self.names.push(name.to_owned());
-        fs::write(&path, text).with_context(|| path.display().to_string())
-    }
-
-    pub fn keep(mut self) -> Result<()> {
-        for name in std::mem::take(&mut self.names) {
-            let (from, to) = (self.path(&name), self.folder.join(&name));
-            fs::rename(&from, &to).with_context(|| to.display().to_string())?;
-        }
+        let path = Temporary::new(path);
+        disk::write(&path, text).with_context(|| path.display().to_string())?;
+        self.files.push((path, self.folder.join(name)));
         Ok(())
     }
-}
 
-impl Drop for Staged {
-    fn drop(&mut self) {
-        for name in &self.names {
-            // Ignore the error: a file may not be written yet.
-            let _ = fs::remove_file(self.path(name));
+    pub fn keep(self) -> Result<()> {
+        for (from, to) in self.files {
+            fs::rename(&*from, &to).with_context(|| to.display().to_string())?;
         }
+        Ok(())
     }
 }
 
