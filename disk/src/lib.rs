@@ -1,9 +1,5 @@
-//! Files that are whole or absent, folders with one writer, and temporary files that go with the
-//! process.
-//!
-//! * [`write`] replaces a file at once, when its content is on the disk
-//! * [`FolderLock`] keeps a second process out of a folder
-//! * [`Temporary`] is a path that a drop removes, or [`sweep`] at an end without drops
+//! Files that are whole or absent ([`write`]), folders with one writer ([`FolderLock`]), and
+//! temporary files that go with the process ([`Temporary`]).
 
 mod file;
 mod lock;

@@ -4,15 +4,11 @@ use std::{
     fs,
     ops::Deref,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 /// The paths of all [`Temporary`] values of this process.
 static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-fn all() -> MutexGuard<'static, Vec<PathBuf>> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A file or folder that a drop removes, as does [`sweep`]. It need not exist.
 #[derive(Debug)]
@@ -21,7 +17,9 @@ pub struct Temporary(PathBuf);
 impl Temporary {
     /// Registers `path`.
     pub fn new(path: PathBuf) -> Self {
-        all().push(path.clone());
+        ALL.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(path.clone());
         Temporary(path)
     }
 }
@@ -36,11 +34,9 @@ impl Deref for Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        let mut all = all();
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         remove(&self.0);
-        if let Some(at) = all.iter().position(|path| *path == self.0) {
-            all.swap_remove(at);
-        }
+        all.retain(|path| *path != self.0);
     }
 }
 
@@ -53,7 +49,8 @@ fn remove(path: &Path) {
 
 /// Removes every [`Temporary`] of this process. Call it before an end without destructors.
 pub fn sweep() {
-    all().drain(..).for_each(|path| remove(&path));
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.drain(..).for_each(|path| remove(&path));
 }
 
 #[cfg(test)]
@@ -62,20 +59,15 @@ mod tests {
 
     #[test]
     fn temporary_paths_go_with_their_value_or_with_a_sweep() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let [file, inside] = ["a", "b/c"].map(|name| folder.path().join(name));
-        let make = || {
-            fs::create_dir_all(folder.path().join("b")).expect("made");
-            [&file, &inside]
-                .into_iter()
+        let place = tempfile::tempdir().expect("a folder");
+        for end in [drop, |kept| (sweep(), drop(kept)).0] {
+            fs::create_dir(place.path().join("b")).expect("made");
+            let paths = ["a", "b/c"].map(|name| place.path().join(name));
+            paths
+                .iter()
                 .for_each(|path| fs::write(path, "").expect("written"));
-            [file.clone(), folder.path().join("b")].map(Temporary::new)
-        };
-        drop(make());
-        assert!(!file.exists() && !inside.exists());
-        let kept = make();
-        sweep();
-        assert!(!file.exists() && !inside.exists());
-        drop(kept);
+            end(["a", "b"].map(|name| Temporary::new(place.path().join(name))));
+            assert_eq!(fs::read_dir(place.path()).expect("there").count(), 0);
+        }
     }
 }

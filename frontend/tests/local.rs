@@ -46,7 +46,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
         let s = place.summary("out");
         assert_eq!(s["valid"], true, "{case:?}");
         assert_eq!(s["fabric"], "local");
-        assert_eq!(s["name_round_trip_us"], serde_json::Value::Null);
+        assert_eq!(s["name_round_trip_us"], Value::Null);
         assert_eq!(s["ledger"]["issued"], s["samples"]);
         assert_has(&ended.stdout, &["VALID"]);
         assert!(place.path("out").join("latency.hlog").is_file());

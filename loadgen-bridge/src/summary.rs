@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 
-use loadgen_log::{Detail, PhaseKind, TestMode, count_records};
+use loadgen_log::{AccuracyLog, Detail, PhaseKind, TestMode};
 
 use crate::error::LoadgenError;
 use crate::log_settings::LogFiles;
@@ -105,9 +105,12 @@ impl TestOutcome {
             .iter()
             .filter(|p| p.kind == PhaseKind::Accuracy);
         let samples: u64 = accuracy.map(|phase| phase.samples).sum();
-        let log = BufReader::with_capacity(1 << 20, open(&files.accuracy)?);
-        let answers = count_records(log).map_err(unread(&files.accuracy))?;
-        let answers = answers.ok_or_else(|| is_cut(&files.accuracy))?;
+        open(&files.accuracy)?;
+        let log = AccuracyLog::open(&files.accuracy).and_then(|log| {
+            let mut records = log.into_iter();
+            records.try_fold(0, |n, record| record.map(|_| n + 1))
+        });
+        let answers: u64 = log.map_err(|_| is_cut(&files.accuracy))?;
         // A performance phase may log answers too.
         let more = detail.mode() != Some(TestMode::AccuracyOnly);
         if answers < samples || answers > samples && !more {

@@ -146,7 +146,7 @@ mod tests {
         let error = save(&[], &folder.path().join("none"), started, took).expect_err("no folder");
         let text = error.to_string();
         assert!(
-            text.contains("latency.hlog") && text.contains("No such file"),
+            text.contains("latency.hlog") && text.contains("no such file"),
             "{text}"
         );
     }

@@ -52,7 +52,7 @@ pub use error::FileError;
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
 pub use folder::{RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline};
 pub use histograms::{HISTOGRAMS, save};
-pub use limits::{Cause, ClockRecord, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
+pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
 pub use loadgen::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,
 };

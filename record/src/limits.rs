@@ -17,18 +17,7 @@ pub struct Evidence {
     pub node: NodeUse,
     /// LoadGen's view of the run; `None` if LoadGen reached no result.
     pub loadgen: Option<LoadgenView>,
-    /// The frontend's clocks.
-    pub clocks: ClockRecord,
-}
-
-/// The frontend's clocks while LoadGen measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ClockRecord {
-    /// Largest difference in seconds by which the wall clock, LoadGen's, left the monotonic clock
-    /// in a phase.
-    pub wall_set_s: f64,
-    /// Seconds in which the frontend's program stood still, as its own looks at the run show.
+    /// Seconds in which the frontend stood still, as its own looks at the run show.
     pub stood_still_s: f64,
 }
 

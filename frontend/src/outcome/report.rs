@@ -14,12 +14,12 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, CarriedPayload, ClockRecord, Evidence, Goodput, LoadgenView, Manifest, Mode, NodeUse,
-    PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary,
+    Accuracy, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenView, Manifest, Mode,
+    NodeUse, PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary,
     SystemRecord, TIMELINE, TokenRecord, secrets, timeline::Timeline,
 };
 use report::{
-    causes::{SILENCE_MS, judge},
+    causes::judge,
     text::{self, with_losses, with_refusals},
 };
 use submission::{Name, manifest};
@@ -68,8 +68,9 @@ pub struct FinishedRun<'a> {
     pub name: Option<NameAnswer>,
     /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
-    /// The frontend's clocks, and the fault if LoadGen's figures are wrong for them.
-    pub clocks: ClockRecord,
+    /// Seconds in which this program stood still.
+    pub stood_still_s: f64,
+    /// The fault if LoadGen's figures are wrong because the wall clock was set.
     pub clock_fault: Option<String>,
     /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
@@ -103,7 +104,10 @@ impl FinishedRun<'_> {
         let mut run = self.record();
         let agrees = run.close();
         run.limits = judge(&run);
-        let (code, reason) = self.verdict(agrees, &run.mismatches);
+        if !matches!(self.own_data(), Some(Ok(_))) {
+            run.reasons = self.reasons(&run.limits);
+        }
+        let (code, reason) = self.verdict(agrees, &run);
         let valid = match code {
             // A compliance test that sets its own length needs no VALID.
             ExitCode::Good if self.settings.own_length => None,
@@ -158,10 +162,6 @@ impl FinishedRun<'_> {
                 Word::Invalid => Some(false),
                 Word::NotJudged => None,
             },
-            reasons: match self.own_data() {
-                Some(Ok(_)) => Vec::new(),
-                _ => self.reasons(),
-            },
             samples: answered,
             per_s,
             // Prefer find-peak's result to the configured rate.
@@ -191,7 +191,7 @@ impl FinishedRun<'_> {
             evidence: Evidence {
                 node: self.used.clone(),
                 loadgen: outcome.map(|o| self.loadgen_view(o)),
-                clocks: self.clocks,
+                stood_still_s: self.stood_still_s,
             },
             system: self.system(),
             ..RunRecord::default()
@@ -293,7 +293,12 @@ impl FinishedRun<'_> {
         })
     }
 
-    fn reasons(&self) -> Vec<String> {
+    fn reasons(&self, limits: &Limits) -> Vec<String> {
+        let stood = [Cause::Standstill, Cause::Accelerator];
+        let mut standstill = limits.findings.iter();
+        let standstill = standstill
+            .find(|f| stood.contains(&f.cause))
+            .map(|f| &*f.figure);
         let Some(outcome) = &self.outcome else {
             return Vec::new();
         };
@@ -303,27 +308,7 @@ impl FinishedRun<'_> {
             record: &record,
             given: &self.settings.provenance,
             seconds: self.duration.as_secs_f64(),
-            standstill: self.standstill(),
-        })
-    }
-
-    /// A standstill of the frontend, or the silence of an accelerator, for at least half of the
-    /// time that LoadGen's percentile may be late.
-    fn standstill(&self) -> Option<String> {
-        let percentile = self.settings.runs.server_target_latency_percentile;
-        let least = self.duration.as_secs_f64() * (1.0 - percentile) / 2.0;
-        let whole = text::time_us(self.duration.as_secs_f64() * 1e6);
-        let own = self.clocks.stood_still_s;
-        if own > 0.0 && own >= least {
-            let own = text::time_us(own * 1e6);
-            return Some(format!("this frontend stood still for {own} of {whole}"));
-        }
-        let silent = self.system.connections.iter().max_by_key(|c| c.silent_ms)?;
-        let for_s = silent.silent_ms as f64 / 1e3;
-        let (node, _) = silent.name.rsplit_once('/')?;
-        (silent.silent_ms >= SILENCE_MS && for_s >= least).then(|| {
-            let silent = text::time_us(for_s * 1e6);
-            format!("{node} gave no sign of life for {silent} of {whole}")
+            standstill,
         })
     }
 
@@ -414,7 +399,7 @@ impl FinishedRun<'_> {
         )
     }
 
-    fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
+    fn verdict(&self, agrees: bool, run: &RunRecord) -> (ExitCode, String) {
         // A wrong answer outranks a lost peer; unanswered samples are a consequence of the lost
         // peer.
         let wrong = self
@@ -432,7 +417,7 @@ impl FinishedRun<'_> {
             return (failure.code, failure.cause.clone());
         }
         if !agrees {
-            let all = mismatches.join("; ");
+            let all = run.mismatches.join("; ");
             return (ExitCode::Mismatch, format!("counts do not agree: {all}"));
         }
         if let Some(complaint) = too_short {
@@ -462,12 +447,12 @@ impl FinishedRun<'_> {
             return (ExitCode::Invalid, fault.clone());
         }
         if outcome.verdict == Word::Invalid {
-            let first = self.reasons().into_iter().next();
+            let first = run.reasons.first().cloned();
             let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
             return (ExitCode::Invalid, format!("LoadGen says INVALID: {why}"));
         }
         if outcome.errors > 0 {
-            let first = self.reasons().into_iter().next().unwrap_or_default();
+            let first = run.reasons.first().cloned().unwrap_or_default();
             let n = outcome.errors;
             return (ExitCode::Invalid, format!("{n} errors of LoadGen; {first}"));
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use loadgen_bridge::{TestMode, TestOutcome};
 use qdl::{config::FrontendConfig, counters::Recorder};
-use record::{Accuracy, ClockRecord, LossRecord, PhaseKind, SystemRecord};
+use record::{Accuracy, LossRecord, PhaseKind, SystemRecord};
 
 use super::{readings::Readings, watch::Watch};
 use crate::{
@@ -90,19 +90,13 @@ impl Watch {
         let logged = ran.map_or(&[][..], |o| &o.detail.phases);
         let mode = ran.and_then(|o| o.detail.mode());
         let measured = mode.unwrap_or(settings.runs.mode);
-        let kinds = phases::records(&gathered, logged, measured);
-        let kinds = kinds.into_iter().map(|phase| phase.kind);
-        let (mut clocks, mut clock_fault) = (ClockRecord::default(), None);
-        clocks.stood_still_s = self.clocks.stood_ns as f64 / 1e9;
-        for (kind, phase) in kinds.zip(&gathered) {
-            let share = &phase.share;
-            let (set_ns, fault) = self.clocks.phase(share.first_ns, share.last_ns);
-            let set_s = set_ns as f64 / 1e9;
-            if set_s.abs() > clocks.wall_set_s.abs() {
-                clocks.wall_set_s = set_s;
-            }
-            match fault {
-                Some(fault) if kind == PhaseKind::Accuracy || settings.own_length => {
+        let mut clock_fault = None;
+        for (record, phase) in phases::records(&gathered, logged, measured)
+            .iter()
+            .zip(&gathered)
+        {
+            match self.clocks.fault(phase.share.first_ns, phase.share.last_ns) {
+                Some(fault) if record.kind == PhaseKind::Accuracy || settings.own_length => {
                     self.progress.note(&fault);
                 }
                 fault => clock_fault = clock_fault.or(fault),
@@ -133,7 +127,7 @@ impl Watch {
             throughput,
             name: self.sut.name_answer(),
             used: self.meter.used(),
-            clocks,
+            stood_still_s: self.clocks.stood_ns as f64 / 1e9,
             clock_fault,
             accuracy,
             accuracy_note,

@@ -4,7 +4,10 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU8, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
 };
 
 use anyhow::{Error, Result, anyhow, bail};
@@ -155,6 +158,8 @@ pub struct RunFolder {
     logs: Vec<PathBuf>,
     state: AtomicU8,
     lock: FolderLock,
+    /// The lock of [`UNFINISHED`], from `begin` on.
+    own_lock: OnceLock<FolderLock>,
 }
 
 impl RunFolder {
@@ -172,6 +177,7 @@ impl RunFolder {
             folder,
             logs: logs(settings),
             state: AtomicU8::new(TAKEN),
+            own_lock: OnceLock::new(),
         };
         if settings.own_folder {
             check_content(settings, force)?;
@@ -189,7 +195,10 @@ impl RunFolder {
 
     /// Empties the run's folder, and marks it INVALID until the run's end.
     pub fn begin(&self) -> Result<()> {
-        fs::create_dir_all(&self.own).map_err(unusable(&self.own))?;
+        if self.own != self.folder {
+            let lock = FolderLock::take(&self.own).map_err(unusable(&self.own))?;
+            let _ = self.own_lock.set(lock);
+        }
         clear(&self.own, &self.logs)?;
         self.state.store(BEGUN, Relaxed);
         let mark = self.own.join(INVALID_FILE);
@@ -204,7 +213,10 @@ impl RunFolder {
             _ => drop(fs::remove_file(self.own.join(live::KEY_FILE))),
         }
         if self.own != self.folder {
-            let _ = fs::remove_dir(&self.own);
+            match self.own_lock.get() {
+                Some(lock) => lock.remove(&self.own),
+                None => drop(fs::remove_dir(&self.own)),
+            }
         } else if self.lock.new {
             self.lock.remove(&self.folder);
         }

@@ -105,14 +105,15 @@ fn attend() {
 
 fn act(signal: &str) {
     let mut action = hold();
-    match std::mem::replace(&mut *action, Action::Note) {
+    let left = match std::mem::replace(&mut *action, Action::Note) {
         Action::Note => return,
-        Action::Exit => {}
-        Action::Undo(undo) => undo(),
-    }
-    progress::say(&format!(
-        "error: interrupted by {signal}: nothing was measured"
-    ));
+        Action::Exit => "",
+        Action::Undo(undo) => {
+            undo();
+            ": nothing was measured"
+        }
+    };
+    progress::say(&format!("error: interrupted by {signal}{left}"));
     // Others wait for `action` until the process has ended.
     end()
 }

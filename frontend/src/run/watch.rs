@@ -188,9 +188,8 @@ impl Watch {
         let moved = completed.saturating_add(figures.parts);
         let answered_all = outstanding == 0 && self.completers.phases.are_waited_for();
         let runs = self.sut.first_query_ns().is_some() && !answered_all;
-        let reading = clock::Reading::take();
-        if let Some(ns) = reading.and_then(|now| self.clocks.look(now, runs)) {
-            self.progress.note(&clock::stood_still(ns));
+        if let Some(now) = clock::clocks() {
+            self.clocks.look(now, runs);
         }
         if let Some(for_ns) = self.after_the_last.look(now, answered_all, loadgen_ran_ns) {
             let cause = format!(

@@ -1,7 +1,7 @@
 //! Reads LoadGen's accuracy log one record at a time, since the log may exceed memory.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -77,27 +77,6 @@ impl AccuracyLog<BufReader<File>> {
             why: format!("cannot open it: {error}"),
         })?;
         Ok(Self::new(BufReader::with_capacity(1 << 20, file), path))
-    }
-}
-
-/// Counts the records of a log by its lines, without their content. `None`: the log is cut.
-///
-/// # Errors
-/// The log cannot be read.
-pub fn count_records(mut log: impl BufRead) -> io::Result<Option<u64>> {
-    let (mut lines, mut last) = (0_u64, *b"\0\0\0");
-    loop {
-        let bytes = log.fill_buf()?;
-        if bytes.is_empty() {
-            // A line for each record, between `[` and `]`.
-            return Ok(lines.checked_sub(2).filter(|_| last == *b"\n]\n"));
-        }
-        lines += bytes.iter().filter(|b| **b == b'\n').count() as u64;
-        for byte in &bytes[bytes.len().saturating_sub(last.len())..] {
-            last = [last[1], last[2], *byte];
-        }
-        let read = bytes.len();
-        log.consume(read);
     }
 }
 
@@ -234,17 +213,6 @@ mod tests {
     #[test]
     fn a_log_without_records_is_fine() {
         assert_eq!(read("[\n]\n"), []);
-    }
-
-    #[test]
-    fn records_are_counted_and_a_cut_log_has_no_count() {
-        let log = format!("[\n{FIRST},\n{FIRST}\n]\n");
-        let count = |text: &str| count_records(BufReader::with_capacity(2, text.as_bytes()));
-        assert_eq!(count(&log).unwrap(), Some(2));
-        assert_eq!(count("[\n]\n").unwrap(), Some(0));
-        for end in 0..log.len() {
-            assert_eq!(count(&log[..end]).unwrap(), None, "{end}");
-        }
     }
 
     #[test]

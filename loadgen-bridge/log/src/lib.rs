@@ -4,7 +4,7 @@ mod accuracy;
 mod detail;
 mod scenario;
 
-pub use accuracy::{AccuracyLog, AccuracyRecord, LogError, count_records};
+pub use accuracy::{AccuracyLog, AccuracyRecord, LogError};
 pub use detail::{Detail, Phase, PhaseKind};
 pub use scenario::{Scenario, TestMode};
 

@@ -39,7 +39,7 @@ const OFTEN: f64 = 0.5;
 /// Least share of the run that counts as a standstill: half of what a bound on p99 allows.
 const STOOD: f64 = 0.005;
 /// Shortest silence that counts, in milliseconds.
-pub const SILENCE_MS: u64 = 400;
+const SILENCE_MS: u64 = 400;
 /// Largest batch below which the advice is to try a larger one.
 const SMALL_BATCH: u64 = 8;
 
@@ -202,7 +202,7 @@ impl<'a> JudgedRun<'a> {
 
     /// Finds a standstill of the frontend that matters to the run.
     fn standstill(&self, aim: &Aim) -> Option<Finding> {
-        let stood_s = self.run.evidence.clocks.stood_still_s;
+        let stood_s = self.run.evidence.stood_still_s;
         let [stood, whole] = [stood_s, self.seconds].map(|s| text::time_us(s * 1e6));
         let counts = match aim {
             Aim::Open => share(stood_s, self.seconds) >= STOOD,

@@ -252,7 +252,7 @@ fn threads_that_wait_for_cores_are_named_before_all_that_is_late_for_that() {
 
 #[test]
 fn a_standstill_of_the_frontend_is_named_where_it_matters() {
-    let stood = |s: f64| json!({"evidence": {"clocks": {"stood_still_s": s}}});
+    let stood = |s: f64| json!({"evidence": {"stood_still_s": s}});
     let words = "this frontend stood still for 1.00 s of 10.0 s";
     names(Cause::Standstill, words, &[missed(), stood(1.0)]);
     names(Cause::Standstill, "10.0 s", &[stood(1.0)]);

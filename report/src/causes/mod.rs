@@ -5,7 +5,7 @@ mod judge;
 
 use record::{Cause, Finding};
 
-pub use judge::{SILENCE_MS, judge};
+pub use judge::judge;
 
 /// Every cause, in the order of the judge's rules: an earlier cause entails later ones. The cells
 /// are name, meaning and remedy.

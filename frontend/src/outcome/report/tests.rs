@@ -4,7 +4,7 @@ use std::path::Path;
 
 use loadgen_bridge::{Detail, LogSettings, TestSettings};
 use qdl::counters::{SampleLimits, SampleTimes, TokenSizes};
-use record::{ConnectionRecord, HISTOGRAMS, LOOPBACK_NOTE, Ledger, Verified};
+use record::{HISTOGRAMS, LOOPBACK_NOTE, Ledger, Verified};
 
 use qdl::testkit::assert_has;
 
@@ -77,7 +77,7 @@ fn ended(settings: &Settings) -> FinishedRun<'_> {
             round_trip: Some(Duration::from_micros(120)),
         }),
         used: NodeUse::default(),
-        clocks: ClockRecord::default(),
+        stood_still_s: 0.0,
         clock_fault: None,
         accuracy: None,
         accuracy_note: None,
@@ -266,31 +266,6 @@ fn a_valid_run_whose_clock_was_set_is_invalid_and_marked() {
     assert_eq!((code, summary.run.valid), (ExitCode::Invalid, Some(false)));
     assert_eq!(summary.run.reasons, ["the wall clock was set by -2.0 s"]);
     assert!(folder.path().join(INVALID_FILE).is_file());
-}
-
-#[test]
-fn a_standstill_is_named_in_place_of_a_lower_rate() {
-    let s = settings(Path::new("x"));
-    let said = |stood_still_s: f64, silent_ms: u64| {
-        let mut e = ended(&s);
-        e.clocks.stood_still_s = stood_still_s;
-        e.system.connections.push(ConnectionRecord {
-            name: "acc-a/0".to_owned(),
-            silent_ms,
-            ..ConnectionRecord::default()
-        });
-        e.standstill().unwrap_or_default()
-    };
-    // Half of a bound on p99 is 10 ms of 2 s.
-    assert_eq!(
-        said(1.0, 0),
-        "this frontend stood still for 1.00 s of 2.00 s"
-    );
-    assert_eq!(said(0.009, 399), "");
-    assert_eq!(
-        said(0.0, 400),
-        "acc-a gave no sign of life for 400 ms of 2.00 s"
-    );
 }
 
 #[test]
