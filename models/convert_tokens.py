@@ -3,7 +3,7 @@
 
     convert_tokens.py SOURCE OUT.tokens [--column NAME] [--indices FILE] [--vocabulary N]
 
-    llama3.1-8b    cnn_eval.json                             JSON, column tok_input
+    llama3.1-8b    cnn_eval.json                             JSON, or JSON lines, column tok_input
     llama2-70b     open_orca_gpt4_tokenized_llama...pkl      pickle, column tok_input
     deepseek-r1    mlperf_deepseek_r1_dataset_...pkl         pickle, column tok_input
     gpt-oss-120b   ...parquet                                parquet, column tok_input, or input_tokens from v4.0 on
@@ -23,15 +23,38 @@ import pathlib
 COLUMNS = ("tok_input", "input_tokens")
 
 
-def from_json(path):
-    """Columns of a list of records, of records by index, or of columns by index."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(data, dict) and any(column in data for column in COLUMNS):
-        by_index = {key: [of[i] for i in sorted(of, key=int)] for key, of in data.items() if isinstance(of, dict)}
-        return {key: of for key, of in data.items() if isinstance(of, list)} | by_index
-    records = [data[i] for i in sorted(data, key=int)] if isinstance(data, dict) else data
+def columns_in(data, names):
+    """Columns of a table, of columns by name (one is in `names`), of records by index or in a list, or of one of these
+    under one key."""
+    if hasattr(data, "columns"):
+        return {str(name): data[name].tolist() for name in data.columns}
+    if isinstance(data, dict) and any(name in data for name in names):
+        return {str(name): in_order(of) for name, of in data.items() if hasattr(of, "__iter__")}
+    if isinstance(data, dict) and {"columns", "data"} <= data.keys():
+        return {str(name): list(of) for name, of in zip(data["columns"], zip(*data["data"]))}
+    if isinstance(data, dict) and len(data) == 1 and not isinstance(inner := next(iter(data.values())), dict):
+        return columns_in(inner, names)
+    records = in_order(data)
+    if not all(isinstance(record, dict) for record in records):
+        raise ValueError("neither a table, nor columns, nor records with the same keys")
     names = {name for record in records for name in record}
-    return {name: [record.get(name) for record in records] for name in names}
+    return {str(name): [record.get(name) for record in records] for name in names}
+
+
+def in_order(of):
+    """The values of a list, or of a dictionary whose keys are indices."""
+    return [of[i] for i in sorted(of, key=int)] if isinstance(of, dict) else list(of)
+
+
+def json_in(path):
+    """The JSON of a file, or of each of its lines."""
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        return json.loads(text)
+    except ValueError:
+        if text.lstrip()[:1] != "{" or len(lines := text.split("\n")) < 2:
+            raise
+        return [json.loads(line) for line in lines if line.strip()]
 
 
 def from_pandas(path, kind):
@@ -39,32 +62,40 @@ def from_pandas(path, kind):
         import pandas
     except ImportError:
         raise SystemExit(f"{path}: reading a {kind} needs `pip install numpy pandas pyarrow`") from None
-    frame = pandas.read_pickle(path) if kind == "pickle" else pandas.read_parquet(path)
-    return {str(name): frame[name].tolist() for name in frame.columns}
+    return pandas.read_pickle(path) if kind == "pickle" else pandas.read_parquet(path)
 
 
-def columns_of(path, trust_pickle):
+def columns_of(path, names, trust_pickle):
     """The file's columns, by its ending."""
-    ending = path.suffix.lower()
-    if ending == ".json":
-        return from_json(path)
-    if ending == ".parquet":
-        return from_pandas(path, "parquet")
-    if ending in (".pkl", ".pickle"):
-        if not trust_pickle:
-            raise SystemExit(
-                f"{path}: a pickle runs the code that is in it. Compare its checksum with MLCommons', then say --trust-pickle"
-            )
-        return from_pandas(path, "pickle")
-    raise SystemExit(f"{path}: .json, .pkl, .pickle and .parquet are read here")
+    kind = {".json": "JSON", ".jsonl": "JSON", ".parquet": "parquet", ".pkl": "pickle", ".pickle": "pickle"}
+    kind = kind.get(path.suffix.lower())
+    if kind is None:
+        raise SystemExit(f"{path}: .json, .jsonl, .pkl, .pickle and .parquet are read here")
+    if kind == "pickle" and not trust_pickle:
+        raise SystemExit(
+            f"{path}: a pickle runs the code that is in it. Compare its checksum with MLCommons', then say --trust-pickle"
+        )
+    try:
+        with open(path, "rb") as file:
+            is_pointer = file.read(23) == b"version https://git-lfs"
+    except OSError as error:
+        raise SystemExit(f"{path}: {error.strerror}") from None
+    if is_pointer:
+        raise SystemExit(f"{path}: a pointer of Git LFS: `git lfs pull` fetches the file itself")
+    try:
+        return columns_in(json_in(path) if kind == "JSON" else from_pandas(path, kind), names)
+    # The exceptions of these readers depend on the bytes of a file of another kind.
+    except Exception as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise SystemExit(f"{path}: no {kind} with columns of a data set: {why}") from None
 
 
-def chosen(columns, wanted, path):
-    """The column of token ids."""
-    names = [wanted] if wanted else [name for name in COLUMNS if name in columns]
-    if not names or names[0] not in columns:
-        raise SystemExit(f"{path}: no column {wanted or ' or '.join(COLUMNS)}; it has {', '.join(sorted(columns))}")
-    return columns[names[0]]
+def chosen(columns, names, path):
+    """The column of token ids: the first of `names` that there is."""
+    for name in names:
+        if name in columns:
+            return columns[name]
+    raise SystemExit(f"{path}: no column {' or '.join(names)}; it has {', '.join(sorted(columns)) or 'none'}")
 
 
 def main():
@@ -82,9 +113,13 @@ def main():
     except ImportError as error:
         raise SystemExit(f"{args.out}: writing a file of tokens needs `pip install numpy` ({error})") from None
 
-    samples = chosen(columns_of(args.source, args.trust_pickle), args.column, args.source)
+    names = [args.column] if args.column else COLUMNS
+    samples = chosen(columns_of(args.source, names, args.trust_pickle), names, args.source)
     if args.indices:
-        wanted = [int(line) for line in args.indices.read_text().split()]
+        try:
+            wanted = [int(line) for line in args.indices.read_text(encoding="utf-8").split()]
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"{args.indices}: whole numbers are wanted, one a line: {error}") from None
         if beyond := [i for i in wanted if not 0 <= i < len(samples)]:
             raise SystemExit(f"{args.indices}: index {beyond[0]}, and {args.source} has {len(samples)} samples")
         samples = [samples[i] for i in wanted]
@@ -92,6 +127,8 @@ def main():
         count, ids = tokens_file.write(args.out, samples, args.vocabulary)
     except ValueError as error:
         raise SystemExit(f"{args.source}: {error}") from None
+    except OSError as error:
+        raise SystemExit(f"{args.out}: {error}") from None
     lengths = [len(sample) for sample in samples]
     print(f"{args.out}: {count} samples, {ids} ids, {min(lengths)} to {max(lengths)} each")
 

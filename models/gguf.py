@@ -22,9 +22,13 @@ class Gguf:
 
     def __init__(self, path):
         with open(path, "rb") as file:
+            if not file.read(1):
+                raise SystemExit(f"{path}: not a GGUF file: 0 bytes")
             self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if self.bytes[:4] != b"GGUF":
-            raise SystemExit(f"{path}: not a GGUF file")
+            is_pointer = self.bytes[:23] == b"version https://git-lfs"
+            what = "a pointer of Git LFS: `git lfs pull` fetches the file itself" if is_pointer else "not a GGUF file"
+            raise SystemExit(f"{path}: {what}")
         self.at = 4
         version = self.take("I")
         if version not in (2, 3):

@@ -86,6 +86,30 @@ class Converter(InFolder):
         self.write({"input_tokens": rows})
         self.assertEqual(self.convert(), rows)
 
+    def test_other_shapes_of_json(self):
+        rows = [[1, 2], [3], [4, 5]]
+        records = [{"tok_input": row, "output": "x"} for row in rows]
+        split = {"columns": ["output", "tok_input"], "index": [0, 1, 2], "data": [["x", row] for row in rows]}
+        lines = "\n".join(json.dumps(record) for record in records)
+        for text in (json.dumps({"data": records}), json.dumps(split), lines, "\ufeff" + json.dumps(records)):
+            self.write(None)
+            self.source.write_text(text, encoding="utf-8")
+            self.assertEqual(self.convert(), rows)
+        self.write({"ids": rows})
+        self.assertEqual(self.convert("--column", "ids"), rows)
+
+    def test_a_file_of_another_kind_ends_in_one_line(self):
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:5\n"
+        spoilt = [b"", b"\xff\xfe", b"null", b"3", b"[1, 2]", b"[[1], [2]]", b'[{"tok_input": [1', b"[" * 100_000]
+        spoilt += [b"<!DOCTYPE html>", b'{"a": {"b": 1}}', b'{"tok_input": 5}', b'[{"tok_input": "[1, 2]"}]', pointer]
+        spoilt += [b'[{"tok_input": [[1], [2, 3]]}]', b'[{"tok_input": [1.0]}, {}]', b'{"tok_input": [1]}\n{"tok_']
+        for content in spoilt:
+            self.write(None)
+            self.source.write_bytes(content)
+            with self.assertRaises(SystemExit) as end:
+                self.convert()
+            self.assertRegex(str(end.exception), r"\A[^\n]*data.json: [^\n]+\Z")
+
     def test_some_samples_alone(self):
         self.write([{"ids": [i + 1]} for i in range(12)])
         indices = self.folder / "indices"

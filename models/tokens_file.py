@@ -10,6 +10,7 @@
 Everything is little-endian; no sample is empty.
 """
 
+import reprlib
 import struct
 
 import numpy as np
@@ -22,9 +23,13 @@ def write(path, samples, vocabulary=None):
     """Writes samples, each a sequence of ids; returns how many and how many ids."""
     rows = []
     for i, sample in enumerate(samples):
-        row = np.asarray(sample)
+        try:
+            row = np.asarray(sample)
+        except ValueError:  # Rows of different lengths.
+            row = np.empty(0)
         if row.ndim != 1 or row.size == 0 or row.dtype.kind not in "iu":
-            raise ValueError(f"sample {i} is not a row of one id or more")
+            found = " ".join(reprlib.repr(sample).split())
+            raise ValueError(f"sample {i} is {found}, not a row of one id or more")
         if row.min() < 0 or row.max() >= (vocabulary or 1 << 31):
             raise ValueError(f"sample {i} has an id outside 0 to {(vocabulary or 1 << 31) - 1}")
         rows.append(row.astype("<i4"))

@@ -11,18 +11,20 @@
 #     sbatch --nodes=5 --gpus-per-node=8 slurm.sh front.yaml acc.yaml --scenario server
 #
 # The script writes `node`, `token_file`, `control` and `accelerators`: the two files have all other
-# keys. Paths in them are absolute. `@ADDRESS@` in ACCELERATOR.yaml becomes the node's IPv4 address,
-# as in `nics: [{listen: "@ADDRESS@:7410"}]`; `match: "mlx5_*"` with `ofi` or RDMA needs none.
+# keys. Paths in them are absolute. `@ADDRESS@` in both becomes the node's IPv4 address, as in
+# `nics: [{listen: "@ADDRESS@:7410"}]` and `nics: [{address: "@ADDRESS@"}]`; `match: "mlx5_*"` with
+# `ofi` or RDMA needs none.
 #
 # Everything goes to the folder qdl-JOB of the working directory, which all nodes must share: the
 # configurations, the accelerators' logs, and the run folder `run`. Exit code: the frontend's.
 # RDMA needs unlimited locked memory: PropagateResourceLimitsExcept=MEMLOCK in slurm.conf.
 #
 # QDL_BIN: folder of both programs, default: from PATH. QDL_PORT: control port (7400).
-# QDL_READY_S: limit for loading the models (600).
+# QDL_READY_S: limit for loading the models (600). QDL_INTERFACE: interface with the nodes' addresses,
+# as ib0; default: the address of the node's name.
 set -euo pipefail
 if [ "$#" -lt 2 ]; then
-    echo "usage: sbatch slurm.sh FRONTEND.yaml ACCELERATOR.yaml [FRONTEND'S OPTIONS]" >&2
+    echo "usage: [QDL_INTERFACE=ib0] sbatch slurm.sh FRONTEND.yaml ACCELERATOR.yaml [OPTIONS]" >&2
     exit 2
 fi
 frontend=$1 accelerator=$2
@@ -58,13 +60,25 @@ step() {
 
 # As `qdl token` makes it; the node of this script need not have the programs.
 (umask 077 && od -A n -v -t x1 -N 32 /dev/urandom | tr -d ' \n' >"$folder/token")
-list=
-for host in "${hosts[@]:1}"; do
-    address=$(getent ahostsv4 "$host" | awk '{print $1; exit}') || true
+# find_address HOST: sets `address`, or ends the job.
+find_address() {
+    local look=(getent ahostsv4 "$1")
+    if [ -n "${QDL_INTERFACE:-}" ]; then
+        look=(step "$1" ip -4 -oneline address show dev "$QDL_INTERFACE")
+    fi
+    # The first of `1.2.3.4 STREAM name` or of `2: ib0 inet 1.2.3.4/24 ...`.
+    address=$("${look[@]}" | grep -oE '([0-9]+\.){3}[0-9]+' | head -n 1) || true
     if [ -z "$address" ]; then
-        echo "$host has no IPv4 address: see getent ahostsv4 $host" >&2
+        echo "$1 has no IPv4 address${QDL_INTERFACE:+ on $QDL_INTERFACE}" >&2
         exit 2
     fi
+}
+
+find_address "${hosts[0]}"
+own=$address
+list=
+for host in "${hosts[@]:1}"; do
+    find_address "$host"
     {
         printf 'node: %s\ntoken_file: token\n' "$host"
         printf 'control: {listen: "%s:%s"}\n' "$address" "$port"
@@ -76,7 +90,7 @@ for host in "${hosts[@]:1}"; do
 done
 {
     printf 'node: %s-frontend\ntoken_file: token\naccelerators:\n%s' "${hosts[0]}" "$list"
-    cat "$frontend"
+    sed "s/@ADDRESS@/$own/g" "$frontend"
 } >"$folder/frontend.yaml"
 
 until=$((SECONDS + ${QDL_READY_S:-600}))

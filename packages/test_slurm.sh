@@ -15,8 +15,15 @@ echo "$3" | tr , '\n'
 EOF
 cat >fake/srun <<'EOF'
 #!/bin/sh
-while case $1 in --*) true ;; *) false ;; esac; do shift; done
+while case $1 in --*) true ;; *) false ;; esac; do
+    case $1 in --nodelist=*) export HOST="${1#*=}" ;; esac
+    shift
+done
 exec "$@"
+EOF
+cat >fake/ip <<'EOF'
+#!/bin/sh
+[ "$*" = "-4 -oneline address show dev ib0" ] && echo "2: ib0    inet 127.0.0.${HOST#n}/8 scope host ib0"
 EOF
 chmod +x fake/*
 cat >frontend.yaml <<'EOF'
@@ -25,7 +32,7 @@ model:
   inputs: [{name: bytes, dtype: u8, shape: [1024]}]
   output: {name: class, dtype: i64, shape: [1]}
 dataset: {kind: random, count: 1024}
-nics: [{address: 127.0.0.1}]
+nics: [{address: "@ADDRESS@"}]
 loadgen:
   scenario: server
   settings: {server_target_qps: 500, server_target_latency_ns: 500000000, min_duration_ms: 2000}
@@ -50,6 +57,17 @@ for host in 127.0.0.2 127.0.0.3; do
 done
 [ ! -e qdl-1/token ] || fail "the token is left"
 ! pgrep -f -- "--config $work/" || fail "a process is left"
+
+# Nodes whose names have no address, and an interface that has.
+export SLURM_JOB_NODELIST=n1,n2
+SLURM_JOB_ID=3 QDL_INTERFACE=ib0 bash "$here/slurm.sh" frontend.yaml accelerator.yaml >log 2>&1 ||
+    fail "the run over ib0 is not VALID"
+grep -q 'control: {listen: "127.0.0.2:7400"}' qdl-3/n2.yaml || fail "not the address of ib0"
+rc=0
+SLURM_JOB_ID=4 QDL_INTERFACE=ib9 bash "$here/slurm.sh" frontend.yaml accelerator.yaml >log 2>&1 || rc=$?
+[ "$rc" = 2 ] || fail "exit code $rc without an address"
+grep -q 'n1 has no IPv4 address on ib9' log || fail "no interface is named"
+export SLURM_JOB_NODELIST=127.0.0.1,127.0.0.2,127.0.0.3
 
 # An accelerator that does not come up ends the job, and names its log.
 sed -i 's/kind: "null"/kind: onnx/' accelerator.yaml

@@ -4,8 +4,8 @@
     wheel.py PROGRAM VERSION OUT        PROGRAM: `qdl`, stripped; OUT: a folder
 
 The first wheel has the program once and two scripts that start it under the names `frontend` and
-`accelerator`, and the demo's files below share/qdl, where they lie as in the repository. The
-second, which the extra `llm` asks for, has a language model and its questions; it is written if
+`accelerator`; below share/qdl, where they lie as in the repository, the demo's files, the pages and
+the files for Slurm and Kubernetes. The second, which the extra `llm` asks for, has a language model and its questions; it is written if
 `cargo xtask setup` has fetched them. A wheel is a zip file whose last entry lists a hash of each
 other entry (packaging.python.org, "Binary distribution format").
 """
@@ -26,6 +26,9 @@ ONNX_RUNTIME = "onnxruntime==1.31.1"
 NAMES = ["frontend", "accelerator"]
 DEMO = ["configs/demo/*.yaml", "configs/llm/*.yaml", ".deps/models/digits.*[!e]"]
 DEMO += [f"models/{name}.py" for name in ["capitals", "bpe", "gguf", "tokens_file"]]
+# By their endings: packages/kubernetes/token is a secret.
+GUIDES = ["README.md", "docs/*", "packages/slurm.sh", "packages/kubernetes/**/*.yaml"]
+GUIDES += [f"models/{name}.py" for name in ["own_model", "convert_tokens"]]
 LLM = [".deps/models/smollm2-q8.onnx", ".deps/models/capitals.tokens", ".deps/models/capitals.json"]
 START = """#!/bin/sh
 exec "$(dirname "$(readlink -f "$0")")/qdl" {} "$@"
@@ -90,7 +93,7 @@ def programs(program, version, out):
     wheel.add(f"{scripts}/qdl", program.read_bytes(), executable=True)
     for name in NAMES:
         wheel.add(f"{scripts}/{name}", START.format(name).encode(), executable=True)
-    wheel.share(DEMO)
+    wheel.share(DEMO + GUIDES)
     fields = [
         f"Requires-Dist: {ONNX_RUNTIME}",
         "Provides-Extra: llm",

@@ -12,6 +12,7 @@
 //! * [`node`] builds a node from a configuration and serves; [`check`] describes the node.
 //! * [`entry`] is the program `accelerator`; [`cli`] has the command-line parts that the programs
 //!   share.
+//! * [`trust`] says whether code that was found may run.
 //! * [`metrics`] has the figures for monitoring, and [`web`] the HTTP server for pages and figures.
 //!
 //! Only [`node`] knows the network to the frontend. In the program `accelerator`, NIC threads pass
@@ -31,6 +32,7 @@ pub mod pipelines;
 mod queue;
 #[cfg(test)]
 mod testkit;
+pub mod trust;
 pub mod web;
 
 pub use allocator::Allocator;

@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
@@ -13,7 +12,7 @@ use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
     control::{AuthError, Token},
     model::{ModelMismatch, ModelSpec},
-    run::{Describe, Node, NodeError, NodeFigures, NodeParams, Stop},
+    run::{Describe, LoadingNode, Node, NodeError, NodeFigures, NodeParams, Stop},
     serve::Service,
     topology::Topology,
     wire::Description,
@@ -35,10 +34,10 @@ use crate::{
 pub enum SetupError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("model.file and the configuration disagree: {0}")]
-    Model(#[from] ModelMismatch),
-    #[error("metrics: {0}: {1}; name another address or port, or end its owner")]
-    Metrics(SocketAddr, #[source] io::Error),
+    #[error("{}", .0.between("the configuration", "the model file"))]
+    Model(ModelMismatch),
+    #[error("metrics: {0}")]
+    Metrics(#[source] io::Error),
     #[error(transparent)]
     MetricsToken(#[from] AuthError),
     #[error(transparent)]
@@ -103,12 +102,13 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// Loads the model, warms the engine up and binds every port. A frontend may request `text`,
+    /// Binds the control port, loads the model, warms the engine up and binds the other ports. A frontend may request `text`,
     /// the text of the configuration file. With `once`, the node serves one frontend, then ends.
     ///
     /// # Errors
     /// [`SetupError`] names the key, file or port.
     pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, SetupError> {
+        let loading = LoadingNode::listen(config)?;
         let started = Arc::default();
         let metrics = start_metrics(config, &started)?;
         let spec = config.model.spec();
@@ -135,7 +135,8 @@ impl Accelerator {
         let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
-                spec.check_against(&engine.model().clone().with_compression(spec.compression))?;
+                let theirs = engine.model().clone().with_compression(spec.compression);
+                spec.check_against(&theirs).map_err(SetupError::Model)?;
                 spec.clone()
             }
             (None, _) => engine.model().clone(),
@@ -152,8 +153,7 @@ impl Accelerator {
         })?);
         let counting = pipelines.clone();
         let service: Arc<dyn Service> = pipelines.clone();
-        let node = Node::start(
-            config,
+        let node = loading.start(
             NodeParams {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
                 model: model.clone(),
@@ -225,7 +225,7 @@ fn start_metrics(
     let token = config.metrics_token_file.as_deref();
     let token = token.map(|path| Token::from_file("metrics_token_file", path));
     let endpoint = Endpoint::start(at, token.transpose()?, read);
-    endpoint.map(Some).map_err(|e| SetupError::Metrics(at, e))
+    endpoint.map(Some).map_err(SetupError::Metrics)
 }
 
 fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut Figures) {

@@ -139,6 +139,7 @@ impl Pipelines {
             }),
             gpus: self.gpus(),
             used: self.used(),
+            progress: counters.batches + counters.made,
             // The node's score is the score of its worst GPU.
             interior: self
                 .all()

@@ -122,6 +122,44 @@ fn every_token_is_right_and_every_count() {
     }
 }
 
+/// The first two words of these prompts are a block of options.
+#[test]
+fn a_limit_ends_the_answer_and_an_unknown_option_refuses_its_sample_alone() {
+    let long = settings(500, 500, 0);
+    let pipeline = start(&params(500, 8, &long));
+    let prompts = [vec![8, 2, 7], vec![16, 2, 5, 0, 7], vec![8, 0, 7]];
+    let origin = Samples::prompts(&prompts, 2016, Stream::First);
+    let each = origin.all().into_iter().zip([8, 16, 8]);
+    let mut arrivals = each.map(|(a, block)| a.behind_options(block)).collect();
+    pipeline.arrived(&mut arrivals);
+    eventually("all ended", || pipeline.idle());
+    let limited = origin.answer(0).expect("answered");
+    let whole = origin.answer(2).expect("answered");
+    assert_eq!((limited.len(), whole.len()), (2, 500));
+    assert_eq!((limited[0], limited[1]), (whole[0], whole[499]));
+    let refused = origin.refused();
+    assert_eq!((refused.len(), refused[0].0), (1, 1));
+    assert!(refused[0].1.contains("option 5"), "{refused:?}");
+    assert_eq!(pipeline.counters().samples, 2);
+}
+
+#[test]
+fn tokens_that_have_not_left_are_progress() {
+    let pipeline = start(&params(4000, 8, &settings(4000, 4000, 500)));
+    let origin = Samples::prompts(&[vec![7]], 16_016, Stream::None);
+    pipeline.arrived(&mut origin.all());
+    for more in [1, 3] {
+        eventually("tokens are made", || pipeline.counters().made >= more);
+    }
+    let c = pipeline.counters();
+    assert_eq!(
+        (c.samples, c.tokens, origin.record(0).parts.len()),
+        (0, 0, 0)
+    );
+    origin.leave();
+    eventually("dropped", || pipeline.idle());
+}
+
 /// Simulated time is a lower bound: each step, prompt and neighbour adds its time.
 #[test]
 fn a_pretended_model_takes_its_time() {

@@ -205,6 +205,7 @@ impl Library {
                 epoch: 1,
                 slots,
                 request_stride: connection.request_stride,
+                takes_options: false,
                 response_stride: connection.response_stride,
                 stream: fabric::wire::Stream::None,
             })?);

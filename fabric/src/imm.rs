@@ -10,7 +10,8 @@
 //!    30     28 27                                         0
 //! ```
 //!
-//! *m*: more parts follow. *s* (`ib`, `ofi`): the payload is the write before.
+//! *m*: in an answer, more parts follow; in a request, a block of options is in front of the payload.
+//! *s* (`ib`, `ofi`): the payload is the write before.
 
 use std::{
     fmt,
@@ -23,7 +24,7 @@ pub use crate::wire::MAX_SLOTS;
 
 const CONTROL: u32 = 1 << 31;
 const USE_MASK: u32 = 0x7fff;
-/// Set where more parts follow into the slot.
+/// Set in an answer where more parts follow into the slot, and in a request that has options.
 const MORE: u32 = 1 << 14;
 /// Wider than any valid slot number, so that a receiver detects an invalid number.
 const SLOT_MASK: u32 = MORE - 1;
@@ -58,6 +59,17 @@ impl Imm {
     /// Whether the write is a part that more parts of the same slot follow.
     pub const fn more(self) -> bool {
         !self.is_control() && self.0 & MORE != 0
+    }
+
+    /// Marks the write as a request that begins with a block of options, if `has_options` is true.
+    #[must_use]
+    pub const fn with_options(self, has_options: bool) -> Self {
+        Imm(self.0 | (has_options as u32 * MORE))
+    }
+
+    /// Whether the write, a request, begins with a block of options: the bit of [`Imm::more`].
+    pub const fn has_options(self) -> bool {
+        self.more()
     }
 
     pub(crate) const fn control(message: Control) -> Self {

@@ -21,6 +21,10 @@
 //! it ([`Event::Arrived`]). A part at a wrong offset, an empty part, or a part for a window without
 //! parts breaks the connection. Parts of different slots may interleave.
 //!
+//! **Options.** A window of requests may let a write say that it begins with options
+//! ([`Window::with_options`], [`Imm::has_options`]). The bit is that of a part, and such a window
+//! takes no parts. The fabric passes the bit on; it breaks a connection whose window takes neither.
+//!
 //! **Ownership.** The sender owns slot *i* from the moment its grant is opened until the write with
 //! the grant's use count has arrived. Then the receiver owns the slot until it opens the grant
 //! again. Of a slot in parts, the receiver owns the bytes that have arrived and the sender owns the
@@ -132,6 +136,7 @@ pub struct Window {
     stride: usize,
     grants: Arc<Grants>,
     stream: Stream,
+    options: bool,
 }
 
 impl Window {
@@ -154,6 +159,7 @@ impl Window {
                 stride,
                 grants,
                 stream: Stream::None,
+                options: false,
             }),
             _ => Err(RegionError::OutOfBounds {
                 offset,
@@ -169,8 +175,18 @@ impl Window {
         Window { stream, ..self }
     }
 
+    /// Makes the window take requests that begin with options, where `options` is true.
+    #[must_use]
+    pub fn with_options(self, options: bool) -> Self {
+        Window { options, ..self }
+    }
+
     pub(crate) fn stream(&self) -> Stream {
         self.stream
+    }
+
+    pub(crate) fn takes_options(&self) -> bool {
+        self.options
     }
 
     /// Whether a slot may be written in parts.
@@ -264,13 +280,13 @@ impl Post {
         }
     }
 
-    /// Adds this write to the counts of the sending half.
-    pub(crate) fn count(&self, counts: &mut FabricCounts) {
+    /// Adds this write to the counts of the sending half, whose peer takes the parts of `stream`.
+    pub(crate) fn count(&self, stream: Stream, counts: &mut FabricCounts) {
         if self.imm.is_control() {
             counts.control += 1;
         } else {
             counts.writes += 1;
-            counts.parts += u64::from(self.imm.more());
+            counts.parts += u64::from(self.imm.more() & (stream != Stream::None));
             counts.bytes += u64::from(self.len);
         }
     }

@@ -71,7 +71,7 @@ impl Parts {
         if let Some(at) = at.filter(|at| *at != next) {
             return bad("offset within the slot", u64::from(at));
         }
-        if imm.more() && self.landed.is_empty() {
+        if imm.more() && self.landed.is_empty() && !self.window.takes_options() {
             return bad("part of what comes in one piece", u64::from(imm.bits()));
         }
         if len == 0 && (imm.more() || next > 0) {
@@ -93,13 +93,14 @@ impl Parts {
         len: u32,
         counts: &mut FabricCounts,
     ) -> Result<Event, Broken> {
-        if imm.more() {
-            if let Some(l) = self.landed.get_mut(usize::from(imm.slot())) {
-                *l = Landed {
-                    use_count: imm.use_count(),
-                    bytes: at + len,
-                };
-            }
+        // A window without parts has no entry: there the bit is that of a request's options.
+        if imm.more()
+            && let Some(l) = self.landed.get_mut(usize::from(imm.slot()))
+        {
+            *l = Landed {
+                use_count: imm.use_count(),
+                bytes: at + len,
+            };
             counts.parts += 1;
         } else {
             self.window.grants().take(imm)?;
@@ -220,6 +221,17 @@ mod tests {
             prop_assert!(p.landing(imm, Some(0), len).is_ok());
             let part = p.landing(imm.with_more(), Some(0), len);
             prop_assert!(matches!(part, Err(Broken::BadFrame { .. })), "{:?}", part);
+            // A window of requests with options takes the same bit, and each write whole.
+            let mut p = Parts::new(p.window().clone().with_options(true));
+            let mut counts = FabricCounts::default();
+            let imm = imm.with_options(true);
+            prop_assert!(p.landing(imm, Some(0), len).is_ok());
+            prop_assert_eq!(
+                p.land(imm, 0, len, &mut counts),
+                Ok(Event::Arrived { imm, at: 0, len })
+            );
+            prop_assert_eq!((counts.writes, counts.parts), (1, 0));
+            prop_assert!(!p.window().grants().is_open(0));
         }
     }
 }

@@ -90,6 +90,12 @@ pub trait Backend: Send + Sync {
 
     fn completed(&self) -> u64;
 
+    /// Returns a count that grows while the engines work on answers, finished or not. It includes
+    /// tokens that have not left their accelerator: a long answer is a sign of life all the time.
+    fn steps(&self) -> u64 {
+        0
+    }
+
     /// Aborts the run: completes all outstanding and all later samples with empty responses.
     fn abort(&self, cause: &str);
 

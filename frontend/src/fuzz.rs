@@ -7,7 +7,7 @@ use std::{
 
 use loadgen_bridge::{Scenario, TestSettings, conf_values, has_byte_order_mark, ignored_lines};
 
-use crate::dataset::numpy::{self, Array};
+use crate::dataset::numpy::{self, Array, RawBytes};
 
 /// Writes `data` into a file that each call of this thread overwrites.
 fn file(data: &[u8]) -> PathBuf {
@@ -51,8 +51,8 @@ pub fn loadgen_conf(data: &[u8]) {
 /// A `.npy`, a `.npz` or raw bytes. A reader gets no byte beyond an array's own.
 pub fn arrays(data: &[u8]) {
     let path = file(data);
-    for any in [false, true] {
-        match numpy::open(&path, any, &|_, _| true) {
+    for raw in [RawBytes::Unnamed, RawBytes::Typed, RawBytes::Files] {
+        match numpy::open(&path, raw, &|_, _| true) {
             Ok(arrays) => {
                 let opened = arrays.into_iter().flat_map(|a| a.opened);
                 opened.for_each(|array| read(&path, &array));

@@ -134,7 +134,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     estimate
         .check(available_memory())
         .map_err(anyhow::Error::msg)?;
-    let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
+    let known = left::of_settings(args, &config, &settings);
+    let mut guard = Guard::of_settings(args, &config, &settings, &qsl, known)?;
     if args.check {
         // `--check` reads the labels whatever the mode.
         let mut accuracy = settings.clone();
@@ -207,10 +208,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         completers.live.clone(),
     ));
 
-    let begun = guard
-        .check_nodes(&config.node, backend.as_ref())
-        .and_then(|()| place.begin())
-        .and_then(|()| left::begin(args, &config, &settings, backend.as_ref()));
+    let begin = || place.begin();
+    let begun = left::begin(
+        args,
+        &config,
+        &settings,
+        backend.as_ref(),
+        &mut guard,
+        begin,
+    );
     let left = match begun {
         Ok(left) => left,
         Err(error) => {

@@ -25,7 +25,7 @@ use qdl::config::{self, LoadgenConfig, Written};
 use record::DEFAULT;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use submission::round::Round;
+use submission::round::{Round, newest};
 
 use crate::settings::{
     cli::{Args, SCENARIOS},
@@ -44,12 +44,9 @@ fn with_model_hint(error: LoadgenError, scenario: Scenario) -> anyhow::Error {
     }
 }
 
-/// The round of MLPerf Inference whose rules and models apply by default.
-pub const ROUND: &str = "v6.1";
-
-/// Names that a `user.conf` may give the models of [`ROUND`].
+/// Names that a `user.conf` may give the models of the newest round.
 fn round_models() -> Vec<&'static str> {
-    static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(ROUND).ok());
+    static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(newest()).ok());
     let models = ROUND_OF.iter().flat_map(|round| round.models.values());
     let names = models.flat_map(|m| std::iter::once(&m.conf).chain(&m.interactive));
     names.map(String::as_str).collect()

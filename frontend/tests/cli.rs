@@ -151,7 +151,7 @@ fn an_accelerator_that_is_still_loading_is_waited_for() {
     assert!(place.path("out/live.url").is_file());
     waiting.signal(libc::SIGINT);
     let ended = waiting.end().with_code(130);
-    assert_has(&ended.stderr, &["for 600 s more", "nothing was measured"]);
+    assert_has(&ended.stderr, &["for 60 s more", "nothing was measured"]);
     assert!(!place.path("out").exists());
     let mut waiting = run(&[]);
     waiting.wait_until_it_says("takes no connections yet");

@@ -393,7 +393,7 @@ fn the_key_metrics_takes_a_port_or_an_address_and_its_error_names_it() {
     let port = taken.local_addr().expect("bound").port().to_string();
     let error = refused(&place, &format!("metrics: {port}\n"));
     let named = format!("metrics: 127.0.0.1:{port}");
-    assert_has(&error, &[&named, "name another address or port"]);
+    assert_has(&error, &[&named, "in use by another program"]);
     let error = refused(&place, "metrics: here:9464\n");
     assert_has(&error, &["metrics", "a port, or an IP address with a port"]);
 }

@@ -7,7 +7,15 @@ mod common;
 use common::submission::{Case, NODES, Rig, TEST06, checkout, rules};
 
 /// Rules that short runs on one machine break.
-const SHORT: [&str; 14] = [
+const SHORT: [&str; 21] = [
+    // Engines `tokens` and `digest`, and random samples.
+    "config.engine",
+    "config.dataset",
+    "config.length",
+    "config.sampling",
+    "config.model",
+    "run.figures",
+    "run.tokens",
     "run.duration",
     "run.valid",
     "run.early-stopping",

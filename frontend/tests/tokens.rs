@@ -3,7 +3,12 @@
 
 mod common;
 
-use std::{fs, path::PathBuf, thread::sleep, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    thread::{self, sleep},
+    time::Duration,
+};
 
 use common::{
     LLM, PROMPTS, ProgramEnd, Running, TestFolder, accelerator, assert_has, faults::QUICK,
@@ -83,6 +88,48 @@ impl Rig {
         assert_eq!(summary["mismatches"].as_array().map(Vec::len), Some(0));
         summary
     }
+}
+
+/// A watchdog that each answer of the tests below outlasts three times.
+const SHORT: &str = "deadlines: {watchdog_s: 3, lost_ms: 2900, echo_interval_ms: 100, \
+    echo_timeout_ms: 1500, heartbeat_interval_ms: 100, heartbeat_timeout_ms: 1500}\n";
+
+#[test]
+fn answers_longer_than_every_deadline_are_valid_while_tokens_are_made() {
+    let engine = "{kind: tokens, tokens: {min_tokens: 32, step_us: 300000, sequences: 512}}";
+    let server = measured(&words(
+        "--scenario server --target-qps 100 --duration-s 0.6",
+    ));
+    let run = &|stream: &str, local: &[&str]| {
+        let more = format!("{SHORT}warm_up: {{deadline_ms: 3000}}\nstream: {stream}\n");
+        let s = Rig::new(engine, &more).good("out", &[&server[..], local].concat());
+        assert_eq!(s["valid"], true, "{stream}, {local:?}");
+    };
+    thread::scope(|scope| {
+        for stream in ["none", "first", "all"] {
+            scope.spawn(move || run(stream, &[]));
+        }
+        scope.spawn(|| run("none", &["--local"]));
+    });
+}
+
+#[test]
+fn an_engine_that_makes_no_token_ends_the_run() {
+    let engine = "{kind: tokens, tokens: {step_us: 60000000}}";
+    let rig = Rig::new(engine, &format!("{SHORT}warm_up: {{budget_ms: 0}}\n"));
+    for local in [&[][..], &["--local"]] {
+        let arguments = [&measured(&words(SERVER))[..], local].concat();
+        let ended = rig.run("out", &arguments).with_code(3);
+        let words = ["no sample came back for 3 s", "no engine made a token"];
+        assert_has(&ended.stderr, &words);
+    }
+    // The warm-up ends by its own deadline.
+    let rig = Rig::new(engine, &format!("{SHORT}warm_up: {{deadline_ms: 1000}}\n"));
+    let ended = rig.run("out", &measured(&words(SERVER))).with_code(3);
+    assert_has(
+        ended.error(),
+        &["failed its warm-up", "warm_up.deadline_ms"],
+    );
 }
 
 #[test]

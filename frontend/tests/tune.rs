@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 
 use common::{Running, TestFolder, assert_has, one_of_digests, qdl_command, words};
 
@@ -73,4 +73,34 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     let command = tune(&config, &place.path("other"), &[]);
     let ended = Running::start(&place, "tune", command).end().with_code(2);
     assert_has(&ended.stdout, &["did not measure: exit code 2"]);
+}
+
+#[test]
+fn a_rate_that_no_full_run_confirms_is_not_offered() {
+    let place = TestFolder::new();
+    let config = place.digest_frontend(&[7400], "");
+    let program = place.write(
+        "frontend.sh",
+        "#!/bin/sh\nwhile [ \"$1\" != --output ]; do shift; done\n\
+         case $2 in */full) valid=false ;; *) valid=true ;; esac\n\
+         echo '{\"valid\": '$valid', \"reasons\": [\"the clock was set; repeat the run\"],\n\
+         \"loadgen\": {\"valid\": true}}' >\"$2/summary.json\"\n",
+    );
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("a mode");
+    let session = place.path("session");
+    fs::create_dir(&session).expect("a folder");
+    let tuned = place.write("session/tuned.yaml", "of an earlier session");
+    let mut command = tune(
+        &config,
+        &session,
+        &words("--most 200 --least 150 --program"),
+    );
+    command.arg(program);
+    let ended = Running::start(&place, "tune", command).end().with_code(1);
+    let line = "not confirmed: the full run at 153.8 queries/s is INVALID: the clock was set";
+    assert_eq!(ended.stdout.lines().next(), Some(line));
+    assert!(!ended.stdout.contains("\n+ ") && !tuned.exists());
+    let page = fs::read_to_string(session.join("tune.html")).expect("a page");
+    let line = "The full run at 153.8: INVALID: the clock was set";
+    assert_has(&page, &["NOT CONFIRMED", line]);
 }

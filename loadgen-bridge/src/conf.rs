@@ -75,6 +75,10 @@ const EMBEDDED_KEYS: &[&str] = &[
 
 const IDLE_KEYS: &[&str] = &["target_duration"];
 
+/// A key that LoadGen ignores. Published files have it beside the key that LoadGen reads.
+const LOADED: &str = "performance_sample_count";
+const LOADED_OVERRIDE: &str = "performance_sample_count_override";
+
 /// Keys of published `audit.config` files for the verification scripts; LoadGen ignores them.
 const VERIFIERS_KEYS: &[&str] = &[
     "test07_accuracy_threshold",
@@ -249,11 +253,17 @@ fn check_file(
     let mut known = known_models();
     known.extend(others.iter().map(|model| (*model).to_owned()));
     let mut models = BTreeSet::new();
+    let overrides = conf.lines().filter_map(|(_, text)| parse(text).ok()?);
+    let overrides = overrides.filter(|entry| entry.key == LOADED_OVERRIDE);
+    let overrides = Vec::from_iter(overrides);
     for (line, text) in conf.lines() {
         let wrong = |why| LoadgenError::Conf(format!("{}:{line}: {why}", path.display()));
-        let Some(entry) = parse(text).map_err(wrong)? else {
+        let Some(mut entry) = parse(text).map_err(wrong)? else {
             continue;
         };
+        if entry.key == LOADED && overrides.iter().any(|o| o.covers(&entry)) {
+            entry.key = LOADED_OVERRIDE;
+        }
         check_entry(&entry, model, kind, &known).map_err(wrong)?;
         models.insert(entry.model);
     }
@@ -275,6 +285,14 @@ pub(crate) struct ConfEntry<'a> {
     pub scenario: &'a str,
     pub key: &'a str,
     pub value: &'a str,
+}
+
+impl ConfEntry<'_> {
+    /// Whether the models and scenarios of this entry include those of `other`.
+    fn covers(&self, other: &ConfEntry<'_>) -> bool {
+        let holds = |own, others| own == "*" || own == others;
+        holds(self.model, other.model) && holds(self.scenario, other.scenario)
+    }
 }
 
 /// Splits a line `model.scenario.key = value` at ASCII white space, as LoadGen does. `None` for an
@@ -487,6 +505,21 @@ mod tests {
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert!(notes[0].contains("audit.config:7: stable-diffusion-xl.Offline.min_query_count"));
         assert!(notes[2].contains("verifies the test"));
+    }
+
+    /// Each user.conf of NVIDIA's in v6.0 and v6.1 has both keys.
+    #[test]
+    fn a_sample_count_that_loadgen_ignores_passes_beside_the_one_that_it_reads() {
+        let ignored = "digits.Server.performance_sample_count = 64\n";
+        let with = |name| {
+            let line = format!("{name}.performance_sample_count_override = 64\n");
+            let both = [format!("{ignored}{line}"), format!("{line}{ignored}")];
+            both.map(|text| check(&text, "digits", ConfKind::User).is_ok())
+        };
+        assert_eq!(with("digits.Server"), [true; 2]);
+        assert_eq!(with("*.*"), [true; 2]);
+        assert_eq!(with("digits.Offline"), [false; 2]);
+        assert_eq!(with("resnet50.Server"), [false; 2]);
     }
 
     #[test]

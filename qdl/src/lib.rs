@@ -24,6 +24,7 @@ pub mod counters;
 pub mod dispatch;
 pub mod model;
 pub mod rails;
+pub mod request;
 pub mod response;
 pub mod run;
 pub mod serve;

@@ -248,6 +248,57 @@ impl Service for Answers {
     }
 }
 
+/// Takes samples and answers none.
+#[derive(Default)]
+struct Mute(Mutex<Vec<Arrival>>);
+
+impl Service for Mute {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        self.0.lock().expect("alive").append(arrivals);
+    }
+}
+
+/// Only the session says why an accelerator leaves in the warm-up.
+#[test]
+fn a_session_that_ends_in_the_warm_up_is_the_cause_of_its_failure() {
+    let service = Arc::new(Mute::default());
+    let node = Running::start(NodeSetup {
+        service: service.clone(),
+        ..NodeSetup::default()
+    });
+    let front = Front::connect(&config(&[&node], 2, ""), 4, 4);
+    let sample = front.sample(0);
+    let failed = std::thread::scope(|scope| {
+        let warming = scope.spawn(|| front.cluster.warm_up(vec![sample]));
+        eventually("samples", || !service.0.lock().expect("alive").is_empty());
+        node.stop.stop("the fan is broken");
+        service.0.lock().expect("alive").clear();
+        warming.join().expect("no panic")
+    });
+    let text = failed.expect_err("no answer").to_string();
+    assert_has(&text, &["failed its warm-up", "the fan is broken"]);
+}
+
+#[test]
+fn a_node_that_loads_is_waited_for_longer_than_one_that_is_not_there() {
+    let (address, start) = NodeSetup::default().listen();
+    let slow = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(4));
+        start().0
+    });
+    let nics = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
+    let front = Front::connect(
+        &config_at(&[address], nics, "deadlines: {connect_ms: 2000}\n"),
+        4,
+        4,
+    );
+    front.wait_noted("loads its model");
+    front.issue(0..4);
+    front.wait_done();
+    assert_eq!(front.check(), 0);
+    drop(slow.join());
+}
+
 #[test]
 fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
     let m = model();

@@ -255,23 +255,22 @@ pub struct PostingRule {
 pub struct Ledger {
     /// Samples that LoadGen issued.
     pub issued: u64,
-    /// Samples completed with the accelerator's response.
+    /// Samples completed with the accelerator's response, as the calls to LoadGen count them.
     pub answered: u64,
     /// Samples completed empty, because the run was given up.
     pub emptied: u64,
     /// Writes of samples posted, including repeated dispatches.
     pub posted: u64,
-    /// Responses read from their slots.
+    /// Responses read from their slots, as the threads that poll the connections count them.
     pub responses: u64,
     /// Samples dispatched again because their connection was lost.
     pub redispatched: u64,
     /// Refusals by accelerators: first, second and third refusals of a sample.
     pub refused: [u64; 3],
-    /// Responses dropped, because their sample had been dispatched on another connection.
-    pub late_dropped: u64,
     /// Connections lost.
     pub lost_connections: u64,
-    /// Warm-up samples posted, received and answered; no other field includes them.
+    /// Warm-up samples sent, without those lost with their connection; no other field includes
+    /// them.
     pub warmed: u64,
 }
 

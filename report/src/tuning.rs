@@ -77,12 +77,12 @@ fn rates(session: &Session) -> String {
 
 fn tiles(session: &Session) -> Vec<Tile> {
     let minutes = |s: f64| format!("{:.1} min", s / 60.0);
-    let full = match &session.full {
-        Some(full) if full.valid => "VALID",
+    let full = match session.full() {
+        Some(full) if full.record.valid => "VALID",
         Some(_) => "INVALID",
         None => "not run",
     };
-    let found = session.found().map_or_else(|| "none".to_owned(), rate);
+    let found = session.confirmed().map_or_else(|| "none".to_owned(), rate);
     let trials = text::grouped(session.finished.len() as u64);
     let spent = minutes(session.spent_s) + " of " + &minutes(session.plan.budget_s);
     let names = [session.plan.kind.unit(), "the full run", "trials", "time"];
@@ -92,15 +92,11 @@ fn tiles(session: &Session) -> Vec<Tile> {
 
 /// What limits the rate: the last trial that failed, and the full run.
 fn limit(session: &Session) -> String {
-    let mut said = Vec::new();
-    if let Some((at, record)) = &session.invalid {
-        let (at, why) = (rate(*at), record.text());
-        said.push(format!("The last trial that failed, at {at}: {why}."));
-        said.push(record.limited_by.clone());
-    }
-    if let Some(full) = &session.full {
-        let (why, rate) = (full.text(), text::rate(full.achieved));
-        said.push(format!("The full run: {why}, {rate}/s."));
+    let mut said = session.limit();
+    for full in session.finished.iter().filter(|trial| trial.setting.full) {
+        let (record, at) = (&full.record, rate(full.setting.rate));
+        let (why, completed) = (record.text(), text::rate(record.achieved));
+        said.push(format!("The full run at {at}: {why}, {completed}/s."));
     }
     said.iter().map(|line| paragraph(line)).collect()
 }
@@ -108,13 +104,12 @@ fn limit(session: &Session) -> String {
 /// The page of a session on the configuration `config`. `diff` is the change of the configuration,
 /// line by line; `note` says which keys were not tried.
 pub fn tuning(session: &Session, config: &str, diff: &[String], note: &str) -> String {
-    let full = session.full.as_ref().is_none_or(|full| full.valid);
-    let (class, word) = match (&session.halt, session.found()) {
-        (Some(Halt::Interrupted), _) => ("", "INTERRUPTED"),
-        (Some(Halt::Unmeasured(_)), _) => ("bad", "FAILED"),
-        (_, Some(_)) if full => ("good", "CERTIFIED"),
-        (_, Some(_)) => ("bad", "NOT CONFIRMED"),
-        (_, None) => ("bad", "NOT CERTIFIED"),
+    let (class, word) = match (&session.halt, session.confirmed(), session.found()) {
+        (Some(Halt::Interrupted), ..) => ("", "INTERRUPTED"),
+        (Some(Halt::Unmeasured(_)), ..) => ("bad", "FAILED"),
+        (_, Some(_), _) => ("good", "CERTIFIED"),
+        (_, None, Some(_)) => ("bad", "NOT CONFIRMED"),
+        (_, None, None) => ("bad", "NOT CERTIFIED"),
     };
     let title = format!("Tuning of {config}");
     let verdict = (class, word, &session.line()[..]);

@@ -19,6 +19,8 @@ pub const BANDWIDTH_PAGE: &str = "bandwidth.md";
 pub const PATH_PAGE: &str = "data-path.md";
 /// File name of the page on quantization, as the rules require it.
 pub const QUANTIZATION_PAGE: &str = "calibration.md";
+/// File name of the page on how the accelerators batch queries.
+pub const BATCHING_PAGE: &str = "batching.md";
 pub const SESSION_PAGE: &str = "session-api.md";
 /// Maximum length of a [`Name`], in bytes.
 const MAX_NAME: usize = 100;

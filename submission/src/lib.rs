@@ -1,7 +1,7 @@
 //! Builds a submission tree out of run folders, and checks it and its runs against a round's rules.
 //!
 //! The crate reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG. From `qdl` it
-//! uses the topology, wire types and `config::nearest`. Files in `configs/rounds` hold what differs
+//! uses the topology, wire types and the configurations' parser. Files in `configs/rounds` hold what differs
 //! by round. `rules::ALL` lists all rules of a tree, and `docs/rules.md` explains them.
 //!
 //! | module | what it is for |
@@ -11,6 +11,7 @@
 //! | [`guard`] | checks of a run before it is measured |
 //! | [`describe`] | a machine's description, the submitter's form, the system's JSON, the diagram |
 //! | `layout` | paths in a tree |
+//! | `configs` | the nodes' configurations, as the programs read them |
 //! | `build` | copies runs into a tree |
 //! | `official` | MLCommons' scripts, from the user's checkout |
 //! | `explain` | matches complaints of MLCommons' checker with findings |
@@ -21,6 +22,7 @@
 
 mod build;
 pub mod command;
+mod configs;
 pub mod describe;
 mod error;
 mod explain;

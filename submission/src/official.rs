@@ -12,7 +12,7 @@ use crate::{
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind},
     manifest::AUDIT_CONFIG,
-    round::{ComplianceTest, Round, loadgen_scenario},
+    round::{ComplianceTest, Round},
 };
 
 /// A checkout of mlcommons/inference and the Python that runs its scripts.
@@ -151,7 +151,6 @@ impl Official {
     fn fill(&self, arg: &str, with: &ScriptValues<'_>) -> String {
         let audit = with.run.join(record::COPIES).join(AUDIT_CONFIG);
         let log = with.run.join(loadgen_log::ACCURACY);
-        let loadgen = loadgen_scenario(&with.place.scenario);
         let values = [
             ("{run}", with.run.display().to_string()),
             ("{scenario}", with.scenario.display().to_string()),
@@ -159,7 +158,6 @@ impl Official {
             ("{python}", self.python.display().to_string()),
             // Verifiers accept LoadGen's scenario names and Interactive.
             ("{name}", with.place.scenario.to_string()),
-            ("{loadgen}", loadgen.to_owned()),
             ("{log}", log.display().to_string()),
             ("{audit}", audit.display().to_string()),
             ("{dtype}", with.dtype.to_owned()),
@@ -293,15 +291,16 @@ mod tests {
     #[test]
     fn a_folder_that_is_no_checkout_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
-        let round = Round::find("v6.1").expect("built in");
+        let round = Round::find(crate::round::newest()).expect("built in");
         let new = || Official::new(folder.path(), Path::new("python3"), &round);
         let error = new().expect_err("none").to_string();
         assert_has(&error, &["is it a checkout of mlcommons/inference"]);
         let tools = folder.path().join("tools/submission/submission_checker");
         error::write(&tools.join("main.py"), "").expect("written");
-        error::write(&tools.join("constants.py"), "{\"v6.1\": {}}").expect("written");
+        let version = format!("{{\"{}\": {{}}}}", round.checker_version);
+        error::write(&tools.join("constants.py"), version).expect("written");
         let error = new().expect_err("older").to_string();
-        assert_has(&error, &["older than the one of round v6.1"]);
+        assert_has(&error, &["older than the one of round"]);
     }
 
     #[test]
@@ -309,9 +308,11 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let tools = place.path().join("tools/submission/submission_checker");
         error::write(&tools.join("main.py"), "").expect("written");
-        let round = Round::find("v6.1").expect("built in");
+        let round = Round::find(crate::round::newest()).expect("built in");
         let names = round.models.keys().map(|m| format!("\"{m}\""));
-        let names: Vec<_> = names.chain(["\"v6.1\"".to_owned()]).collect();
+        let names: Vec<_> = names
+            .chain([format!("\"{}\"", round.checker_version)])
+            .collect();
         error::write(&tools.join("constants.py"), names.join(" ")).expect("written");
         // A virtual environment's Python is a link to a program that reads its own name.
         let program = place.path().join("program");

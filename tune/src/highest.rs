@@ -1,9 +1,12 @@
 //! The search for the highest rate that holds: a bracket by doubling, then bisection.
 //!
+//! Wald's sequential test decides a rate. Until a rate is refuted, one trial that holds raises the
+//! rate. The rate of the result gets a full test. The search tests the refuted rate above the result
+//! again at the end, so that a disturbance of some seconds does not decide.
+//!
 //! ```
-//! use tune::highest::{Highest, Rule};
-//! let rule = Rule::Of { hold: 1, trials: 3 };
-//! let mut search = Highest { near: 1.05, rule, ..Highest::new(100.0) };
+//! use tune::highest::Highest;
+//! let mut search = Highest { near: 1.05, ..Highest::new(100.0) };
 //! while let Some(rate) = search.next() {
 //!     search.tell(rate <= 30_000.0);
 //! }
@@ -11,23 +14,7 @@
 //! assert!((30_000.0 / 1.05..=30_000.0).contains(&found));
 //! ```
 
-use crate::sprt::Decision;
-
-/// The rule by which trials at one rate decide whether the rate holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// At least `hold` of at most `trials` trials must hold.
-    Of {
-        /// Minimum number of trials that hold.
-        hold: usize,
-        /// Maximum number of trials.
-        trials: usize,
-    },
-    /// Wald's sequential test. Until a rate is refuted, one trial that holds raises the rate. The
-    /// rate of the result gets a full test. The search tests the refuted rate above the result
-    /// again at the end, so that a disturbance of some seconds does not decide.
-    Sequential,
-}
+use crate::sprt::{self, Decision};
 
 /// The trials at one rate.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,12 +44,12 @@ impl Tally {
         self.trials.iter().filter(|held| **held).count()
     }
 
-    pub(crate) fn add(&mut self, held: bool, rule: Rule) {
+    pub(crate) fn add(&mut self, held: bool) {
         if self.word == Decision::Refuted {
             self.again = Some(self.trials.len());
         }
         self.trials.push(held);
-        self.word = rule.judge(&self.trials[self.again.unwrap_or(0)..]);
+        self.word = sprt::judge(&self.trials[self.again.unwrap_or(0)..]);
     }
 }
 
@@ -80,10 +67,6 @@ pub struct Highest {
     pub step: f64,
     /// The search ends when the lowest refuted rate is at most `near` times the result.
     pub near: f64,
-    /// Whether to try whole numbers only.
-    pub whole: bool,
-    /// The rule by which trials at one rate decide.
-    pub rule: Rule,
     /// All rates with their trials, ascending.
     pub tallies: Vec<Tally>,
 }
@@ -91,7 +74,7 @@ pub struct Highest {
 const LARGEST_STEP: f64 = 2.0;
 
 impl Highest {
-    /// A search from `first` without bounds: by factors of 2, then to 3 %, by [`Rule::Sequential`].
+    /// A search from `first` without bounds: by factors of 2, then to 3 %.
     pub fn new(first: f64) -> Self {
         Highest {
             first,
@@ -99,8 +82,6 @@ impl Highest {
             most: f64::MAX,
             step: LARGEST_STEP,
             near: 1.03,
-            whole: false,
-            rule: Rule::Sequential,
             tallies: Vec::new(),
         }
     }
@@ -114,7 +95,6 @@ impl Highest {
         let (held, failed) = (self.holding(), self.failed());
         let undecided = |t: &Tally| (t.word == Decision::Undecided).then_some(t.rate);
         match (held, failed) {
-            (None, None) if self.whole => Some(self.rounded(self.first)),
             (None, None) => Some(self.first.clamp(self.least, self.most)),
             (Some(h), None) if h.rate >= self.most => undecided(h),
             (Some(h), None) => Some(self.rounded(h.rate * self.step)),
@@ -125,8 +105,7 @@ impl Highest {
                 if f.rate > h.rate * self.near && h.rate < middle && middle < f.rate {
                     return Some(middle);
                 }
-                let retest = self.rule == Rule::Sequential && f.again.is_none();
-                undecided(h).or(retest.then_some(f.rate))
+                undecided(h).or(f.again.is_none().then_some(f.rate))
             }
         }
     }
@@ -141,8 +120,8 @@ impl Highest {
             self.tallies.insert(at, Tally::at(rate));
         }
         let tally = &mut self.tallies[at];
-        tally.add(held, self.rule);
-        tally.passed |= self.rule == Rule::Sequential && rising && held;
+        tally.add(held);
+        tally.passed |= rising && held;
         if bracket && (tally.passed || tally.word != Decision::Undecided) {
             self.step = (self.step * self.step).min(LARGEST_STEP.max(self.step));
         }
@@ -169,30 +148,9 @@ impl Highest {
         below.filter(holds).last()
     }
 
-    /// Brings a rate within the bounds, as a whole number or with four significant digits.
+    /// Brings a rate within the bounds, with four significant digits.
     fn rounded(&self, rate: f64) -> f64 {
-        let rounded = if self.whole {
-            rate.round().max(1.0)
-        } else {
-            four_figures(rate)
-        };
-        rounded.clamp(self.least, self.most)
-    }
-}
-
-impl Rule {
-    fn judge(self, trials: &[bool]) -> Decision {
-        let Rule::Of { hold, trials: most } = self else {
-            return crate::sprt::judge(trials);
-        };
-        let held = trials.iter().filter(|held| **held).count();
-        if held >= hold {
-            Decision::Certified
-        } else if held + most.saturating_sub(trials.len()) < hold {
-            Decision::Refuted
-        } else {
-            Decision::Undecided
-        }
+        four_figures(rate).clamp(self.least, self.most)
     }
 }
 
@@ -219,15 +177,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_limit_is_found_from_any_first_rate_with_any_rule(
+        fn the_limit_is_found_from_any_first_rate(
             limit in 1e-2..1e7_f64, first in 1e-2..1e7_f64, step in 1.05..2.0_f64,
-            near in 1.01..1.3_f64, hold in 0..3_usize, more in 0..3_usize,
+            near in 1.01..1.3_f64,
         ) {
-            let rule = match hold {
-                0 => Rule::Sequential,
-                _ => Rule::Of { hold, trials: hold + more },
-            };
-            let mut search = Highest { step, near, rule, ..Highest::new(first) };
+            let mut search = Highest { step, near, ..Highest::new(first) };
             let trials = run(&mut search, |rate| rate <= limit);
             let found = search.found().expect("a rate");
             prop_assert!(found <= limit && limit <= found * near * 1.001, "{found} of {limit}");
@@ -258,25 +212,6 @@ mod tests {
             });
             let found = search.found().expect("a rate");
             prop_assert!((1000.0 / 1.03..=1000.0).contains(&found), "{found}: {search:?}");
-        }
-    }
-
-    #[test]
-    fn whole_numbers_are_found_exactly() {
-        for limit in 1..60 {
-            let limit = f64::from(limit);
-            let mut search = Highest {
-                least: 1.0,
-                most: 1e4,
-                whole: true,
-                ..Highest::new(8.3)
-            };
-            run(&mut search, |rate| rate <= limit && rate.fract() == 0.0);
-            let found = search.found().unwrap_or(0.0);
-            assert!(
-                found <= limit && limit < (found * 1.03).max(found + 1.0),
-                "{found}"
-            );
         }
     }
 

@@ -2,8 +2,7 @@
 //!
 //! The crate starts no run, reads no file and reads no clock: a [`TrialRunner`] runs each trial,
 //! and the trial's [`TrialRecord`] contains its cost. So a journal of trials can resume a session,
-//! and tests run sessions on simulated systems. Programs that compare rates by verdicts use
-//! [`highest`] alone.
+//! and tests run sessions on simulated systems.
 //!
 //! | module | content |
 //! | --- | --- |

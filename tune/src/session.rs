@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    highest::{Highest, Rule, Tally, four_figures},
+    highest::{Highest, Tally, four_figures},
     sprt::Decision,
     system::{FinishedTrial, Halt, TrialRecord, TrialRunner, TrialSetting},
 };
@@ -14,8 +14,6 @@ pub enum RateKind {
     /// Queries per second.
     #[default]
     Server,
-    /// Samples per query: whole numbers.
-    MultiStream,
     /// LoadGen's expected samples per second, which determine the size of Offline's one query. If
     /// the query is too small, the run is INVALID, and the rate must rise.
     Offline,
@@ -26,7 +24,6 @@ impl RateKind {
     pub fn name(self) -> &'static str {
         match self {
             RateKind::Server => "Server",
-            RateKind::MultiStream => "MultiStream",
             RateKind::Offline => "Offline",
         }
     }
@@ -35,7 +32,6 @@ impl RateKind {
     pub fn unit(self) -> &'static str {
         match self {
             RateKind::Server => "queries/s",
-            RateKind::MultiStream => "samples/query",
             RateKind::Offline => "samples/s expected",
         }
     }
@@ -111,8 +107,6 @@ pub struct Session {
     best: Option<usize>,
     /// Rate and record of the last INVALID trial of the unchanged configuration.
     pub invalid: Option<(f64, TrialRecord)>,
-    /// Record of the full run.
-    pub full: Option<TrialRecord>,
     /// The trials so far, in order.
     pub finished: Vec<FinishedTrial>,
     /// Cost of all trials, in seconds.
@@ -128,6 +122,8 @@ const FULL: f64 = 1.2;
 const STEP: f64 = 1.25;
 /// Offline: next expected rate as a multiple of the completed rate, so that a run is long enough.
 const EXPECT: f64 = 1.1;
+/// How often a trial runs again with more queries.
+const LENGTHENED: usize = 3;
 
 impl Session {
     /// A session without trials.
@@ -140,12 +136,50 @@ impl Session {
     pub fn go(&mut self, system: &mut dyn TrialRunner) {
         self.halt = self.search_all(system).err();
         let spent = matches!(self.halt, None | Some(Halt::Budget));
-        if let (true, Some(at), Some(_)) = (spent, self.best, self.plan.full_seconds) {
-            let rate = self.found().unwrap_or(self.plan.first);
-            match self.trial(system, at, true, rate) {
-                Ok(record) => self.full = Some(record),
-                Err(halt) => self.halt = Some(halt),
+        if let (true, Some(at), Some(_)) = (spent, self.best, self.plan.full_seconds)
+            && let Err(halt) = self.confirm(system, at)
+        {
+            self.halt = Some(halt);
+        }
+    }
+
+    /// Full runs: the first at the certified rate, each further one a step away, until one is
+    /// VALID.
+    fn confirm(&mut self, system: &mut dyn TrialRunner, at: usize) -> Result<(), Halt> {
+        let mut next = self.searches[at].found;
+        while let Some(rate) = next {
+            let record = self.trial(system, at, true, rate)?;
+            next = self.step(rate, &record).filter(|_| !record.valid);
+        }
+        Ok(())
+    }
+
+    /// The rate to try after an INVALID trial; `None` without a rate that may hold.
+    fn step(&self, rate: f64, record: &TrialRecord) -> Option<f64> {
+        let plan = &self.plan;
+        match plan.kind {
+            RateKind::Server => Some(four_figures(rate / plan.near)).filter(|r| *r >= plan.least),
+            // LoadGen makes a tenth more samples than expected, so a run at or above the completed
+            // rate is long enough: a higher rate does not mend it.
+            RateKind::Offline if record.achieved <= rate => None,
+            RateKind::Offline => {
+                let next = (EXPECT * record.achieved).ceil().min(plan.most);
+                Some(next).filter(|next| *next > rate)
             }
+        }
+    }
+
+    /// The last full run.
+    pub fn full(&self) -> Option<&FinishedTrial> {
+        self.finished.iter().rfind(|trial| trial.setting.full)
+    }
+
+    /// The rate of the VALID full run; in a plan without a full run, the certified rate.
+    pub fn confirmed(&self) -> Option<f64> {
+        let full = self.full().filter(|full| full.record.valid);
+        match self.plan.full_seconds {
+            Some(_) => full.map(|full| full.setting.rate),
+            None => self.found(),
         }
     }
 
@@ -200,18 +234,13 @@ impl Session {
 
     fn highest(&mut self, system: &mut dyn TrialRunner, at: usize) -> Result<(), Halt> {
         let plan = &self.plan;
-        let whole = plan.kind == RateKind::MultiStream;
-        let beat = self.found().map(|rate| rate * plan.near);
-        let beat = beat.map(|rate| match whole {
-            true => rate.ceil().min(plan.most),
-            false => four_figures(rate).min(plan.most),
-        });
+        let beat = self.found();
+        let beat = beat.map(|rate| four_figures(rate * plan.near).min(plan.most));
         let (first, least) = (beat.unwrap_or(plan.first), beat.unwrap_or(plan.least));
         let mut search = Highest {
             least,
             most: plan.most,
             near: plan.near,
-            whole,
             ..Highest::new(first)
         };
         if beat.is_some() {
@@ -232,23 +261,23 @@ impl Session {
         loop {
             let rate = tally.rate;
             let record = self.trial(system, at, false, rate)?;
-            tally.add(record.valid, Rule::Sequential);
+            tally.add(record.valid);
             let searched = &mut self.searches[at];
             searched.achieved += (record.achieved - searched.achieved) / tally.trials.len() as f64;
             searched.tallies.retain(|t| t.rate != rate);
             searched.tallies.push(tally.clone());
             searched.found = (tally.word == Decision::Certified).then_some(rate);
-            if searched.found.is_some() || record.achieved == 0.0 {
+            if searched.found.is_some() {
                 return Ok(());
             }
             let enough = (EXPECT * record.achieved).ceil();
+            let is_first = searched.tallies.len() == 1;
             if !record.valid {
-                let next = enough.max((EXPECT * rate).ceil()).min(self.plan.most);
-                if next <= rate {
+                let Some(next) = self.step(rate, &record) else {
                     return Ok(());
-                }
+                };
                 tally = Tally::at(next);
-            } else if searched.tallies.len() == 1 && rate > 2.0 * enough {
+            } else if is_first && rate > 2.0 * enough {
                 tally = Tally::at(enough.max(self.plan.least));
             }
         }
@@ -272,6 +301,7 @@ impl Session {
             seed: 0,
         };
         let known = self.known(at);
+        let mut lengthened = 0;
         loop {
             // Both parts fit into the 53 bits of a float, so JSON keeps the number.
             let number = match full {
@@ -281,12 +311,14 @@ impl Session {
             setting.seed = ((self.plan.seed & 0xffff_ffff) << 20) + number;
             let issuing = match self.plan.kind {
                 RateKind::Server => setting.samples as f64 / rate,
-                RateKind::MultiStream | RateKind::Offline => 0.0,
+                RateKind::Offline => 0.0,
             };
             let certified = self.searches.iter().any(|s| s.found.is_some());
-            let reserved = self.plan.full_seconds.filter(|_| certified).unwrap_or(0.0) * FULL;
-            let left = self.plan.budget_s - self.spent_s - reserved;
-            if !full && self.last_cost_s.max(issuing) > left {
+            // The budget has a reserve for the first full run.
+            let first_full = full && self.full().is_none();
+            let reserve = self.plan.full_seconds.filter(|_| certified && !full);
+            let left = self.plan.budget_s - self.spent_s - reserve.unwrap_or(0.0) * FULL;
+            if !first_full && self.last_cost_s.max(issuing) > left {
                 return Err(Halt::Budget);
             }
             let record = system.run(&setting, &known)?;
@@ -297,8 +329,9 @@ impl Session {
             self.spent_s += record.cost_s;
             self.last_cost_s = record.cost_s;
             match record.needs {
-                Some(needs) if needs > setting.samples => {
+                Some(needs) if needs > setting.samples && lengthened < LENGTHENED => {
                     setting.samples = needs + needs / 4;
+                    lengthened += 1;
                 }
                 _ => {
                     if !record.valid && at == 0 && !full {
@@ -325,9 +358,7 @@ impl Session {
         }
         match self.plan.kind {
             RateKind::Offline => text.trim_end_matches(", ").to_owned(),
-            RateKind::Server | RateKind::MultiStream => {
-                text + &format!("limit between {low} and {high}")
-            }
+            RateKind::Server => text + &format!("limit between {low} and {high}"),
         }
     }
 
@@ -335,22 +366,27 @@ impl Session {
     pub fn line(&self) -> String {
         let unit = self.plan.kind.unit();
         let best = self.searches.first().and_then(SearchResult::best);
-        let mut text = match (self.found(), best) {
-            (Some(rate), _) => format!("certified: {rate} {unit}"),
-            (None, Some(t)) => {
-                let (rate, held, trials) = (t.rate, t.held(), t.trials.len());
-                format!("best so far: {rate} {unit}, VALID {held} of {trials}")
+        let mut text = match (self.confirmed(), self.found(), self.full()) {
+            (Some(rate), Some(found), Some(_)) if rate != found => {
+                format!("certified: {rate} {unit}; the full run is VALID, at {found} INVALID")
             }
-            (None, None) => format!("no rate held ({unit})"),
+            (Some(rate), _, Some(_)) => format!("certified: {rate} {unit}; the full run is VALID"),
+            (None, _, Some(full)) => {
+                let (rate, why) = (full.setting.rate, full.record.text());
+                format!("not confirmed: the full run at {rate} {unit} is {why}")
+            }
+            (_, Some(rate), None) => format!("certified: {rate} {unit}"),
+            (..) => match best {
+                Some(t) => {
+                    let (rate, held, trials) = (t.rate, t.held(), t.trials.len());
+                    format!("best so far: {rate} {unit}, VALID {held} of {trials}")
+                }
+                None => format!("no rate held ({unit})"),
+            },
         };
-        if self.found() == Some(self.plan.most) {
+        if self.confirmed().is_some_and(|rate| rate == self.plan.most) {
             text += ", the highest rate allowed (--most)";
         }
-        text += match &self.full {
-            Some(record) if record.valid => "; the full run is VALID",
-            Some(_) => "; the full run is INVALID: the rate is not confirmed",
-            None => "",
-        };
         let more = (self.plan.budget_s / 30.0).ceil();
         text + &match &self.halt {
             Some(Halt::Budget) => {
@@ -360,5 +396,17 @@ impl Session {
             Some(Halt::Unmeasured(why)) => format!("; a trial did not measure: {why}"),
             None => String::new(),
         }
+    }
+
+    /// Lines that say why no higher rate is the result: the last INVALID trial, and what limited it.
+    pub fn limit(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some((rate, record)) = &self.invalid {
+            let why = record.text();
+            lines.push(format!("the last trial that failed, at {rate}: {why}"));
+            lines.push(record.limited_by.clone());
+        }
+        lines.retain(|line| !line.is_empty());
+        lines
     }
 }

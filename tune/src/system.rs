@@ -10,7 +10,7 @@ pub struct TrialSetting {
     /// Whether this is the full run at the end.
     #[serde(default)]
     pub full: bool,
-    /// The rate: queries per second, samples per query, or Offline's expected samples per second.
+    /// The rate: queries per second, or Offline's expected samples per second.
     pub rate: f64,
     /// Changed keys of the configuration, such as `nics[].connections`, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -44,8 +44,11 @@ impl TrialLimit {
 /// The result of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialRecord {
-    /// LoadGen's verdict.
+    /// The run's verdict, and whether the system kept up with the rate.
     pub valid: bool,
+    /// Why the trial is INVALID, if no limit on latency says it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     /// The limits on latency.
     pub limits: Vec<TrialLimit>,
     /// Queries that the trial needs to be VALID, if its only fault is too few queries.
@@ -55,7 +58,7 @@ pub struct TrialRecord {
     pub achieved: f64,
     /// Cost of the trial in seconds, including the start and end of the run.
     pub cost_s: f64,
-    /// The summary's line on the limiting stage, or why a key's value prevented a measurement.
+    /// The summary's line on the limiting stage.
     pub limited_by: String,
 }
 
@@ -66,14 +69,15 @@ impl TrialRecord {
         self.limits.iter().max_by(parts)
     }
 
-    /// The verdict as text, with the limit that binds.
+    /// The verdict as text: VALID with the limit that binds, INVALID with the reason.
     pub fn text(&self) -> String {
         let word = if self.valid { "VALID" } else { "INVALID" };
-        match (self.needs, self.binds()) {
+        let exceeded = |l: &&TrialLimit| self.valid || self.reason.is_empty() || l.part() > 1.0;
+        match (self.needs, self.binds().filter(exceeded)) {
             (Some(needs), _) => format!("{word}: too short, it needs {needs} queries"),
             (None, Some(l)) => format!("{word}: {} {:.0} % of its bound", l.name, 100.0 * l.part()),
-            (None, None) if self.achieved == 0.0 => format!("{word}: {}", self.limited_by),
-            (None, None) => format!("{word}: {:.0}/s", self.achieved),
+            (None, None) if self.valid => format!("{word}: {:.0}/s", self.achieved),
+            (None, None) => format!("{word}: {}", self.reason),
         }
     }
 }

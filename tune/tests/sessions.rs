@@ -173,7 +173,7 @@ fn a_budget_ends_with_the_certified_rate_or_with_the_best_so_far() {
             line.starts_with(begin) && line.contains("--budget-min 1 with"),
             "{line}"
         );
-        assert_eq!(session.full.is_some(), certified, "{line}");
+        assert_eq!(session.full().is_some(), certified, "{line}");
         // The full run may begin after the last certifying trial.
         assert!(session.spent_s <= budget_s + 1.0, "{}", session.spent_s);
     }
@@ -201,38 +201,94 @@ fn a_value_that_gives_a_higher_rate_is_kept_and_others_are_left() {
     assert!(tallies.any(|t| t.word.as_str() == "refuted" && t.held() == 0));
 }
 
-/// MultiStream up to 11.4 samples a query. Offline: 5,000 samples/s, give or take 1 %.
-struct Steady(RateKind, Rng);
+/// VALID up to 1,000 queries/s, the full run up to `full`. Offline: 5,000 samples/s, give or take
+/// 1 %, in the full run `full`.
+struct FullRunDiffers {
+    kind: RateKind,
+    full: f64,
+    random: Rng,
+}
 
-impl TrialRunner for Steady {
+impl FullRunDiffers {
+    fn new(kind: RateKind, full: f64) -> Self {
+        let random = Rng::with_seed(1);
+        FullRunDiffers { kind, full, random }
+    }
+}
+
+impl TrialRunner for FullRunDiffers {
     fn run(&mut self, setting: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
-        let achieved = 4950.0 + 100.0 * self.1.f64();
-        let valid = match self.0 {
-            RateKind::Offline => setting.rate >= achieved,
-            _ => setting.rate <= 11.4 && setting.rate.fract() == 0.0,
+        let limit = match self.kind {
+            _ if setting.full => self.full,
+            RateKind::Server => 1000.0,
+            RateKind::Offline => 4950.0 + 100.0 * self.random.f64(),
         };
         let mut record = TrialRecord::default();
-        (record.valid, record.achieved, record.cost_s) = (valid, achieved, 1.0);
+        (record.achieved, record.cost_s) = (limit, 1.0);
+        record.reason = "too slow".to_owned();
+        record.valid = match self.kind {
+            RateKind::Server => setting.rate <= limit,
+            RateKind::Offline => setting.rate >= limit,
+        };
         Ok(record)
     }
 }
 
 #[test]
-fn multi_stream_finds_whole_numbers_and_offline_a_rate_that_is_just_long_enough() {
-    for (kind, first, range) in [
-        (RateKind::MultiStream, 1.0, 11.0..11.5),
-        (RateKind::MultiStream, 40.0, 11.0..11.5),
-        (RateKind::Offline, 100.0, 5000.0..6200.0),
-        (RateKind::Offline, 50_000.0, 5000.0..6200.0),
+fn full_runs_step_away_from_a_rate_that_fails_until_one_is_valid() {
+    for (kind, first, full, range) in [
+        (RateKind::Server, 700.0, 930.0, 902.0..930.1),
+        (RateKind::Server, 700.0, 1000.0, 970.0..1000.1),
+        (RateKind::Offline, 6000.0, 7000.0, 7000.0..7702.0),
+        (RateKind::Offline, 100.0, 5000.0, 5000.0..6200.0),
+        (RateKind::Offline, 50_000.0, 5000.0, 5000.0..6200.0),
     ] {
         let mut plan = plan(first);
         (plan.kind, plan.least) = (kind, 1.0);
-        let session = session(plan, &mut Steady(kind, Rng::with_seed(1)));
-        let found = session.found().unwrap_or(0.0);
-        assert!(
-            range.contains(&found),
-            "{kind:?} from {first}: {}",
-            session.line()
-        );
+        let session = session(plan, &mut FullRunDiffers::new(kind, full));
+        let line = session.line();
+        let confirmed = session.confirmed().unwrap_or(0.0);
+        assert!(range.contains(&confirmed), "{kind:?} from {first}: {line}");
+        let found = session.found().expect("a certified rate");
+        let words = format!("certified: {confirmed} {}", kind.unit());
+        assert!(line.starts_with(&words), "{line}");
+        let fails = line.ends_with(&format!("at {found} INVALID"));
+        assert_eq!(fails, found != confirmed, "{line}");
     }
+}
+
+#[test]
+fn a_rate_is_not_confirmed_where_the_budget_or_the_bounds_end_the_full_runs() {
+    for (least, budget_s, words) in [(900.0, 400.0, "at 90"), (1.0, 30.0, "--budget-min 1")] {
+        let mut plan = plan(910.0);
+        (plan.least, plan.budget_s) = (least, budget_s);
+        let session = session(plan, &mut FullRunDiffers::new(RateKind::Server, 0.0));
+        let line = session.line();
+        assert_eq!(session.confirmed(), None, "{line}");
+        assert!(session.found().is_some_and(|rate| rate > 900.0), "{line}");
+        let begin = "not confirmed: the full run at ";
+        assert!(line.starts_with(begin) && line.contains(words), "{line}");
+        assert!(line.contains("too slow"), "{line}");
+        assert!(session.spent_s <= budget_s + 1.0, "{}", session.spent_s);
+        let full = session.finished.iter().filter(|t| t.setting.full);
+        assert!(full.count() > 2, "{line}");
+    }
+}
+
+#[test]
+fn an_offline_run_that_a_higher_rate_does_not_mend_ends_the_search_with_its_reason() {
+    struct Broken;
+    impl TrialRunner for Broken {
+        fn run(&mut self, _: &TrialSetting, _: &str) -> Result<TrialRecord, Halt> {
+            let mut record = TrialRecord::default();
+            (record.achieved, record.reason) = (90.0, "an error".to_owned());
+            Ok(record)
+        }
+    }
+    let mut plan = plan(100.0);
+    plan.kind = RateKind::Offline;
+    let session = session(plan, &mut Broken);
+    assert_eq!(session.finished.len(), 1);
+    let why = "the last trial that failed, at 100: INVALID: an error";
+    assert_eq!(session.limit(), [why]);
 }

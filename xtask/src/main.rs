@@ -107,7 +107,7 @@ enum Task {
         check: bool,
     },
     /// Run the checks that read only sources: circular imports of files, forbidden dependencies
-    /// between crates, names on a sample's path, and lines over 100 columns.
+    /// between crates, and lines over 100 columns.
     Rooms,
     /// Run a command in a guest that has an RDMA device in software. Without a command, run the
     /// tests that need RDMA.

@@ -40,7 +40,11 @@ use std::{
 };
 
 use fabric::Region;
-use qdl::{config::EngineConfig, model::ModelSpec, rails::Score};
+use qdl::{
+    config::EngineConfig,
+    model::{ForeignFormat, ModelSpec},
+    rails::Score,
+};
 use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, SampleRun};
@@ -119,6 +123,11 @@ pub trait Engine: Send + Sync {
     /// discards the outputs of the padding.
     fn fixed_batch(&self) -> Option<usize> {
         None
+    }
+
+    /// Names of the model file's outputs that are not in [`Engine::model`].
+    fn left_out(&self) -> &[String] {
+        &[]
     }
 
     /// The GPU that runs the batches; `None` for an engine on the CPU.
@@ -258,13 +267,22 @@ impl EngineParams {
     }
 }
 
-fn open_model(path: &Path) -> Result<File, EngineError> {
-    let file = File::open(path).map_err(|e| EngineError::model(path, e))?;
-    match file.metadata() {
-        Ok(meta) if meta.is_file() => Ok(file),
-        Ok(_) => Err(EngineError::model(path, "is not a file")),
-        Err(e) => Err(EngineError::model(path, e)),
-    }
+/// Opens a model file or a file of its weights, unless its first bytes are of a foreign format.
+/// `own`: the format of the engine's models, if it has a name.
+fn open_model(path: &Path, own: &str) -> Result<File, EngineError> {
+    let failed = |e| EngineError::model(path, e);
+    let file = File::open(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    let why = match ForeignFormat::of_file(&file) {
+        _ if !meta.is_file() => "is not a file".to_owned(),
+        _ if meta.len() == 0 => "is empty: 0 bytes".to_owned(),
+        Err(e) => return Err(failed(e)),
+        Ok(Some(format)) if format.name != own => {
+            format!("is {}", format.text("it is no model of this engine"))
+        }
+        Ok(_) => return Ok(file),
+    };
+    Err(EngineError::model(path, why))
 }
 
 /// Describes the batching rule in one line; `None` if the engine batches by itself.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::EngineError;
+use crate::trust;
 
 /// The configured path, else the value of the environment variable `variable`, if not empty.
 pub(super) fn named_path(configured: Option<&Path>, variable: &str) -> Option<PathBuf> {
@@ -30,11 +31,33 @@ pub(super) fn find_first(
     }
 }
 
+/// As [`find_first`], of the existing ones of `candidates`, which nobody has named: skips files that
+/// others could have put there.
+pub(super) fn find_trusted(
+    candidates: Vec<PathBuf>,
+    what: &str,
+    advice: &'static str,
+) -> Result<PathBuf, EngineError> {
+    let mut refused = None;
+    for path in candidates.iter().filter(|path| path.is_file()) {
+        match trust::check(path) {
+            Ok(()) => return Ok(path.clone()),
+            Err(why) => drop(refused.get_or_insert((path.clone(), why))),
+        }
+    }
+    let Some((path, why)) = refused else {
+        return find_first(candidates, |_| false, what, advice);
+    };
+    let reason = format!("is not loaded, as {why}: {advice}");
+    Err(EngineError::Library { path, reason })
+}
+
 /// The folders of Python packages: of the active virtual environment, then of every `python3` on
-/// the `PATH`. PyTorch and TensorRT may be installed in these folders.
+/// the absolute paths of `PATH`. PyTorch and TensorRT may be installed in these folders.
 pub(super) fn python_packages() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
+    let bins = env::split_paths(&path);
+    let bins = bins.filter(|bin| bin.is_absolute() && bin.join("python3").exists());
     let prefixes = bins.filter_map(|bin| bin.parent().map(Path::to_owned));
     let active = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
     let prefixes = active.into_iter().chain(prefixes);
@@ -56,8 +79,31 @@ pub(super) fn packages_of(prefix: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
     use super::*;
     use crate::engine::{aoti, onnx, tensorrt};
+
+    #[test]
+    fn a_library_that_others_could_have_put_there_is_not_loaded() {
+        let [own, open] = [0o700, 0o777].map(|mode| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(folder.path(), mode).expect("own");
+            fs::write(folder.path().join("lib.so"), "").expect("written");
+            folder
+        });
+        let found = |folders: &[&tempfile::TempDir]| {
+            let places = folders.iter().map(|folder| folder.path().join("lib.so"));
+            find_trusted(places.collect(), "it was", "name it")
+        };
+        let nearest = found(&[&open, &own]).expect("one is good");
+        assert_eq!(nearest, own.path().join("lib.so"));
+        let text = found(&[&open]).expect_err("anybody's").to_string();
+        let place = open.path().display();
+        let why = format!("is not loaded, as others can write to {place} (mode 777): name it");
+        assert!(text.contains(&why), "{text}");
+    }
 
     #[test]
     fn a_named_path_without_the_library_is_not_replaced() {

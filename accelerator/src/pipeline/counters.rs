@@ -14,6 +14,8 @@ pub struct Counters {
     pub samples: u64,
     /// Tokens of all answers; 0 if the engine does not count tokens.
     pub tokens: u64,
+    /// Tokens made, those of unfinished answers included; 0 if the engine does not count tokens.
+    pub made: u64,
     /// Copies of inputs into memory that the engine reads.
     pub copies: u64,
     /// Bytes of these copies of inputs.
@@ -51,6 +53,7 @@ impl Counters {
         self.batches += o.batches;
         self.samples += o.samples;
         self.tokens += o.tokens;
+        self.made += o.made;
         self.copies += o.copies;
         self.copied_bytes += o.copied_bytes;
         self.busy_ns += o.busy_ns;

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::engine::{
     Engine, EngineError, Sequence, Streaming, catch_panic,
-    streaming::{self, OnEnd, SequenceOutcome},
+    streaming::{self, OnEnd, SequenceOutcome, TOKEN_BYTES},
 };
 
 /// The pipeline of an engine that batches by itself.
@@ -55,6 +55,7 @@ pub(super) struct Inner {
     /// Samples answered; `tokens` is the number of tokens of their answers.
     answered: AtomicU64,
     tokens: AtomicU64,
+    made: Arc<AtomicU64>,
     on_end: OnEnd,
 }
 
@@ -73,6 +74,7 @@ impl Sequences {
             inside: CachePadded::default(),
             answered: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
+            made: Arc::default(),
             on_end: {
                 let weak = weak.clone();
                 Arc::new(move |outcome| {
@@ -115,6 +117,7 @@ impl Sequences {
         Counters {
             samples: self.inner.answered.load(Relaxed),
             tokens: self.inner.tokens.load(Relaxed),
+            made: self.inner.made.load(Relaxed),
             ..Counters::default()
         }
     }
@@ -220,8 +223,19 @@ impl Inner {
     }
 
     fn submit(&self, arrival: Arrival) {
+        let options = match arrival.options() {
+            Ok(options) => options,
+            Err(why) => {
+                arrival.refuse(&why);
+                self.intake.in_flight.fetch_sub(1, SeqCst);
+                return;
+            }
+        };
+        let limit = options.token_limit.map_or(usize::MAX, |n| n.get() as usize);
+        let most = self.output_bytes.min(limit.saturating_mul(TOKEN_BYTES));
         self.inside.fetch_add(1, SeqCst);
-        let sequence = Sequence::new(arrival, self.output_bytes, self.on_end.clone());
+        let sequence = Sequence::new(arrival, most, self.on_end.clone());
+        let sequence = sequence.counted(self.made.clone());
         let submitted = self.call(|engine| {
             engine.submit(sequence);
             Ok(())

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use fabric::os::cannot_listen;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -54,7 +55,8 @@ pub struct Bound {
 /// # Errors
 /// The address is not this machine's, or taken.
 pub fn bind(address: SocketAddr) -> io::Result<Bound> {
-    let listener = std::net::TcpListener::bind(address)?;
+    let listener = std::net::TcpListener::bind(address);
+    let listener = listener.map_err(|e| cannot_listen(address, &e))?;
     listener.set_nonblocking(true)?;
     // Accepted connections inherit the buffer size.
     SockRef::from(&listener).set_send_buffer_size(KEPT)?;

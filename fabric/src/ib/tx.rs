@@ -210,7 +210,7 @@ impl Tx for IbTx {
         if !pushed {
             return Err(PostError::Full);
         }
-        post.count(&mut self.counts);
+        post.count(self.endpoint.peer_stream, &mut self.counts);
         Ok(())
     }
 

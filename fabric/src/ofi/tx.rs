@@ -238,7 +238,7 @@ impl Tx for OfiTx {
         } else {
             self.push(post, place)
         };
-        post.count(&mut self.counts);
+        post.count(self.endpoint.peer_stream, &mut self.counts);
         self.shared.sends.begin(sends);
         Ok(())
     }

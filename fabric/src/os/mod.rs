@@ -10,7 +10,7 @@
 //! | [`numa_nodes`] | number of NUMA nodes |
 //! | [`available_memory`] | bytes available without swapping |
 //! | [`open_files`], [`set_open_files`], [`more_open_files`] | the limit of open files |
-//! | [`listen()`] | listening sockets |
+//! | [`listen()`], [`cannot_listen`] | listening sockets |
 //! | [`Host`] | identity of the machine |
 //! | [`sha256_of_file`] | hash of a file |
 //! | [`sleep_punctually`] | sleeps without timer slack |
@@ -33,6 +33,6 @@ pub use host::Host;
 pub(crate) use memory::{HUGE_PAGE, Mapping};
 pub use memory::{available_memory, numa_nodes};
 pub use sha256::{sha256_of, sha256_of_file};
-pub use sockets::{Congestion, listen, set_congestion};
+pub use sockets::{Congestion, cannot_listen, listen, set_congestion};
 pub use threads::{Near, affinity, pin, set_affinity, sleep_punctually};
 pub use usage::{MachineTime, ThreadTime, machine_time, process_cpu_us, thread_id, thread_times};

@@ -105,7 +105,7 @@ fn instead_of(own: &[u8], grants: impl Fn(&str) -> bool) -> Option<&'static str>
 /// Listens on `address`. Accepted connections use `congestion`, or the system's default for `None`.
 ///
 /// # Errors
-/// A system call fails: the address is in use or not local, or `congestion` is not allowed.
+/// A system call fails: `congestion` is not allowed, or as [`cannot_listen`].
 pub fn listen(address: SocketAddr, congestion: Option<&str>) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -113,13 +113,53 @@ pub fn listen(address: SocketAddr, congestion: Option<&str>) -> io::Result<TcpLi
     };
     socket.set_reuseaddr(true)?;
     set_congestion(&SockRef::from(&socket), congestion)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    let listening = socket.bind(address).and_then(|()| socket.listen(BACKLOG));
+    listening.map_err(|e| cannot_listen(address, &e))
+}
+
+/// Says why `address` cannot be listened on, and the remedy, in an error of the same kind.
+pub fn cannot_listen(address: SocketAddr, error: &io::Error) -> io::Error {
+    let (ip, port) = (address.ip(), address.port());
+    let text = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("{address} is in use by another program: end it or choose another port")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("{ip} is no address of this machine: choose one that `ip address` lists")
+        }
+        io::ErrorKind::PermissionDenied if port < 1024 => {
+            format!("port {port} is for privileged users: choose one from 1024 on")
+        }
+        _ => format!("cannot listen on {address}: {error}"),
+    };
+    io::Error::new(error.kind(), text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_cannot_be_listened_on_is_told_from_one_in_use() {
+        let error = |address: SocketAddr| {
+            let e = listen(address, None).expect_err("refused");
+            (e.kind(), e.to_string())
+        };
+        let taken = listen("127.0.0.1:0".parse().expect("an address"), None).expect("free");
+        let (kind, text) = error(taken.local_addr().expect("bound"));
+        assert_eq!(kind, io::ErrorKind::AddrInUse);
+        assert!(text.contains("in use by another program"), "{text}");
+        // 192.0.2.0/24 is for documentation.
+        let (kind, text) = error("192.0.2.1:7400".parse().expect("an address"));
+        assert_eq!(kind, io::ErrorKind::AddrNotAvailable);
+        assert!(
+            text.starts_with("192.0.2.1 is no address of this machine"),
+            "{text}"
+        );
+        let denied = io::ErrorKind::PermissionDenied.into();
+        let text = cannot_listen(([127, 0, 0, 1], 80).into(), &denied).to_string();
+        assert!(text.contains("from 1024 on"), "{text}");
+    }
 
     #[test]
     fn bbr_makes_way_for_the_first_that_is_granted_and_nothing_else_does() {

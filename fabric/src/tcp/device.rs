@@ -133,15 +133,8 @@ impl ConnectionSecret {
 #[derive(Debug, thiserror::Error)]
 pub enum TcpError {
     /// The node cannot listen on the address.
-    #[error(
-        "cannot listen for data connections on {address}: {source}; is another accelerator using the port? (`nics[].listen`)"
-    )]
-    Listen {
-        /// The requested address.
-        address: SocketAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    #[error("data connections (`nics[].listen`): {0}")]
+    Listen(#[source] io::Error),
     /// The node cannot bind the local address.
     #[error(
         "cannot use {address} as the local address of data connections: {source} (`nics[].address`)"
@@ -205,7 +198,7 @@ impl TcpDevice {
     /// # Errors
     /// [`TcpError::Listen`].
     pub fn listen(address: SocketAddr, congestion: Option<&str>) -> Result<TcpListener, TcpError> {
-        listen(address, congestion).map_err(|source| TcpError::Listen { address, source })
+        listen(address, congestion).map_err(TcpError::Listen)
     }
 
     /// Reads a peer's preamble without welcoming the peer.

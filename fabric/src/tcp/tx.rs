@@ -146,7 +146,7 @@ impl Tx for TcpTx {
         let staged = &mut self.staging[start..self.staged];
         let (header, payload) = staged.split_at_mut(self.header_bytes);
         frame::write(header, post.imm, post.at, post.len);
-        post.count(&mut self.counts);
+        post.count(self.endpoint.peer_stream, &mut self.counts);
         self.counts.inline += u64::from(!post.imm.is_control() && copied == len);
         if len > 0 {
             let source = &self.endpoint.sources[usize::from(post.source.0)];

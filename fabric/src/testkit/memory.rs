@@ -145,7 +145,7 @@ impl Tx for MemoryTx {
         }
         let inline = (post.len as usize <= INLINE_LIMIT).then(|| self.payload(post));
         self.counts.inline += u64::from(inline.is_some());
-        post.count(&mut self.counts);
+        post.count(self.endpoint.peer_stream, &mut self.counts);
         self.queue.push_back((*post, inline));
         self.posted += 1;
         Ok(())

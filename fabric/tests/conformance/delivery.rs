@@ -6,7 +6,7 @@ use super::{
     Fabric,
     rig::{Progress, Shape, granted, join, pattern},
 };
-use fabric::{Armed, Control, Event, Imm, Post};
+use fabric::{Armed, Broken, Control, Event, Imm, Post};
 
 pub fn bytes_arrive_whole_and_in_order(fabric: &dyn Fabric) {
     let stride = 70_000;
@@ -81,6 +81,40 @@ pub fn control_messages_keep_their_place(fabric: &dyn Fabric) {
         assert_eq!(came, expected);
     }
     assert!(expected.iter().all(|e| came.contains(e)), "{came:?}");
+}
+
+/// Options: the bit arrives with its write, which closes the grant, at any length. A window that
+/// takes no options refuses the bit.
+pub fn a_request_with_options_arrives_marked_and_whole(fabric: &dyn Fabric) {
+    let shape = Shape {
+        options: true,
+        ..Shape::honest(4, 20_000)
+    };
+    let (mut a, mut b) = granted(fabric, shape);
+    for (slot, len) in [(0, 8), (1, 600), (2, 9_000), (3, 20_000)] {
+        let bytes = pattern(usize::from(slot), len);
+        a.fill(0, &bytes);
+        let imm = Imm::new(slot, 1).with_options(true);
+        a.send(0, len, imm);
+        let (at, len32) = (0, len as u32);
+        assert_eq!(
+            b.next(),
+            Event::Arrived {
+                imm,
+                at,
+                len: len32
+            }
+        );
+        assert_eq!(b.slot(slot, len), bytes);
+        assert!(!b.window.grants().is_open(slot));
+    }
+    for counts in [a.link.tx.counts(), b.link.rx.counts()] {
+        assert_eq!((counts.writes, counts.parts), (4, 0));
+    }
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
+    a.send(0, 8, Imm::new(0, 1).with_options(true));
+    let broken = b.next_broken();
+    assert!(matches!(broken, Broken::BadFrame { .. }), "{broken}");
 }
 
 /// Sleeping: the receiver arms, sleeps on the descriptor and is woken. A write before arming is

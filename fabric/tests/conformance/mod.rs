@@ -101,6 +101,7 @@ macro_rules! fabric_conformance {
             delivery:
                 bytes_arrive_whole_and_in_order
                 control_messages_keep_their_place
+                a_request_with_options_arrives_marked_and_whole
                 a_sleeper_is_woken
                 slots_are_used_again_and_again_in_both_directions;
             parts:

@@ -30,6 +30,8 @@ pub(super) struct Shape {
     pub(super) send_depth: usize,
     /// Parts in which slots may be written.
     pub(super) stream: Stream,
+    /// Slots take requests that begin with options.
+    pub(super) options: bool,
 }
 
 impl Shape {
@@ -41,6 +43,7 @@ impl Shape {
             claimed_stride: stride,
             send_depth: 64,
             stream: Stream::None,
+            options: false,
         }
     }
 
@@ -67,7 +70,7 @@ fn endpoint(shape: Shape) -> Endpoint {
     let grants = Arc::new(Grants::new(shape.slots));
     let window = Window::new(region, 4096, shape.stride, grants).expect("fits");
     Endpoint {
-        window: window.in_parts(shape.stream),
+        window: window.in_parts(shape.stream).with_options(shape.options),
         sources: vec![Arc::new(Region::new(source_len).expect("memory"))],
         peer_slots: shape.claimed_slots,
         peer_stride: shape.claimed_stride,

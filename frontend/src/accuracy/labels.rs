@@ -14,16 +14,19 @@ use qdl::{
 
 use crate::dataset::{
     LABELS,
-    numpy::{self, Array, Element},
+    numpy::{self, Array, Element, RawBytes},
 };
 
 /// Reads one class for each of `samples` samples, of a model with this output.
 pub fn read(labels: &LabelsConfig, samples: usize, output: &TensorSpec) -> Result<Vec<i64>> {
     let path = &*labels.file;
     let wrong = |why: String| anyhow!("labels {}: {why}", path.display());
-    let classes = match numpy::open(path, false, &|name, all| all.len() == 1 || name == LABELS)
-        .map_err(wrong)?
-    {
+    let without_magic = match labels.dtype {
+        Some(_) => RawBytes::Typed,
+        None => RawBytes::Unnamed,
+    };
+    let is_labels = |name: &str, all: &[&str]| all.len() == 1 || name == LABELS;
+    let classes = match numpy::open(path, without_magic, &is_labels).map_err(wrong)? {
         Some(arrays) => of_array(&arrays.opened, labels.dtype).map_err(wrong)?,
         None => {
             let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
@@ -178,6 +181,18 @@ mod tests {
         );
     }
 
+    /// The official labels of rgat are raw numbers under the name `.npy`.
+    #[test]
+    fn labels_whose_type_is_said_are_raw_numbers_under_any_name() {
+        let scores = output(DType::F32, &[4]);
+        for end in [".npy", ".npz", ".raw"] {
+            let typed = labels(&i32s(&[3, 0]), end, Some(DType::I32), 2, &scores);
+            assert_eq!(typed, Ok(vec![3, 0]), "{end}");
+        }
+        let text = labels(&i64s(&[3, 0]), ".npy", None, 2, &scores).expect_err("nobody said");
+        assert_has(&text, &["wrong name", "`dtype`"]);
+    }
+
     #[test]
     fn labels_of_another_data_set_or_type_are_noticed() {
         let scores = output(DType::F32, &[4]);
@@ -234,5 +249,9 @@ mod tests {
         assert!(text.contains("one number for each sample"), "{text}");
         let text = labels(b"PAR1....PAR1", "", None, 1, &scores).expect_err("a table");
         assert!(text.contains("it is a Parquet table"), "{text}");
+        // Whatever the type and the name, a text in the place of the file is no labels.
+        let page = b"<!DOCTYPE html>.";
+        let text = labels(page, ".npy", Some(DType::I64), 2, &scores).expect_err("a page");
+        assert!(text.contains("it is a web page"), "{text}");
     }
 }

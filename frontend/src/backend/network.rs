@@ -222,6 +222,10 @@ impl Backend for Network {
         self.read(|c| c.dispatcher().counts().completed)
     }
 
+    fn steps(&self) -> u64 {
+        self.read(|c| c.dispatcher().steps())
+    }
+
     fn abort(&self, cause: &str) {
         if let Some(cluster) = self.cluster.upgrade() {
             cluster.abort(cause);

@@ -29,6 +29,8 @@ pub struct RecordingBackend {
     pub calls: AtomicU64,
     /// For each warm-up: whether it was the first, and the indices of its samples.
     pub warm_ups: Mutex<Vec<(bool, Vec<u64>)>>,
+    /// The nodes' engines.
+    pub engines: Vec<(String, EngineInfo)>,
 }
 
 impl RecordingBackend {
@@ -56,7 +58,7 @@ impl Backend for RecordingBackend {
         (format!("Network SUT {n}"), Some(Duration::from_micros(n)))
     }
     fn engines(&self) -> Vec<(String, EngineInfo)> {
-        Vec::new()
+        self.engines.clone()
     }
     fn outstanding(&self) -> u64 {
         0
@@ -72,21 +74,14 @@ impl Backend for RecordingBackend {
 
 /// Creates a library of `count` random samples of `bytes` bytes; LoadGen loads `loaded` at a time.
 pub fn random_qsl(
-    count: usize,
-    bytes: usize,
+    model: &ModelSpec,
+    (count, bytes): (usize, usize),
     loaded: Option<usize>,
     verdict: &Verdict,
 ) -> Arc<Qsl> {
     let config = DatasetConfig::random(count, (bytes, bytes));
-    let model = ModelSpec::opaque("m", bytes, 8);
-    let dataset = Dataset::open(&config, &model, None).expect("sound");
-    let qsl = Qsl::new(
-        dataset,
-        &model,
-        loaded,
-        Near::default(),
-        None,
-        verdict.clone(),
-    );
+    let dataset = Dataset::open(&config, model, None).expect("sound");
+    let near = Near::default();
+    let qsl = Qsl::new(dataset, model, loaded, near, None, verdict.clone());
     Arc::new(qsl.expect("memory"))
 }

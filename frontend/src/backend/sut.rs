@@ -113,6 +113,7 @@ impl Sut {
                 issued_ns: now,
                 first: None,
                 tries: Default::default(),
+                has_options: false,
             });
         }
         if let Some(verifier) = &self.verifier {
@@ -165,13 +166,14 @@ impl SystemUnderTest for Sut {
 #[cfg(test)]
 mod tests {
     use loadgen_bridge::{QuerySampleLibrary, ResponseId};
+    use qdl::model::ModelSpec;
 
     use super::*;
     use crate::backend::recording::{RecordingBackend, random_qsl};
 
     fn sut(count: usize) -> (Sut, Arc<RecordingBackend>, Arc<Qsl>) {
         let verdict = Verdict::default();
-        let qsl = random_qsl(count, 32, None, &verdict);
+        let qsl = random_qsl(&ModelSpec::opaque("m", 32, 8), (count, 32), None, &verdict);
         let book = Arc::new(RecordingBackend::default());
         (
             Sut::new(

@@ -4,29 +4,29 @@
 use std::collections::BTreeMap;
 
 use loadgen_bridge::QuerySampleLibrary;
-use qdl::config::{FrontendConfig, QslMode};
-use record::{EngineInfo, NodeRecord, PrefixCache, SettingRecord};
+use qdl::config::FrontendConfig;
+use record::{EngineInfo, Manifest, PrefixCache, SettingRecord};
 use submission::{
-    guard::{self, Refusal, RunNodes, RunSettings},
-    round::Round,
+    Name,
+    guard::{self, PlannedRun, Refusal, RunConfigs},
+    round::{Round, newest},
 };
 
 use crate::{
-    backend::Backend,
     loadgen::qsl::Qsl,
-    settings::{self, ROUND, Settings, cli::Args},
+    settings::{self, Settings, cli::Args},
 };
 
 /// Reasons why a submission would reject the run, and whether the run is a submission.
 pub struct Guard {
     round: Round,
-    model: String,
+    run: PlannedRun,
     submission: bool,
     refusals: Vec<Refusal>,
 }
 
 impl Guard {
-    /// Checks the settings of a run.
+    /// Checks the settings of a run; `manifest` is its record so far.
     /// Error: the round is unknown or, with `--submission`, a rule refuses the run; one line per
     /// refusal.
     pub fn of_settings(
@@ -34,61 +34,55 @@ impl Guard {
         config: &FrontendConfig,
         settings: &Settings,
         qsl: &Qsl,
+        manifest: Manifest,
     ) -> anyhow::Result<Self> {
         let asked = args.submission.as_deref().or(config.submission.as_deref());
-        let round = Round::find(asked.unwrap_or(ROUND))?;
-        let scenario = settings.test.scenario;
-        let records = settings.provenance.records(scenario);
-        let user_conf = settings.user_conf.as_ref();
-        let name = user_conf.and_then(|path| path.file_name());
-        let run = RunSettings {
-            model: config.loadgen_model().to_owned(),
-            scenario: scenario.name(),
-            mode: settings.test.mode.name(),
-            fields: settings::fields(&settings.test),
-            from: origins(&records, settings),
-            user_conf: user_conf.map(|_| name.unwrap_or_default().to_string_lossy().into_owned()),
-            loaded: qsl.performance_sample_count() as u64,
-            total: qsl.total_sample_count() as u64,
-            local: args.local,
-            staged: config.qsl == QslMode::Staged,
-            compressed: config.model.compression.is_some(),
-        };
-        let guard = Guard {
-            refusals: guard::check_settings(&round, &run),
-            model: run.model,
+        let records = settings.provenance.records(settings.test.scenario);
+        let mut guard = Guard {
+            round: Round::find(asked.unwrap_or(newest()))?,
+            run: PlannedRun {
+                manifest,
+                configs: RunConfigs {
+                    frontend: Some(config.clone()),
+                    ..RunConfigs::default()
+                },
+                mode: settings.test.mode.name().to_owned(),
+                fields: settings::fields(&settings.test),
+                sources: origins(&records, settings),
+                has_user_conf: settings.user_conf.is_some(),
+                loaded: qsl.performance_sample_count() as u64,
+                total: qsl.total_sample_count() as u64,
+            },
             submission: asked.is_some(),
-            round,
+            refusals: Vec::new(),
         };
         guard.refuse()?;
         Ok(guard)
     }
 
-    /// Adds the facts of the nodes.
+    /// Adds the nodes: the run's record, and the accelerators' configurations by node.
     /// Error: with `--submission`, a rule refuses the run; one line per refusal.
-    pub fn check_nodes(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
-        let (own, peers) = backend.facts();
-        let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeRecord::of(n, f)).collect();
-        let engines = backend.engines();
-        let caches = prefix_caches(&engines);
-        let uncounted = engines.into_iter().filter(|(_, e)| !e.tokens);
-        let nodes = RunNodes {
-            frontend: NodeRecord::of(node, &own),
-            accelerators,
-            fabric: backend.link_notes(),
-            uncounted: uncounted.map(|(node, _)| node).collect(),
-            caches,
-        };
-        let more = guard::check_nodes(&self.round, &self.model, &nodes);
-        self.refusals.extend(more);
+    pub fn check_nodes<'a>(
+        &mut self,
+        manifest: &Manifest,
+        configs: impl Iterator<Item = (&'a Name, &'a str)>,
+    ) -> anyhow::Result<()> {
+        self.run.manifest = manifest.clone();
+        for (node, text) in configs {
+            // A node of another release has other keys; `submit` reports it.
+            let _ = self.run.configs.read(Some(node), text);
+        }
         self.refuse()
     }
 
-    fn refuse(&self) -> anyhow::Result<()> {
+    fn refuse(&mut self) -> anyhow::Result<()> {
+        self.refusals = guard::check(&self.round, &self.run);
         if !self.submission || self.refusals.is_empty() {
             return Ok(());
         }
-        let all: String = self.lines().map(|line| format!("\n   = {line}")).collect();
+        let all = self.lines().zip(&self.refusals);
+        let all = all.map(|(line, r)| format!("\n   = {line}: {}", r.rule.advice));
+        let all: String = all.collect();
         anyhow::bail!(
             "submission {}: this run would not count, nothing was measured{all}",
             self.round.round

@@ -12,36 +12,49 @@ use submission::{
 
 use crate::{
     backend::Backend,
-    compliance::{describe, guard::prefix_caches},
+    compliance::{
+        describe,
+        guard::{Guard, prefix_caches},
+    },
     settings::{Settings, cli::Args},
 };
 
-/// Writes the facts known before the measurement. Copies the input files after the run has read
-/// them, so the copy of a file changed in between has the change.
+/// The run's record, as far as its settings make it.
+pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) -> Manifest {
+    Manifest {
+        command: std::env::args_os().map(|word| shell_word(&word)).collect(),
+        model: config.loadgen_model().to_owned(),
+        scenario: settings.test.scenario.name().to_owned(),
+        local: args.local,
+        overrides: overrides(args, config),
+        ..Manifest::default()
+    }
+}
+
+/// Lets `guard` check the nodes, calls `empty_folder`, then writes the facts known before the measurement. Copies the
+/// input files after the run has read them, so the copy of a file changed in between has the
+/// change.
 pub fn begin(
     args: &Args,
     config: &FrontendConfig,
     settings: &Settings,
     backend: &dyn Backend,
+    guard: &mut Guard,
+    empty_folder: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Manifest> {
     let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
     let mut left = Manifest {
-        command: std::env::args_os().map(|word| shell_word(&word)).collect(),
-        model: config.loadgen_model().to_owned(),
-        scenario: settings.test.scenario.name().to_owned(),
-        local: args.local,
         fabric: fabric.to_owned(),
         fabric_notes: backend.link_notes(),
         prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
-        overrides: overrides(args, config),
         frontend: NodeRecord::of(&config.node, &own),
         accelerators: peers
             .iter()
             .map(|(node, facts)| NodeRecord::of(node, facts))
             .collect(),
-        ..Manifest::default()
+        ..of_settings(args, config, settings)
     };
     let mut files: Vec<(&str, &Path)> = vec![(FRONTEND_YAML, &args.config)];
     let given = [
@@ -53,13 +66,18 @@ pub fn begin(
             .iter()
             .filter_map(|(name, path)| Some((*name, path.as_deref()?))),
     );
-    let descriptions = descriptions(config, backend, &mut left);
-    Ok(manifest::begin(
-        left,
-        settings.folder(),
-        &files,
-        &descriptions,
-    )?)
+    let described = describe_all(config, backend, &mut left);
+    let configs = described
+        .iter()
+        .filter_map(|(name, _, yaml)| Some((name, yaml.as_deref()?)));
+    guard.check_nodes(&left, configs)?;
+    empty_folder()?;
+    let sent = described.into_iter().flat_map(|(name, machine, yaml)| {
+        let yaml = yaml.map(|yaml| (accelerator_yaml(&name), yaml));
+        yaml.into_iter().chain([(node_json(&name), machine)])
+    });
+    let sent: Vec<_> = sent.collect();
+    Ok(manifest::begin(left, settings.folder(), &files, &sent)?)
 }
 
 /// One word of the command line; a word that is not UTF-8 is quoted as for a shell, `$'caf\xe9'`.
@@ -70,27 +88,27 @@ fn shell_word(word: &OsStr) -> String {
     }
 }
 
-/// Descriptions of all nodes, as files; records why a node has none.
-fn descriptions(
+/// Each node's description, and an accelerator's configuration; records why a node has none.
+fn describe_all(
     config: &FrontendConfig,
     backend: &dyn Backend,
     left: &mut Manifest,
-) -> Vec<(String, String)> {
-    let mut files = Vec::new();
-    match Name::new(&config.node).and_then(|name| Ok((name, describe::own(config)?))) {
-        Ok((name, machine)) => files.push((node_json(&name), machine)),
-        Err(why) => drop(left.undescribed.insert(config.node.clone(), why)),
-    }
-    for Described { node, description } in backend.describe() {
+) -> Vec<(Name, String, Option<String>)> {
+    let own = describe::own(config).map(|machine| (machine, None));
+    let peers = backend
+        .describe()
+        .into_iter()
+        .map(|Described { node, description }| {
+            (node, description.map(|own| (own.machine, Some(own.config))))
+        });
+    let mut all = Vec::new();
+    for (node, description) in std::iter::once((config.node.clone(), own)).chain(peers) {
         match Name::new(&node).and_then(|name| Ok((name, description?))) {
-            Ok((name, own)) => {
-                files.push((node_json(&name), own.machine));
-                files.push((accelerator_yaml(&name), own.config));
-            }
+            Ok((name, (machine, yaml))) => all.push((name, machine, yaml)),
             Err(why) => drop(left.undescribed.insert(node, why)),
         }
     }
-    files
+    all
 }
 
 /// Settings that override user.conf: those of the configuration and of the command line.

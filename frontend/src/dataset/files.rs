@@ -59,7 +59,8 @@ impl Dataset {
 /// Reads the length of each sample, none 0, from little-endian `u32` or a NumPy array.
 pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>> {
     let wrong = |why: String| wrong(path.display(), why);
-    let arrays = numpy::open(path, false, &|_, all| all.len() == 1).map_err(wrong)?;
+    let arrays =
+        numpy::open(path, numpy::RawBytes::Unnamed, &|_, all| all.len() == 1).map_err(wrong)?;
     let each: Box<[u32]> = match arrays.as_ref().map(|arrays| &arrays.opened[..]) {
         Some([array]) => {
             let all = array.integers().map_err(wrong)?;

@@ -106,8 +106,11 @@ impl Dataset {
     /// Opens a file of samples: NumPy arrays or raw bytes.
     fn of_file(samples: &Path, lengths: Option<&Path>, model: &ModelSpec) -> Result<Self> {
         // Samples of ragged bytes may be files themselves, such as images.
-        let any = matches!(&model.inputs[..], [t] if t.ragged && t.dtype == DType::U8);
-        let arrays = numpy::open(samples, any, &|name, all| {
+        let raw = match &model.inputs[..] {
+            [t] if t.ragged && t.dtype == DType::U8 => numpy::RawBytes::Files,
+            _ => numpy::RawBytes::Unnamed,
+        };
+        let arrays = numpy::open(samples, raw, &|name, all| {
             arrays::is_input(name, all, model)
         });
         let arrays = arrays.map_err(|why| wrong(samples.display(), why))?;

@@ -3,6 +3,7 @@
 use std::{os::unix::fs::FileExt, path::Path};
 
 use anyhow::Result;
+use qdl::model::ForeignFormat;
 
 use super::{Dataset, Lengths, Source, empty, failed, opened, wrong};
 
@@ -13,6 +14,7 @@ const HEADER: usize = 24;
 /// Bytes of an offset; [`ID`] is the bytes of a token id.
 const OFFSET: u64 = 8;
 const ID: u64 = 4;
+const CONVERT: &str = "models/convert_tokens.py makes a file of tokens of an official data set";
 
 impl Dataset {
     /// Opens a file of token ids. Checks all offsets; the engine checks the ids.
@@ -20,12 +22,13 @@ impl Dataset {
         let unreadable = |e| failed(path, "cannot read it", &e);
         let wrong = |why: String| wrong(path.display(), why);
         let (file, size) = opened(path)?;
+        let format = ForeignFormat::of_file(&file).map_err(unreadable)?;
         if size < HEADER as u64 {
             return Err(wrong(format!("{size} bytes are too few for a header")));
         }
         let mut header = [0; HEADER];
         file.read_exact_at(&mut header, 0).map_err(unreadable)?;
-        let count = count(&header).map_err(wrong)?;
+        let count = count(&header, format).map_err(wrong)?;
         if count == 0 {
             return Err(empty(path.display()));
         }
@@ -51,13 +54,12 @@ impl Dataset {
     }
 }
 
-fn count(header: &[u8; HEADER]) -> Result<u64, String> {
+fn count(header: &[u8; HEADER], format: Option<ForeignFormat>) -> Result<u64, String> {
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     if header[..8] != *MAGIC {
-        return Err(
-            "it is no file of tokens: models/convert_tokens.py makes one of an official data set"
-                .to_owned(),
-        );
+        let what = format.map(|f| f.text(CONVERT));
+        let what = what.unwrap_or_else(|| format!("no file of tokens: {CONVERT}"));
+        return Err(format!("it is {what}"));
     }
     if (word(8), word(12)) != (VERSION, 0) {
         return Err(format!("version {}, {VERSION} is known here", word(8)));
@@ -185,6 +187,9 @@ mod tests {
         };
         assert!(complaint(&good[..9]).contains("9 bytes are too few"));
         assert!(with(0, b'q').contains("no file of tokens"));
+        let pointer = complaint(b"version https://git-lfs.github.com/spec/v1\noid sha256:59\n");
+        assert!(pointer.contains("git lfs pull"), "{pointer}");
+        assert!(complaint(b"{\"prompts\": [[1, 2]]}").contains("it is JSON: models/convert_"));
         assert!(with(8, 2).contains("version 2, 1 is known"));
         assert!(with(16, 0).contains("no samples"));
         assert!(with(23, 9).contains("have no room for them"));

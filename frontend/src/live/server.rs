@@ -44,9 +44,8 @@ pub struct LiveListener {
 
 /// Binds the address, so that address errors occur before the run.
 pub fn bind(address: SocketAddr, folder: &Path) -> Result<LiveListener> {
-    let bound = web::bind(address).map_err(|e| {
-        anyhow!("--live {address}: {e}; name another one, or port 0 for any that is free")
-    })?;
+    let bound =
+        web::bind(address).map_err(|e| anyhow!("--live: {e}; port 0 takes any that is free"))?;
     let access = Access::of(bound.address, folder).map_err(|e| {
         let folder = folder.display();
         anyhow!("--live: cannot write the page's key into {folder}: {e}")

@@ -41,7 +41,8 @@ pub struct Left {
     pub recorder: Recorder,
     /// Time of the border ([`Phases`]) before the last series.
     pub series_ns: u64,
-    /// Number of first tokens given to LoadGen.
+    /// Number of answers given to LoadGen, and of first tokens.
+    pub answered: u64,
     pub first_tokens: u64,
     /// Time spent in calls to LoadGen in the last series.
     pub call_time: CallTime,
@@ -130,6 +131,7 @@ impl Completers {
             recorder: Some(recorder),
             series_ns: 0,
             latest_ns: 0,
+            answered: 0,
             first_tokens: 0,
             calls: 0,
             call_time: CallTime::default(),
@@ -243,6 +245,7 @@ pub struct LoadgenCompleter {
     series_ns: u64,
     /// Time of the latest border, read at the start of the current burst.
     latest_ns: u64,
+    answered: u64,
     first_tokens: u64,
     /// Number of completion calls to LoadGen; wraps around.
     calls: u32,
@@ -296,6 +299,7 @@ impl Completer for LoadgenCompleter {
         // dispatcher's tracker gives a slot's record to one owner, so exactly one completer gets
         // each id, once. The test does not end before all samples are completed.
         let tell = |batch: &[_]| unsafe { (self.shared.loadgen.complete)(batch) };
+        self.answered += batch.len() as u64;
         self.calls = self.calls.wrapping_add(1);
         if self.calls % TIMED == TIMED_FIRST {
             let began = now_ns();
@@ -350,6 +354,7 @@ impl Drop for LoadgenCompleter {
             let left = Left {
                 series_ns: self.series_ns,
                 recorder,
+                answered: self.answered,
                 first_tokens: self.first_tokens,
                 call_time: self.call_time,
             };

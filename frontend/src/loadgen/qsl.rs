@@ -9,10 +9,16 @@
 //! outside measured time. The region then holds each sample at its compressed length.
 //!
 //! LoadGen loads a set, issues it and then unloads it, so an outstanding sample does not move.
+//!
+//! Where answers are tokens, a block of options lies in front of each sample. A sample of the warm-up
+//! is sent with its block, which limits the answer; LoadGen's samples are sent without.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use accelerator::lock;
@@ -22,6 +28,7 @@ use loadgen_bridge::QuerySampleLibrary;
 use qdl::{
     compression,
     model::{Compression, ModelSpec},
+    request::{OPTIONS_BYTES, RequestOptions},
 };
 
 use crate::{
@@ -33,6 +40,8 @@ use crate::{
 /// Alignment of samples of different lengths: a cache line, which suits every element type. Samples
 /// of equal length lie back to back, so that an engine can run neighbours in place.
 const ALIGN: usize = 64;
+/// Limit of the answer to a sample of the warm-up, in tokens: the fewest that LoadGen accepts.
+const WARM_UP_TOKENS: u32 = 2;
 
 /// Position of a sample in the region; `len` is 0 while the sample is not loaded.
 #[derive(Debug, Default)]
@@ -65,6 +74,8 @@ pub struct Qsl {
     near: Near,
     performance_count: usize,
     compression: Option<Compression>,
+    /// Bytes in front of each sample, which end with its block of options; 0 without options.
+    front: usize,
     loaded: Mutex<Loaded>,
     verifier: Option<Arc<Verifier>>,
     verdict: Verdict,
@@ -98,7 +109,9 @@ impl Qsl {
         }
         let performance_count = performance_count.unwrap_or(total).clamp(1, total);
         let compression = model.compression;
+        let front = if model.answers_tokens() { ALIGN } else { 0 };
         let bytes = capacity(&dataset, performance_count, compression);
+        let bytes = bytes.saturating_add(front.saturating_mul(performance_count));
         let region = Region::on_nodes(bytes, &near.nodes);
         let region = region.map_err(|error| {
             anyhow!(
@@ -112,6 +125,7 @@ impl Qsl {
             positions: (0..total).map(|_| SamplePosition::default()).collect(),
             performance_count,
             compression,
+            front,
             loaded: Mutex::new(Loaded {
                 times: vec![0; total],
                 ..Loaded::default()
@@ -135,7 +149,17 @@ impl Qsl {
         }
     }
 
+    /// Returns the position of a loaded sample with a block in front that limits the answer to
+    /// [`WARM_UP_TOKENS`]; `None` where answers are no tokens.
+    pub fn limited_place(&self, index: usize) -> Option<(usize, u32)> {
+        let (offset, len) = self.place(index).filter(|_| self.front > 0)?;
+        Some((offset - OPTIONS_BYTES, len + OPTIONS_BYTES as u32))
+    }
+
     fn load(&self, indices: &[usize]) -> Result<()> {
+        let options = RequestOptions {
+            token_limit: NonZeroU32::new(WARM_UP_TOKENS),
+        };
         let mut loaded = lock(&self.loaded);
         let align = stride_of(&self.dataset, self.compression);
         for &index in indices {
@@ -150,7 +174,11 @@ impl Qsl {
             if loaded.times[index] > 1 {
                 continue;
             }
-            let offset = loaded.used;
+            let offset = loaded.used + self.front;
+            if self.front > 0 {
+                let to = self.room(index, offset - OPTIONS_BYTES, OPTIONS_BYTES)?;
+                to.copy_from_slice(&options.encode());
+            }
             let bytes = match self.compression {
                 Some(Compression::Lz4) => {
                     let packing = &mut loaded.packing;
@@ -172,7 +200,7 @@ impl Qsl {
                     len as usize
                 }
             };
-            loaded.used += bytes.next_multiple_of(align);
+            loaded.used = offset + bytes.next_multiple_of(align);
             let position = &self.positions[index];
             position.offset.store(offset as u64, Ordering::Relaxed);
             let carried =
@@ -344,6 +372,27 @@ mod tests {
         q.load(&by_length[8..16]).expect("the room is free again");
         let error = q.load(&by_length[..8]).expect_err("sixteen do not fit");
         assert!(error.to_string().contains("performance_sample_count"));
+    }
+
+    #[test]
+    fn a_sample_of_tokens_has_its_limit_in_front_and_all_of_them_fit() {
+        let model = ModelSpec::of_tokens("m", 40, 8);
+        let config = DatasetConfig::random(30, (4, 160));
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let q = made(dataset, &model, None, None).expect("memory");
+        let all: Vec<usize> = (0..30).collect();
+        q.load(&all).expect("the region is for all of them");
+        for i in all {
+            assert_eq!(bytes(&q, i), own(&q, i));
+            let (offset, len) = q.limited_place(i).expect("tokens");
+            // SAFETY: the test loads nothing during the borrow.
+            let request = unsafe { q.region.bytes(offset, len as usize) }.expect("inside");
+            let (block, payload) = request.split_at(OPTIONS_BYTES);
+            let options = RequestOptions::decode(block).expect("sound");
+            assert_eq!(options.token_limit, NonZeroU32::new(2));
+            assert_eq!(payload, own(&q, i));
+        }
+        assert_eq!(qsl(1, 4, 4, None).limited_place(0), None, "no tokens");
     }
 
     #[test]

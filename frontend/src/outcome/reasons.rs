@@ -10,7 +10,7 @@ use crate::settings::provenance::{MLPERF_CONF, Provenance};
 /// In microseconds. A shorter Offline run tells the rate only from half the minimum duration on.
 const SURE_US: f64 = 1e6;
 /// Minimum ratio of completed to scheduled rate of a system that keeps up.
-const KEEPS_UP: f64 = 0.95;
+pub const KEEPS_UP: f64 = 0.95;
 
 /// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log with the
 /// setting's value.

@@ -56,6 +56,8 @@ impl Watch {
         let found = found.unwrap_or_default();
         system.notes.extend(found.notes.iter().cloned());
         let mut left = self.completers.left();
+        // The other side of the reconciliation, `responses`, is the backend's own count.
+        system.ledger.answered = left.iter().map(|l| l.answered).sum();
         let latencies: Vec<_> = left.iter_mut().map(|l| l.recorder.take_ticks()).collect();
         let last_ns = left.iter().map(|l| l.recorder.last_ns()).max().unwrap_or(0);
         let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);

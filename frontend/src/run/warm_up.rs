@@ -44,11 +44,18 @@ pub struct WarmLibrary {
 }
 
 impl WarmLibrary {
-    /// Returns the longest loaded sample of each size class.
+    /// Returns the longest loaded sample of each size class. If every engine counts tokens, the
+    /// samples limit their answers, so that a warm-up takes no longer with long answers.
     fn samples(&self, indices: &[usize]) -> Vec<Sample> {
+        let engines = self.backend.engines();
+        let limits = !engines.is_empty() && engines.iter().all(|(_, engine)| engine.tokens);
         let mut longest: BTreeMap<usize, Sample> = BTreeMap::new();
         for &index in indices {
-            let Some((offset, len)) = self.qsl.place(index) else {
+            let limited = match limits {
+                true => self.qsl.limited_place(index),
+                false => None,
+            };
+            let Some((offset, len)) = limited.or_else(|| self.qsl.place(index)) else {
                 continue;
             };
             let sample = Sample {
@@ -60,6 +67,7 @@ impl WarmLibrary {
                 issued_ns: 0,
                 first: None,
                 tries: Default::default(),
+                has_options: limited.is_some(),
             };
             let kept = longest.entry(size_class(len)).or_insert(sample);
             if kept.len < len {
@@ -115,21 +123,56 @@ impl QuerySampleLibrary for WarmLibrary {
 mod tests {
     use std::sync::mpsc;
 
+    use qdl::model::ModelSpec;
+    use record::EngineInfo;
+
     use super::*;
     use crate::backend::recording::{RecordingBackend, random_qsl};
+
+    fn library(qsl: Arc<Qsl>, backend: Arc<RecordingBackend>, verdict: &Verdict) -> WarmLibrary {
+        WarmLibrary {
+            qsl,
+            backend,
+            verdict: verdict.clone(),
+            notes: mpsc::channel().0,
+            phases: Arc::new(Phases::new(1, qdl::counters::Histograms::new())),
+            done: AtomicBool::new(false),
+        }
+    }
+
+    #[test]
+    fn samples_limit_their_answers_if_every_engine_counts_tokens() {
+        let verdict = Verdict::default();
+        let model = ModelSpec::of_tokens("m", 16, 8);
+        for (engines, limits) in [
+            (&[true, true][..], true),
+            (&[true, false], false),
+            (&[], false),
+        ] {
+            let engine = |tokens: &bool| EngineInfo {
+                tokens: *tokens,
+                ..EngineInfo::default()
+            };
+            let backend = RecordingBackend {
+                engines: engines.iter().map(|t| (String::new(), engine(t))).collect(),
+                ..RecordingBackend::default()
+            };
+            let qsl = random_qsl(&model, (4, 64), None, &verdict);
+            let library = library(qsl, Arc::new(backend), &verdict);
+            library.load_samples(&[3]);
+            let sample = library.samples(&[3])[0];
+            let len = 64 + 8 * u32::from(limits);
+            assert_eq!((sample.len, sample.has_options), (len, limits));
+        }
+    }
 
     #[test]
     fn every_phase_is_warmed_up_with_its_own_samples() {
         let verdict = Verdict::default();
-        let (book, (notes, _)) = (Arc::new(RecordingBackend::default()), mpsc::channel());
-        let library = WarmLibrary {
-            qsl: random_qsl(8, 64, Some(4), &verdict),
-            backend: book.clone(),
-            verdict: verdict.clone(),
-            notes,
-            phases: Arc::new(Phases::new(1, qdl::counters::Histograms::new())),
-            done: AtomicBool::new(false),
-        };
+        let book = Arc::new(RecordingBackend::default());
+        let model = ModelSpec::opaque("m", 64, 8);
+        let qsl = random_qsl(&model, (8, 64), Some(4), &verdict);
+        let library = library(qsl, book.clone(), &verdict);
         for phase in [[0, 1], [2, 3], [0, 1]] {
             library.load_samples(&phase);
             library.unload_samples(&phase);

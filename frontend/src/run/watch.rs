@@ -184,8 +184,8 @@ impl Watch {
             }
         }
         self.show(now, [completed + outstanding, completed]);
-        // A long answer with arriving tokens is no stall.
-        let moved = completed.saturating_add(figures.parts);
+        // A long answer is no stall while its tokens are made, sent or not.
+        let moved = completed + figures.parts + self.backend.steps();
         let answered_all = outstanding == 0 && self.completers.phases.are_waited_for();
         let runs = self.sut.first_query_ns().is_some() && !answered_all;
         if let Some(now) = clock::clocks() {
@@ -203,13 +203,10 @@ impl Watch {
             self.fail_stalled(now, cause);
         }
         if let Some(for_ns) = self.watchdog.look(now, moved, outstanding) {
-            let nothing = match self.stream {
-                Stream::None => "no sample",
-                Stream::First | Stream::All => "no sample, and no token of one,",
-            };
             let cause = format!(
-                "{nothing} came back for {:.0} s, with {outstanding} outstanding ({:.1} s into the \
-                 run); gave up (deadlines.watchdog_s)",
+                "no sample came back for {:.0} s, nor a token of one, and no engine made a token or \
+                 ran a batch, with {outstanding} outstanding ({:.1} s into the run); gave up \
+                 (deadlines.watchdog_s)",
                 for_ns as f64 / 1e9,
                 self.began.elapsed().as_secs_f64()
             );

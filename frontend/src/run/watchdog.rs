@@ -1,8 +1,9 @@
 //! Ends a run that would not end: a lost sample keeps LoadGen in `StartTest` forever, and a record
 //! that LoadGen itself loses does too ([`loadgen_bridge::outgrow_log`]).
 //!
-//! The latency of a single response says nothing about a peer. The run ends if no response and no
-//! token at all arrives for the configured time while samples are outstanding. After the last
+//! The latency of a single response says nothing about a peer. The run ends if samples are
+//! outstanding, and for the configured time no response or token arrives and no engine works: an
+//! accelerator's heartbeats report tokens and batches, also of answers that come whole. After the last
 //! sample LoadGen works for minutes if its logs are large. The run ends too if LoadGen's threads
 //! rest although LoadGen has all answers.
 
@@ -24,7 +25,7 @@ impl Watchdog {
         }
     }
 
-    /// Checks the counters; `moved` counts responses, and parts of responses. Returns the time
+    /// Checks the counters; `moved` counts responses, their parts, and steps of engines. Returns the time
     /// without progress, in nanoseconds, once that time reaches the limit.
     pub fn look(&mut self, now_ns: u64, moved: u64, outstanding: u64) -> Option<u64> {
         if moved != self.moved || outstanding == 0 {

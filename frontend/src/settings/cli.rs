@@ -104,7 +104,7 @@ pub struct Args {
     pub checker: Option<PathBuf>,
 
     /// Before the run, check the rules of this round (docs/rules.md) and refuse a run that breaks
-    /// one; the error names the rule. ROUND is `v6.1` or the path of a .yaml file
+    /// one; the error names the rule. ROUND is a name in configs/rounds or the path of a .yaml file
     #[arg(long, value_name = "ROUND")]
     pub submission: Option<String>,
 
@@ -118,7 +118,7 @@ pub struct Args {
     #[arg(long, value_parser = one_of(CHECKS), value_name = "HOW")]
     pub verify: Option<Verify>,
 
-    /// Time to wait for an accelerator that is still loading, in milliseconds, at most 3600000
+    /// Time to wait for an accelerator that is not there yet, in milliseconds, at most 3600000
     /// [default: deadlines.connect_ms of the configuration]
     // At most one hour, like the configuration key.
     #[arg(long, value_name = "MS", conflicts_with = "local",

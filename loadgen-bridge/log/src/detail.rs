@@ -65,13 +65,25 @@ pub struct Detail {
     pub error_messages: Vec<String>,
     /// Texts of the first 20 warnings.
     pub warning_messages: Vec<String>,
-    /// Line numbers, from 1, of LoadGen's lines that are not JSON. The official checker stops at
-    /// the first such line.
+    /// Line numbers, from 1, of LoadGen's lines that are not JSON, and of lines with a NUL. The
+    /// official checker stops at the first such line.
     pub unreadable: Vec<usize>,
     /// Number of series of queries whose end is logged.
     ended: u64,
     /// Whether the last line has no end.
     torn: bool,
+    /// The first setting or result that the log has twice: it is of several runs.
+    pub repeated: Option<String>,
+}
+
+/// Values as a log has them, without its lines.
+impl FromIterator<(String, String)> for Detail {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(values: T) -> Self {
+        Detail {
+            values: values.into_iter().collect(),
+            ..Detail::default()
+        }
+    }
 }
 
 impl Detail {
@@ -104,8 +116,10 @@ impl Detail {
                 break;
             }
             detail.torn = line.last() != Some(&b'\n');
-            if let Some(json) = String::from_utf8_lossy(&line).strip_prefix(MARKER) {
-                detail.line(number, json, &mut series);
+            match String::from_utf8_lossy(&line).strip_prefix(MARKER) {
+                Some(json) => detail.line(number, json, &mut series),
+                None if line.contains(&0) => detail.unreadable.push(number),
+                None => {}
             }
         }
         Ok(detail)
@@ -170,6 +184,15 @@ impl Detail {
         self.values.iter().filter_map(own).collect()
     }
 
+    /// LoadGen's results: keys that begin with `result_`, and their texts.
+    pub fn results(&self) -> impl Iterator<Item = (&str, &str)> {
+        let own = self
+            .values
+            .iter()
+            .filter(|(key, _)| key.starts_with("result_"));
+        own.map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// The node names in "Network SUT: a + b", each without its text in parentheses.
     pub fn nodes(&self) -> Vec<String> {
         let name = self.get("sut_name").unwrap_or_default();
@@ -217,6 +240,10 @@ impl Detail {
             _ => {}
         }
         if json.len() <= KEPT_LINE {
+            let once = ["loadgen_version", "test_datetime", "effective_", "result_"];
+            if once.iter().any(|begin| key.starts_with(begin)) && self.values.contains_key(key) {
+                self.repeated.get_or_insert_with(|| key.to_owned());
+            }
             let first = self.values.entry(key.to_owned());
             first.or_insert_with(|| value.to_owned());
         }

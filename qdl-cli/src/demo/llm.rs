@@ -73,9 +73,9 @@ pub fn run(output: &Path) -> Result<i32> {
     let began = Instant::now();
     let install = "`pip install 'qdl[llm]'`, or run `cargo xtask demo --llm` in a checkout";
     let files = DemoFiles::find(FILE, install)?;
-    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG].map(|name| files.path(name));
     let folder = output.join("llm");
-    let mut demo = Session::start(&folder, MODEL, configs)?;
+    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
+    let mut demo = Session::start(&folder, MODEL, &files, configs)?;
     let about = "every question once, over the wire";
     let (wire, _) = demo.run("accuracy", about, ACCURACY)?;
     let about = "the same in one process, with no network";
@@ -127,8 +127,8 @@ fn score(files: &DemoFiles, folder: &Path) -> Result<Score> {
         Path::new("python3")
     };
     let mut command = Command::new(python);
-    command.arg(files.path(QUESTIONS)).arg("score").arg(&log);
-    command.arg(files.path(".deps/models"));
+    command.arg(files.path(QUESTIONS)?).arg("score").arg(&log);
+    command.arg(files.path(".deps/models")?);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     let wrote = run_quietly(QUESTIONS, &mut command, SCORING)?;
     let Some(line) = wrote.lines().rfind(|line| line.starts_with('{')) else {
@@ -187,7 +187,8 @@ fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64, output
  {output}/llm.json               these figures
  {output}/llm/<run>/report.html  the page of a run; beside it LoadGen's own logs and summary.json
 
- next: change {ACCELERATOR_CONFIG} (sequences, intra_threads), and run this again
+ next: change {output}/llm/accelerator.yaml (sequences, intra_threads), and start both programs by
+       hand, in two terminals; another demo replaces these files
 {line}",
         output = output.display()
     );

@@ -96,9 +96,9 @@ impl DemoRun {
 fn digits(output: &Path) -> Result<i32> {
     let began = Instant::now();
     let files = DemoFiles::find(MODEL, "run `cargo xtask demo` in a checkout")?;
-    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG].map(|name| files.path(name));
     let folder = output.join("digits");
-    let mut demo = Session::start(&folder, "serves the digits model", configs.clone())?;
+    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
+    let mut demo = Session::start(&folder, "serves the digits model", &files, configs)?;
     let mut one = |name: &str, about: &str, arguments: &str| -> Result<DemoRun> {
         let (folder, valid) = demo.run(name, about, arguments)?;
         let summary = read_json(&folder.join("summary.json"))?;
@@ -127,6 +127,7 @@ fn digits(output: &Path) -> Result<i32> {
         }
     }
     let offline = offline.context("no Offline run")?;
+    let configs = demo.configs.clone();
     drop(demo);
 
     let answers = accuracy::read(&wire.folder)?;
@@ -239,12 +240,11 @@ fn close(
  {output}/summary.json              these figures; every stage's percentiles
  {output}/digits/<run>/report.html  the page of a run; beside it LoadGen's own logs and summary.json
 
- next: change a line in {frontend}
-       or {accelerator}
-       (connections, slots, max_batch, max_delay_us), run this again, and compare;
-       or start the two programs by hand, in two terminals:
+ next: start the two programs by hand, in two terminals, with these configurations:
          {} --config {accelerator}
          {} --config {frontend} --scenario server --target-qps 4000
+       change a line (connections, slots, max_batch, max_delay_us), run again, and compare;
+       another demo replaces these files
 {line}",
         session::sibling("accelerator")?.display(),
         session::sibling("frontend")?.display(),

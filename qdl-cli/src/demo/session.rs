@@ -6,34 +6,72 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use accelerator::trust;
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use launch::{Accelerator, command_line, run};
+use serde_json::Value;
 
 const RUN: Duration = Duration::from_secs(300);
 /// The accelerator's log, which marks a demo's folder.
 const LOG: &str = "accelerator.log";
+/// The folder of the demo's files, from the folder of a configuration.
+const HOME: &str = "../../";
 
 /// The demo's files: the repository, or the folder `share/qdl` of an installation, which has the
 /// same layout.
 pub struct DemoFiles(PathBuf);
 
 impl DemoFiles {
-    /// Finds the nearest folder with `needed`, above this program or the working directory.
+    /// Finds the nearest folder with `needed`, above this program or the working directory. The
+    /// demo runs scripts of this folder, so nobody else may have put them there.
     pub fn find(needed: &str, what_to_do: &str) -> Result<Self> {
         let starts = [env::current_exe().ok(), env::current_dir().ok()];
         let folders = starts.iter().flatten().flat_map(|path| path.ancestors());
-        let mut homes = folders.flat_map(|folder| [folder.join("share/qdl"), folder.to_owned()]);
-        match homes.find(|home| home.join(needed).is_file()) {
-            Some(home) => Ok(Self(home)),
-            None => bail!(
-                "{needed} is in no folder above this program or the working directory: {what_to_do}"
-            ),
+        let homes = folders.flat_map(|folder| [folder.join("share/qdl"), folder.to_owned()]);
+        let mut refused = String::new();
+        for home in homes.filter(|home| home.join(needed).is_file()) {
+            match trust::check(&home.join(needed)) {
+                Ok(()) => return Ok(Self(home)),
+                Err(why) => refused = format!(" that only this user can change, as {why}"),
+            }
         }
+        bail!(
+            "{needed} is in no folder above this program or the working directory{refused}: \
+             {what_to_do}"
+        )
+    }
+
+    /// Writes a copy of a configuration into `folder`, which names the demo's files by whole paths.
+    fn copy(&self, name: &str, folder: &Path) -> Result<PathBuf> {
+        let from = self.path(name)?;
+        let text = fs::read_to_string(&from).with_context(|| from.display().to_string())?;
+        let to = folder.join(from.file_name().unwrap_or_default());
+        fs::write(&to, self.with_whole_paths(&text)).with_context(|| to.display().to_string())?;
+        Ok(to)
+    }
+
+    /// Replaces paths that begin with [`HOME`] in a configuration's text.
+    fn with_whole_paths(&self, text: &str) -> String {
+        let mut pieces = text.split(HOME);
+        let mut whole = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let end = piece.find(|c: char| c.is_whitespace() || ",}]".contains(c));
+            let (path, rest) = piece.split_at(end.unwrap_or(piece.len()));
+            // JSON strings are YAML strings.
+            whole += &Value::from(self.0.join(path).to_string_lossy()).to_string();
+            whole += rest;
+        }
+        whole
     }
 
     /// A file of the demo, relative to the working directory if it lies below that.
-    pub fn path(&self, name: &str) -> PathBuf {
-        below_here(self.0.join(name))
+    ///
+    /// # Errors
+    /// Somebody else could have put the file there.
+    pub fn path(&self, name: &str) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        trust::check(&path).map_err(|why| anyhow!("{name} is not used, as {why}"))?;
+        Ok(below_here(path))
     }
 }
 
@@ -72,27 +110,32 @@ fn clear(folder: &Path) -> Result<()> {
 /// A running accelerator, and where the runs go.
 pub struct Session {
     folder: PathBuf,
-    config: PathBuf,
+    /// The accelerator's, then the frontend's.
+    pub configs: [PathBuf; 2],
     frontend: PathBuf,
     accelerator: Accelerator,
 }
 
 impl Session {
     /// Starts the accelerator with the first configuration. All output goes to `folder`, which may
-    /// be an earlier demo's.
-    pub fn start(folder: &Path, serves: &str, configs: [PathBuf; 2]) -> Result<Self> {
-        let [accelerator, config] = configs;
+    /// be an earlier demo's; so do copies of both configurations, with which the programs run.
+    pub fn start(folder: &Path, serves: &str, files: &DemoFiles, from: [&str; 2]) -> Result<Self> {
         clear(folder)?;
+        let [accelerator, frontend] = from;
+        let configs = [
+            files.copy(accelerator, folder)?,
+            files.copy(frontend, folder)?,
+        ];
         let log = folder.join(LOG);
         println!("\n== accelerator: {serves}; its log is {}", log.display());
         let mut command = Command::new(sibling("accelerator")?);
-        command.arg("--config").arg(accelerator);
+        command.arg("--config").arg(&configs[0]);
         println!("$ {}", command_line(&command));
         let accelerator = Accelerator::start_in(&mut command, &log)?;
         println!("{}", accelerator.ready);
         Ok(Session {
             folder: folder.to_owned(),
-            config,
+            configs,
             frontend: sibling("frontend")?,
             accelerator,
         })
@@ -104,7 +147,7 @@ impl Session {
         self.accelerator.check(&self.folder.join(LOG))?;
         let folder = self.folder.join(name);
         let mut command = Command::new(&self.frontend);
-        command.arg("--config").arg(&self.config);
+        command.arg("--config").arg(&self.configs[1]);
         command.args(arguments.split_whitespace());
         command.args(["--force", "--output"]).arg(&folder);
         println!("$ {}", command_line(&command));
@@ -120,6 +163,15 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copied_configuration_names_whole_paths_whatever_is_in_them() {
+        let files = DemoFiles(PathBuf::from("/a: {b}"));
+        let text = "model: {name: m, file: ../../.deps/m.onnx}  # text\nsamples: ../../x.u8\n";
+        let whole = "model: {name: m, file: \"/a: {b}/.deps/m.onnx\"}  # text\nsamples: \
+            \"/a: {b}/x.u8\"\n";
+        assert_eq!(files.with_whole_paths(text), whole);
+    }
 
     #[test]
     fn a_folder_with_other_files_is_not_emptied() {

@@ -161,7 +161,7 @@ impl AcceleratorConfig {
         let path = "model.compression";
         let kind = self.engine.kind;
         if kind.streams() {
-            out.add(
+            out.add_key(
                 path,
                 format!("engine `{}` reads prompts where they land", kind.as_str()),
                 "remove `compression`, on the frontend too",
@@ -187,7 +187,7 @@ impl AcceleratorConfig {
             if !nic.as_ib().is_some_and(|ib| ib.gpudirect) {
                 continue;
             }
-            out.add(
+            out.add_key(
                 format!("nics[{i}].gpudirect"),
                 format!(
                     "{}: samples in {compression} are decompressed by the CPU",
@@ -219,7 +219,7 @@ impl AcceleratorConfig {
             );
         }
         if !others.is_empty() && !engine.takes_any_bytes() && engine != EngineKind::Onnx {
-            out.add(
+            out.add_key(
                 "model.other_outputs",
                 format!("engine `{kind}` gives one output"),
                 "remove `other_outputs`, or use `kind: onnx`",
@@ -262,7 +262,7 @@ impl AcceleratorConfig {
                 ),
             };
             if present {
-                out.add(format!("model.{key}"), what, help);
+                out.add_key(format!("model.{key}"), what, help);
             }
         }
         let in_pairs = model.inputs.is_some() == model.output.is_some();

@@ -207,7 +207,7 @@ impl DatasetConfig {
         }
         for key in document.keys("dataset") {
             if !self.kind.has(key) {
-                out.add(
+                out.add_key(
                     format!("dataset.{key}"),
                     format!("a data set of kind `{kind}` has no `{key}`"),
                     format!("remove `{key}`, or use another kind"),
@@ -256,7 +256,7 @@ impl DatasetConfig {
                 "add `lengths: PATH`, a file of little-endian u32, or use `kind: random` or \
                  `kind: tokens`",
             ),
-            (true, Some(_)) => out.add(
+            (true, Some(_)) => out.add_key(
                 "dataset.lengths",
                 "all samples of a model without ragged inputs have the same length",
                 "remove `lengths`, or mark inputs `ragged: true`",
@@ -270,7 +270,7 @@ impl DatasetConfig {
         let Some(shape) = &self.shape else { return };
         for key in ["min_bytes", "max_bytes", "distribution"] {
             if out.document.has(&format!("dataset.{key}")) {
-                out.add(
+                out.add_key(
                     format!("dataset.{key}"),
                     format!("`{key}` and `shape` both say how large samples are"),
                     format!("remove one of them; `shape` needs no `{key}`"),
@@ -338,7 +338,7 @@ impl DatasetConfig {
                 format!("it must be 1 to {max}, which is max_bytes"),
             );
         } else if self.distribution(model) == SizeDistribution::Fixed && min != max {
-            out.add(
+            out.add_key(
                 "dataset.min_bytes",
                 format!("samples of fixed size have max_bytes, {max}, all of them"),
                 "remove `min_bytes`, or use `distribution: log_uniform`",
@@ -395,7 +395,7 @@ fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
     let document = out.document;
     for key in document.keys("dataset") {
         if key != "kind" && key != "samples" {
-            out.add(
+            out.add_key(
                 format!("dataset.{key}"),
                 "a file of tokens has samples of its own, which are not made here",
                 format!("remove `{key}`, or `samples`"),

@@ -21,8 +21,8 @@ with_defaults! {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
-    /// Frontend: maximum wait for an accelerator that is still loading and refuses connections;
-    /// default 600000. Both nodes: limit of each step of a handshake, at most 30000; default 5000.
+    /// Frontend: maximum wait for an accelerator whose name has no address yet, or that takes no
+    /// connections yet; default 60000. Both nodes: limit of each step of a handshake, at most 30000; default 5000.
     #[garde(custom(within_some(1..=MAX_MS)))]
     pub connect_ms: Option<u64>,
     /// Frontend: after this time without any connection, the frontend aborts the test, and ends
@@ -51,7 +51,8 @@ pub struct Deadlines {
     #[garde(custom(within(1..=MAX_MS)))]
     pub drain_ms: u64 = 5000,
     /// Frontend, in seconds: the frontend aborts the test after this long with outstanding samples
-    /// and no answer, or with all samples answered and LoadGen idle; default 60.
+    /// and no answer, token or batch, or with all samples answered and LoadGen idle; default 60.
+    /// Raise it above the time of the longest batch.
     #[garde(custom(within(1..=MAX_S)))]
     pub watchdog_s: u64 = 60,
 }
@@ -68,9 +69,9 @@ impl Deadlines {
         drain from_millis drain_ms;
     }
 
-    /// Returns the maximum wait of a frontend for an accelerator that is still loading.
+    /// Returns the maximum wait of a frontend for an accelerator that is not there.
     pub fn connect(&self) -> Duration {
-        Duration::from_millis(self.connect_ms.unwrap_or(600_000))
+        Duration::from_millis(self.connect_ms.unwrap_or(60_000))
     }
 
     /// Returns the limit of each step that establishes a session or connection.
@@ -103,7 +104,7 @@ impl Deadlines {
                 if !FRONTEND_KEYS.contains(&key) {
                     continue;
                 }
-                out.add(
+                out.add_key(
                     format!("deadlines.{key}"),
                     format!("an accelerator has no `{key}`"),
                     format!("remove `{key}`; it belongs into the frontend's file"),
@@ -152,7 +153,7 @@ pub struct WarmUpConfig {
     #[garde(custom(within(0..=MAX_MS)))]
     pub budget_ms: u64 = 1000,
     /// Deadline in milliseconds: if no connection gets an answer to a warm-up sample for this long,
-    /// the run ends; default 10,000.
+    /// and no accelerator reports a token or batch, the run ends; default 10,000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub deadline_ms: u64 = 10_000,
 }

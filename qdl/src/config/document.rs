@@ -58,16 +58,21 @@ impl Document {
     /// Returns the place of `path`, such as `nics[0].slots`: the place of the value, or of the key
     /// if the value is a block. If the file does not set `path`, the place of the nearest ancestor.
     pub(super) fn locate(&self, path: &str) -> Option<TextPosition> {
-        self.walk(path).1
+        self.walk(path, false).1
+    }
+
+    /// As [`Self::locate`], but the place of the key.
+    pub(super) fn locate_key(&self, path: &str) -> Option<TextPosition> {
+        self.walk(path, true).1
     }
 
     /// Returns whether the file sets this key.
     pub(super) fn has(&self, path: &str) -> bool {
-        self.walk(path).0.is_some()
+        self.walk(path, false).0.is_some()
     }
 
     pub(super) fn keys(&self, path: &str) -> impl Iterator<Item = &str> {
-        let entries = match self.walk(path).0 {
+        let entries = match self.walk(path, false).0 {
             Some(Tree::Map(entries)) => &entries[..],
             _ => &[],
         };
@@ -110,8 +115,9 @@ impl Document {
         out
     }
 
-    /// Returns the value at `path`, and the place as [`Self::locate`] does.
-    fn walk(&self, path: &str) -> (Option<&Tree>, Option<TextPosition>) {
+    /// Returns the value at `path`, and the place as [`Self::locate`] does or, with `of_key`,
+    /// [`Self::locate_key`].
+    fn walk(&self, path: &str, of_key: bool) -> (Option<&Tree>, Option<TextPosition>) {
         let Some(root) = &self.root else {
             return (None, None);
         };
@@ -130,6 +136,7 @@ impl Document {
                 return (None, place);
             };
             let best = match (key, &value.value) {
+                (Some(key), Tree::Scalar) if of_key => key,
                 (Some(key), Tree::Map(_) | Tree::Seq(_)) => key,
                 _ => value.referenced,
             };

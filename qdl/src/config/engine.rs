@@ -89,8 +89,13 @@ impl EngineKind {
         )
     }
 
+    /// Returns whether answers come from a model; other engines make them up.
+    pub fn runs_a_model(self) -> bool {
+        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens)
+    }
+
     pub(super) fn reads_file(self) -> bool {
-        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens) && !self.has_server()
+        self.runs_a_model() && !self.has_server()
     }
 
     /// Returns whether a second program on this machine runs the model.
@@ -252,13 +257,13 @@ impl EngineConfig {
             return;
         }
         if self.kind == EngineKind::Onnx && !self.uses_gpu() {
-            out.add(
+            out.add_key(
                 "engine.gpus",
                 format!("engine `{kind}` uses no GPU"),
                 "remove `gpus`, or set `provider: cuda`",
             );
         } else if self.gpu != 0 {
-            out.add(
+            out.add_key(
                 "engine.gpus",
                 "`gpu` and `gpus` both say where the engine runs",
                 "remove `gpu`",
@@ -353,7 +358,7 @@ impl EngineConfig {
         ] {
             if let Some((why, help)) = self.lacks(key).filter(|_| set) {
                 let what = format!("engine `{}` {why}", kind.as_str());
-                out.add(format!("engine.{key}"), what, help);
+                out.add_key(format!("engine.{key}"), what, help);
             }
         }
         if is(Http) && self.http.is_none() {

@@ -199,7 +199,7 @@ impl HttpConfig {
                 ("stop", !self.stop.is_empty()),
             ] {
                 if set {
-                    out.add(
+                    out.add_key(
                         format!("engine.http.{key}"),
                         format!("llama.cpp's server cannot be asked for `{key}`"),
                         format!("remove `{key}`, or choose another server"),

@@ -63,7 +63,7 @@ pub(super) fn check_keys(i: usize, side: ConfigSide, out: &mut Findings<'_>) {
                 },
             ),
         };
-        out.add(format!("{path}.{key}"), what, help);
+        out.add_key(format!("{path}.{key}"), what, help);
     }
 }
 
@@ -144,7 +144,7 @@ impl NicConfig {
                 "gpu" if by_gpu => "is one GPU, and `group_by: gpu` gives each NIC its own",
                 _ => continue,
             };
-            out.add(
+            out.add_key(
                 format!("{path}.{key}"),
                 format!("`{key}` {what}, and `match` stands for several"),
                 format!("remove `{key}`, or `match`"),
@@ -199,7 +199,7 @@ impl IbKeys {
             out.rule(&format!("{path}.device"), self.device.as_str(), rule);
         }
         if self.gpudirect && side == ConfigSide::Frontend {
-            out.add(
+            out.add_key(
                 format!("{path}.gpudirect"),
                 "a frontend has no slots for a GPU to read",
                 "remove `gpudirect`; it belongs into the accelerator's file",

@@ -71,7 +71,7 @@ impl<'a> Findings<'a> {
         self.problems.push(problem);
     }
 
-    /// Adds a problem of the key at `path`, as in `nics[0].slots`.
+    /// Adds a problem of the value at `path`, as in `nics[0].slots`.
     pub(super) fn add(
         &mut self,
         path: impl AsRef<str>,
@@ -79,6 +79,17 @@ impl<'a> Findings<'a> {
         help: impl Into<String>,
     ) {
         let place = self.document.locate(path.as_ref());
+        self.at(place, what.into(), Some(help.into()));
+    }
+
+    /// Adds a problem of a key that does not belong here, whatever its value.
+    pub(super) fn add_key(
+        &mut self,
+        path: impl AsRef<str>,
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        let place = self.document.locate_key(path.as_ref());
         self.at(place, what.into(), Some(help.into()));
     }
 

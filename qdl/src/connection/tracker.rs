@@ -74,6 +74,8 @@ pub struct Sample {
     pub first: Option<First>,
     /// Failed attempts so far.
     pub tries: Tries,
+    /// The payload begins with a block of options ([`crate::request`]), which `len` includes.
+    pub has_options: bool,
 }
 
 /// Refusals after which a sample fails. Two bits of a record count them.
@@ -91,8 +93,8 @@ pub struct Tries {
 }
 
 impl Tries {
-    /// Largest count of losses: 14 of 16 bits of the record; the other two bits count refusals.
-    const MOST: u16 = (1 << 14) - 1;
+    /// Largest count of losses: 13 of 16 bits of the record. Two more bits count refusals.
+    const MOST: u16 = (1 << 13) - 1;
 
     /// Counts a lost connection, `after_ns` after the sample's issue.
     pub(crate) fn lost(&mut self, after_ns: u64) {
@@ -149,7 +151,7 @@ struct Record {
     id: AtomicU64,
     index: AtomicU64,
     offset: AtomicU64,
-    /// From the highest bit: refusals (2 bits), losses (14), source (16), length (32).
+    /// From the highest bit: refusals (2 bits), options (1), losses (13), source (16), length (32).
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,
@@ -160,6 +162,9 @@ struct Record {
 
 #[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<Record>() == 64);
+
+/// Bit of [`Record::source_len`] that is set where the sample has options.
+const OPTIONS: u64 = 1 << 61;
 
 impl Record {
     fn first(&self) -> Option<First> {
@@ -276,7 +281,10 @@ impl Tracker {
         r.index.store(sample.index, Ordering::Relaxed);
         r.offset.store(sample.offset as u64, Ordering::Relaxed);
         r.source_len.store(
-            sample.tries.bits() << 48 | u64::from(sample.source.0) << 32 | u64::from(sample.len),
+            sample.tries.bits() << 48
+                | u64::from(sample.has_options) * OPTIONS
+                | u64::from(sample.source.0) << 32
+                | u64::from(sample.len),
             Ordering::Relaxed,
         );
         if sample.tries.bits() != 0 {
@@ -294,7 +302,7 @@ impl Tracker {
     pub fn arrived(&self, slot: u16) -> Option<InFlight> {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);
-        let bits = (source_len >> 48) as u16;
+        let bits = ((source_len & !OPTIONS) >> 48) as u16;
         let failed_us = match bits {
             0 => 0,
             _ => self.failed_us[usize::from(slot)].load(Ordering::Relaxed),
@@ -313,6 +321,7 @@ impl Tracker {
                     refusals: (bits >> 14) as u8,
                     failed_us,
                 },
+                has_options: source_len & OPTIONS != 0,
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
         })
@@ -374,6 +383,7 @@ mod tests {
                 refusals: (id % 3) as u8 + 1,
                 failed_us: id as u32 + 5,
             },
+            has_options: id.is_multiple_of(2),
         }
     }
 

@@ -24,12 +24,23 @@ pub enum ControlError {
         peer: String,
         source: Arc<io::Error>,
     },
-    /// Every attempt failed for the whole time that an accelerator may take to load.
-    #[error("{error}; it was tried for {} s (deadlines.connect_ms)", after.as_secs_f64())]
-    StillLoading {
+    /// The host name has no address.
+    #[error("{peer}: no address of this name: {source}; is it right, and known to the resolver?")]
+    Lookup {
+        peer: String,
+        source: Arc<io::Error>,
+    },
+    /// Every attempt failed for as long as a frontend waits.
+    #[error("{error}; it was tried for {} s{limit}", after.as_secs_f64())]
+    NotInTime {
         error: Box<ControlError>,
         after: Duration,
+        /// The key of the time limit, in parentheses after a space, if there is one.
+        limit: &'static str,
     },
+    /// The frontend came before the accelerator's engine was ready.
+    #[error("{peer}: came while the model loads")]
+    Loading { peer: String },
     /// A deadline passed.
     #[error(
         "{peer}: no {waiting_for} within {after:?}; is it running, reachable and not overloaded?"
@@ -114,7 +125,10 @@ pub enum ControlError {
     #[error(transparent)]
     Auth(#[from] AuthError),
     /// The nodes run different models.
-    #[error("{peer}: {mismatch}: both nodes must name the same model")]
+    #[error(
+        "{peer}: {}: both nodes must name the same model",
+        mismatch.between("this node", "the peer")
+    )]
     Model {
         peer: String,
         mismatch: ModelMismatch,
@@ -170,20 +184,43 @@ pub enum ControlError {
     Random(Arc<io::Error>),
 }
 
+/// What [`ControlError::Timeout`] waits for before the first frame.
+pub(super) const CONNECTION: &str = "connection";
+
+/// Why a node does not serve yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotYet {
+    /// No node is there; the text follows the address.
+    Absent(&'static str),
+    /// The node loads its model.
+    Loading,
+}
+
 impl ControlError {
     /// Whether the session ended in good order.
     pub(crate) fn is_clean(&self) -> bool {
         matches!(self, ControlError::Bye { .. })
     }
 
-    /// Whether the node does not listen yet, or is about to stop: a later attempt may succeed.
-    pub(crate) fn is_of_loading(&self) -> bool {
+    /// Why a later attempt to reach the node may succeed, if it may.
+    pub(crate) fn not_yet(&self) -> Option<NotYet> {
+        use io::ErrorKind::{ConnectionRefused, HostUnreachable};
         match self {
-            ControlError::Connect { source, .. } => {
-                source.kind() == io::ErrorKind::ConnectionRefused
+            ControlError::Connect { source, .. } => match source.kind() {
+                ConnectionRefused => Some(NotYet::Absent("takes no connections yet")),
+                HostUnreachable => Some(NotYet::Absent("is not reachable yet")),
+                _ => None,
+            },
+            ControlError::Lookup { .. } => Some(NotYet::Absent("has no address yet")),
+            ControlError::Timeout { waiting_for, .. } if *waiting_for == CONNECTION => {
+                Some(NotYet::Absent("does not answer yet"))
             }
-            ControlError::Remote { code, .. } => *code == ErrorCode::ShuttingDown,
-            _ => false,
+            ControlError::Remote { code, .. } => match code {
+                ErrorCode::ShuttingDown => Some(NotYet::Absent("is about to stop")),
+                ErrorCode::Loading => Some(NotYet::Loading),
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -232,6 +269,9 @@ impl ControlError {
                 ErrorCode::Busy,
                 format!("frontend {served} is served now: one frontend at a time"),
             ),
+            ControlError::Loading { .. } => {
+                (ErrorCode::Loading, format!("the {role} loads its model"))
+            }
             ControlError::Ended { code, text, .. } => (*code, text.clone()),
             ControlError::Frame { source, .. } => (ErrorCode::Protocol, source.to_string()),
             ControlError::Unexpected { got, expected, .. } => (
@@ -262,7 +302,8 @@ impl ControlError {
                 format!("the {role} cannot go on; see its log"),
             ),
             ControlError::Connect { .. }
-            | ControlError::StillLoading { .. }
+            | ControlError::Lookup { .. }
+            | ControlError::NotInTime { .. }
             | ControlError::Closed { .. }
             | ControlError::Vanished { .. }
             | ControlError::Io { .. }

@@ -40,6 +40,12 @@ pub enum FrameError {
          what forwards to them must not mix them up"
     )]
     DataConnection,
+    /// The bytes begin another protocol.
+    #[error(
+        "{protocol} on a control connection: `accelerators[].control` names the `control.listen` \
+         of an accelerator, and no other port"
+    )]
+    OtherProtocol { protocol: &'static str },
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame, {got} bytes into it")]
     Truncated {
@@ -69,6 +75,24 @@ pub enum FrameError {
     #[error("control connection: {0}")]
     Io(Arc<io::Error>),
 }
+
+/// First bytes of other protocols: requests, answers (also without a status line), handshakes.
+const OTHER_PROTOCOLS: [(&[u8], &str); 14] = [
+    (b"HTTP", "HTTP"),
+    (b"<!DO", "HTTP"),
+    (b"<htm", "HTTP"),
+    (b"GET ", "HTTP"),
+    (b"HEAD", "HTTP"),
+    (b"POST", "HTTP"),
+    (b"PUT ", "HTTP"),
+    (b"DELE", "HTTP"),
+    (b"OPTI", "HTTP"),
+    (b"CONN", "HTTP"),
+    (b"PRI ", "HTTP"),
+    (b"\x16\x03", "TLS"),
+    (b"\x15\x03", "TLS"),
+    (b"SSH-", "SSH"),
+];
 
 impl From<io::Error> for FrameError {
     fn from(e: io::Error) -> Self {
@@ -126,13 +150,19 @@ impl Codec {
                 Ok(None)
             }
             Err(_) if src.starts_with(&DATA_MAGIC[..4]) => Err(FrameError::DataConnection),
-            Err(_) => Err(FrameError::TooLong {
-                // A refused length field stays in the buffer.
-                bytes: src
-                    .first_chunk()
-                    .map_or(0, |b| u64::from(u32::from_be_bytes(*b))),
-                limit: self.lengths.max_frame_length(),
-            }),
+            // A refused length field stays in the buffer.
+            Err(_) => match OTHER_PROTOCOLS
+                .iter()
+                .find(|(begin, _)| src.starts_with(begin))
+            {
+                Some((_, protocol)) => Err(FrameError::OtherProtocol { protocol }),
+                None => Err(FrameError::TooLong {
+                    bytes: src
+                        .first_chunk()
+                        .map_or(0, |b| u64::from(u32::from_be_bytes(*b))),
+                    limit: self.lengths.max_frame_length(),
+                }),
+            },
         }
     }
 }

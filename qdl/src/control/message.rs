@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of the protocol, for both planes.
-pub const VERSION: u64 = 9;
+pub const VERSION: u64 = 10;
 
 /// Role of a node in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -73,6 +73,8 @@ pub enum ErrorCode {
     Protocol,
     /// The node is about to stop.
     ShuttingDown,
+    /// The node loads its model: a later session may be served.
+    Loading,
 }
 
 impl fmt::Display for ErrorCode {
@@ -141,6 +143,8 @@ pub struct Counters {
     pub copies: u64,
     /// Parts of responses that further parts followed.
     pub parts: u64,
+    /// Steps of the engines' work: batches, and tokens of all answers, sent or not.
+    pub progress: u64,
 }
 
 /// Health scores that an accelerator measures.

@@ -35,7 +35,7 @@ pub use self::core::{
 };
 pub use auth::{Auth, AuthError, Token};
 pub use error::ControlError;
-pub(crate) use error::check_unique_names;
+pub(crate) use error::{NotYet, check_unique_names};
 pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
     RequestTransport, Role, Scores,

@@ -194,7 +194,7 @@ impl Shared {
         // SAFETY: as above.
         let first = |len| self.token(unsafe { payload(window, slot, 0, len) });
         match write {
-            Decoded::Part { .. } if warms_up => {}
+            Decoded::Part { .. } if warms_up => _ = self.steps.fetch_add(1, Ordering::Relaxed),
             Decoded::Part { at, len } => {
                 let token = (at == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
@@ -450,6 +450,7 @@ impl Shared {
         worn: &mut Option<Sample>,
     ) -> bool {
         if sample.id == WARM_UP_ID {
+            self.warm_up.lost_one();
             return false;
         }
         sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));

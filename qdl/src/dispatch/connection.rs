@@ -249,7 +249,7 @@ impl Connection {
             self.tracker.release(slot);
             return Err((PostError::Full, true));
         };
-        post.imm = imm;
+        post.imm = imm.with_options(sample.has_options);
         link.post(&post).map(|()| copied).map_err(|e| {
             // The thread that closes the grant owns the sample: this thread, or an answer's.
             let is_ours = self.window.grants().revoke(slot);

@@ -101,6 +101,9 @@ pub(crate) struct Shared {
     token_bytes: u32,
     answers: Option<Lengths>,
     completed_empty: AtomicU64,
+    /// Signs of the accelerators' work: heartbeats whose progress grew, answers to warm-up samples
+    /// and their parts.
+    steps: AtomicU64,
     again: AtomicU64,
     /// Number of first, second and third refusals of a sample.
     refused: [AtomicU64; 3],
@@ -184,6 +187,7 @@ impl Dispatcher {
             token_bytes: cfgs.token_bytes.clamp(1, 8),
             answers: cfgs.answers,
             completed_empty: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
             again: AtomicU64::new(0),
             refused: Default::default(),
             spent: Mutex::default(),
@@ -394,7 +398,17 @@ impl Dispatcher {
         c.issued - c.completed - c.completed_empty
     }
 
-    /// Parts passed to the completer, without last parts: a measure of progress.
+    /// Records that an accelerator's engines have worked: a sign of life, also without answers.
+    pub(crate) fn note_work(&self) {
+        self.shared.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Signs of work noted so far ([`Self::note_work`]), which extend the deadlines of answers.
+    pub fn steps(&self) -> u64 {
+        self.shared.steps.load(Ordering::Relaxed)
+    }
+
+    /// Parts passed to the completer, without last parts.
     pub(crate) fn parts(&self) -> u64 {
         let parts = self.shared.parts.iter();
         parts.map(|p| p.load(Ordering::Relaxed)).sum()

@@ -120,6 +120,12 @@ impl Burst {
     }
 }
 
+/// Samples of `len` bytes in a full burst: at least 1, at most [`BURST`].
+fn samples_of_burst(len: u32) -> usize {
+    let fit = BURST_BYTES / u64::from(len).max(1);
+    (fit as usize).clamp(1, BURST)
+}
+
 impl Dispatcher {
     /// Issues samples and returns at once. Each sample is completed exactly once: from a NIC
     /// thread, or from the thread that empties the backlog after an abort.
@@ -215,8 +221,7 @@ impl Shared {
     /// The connection that the arbiter chooses for a burst that begins with `first`; `None` where
     /// none has room.
     fn pick(&self, first: &Sample) -> Option<usize> {
-        let advantage = BURST_BYTES / u64::from(first.len).max(1);
-        let advantage = BURST.min(advantage as usize);
+        let advantage = samples_of_burst(first.len);
         let last = |c: &Connection| &self.last_of_peer[c.cfgs.peer];
         let chosen = self.arbiter.pick(self.connections.len(), |i| {
             let connection = &self.connections[i];
@@ -605,6 +610,16 @@ mod tests {
                 (left, bursts) = (rest, bursts + 1);
             }
             prop_assert_eq!(Burst::are_at_most(&all, most), bursts <= most);
+        }
+    }
+
+    #[test]
+    fn the_advantage_of_the_last_connection_is_one_burst_whatever_the_length() {
+        let cases = [(0, 64), (64, 64), (1_024, 64), (4_608, 14), (65_536, 1)];
+        for (len, burst) in cases.into_iter().chain([(150_528, 1), (u32::MAX, 1)]) {
+            assert_eq!(samples_of_burst(len), burst, "{len} bytes");
+            let all = samples(&vec![len; 2 * BURST]);
+            assert_eq!(Burst::first(&all).samples, burst, "{len} bytes");
         }
     }
 

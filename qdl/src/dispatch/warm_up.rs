@@ -10,14 +10,18 @@
 //! ```
 //!
 //! All phases but the ramp send one sample at a time, so that each figure belongs to one
-//! connection. If the budget ends during *cold*, the remaining first samples are sent at once.
+//! connection. If the budget ends during *cold*, the remaining first samples are sent at once. So
+//! the warm-up takes the budget and about two answers, whatever the number of connections.
+//!
+//! Life is progress: an answer, a part of one, or a step of an engine that a heartbeat reports
+//! extends the deadline. Samples of token engines carry a limit of two tokens.
 //! Warm-up samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees them, and none
 //! is sent again. If a connection is lost or silent, the warm-up ends with an error that names it.
 
 use std::{
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{Ordering, fence},
+        atomic::{AtomicU64, Ordering, fence},
     },
     time::{Duration, Instant},
 };
@@ -35,6 +39,8 @@ const WARM: usize = 5;
 const REFUSED: u32 = 3;
 /// Pause of the sending thread before it checks again for room.
 const AGAIN: Duration = Duration::from_micros(50);
+/// Longest time between two looks for steps of engines.
+const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub(crate) struct WarmUpCfgs {
@@ -42,7 +48,7 @@ pub(crate) struct WarmUpCfgs {
     pub samples: Vec<Sample>,
     /// Time after which optional phases are skipped.
     pub budget: Duration,
-    /// The warm-up fails if answers are due and none comes for this time.
+    /// The warm-up fails if answers are due, and no accelerator works for this time.
     pub deadline: Duration,
     /// A repeated warm-up: connections that are down are skipped.
     pub again: bool,
@@ -80,7 +86,10 @@ pub(crate) enum WarmUpError {
     #[error("{cause}")]
     Lost { connection: usize, cause: Broken },
     /// No answer came, or the connection had no room to send.
-    #[error("no answer within {after:?}, nor from any other connection (warm_up.deadline_ms)")]
+    #[error(
+        "no answer within {after:?}, nor from any other connection, and no accelerator has made a \
+         token or run a batch (warm_up.deadline_ms)"
+    )]
     Silent {
         /// Index of the first connection that owes an answer.
         connection: usize,
@@ -89,6 +98,11 @@ pub(crate) enum WarmUpError {
 }
 
 impl WarmUpError {
+    /// Whether the connection is lost.
+    pub(crate) fn is_loss(&self) -> bool {
+        !matches!(self, WarmUpError::Silent { .. })
+    }
+
     pub(crate) fn connection(&self) -> usize {
         match self {
             WarmUpError::Down { connection }
@@ -103,6 +117,8 @@ impl WarmUpError {
 pub(super) struct WarmUp {
     state: Mutex<State>,
     moved: Condvar,
+    /// Samples put into rings in all warm-ups, without those that were not posted or lost.
+    sent: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -131,7 +147,13 @@ impl WarmUp {
     }
 
     pub(crate) fn not_posted(&self, connection: usize) {
+        self.lost_one();
         self.answer(connection, None);
+    }
+
+    /// Records that a sample was lost with its connection.
+    pub(crate) fn lost_one(&self) {
+        self.sent.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn lost(&self, connection: usize, cause: &Broken) {
@@ -183,6 +205,7 @@ impl Shared {
         let round_trip = now_ns().saturating_sub(f.posted_ns);
         let network = round_trip.saturating_sub(residence * 1000);
         connection.warmed.fetch_add(1, Ordering::Relaxed);
+        self.steps.fetch_add(1, Ordering::Relaxed);
         let alone = self.warm_up.answer(connection.index, Some(network));
         if alone && let Some(h) = self.health.get() {
             h.arbiter
@@ -192,6 +215,11 @@ impl Shared {
 }
 
 impl Dispatcher {
+    /// Samples of all warm-ups that were sent and not lost: as many as the connections count.
+    pub(crate) fn warm_up_samples(&self) -> u64 {
+        self.shared.warm_up.sent.load(Ordering::Relaxed)
+    }
+
     /// Warms every connection up. No sample may be outstanding or be issued meanwhile.
     ///
     /// # Errors
@@ -271,7 +299,7 @@ impl<'a> WarmUpRound<'a> {
         // Skipped connections count as answered.
         let mut first: Vec<Option<u64>> = vec![Some(0); self.shared.connections.len()];
         self.connections.iter().for_each(|l| first[*l] = None);
-        let mut since = Instant::now();
+        let mut silence = Silence::default();
         while let Some(connection) = first.iter().position(Option::is_none) {
             let answers = if self.in_budget() {
                 self.one(connection, self.samples[0])?
@@ -290,13 +318,9 @@ impl<'a> WarmUpRound<'a> {
                 first[connection].get_or_insert(ns);
                 came = true;
             }
-            if came {
-                since = Instant::now();
-            } else if since.elapsed() >= self.cfgs.deadline {
-                let after = self.cfgs.deadline;
-                return Err(WarmUpError::Silent { connection, after });
-            } else {
+            if !came {
                 // The sample could not be posted: the connection had less room than expected.
+                self.time_left(&mut silence, connection)?;
                 std::thread::sleep(AGAIN);
             }
         }
@@ -381,7 +405,7 @@ impl<'a> WarmUpRound<'a> {
         samples: impl Iterator<Item = Sample>,
     ) -> Result<(), WarmUpError> {
         let to = &self.shared.connections[connection];
-        let (mut since, mut seen) = (Instant::now(), 0);
+        let mut silence = Silence::default();
         // A warm-up that has failed leaves no sample in the ring.
         let fail = |error| {
             self.shared.empty_ring(to);
@@ -392,19 +416,15 @@ impl<'a> WarmUpRound<'a> {
             self.shared.warm_up.lock().due[connection] += 1;
             while to.ring.push(sample).is_err() {
                 self.shared.post(to);
-                let answered = self.shared.warm_up.lock().answered;
-                if answered != seen {
-                    (since, seen) = (Instant::now(), answered);
-                }
-                let after = self.cfgs.deadline;
-                if since.elapsed() >= after {
-                    return fail(WarmUpError::Silent { connection, after });
+                if let Err(error) = self.time_left(&mut silence, connection) {
+                    return fail(error);
                 }
                 if !to.up.load(Ordering::SeqCst) {
                     return fail(WarmUpError::Down { connection });
                 }
                 std::thread::sleep(AGAIN);
             }
+            self.shared.warm_up.sent.fetch_add(1, Ordering::Relaxed);
         }
         // Either this thread sees the connection down, or its NIC thread sees the samples.
         fence(Ordering::SeqCst);
@@ -425,8 +445,8 @@ impl<'a> WarmUpRound<'a> {
 
     fn wait(&self) -> Result<(), WarmUpError> {
         let warm_up = &self.shared.warm_up;
+        let mut silence = Silence::default();
         let mut state = warm_up.lock();
-        let (mut answered, mut since) = (state.answered, Instant::now());
         loop {
             if let Some((connection, cause)) = state.lost.take() {
                 return Err(WarmUpError::Lost { connection, cause });
@@ -434,18 +454,35 @@ impl<'a> WarmUpRound<'a> {
             let Some(connection) = state.owes() else {
                 return Ok(());
             };
-            if state.answered != answered {
-                (answered, since) = (state.answered, Instant::now());
-            }
-            let after = self.cfgs.deadline;
-            let Some(left) = after.checked_sub(since.elapsed()) else {
-                return Err(WarmUpError::Silent { connection, after });
-            };
+            let left = self.time_left(&mut silence, connection)?;
             state = warm_up
                 .moved
-                .wait_timeout(state, left.max(Duration::from_millis(1)))
+                .wait_timeout(state, left.clamp(Duration::from_millis(1), LOOK))
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+    }
+
+    /// Time left for the next sign of life, while `connection` owes an answer.
+    fn time_left(&self, silence: &mut Silence, connection: usize) -> Result<Duration, WarmUpError> {
+        let after = self.cfgs.deadline;
+        let signs = self.shared.steps.load(Ordering::Relaxed);
+        let left = after.checked_sub(silence.look(Instant::now(), signs));
+        left.ok_or(WarmUpError::Silent { connection, after })
+    }
+}
+
+/// Signs of life so far, and the time of the last one. The caller passes the clock.
+#[derive(Default)]
+pub(super) struct Silence(Option<(u64, Instant)>);
+
+impl Silence {
+    /// Time since the last sign of life, or since the first look.
+    pub(super) fn look(&mut self, now: Instant, signs: u64) -> Duration {
+        let since = match self.0 {
+            Some((before, since)) if before == signs => since,
+            _ => self.0.insert((signs, now)).1,
+        };
+        now.saturating_duration_since(since)
     }
 }

@@ -1,11 +1,13 @@
 //! Inputs and outputs of a model, per sample. Both nodes must have the same description.
 
+mod foreign;
 mod lengths;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use foreign::ForeignFormat;
 pub use lengths::{Lengths, NoLengths};
 
 use crate::compression::PREFIX_BYTES;
@@ -125,16 +127,27 @@ pub struct ModelSpec {
     pub compression: Option<Compression>,
 }
 
-/// First difference between two nodes' descriptions of a model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("model {field}: this node has {ours}, the peer has {theirs}")]
+/// First difference between two descriptions of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelMismatch {
     /// The differing field.
     pub field: String,
-    /// This node's value.
+    /// The value in the first description.
     pub ours: String,
-    /// The peer's value.
+    /// The value in the other description.
     pub theirs: String,
+}
+
+impl ModelMismatch {
+    /// Text of the difference; `we` and `they` name the owners of the two descriptions.
+    pub fn between(&self, we: &str, they: &str) -> String {
+        let ModelMismatch {
+            field,
+            ours,
+            theirs,
+        } = self;
+        format!("model {field}: {we} has {ours}, {they} has {theirs}")
+    }
 }
 
 impl ModelSpec {
@@ -208,12 +221,18 @@ impl ModelSpec {
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
     }
 
+    /// Whether an answer is token ids: a single ragged output, `i32` in one dimension.
+    pub fn answers_tokens(&self) -> bool {
+        let o = &self.output;
+        self.other_outputs.is_empty() && o.ragged && o.dtype == DType::I32 && o.shape.len() == 1
+    }
+
     /// Whether every uncompressed sample has the same number of bytes.
     pub fn fixed_size(&self) -> bool {
         self.inputs.iter().all(|t| !t.ragged)
     }
 
-    /// Compares with the peer's description of the model; the error names the first difference.
+    /// Compares with another description of the model; the error names the first difference.
     pub fn check_against(&self, theirs: &ModelSpec) -> Result<(), ModelMismatch> {
         let differ = |field: String, a: &dyn fmt::Display, b: &dyn fmt::Display| {
             let (ours, theirs) = (a.to_string(), b.to_string());
@@ -264,7 +283,11 @@ mod tests {
         b.inputs[0].shape = vec![65];
         let e = a.check_against(&b).expect_err("they differ");
         assert_eq!(e.field, "input 0");
-        assert!(e.to_string().contains("u8[64]") && e.to_string().contains("u8[65]"));
+        let text = e.between("this node", "the peer");
+        assert_has(
+            &text,
+            &["this node has input: u8[64]", "the peer has input: u8[65]"],
+        );
         assert_eq!(a.check_against(&a), Ok(()));
     }
 
@@ -272,11 +295,11 @@ mod tests {
     fn compression_is_a_part_of_the_model() {
         let a = ModelSpec::opaque("m", 64, 8);
         let b = a.clone().with_compression(Some(Compression::Lz4));
-        let text = b.check_against(&a).expect_err("they differ").to_string();
-        assert_has(
-            &text,
-            &["compression: this node has lz4, the peer has none"],
-        );
+        let text = b
+            .check_against(&a)
+            .expect_err("they differ")
+            .between("a", "b");
+        assert_has(&text, &["compression: a has lz4, b has none"]);
         assert_eq!(a.max_carried_bytes(), Some(64));
         assert_eq!(b.max_carried_bytes(), Some(64 + PREFIX_BYTES));
         assert_eq!(b.max_input_bytes(), Some(64));
@@ -309,11 +332,17 @@ mod tests {
         assert_eq!(a.max_output_bytes(), Some(8 + 32 + 8));
         let mut b = a.clone();
         b.other_outputs[1].dtype = DType::I32;
-        let text = a.check_against(&b).expect_err("they differ").to_string();
+        let text = a
+            .check_against(&b)
+            .expect_err("they differ")
+            .between("a", "b");
         assert_has(&text, &["other output 1", "count: i64[]"]);
         b.other_outputs.truncate(1);
-        let text = a.check_against(&b).expect_err("they differ").to_string();
-        assert!(text.contains("output count: this node has 3"), "{text}");
+        let text = a
+            .check_against(&b)
+            .expect_err("they differ")
+            .between("a", "b");
+        assert!(text.contains("output count: a has 3"), "{text}");
         a.other_outputs[0].shape = vec![usize::MAX];
         assert_eq!(a.max_output_bytes(), None);
         // The JSON of a model with one output has no field for further outputs.

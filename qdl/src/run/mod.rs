@@ -79,6 +79,7 @@
 //!     issued_ns: now_ns(),
 //!     first: None,
 //!     tries: Default::default(),
+//!     has_options: false,
 //! }]);
 //! assert_eq!(answers.recv()?, b"q");
 //! cluster.finish();
@@ -99,7 +100,7 @@ mod records;
 mod settings;
 mod usage;
 
-pub use accelerator::{Describe, EngineTotals, Node, NodeFigures, NodeParams, Stop};
+pub use accelerator::{Describe, EngineTotals, LoadingNode, Node, NodeFigures, NodeParams, Stop};
 pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use error::{ClusterError, NicError, NodeError};
 pub use facts::{node_facts, version};
@@ -115,8 +116,11 @@ use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
 /// Bytes of a cache line; neighbouring responses share none.
 const LINE: usize = 64;
 
-/// Bytes from one request slot to the next. Equals the sample size where it is fixed, so that
-/// neighbouring slots form a batch in place.
+/// Room that a frontend requests for a request's options where answers are token ids.
+pub(crate) const OPTIONS_ROOM: usize = LINE;
+
+/// Bytes from one request slot to the next, without room for options. Equals the sample size where
+/// it is fixed, so that neighbouring slots form a batch in place.
 pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     let bytes = model.max_carried_bytes()?;
     if model.fixed_size() && model.compression.is_none() {

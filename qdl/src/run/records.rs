@@ -56,7 +56,6 @@ pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledg
         responses: d.completed,
         redispatched: d.again,
         refused: d.refused,
-        late_dropped: 0,
         lost_connections: d.connections_lost,
         warmed: warm_up.map_or(0, |w| w.samples),
     }

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use crate::request::{OptionsError, RequestOptions};
 use fabric::Region;
 use fabric::wire::Stream;
 
@@ -97,6 +98,8 @@ pub struct Arrival {
     capacity: u32,
     ticket: u64,
     arrived_ns: u64,
+    /// Bytes of the block of options in front of the input.
+    options: u16,
     on_device: bool,
     /// The origin has got the response or refusal, or gets it from the current call.
     ended: bool,
@@ -129,6 +132,7 @@ impl Arrival {
             capacity,
             ticket,
             arrived_ns,
+            options: 0,
             on_device: false,
             ended: false,
             origin,
@@ -142,6 +146,26 @@ impl Arrival {
     pub fn on_device(mut self, on_device: bool) -> Self {
         self.on_device = on_device;
         self
+    }
+
+    /// Takes the first `bytes` bytes of the input, in host memory, as the request's options.
+    #[must_use]
+    pub fn behind_options(mut self, bytes: u16) -> Self {
+        self.options = bytes.min(u16::try_from(self.len).unwrap_or(u16::MAX));
+        self.input = self.input.wrapping_add(usize::from(self.options));
+        self.len -= u32::from(self.options);
+        self
+    }
+
+    /// The request's options ([`crate::request`]): most requests have none.
+    ///
+    /// # Errors
+    /// [`OptionsError`] is the reason to refuse the sample.
+    pub fn options(&self) -> Result<RequestOptions, OptionsError> {
+        let bytes = usize::from(self.options);
+        // SAFETY: `behind_options` moved `input` by these bytes, which `new` promises readable.
+        let block = unsafe { std::slice::from_raw_parts(self.input.sub(bytes), bytes) };
+        RequestOptions::decode(block)
     }
 
     /// Whether the input lies in a device's memory: this process knows only its address and length.

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     connection::{NicThreadHandle, SendCounts, SendHalf, WriteSource, not_posted},
+    request::RequestOptions,
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
     },
@@ -44,6 +45,8 @@ pub struct ServeConnectionCfgs {
     pub slots: usize,
     /// Bytes from one request slot to the next.
     pub request_stride: usize,
+    /// Request slots have room for options ([`crate::request`]).
+    pub takes_options: bool,
     /// Bytes from one response slot to the next, with the header, and with the trailer where
     /// answers leave in parts.
     pub response_stride: usize,
@@ -142,7 +145,8 @@ impl ServeConnection {
             None => Arc::new(Region::on_nodes(requests, nodes)?),
         };
         Ok(ServeConnection {
-            window: Window::new(slots, 0, cfgs.request_stride, grants)?,
+            window: Window::new(slots, 0, cfgs.request_stride, grants)?
+                .with_options(cfgs.takes_options),
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
             send: SendHalf::default(),
             answers: Answers::new(cfgs.slots, cfgs.stream),
@@ -258,7 +262,7 @@ impl ServeConnection {
     }
 
     /// Appends the arrival of a complete write to `arrivals`; the connection's receiving half has
-    /// closed the slot's grant. Returns `None` if the slot does not exist.
+    /// closed the slot's grant. Returns `None` if the slot does not exist, or the options are none.
     pub(super) fn arrive(
         self: &Arc<Self>,
         (imm, len): (Imm, u32),
@@ -266,6 +270,12 @@ impl ServeConnection {
         arrivals: &mut Vec<Arrival>,
     ) -> Option<()> {
         let slot = imm.slot();
+        let options = match imm.has_options() {
+            false => 0,
+            true => self.options_len(slot, len)?,
+        };
+        // The response has the same immediate, without the bit of the options.
+        let ticket = Imm::new(slot, imm.use_count()).bits();
         let output = usize::from(slot) * self.cfgs.response_stride + RESPONSE_HEADER_BYTES;
         let capacity = self.cfgs.capacity()?;
         let input = self
@@ -284,19 +294,32 @@ impl ServeConnection {
         // SAFETY: `at` checked both ranges, in regions that `self` keeps alive, and the arrival
         // keeps `self` alive. While it lives, no other thread writes the input or its part of the
         // output, as explained above.
-        arrivals.push(unsafe {
+        let arrival = unsafe {
             Arrival::new(
                 input,
                 len,
                 output,
                 capacity as u32,
-                u64::from(imm.bits()),
+                ticket.into(),
                 now_ns,
                 self.clone(),
             )
-            .on_device(on_device)
+        };
+        let arrival = arrival.on_device(on_device);
+        arrivals.push(match options {
+            0 => arrival,
+            bytes => arrival.behind_options(bytes),
         });
         Some(())
+    }
+
+    /// Length of the block of options that a request begins with; `None` where it is none.
+    #[cold]
+    fn options_len(&self, slot: u16, len: u32) -> Option<u16> {
+        let (region, offset) = (self.window.region(), self.window.slot_offset(slot));
+        // SAFETY: the slot's grant is closed, so the peer does not write these bytes.
+        let request = unsafe { region.bytes(offset, len as usize) };
+        RequestOptions::block_len(request.ok()?)
     }
 
     /// Posts ready responses, or leaves them to the owner of the send token. Returns whether this

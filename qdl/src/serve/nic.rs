@@ -171,7 +171,7 @@ impl ServeNic {
             let arrived =
                 connection.arrive((imm, len), *at_ns.get_or_insert_with(now_ns), arrivals);
             arrived.ok_or(Broken::BadFrame {
-                what: "request slot",
+                what: "request's slot or options",
                 value: u64::from(imm.bits()),
             })?;
             Ok(())

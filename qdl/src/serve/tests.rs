@@ -1,13 +1,14 @@
 //! Counts of a connection without a server.
 
 use std::{
+    num::NonZeroU32,
     sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
 use super::*;
-use crate::testkit::rig;
+use crate::{request::RequestOptions, testkit::rig};
 use fabric::wire::Stream;
 use fabric::{Flushed, Imm, Post, PostError, Tx};
 
@@ -21,6 +22,7 @@ fn connection(stream: Stream) -> Arc<ServeConnection> {
         gpu: None,
         slots: SLOTS,
         request_stride: 64,
+        takes_options: true,
         response_stride: 128,
         stream,
     };
@@ -112,6 +114,30 @@ fn figures_of_a_heartbeat_wait_for_no_sender() {
     asks.join().expect("joined");
     assert_eq!(counts, Ok((0, 1, 0)), "asked while a thread sends");
     assert_eq!(connection.late(), 1, "the rest of the sample was dropped");
+}
+
+#[test]
+fn options_lie_in_front_of_the_payload_and_are_not_in_the_answers_immediate() {
+    let connection = connection(Stream::None);
+    let imm = Imm::new(3, 1);
+    let arrive = |len| {
+        let mut arrivals = Vec::new();
+        connection.arrive((imm.with_options(true), len), 1, &mut arrivals)?;
+        arrivals.pop()
+    };
+    assert!(arrive(15).is_none(), "zeros are no block");
+    let limit = RequestOptions {
+        token_limit: NonZeroU32::new(2),
+    };
+    let at = connection.window().slot_offset(3);
+    let request = [&limit.encode()[..], b"payload"].concat();
+    // SAFETY: no arrival of the slot lives.
+    unsafe { connection.requests().store(at, &request) }.expect("inside");
+    assert!(arrive(7).is_none(), "shorter than its block");
+    let a = arrive(15).expect("sound");
+    assert_eq!((a.input(), a.input_len()), (&b"payload"[..], 7));
+    assert_eq!(a.options(), Ok(limit));
+    assert_eq!(a.ticket(), u64::from(imm.bits()));
 }
 
 #[test]

@@ -330,6 +330,7 @@ impl Rig {
             epoch,
             slots: self.cfgs.slots,
             request_stride: self.cfgs.request,
+            takes_options: true,
             response_stride: self.cfgs.response,
             stream: self.cfgs.stream,
         };

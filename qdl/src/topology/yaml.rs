@@ -185,11 +185,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_run_fits_a_page() {
-        assert!(FIRST_RUN.lines().all(|line| line.len() <= 100));
-    }
-
-    #[test]
     fn a_line_without_its_value_is_left_out_and_comments_are_aligned() {
         let values = [("a", "<<b>>".to_owned()), ("b", String::new())];
         let text = fill_template(

@@ -59,6 +59,7 @@ impl SessionHandler for Inner {
                 epoch: r.epoch,
                 slots: r.slots as usize,
                 request_stride: r.request_stride as usize,
+                takes_options: false,
                 response_stride: r.response_stride as usize,
                 stream: fabric::wire::Stream::None,
             };

@@ -18,7 +18,7 @@ use qdl::{
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample},
     model::ModelSpec,
-    run::{Cluster, ClusterEvent, Node, NodeParams, SampleMemory, Stop},
+    run::{Cluster, ClusterEvent, LoadingNode, NodeParams, SampleMemory, Stop},
     serve::Service,
     testkit::eventually_or,
 };
@@ -98,6 +98,18 @@ impl Running {
     /// Starts a node that reports each session once it has ended and its resources are released or
     /// written off.
     pub fn reporting(setup: NodeSetup) -> (Running, mpsc::Receiver<ServedReport>) {
+        setup.listen().1()
+    }
+}
+
+impl NodeSetup {
+    /// Opens the control port. The second result starts the node, as after an engine has loaded.
+    pub fn listen(
+        self,
+    ) -> (
+        SocketAddr,
+        impl FnOnce() -> (Running, mpsc::Receiver<ServedReport>) + Send,
+    ) {
         let NodeSetup {
             name,
             control,
@@ -107,7 +119,7 @@ impl Running {
             service,
             drain_ms,
             model,
-        } = setup;
+        } = self;
         let text = format!(
             "node: {name}\ncontrol: {{listen: '{control}'}}\n{auth}\nengine: {{kind: digest}}\nnics: \
              [{{listen: '127.0.0.1:0'}}]\nmodel: {{name: {}, max_input_bytes: {LARGEST}}}\n\
@@ -129,18 +141,23 @@ impl Running {
             engine: Arc::new(Default::default),
             describe: Arc::new(|| Err("a test has no description".to_owned())),
         };
-        let node = Node::start(&config, params, &service).expect("started");
-        let (stop, address) = (node.stopper(), node.control_address());
-        let (send, reports) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            node.run_with(&mut |report| drop(send.send(report.clone())));
-        });
-        let running = Running {
-            stop,
-            address,
-            thread: Some(thread),
+        let loading = LoadingNode::listen(&config).expect("a free port");
+        let address = loading.control_address();
+        let start = move || {
+            let node = loading.start(params, &service).expect("started");
+            let stop = node.stopper();
+            let (send, reports) = mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                node.run_with(&mut |report| drop(send.send(report.clone())));
+            });
+            let running = Running {
+                stop,
+                address,
+                thread: Some(thread),
+            };
+            (running, reports)
         };
-        (running, reports)
+        (address, start)
     }
 }
 

@@ -52,10 +52,9 @@ fn steps(run: &RunRecord) -> Vec<CountedStep> {
             steps.push(s);
         }
     }
-    let late = ("comp", l.late_dropped, "late, dropped");
     let emptied = ("bad", l.emptied, "completed empty");
     let answered = ("net", l.answered, "");
-    steps.push(step("completed", "frontend", &[answered, emptied, late]));
+    steps.push(step("completed", "frontend", &[answered, emptied]));
     steps
 }
 

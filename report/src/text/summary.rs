@@ -375,14 +375,9 @@ impl Screen {
 
     fn losses(&mut self, run: &RunRecord) {
         let l = &run.system.ledger;
-        let any = [
-            l.lost_connections,
-            l.redispatched,
-            l.late_dropped,
-            l.emptied,
-        ];
+        let any = [l.lost_connections, l.redispatched, l.emptied];
         let emptied = text::counted(l.emptied, "sample");
-        if any == [0; 4] {
+        if any == [0; 3] {
             self.fact("losses", "none", None);
         } else if own_end(run) {
             let lost = format!("none before the interruption; {emptied} completed empty by it");
@@ -395,10 +390,9 @@ impl Screen {
                 "in flight on them"
             };
             let lost = format!(
-                "{}; {} {again}, {} dropped, {} completed empty",
+                "{}; {} {again}, {} completed empty",
                 text::counted(l.lost_connections, "connection"),
                 text::counted(l.redispatched, "sample"),
-                text::counted(l.late_dropped, "late answer"),
                 text::grouped(l.emptied)
             );
             self.fact("losses", &lost, Some(YELLOW));

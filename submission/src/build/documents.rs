@@ -7,8 +7,9 @@ use std::{
 
 use serde_json::Value;
 
-use super::Material;
+use super::{Material, batching};
 use crate::{
+    configs::RunConfigs,
     describe::{
         Nic, Node, Role, diagram,
         form::Form,
@@ -75,6 +76,7 @@ fn of_system<'a>(
     };
     let accelerators = nodes.iter().filter(|n| n.role != Role::Frontend);
     let yaml = |file: PathBuf| error::read(&file).unwrap_or_default();
+    let mut configs = RunConfigs::default();
     let own = run.map(|r| yaml(r.file(FRONTEND_YAML))).unwrap_or_default();
     let beside = |node: &Node| {
         let name = Name::new(&node.node).ok()?;
@@ -87,6 +89,10 @@ fn of_system<'a>(
             .map(|node| {
                 let given = material.configurations.get(&node.node).cloned();
                 let text = given.or_else(|| beside(node)).map(yaml).unwrap_or_default();
+                // `rules` reports a configuration that cannot be read.
+                if let Ok(node) = Name::new(&node.node) {
+                    let _ = configs.read(Some(&node), &text);
+                }
                 (node, used_nics(node, &text))
             })
             .collect(),
@@ -102,6 +108,7 @@ fn of_system<'a>(
         (layout::NETWORK_PAGE, pages::network(form, &system)),
         (layout::BANDWIDTH_PAGE, pages::bandwidth(&system, &rates)),
         (layout::PATH_PAGE, pages::data_path(form, &system, &rates)),
+        (layout::BATCHING_PAGE, batching::page(name, &configs)),
     ] {
         error::write(&tree.page(name, page), text)?;
     }
@@ -165,8 +172,8 @@ fn rate<'a>(material: &'a Material<'_>, id: &'a ResultId) -> Option<Rate<'a>> {
         id,
         model,
         per_second: per_second.or(stream).unwrap_or(0.0),
-        input_bytes: types
-            .and_then(|t| element_bytes(t))
+        input_bytes: (model.ingress_bytes)
+            .or(types.and_then(|t| element_bytes(t)))
             .unwrap_or(ELEMENT_BYTES),
         output_bytes: element_bytes(&model.dtype).unwrap_or(ELEMENT_BYTES),
     })
@@ -201,7 +208,7 @@ mod tests {
         let root = place.path().join("tree");
         let form = "{submitter: us, system: sys, status: available}";
         let form: Form = error::yaml(form).expect("a form");
-        let round = Round::find("v6.1").expect("built in");
+        let round = Round::find(crate::round::newest()).expect("built in");
         let tree = Tree::new(&root, Division::Network, &form.submitter);
         let from = BTreeMap::from([(
             ResultId {

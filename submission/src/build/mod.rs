@@ -1,6 +1,7 @@
 //! Copies runs into a tree: each run's logs and user.conf, measurements.json, README.md, the
 //! system's JSON and the pages of `documentation/`.
 
+mod batching;
 mod documents;
 mod runs;
 
@@ -119,7 +120,11 @@ pub fn build(material: &Material<'_>, root: &Path) -> Result<BuiltTree, Error> {
         let runs = material.runs.iter().map(|run| run.folder.as_path());
         let not = std::iter::once(root).chain(runs);
         let not: Vec<_> = not.filter_map(|p| p.canonicalize().ok()).collect();
-        copy_source(source, &tree.source(), &not)?;
+        let models: BTreeSet<&Name> = from.keys().map(|place| &place.model).collect();
+        for model in models {
+            let own = tree.source().join(model).join(IMPLEMENTATION);
+            copy_source(source, &own, &not)?;
+        }
     }
     documents::write(material, &tree, &from)?;
     Ok(BuiltTree { tree, from })
@@ -224,6 +229,9 @@ pub(crate) fn quoted(word: &str) -> String {
     }
     format!("'{}'", word.replace('\'', "'\\''"))
 }
+
+/// Name of this implementation below a benchmark's sources.
+const IMPLEMENTATION: &str = "qdl";
 
 /// Folders that contain no source code, but the output of builds, or runs.
 const NO_SOURCE: [&str; 3] = ["target", "results", "__pycache__"];

@@ -13,7 +13,7 @@ use crate::{
     error::{self, Error},
     layout::Name,
     manifest,
-    round::Round,
+    round::{self, Round},
 };
 
 /// Describes this machine for a submission, as JSON; on the frontend with --config, all nodes of a
@@ -39,8 +39,9 @@ pub struct DescribeArgs {
     #[arg(long)]
     ask: bool,
 
-    /// With --ask: list the models of this round in the form; `v6.1` or the path of a .yaml file
-    #[arg(long, value_name = "ROUND", default_value = "v6.1")]
+    /// With --ask: list the models of this round in the form; a name in configs/rounds, or the path
+    /// of a .yaml file
+    #[arg(long, value_name = "ROUND", default_value = round::newest())]
     round: String,
 
     /// Read DIR/proc, DIR/sys and DIR/etc instead of this machine's, and addresses from

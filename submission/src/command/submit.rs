@@ -12,7 +12,7 @@ use crate::{
     layout::{Division, Tree},
     official::{Official, ScriptResult},
     rehearsal::Rehearsal,
-    round::Round,
+    round::{self, Round},
     rules, table,
 };
 
@@ -63,8 +63,8 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "FILE")]
     rehearsal: Option<PathBuf>,
 
-    /// Round: `v6.1`, or the path of a .yaml file
-    #[arg(long, value_name = "ROUND", default_value = "v6.1")]
+    /// Round: its name in configs/rounds, or the path of a .yaml file
+    #[arg(long, value_name = "ROUND", default_value = round::newest())]
     round: String,
 
     /// Python with numpy and PyYAML, for the official scripts

@@ -1,11 +1,13 @@
 //! A round's requirements for runs and trees, read from a file.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::{
     error::{self, Error},
@@ -14,10 +16,18 @@ use crate::{
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
-const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/rounds/v6.1.yaml"))];
+/// The files of `configs/rounds` by name, oldest first.
+const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/rounds.rs"));
+/// Maximum number of rounds that extend each other.
+const LAYERS: usize = 8;
 
-/// A round's requirements. Each field is a key of `configs/rounds/v6.1.yaml`, which explains it and
-/// names its source.
+/// Name of the newest built-in round, which is the default.
+pub fn newest() -> &'static str {
+    BUILT_IN.last().map_or("", |(name, _)| name)
+}
+
+/// A round's requirements. Each field is a key of the files in `configs/rounds`, which explain it
+/// and name its source.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
@@ -30,8 +40,12 @@ pub struct Round {
     pub(crate) seeds: Seeds,
     /// Minimum duration of a performance run, in ms.
     pub(crate) min_duration_ms: u64,
-    /// The percentile by which LoadGen judges latency, by scenario.
-    pub(crate) percentiles: BTreeMap<String, f64>,
+    /// The scenarios, by folder name.
+    pub(crate) scenarios: BTreeMap<String, ScenarioRow>,
+    /// Maximum days between two runs of a result.
+    pub(crate) days_apart: u64,
+    /// Texts in a server's command line, by the rule that they break.
+    pub(crate) server_options: BTreeMap<String, Vec<String>>,
     /// Text that the SUT's name must contain.
     pub(crate) sut_name_holds: String,
     /// Maximum size of an accuracy log in a tree, in bytes.
@@ -50,6 +64,26 @@ pub struct Round {
     pub(crate) complaints: Vec<Complaint>,
     /// The models, by folder name.
     pub models: BTreeMap<Name, Model>,
+}
+
+/// A scenario's row.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScenarioRow {
+    /// LoadGen's scenario.
+    pub(crate) loadgen: String,
+    /// The word of the frontend's `--scenario`.
+    pub(crate) flag: String,
+    /// Settings that a submitter may set anywhere.
+    pub(crate) targets: Vec<String>,
+    /// The percentile by which LoadGen judges latency.
+    pub(crate) percentile: Option<f64>,
+    /// Whether LoadGen's early stopping applies.
+    #[serde(default)]
+    pub(crate) early_stopping: bool,
+    /// Whether the submitter must explain how queries are batched.
+    #[serde(default)]
+    pub(crate) batching: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -187,8 +221,24 @@ pub struct Model {
     pub(crate) min_duration_ms: Option<u64>,
     /// Elements of a sample in the bandwidth formula; `None` if negligible.
     pub(crate) ingress: Option<u64>,
+    /// Bytes of such an element, if the formula fixes them.
+    pub(crate) ingress_bytes: Option<u64>,
     /// Elements of an answer in the bandwidth formula; `None` if negligible.
     pub(crate) egress: Option<u64>,
+    /// Maximum lengths of an answer, in tokens, of which the engine has one; empty: any.
+    #[serde(default)]
+    pub(crate) max_tokens: Vec<usize>,
+    /// The same in an accuracy run; if empty, as `max_tokens`.
+    #[serde(default)]
+    pub(crate) max_tokens_accuracy: Vec<usize>,
+    /// Sampling temperature; 0 is greedy.
+    pub(crate) temperature: Option<f64>,
+    /// Scenarios with speculative decoding.
+    #[serde(default)]
+    pub(crate) speculative: Vec<String>,
+    /// Whether queries must go in the data set's order.
+    #[serde(default)]
+    pub(crate) in_order: bool,
     /// Notes on contradictions between sources.
     pub(crate) notes: Option<String>,
 }
@@ -236,30 +286,50 @@ pub(crate) struct AccuracyFigure {
 impl Round {
     /// Reads a built-in round by name, or a file if `name` ends in `.yaml`.
     pub fn find(name: &str) -> Result<Self, Error> {
-        if name.ends_with(".yaml") {
-            let path = Path::new(name);
-            return Self::parse(&error::read(path)?).map_err(Error::content(path));
-        }
-        let known = BUILT_IN.iter().find(|(n, _)| *n == name);
-        let Some((_, text)) = known else {
-            let all: Vec<_> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-            return Err(Error(format!(
-                "round {name:?} is not built in; there is {}, or give a file that ends in .yaml",
-                all.join(", ")
-            )));
+        let path = match name.ends_with(".yaml") {
+            true => name.to_owned(),
+            false => format!("configs/rounds/{name}.yaml"),
         };
-        let path = format!("configs/rounds/{name}.yaml");
-        Self::parse(text).map_err(Error::content(Path::new(&path)))
+        Self::parse(&text_of(name)?).map_err(Error::content(Path::new(&path)))
     }
 
+    /// Reads a round's text, and the rounds that it extends.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let round: Round = error::yaml(text)?;
+        let mut rows: Map<String, Value> = error::yaml(text)?;
+        // Parse the text itself where nothing is extended: errors then have a line.
+        let round: Round = match rows.get("extends") {
+            None => error::yaml(text)?,
+            Some(_) => {
+                extend(&mut rows, LAYERS)?;
+                serde_json::from_value(Value::Object(rows)).map_err(|e| e.to_string())?
+            }
+        };
         round.check()?;
         Ok(round)
     }
 
+    /// LoadGen's scenario of a scenario's folder; the folder's name if the round lacks it.
+    pub(crate) fn loadgen_scenario<'a>(&'a self, folder: &'a str) -> &'a str {
+        self.scenarios
+            .get(folder)
+            .map_or(folder, |row| &row.loadgen)
+    }
+
+    /// Whether a setting, `NAME=VALUE` or `--target-qps VALUE`, sets more than a target.
+    pub(crate) fn overrides(&self, setting: &str) -> bool {
+        let key = setting.trim_start_matches("loadgen.settings.");
+        let key = key.strip_prefix("--set ").unwrap_or(key);
+        let key = key.split([' ', '=']).next().unwrap_or_default();
+        let mut targets = self.scenarios.values().flat_map(|row| &row.targets);
+        key != "--target-qps" && !targets.any(|target| target == key)
+    }
+
     fn check(&self) -> Result<(), String> {
         for (name, model) in &self.models {
+            let unknown = |s: &&String| !self.scenarios.contains_key(*s);
+            if let Some(odd) = model.scenarios().chain(&model.speculative).find(unknown) {
+                return Err(format!("models.{name}: {odd} is not under scenarios"));
+            }
             if model.required.is_empty() {
                 return Err(format!("models.{name}.required: a model needs a scenario"));
             }
@@ -303,6 +373,14 @@ impl Round {
 impl Model {
     pub(crate) fn scenarios(&self) -> impl Iterator<Item = &String> {
         self.required.iter().chain(&self.one_of)
+    }
+
+    /// Maximum lengths of an answer in tokens; empty: any.
+    pub(crate) fn max_tokens_of(&self, is_accuracy: bool) -> &[usize] {
+        match is_accuracy && !self.max_tokens_accuracy.is_empty() {
+            true => &self.max_tokens_accuracy,
+            false => &self.max_tokens,
+        }
     }
 
     pub(crate) fn accuracy_samples(&self, scenario: &str) -> u64 {
@@ -351,11 +429,48 @@ impl AccuracyFigure {
     }
 }
 
-pub(crate) fn loadgen_scenario(folder: &str) -> &str {
-    if folder == "Interactive" {
-        "Server"
-    } else {
-        folder
+/// The text of a built-in round, or of a file that ends in `.yaml`.
+fn text_of(name: &str) -> Result<Cow<'static, str>, Error> {
+    if name.ends_with(".yaml") {
+        return error::read(Path::new(name)).map(Cow::Owned);
+    }
+    let known = BUILT_IN.iter().find(|(known, _)| *known == name);
+    known.map(|(_, text)| Cow::Borrowed(*text)).ok_or_else(|| {
+        let all: Vec<_> = BUILT_IN.iter().map(|(n, _)| *n).collect();
+        let all = all.join(", ");
+        Error(format!(
+            "round {name:?} is not built in; there is {all}, or give a file that ends in .yaml"
+        ))
+    })
+}
+
+/// Puts a round's keys over those of the round that it extends.
+fn extend(rows: &mut Map<String, Value>, layers: usize) -> Result<(), String> {
+    let Some(base) = rows.remove("extends") else {
+        return Ok(());
+    };
+    let base = base.as_str().ok_or("extends: it must be a round's name")?;
+    if layers == 0 {
+        return Err(format!(
+            "extends: {base}: rounds extend each other in a circle"
+        ));
+    }
+    let text = text_of(base).map_err(|e| format!("extends: {e}"))?;
+    let mut below: Map<String, Value> = error::yaml(&text)?;
+    extend(&mut below, layers - 1)?;
+    merge(&mut below, std::mem::take(rows));
+    *rows = below;
+    Ok(())
+}
+
+/// Sets the keys of `over`, mapping by mapping; `null` removes a key.
+fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Object(base)), Value::Object(over)) => merge(base, over),
+            (_, Value::Null) => drop(base.remove(&key)),
+            (_, value) => drop(base.insert(key, value)),
+        }
     }
 }
 

@@ -9,19 +9,19 @@ fn models_of<'a>(round: &'a Round, conf: &str) -> Vec<(&'a str, bool)> {
 }
 
 fn round() -> Round {
-    Round::find("v6.1").expect("built in")
+    Round::find(newest()).expect("built in")
 }
 
 #[test]
 fn the_built_in_round_is_sound_and_names_its_sources() {
     let round = round();
-    assert_eq!(round.round, "v6.1");
+    assert_eq!(round.round, newest());
     for source in ["rules", "submission", "checker", "mlperf_conf"] {
         assert!(round.sources[source].len() > 20, "{source}");
     }
     assert_eq!(round.models.len(), 13);
     let unknown = Round::find("v9.9").expect_err("unknown").to_string();
-    assert!(unknown.contains("v6.1"), "{unknown}");
+    assert!(unknown.contains(newest()), "{unknown}");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn figures_of_accuracy_are_found_as_the_reference_scripts_print_them() {
 
 #[test]
 fn a_round_that_contradicts_itself_is_refused() {
-    let text = include_str!("../../../configs/rounds/v6.1.yaml");
+    let text = text_of(newest()).expect("built in");
     let spoil = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
         Round::parse(&text.replacen(from, to, 1)).expect_err("spoiled")
@@ -80,6 +80,35 @@ fn a_round_that_contradicts_itself_is_refused() {
             .contains("Server has no limit")
     );
     assert!(spoil("min_duration_ms: 600000", "min_duration: 600000").contains("min_duration"));
+}
+
+#[test]
+fn a_round_that_extends_another_has_its_own_keys_and_the_others() {
+    let base = round();
+    let text = format!(
+        "extends: {}\nround: next\nseeds: {{qsl_rng_seed: 7}}\nloadgen: {{version: next}}\n\
+         scenarios: {{Server: {{percentile: 0.999}}}}\n\
+         models: {{rgat: null, whisper: {{samples: {{accuracy: 9}}}}}}\n",
+        newest()
+    );
+    let next = Round::parse(&text).expect("sound");
+    assert_eq!((&*next.round, &*next.loadgen.version), ("next", "next"));
+    assert_eq!(next.seeds.qsl_rng_seed, 7);
+    assert_eq!(next.seeds.schedule_rng_seed, base.seeds.schedule_rng_seed);
+    assert_eq!(next.loadgen.files, base.loadgen.files);
+    assert_eq!(next.scenarios["Server"].percentile, Some(0.999));
+    assert_eq!(next.scenarios["Offline"], base.scenarios["Offline"]);
+    assert_eq!(next.models.len(), base.models.len() - 1);
+    assert_eq!(next.models["whisper"].samples.accuracy, 9);
+    assert_eq!(next.models["llama3.1-8b"], base.models["llama3.1-8b"]);
+    let refused = |text: &str| Round::parse(text).expect_err("refused");
+    assert!(refused("extends: none").contains("not built in"));
+    assert!(refused(&format!("extends: {}\nrund: x", newest())).contains("rund"));
+    let place = tempfile::tempdir().expect("a folder");
+    let own = place.path().join("own.yaml").display().to_string();
+    std::fs::write(&own, format!("extends: {own}\n")).expect("written");
+    let circle = Round::find(&own).expect_err("a circle").to_string();
+    assert!(circle.contains("in a circle"), "{circle}");
 }
 
 /// The round's values equal those that LoadGen embeds.

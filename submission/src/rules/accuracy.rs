@@ -10,7 +10,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
     let log = folder.join(loadgen_log::ACCURACY);
     let make = command(check, result, &RunKind::Accuracy);
     match log.metadata() {
-        Err(_) => check.say_make(ACCURACY_LOG, &log, "it is not there", make.clone()),
+        Err(_) => check.say_make(ACCURACY_LOG, &log, "it is not there", make),
         Ok(of) if of.len() > check.round.accuracy_log_max_bytes => {
             let (bytes, most) = (of.len(), check.round.accuracy_log_max_bytes);
             let what = format!("{bytes} bytes, at most {most}: it is not cut");
@@ -18,17 +18,6 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
             check.say_make(ACCURACY_LOG, &log, what, make);
         }
         Ok(_) => run.iter().for_each(|run| answers::kept(check, run, &log)),
-    }
-    if let Some(detail) = run.and_then(|r| r.detail.as_ref()) {
-        let wanted = result.model.accuracy_samples(&result.id.scenario);
-        let found = detail.whole("effective_accuracy_sample_count");
-        let found = found.or_else(|| detail.whole("qsl_reported_total_count"));
-        if found != Some(wanted) {
-            let found = found.unwrap_or(0);
-            let what = format!("{found} samples, the data set has {wanted}");
-            let at = folder.join(loadgen_log::DETAIL);
-            check.say_make(ACCURACY_SAMPLES, &at, what, make);
-        }
     }
     for name in &result.model.accuracy_files {
         let path = folder.join(name);

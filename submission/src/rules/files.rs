@@ -23,16 +23,19 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
         let what = "it has no place there; move it to documentation/";
         check.say(TREE_EXTRA, &own.join(extra), what);
     }
-    let source = tree.source();
-    if !holds_a_file(&source) {
-        let make = "qdl submit ... --src FOLDER";
-        check.say_make(TREE_SOURCE, &source, "there is no source of the QDL", make);
+    for system in tree.systems() {
+        for id in tree.results(&system) {
+            source(check, &id);
+            batching(check, &id);
+        }
     }
     upload(check, &own);
     let documents = tree.documentation();
     let mut page = |rule, path: &Path, make: &str| {
         if !filled(path) {
             check.say_make(rule, path, "it is not there, or empty", make);
+        } else if let Some(what) = page::fault(path) {
+            check.say_make(rule, path, what, make);
         }
     };
     let build = "qdl submit ... --node NODE.json";
@@ -105,11 +108,64 @@ fn bandwidths(check: &mut TreeCheck<'_>, system: &Name) {
         let row = text.lines().find(|line| line.starts_with(&row));
         let what = match row {
             None => "it has no row for",
+            Some(row) if !says_size(check.round, &id, row) => "it has another size of a sample for",
             Some(row) if row.ends_with("| NO |") => "the NICs carry too little for",
             Some(row) if row.ends_with("| yes |") => continue,
             Some(_) => "the NICs do not say their rate, for",
         };
         check.say(TREE_BANDWIDTH, &path, format!("{what} {id}"));
+    }
+}
+
+/// Whether a row of the page on bandwidths has the elements of the round's formula.
+fn says_size(round: &Round, id: &ResultId, row: &str) -> bool {
+    let model = round.models.get(&id.model);
+    let sizes = model.map_or([None; 2], |model| [model.ingress, model.egress]);
+    let bytes = model.and_then(|model| model.ingress_bytes);
+    let bytes = bytes.map_or(String::new(), |bytes| format!("{bytes} |"));
+    let ends = [bytes, String::new()].into_iter();
+    let mut sizes = sizes.into_iter().zip(ends);
+    sizes.all(|(n, end)| n.is_none_or(|n| row.contains(&format!("| {n} x {end}"))))
+}
+
+/// Checks that a result's benchmark has a source: `src/BENCHMARK/IMPLEMENTATION/`.
+fn source(check: &mut TreeCheck<'_>, id: &ResultId) {
+    let source = check.tree.source();
+    // The reference's folder has no accuracy in its name: 3d-unet-99.9.
+    let folders = layout::folders(&source).into_iter();
+    let own = folders.filter(|name| id.model.starts_with(name.as_str()));
+    let has = |benchmark: String| {
+        let folder = source.join(benchmark);
+        let all = layout::folders(&folder).into_iter();
+        all.map(|name| folder.join(name)).any(|f| holds_a_file(&f))
+    };
+    let is_known = check.round.models.contains_key(&id.model);
+    let place = source.join(&id.model);
+    let is_said = check
+        .found
+        .iter()
+        .any(|f| f.place == check.tree.short(&place));
+    if is_known && !is_said && !own.map(has).any(|has| has) {
+        let what = "there is no source of the QDL: IMPLEMENTATION/ with its files";
+        check.say(TREE_SOURCE, &place, what);
+    }
+}
+
+/// Checks that a server's batching is explained.
+fn batching(check: &mut TreeCheck<'_>, id: &ResultId) {
+    let row = check.round.scenarios.get(&*id.scenario);
+    let page = check.tree.page(&id.system, layout::BATCHING_PAGE);
+    let readme = check.tree.scenario(id).join("README.md");
+    let is_explained = |path: &Path| {
+        let text = error::read(path).unwrap_or_default().to_ascii_lowercase();
+        page::fault(path).is_none() && text.contains("batch")
+    };
+    if row.is_some_and(|row| row.batching) && ![&page, &readme].iter().any(|p| is_explained(p)) {
+        check.say(
+            TREE_BATCHING,
+            &page,
+            "neither it nor the README says how queries are batched",
+        );
     }
 }
 
@@ -142,16 +198,21 @@ pub(super) fn scenarios(
     for missing in of_round.required.iter().filter(|s| !has(s)) {
         let what = format!("{model} needs {missing} too");
         let path = folder.join(missing);
-        check.say_make(SCENARIO_REQUIRED, &path, what, run_it(missing));
+        let make = run_it(check.round, missing);
+        check.say_make(SCENARIO_REQUIRED, &path, what, make);
     }
     if !of_round.one_of.is_empty() && !of_round.one_of.iter().any(has) {
         let what = format!("{model} needs one of {}", of_round.one_of.join(", "));
-        check.say_make(SCENARIO_REQUIRED, &folder, what, run_it("Server"));
+        let make = run_it(check.round, &of_round.one_of[0]);
+        check.say_make(SCENARIO_REQUIRED, &folder, what, make);
     }
 }
 
-fn run_it(scenario: &str) -> String {
-    let name = loadgen_scenario(scenario).to_ascii_lowercase();
+fn run_it(round: &Round, scenario: &str) -> String {
+    let name = round
+        .scenarios
+        .get(scenario)
+        .map_or(scenario, |row| &row.flag);
     format!("frontend --config FRONTEND.yaml --scenario {name} --output RUNS/{name}")
 }
 
@@ -184,8 +245,8 @@ fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checked
         Ok(text) => text,
         Err(error) => return check.say(MEASURED_README, &path, error.to_string()),
     };
-    if text.trim().is_empty() {
-        return check.say(MEASURED_README, &path, "it is empty");
+    if let Some(what) = page::fault(&path) {
+        return check.say(MEASURED_README, &path, what);
     }
     let with_manifest = runs.iter();
     let with_manifest = with_manifest.filter_map(|r| Some((&r.kind, r.manifest.as_ref()?)));

@@ -4,13 +4,17 @@
 mod accuracy;
 mod answers;
 mod compliance;
+mod config;
+mod figures;
 mod files;
+mod nodes;
+mod page;
 mod record;
 mod run;
 mod system;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::BTreeMap,
@@ -18,114 +22,130 @@ use std::{
 };
 
 pub use answers::check_runs;
-pub(crate) use record::{build_fault, cache_fault, machine_fault};
+pub(crate) use run::RunCheck;
 
 use ::record::Manifest;
 use loadgen_log::Detail;
 
 use crate::{
+    configs::RunConfigs,
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest,
-    round::{Model, Round, loadgen_scenario},
+    round::{Model, Round},
 };
 
+/// A rule: it holds for a run before it begins, as far as its settings show, and for a tree.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SubmissionRule {
     pub id: &'static str,
+    /// What to do about a finding.
+    pub advice: &'static str,
     pub not_in: &'static [Division],
 }
 
-/// Declares rules: a constant each, and `ALL`. Divisions after `not` lack the rule: `not Closed
-/// Open` leaves it to the Network division alone.
+/// Declares the rules: a constant each, and `ALL`. A row has the id, what holds where the rule is
+/// kept, and advice. Divisions after `not` lack the rule.
 macro_rules! rules {
-    ($($name:ident $id:literal $says:literal $(not $($division:ident)+)?;)*) => {
-        use $crate::rules::SubmissionRule as Rule;
-        $(#[doc = $says] pub const $name: &Rule = &Rule {
+    ($($name:ident $id:literal $says:literal $advice:literal $(not $($division:ident)+)?;)*) => {
+        $(#[doc = $says] pub const $name: &SubmissionRule = &SubmissionRule {
             id: $id,
-            not_in: &[$($($crate::layout::Division::$division),+)?],
+            advice: $advice,
+            not_in: &[$($(Division::$division),+)?],
         };)*
-        /// All rules of this list.
-        pub const ALL: &[&Rule] = &[$($name),*];
+        /// All rules.
+        pub const ALL: &[&SubmissionRule] = &[$($name),*];
     };
 }
-pub(crate) use rules;
 
 rules! {
-    TREE_EMPTY "tree.empty" "there are results to hand in";
-    TREE_EXTRA "tree.extra" "a submitter's folder holds systems, src or code, documentation and results alone";
-    TREE_SOURCE "tree.source" "the source of the QDL is part of the submission";
-    TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected" not Closed Open;
-    TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4" not Closed Open;
-    TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result" not Closed Open;
-    TREE_PATH "tree.data-path" "a page describes the way from the NICs to the accelerators" not Open;
-    TREE_QUANTIZATION "tree.quantization" "a page tells how the models were quantized";
-    TREE_UPLOAD "tree.upload" "each file can be uploaded: no links, no hidden names, no blanks, at most 50 MB";
-    TREE_SESSION "tree.session-api" "the session API is documented" not Closed Open;
-    TREE_SYSTEM "tree.system" "each system has results, and each result a system's JSON";
-    SYSTEM_JSON "system.json" "the system's JSON is an object that can be read";
-    SYSTEM_FIELD "system.field" "every field of the round is there";
-    SYSTEM_EMPTY "system.empty" "fields that must say something are not empty";
-    SYSTEM_NUMBER "system.number" "counts are whole numbers";
-    SYSTEM_NETWORK "system.is-network" "is_network is the string \"True\" in the Network division, and in no other";
-    SYSTEM_DIVISION "system.division" "the division is the folder's";
-    SYSTEM_SUBMITTER "system.submitter" "the submitter is the folder's";
-    SYSTEM_TYPE "system.type" "the system is of the datacenter suite";
-    SYSTEM_STATUS "system.status" "the status is one of the round's";
-    SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit" not Closed Open;
-    SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four" not Closed Open;
-    SYSTEM_ECC "system.ecc" "memory has ECC, and it is on";
-    MODEL_KNOWN "model.known" "the model is one of the round's datacenter models";
-    SCENARIO_KNOWN "scenario.known" "the scenario is one of the model's" not Open;
-    SCENARIO_REQUIRED "scenario.required" "each model has the scenarios that it must have" not Open;
-    RUN_LOG "run.log" "LoadGen's logs are there and can be read";
-    RUN_MODE "run.mode" "a performance log is of a performance run, an accuracy log of an accuracy run";
-    RUN_SCENARIO "run.scenario" "the scenario that ran is the folder's";
-    RUN_VALID "run.valid" "LoadGen calls the run VALID";
-    RUN_ERRORS "run.errors" "LoadGen logged no error";
-    RUN_SEEDS "run.seeds" "LoadGen's seeds are the round's";
-    RUN_DURATION "run.duration" "a run lasts as long as the round says";
-    RUN_LOADED "run.loaded" "the QSL keeps as many samples loaded as the round says";
-    RUN_QUERY "run.query" "an Offline query has as many samples as the round says";
-    RUN_TRAVERSAL "run.traversal" "samples are drawn by LoadGen, with replacement and evenly where the model asks for it" not Open;
-    RUN_PERCENTILE "run.percentile" "LoadGen judges by the round's percentile";
-    RUN_LIMITS "run.limits" "the limits that LoadGen judged by are the scenario's";
-    RUN_LATENCY "run.latency" "the latencies measured are within the limits";
-    RUN_EARLY "run.early-stopping" "early stopping is met";
-    RUN_TOKENS "run.tokens" "LoadGen measures tokens where the model asks for it";
-    RUN_SAMPLED "run.sampled" "a performance run logs no answers: it has no audit.config";
-    RUN_NAME "run.name" "the SUT's name says that it is one over a network" not Closed Open;
-    RUN_ANSWER "run.name-answer" "every node answered Name()";
-    RUN_UNIQUE "run.name-unique" "nodes have names of their own";
-    RUN_SAME "run.name-same" "all runs of a result are of the same nodes";
-    RUN_LOADGEN "run.loadgen" "LoadGen is the round's release, unchanged, in all runs of a result";
-    RECORD_MISSING "record.missing" "each run's own record is kept";
-    RECORD_LOG "record.log" "the logs in the tree are those that the run wrote";
-    RECORD_FILES "record.files" "the files kept with a run are those that it read";
-    RECORD_CONF "record.user-conf" "the user.conf in the tree is the one that ran, and the same in all runs";
-    RECORD_BUILD "record.build" "all runs and nodes are of one build";
-    RECORD_CLEAN "record.clean" "that build is of a commit and nothing else";
-    RECORD_EXIT "record.exit" "the program called the run good";
-    RECORD_NETWORK "record.network" "samples went over a network, not within one process or machine" not Closed Open;
-    RECORD_MACHINES "record.machines" "LoadGen and SUT run on different machines" not Closed Open;
-    RECORD_OVERRIDE "record.override" "nothing but the target is set beside user.conf";
-    RECORD_YAML "record.yaml" "every node's configuration is kept, and an accelerator's is the same in all runs of a result";
-    RECORD_CACHE "record.prefix-cache" "no engine kept prompts' beginnings for later prompts";
-    RECORD_DESCRIBED "record.described" "every node of a run is described";
-    ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed";
-    ACCURACY_LOW "accuracy.low" "the accuracy reaches the target" not Open;
-    ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow" not Open;
-    ACCURACY_HASH "accuracy.hash" "accuracy.txt has the hash of the whole log, once";
-    ACCURACY_LOG "accuracy.log" "the accuracy log is there, and cut";
-    ACCURACY_SAMPLES "accuracy.samples" "an accuracy run covers the data set";
-    ACCURACY_FILES "accuracy.files" "answers that the round asks for are kept";
-    MEASURED_FIELD "measured.field" "measurements.json has its fields, and none is empty";
-    MEASURED_README "measured.readme" "README.md has the commands that ran";
-    MEASURED_CONF "measured.user-conf" "user.conf sets no more than it may";
-    TEST_MISSING "test.missing" "the compliance tests of the model have run" not Open;
-    TEST_FILES "test.files" "a test's folder holds what the round asks for" not Open;
-    TEST_PASS "test.pass" "the official verifier passed" not Open;
-    TEST_ANSWERS "test.answers" "the answers that a test kept are what its verifier asks for" not Open;
-    TEST_AUDIT "test.audit" "the test ran with the official audit.config" not Open;
+    TREE_EMPTY "tree.empty" "there are results to hand in" "name run folders with --runs";
+    TREE_EXTRA "tree.extra" "a submitter's folder holds systems, src or code, documentation and results alone" "move it to documentation/";
+    TREE_SOURCE "tree.source" "the source of the QDL is there for each benchmark: src/BENCHMARK/IMPLEMENTATION/" "qdl submit ... --src FOLDER";
+    TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected" "qdl submit ... --node NODE.json" not Closed Open;
+    TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4" "qdl submit ... --node NODE.json" not Closed Open;
+    TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result" "qdl submit ... --node NODE.json";
+    TREE_PATH "tree.data-path" "a page describes the way from the NICs to the accelerators" "qdl submit ... --node NODE.json";
+    TREE_QUANTIZATION "tree.quantization" "a page tells how the models were quantized" "fill in quantization of the form, then `qdl submit` again";
+    TREE_BATCHING "tree.batching" "a page or the README tells how a server batches queries" "qdl submit writes batching.md from the runs' configurations" not Open;
+    TREE_UPLOAD "tree.upload" "each file can be uploaded: no links, no hidden names, no blanks, at most 50 MB" "rename it, or leave it out";
+    TREE_SESSION "tree.session-api" "the session API is documented" "qdl submit writes it" not Closed Open;
+    TREE_SYSTEM "tree.system" "each system has results, and each result a system's JSON" "qdl submit ... --form FORM.yaml --node NODE.json";
+    SYSTEM_JSON "system.json" "the system's JSON is an object that can be read" "let `qdl submit` write it";
+    SYSTEM_FIELD "system.field" "every field of the round is there" "fill in the form, then `qdl submit` again";
+    SYSTEM_EMPTY "system.empty" "fields that must say something are not empty" "fill in the form, then `qdl submit` again";
+    SYSTEM_NUMBER "system.number" "counts are whole numbers" "fill in the form, then `qdl submit` again";
+    SYSTEM_NETWORK "system.is-network" "is_network is the string \"True\" in the Network division, and in no other" "let `qdl submit --division` write the JSON";
+    SYSTEM_DIVISION "system.division" "the division is the folder's" "let `qdl submit --division` write the JSON";
+    SYSTEM_SUBMITTER "system.submitter" "the submitter is the folder's" "let `qdl submit` write the JSON";
+    SYSTEM_TYPE "system.type" "the system is of the datacenter suite" "let `qdl submit` write the JSON";
+    SYSTEM_STATUS "system.status" "the status is one of the round's" "set status of the form, then `qdl submit` again";
+    SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit" "set network_type of the form" not Closed Open;
+    SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four" "set network_protocol of the form" not Closed Open;
+    SYSTEM_ECC "system.ecc" "memory has ECC, and it is on" "turn ECC on; host_memory_ecc and accelerator_memory_ecc of the form say it where no machine does";
+    MODEL_KNOWN "model.known" "the model is one of the round's datacenter models" "set loadgen.model to the model's name in user.conf";
+    SCENARIO_KNOWN "scenario.known" "the scenario is one of the model's" "choose another --scenario" not Open;
+    SCENARIO_REQUIRED "scenario.required" "each model has the scenarios that it must have: Offline, and Server or Interactive" "run it" not Open;
+    CONFIG_ENGINE "config.engine" "answers come from the benchmark's model: no engine or server makes them up" "run an engine with the model, without --verify";
+    CONFIG_MODEL "config.model" "every node runs the same model" "give all nodes one model, without model_files";
+    CONFIG_DATASET "config.dataset" "samples are the benchmark's data set, not made up" "set dataset to the benchmark's files";
+    CONFIG_STAGED "config.staged" "samples leave from the memory that the QSL loaded them into" "remove qsl: staged" not Closed Open;
+    CONFIG_COMPRESSION "config.compression" "samples are compressed only where the round allows it for the model" "remove model.compression on all nodes" not Open;
+    CONFIG_SPECULATION "config.speculation" "decoding is speculative only where the round permits it for the model and scenario" "start the server without it" not Open;
+    CONFIG_LENGTH "config.length" "answers may be as long as the round says, and end where the model ends them" "set max_tokens to the round's, without ignore_eos" not Open;
+    CONFIG_SAMPLING "config.sampling" "tokens are chosen greedily, or with the round's temperature" "set temperature to the round's" not Open;
+    RUN_LOG "run.log" "LoadGen's logs are there, of one run, and can be read" "run it again";
+    RUN_MODE "run.mode" "a performance log is of a performance run, an accuracy log of an accuracy run" "--mode performance or accuracy";
+    RUN_SCENARIO "run.scenario" "the scenario that ran is the folder's" "run the folder's scenario";
+    RUN_VALID "run.valid" "LoadGen calls the run VALID" "run it again, at a rate that is met";
+    RUN_ERRORS "run.errors" "LoadGen logged no error" "mend the cause, and run it again";
+    RUN_SEEDS "run.seeds" "LoadGen's seeds are the round's" "leave seeds to mlperf.conf";
+    RUN_DURATION "run.duration" "a run lasts as long as the round says" "leave durations to mlperf.conf";
+    RUN_LOADED "run.loaded" "the QSL keeps as many samples loaded as the round says" "load the whole data set";
+    RUN_QUERY "run.query" "an Offline query has as many samples as the round says" "set min_query_count in user.conf";
+    RUN_TRAVERSAL "run.traversal" "samples are drawn by LoadGen, with replacement and evenly where the model asks for it" "leave it to mlperf.conf" not Open;
+    RUN_ORDER "run.order" "queries go in the order of time where the model asks for it" "ask the working group: this frontend sends samples as LoadGen draws them" not Open;
+    RUN_PERCENTILE "run.percentile" "LoadGen judges by the round's percentile" "leave it to mlperf.conf";
+    RUN_LIMITS "run.limits" "the limits that LoadGen judged by are the scenario's" "leave limits to mlperf.conf; set those that it lacks in user.conf";
+    RUN_LATENCY "run.latency" "the latencies measured are within the limits" "run it again, at a lower rate";
+    RUN_EARLY "run.early-stopping" "early stopping is met" "run it again, longer";
+    RUN_TOKENS "run.tokens" "LoadGen measures tokens where the model asks for it, and the engine counts them" "leave use_token_latencies to mlperf.conf; use an engine of token ids";
+    RUN_SAMPLED "run.sampled" "a performance run logs no answers: it has no audit.config" "run it without audit.config";
+    RUN_FIGURES "run.figures" "LoadGen's figures agree with each other" "hand in the log as LoadGen wrote it";
+    RUN_DATE "run.date" "the runs of a result are of the same days, and not of the future" "run them again; check the clock";
+    RUN_NAME "run.name" "the SUT's name says that it is one over a network" "run it over a network" not Closed Open;
+    RUN_ANSWER "run.name-answer" "every node answered Name()" "run it again with all nodes up";
+    RUN_UNIQUE "run.name-unique" "nodes have names of their own" "give each node its own name";
+    RUN_SAME "run.name-same" "all runs of a result are of the same nodes and machines" "run all of them on the same nodes";
+    RUN_LOADGEN "run.loadgen" "LoadGen is the round's release, unchanged, in all runs of a result" "build with the round's LoadGen";
+    RECORD_MISSING "record.missing" "each run's own record is kept" "keep run.json as the run wrote it";
+    RECORD_LOG "record.log" "the logs in the tree are those that the run wrote" "let `qdl submit` copy them";
+    RECORD_FILES "record.files" "the files kept with a run are those that it read" "let `qdl submit` copy them";
+    RECORD_CONF "record.user-conf" "a user.conf is given, and the one in the tree is the one that ran in all runs" "--user-conf, or loadgen.user_conf";
+    RECORD_BUILD "record.build" "all runs and nodes are of one build, and say which" "build all nodes from one commit, with QDL_COMMIT and QDL_DIRTY set";
+    RECORD_CLEAN "record.clean" "that build is of a commit and nothing else" "build from a clean checkout: QDL_DIRTY=0";
+    RECORD_EXIT "record.exit" "the program called the run good" "run it again";
+    RECORD_NETWORK "record.network" "samples go over a permitted network, not within one process or machine" "use two machines, and addresses that are no loopback" not Closed Open;
+    RECORD_MACHINES "record.machines" "LoadGen and SUT run on different machines" "use two machines" not Closed Open;
+    RECORD_OVERRIDE "record.override" "nothing but the target is set beside user.conf" "remove it from the command line and the YAML";
+    RECORD_SUMMARY "record.summary" "summary.json agrees with the logs, and its run would count" "keep summary.json as the run wrote it";
+    RECORD_YAML "record.yaml" "every node's configuration is kept, is the node's, and an accelerator's is the same in all runs of a result" "keep the copies that the run made";
+    RECORD_CACHE "record.prefix-cache" "no engine keeps prompts' beginnings for later prompts, and each says so" "start the server without its prefix cache";
+    RECORD_DESCRIBED "record.described" "every node of a run is described" "qdl submit ... --node FILE";
+    ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed" "run the accuracy script";
+    ACCURACY_LOW "accuracy.low" "the accuracy reaches the target" "mend the model, and run accuracy again" not Open;
+    ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow" "mend the model, and run accuracy again" not Open;
+    ACCURACY_HASH "accuracy.hash" "accuracy.txt has the hash of the whole log, once" "qdl submit ... --checker DIR";
+    ACCURACY_LOG "accuracy.log" "the accuracy log is there, and cut" "qdl submit ... --checker DIR";
+    ACCURACY_SAMPLES "accuracy.samples" "an accuracy run covers the data set" "load the whole data set";
+    ACCURACY_FILES "accuracy.files" "answers that the round asks for are kept" "keep them with the accuracy run";
+    MEASURED_FIELD "measured.field" "measurements.json has its fields, and none is empty" "fill in models of the form, then `qdl submit` again";
+    MEASURED_README "measured.readme" "README.md has the commands that ran" "let `qdl submit` write it";
+    MEASURED_CONF "measured.user-conf" "user.conf sets no more than it may" "remove the line, and run it again";
+    TEST_MISSING "test.missing" "the compliance tests of the model have run" "run the test" not Open;
+    TEST_FILES "test.files" "a test's folder holds what the round asks for" "qdl submit ... --checker DIR" not Open;
+    TEST_PASS "test.pass" "the official verifier passed" "mend the cause, and run the test again" not Open;
+    TEST_ANSWERS "test.answers" "the answers that a test kept are what its verifier asks for" "run the test again" not Open;
+    TEST_AUDIT "test.audit" "the test ran with the official audit.config" "run the test with --compliance" not Open;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,7 +201,7 @@ impl<'a> TreeCheck<'a> {
     }
 
     fn say(&mut self, rule: &'static SubmissionRule, at: &Path, what: impl Into<String>) {
-        self.say_make(rule, at, what, "");
+        self.say_make(rule, at, what, rule.advice);
     }
 
     /// Adds a finding with the command that mends the fault, if the division has the rule.
@@ -255,11 +275,41 @@ fn check_result(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) {
     runs.extend(compliance::check(check, result));
     files::measured(check, result, &runs);
     for run in &runs {
-        run::check(check, result, run);
+        check_run(check, result, run);
+        figures::summaries(check, result, run);
     }
     accuracy::check(check, result, &runs);
     run::compare(check, result, &runs);
+    figures::dates(check, result, &runs);
     record::check(check, result, &runs);
+}
+
+/// Checks the rules that hold before a run too: settings, nodes, configurations.
+fn check_run(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &CheckedRun) {
+    let logs = layout::run_folder(&result.folder, &run.kind);
+    let kept = check.tree.kept(result.id, &run.kind);
+    let configs = record::configs(check, run, &kept);
+    let make = command(check, result, &run.kind);
+    let (round, division) = (check.round, check.tree.division);
+    let mut one = RunCheck {
+        round,
+        division,
+        model: result.model,
+        scenario: &result.id.scenario,
+        kind: &run.kind,
+        detail: run.detail.as_ref(),
+        manifest: run.manifest.as_ref(),
+        sources: None,
+        say: &mut |rule, file, what| match file {
+            loadgen_log::DETAIL => check.say_make(rule, &logs.join(file), what, make.clone()),
+            ::record::MANIFEST => check.say(rule, &kept, what),
+            _ => check.say(rule, &kept.join(file), what),
+        },
+    };
+    one.log();
+    one.figures();
+    one.record();
+    one.configs(&configs);
 }
 
 /// Reads a run's log and manifest; adds a finding for each file that cannot be read.
@@ -312,10 +362,8 @@ fn filled(path: &Path) -> bool {
 }
 
 fn command(check: &TreeCheck<'_>, result: &CheckedResult<'_>, kind: &RunKind) -> String {
-    let scenario = match loadgen_scenario(&result.id.scenario) {
-        "SingleStream" => "single-stream".to_owned(),
-        other => other.to_ascii_lowercase(),
-    };
+    let scenario = check.round.scenarios.get(&*result.id.scenario);
+    let scenario = scenario.map_or("SCENARIO", |row| &row.flag);
     let conf = match (&*result.id.scenario, &result.model.interactive) {
         ("Interactive", Some(conf)) => conf,
         _ => &result.model.conf,

@@ -1,63 +1,40 @@
 //! Checks the runs' manifests: whether the tree is made of these runs, and whether they count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use ::record::{CacheState, NodeRecord, PrefixCache};
+use ::record::NodeRecord;
 
-use super::*;
+use super::{nodes::is_hash, *};
 use crate::{
     describe::Role,
+    error,
     manifest::{AUDIT_CONFIG, FRONTEND_YAML, LOGS, USER_CONF, sha256_of_file},
-    round::loadgen_scenario,
 };
 
-/// Settings that the submitter may set: the scenario's target.
-const TARGETS: [&str; 6] = [
-    "target_qps",
-    "target_latency",
-    "server_target_qps",
-    "offline_expected_qps",
-    "single_stream_expected_latency_ns",
-    "--target-qps",
-];
+/// Digits of a SHA-256.
+const SHA256: std::ops::RangeInclusive<usize> = 64..=64;
 
-/// Fabrics that carry samples over a network.
-const FABRICS: [&str; 3] = ["tcp", "ib", "ofi"];
-
-/// Describes a prefix cache that is on or unknown.
-pub(crate) fn cache_fault(node: &str, cache: &PrefixCache) -> Option<String> {
-    let what = match cache.state {
-        CacheState::Off => return None,
-        CacheState::On => "prefix cache is on",
-        CacheState::Unknown => "engine cannot tell whether its prefix cache is off",
-    };
-    Some(format!("{node}'s {what}: {}", cache.how))
-}
-
-/// Describes an accelerator that is not known to be another machine than the frontend.
-pub(crate) fn machine_fault(frontend: &NodeRecord, accelerator: &NodeRecord) -> Option<String> {
-    let (node, host) = (&accelerator.node, &frontend.host);
-    match frontend.same_machine(accelerator) {
-        Some(false) => None,
-        Some(true) => Some(format!("{node} runs on the frontend's machine, {host}")),
-        None => Some(format!("nothing shows whether {node} is another machine")),
+/// Reads the configurations that a run kept; adds a finding for each that the parser refuses.
+pub(super) fn configs(check: &mut TreeCheck<'_>, run: &CheckedRun, kept: &Path) -> RunConfigs {
+    let mut configs = RunConfigs::default();
+    let nodes = run.nodes();
+    for node in std::iter::once(None).chain(nodes.iter().map(Some)) {
+        let name = node.map_or(FRONTEND_YAML.to_owned(), manifest::accelerator_yaml);
+        let path = kept.join(&name);
+        // Another rule reports a file that the run did not read.
+        let noted = run.manifest.as_ref().and_then(|m| m.files.get(&name));
+        let is_own = noted.is_none_or(|n| sha256_of_file(&path).is_ok_and(|h| h == n.sha256));
+        let Ok(text) = error::read(&path) else {
+            continue;
+        };
+        if is_own && let Err(what) = configs.read(node, &text) {
+            check.say(RECORD_YAML, &path, what);
+        }
     }
-}
-
-/// Describes a build that is not known to be of a commit and nothing else. True if its commit is
-/// known.
-pub(crate) fn build_fault(node: &NodeRecord) -> Option<(bool, &'static str)> {
-    let what = match (&node.commit, node.dirty) {
-        (Some(_), Some(false)) => return None,
-        (Some(_), Some(true)) => "was built from changed sources",
-        (Some(_), None) => "does not say that it is clean: QDL_DIRTY=0",
-        (None, _) => "does not say its commit: build with QDL_COMMIT and QDL_DIRTY set",
-    };
-    Some((node.commit.is_some(), what))
+    configs
 }
 
 pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
-    let mut builds: BTreeMap<String, String> = BTreeMap::new();
     for run in runs {
         let kept = check.tree.kept(result.id, &run.kind);
         let Some(manifest) = &run.manifest else {
@@ -77,54 +54,45 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
             kept,
         };
         one.all();
-        for (role, node) in manifest::nodes(manifest) {
-            let name = match role {
-                Role::Frontend => "the frontend",
-                Role::Accelerator => &node.node,
-            };
-            if let Some((has_commit, what)) = build_fault(node) {
-                let rule = if has_commit {
-                    RECORD_CLEAN
-                } else {
-                    RECORD_BUILD
-                };
-                one.say(rule, format!("{name} {what}"));
-            }
-            if let Some(commit) = &node.commit {
-                let first = || format!("{name} of the {} run", run.kind);
-                builds.entry(commit.clone()).or_insert_with(first);
-            }
-        }
-    }
-    if builds.len() > 1 {
-        let at = check.tree.kept(result.id, &RunKind::Performance);
-        let all = builds.iter().map(|(commit, of)| format!("{commit} ({of})"));
-        let all: Vec<_> = all.collect();
-        let what = format!("several builds: {}", all.join(", "));
-        check.say(RECORD_BUILD, &at, what);
     }
     compare(check, result, runs);
 }
 
-/// Checks that each node has one program in all runs, and each accelerator one configuration.
+/// Checks that each node has one machine, commit and program in all runs, and each accelerator one
+/// configuration.
 fn compare(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
-    let mut first: BTreeMap<(Role, &str), (&RunKind, &str)> = BTreeMap::new();
+    let mut first: BTreeMap<(Role, &str), (&RunKind, &NodeRecord)> = BTreeMap::new();
     let mut yamls: BTreeMap<&str, (&RunKind, &str)> = BTreeMap::new();
     for (run, manifest) in runs.iter().filter_map(|r| Some((r, r.manifest.as_ref()?))) {
         let kept = check.tree.kept(result.id, &run.kind);
         for (role, node) in manifest::nodes(manifest) {
             let name = node.node.as_str();
-            let Some(program) = node.program.as_deref() else {
+            if !node
+                .program
+                .as_ref()
+                .is_some_and(|hash| is_hash(hash, SHA256))
+            {
                 let what = format!("{name}'s program has no SHA-256");
                 check.say(RECORD_BUILD, &kept, what);
                 continue;
-            };
-            let entry = first.entry((role, name));
-            let (of, other) = *entry.or_insert((&run.kind, program));
-            if other != program {
-                let what = format!("{name}'s program is not that of the {of} run");
-                check.say(RECORD_BUILD, &kept, what);
             }
+            let (of, other) = *first.entry((role, name)).or_insert((&run.kind, node));
+            // A machine that started again has another boot, and the same id.
+            let machine = |n: &NodeRecord| n.machine.clone().unwrap_or_else(|| n.host.clone());
+            for (rule, differs, what) in [
+                (RECORD_BUILD, other.program != node.program, "program"),
+                (RECORD_BUILD, other.commit != node.commit, "commit"),
+                (RUN_SAME, machine(other) != machine(node), "machine"),
+            ] {
+                if differs {
+                    let what = format!("{name}'s {what} is not that of the {of} run");
+                    check.say(rule, &kept, what);
+                }
+            }
+        }
+        // Where an accuracy run's answers may be longer, its configurations are others.
+        if run.kind == RunKind::Accuracy && !result.model.max_tokens_accuracy.is_empty() {
+            continue;
         }
         let files = manifest.files.iter();
         for (name, file) in files.filter(|(name, _)| manifest::is_accelerator_yaml(name)) {
@@ -154,34 +122,10 @@ impl ManifestCheck<'_, '_> {
     }
 
     fn all(&mut self) {
-        let manifest = self.manifest;
         self.logs();
         self.copies();
         self.user_conf();
         self.exit();
-        self.network();
-        for note in &manifest.fabric_notes {
-            self.say(RECORD_NETWORK, note.clone());
-        }
-        for node in &manifest.accelerators {
-            if let Some(what) = machine_fault(&manifest.frontend, node) {
-                self.say(RECORD_MACHINES, what);
-            }
-        }
-        for setting in &manifest.overrides {
-            let key = setting.trim_start_matches("loadgen.settings.");
-            let key = key.strip_prefix("--set ").unwrap_or(key);
-            let key = key.split([' ', '=']).next().unwrap_or_default();
-            if !TARGETS.contains(&key) {
-                let what = format!("`{setting}` goes before user.conf");
-                self.say(RECORD_OVERRIDE, what);
-            }
-        }
-        for (node, cache) in &manifest.prefix_caches {
-            if let Some(what) = cache_fault(node, cache) {
-                self.say(RECORD_CACHE, what);
-            }
-        }
         self.configurations();
         self.descriptions();
     }
@@ -198,6 +142,9 @@ impl ManifestCheck<'_, '_> {
                 self.say(RECORD_LOG, format!("the record has no hash of {name}"));
                 continue;
             };
+            if !is_hash(hash, SHA256) {
+                self.say(RECORD_LOG, format!("the hash of {name} is none: {hash}"));
+            }
             let path = folder.join(name);
             // The tree's accuracy log is cut; `answers::kept` checks it.
             let is_whole = name != loadgen_log::ACCURACY;
@@ -213,7 +160,7 @@ impl ManifestCheck<'_, '_> {
             ("Interactive", Some(own)) => model == own,
             (_, own) => *model == result.model.conf || own.as_ref() == Some(model),
         };
-        if !is_model || scenario != loadgen_scenario(&result.id.scenario) {
+        if !is_model || scenario != self.check.round.loadgen_scenario(&result.id.scenario) {
             let what = format!("the record is of {model} in {scenario}");
             self.say(RECORD_LOG, what);
         }
@@ -271,37 +218,6 @@ impl ManifestCheck<'_, '_> {
             Some(1) if is_test && reason.starts_with("LoadGen says INVALID") => {}
             Some(code) => self.say(RECORD_EXIT, format!("exit code {code}: {reason}")),
             None => self.say(RECORD_EXIT, "the run did not come to its end"),
-        }
-    }
-
-    /// Checks that samples went to accelerators over connections of a network fabric.
-    fn network(&mut self) {
-        let manifest = self.manifest;
-        if manifest.local {
-            return self.say(RECORD_NETWORK, "the run was --local: no network");
-        }
-        if !FABRICS.contains(&manifest.fabric.as_str()) {
-            let (fabric, all) = (&manifest.fabric, FABRICS.join(", "));
-            let what = format!("the fabric is {fabric:?}, none of {all}");
-            self.say(RECORD_NETWORK, what);
-        }
-        if manifest.connections == 0 {
-            self.say(RECORD_NETWORK, "samples went over no connection");
-        }
-        let recorded = manifest.accelerators.iter().map(|n| n.node.as_str());
-        let recorded: BTreeSet<&str> = recorded.collect();
-        let named = self.run.nodes();
-        let named: BTreeSet<&str> = named.iter().map(|n| &**n).collect();
-        if recorded.is_empty() {
-            self.say(RECORD_NETWORK, "the record has no accelerator");
-        } else if self.run.detail.is_some() && !named.is_empty() && recorded != named {
-            let list = |set: &BTreeSet<&str>| Vec::from_iter(set.iter().copied()).join(", ");
-            let what = format!(
-                "its accelerators are {}, those of the SUT's name {}",
-                list(&recorded),
-                list(&named)
-            );
-            self.say(RECORD_NETWORK, what);
         }
     }
 

@@ -9,7 +9,6 @@ mod counts;
 mod rooms;
 mod sanitize;
 mod steps;
-mod walk;
 
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
@@ -146,7 +145,6 @@ pub fn sources(root: &Path) -> i32 {
 fn check_sources(root: &Path, steps: &mut Steps) {
     steps.check("columns", || columns::check(root));
     steps.check("rooms", || rooms::check(root));
-    steps.check("walk", || walk::check(root));
 }
 
 /// Unit and integration tests: with cargo-nextest if installed, which runs all at once and ends

@@ -204,7 +204,7 @@ impl Package {
 }
 
 fn open(path: &Path) -> Result<ZipArchive<io::BufReader<File>>, EngineError> {
-    let file = open_model(path)?;
+    let file = open_model(path, "a zip archive")?;
     ZipArchive::new(io::BufReader::new(file)).map_err(|e| {
         let reason = format!("is no package of PyTorch's ({e}): models/export_aoti.py writes them");
         EngineError::model(path, reason)

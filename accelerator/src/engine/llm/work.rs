@@ -23,8 +23,8 @@ pub(super) struct AnswerLimits {
 }
 
 impl AnswerLimits {
-    /// The next token after `made` tokens, and true if this token ends the answer.
-    fn choose(&self, best: Candidates, made: usize) -> (i32, bool) {
+    /// The next token after `made` of at most `room` tokens, and true if this token ends the answer.
+    fn choose(&self, best: Candidates, made: usize, room: usize) -> (i32, bool) {
         let of = |id: i64| i32::try_from(id).unwrap_or(i32::MAX);
         let first = of(best[0]);
         let token = match first == self.eos && made + 1 < self.min {
@@ -32,7 +32,7 @@ impl AnswerLimits {
             true => of(best[1]),
             false => first,
         };
-        (token, token == self.eos || made + 1 >= self.max)
+        (token, token == self.eos || made + 1 >= self.max.min(room))
     }
 }
 
@@ -155,7 +155,8 @@ impl DecodeLoop {
         let Some(row) = self.schedule.row(slot) else {
             return;
         };
-        let (token, last) = self.limits.choose(best, row.made);
+        let room = row.owner.room();
+        let (token, last) = self.limits.choose(best, row.made, room);
         row.made += 1;
         row.last = token;
         if last {

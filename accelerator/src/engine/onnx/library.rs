@@ -22,51 +22,42 @@ const FILE: &str = "libonnxruntime.so.1.31.1";
 /// ONNX Runtime's environment, of which a process may have only one.
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 
-/// Finds the library: the configured path; else the environment variable `ORT_DYLIB_PATH`; else the
-/// library that `cargo xtask setup` installed, in a folder above the working directory or program;
-/// else the Python package `onnxruntime` of the installation that has this program.
+/// Finds the library: the configured path; else the environment variable `ORT_DYLIB_PATH`; else a
+/// trusted library: what `cargo xtask setup` installed in a folder above the program, the Python
+/// package `onnxruntime` of the installation that has this program, what `cargo xtask setup`
+/// installed above the working directory.
 /// Error: [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
-    let named = search::named_path(configured, "ORT_DYLIB_PATH");
-    let candidates = named.map_or_else(installed_paths, |path| vec![path]);
-    search::find_first(
-        candidates,
-        |path| path.is_file(),
+    let (what, advice) = (
         "ONNX Runtime was",
         "run `cargo xtask setup` or `pip install onnxruntime==1.31.1`, or name the library in \
          engine.library or ORT_DYLIB_PATH",
-    )
+    );
+    match search::named_path(configured, "ORT_DYLIB_PATH") {
+        Some(named) => search::find_first(vec![named], |path| path.is_file(), what, advice),
+        None => search::find_trusted(installed_paths(), what, advice),
+    }
 }
 
-/// Paths of the installed library. The search goes upwards from the working directory and from the
-/// program, to the nearest folder with the installation or a `Cargo.lock`; then through the Python
-/// packages beside the program.
+/// Paths of installed libraries; if there are none, the path in a checkout.
 fn installed_paths() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let starts = [env::current_dir().ok(), env::current_exe().ok()];
-    for start in starts.into_iter().flatten() {
-        let root = start
-            .ancestors()
-            .find(|d| d.join(KEPT_IN).is_dir())
-            .or_else(|| start.ancestors().find(|d| d.join("Cargo.lock").is_file()));
-        if let Some(root) = root {
-            let path = root.join(KEPT_IN).join(FILE);
-            if !found.contains(&path) {
-                found.push(path);
-            }
-        }
-    }
-    if found.is_empty() {
-        found.push(Path::new(KEPT_IN).join(FILE));
-    }
+    let program = env::current_exe().unwrap_or_default();
     // `pip` installs this program beside a Python.
-    let own = env::current_exe().ok();
-    let prefix = own.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let prefix = program.parent().and_then(Path::parent);
     let packages = prefix.into_iter().flat_map(search::packages_of);
-    let libraries = packages.map(|folder| folder.join("onnxruntime/capi").join(FILE));
-    found.extend(libraries.filter(|path| path.is_file()));
-    found
+    let packages = packages.map(|folder| folder.join("onnxruntime/capi").join(FILE));
+    let here = env::current_dir().unwrap_or_default();
+    let [above, here] = [&program, &here].map(|start| {
+        let homes = start.ancestors();
+        homes.map(|home| home.join(KEPT_IN).join(FILE))
+    });
+    let all = above.chain(packages).chain(here);
+    let found: Vec<_> = all.filter(|path| path.is_file()).collect();
+    match found.is_empty() {
+        true => vec![Path::new(KEPT_IN).join(FILE)],
+        false => found,
+    }
 }
 
 /// Opens the library and makes the environment. Later calls return the same environment: a process

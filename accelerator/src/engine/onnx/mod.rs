@@ -33,6 +33,7 @@ pub(in crate::engine) use self::{provider::gpu_memory, session::SessionCfgs};
 pub struct Onnx {
     model: ModelSpec,
     fixed_batch: Option<usize>,
+    left_out: Vec<String>,
     settings: SessionCfgs,
     gpu: Option<Arc<Gpu>>,
 }
@@ -43,7 +44,11 @@ impl Onnx {
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let settings = SessionCfgs::find(params)?;
         let session = settings.open(&[])?;
-        let spec::ReadModel { model, fixed_batch } = spec::read(&session, params, &settings.path)?;
+        let spec::ReadModel {
+            model,
+            fixed_batch,
+            left_out,
+        } = spec::read(&session, params, &settings.path)?;
         let most = fixed_batch.unwrap_or(params.engine.max_batch);
         let on_gpu = params.engine.provider == Provider::Cuda;
         let device = on_gpu.then(|| Device::open(params.engine.gpu));
@@ -52,6 +57,7 @@ impl Onnx {
             gpu: device.transpose()?.map(gpu),
             model,
             fixed_batch,
+            left_out,
             settings,
         })
     }
@@ -76,6 +82,10 @@ impl Engine for Onnx {
 
     fn fixed_batch(&self) -> Option<usize> {
         self.fixed_batch
+    }
+
+    fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     fn gpu(&self) -> Option<&Gpu> {

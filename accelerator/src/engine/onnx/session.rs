@@ -18,7 +18,8 @@ use qdl::{
 
 use super::library;
 use crate::engine::{
-    Batch, EngineError, EngineParams, Worker, open_model, outputs::Outputs, unpack::Unpacker,
+    Batch, EngineError, EngineParams, Worker, onnx_data_files, open_model, outputs::Outputs,
+    unpack::Unpacker,
 };
 
 #[derive(Debug)]
@@ -33,7 +34,10 @@ impl SessionCfgs {
     pub fn find(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
         // For a missing file, the system's error is clearer than ONNX Runtime's.
-        open_model(&path)?;
+        open_model(&path, "")?;
+        for weights in onnx_data_files(&path).iter().filter(|file| file.exists()) {
+            open_model(weights, "")?;
+        }
         library::load(params.engine.library.as_deref())?;
         if params.engine.provider == Provider::Cuda {
             library::check_cuda()?;

@@ -14,6 +14,8 @@ use crate::engine::{EngineError, EngineParams, MAX_BATCH};
 pub(super) struct ReadModel {
     pub model: ModelSpec,
     pub fixed_batch: Option<usize>,
+    /// Names of the model's outputs that are not in `model`.
+    pub left_out: Vec<String>,
 }
 
 /// Reads inputs and outputs. Each first dimension is the batch: dynamic, or of one size for all
@@ -40,13 +42,13 @@ pub(super) fn read(
             return Err(refuse(&missing.name, reason));
         }
     }
-    let mut asked = own.iter().filter(|o| match named {
+    let (asked, left_out): (Vec<_>, Vec<_>) = own.iter().partition(|o| match named {
         Some(named) => named.outputs().any(|t| t.name == o.name()),
         None => matches!(o.dtype(), ValueType::Tensor { .. }),
     });
     let way_out = "end the graph with a Cast, or name the outputs that are wanted in `model.output` and \
                    `other_outputs` and leave this one out";
-    let outputs = all(&mut asked, way_out)?;
+    let outputs = all(&mut asked.into_iter(), way_out)?;
     let fixed_batch =
         batch(&inputs, &outputs).map_err(|(tensor, reason)| refuse(&tensor, reason))?;
     let mut inputs: Vec<TensorSpec> = inputs.into_iter().map(|(t, _)| t).collect();
@@ -72,7 +74,11 @@ pub(super) fn read(
         other_outputs: outputs.collect(),
         compression: None,
     };
-    Ok(ReadModel { model, fixed_batch })
+    Ok(ReadModel {
+        model,
+        fixed_batch,
+        left_out: left_out.iter().map(|o| o.name().to_owned()).collect(),
+    })
 }
 
 /// Index of the tensor's name in `among`; the maximum if it is not there.

@@ -1,6 +1,12 @@
 //! One sample in progress: its prompt in the input slot, its answer in the output slot.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use fabric::clock;
 use fabric::wire::Stream;
@@ -46,14 +52,18 @@ pub struct Sequence {
     sent: Sent,
     stream: Stream,
     started_ns: u64,
-    /// Limit of the answer in bytes: the smaller of the model's output and the output slot.
+    /// Limit of the answer in bytes: the least of the request's limit, the model's output and the
+    /// output slot.
     room: usize,
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
+    /// Tokens of all sequences of the engine.
+    made: Option<Arc<AtomicU64>>,
 }
 
 impl Sequence {
-    /// Makes a sequence of an arrival. `output_bytes` is the size of the model's largest output.
+    /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
+    /// largest output, or the request's limit.
     pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
@@ -63,7 +73,15 @@ impl Sequence {
             sent: Sent::default(),
             started_ns: clock::now_ns(),
             on_end: Some(on_end),
+            made: None,
         }
+    }
+
+    /// Counts the sequence's tokens in `made`, sent or not: the engine's progress.
+    #[must_use]
+    pub fn counted(mut self, made: Arc<AtomicU64>) -> Self {
+        self.made = Some(made);
+        self
     }
 
     /// The bytes of the prompt.
@@ -156,6 +174,9 @@ impl Sequence {
                 to.copy_from_slice(&token.to_le_bytes());
             }
             self.written = end * TOKEN_BYTES;
+            if let Some(made) = &self.made {
+                made.fetch_add(tokens.len() as u64, Relaxed);
+            }
         }
         Ok(())
     }

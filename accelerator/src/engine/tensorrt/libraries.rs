@@ -18,22 +18,18 @@ pub const SHIM: &str = "libqdl_tensorrt.so";
 /// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_shim() -> Result<PathBuf, EngineError> {
-    let candidates = match search::named_path(None, "QDL_TENSORRT_SHIM") {
-        Some(named) => vec![named],
-        None => {
-            let program = env::current_exe().unwrap_or_default();
-            let folders: Vec<&Path> = program.ancestors().skip(1).take(3).collect();
-            let beside = folders.first().map(|f| f.join(SHIM));
-            let above = folders.iter().map(|f| f.join("tensorrt").join(SHIM));
-            beside.into_iter().chain(above).collect()
-        }
-    };
-    search::find_first(
-        candidates,
-        |path| path.is_file(),
+    let (what, advice) = (
         "the shim over TensorRT was",
         "build it with `cargo xtask tensorrt --include DIR` (docs/gpu.md), or name it in QDL_TENSORRT_SHIM",
-    )
+    );
+    if let Some(named) = search::named_path(None, "QDL_TENSORRT_SHIM") {
+        return search::find_first(vec![named], |path| path.is_file(), what, advice);
+    }
+    let program = env::current_exe().unwrap_or_default();
+    let folders: Vec<&Path> = program.ancestors().skip(1).take(3).collect();
+    let beside = folders.first().map(|f| f.join(SHIM));
+    let above = folders.iter().map(|f| f.join("tensorrt").join(SHIM));
+    search::find_trusted(beside.into_iter().chain(above).collect(), what, advice)
 }
 
 /// Finds TensorRT's library for a shim compiled for version `headers`: the configured path of the

@@ -79,7 +79,7 @@ impl TensorRtEngine {
     /// A library, GPU or model is missing or unusable; the error names it.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
-        open_model(&path)?;
+        open_model(&path, "")?;
         let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
         let onnx = path
             .extension()

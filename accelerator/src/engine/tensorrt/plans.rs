@@ -1,7 +1,9 @@
 //! The cache of plans built from ONNX: folder and file names.
 
 use std::{
-    env, fs,
+    env,
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -9,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Precision;
 use crate::engine::EngineError;
+use crate::trust;
 
 #[derive(Clone, Debug)]
 pub(super) struct PlanKey<'a> {
@@ -55,11 +58,20 @@ pub(super) fn folder() -> Result<PathBuf, EngineError> {
             .map(PathBuf::from)
     };
     let cache = || set("XDG_CACHE_HOME").or(set("HOME").map(|h| h.join(".cache")));
-    let folder = set("QDL_PLANS").unwrap_or_else(|| {
-        let base = cache().unwrap_or_else(env::temp_dir);
-        base.join("qdl/plans")
+    let named = set("QDL_PLANS").or(cache().map(|base| base.join("qdl/plans")));
+    let folder = named
+        .clone()
+        .unwrap_or_else(|| env::temp_dir().join("qdl/plans"));
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder);
+    // A plan is code: another user may have made the folder in the temporary one.
+    let made = made.map_err(|e| e.to_string()).and_then(|()| match named {
+        Some(_) => Ok(()),
+        None => trust::check(&folder),
     });
-    fs::create_dir_all(&folder).map_err(|e| {
+    made.map_err(|e| {
         let reason = format!("plans cannot be kept here: {e}; name another folder in QDL_PLANS");
         EngineError::model(&folder, reason)
     })?;

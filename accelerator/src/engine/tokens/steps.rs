@@ -117,11 +117,12 @@ impl Steps {
         let mut prefill = 0;
         while let Some(sequence) = self.inbox.queue.pop() {
             let seed = Answers::seed(sequence.input());
+            let len = self.answers.len(seed).min(sequence.room());
             prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
             batch.push(Active {
                 seed,
                 at: 0,
-                len: self.answers.len(seed) as u32,
+                len: len as u32,
                 sequence,
             });
         }

@@ -243,7 +243,7 @@ impl Driver {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
-        self.sampling.max_tokens = account.max;
+        (self.sampling.min_tokens, self.sampling.max_tokens) = (account.min, account.max);
         let slot = &mut self.slots[at];
         let active = Active {
             sequence,

@@ -38,11 +38,8 @@ impl Limits {
                 self.context.saturating_sub(2)
             ));
         }
-        if max == 0 || self.min_tokens > max {
-            return Err(format!(
-                "the answer's slot holds {room} tokens, and min_tokens is {}",
-                self.min_tokens.max(1)
-            ));
+        if max == 0 {
+            return Err("the answer's slot holds no token".to_owned());
         }
         into.clear();
         for (at, id) in prompt.enumerate() {
@@ -58,6 +55,7 @@ impl Limits {
         }
         Ok(Account {
             prompt: len,
+            min: self.min_tokens.min(max),
             max,
             received: 0,
             is_prompt_counted: false,
@@ -68,7 +66,8 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     pub prompt: usize,
-    /// Most tokens of the answer.
+    /// Fewest and most tokens of the answer.
+    pub min: usize,
     pub max: usize,
     pub received: usize,
     is_prompt_counted: bool,
@@ -137,9 +136,9 @@ impl Account {
                  neither an end of sequence nor a stop id: see engine.vllm.eos"
                     .to_owned())
             }
-            finish::STOP if self.received < limits.min_tokens => Err(format!(
+            finish::STOP if self.received < self.min => Err(format!(
                 "it ended an answer after {} tokens, and min_tokens is {}",
-                self.received, limits.min_tokens
+                self.received, self.min
             )),
             finish::LENGTH if !is_full => Err(format!(
                 "it ended an answer with `length` after {} of {} tokens",
@@ -221,6 +220,10 @@ mod tests {
             let (verdict, words) = judge(3, line);
             assert!(verdict.contains(&words), "{line}: {verdict}");
         }
+        // A request's limit below min_tokens wins.
+        let account = limits().admit([1, 1].into_iter(), 1, &mut Vec::new());
+        let account = account.expect("sound");
+        assert_eq!((account.min, account.max), (1, 1));
         // The model's length ends an answer, too.
         let (verdict, words) = judge(18, "1 1 | length | 18 0 | End");
         assert_eq!(verdict, words);

@@ -110,8 +110,7 @@ impl Vllm {
             let reason = format!("id {id} of `eos` or `stop` is beyond the vocabulary of {vocab}");
             return Err(wrong("vllm.stop", reason));
         }
-        let mut sampling = Sampling::new(config.temperature, &eos, &config.stop);
-        sampling.min_tokens = config.min_tokens;
+        let sampling = Sampling::new(config.temperature, &eos, &config.stop);
         Ok(Vllm {
             model: model.spec,
             limits: Limits {

@@ -1,7 +1,11 @@
 //! Facts on the model from its folder: vocabulary, context, end of sequence, experts.
 
-use std::{fs, path::Path};
+use std::{
+    fs::{self, File},
+    path::Path,
+};
 
+use qdl::model::ForeignFormat;
 use serde_json::Value;
 
 /// Keys of `config.json` that only a mixture of experts has.
@@ -26,11 +30,17 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Reads `config.json`, and `generation_config.json` if there is one.
+    /// Reads `config.json`, and `generation_config.json` if there is one; refuses pointers in the
+    /// place of these files and of weights.
     ///
     /// # Errors
     /// Text: the file, and why it cannot be read.
     pub fn read(folder: &Path) -> Result<Self, String> {
+        for entry in folder.read_dir().into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|e| e == "safetensors") {
+                check_format(&entry.path())?;
+            }
+        }
         let config = read(&folder.join("config.json"))?;
         // Models for text and images have the language model's keys one level below.
         let of = |key: &str| {
@@ -55,7 +65,17 @@ impl ModelFolder {
     }
 }
 
+/// Refuses a file in whose place something else lies, such as a pointer of Git LFS.
+fn check_format(path: &Path) -> Result<(), String> {
+    let format = File::open(path).and_then(|file| ForeignFormat::of_file(&file));
+    match format.map_err(|e| format!("{}: {e}", path.display()))? {
+        Some(f) if f.instead.is_some() => Err(format!("{} is {}", path.display(), f.text(""))),
+        _ => Ok(()),
+    }
+}
+
 fn read(path: &Path) -> Result<Value, String> {
+    check_format(path)?;
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
@@ -106,5 +126,15 @@ mod tests {
         fs::write(path.join("config.json"), "{").expect("written");
         let error = ModelFolder::read(path).expect_err("broken");
         assert!(error.contains("config.json: EOF"), "{error}");
+        for name in ["config.json", "model-00001-of-00002.safetensors"] {
+            let pointer = "version https://git-lfs.github.com/spec/v1\n";
+            fs::write(path.join(name), pointer).expect("written");
+            let error = ModelFolder::read(path).expect_err("a pointer");
+            assert!(
+                error.contains(&format!("{name} is a pointer of Git LFS")),
+                "{error}"
+            );
+            fs::write(path.join(name), "{}").expect("written");
+        }
     }
 }

@@ -392,7 +392,6 @@ impl Backend for LocalBackend {
             posted: self.counts.posted.load(Ordering::Relaxed),
             responses: self.completed(),
             refused: [0, 1, 2].map(|i| self.counts.refused[i].load(Ordering::Relaxed)),
-            late_dropped: self.counts.late.load(Ordering::Relaxed),
             ..Ledger::default()
         };
         (ledger, [0; 2])
@@ -409,6 +408,11 @@ impl Backend for LocalBackend {
 
     fn completed(&self) -> u64 {
         self.counts.completed.load(Ordering::Acquire)
+    }
+
+    fn steps(&self) -> u64 {
+        let counters = self.parts.pipelines.counters();
+        counters.batches + counters.made
     }
 
     /// Stops issuing to the engine. Answers that the engine still gives count as late.
@@ -439,6 +443,7 @@ impl Backend for LocalBackend {
                 engine: pipelines.engine().name().to_owned(),
                 content: self.parts.info.content.clone(),
                 samples: Some(counters.samples),
+                dropped_late: self.counts.late.load(Ordering::Relaxed),
                 batches: BatchSizes::from_counts(&counters.batch_sizes),
                 gpus: pipelines.gpus(),
                 used: NodeUse {

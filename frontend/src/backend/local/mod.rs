@@ -141,9 +141,8 @@ fn check_model(
             .clone()
             .with_compression(config.model.compression);
         config.model.check_against(&theirs).map_err(|e| {
-            failed(format!(
-                "{e} (`this node` is the configuration, `the peer` the model file)"
-            ))
+            let owner = format!("engine `{}`", engine.name());
+            failed(e.between("the configuration", &owner))
         })?;
         return Ok(engine_bytes);
     }

@@ -110,6 +110,7 @@ mod tests {
                 issued_ns: 500,
                 first: None,
                 tries: Default::default(),
+                has_options: false,
             },
             posted_ns: 1_000,
         };

@@ -131,12 +131,16 @@ pub fn command(args: &InitArgs, quiet: bool) -> ExitCode {
 
 /// Writes the files and returns the instructions. A failure leaves no empty folder behind.
 fn init(args: &InitArgs) -> Result<String> {
-    let folders = args.output.ancestors();
-    let missing: Vec<_> = folders.take_while(|d| !d.exists()).collect();
-    let text = write(args);
+    let output = files::normalised(&args.output);
+    let missing: Vec<_> = output.ancestors().take_while(|d| !d.exists()).collect();
+    let args = InitArgs {
+        output: output.clone(),
+        ..args.clone()
+    };
+    let text = write(&args);
     if text.is_err() {
         for folder in missing {
-            // Ignore the error: the folder may hold a file, such as a token.
+            // Ignore the error: the folder may hold a file of another program.
             let _ = fs::remove_dir(folder);
         }
     }
@@ -194,14 +198,14 @@ fn write(args: &InitArgs) -> Result<String> {
         _ => bail!("--model FILE and --samples FILE, or --llm DIR, say what to write"),
     };
     if addresses.need_token() {
-        files::token(&args.output.join(TOKEN))?;
+        staged.token(TOKEN)?;
     }
     staged.add(FRONTEND, &plan.frontend)?;
     for (at, text) in addresses.accelerators.iter().zip(&plan.accelerators) {
         staged.add(&at.file, text)?;
     }
     let samples = check(&staged, &addresses)?;
-    staged.keep()?;
+    let written: Vec<_> = staged.keep()?.iter().map(|path| shown(path)).collect();
 
     let tensors = |all: &mut dyn Iterator<Item = &TensorSpec>| {
         all.map(TensorSpec::to_string)
@@ -209,17 +213,14 @@ fn write(args: &InitArgs) -> Result<String> {
             .join(", ")
     };
     let mut text = format!(
-        "model    {}: {} -> {}\n{}samples  {samples}\nwritten  {}\n",
+        "model    {}: {} -> {}\n{}samples  {samples}\nwritten  {}\n{}",
         plan.model.name,
         tensors(&mut plan.model.inputs.iter()),
         tensors(&mut plan.model.outputs()),
         plan.about,
-        shown(&args.output.join(FRONTEND)),
+        written.join("\n         "),
+        plan.notes,
     );
-    for at in &addresses.accelerators {
-        text += &format!("         {}\n", shown(&args.output.join(&at.file)));
-    }
-    text += &plan.notes;
     text += &next(args, &addresses, &plan);
     Ok(text)
 }
@@ -265,7 +266,7 @@ fn own_model(
     Ok(Plan {
         frontend: yaml::frontend(&values, addresses, &args.output),
         accelerators: addresses.accelerators.iter().map(accelerator).collect(),
-        about: class(engine.model(), args.class.as_deref()),
+        about: class(engine.model(), args.class.as_deref()) + &left_out(engine.left_out()),
         notes: notes.unwrap_or_default(),
         server: String::new(),
         copies: copies(file, &engine::onnx_data_files(file)),
@@ -353,6 +354,14 @@ fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
         }
     };
     format!("class    {}, {which}\n", names_the_class(own))
+}
+
+/// Names the model's outputs that the configurations leave out.
+fn left_out(outputs: &[String]) -> String {
+    match outputs {
+        [] => String::new(),
+        names => format!("left out {}: no tensor\n", names.join(", ")),
+    }
 }
 
 /// Parses the name of a label type, as in a configuration.

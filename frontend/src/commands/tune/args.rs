@@ -13,9 +13,8 @@ use crate::settings::cli::{SCENARIOS, key_value};
 /// Finds the highest rate at which runs are VALID, with many short runs of `frontend`, then tries
 /// other values of some keys of the configuration.
 ///
-/// The rate is queries per second in Server, and samples per query within --bound-ms in
-/// MultiStream. In Offline it is the lowest expected samples per second that make a run long
-/// enough. Keep the accelerators running.
+/// The rate is queries per second in Server. In Offline it is the lowest expected samples per second
+/// that make a run long enough. Keep the accelerators running.
 ///
 /// The same command continues an interrupted session. docs/tune.md explains the result.
 #[derive(Clone, Debug, Parser)]
@@ -49,7 +48,7 @@ pub struct TuneArgs {
     pub full_s: Option<f64>,
 
     /// First rate to try [default: the rate in the configuration; without one 100 in Server, 1000
-    /// in Offline, 8 in MultiStream]
+    /// in Offline]
     #[arg(long, value_name = "RATE")]
     pub from: Option<f64>,
 
@@ -66,12 +65,8 @@ pub struct TuneArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     pub within: f64,
 
-    /// Limit on the 99th percentile of query latency, in milliseconds; MultiStream requires it
-    #[arg(long, value_name = "MS")]
-    pub bound_ms: Option<f64>,
-
-    /// Minimum number of queries in each trial [default: the minimum of LoadGen's early stopping,
-    /// 459 in Server, 662 in MultiStream]
+    /// Minimum number of queries in each trial [default: in Server the minimum of LoadGen's early
+    /// stopping, 459]
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
 
@@ -107,9 +102,8 @@ pub struct TuneArgs {
 }
 
 fn with_a_rate() -> impl TypedValueParser<Value = Scenario> {
-    let [server, offline, _, multi_stream] = SCENARIOS;
-    let names = [server.1, offline.1, multi_stream.1];
-    PossibleValuesParser::new(names).try_map(|given| {
+    let [server, offline, ..] = SCENARIOS;
+    PossibleValuesParser::new([server.1, offline.1]).try_map(|given| {
         let named = SCENARIOS.iter().find(|(_, name, _)| *name == given);
         named.map(|(scenario, ..)| *scenario).ok_or("unknown")
     })

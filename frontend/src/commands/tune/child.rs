@@ -9,11 +9,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use record::{RunRecord, Summary};
+use record::{RunFolder, RunRecord, timeline::Tick};
+use report::text;
 use tune::{Halt, RateKind, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
 
 use super::{args::TuneArgs, yaml::Yaml};
-use crate::run::{check::SERVER_QUERIES, interrupt};
+use crate::{
+    outcome::reasons::KEEPS_UP,
+    run::{check::SERVER_QUERIES, interrupt},
+};
 
 /// The interval between two checks whether the child has ended.
 const TICK: Duration = Duration::from_millis(10);
@@ -30,6 +34,8 @@ const SEEDS: [(&str, u64); 3] = [
 const CLOSE: f64 = 0.8;
 /// Maximum number of queries of a lengthened trial whose percentile is near the bound.
 const MOST_QUERIES: u64 = 8 * SERVER_QUERIES;
+/// Minimum length of a trial that shows whether the system keeps up, in latencies.
+const LATENCIES: f64 = 3.0;
 
 pub struct Runner<'a> {
     pub args: &'a TuneArgs,
@@ -65,8 +71,8 @@ impl TrialRunner for Runner<'_> {
         });
         let mut record = match record {
             Err(error) if is_refused => {
-                let (limited_by, none) = (format!("{error:#}"), TrialRecord::default());
-                TrialRecord { limited_by, ..none }
+                let (reason, none) = (format!("{error:#}"), TrialRecord::default());
+                TrialRecord { reason, ..none }
             }
             record => record.map_err(|error| Halt::Unmeasured(format!("{error:#}")))?,
         };
@@ -136,51 +142,63 @@ impl Runner<'_> {
     }
 
     fn rate(&self, setting: &TrialSetting) -> Vec<String> {
-        let (scenario, (flag, before)) = match self.kind {
-            RateKind::Server => ("server", ("--target-qps", "")),
-            RateKind::Offline => ("offline", ("--target-qps", "")),
-            RateKind::MultiStream => ("multi-stream", ("--set", "samples_per_query=")),
+        let scenario = match self.kind {
+            RateKind::Server => "server",
+            RateKind::Offline => "offline",
         };
         let (rate, seconds) = (setting.rate, setting.seconds);
         let words = format!(
-            "--scenario {scenario} {flag} {before}{rate} --duration-s {seconds} --samples {}",
+            "--scenario {scenario} --target-qps {rate} --duration-s {seconds} --samples {}",
             setting.samples
         );
         words.split(' ').map(str::to_owned).collect()
     }
 
     fn read(&self, folder: &Path) -> Result<TrialRecord> {
-        let path = folder.join(record::SUMMARY);
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let Summary { run, .. } = serde_json::from_str(&text)?;
-        of_run(&run, self.kind, self.args.bound_ms).with_context(|| path.display().to_string())
+        let read = RunFolder::read(folder)?;
+        let ticks = read
+            .timeline
+            .map_or_else(Vec::new, |timeline| timeline.ticks);
+        of_run(&read.summary.run, &ticks).with_context(|| folder.display().to_string())
     }
 }
 
-fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
+/// Completed divided by issued samples, in the second half of the time with issued samples. In
+/// this half a long answer alone lowers the ratio only if the trial is too short for it.
+fn second_half(ticks: &[Tick]) -> f64 {
+    let end = ticks.iter().rposition(|tick| tick.issued > 0);
+    let issuing = &ticks[..end.map_or(0, |last| last + 1)];
+    let half = issuing[issuing.len() / 2..].iter();
+    let (issued, completed) = half.fold((0, 0), |(i, c), t| (i + t.issued, c + t.completed));
+    completed as f64 / issued.max(1) as f64
+}
+
+fn of_run(run: &RunRecord, ticks: &[Tick]) -> Result<TrialRecord> {
     let loadgen = run.loadgen.as_ref();
     let loadgen = loadgen.context("LoadGen did not judge it")?;
-    let mut valid = loadgen.valid.context("LoadGen did not judge it")?;
-    let (mut limits, mut longer) = (Vec::new(), None);
-    for limit in &loadgen.limits {
+    let mut valid = loadgen.valid.context("LoadGen did not judge it")? && run.valid != Some(false);
+    let mut reason = match (valid, run.reasons.first()) {
+        (false, Some(first)) => first.split("; ").next().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    };
+    let limits = loadgen.limits.iter().filter(|limit| limit.at_most);
+    let limits = limits.filter_map(|limit| {
         let (name, bound) = (limit.name.clone(), limit.limit);
-        if let (true, Some(was)) = (limit.at_most, limit.was) {
-            limits.push(TrialLimit { name, was, bound });
-        } else if name == "duration" && kind == RateKind::MultiStream && !limit.met {
-            // LoadGen makes MultiStream's queries beforehand, and made too few for the duration.
-            let (queries, was) = (loadgen.queries.unwrap_or(0) as f64, run.duration_s * 1e6);
-            longer = Some((1.1 * queries * bound / was.max(1.0)) as u64);
-        }
-    }
-    if let (RateKind::MultiStream, Some(bound)) = (kind, bound_ms) {
-        let latency = loadgen.latency.context("it has no 99th percentile")?;
-        let (name, was, bound) = (
-            "p99 query latency".to_owned(),
-            latency.p99_us,
-            bound * 1000.0,
-        );
-        valid &= was <= bound;
-        limits.push(TrialLimit { name, was, bound });
+        limit.was.map(|was| TrialLimit { name, was, bound })
+    });
+    let limits: Vec<TrialLimit> = limits.collect();
+    let mut longer = None;
+    if let (true, Some(scheduled)) = (valid, loadgen.scheduled_per_s)
+        && let Some(completed) = loadgen.completed_per_s
+        && completed < KEEPS_UP * scheduled
+        && second_half(ticks) < KEEPS_UP
+    {
+        valid = false;
+        let (completed, of) = (text::rate(completed), text::rate(scheduled));
+        reason = format!("{completed} of {of} samples/s were completed");
+        let latency_s = loadgen.latency.map_or(0.0, |latency| latency.p99_us / 1e6);
+        let needs = (LATENCIES * latency_s * scheduled) as u64;
+        longer = Some(needs).filter(|needs| *needs > loadgen.queries.unwrap_or(0));
     }
     let early = loadgen.early_stopping.as_ref().filter(|early| !early.met);
     let unsure = early.and_then(|early| early.needs);
@@ -188,6 +206,7 @@ fn of_run(run: &RunRecord, kind: RateKind, bound_ms: Option<f64>) -> Result<Tria
     let unsure = unsure.filter(|needs| part <= CLOSE || *needs <= MOST_QUERIES);
     Ok(TrialRecord {
         valid,
+        reason,
         needs: longer.max(unsure).filter(|_| !valid && part <= 1.0),
         limits,
         achieved: run.per_s,
@@ -202,9 +221,9 @@ mod tests {
 
     use super::*;
 
-    fn of_json(run: &Value, kind: RateKind, bound_ms: Option<f64>) -> Result<TrialRecord> {
+    fn of_json(run: &Value, ticks: &[Tick]) -> Result<TrialRecord> {
         let run = serde_json::from_value(run.clone()).expect("a run");
-        of_run(&run, kind, bound_ms)
+        of_run(&run, ticks)
     }
 
     fn limit(name: &str, was: f64, limit: f64, at_most: bool) -> Value {
@@ -212,44 +231,91 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_limit_on_latency_binds_and_the_bound_of_multi_stream_is_ours() {
+    fn the_nearest_limit_on_latency_binds() {
         let ttft = limit("p99 TTFT", 100.0, 200.0, true);
         let tpot = limit("p99 TPOT", 30.0, 40.0, true);
         let limits = [ttft, tpot, limit("duration", 2e6, 1e6, false)];
-        let latency = json!({"p99_us": 3000.0});
-        let loadgen = json!({"valid": true, "latency": latency, "limits": limits});
+        let loadgen = json!({"valid": true, "limits": limits});
         let summary = json!({"per_s": 7.5, "limits": {"line": "slots"}, "loadgen": loadgen});
-        let of = |kind, bound| of_json(&summary, kind, bound).expect("sound");
-        let server = of(RateKind::Server, None);
-        let binds = server.binds().expect("two limits");
-        assert_eq!((server.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
-        assert_eq!(server.achieved, 7.5);
-        assert_eq!(server.limited_by.as_str(), "slots");
-        assert!(of(RateKind::MultiStream, Some(4.0)).valid);
-        assert!(!of(RateKind::MultiStream, Some(2.0)).valid);
-        assert!(of_json(&json!({"loadgen": null}), RateKind::Server, None).is_err());
+        let record = of_json(&summary, &[]).expect("sound");
+        let binds = record.binds().expect("two limits");
+        assert_eq!((record.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
+        assert_eq!((record.valid, record.achieved), (true, 7.5));
+        assert_eq!(record.limited_by.as_str(), "slots");
+        assert!(of_json(&json!({"loadgen": null}), &[]).is_err());
     }
 
     #[test]
     fn a_trial_needs_more_queries_only_where_its_bounds_are_kept() {
-        for (kind, part, needs, duration, expected) in [
-            (RateKind::Server, 0.29, 459, 2.0, Some(459)),
-            (RateKind::Server, 0.29, 90_000, 2.0, Some(90_000)),
-            (RateKind::Server, 0.95, 1000, 2.0, Some(1000)),
-            (RateKind::Server, 0.95, 90_000, 2.0, None),
-            (RateKind::Server, 1.01, 459, 2.0, None),
-            (RateKind::MultiStream, 0.9, 662, 0.1, Some(1100)),
+        for (part, needs, expected) in [
+            (0.29, 459, Some(459)),
+            (0.29, 90_000, Some(90_000)),
+            (0.95, 1000, Some(1000)),
+            (0.95, 90_000, None),
+            (1.01, 459, None),
         ] {
-            let limits = [
-                limit("p99 latency", part, 1.0, true),
-                limit("duration", 0.0, 1e6, false),
-            ];
+            let limits = [limit("p99 latency", part, 1.0, true)];
             let early = json!({"met": false, "needs": needs});
             let mut loadgen = json!({"valid": false, "queries": 100, "limits": limits});
             loadgen["early_stopping"] = early;
-            let summary = json!({"loadgen": loadgen, "duration_s": duration});
-            let record = of_json(&summary, kind, None).expect("sound");
+            let record = of_json(&json!({"loadgen": loadgen}), &[]).expect("sound");
             assert_eq!(record.needs, expected, "{part} {needs}");
         }
+    }
+
+    #[test]
+    fn a_trial_that_completes_below_95_percent_is_not_valid_and_says_so() {
+        // Ticks of (issued, completed). A long answer is no backlog; a trial of three such answers
+        // shows the difference.
+        let steady = [
+            (100, 0),
+            (100, 0),
+            (100, 100),
+            (100, 100),
+            (0, 100),
+            (0, 100),
+        ];
+        let backlog = [
+            (100, 50),
+            (100, 50),
+            (100, 50),
+            (100, 50),
+            (0, 100),
+            (0, 100),
+        ];
+        for (ticks, completed, latency_s, expected) in [
+            (backlog, 96.0, 0.1, (true, None)),
+            (backlog, 67.0, 0.1, (false, None)),
+            (backlog, 67.0, 2.0, (false, Some(600))),
+            (steady, 67.0, 2.0, (true, None)),
+        ] {
+            let ticks = ticks.map(|(issued, completed)| Tick {
+                issued,
+                completed,
+                ..Tick::default()
+            });
+            let latency = json!({"p99_us": latency_s * 1e6});
+            let loadgen = json!({"valid": true, "queries": 400, "scheduled_per_s": 100.0,
+                "completed_per_s": completed, "latency": latency});
+            let record = of_json(&json!({"loadgen": loadgen}), &ticks).expect("sound");
+            assert_eq!(
+                (record.valid, record.needs),
+                expected,
+                "{completed} {latency_s}"
+            );
+            let words = "67.0 of 100 samples/s were completed";
+            assert_eq!(record.reason.is_empty(), record.valid);
+            assert!(record.valid || record.reason == words, "{}", record.reason);
+        }
+    }
+
+    #[test]
+    fn a_trial_names_the_reason_that_no_limit_on_latency_has() {
+        let limits = [limit("p99 latency", 0.03, 1.0, true)];
+        let loadgen = json!({"valid": true, "limits": limits});
+        let reasons = ["duration was 1 s of at least 3 s; raise --target-qps"];
+        let run = json!({"valid": false, "reasons": reasons, "loadgen": loadgen});
+        let record = of_json(&run, &[]).expect("sound");
+        assert_eq!(record.text(), "INVALID: duration was 1 s of at least 3 s");
     }
 }

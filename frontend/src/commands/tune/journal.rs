@@ -111,9 +111,12 @@ impl TrialRunner for Journal<'_> {
         self.spent_s += record.cost_s;
         self.add(setting, &record).map_err(failed)?;
         let minutes = |s: f64| format!("{}:{:02}", (s / 60.0) as u64, (s % 60.0) as u64);
+        let name = match setting.full {
+            true => "full run".to_owned(),
+            false => format!("trial {:3}", self.trials),
+        };
         eprintln!(
-            "trial {:3}  {:>10}  {:50}  {known}  [{} of {}]",
-            self.trials,
+            "{name:9}  {:>10}  {:50}  {known}  [{} of {}]",
             setting.rate,
             record.text(),
             minutes(self.spent_s),
@@ -162,7 +165,7 @@ mod tests {
         // This session ends with its budget, and with a full run of the certified rate.
         let (second, _) = session(json!(1), 100, 30.0).expect("the same");
         assert!(
-            second.full.is_some() && second.halt == Some(Halt::Budget),
+            second.full().is_some() && second.halt == Some(Halt::Budget),
             "{second:?}"
         );
         let (third, ran) = session(json!(1), 100, 300.0).expect("the same");

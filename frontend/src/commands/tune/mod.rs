@@ -32,9 +32,6 @@ use crate::{
     settings,
 };
 
-/// Minimum number of queries for MultiStream's early stopping, at a percentile of 99.
-const MULTI_STREAM_QUERIES: u64 = 662;
-
 /// Runs the command. With `quiet`, the result goes only to the folder of `--output`.
 pub fn command(args: &TuneArgs, quiet: bool) -> ExitCode {
     tune(args, quiet).unwrap_or_else(|error| {
@@ -56,7 +53,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     same.budget_s = 0.0;
     let head = json!({
         "tune": env!("CARGO_PKG_VERSION"), "configuration": fs::read_to_string(&args.config)?,
-        "passed_on": args.passed_on(), "bound_ms": args.bound_ms, "plan": format!("{same:?}"),
+        "passed_on": args.passed_on(), "plan": format!("{same:?}"),
         "program": args.program,
         "user_conf": args.user_conf.as_ref().map(fs::read_to_string).transpose()?,
     });
@@ -87,16 +84,16 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let page = report::tuning(&session, &args.config.to_string_lossy(), &diff, note);
     disk::write(&path, page).with_context(|| path.display().to_string())?;
     let mut lines = vec![session.line()];
+    lines.extend(session.limit());
     lines.extend(diff);
     lines.push(format!("page: {}", path.display()));
     if !quiet {
         let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
     }
-    let valid = session.full.as_ref().is_none_or(|full| full.valid);
     Ok(match session.halt {
         Some(Halt::Unmeasured(_)) => ExitCode::Setup,
         Some(Halt::Interrupted) => ExitCode::Interrupted,
-        Some(Halt::Budget) | None if valid && session.found().is_some() => ExitCode::Good,
+        Some(Halt::Budget) | None if session.confirmed().is_some() => ExitCode::Good,
         Some(Halt::Budget) | None => ExitCode::Invalid,
     })
 }
@@ -104,17 +101,15 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
 /// The kind of rate to search, and the field of LoadGen's settings that holds the rate.
 fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(RateKind, &'static str)> {
     let written = config.loadgen.scenario.map(settings::scenario);
-    let (kind, key) = match args.scenario.or(written) {
-        Some(Scenario::Server) => (RateKind::Server, "server_target_qps"),
-        Some(Scenario::Offline) => (RateKind::Offline, "offline_expected_qps"),
-        Some(Scenario::MultiStream) => (RateKind::MultiStream, "multi_stream_samples_per_query"),
-        Some(Scenario::SingleStream) => bail!("SingleStream has no rate: it measures a latency"),
+    match args.scenario.or(written) {
+        Some(Scenario::Server) => Ok((RateKind::Server, "server_target_qps")),
+        Some(Scenario::Offline) => Ok((RateKind::Offline, "offline_expected_qps")),
+        Some(other) => bail!(
+            "{} has no rate, it measures a latency: give --scenario server or offline",
+            other.name()
+        ),
         None => bail!("--scenario, or loadgen.scenario of the configuration, is missing"),
-    };
-    if kind == RateKind::MultiStream && args.bound_ms.is_none() {
-        bail!("LoadGen has no bound on MultiStream's latency: give one with --bound-ms");
     }
-    Ok((kind, key))
 }
 
 fn plan(
@@ -129,20 +124,15 @@ fn plan(
             bail!("--seconds, --within or --budget-min is {value}: it must be a number above 0");
         }
     }
-    let (default, floor, samples) = match kind {
-        RateKind::Server => (100.0, 1e-3, SERVER_QUERIES),
-        RateKind::Offline => (1000.0, 1e-3, 1),
-        RateKind::MultiStream => (8.0, 1.0, MULTI_STREAM_QUERIES),
+    let (default, samples) = match kind {
+        RateKind::Server => (100.0, SERVER_QUERIES),
+        RateKind::Offline => (1000.0, 1),
     };
     let written = yaml.get(&format!("loadgen.settings.{key}"));
     let first = args.from.or(written.and_then(|w| w.parse().ok()));
     let first: f64 = first.unwrap_or(default);
-    let least = args.least.unwrap_or(first / 1000.0).max(floor);
+    let least = args.least.unwrap_or(first / 1000.0).max(1e-3);
     let most = args.most.unwrap_or(first * 1e6);
-    let (least, most) = match kind {
-        RateKind::MultiStream => (least.ceil(), most.floor()),
-        RateKind::Server | RateKind::Offline => (least, most),
-    };
     if !(least <= first && first <= most) {
         bail!("--from {first}: it is not between --least {least} and --most {most}");
     }
@@ -201,9 +191,13 @@ fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
         .collect())
 }
 
-/// Writes `tuned.yaml`. Returns the change to the configuration, line by line.
+/// Writes `tuned.yaml`, if the rate is confirmed. Returns the change to the configuration, line by
+/// line.
 fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: &Yaml) -> Result<Vec<String>> {
-    let Some(rate) = session.found() else {
+    let tuned_yaml = args.output.join("tuned.yaml");
+    let Some(rate) = session.confirmed() else {
+        // Ignore the error: a session with a smaller budget need not have written the file.
+        let _ = fs::remove_file(tuned_yaml);
         return Ok(Vec::new());
     };
     let written = Written::read(&args.config)?;
@@ -223,6 +217,6 @@ fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: &Yaml) -> Result<Ve
         }
         diff.push(format!("+ {key}: {value}"));
     }
-    tuned.write(&args.output.join("tuned.yaml"))?;
+    tuned.write(&tuned_yaml)?;
     Ok(diff)
 }

@@ -28,31 +28,28 @@ impl From<DType> for Element {
 }
 
 impl Element {
-    /// Parses NumPy's code, such as `<f4`.
+    /// Parses NumPy's code, such as `<f4`. Without a byte order, the machine's is meant.
     pub(super) fn of_code(code: &str) -> Result<Self, String> {
-        let mut letters = code.chars();
-        let (order, letter) = (letters.next(), letters.next().unwrap_or(' '));
-        let bytes: usize = letters.as_str().parse().unwrap_or(0);
-        let is_number = matches!(
-            (letter, bytes),
-            ('b', 1) | ('i' | 'u', 1 | 2 | 4 | 8) | ('f', 2 | 4 | 8)
-        );
-        match order.filter(|_| is_number) {
-            Some(order @ ('<' | '=' | '>')) => Ok(Element {
-                letter,
-                bytes,
-                big_endian: order == '>' && bytes > 1,
-            }),
-            Some('|') if bytes == 1 => Ok(Element {
-                letter,
-                bytes,
-                big_endian: false,
-            }),
-            _ => Err(format!(
-                "its elements are '{code}' and no numbers that are read here, as pickled Python \
-                 objects, texts, times, complex numbers and bfloat16 are not"
-            )),
-        }
+        let mut letters = code.trim_start_matches(['<', '=', '>', '|']).chars();
+        let order = &code[..code.len() - letters.as_str().len()];
+        let letter = letters.next().unwrap_or(' ');
+        let bytes = match (letter, letters.as_str()) {
+            ('b' | 'i' | 'u', "1") if order.len() < 2 => 1,
+            ('i' | 'u' | 'f', "2") if order.len() < 2 => 2,
+            ('i' | 'u' | 'f', "4") if order.len() < 2 => 4,
+            ('i' | 'u' | 'f', "8") if order.len() < 2 => 8,
+            _ => {
+                return Err(format!(
+                    "its elements are '{code}' and no numbers that are read here, as pickled \
+                     Python objects, texts, times, complex numbers and bfloat16 are not"
+                ));
+            }
+        };
+        Ok(Element {
+            letter,
+            bytes,
+            big_endian: order == ">" && bytes > 1,
+        })
     }
 
     /// Returns NumPy's code without the byte order, such as `f4`.
@@ -186,6 +183,8 @@ mod tests {
         assert_eq!(of("|u1").whole(&[255]), Ok(255));
         assert_eq!(of("|i1").whole(&[255]), Ok(-1));
         assert_eq!(of("|b1").whole(&[1]), Ok(1));
+        assert_eq!(of("u1").whole(&[255]), Ok(255));
+        assert_eq!(of("i4").whole(&(-7i32).to_ne_bytes()), Ok(-7));
         assert_eq!(of("<i8").whole(&i64::MIN.to_le_bytes()), Ok(i64::MIN));
         assert!(of("<u8").whole(&u64::MAX.to_le_bytes()).is_err());
         assert_eq!(of(">f8").whole(&3f64.to_be_bytes()), Ok(3));
@@ -203,7 +202,7 @@ mod tests {
     #[test]
     fn what_is_no_number_is_named() {
         for code in [
-            "|O", "<U7", "<M8[ns]", "<c8", "|V2", "<f16", "|i4", "", "f4",
+            "|O", "<U7", "<M8[ns]", "<c8", "|V2", "<f16", "<<i4", "", "f", "+f4", "f+4",
         ] {
             let text = Element::of_code(code).expect_err(code);
             assert!(text.contains(&format!("'{code}'")), "{text}");

@@ -98,9 +98,16 @@ struct Dictionary {
     shape: Vec<usize>,
 }
 
-/// Parses the dictionary as JSON, after converting quotes, tuples, words and trailing commas.
+/// Parses the dictionary as JSON, after converting quotes, tuples, words and trailing commas. Python
+/// 2 wrote an `L` behind long numbers.
 fn dictionary(text: &str) -> Result<Header, String> {
-    let mut json = text.replace('\'', "\"");
+    let mut before = ' ';
+    let is_kept = |c: &char| {
+        let before = std::mem::replace(&mut before, *c);
+        *c != 'L' || !before.is_ascii_digit()
+    };
+    let json: String = text.chars().filter(is_kept).collect();
+    let mut json = json.replace('\'', "\"");
     for (python, own) in [
         ("(", "["),
         (")", "]"),

@@ -13,6 +13,8 @@ mod header;
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
+use qdl::model::ForeignFormat;
+
 pub use self::element::Element;
 pub use self::header::Header;
 
@@ -103,10 +105,20 @@ pub struct Arrays {
 /// Whether to read an array of an archive: from its name and the names of all arrays.
 pub type Selector<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
 
+/// Which files without arrays count as raw bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawBytes {
+    /// Files of no known format, whose names are not NumPy's.
+    Unnamed,
+    /// Files of no known format: the element type is stated beside the file.
+    Typed,
+    /// As [`RawBytes::Unnamed`], and files of known formats: a sample may be an image file.
+    Files,
+}
+
 /// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `select`
-/// chooses. With `any`, a file of a known format such as PNG counts as raw bytes too: a sample may
-/// be an image file.
-pub fn open(path: &Path, any: bool, select: Selector<'_>) -> Result<Option<Arrays>, String> {
+/// chooses.
+pub fn open(path: &Path, raw: RawBytes, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut begin = [0; 8];
     let len = file.read_at(&mut begin, 0);
@@ -122,36 +134,24 @@ pub fn open(path: &Path, any: bool, select: Selector<'_>) -> Result<Option<Array
     if begin.starts_with(b"PK\x03\x04") || begin.starts_with(b"PK\x05\x06") {
         return match archive::arrays(&file, select)? {
             Some(arrays) => Ok(Some(arrays)),
-            None if any && !named("npz") => Ok(None),
+            None if raw == RawBytes::Files && !named("npz") => Ok(None),
             None => Err("it is a zip archive, and no .npz: none of its files is a .npy".to_owned()),
         };
     }
-    if named("npy") || named("npz") {
-        return Err(
+    let format = ForeignFormat::of_file(&file).map_err(|e| format!("cannot read it: {e}"))?;
+    match format {
+        Some(format) if raw != RawBytes::Files || format.instead.is_some() => {
+            let save = "decode it, and write its numbers with np.save, or its bytes alone";
+            Err(format!("it is {}", format.text(save)))
+        }
+        _ if raw != RawBytes::Typed && (named("npy") || named("npz")) => Err(
             "by its name it is NumPy's, and it does not begin as NumPy's files do: is it cut \
-             short, or raw bytes under a wrong name?"
+             short, or raw bytes under a wrong name? Labels with a `dtype` may have any name"
                 .to_owned(),
-        );
-    }
-    match OTHERS.iter().find(|(magic, _)| begin.starts_with(magic)) {
-        Some((_, what)) if !any => Err(format!(
-            "it is {what}: decode it, and write its numbers with np.save, or its bytes alone"
-        )),
+        ),
         _ => Ok(None),
     }
 }
-
-/// First bytes of other formats that could be mistaken for raw bytes.
-const OTHERS: [(&[u8], &str); 8] = [
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"\x1f\x8b\x08", "compressed by gzip"),
-    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
-    (b"PAR1", "a Parquet table"),
-    (b"\x89HDF", "an HDF5 file"),
-    (b"\x80\x04\x95", "a Python pickle"),
-    (b"QDLTOKEN", "a file of token ids, for `kind: tokens`"),
-];
 
 #[cfg(test)]
 pub(super) mod tests;

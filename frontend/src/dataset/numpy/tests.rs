@@ -14,13 +14,13 @@ pub(in crate::dataset) fn fixture(name: &str) -> PathBuf {
 }
 
 fn opened(name: &str) -> Vec<Array> {
-    let arrays =
-        open(&fixture(name), false, &|_, _| true).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let arrays = open(&fixture(name), RawBytes::Unnamed, &|_, _| true)
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
     arrays.expect("NumPy's").opened
 }
 
 fn refused(name: &str) -> String {
-    open(&fixture(name), false, &|_, _| true).expect_err(name)
+    open(&fixture(name), RawBytes::Unnamed, &|_, _| true).expect_err(name)
 }
 
 fn all(a: &Array, len: usize) -> Vec<u8> {
@@ -80,21 +80,29 @@ fn what_cannot_be_read_as_it_lies_says_what_to_save() {
 
 #[test]
 fn a_file_of_another_format_is_named() {
-    let named = |content: &[u8], end: &str, any| open(file(content, end).path(), any, &|_, _| true);
-    let text = named(b"\x89PNG\r\n\x1a\n....", ".raw", false).expect_err("an image");
+    let named = |content: &[u8], end: &str, raw| open(file(content, end).path(), raw, &|_, _| true);
+    let (plain, files) = (RawBytes::Unnamed, RawBytes::Files);
+    let text = named(b"\x89PNG\r\n\x1a\n....", ".raw", plain).expect_err("an image");
     assert!(text.starts_with("it is a PNG image: decode it"), "{text}");
-    assert!(named(b"\x89PNG\r\n\x1a\n....", ".raw", true).is_ok());
-    let text = named(b"no magic", ".npy", true).expect_err("a wrong name");
+    assert!(named(b"\x89PNG\r\n\x1a\n....", ".raw", files).is_ok());
+    let text = named(b"no magic", ".npy", files).expect_err("a wrong name");
     assert!(text.contains("by its name it is NumPy's"), "{text}");
-    assert!(matches!(named(b"no magic", ".u8", false), Ok(None)));
+    assert!(matches!(named(b"no magic", ".u8", plain), Ok(None)));
+    // A pointer is no sample, even if samples are files.
+    let pointer = b"version https://git-lfs.github.com/spec/v1\n";
+    for (end, raw) in [(".raw", files), (".npy", plain), ("", RawBytes::Typed)] {
+        let text = named(pointer, end, raw).expect_err("a pointer");
+        assert_has(&text, &["it is a pointer of Git LFS", "git lfs pull"]);
+    }
+    assert!(named(b"{\"text\": \"a\"}", ".raw", files).is_ok());
     let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
     let stored =
         zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
     zip.start_file("a.txt", stored).expect("in memory");
     let zip = zip.finish().expect("in memory").into_inner();
-    let text = named(&zip, ".npz", false).expect_err("no arrays");
+    let text = named(&zip, ".npz", plain).expect_err("no arrays");
     assert!(text.contains("no .npz"), "{text}");
-    let text = named(&zip[..20], ".npz", false).expect_err("broken");
+    let text = named(&zip[..20], ".npz", plain).expect_err("broken");
     assert!(text.contains("broken zip archive"), "{text}");
 }
 
@@ -111,7 +119,8 @@ fn sizes_are_those_of_the_header() {
     let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }   \n";
     let with = |dictionary: &str, bytes: usize| {
         let f = file(&npy(dictionary, &vec![0; bytes]), ".npy");
-        open(f.path(), false, &|_, _| true).map(|a| a.map(|a| a.opened[0].header.text()))
+        open(f.path(), RawBytes::Unnamed, &|_, _| true)
+            .map(|a| a.map(|a| a.opened[0].header.text()))
     };
     assert_eq!(with(good, 8), Ok(Some("float32 (2,)".to_owned())));
     for bytes in [7, 9] {
@@ -124,7 +133,18 @@ fn sizes_are_those_of_the_header() {
         with(&good.replace("(2,)", "()"), 4),
         Ok(Some("float32 ()".to_owned()))
     );
+    // Python 2 wrote long numbers; a type without a byte order has the machine's.
+    for old in [
+        good.replace("(2,)", "(2L,)"),
+        good.replace("(2,)", "(1L, 2L)"),
+        good.replace("<f4", "f4"),
+        good.replace("<f4", "|f4"),
+    ] {
+        assert!(with(&old, 8).is_ok_and(|text| text.is_some()), "{old}");
+    }
     for odd in [
+        good.replace("(2,)", "(L,)"),
+        good.replace("(2,)", "(2LL,)"),
         good.replace("(2,)", "(-2,)"),
         good.replace("(2,)", "(2 2)"),
         good.replace("'shape'", "'form'"),
@@ -158,14 +178,14 @@ fn of_an_archive_only_arrays_that_are_asked_for_are_opened() {
         zip.write_all(content).expect("in memory");
     }
     let zip = file(&zip.finish().expect("in memory").into_inner(), ".npz");
-    let asked = open(zip.path(), false, &|name, all| {
+    let asked = open(zip.path(), RawBytes::Unnamed, &|name, all| {
         name == "x" && all.len() == 3
     });
     let arrays = asked.expect("sound").expect("an archive").opened;
     assert_eq!(arrays.len(), 1);
     assert_eq!(arrays[0].header.text(), "float32 (2,)".to_owned());
     for name in ["meta", "cut"] {
-        let e = open(zip.path(), false, &|own, _| own == name).expect_err(name);
+        let e = open(zip.path(), RawBytes::Unnamed, &|own, _| own == name).expect_err(name);
         assert!(e.contains(&format!("array `{name}`")), "{e}");
     }
 }
@@ -180,7 +200,7 @@ fn an_array_whose_name_would_break_a_line_is_refused_in_one() {
     assert_eq!(places.len(), 2, "before the entry, and in the directory");
     places.iter().for_each(|i| content[*i] = b'\n');
     let f = file(&content, ".npz");
-    let why = open(f.path(), false, &|_, _| true).expect_err("refused");
+    let why = open(f.path(), RawBytes::Unnamed, &|_, _| true).expect_err("refused");
     assert_eq!(why, r"array `\nixels`: its name has control characters");
 }
 
@@ -227,7 +247,7 @@ proptest! {
             content.splice(10..10, [0, 0]);
         }
         let f = file(&content, ".npy");
-        let arrays = open(f.path(), false, &|_, _| true).expect("sound").expect("an array").opened;
+        let arrays = open(f.path(), RawBytes::Unnamed, &|_, _| true).expect("sound").expect("an array").opened;
         prop_assert_eq!(&arrays[0].header.shape, &shape);
         prop_assert_eq!(arrays[0].header.element, Element::of_code(code).expect("known"));
         let dimensions = shape.iter().filter(|d| **d > 1).count();
@@ -251,7 +271,7 @@ proptest! {
         }
         content.truncate(cut);
         let f = file(&content, ".bin");
-        match open(f.path(), false, &|_, _| true) {
+        match open(f.path(), RawBytes::Unnamed, &|_, _| true) {
             Ok(Some(arrays)) => for a in arrays.opened {
                 let bytes = a.header.bytes().expect("it was checked");
                 // Of an archive's entry, only the offset is known before the read.

@@ -81,6 +81,7 @@ fn sample(id: u64, first: Option<First>) -> Sample {
         issued_ns: 0,
         first,
         tries: Default::default(),
+        has_options: false,
     }
 }
 

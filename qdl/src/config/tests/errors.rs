@@ -19,6 +19,37 @@ begin_apart_us, precision, profiles, optimization_level, tokens, http, vllm, llm
     );
 }
 
+/// A key that does not belong to its entry, kind or side is marked, not its value.
+#[test]
+fn a_key_that_does_not_belong_is_marked_itself() {
+    let marked = |found: String, place: &str, key: &str| {
+        let carets = "^".repeat(key.len());
+        assert!(
+            found.starts_with(place) && found.contains(&carets),
+            "{found}"
+        );
+        assert!(!found.contains(&format!("{carets}^")), "{found}");
+    };
+    let nics = ACCELERATOR.replace("nics: [{", "nics: [{slotz: 3, ");
+    marked(
+        text(accelerator(&nics)),
+        "a.yaml:5:9: unknown key `slotz`",
+        "slotz",
+    );
+    let engine = ACCELERATOR.replace("engine: {", "engine: {precision: fp16, ");
+    marked(
+        text(accelerator(&engine)),
+        "a.yaml:4:10: engine `digest` builds",
+        "precision",
+    );
+    let side = format!("{ACCELERATOR}deadlines: {{lost_ms: 9000}}\n");
+    marked(
+        text(accelerator(&side)),
+        "a.yaml:6:13: an accelerator has no",
+        "lost_ms",
+    );
+}
+
 #[test]
 fn unknown_value() {
     assert_eq!(

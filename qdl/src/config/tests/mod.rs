@@ -6,7 +6,6 @@ mod files;
 mod http;
 mod models;
 mod nics;
-mod panics;
 mod reference;
 mod relations;
 mod vllm;

@@ -44,6 +44,8 @@ pub enum RolePart {
     Stream(Stream),
     /// An accelerator: the engine that runs the model.
     Engine(EngineInfo),
+    /// An accelerator whose engine is not ready: it refuses every frontend.
+    Loading,
 }
 
 impl RolePart {
@@ -214,6 +216,10 @@ impl Handshake {
                 },
             ) => {
                 self.check_node(node, heartbeat_ms)?;
+                if self.local.own == RolePart::Loading {
+                    let peer = self.peer.clone();
+                    return Err(ControlError::Loading { peer });
+                }
                 if let Err(mismatch) = self.local.model.check_against(&spec) {
                     let peer = self.peer.clone();
                     return Err(ControlError::Model { peer, mismatch });
@@ -296,6 +302,8 @@ impl Handshake {
         let (stream, engine) = match &self.local.own {
             RolePart::Stream(stream) => (Some(*stream), None),
             RolePart::Engine(engine) => (None, Some(engine.clone())),
+            // Such a node sends no model frame.
+            RolePart::Loading => (None, None),
         };
         let every = self.local.timing.heartbeat.every.as_millis();
         Message::Model {

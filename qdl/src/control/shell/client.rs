@@ -1,11 +1,11 @@
 //! The frontend's side of a session: connection, requests and events.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use fabric::clock::now_ns;
 use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
 use tokio::{
-    net::TcpStream,
+    net::{TcpStream, lookup_host},
     sync::{mpsc, oneshot},
     time::timeout,
 };
@@ -20,7 +20,7 @@ use crate::{
             Core, LocalNode, RolePart,
             frontend::{ClientEvent, Event, Frontend},
         },
-        error::ControlError,
+        error::{CONNECTION, ControlError},
         message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
     },
     wire::Description,
@@ -29,6 +29,9 @@ use crate::{
 /// Events kept for a slow reader. Beyond this number heartbeats are dropped, and any other event
 /// ends the session.
 const MAX_EVENTS: usize = 4096;
+
+/// Most addresses of a name that are tried.
+const MOST_ADDRESSES: usize = 8;
 
 type Session = Frontend<ReplySender>;
 
@@ -213,21 +216,7 @@ impl ClientSession {
     ) -> Result<ClientSession, ControlError> {
         local.check()?;
         let step = local.timing.step;
-        let failed = |e| ControlError::Connect {
-            peer: address.clone(),
-            source: Arc::new(e),
-        };
-        let stream = match timeout(step, TcpStream::connect(&*address)).await {
-            Ok(stream) => stream.map_err(failed)?,
-            Err(_) => {
-                return Err(ControlError::Timeout {
-                    peer: address.clone(),
-                    waiting_for: "connection",
-                    after: step,
-                });
-            }
-        };
-        let peer_address = stream.peer_addr().map_err(failed)?;
+        let (stream, peer_address) = dial(&address, step).await?;
         local.auth.check(peer_address.ip())?;
         let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
         let mut wire = Wire::new(stream, &address)?;
@@ -274,6 +263,39 @@ impl ClientSession {
             },
         })
     }
+}
+
+/// Connects to the first address of `address` that takes the connection; looking the name up, and
+/// each of its addresses, may take `step`. Of several errors, a refused connection counts.
+async fn dial(address: &str, step: Duration) -> Result<(TcpStream, SocketAddr), ControlError> {
+    let peer = || address.to_owned();
+    let unknown = |source| ControlError::Lookup {
+        peer: peer(),
+        source: Arc::new(source),
+    };
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let found = timeout(step, lookup_host(address)).await;
+    let found = found.map_err(late).flatten().map_err(unknown)?;
+    let (mut error, mut refused) = (unknown(io::Error::other("the resolver gives none")), false);
+    for at in found.take(MOST_ADDRESSES) {
+        error = match timeout(step, TcpStream::connect(at)).await {
+            Ok(Ok(stream)) => return Ok((stream, at)),
+            _ if refused => continue,
+            Ok(Err(e)) => {
+                refused = e.kind() == io::ErrorKind::ConnectionRefused;
+                ControlError::Connect {
+                    peer: peer(),
+                    source: Arc::new(e),
+                }
+            }
+            Err(_) => ControlError::Timeout {
+                peer: peer(),
+                waiting_for: CONNECTION,
+                after: step,
+            },
+        };
+    }
+    Err(error)
 }
 
 /// Runs the session until its end.

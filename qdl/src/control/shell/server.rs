@@ -3,24 +3,28 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use fabric::{clock::now_ns, os::listen};
+use record::EngineInfo;
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     io::Wire,
     session::{Claim, ServerHandle, ServerSession},
 };
-use crate::control::{
-    core::{
-        HandshakeStep, LocalNode,
-        accelerator::{Accelerator, Event},
+use crate::{
+    control::{
+        core::{
+            HandshakeStep, LocalNode, RolePart,
+            accelerator::{Accelerator, Event},
+        },
+        error::ControlError,
+        lobby::{Guest, Lobby, canonical},
+        message::Hex,
     },
-    error::ControlError,
-    lobby::{Guest, Lobby, canonical},
-    message::Hex,
+    model::ModelSpec,
 };
 
 /// The listener. A task performs handshakes until this is dropped, also during a session, so that a
@@ -28,6 +32,7 @@ use crate::control::{
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    local: Arc<Mutex<Arc<LocalNode>>>,
     sessions: mpsc::Receiver<ServerSession>,
     task: AbortHandle,
 }
@@ -59,27 +64,22 @@ impl Server {
                 problem: "0 handshakes, must be at least 1".to_owned(),
             });
         }
-        let failed = |e: io::Error| {
-            let problem = match e.kind() {
-                io::ErrorKind::AddrInUse => format!(
-                    "{address} is in use by another program: stop it or choose another port"
-                ),
-                _ => format!("cannot listen on {address}: {e}; it must be an address of this node"),
-            };
-            let key = "control.listen";
-            ControlError::Setting { key, problem }
+        let failed = |e: io::Error| ControlError::Setting {
+            key: "control.listen",
+            problem: e.to_string(),
         };
         let listener = listen(address, None).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (found, sessions) = mpsc::channel(1);
-        let (served, local) = (Served::default(), Arc::new(local));
         let patience = local.timing.step;
+        let (served, local) = (Served::default(), Arc::new(Mutex::new(Arc::new(local))));
+        let current = local.clone();
         let mut lobby = Lobby::new(
             "control",
             listener,
             move || pending,
             patience,
-            move |guest| greet(guest, local.clone(), served.clone()),
+            move |guest| greet(guest, lock(&current).clone(), served.clone()),
         );
         let task = tokio::spawn(async move {
             loop {
@@ -91,6 +91,7 @@ impl Server {
                             tracing::warn!("control: a frontend came while this node stops");
                         }
                     }
+                    Err(e @ ControlError::Loading { .. }) => tracing::debug!("control: {e}"),
                     Err(e) => {
                         let line = || format!("control: refused: {e}");
                         lobby.quiet.warn(now_ns(), line);
@@ -101,6 +102,7 @@ impl Server {
         let task = task.abort_handle();
         Ok(Server {
             address,
+            local,
             sessions,
             task,
         })
@@ -109,6 +111,16 @@ impl Server {
     /// The address listened on, with the port that the system chose for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Ends the loading: from now on frontends with `model` are admitted, and are told of `engine`.
+    pub(crate) fn loaded(&self, model: ModelSpec, engine: EngineInfo) {
+        let mut local = lock(&self.local);
+        *local = Arc::new(LocalNode {
+            model,
+            own: RolePart::Engine(engine),
+            ..LocalNode::clone(&local)
+        });
     }
 
     /// Waits without a time limit for an authenticated frontend that runs the same model. Until the
@@ -127,12 +139,16 @@ impl Server {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The claim of the frontend being served, if any.
 type Served = Arc<Mutex<Weak<String>>>;
 
 /// Claims the place for `node`; the error names the frontend being served.
 fn claim_place(served: &Served, node: &str) -> Result<Claim, String> {
-    let mut served = served.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut served = lock(served);
     if let Some(other) = served.upgrade() {
         return Err(other.to_string());
     }

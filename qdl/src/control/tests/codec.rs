@@ -16,7 +16,7 @@ use crate::wire::{Description, MAX_DESCRIPTION};
 
 /// Frames of every type, with and without the fields that may be absent.
 const FRAMES: [&str; 32] = [
-    r#"{"type": "hello", "version": 9, "role": "frontend", "auth": "token",
+    r#"{"type": "hello", "version": 10, "role": "frontend", "auth": "token",
         "nonce": "1111111111111111111111111111111111111111111111111111111111111111"}"#,
     r#"{"type": "answer",
         "noise": "2222222222222222222222222222222222222222222222222222222222222222"}"#,
@@ -71,10 +71,10 @@ const FRAMES: [&str; 32] = [
     r#"{"type": "drain", "id": 4}"#,
     r#"{"type": "drained", "id": 4, "batches": {"9": 1},
         "counters": {"arrived": 9007199254740992, "responded": 1, "refused": 2,
-                     "dropped_late": 3, "batches": 4, "copies": 5, "parts": 6}}"#,
+                     "dropped_late": 3, "batches": 4, "copies": 5, "parts": 6, "progress": 7}}"#,
     r#"{"type": "drained", "id": 4, "batches": {},
         "counters": {"arrived": 1, "responded": 1, "refused": 0, "dropped_late": 0,
-                     "batches": 1, "copies": 0, "parts": 0},
+                     "batches": 1, "copies": 0, "parts": 0, "progress": 0},
         "gpus": [{"index": 1, "name": "H200", "batches": {"8": 2}}],
         "used": {"clock_us": 7, "threads": [{"name": "nic", "threads": 1, "ran_us": 2}],
                  "nics": {"sleeps": 3},
@@ -88,7 +88,7 @@ const FRAMES: [&str; 32] = [
     r#"{"type": "heartbeat", "seq": 2, "scores": {"interior": 1.0, "rails": [
         {"nic": 0, "score": 0.5}]},
         "counters": {"arrived": 1, "responded": 1, "refused": 0, "dropped_late": 0,
-                     "batches": 1, "copies": 0, "parts": 0}}"#,
+                     "batches": 1, "copies": 0, "parts": 0, "progress": 0}}"#,
     r#"{"type": "connection_lost", "connection": 3, "epoch": 1, "cause": "Kabel gezogen: ä…"}"#,
     r#"{"type": "refused_sample", "connection": 3, "epoch": 1, "slot": 9, "use": 7,
         "text": "HTTP 500"}"#,
@@ -263,6 +263,22 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
     send(longest).expect("it fits");
     let e = send(longest + 1).expect_err("too long");
     assert!(matches!(e, FrameError::TooLong { .. }), "{e}");
+}
+
+#[test]
+fn another_protocol_is_named() {
+    for (begin, name) in [
+        ("HTTP/1.1 404 Not Found", "HTTP"),
+        ("GET /health HTTP/1.1", "HTTP"),
+        ("PRI * HTTP/2.0", "HTTP"),
+        ("<!DOCTYPE html>", "HTTP"),
+        ("\u{16}\u{3}\u{1}\u{2}", "TLS"),
+        ("SSH-2.0-OpenSSH", "SSH"),
+    ] {
+        let (_, e) = feed(&mut Codec::before_auth(), begin.as_bytes(), 3);
+        let found = matches!(e, Some(FrameError::OtherProtocol { protocol }) if protocol == name);
+        assert!(found, "{begin}: {e:?}");
+    }
 }
 
 #[test]

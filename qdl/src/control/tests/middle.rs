@@ -242,7 +242,7 @@ async fn a_changed_handshake_begins_no_session() {
     let before = captured(to, &mut calls, 0).await;
     let again = |toward: Toward, i: usize| Attack::Splice(before[toward as usize][i].clone());
     let downgrade = Attack::Replace("\"token\"", "\"none\"");
-    let older = Attack::Replace("\"version\":9", "\"version\":8");
+    let older = Attack::Replace("\"version\":10", "\"version\":9");
     let nonce = Attack::Replace("\"nonce\":\"", "\"nonce\":\"0");
     let cases = [
         (Accelerator, 0, downgrade.clone(), [MISSING, MISSING]),
@@ -251,15 +251,18 @@ async fn a_changed_handshake_begins_no_session() {
             Accelerator,
             0,
             older.clone(),
-            ["version 9, the frontend 8", "version 8, this node speaks 9"],
+            [
+                "version 10, the frontend 9",
+                "version 9, this node speaks 10",
+            ],
         ),
         (
             Frontend,
             0,
             older,
             [
-                "version 8, this node speaks 9",
-                "version 9, the accelerator 8",
+                "version 9, this node speaks 10",
+                "version 10, the accelerator 9",
             ],
         ),
         (Accelerator, 0, nonce.clone(), [DIGITS, DIGITS]),

@@ -156,6 +156,73 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
 }
 
 #[tokio::test]
+async fn a_frontend_that_comes_while_the_model_loads_is_told_so_and_let_in_afterwards() {
+    let LocalNode { model, own, .. } = local("acc-1");
+    let server = bind(LocalNode {
+        model: ModelSpec::opaque("not known yet", 1, 1),
+        own: RolePart::Loading,
+        ..local("acc-1")
+    })
+    .await;
+    let early = connect(server.address(), local("fe-1")).await;
+    let early = early.expect_err("it loads");
+    assert_eq!(early.not_yet(), Some(NotYet::Loading), "{early}");
+    // A wrong token needs no ready engine.
+    let foreign = LocalNode {
+        auth: token("f"),
+        ..local("fe-1")
+    };
+    let e = connect(server.address(), foreign)
+        .await
+        .expect_err("foreign");
+    assert_eq!(e.not_yet(), None, "{e}");
+    if let RolePart::Engine(engine) = own {
+        server.loaded(model, engine);
+    }
+    let session = connect(server.address(), local("fe-1"))
+        .await
+        .expect("loaded");
+    assert_eq!(session.engine.name, "digest");
+}
+
+/// A label of more than 63 bytes has no address, and no resolver is asked for it.
+#[tokio::test]
+async fn a_name_without_an_address_may_get_one_later() {
+    let name = format!("{}.example:7400", "a".repeat(64));
+    let e = ClientSession::connect(name.clone(), local("fe-1")).await;
+    let e = e.expect_err("no address");
+    assert_eq!(e.not_yet(), Some(NotYet::Absent("has no address yet")));
+    assert!(
+        e.to_string()
+            .starts_with(&format!("{name}: no address of this name: ")),
+        "{e}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_http_is_said_to() {
+    let listener = TcpListener::bind(any_port()).await.expect("bound");
+    let address = listener.local_addr().expect("bound");
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a guest");
+        stream
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .await
+            .expect("room");
+        // The peer's error frame.
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+    let e = connect(address, local("fe-1"))
+        .await
+        .expect_err("no accelerator");
+    assert!(
+        e.to_string().contains("HTTP on a control connection"),
+        "{e}"
+    );
+    server.await.expect("served");
+}
+
+#[tokio::test]
 async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
     let server = bind(local("acc-1")).await;
     let e = Server::bind(server.address(), 16, local("acc-1"))

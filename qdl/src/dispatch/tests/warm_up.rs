@@ -1,8 +1,18 @@
 //! Warm-up samples cross every connection, are counted apart, and fail with the connection's name.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::{rig::*, *};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{super::warm_up::Silence, rig::*, *};
+use crate::{
+    request::{OPTIONS_BYTES, RequestOptions},
+    serve::{Arrival, Service},
+};
 
 fn warm_up(b: &Bench, sizes: u64, budget: Duration) -> Result<WarmUpReport, WarmUpError> {
     b.dispatcher.warm_up(&WarmUpCfgs {
@@ -24,6 +34,7 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
             b.connect_all(over);
             let r = warm_up(&b, 4, Duration::from_secs(60)).expect("warm");
             assert_eq!((r.connections.len(), r.sizes, r.at_once), (3, (4, 4), 8));
+            assert_eq!(b.dispatcher.warm_up_samples(), r.samples);
             assert!(r.connections.iter().all(|l| l.warm_ns.is_some()));
             // One cold, three other sizes, five warm; 2, 4 and 8 at once.
             assert_eq!(r.samples, 3 * (1 + 3 + 5 + 14));
@@ -95,6 +106,8 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     // The second connection stays down.
     let failed = warm_up(&b, 1, Duration::ZERO).expect_err("down");
     assert_eq!(failed, WarmUpError::Down { connection: 1 });
+    // The first samples were lost with their connections; the last one is not answered.
+    assert_eq!(b.dispatcher.warm_up_samples(), 1);
     assert_eq!(b.dispatcher.outstanding(), 0);
     assert_eq!(b.dispatcher.counts().again, 0);
 }
@@ -127,4 +140,66 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
     assert_eq!(warmed, [2 * each, each, 2 * each]);
     let sum = |f: fn(&ConnectionRecord) -> u64| connections.iter().map(f).sum::<u64>();
     assert_eq!((sum(|l| l.posted), b.dispatcher.staged().0), (40, 40));
+}
+
+/// Answers with a digest; refuses samples without a limit of two tokens.
+struct Limited;
+
+const LIMIT: RequestOptions = RequestOptions {
+    token_limit: NonZeroU32::new(2),
+};
+
+impl Service for Limited {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        for a in arrivals.extract_if(.., |a| a.options() != Ok(LIMIT)) {
+            a.refuse(&"it has no limit");
+        }
+        Digest.arrived(arrivals);
+    }
+}
+
+#[test]
+fn options_reach_the_engine_over_each_fabric_staged_or_not() {
+    for (over, staged) in [Over::Memory, Over::Tcp].into_iter().zip([true, false]) {
+        let b = Bench::new(RigCfgs::new(2, 8).staged(staged), Arc::new(Limited));
+        b.connect_all(over);
+        let sample = Sample {
+            has_options: true,
+            len: 100,
+            ..b.sample(1)
+        };
+        // SAFETY: nothing reads the source before the samples are issued.
+        unsafe { b.source.store(sample.offset, &LIMIT.encode()) }.expect("inside");
+        let warm = b.dispatcher.warm_up(&WarmUpCfgs {
+            samples: vec![sample],
+            budget: Duration::from_millis(50),
+            deadline: Duration::from_secs(10),
+            again: false,
+        });
+        assert!(warm.is_ok(), "{warm:?}");
+        b.dispatcher.issue(&[sample]);
+        b.drain();
+        // SAFETY: nothing writes to the source any more.
+        let payload = unsafe { b.source.bytes(sample.offset + OPTIONS_BYTES, 92) };
+        let right = Some(xxh3_64(payload.expect("inside")));
+        assert_eq!(b.book.answers.lock().expect("alive")[&1], (1, right));
+    }
+}
+
+#[test]
+fn any_sign_of_life_extends_the_deadline_of_a_warm_up() {
+    let (mut silence, began) = (Silence::default(), Instant::now());
+    let mut look = |ms, signs| {
+        let now = began + Duration::from_millis(ms);
+        silence.look(now, signs).as_millis()
+    };
+    assert_eq!(look(1_000, 0), 0, "the first look");
+    assert_eq!(look(1_700, 0), 700);
+    assert_eq!(
+        look(2_900, 1),
+        0,
+        "an answer, a part or a heartbeat with progress"
+    );
+    assert_eq!(look(9_900, 1), 7_000);
+    assert_eq!(look(9_901, 2), 0);
 }

@@ -12,6 +12,7 @@ use crate::{
         ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Refusal, RequestTransport,
         lobby::canonical,
     },
+    request::MAX_OPTIONS,
     run::{lock, request_stride, response_stride, settings},
     serve::{ServeConnection, ServeConnectionCfgs},
 };
@@ -63,9 +64,15 @@ impl Session {
             let text = format!("{slots} slots, 1 to {MAX_SLOTS} are possible");
             return Err(refusal(ErrorCode::Protocol, text));
         }
-        if (r.request_stride as usize, r.response_stride as usize) != (request, response) {
+        let options = (r.request_stride as usize).checked_sub(request);
+        let most = match model.answers_tokens() {
+            true => MAX_OPTIONS,
+            false => 0,
+        };
+        if r.response_stride as usize != response || options.is_none_or(|bytes| bytes > most) {
             let text = format!(
-                "slots of {} and {} bytes, model {} has {request} and {response}",
+                "slots of {} and {} bytes, model {} has {request} (and up to {most} for options) \
+                 and {response}",
                 r.request_stride, r.response_stride, model.name
             );
             return Err(refusal(ErrorCode::Model, text));
@@ -79,7 +86,8 @@ impl Session {
             connection: r.connection,
             epoch: r.epoch,
             slots,
-            request_stride: request,
+            request_stride: r.request_stride as usize,
+            takes_options: options != Some(0) && node.params.engine_info.tokens,
             response_stride: response,
             stream: self.stream,
         };

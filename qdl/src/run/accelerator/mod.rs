@@ -8,5 +8,5 @@ mod node_state;
 mod readings;
 mod session;
 
-pub use node::{Node, Stop};
+pub use node::{LoadingNode, Node, Stop};
 pub use node_state::{Describe, EngineTotals, NodeFigures, NodeParams};

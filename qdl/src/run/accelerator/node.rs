@@ -7,7 +7,10 @@ use std::{
 };
 
 use record::ServedReport;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+};
 
 use super::{
     budget::Budget,
@@ -18,6 +21,7 @@ use super::{
 use crate::{
     config::{AcceleratorConfig, Auth, NicFabric},
     control::{self, ErrorCode, LocalNode, RolePart},
+    model::ModelSpec,
     run::{
         crew::{accelerator_crew, near},
         error::{NicError, NodeError},
@@ -69,26 +73,89 @@ pub struct Node {
     stop: watch::Sender<Option<String>>,
 }
 
-impl Node {
-    /// Binds every port and starts the NIC threads, which deliver to `service`.
+/// A node whose control port is open while its engine loads: frontends hear that they have to wait.
+pub struct LoadingNode {
+    config: AcceleratorConfig,
+    control: control::Server,
+    /// Places in the lobby of the control port.
+    places: usize,
+    /// Drives the control port until `loaded` is dropped; returns the runtime.
+    driver: std::thread::JoinHandle<tokio::runtime::Runtime>,
+    loaded: oneshot::Sender<()>,
+}
+
+impl LoadingNode {
+    /// Binds the control port.
     ///
     /// # Errors
     /// [`NodeError`] names the port or key at fault.
-    pub fn start(
-        config: &AcceleratorConfig,
-        params: NodeParams,
-        service: &Arc<dyn Service>,
-    ) -> Result<Node, NodeError> {
-        let overflow = || NodeError::Model(params.model.name.clone());
-        request_stride(&params.model).ok_or_else(overflow)?;
-        response_stride(&params.model).ok_or_else(overflow)?;
+    pub fn listen(config: &AcceleratorConfig) -> Result<LoadingNode, NodeError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(2)
             .build()?;
-        let _inside = runtime.enter();
         let (files, more) = more_open_files(2 * PLACES as u64);
         let places = (more / 2).max(files / 4).min(PLACES as u64) as usize;
+        if config.auth() == Auth::None {
+            tracing::warn!(
+                "auth: none: sessions are encrypted and not authenticated, and any frontend that \
+                 reaches {} is served",
+                config.control.listen
+            );
+        }
+        let control = runtime.block_on(control::Server::bind(
+            config.control.listen,
+            places.max(FEWEST_PLACES),
+            LocalNode {
+                node: config.node.clone(),
+                auth: settings::auth(config.auth())?,
+                // The engine determines the model.
+                model: ModelSpec::opaque(&config.model.name, 0, 0),
+                own: RolePart::Loading,
+                facts: node_facts(&config.nics),
+                timing: settings::timing(&config.deadlines),
+            },
+        ))?;
+        let (loaded, is_loaded) = oneshot::channel::<()>();
+        let driver = std::thread::Builder::new().name("qdl-control".to_owned());
+        let driver = driver.spawn(move || {
+            // The error is the sender's drop.
+            let _ = runtime.block_on(is_loaded);
+            runtime
+        })?;
+        Ok(LoadingNode {
+            config: config.clone(),
+            control,
+            places,
+            driver,
+            loaded,
+        })
+    }
+
+    /// Address of the control plane, with the port that the system chose.
+    pub fn control_address(&self) -> SocketAddr {
+        self.control.address()
+    }
+
+    /// Binds the other ports and starts the NIC threads, which deliver to `service`.
+    ///
+    /// # Errors
+    /// [`NodeError`] names the port or key at fault.
+    pub fn start(self, params: NodeParams, service: &Arc<dyn Service>) -> Result<Node, NodeError> {
+        let LoadingNode {
+            config,
+            control,
+            places,
+            driver,
+            loaded,
+        } = self;
+        let overflow = || NodeError::Model(params.model.name.clone());
+        request_stride(&params.model).ok_or_else(overflow)?;
+        response_stride(&params.model).ok_or_else(overflow)?;
+        drop(loaded);
+        let panicked = |_| std::io::Error::other("the thread of the control port panicked");
+        let runtime = driver.join().map_err(panicked)?;
+        let _inside = runtime.enter();
         let (mut nics, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in config.nics.iter().enumerate() {
             links.push(settings::link(nic));
@@ -109,25 +176,6 @@ impl Node {
                     .map_err(NicError::of(index))?,
             });
         }
-        if config.auth() == Auth::None {
-            tracing::warn!(
-                "auth: none: sessions are encrypted and not authenticated, and any frontend that \
-                 reaches {} is served",
-                config.control.listen
-            );
-        }
-        let control = runtime.block_on(control::Server::bind(
-            config.control.listen,
-            places.max(FEWEST_PLACES),
-            LocalNode {
-                node: config.node.clone(),
-                auth: settings::auth(config.auth())?,
-                model: params.model.clone(),
-                own: RolePart::Engine(params.engine_info.clone()),
-                facts: node_facts(&config.nics),
-                timing: settings::timing(&config.deadlines),
-            },
-        ))?;
         let current: Arc<CurrentSession> = Arc::new(Mutex::default());
         // Weak, since the session holds the server, which holds this callback.
         let weak = Arc::downgrade(&current);
@@ -138,11 +186,13 @@ impl Node {
             }
         });
         let near = near(&config.nics);
-        let crew = accelerator_crew(config);
+        let crew = accelerator_crew(&config);
         let share = |nic: &usize| settings::nic_thread(*nic, &config.nics[*nic], &near[*nic]);
         let shares = crew.nic_of.iter().map(share).collect();
+        let strangers = (places / config.nics.len().max(1)).max(FEWEST_PLACES);
+        control.loaded(params.model.clone(), params.engine_info.clone());
         let state = Arc::new(NodeState {
-            config: config.clone(),
+            config,
             params,
             nics,
             links,
@@ -159,9 +209,23 @@ impl Node {
             control,
             data,
             runtime,
-            strangers: (places / config.nics.len().max(1)).max(FEWEST_PLACES),
+            strangers,
             stop,
         })
+    }
+}
+
+impl Node {
+    /// A node whose engine is ready ([`LoadingNode`]).
+    ///
+    /// # Errors
+    /// As [`LoadingNode::listen`] and [`LoadingNode::start`].
+    pub fn start(
+        config: &AcceleratorConfig,
+        params: NodeParams,
+        service: &Arc<dyn Service>,
+    ) -> Result<Node, NodeError> {
+        LoadingNode::listen(config)?.start(params, service)
     }
 
     /// Address of the control plane, with the port that the system chose.

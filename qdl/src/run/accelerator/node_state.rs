@@ -27,6 +27,8 @@ pub struct EngineTotals {
     pub copies: u64,
     /// Batches by size.
     pub batches: BatchSizes,
+    /// Grows with each step of work: batches, and tokens of unfinished answers.
+    pub progress: u64,
     /// Totals of sequences, where the engine batches by itself.
     pub sequences: Option<SequenceTotals>,
     /// Health of this node's interior, where measured.

@@ -270,6 +270,7 @@ impl Session {
             parts: now.parts - before.parts,
             copies: engine.copies.saturating_sub(engine_before.copies),
             batches: engine.batches.since(&engine_before.batches).batches(),
+            progress: engine.progress.saturating_sub(engine_before.progress),
         };
         let answered = counters.responded + counters.refused + counters.dropped_late;
         (counters, counters.arrived <= answered)

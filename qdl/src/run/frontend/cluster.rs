@@ -16,8 +16,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     client_nic::ClientNic,
-    cluster_state::{ClusterState, ConnectionOf, EventRouter, OnClusterEvent},
-    control_thread::control,
+    cluster_state::{ClusterState, ConnectionOf, EventRouter, OnClusterEvent, REASON},
+    control_thread::{LOADING, control},
     outage::Outages,
     peer_state::PeerState,
     rail_map::RailMap,
@@ -32,6 +32,7 @@ use crate::{
     },
     model::Lengths,
     run::{
+        OPTIONS_ROOM,
         crew::{frontend_crew, near},
         error::ClusterError,
         lock,
@@ -66,8 +67,9 @@ pub struct Cluster {
 
 impl Cluster {
     /// Connects to every accelerator, checks models and names, and opens every connection.
-    /// `completer` makes the completer of each share of the NICs ([`frontend_crew`]). Waits for a
-    /// loading accelerator for at most [`Deadlines::connect`](crate::config::Deadlines::connect).
+    /// `completer` makes the completer of each share of the NICs ([`frontend_crew`]). Waits for an
+    /// accelerator for at most [`Deadlines::connect`](crate::config::Deadlines::connect), and
+    /// longer while the accelerator loads its model.
     /// Each step has the deadline [`Deadlines::step`](crate::config::Deadlines::step): all
     /// handshakes together, and for one accelerator after another the grant, the connecting and the
     /// start.
@@ -172,7 +174,7 @@ impl Cluster {
         // Upper bound of all steps: two for the whole cluster and three per accelerator, each with
         // its own deadline.
         let steps = 2 + 3 * config.accelerators.len() as u32;
-        let deadline = d.connect() + d.step().saturating_mul(steps) + LEAVING;
+        let deadline = LOADING + d.connect() + d.step().saturating_mul(steps) + LEAVING;
         match is_ready.recv_timeout(deadline) {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Err(e),
@@ -299,9 +301,15 @@ impl Cluster {
         };
         let report = dispatcher.warm_up(&cfgs).map_err(|source| {
             let connection = source.connection();
-            let (peer, _) = self.state.connection_of[connection];
+            let (peer, number) = self.state.connection_of[connection];
+            let known = source.is_loss().then(|| {
+                // The end of the session says more than that of the connection.
+                std::thread::sleep(REASON);
+                self.state.peer(peer).outages.last_cause(number)
+            });
+            let why = known.flatten().unwrap_or_else(|| source.to_string());
             ClusterError::Failed(format!(
-                "connection {} (nics[{}], accelerator at {}) failed its warm-up: {source}",
+                "connection {} (nics[{}], accelerator at {}) failed its warm-up: {why}",
                 self.state.connection_name(connection),
                 dispatcher.connection(connection).nic_index,
                 self.state.peer(peer).address
@@ -396,8 +404,8 @@ impl Cluster {
         let warm_up = lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
-            // `warmed` includes later phases, and answers that came after a phase had failed.
-            w.samples = counts.iter().map(|c| c.warmed).sum();
+            // Those of later phases too, and those answered after a phase had failed.
+            w.samples = state.dispatcher().warm_up_samples();
         }
         let lost = lock(&state.lost).clone();
         let connections = records::connections(
@@ -490,7 +498,12 @@ pub(crate) fn plan(
 ) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
         || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
-    let request = request_stride(&config.model).ok_or_else(too_large)?;
+    let options = match config.model.answers_tokens() {
+        true => OPTIONS_ROOM,
+        false => 0,
+    };
+    let request = request_stride(&config.model).and_then(|n| n.checked_add(options));
+    let request = request.ok_or_else(too_large)?;
     let response = response_stride(&config.model).ok_or_else(too_large)?;
     if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
         return Err(ClusterError::Failed(format!(

@@ -17,15 +17,17 @@ use super::{
 };
 use crate::{
     config::ModelFiles,
-    control::{ClientSession, ControlError, check_unique_names},
+    control::{ClientSession, ControlError, NotYet, check_unique_names},
     run::error::ClusterError,
 };
 
 const MONITOR: Duration = Duration::from_millis(50);
 
-/// Interval of attempts to reach a loading accelerator, and interval of the log lines about it.
+/// Interval of attempts to reach an accelerator, and interval of the log lines about it.
 const AGAIN: Duration = Duration::from_millis(200);
 const SAY: Duration = Duration::from_secs(10);
+/// Longest wait for an accelerator that loads its model. Its own limits are shorter.
+pub(super) const LOADING: Duration = Duration::from_secs(3600);
 
 /// Part of the frontend's time limit that is reserved for ending the run.
 const ENDING: Duration = Duration::from_millis(500);
@@ -73,7 +75,7 @@ async fn bring_up(
         connecting.spawn(async move { reach(&state, i).await.map(|session| (i, session)) });
     }
     let mut sessions = Vec::new();
-    // The first failure ends the loop, even if other accelerators are still loading.
+    // The first failure ends the loop, even if other accelerators are waited for.
     while let Some(reached) = connecting.join_next().await {
         sessions.push(reached.map_err(std::io::Error::other)??);
     }
@@ -108,31 +110,41 @@ async fn bring_up(
     Ok(tasks)
 }
 
-/// Connects to one accelerator, and retries while it is loading.
+/// Connects to one accelerator; retries while no node is there, and while it loads its model.
 async fn reach(state: &ClusterState, index: usize) -> Result<ClientSession, ControlError> {
     let (began, patience) = (Instant::now(), state.config.deadlines.connect());
-    let mut say_at = began;
+    // The last sign of a node, and the text of the last line with the time of the next.
+    let (mut seen, mut said) = (began, ("", began));
     loop {
         let error = match state.connect(index).await {
-            Err(error) if error.is_of_loading() => error,
-            done => return done,
+            Ok(session) => return Ok(session),
+            Err(error) => error,
         };
-        let left = patience.saturating_sub(began.elapsed());
+        let (what, after, since, limit) = match error.not_yet() {
+            None => return Err(error),
+            Some(NotYet::Absent(what)) => (what, patience, seen, " (deadlines.connect_ms)"),
+            Some(NotYet::Loading) => {
+                seen = Instant::now();
+                ("loads its model", LOADING, began, "")
+            }
+        };
+        let left = after.saturating_sub(since.elapsed());
         if left.is_zero() {
-            return Err(ControlError::StillLoading {
+            return Err(ControlError::NotInTime {
                 error: Box::new(error),
-                after: patience,
+                after,
+                limit,
             });
         }
-        if Instant::now() >= say_at {
-            say_at += SAY;
+        if said.0 != what || Instant::now() >= said.1 {
+            said = (what, Instant::now() + SAY);
             let (address, left) = (
                 &state.config.accelerators[index].control,
                 left.as_secs_f64(),
             );
             let line = format!(
-                "{address} takes no connections yet: waiting for the accelerator, for {left:.0} s \
-                 more at most (deadlines.connect_ms); Ctrl-C ends it"
+                "{address} {what}: waiting for the accelerator, for {left:.0} s more at \
+                 most{limit}; Ctrl-C ends it"
             );
             (state.on_event)(ClusterEvent::Waiting(&line));
         }

@@ -7,7 +7,7 @@ use crate::{
     config::{FrontendConfig, NicFabric},
     run::{
         error::{ClusterError, NicError},
-        request_stride, response_stride, settings,
+        settings,
     },
     topology::Topology,
 };
@@ -53,7 +53,7 @@ impl SlotNeeds {
     /// [`ClusterError::Failed`] where the model's sizes are invalid for slots.
     pub fn of(config: &FrontendConfig) -> Result<Self, ClusterError> {
         let (connections, _) = plan(config)?;
-        let request_bytes = request_stride(&config.model).unwrap_or(usize::MAX);
+        let first = connections.first();
         let nics = config.nics.iter().enumerate().map(|(i, nic)| NicNeeds {
             label: nic.label(),
             fabric: nic.fabric.as_str(),
@@ -68,8 +68,8 @@ impl SlotNeeds {
             accelerators: config.accelerators.len(),
             connections: connections.len(),
             slots: connections.iter().map(|c| c.slots).sum(),
-            request_bytes,
-            response_bytes: response_stride(&config.model).unwrap_or(usize::MAX),
+            request_bytes: first.map_or(0, |c| c.request_stride),
+            response_bytes: first.map_or(0, |c| c.response_stride),
         })
     }
 

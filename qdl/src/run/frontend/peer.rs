@@ -159,7 +159,12 @@ impl PeerTask {
                         }
                     }
                     ClientEvent::Heartbeat(counters) => {
-                        self.state.peer(self.index).heartbeat = Some((counters, now_ns()));
+                        let mut peer = self.state.peer(self.index);
+                        let before = peer.heartbeat.map_or(0, |(c, _)| c.progress);
+                        peer.heartbeat = Some((counters, now_ns()));
+                        if counters.progress > before {
+                            self.state.dispatcher().note_work();
+                        }
                     }
                     ClientEvent::Scores(scores) => self.pass_scores(&scores),
                     ClientEvent::Gone(cause) => return cause,

@@ -21,6 +21,7 @@ use crate::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Part, Response, Sample,
     },
+    request::RequestOptions,
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
     testkit::eventually,
 };
@@ -51,7 +52,7 @@ fn send(writer: &mut TcpStream, data: &[u8]) {
 /// part before it; uses no grant twice; changes no byte outside itself. The dispatcher completes
 /// each sample once.
 ///
-/// The first byte holds the slots' size and whether writes come in parts.
+/// The first byte holds the slots' size, and whether writes come in parts or begin with options.
 pub fn data_frames(data: &[u8]) {
     let Some((choice, data)) = data.split_first() else {
         return;
@@ -60,11 +61,11 @@ pub fn data_frames(data: &[u8]) {
     // Headers to large slots are padded.
     let stride = [SMALL, LARGE_STRIDE][usize::from(choice & 1)];
     let stream = [Stream::None, Stream::All][usize::from(choice >> 1 & 1)];
-    into_window(data, stride, stream);
+    into_window(data, stride, stream, choice >> 2 & 1 == 1);
     into_dispatcher(data, stride, stream);
 }
 
-fn into_window(data: &[u8], stride: usize, stream: Stream) {
+fn into_window(data: &[u8], stride: usize, stream: Stream, options: bool) {
     let len = FENCE + SLOTS * stride + FENCE;
     let region = Arc::new(Region::new(len).expect("memory"));
     // SAFETY: no other reference to the region exists yet.
@@ -76,7 +77,7 @@ fn into_window(data: &[u8], stride: usize, stream: Stream) {
     let window = Window::new(region.clone(), FENCE, stride, grants).expect("it fits");
     let endpoint = Endpoint {
         sources: vec![],
-        window: window.in_parts(stream),
+        window: window.in_parts(stream).with_options(options),
         peer_slots: 0,
         peer_stride: 0,
         peer_stream: Stream::None,
@@ -106,8 +107,16 @@ fn into_window(data: &[u8], stride: usize, stream: Stream) {
                     came[slot] += len;
                     assert!(came[slot] as usize <= stride);
                     assert!(!arrived[slot], "a grant was used twice");
-                    arrived[slot] = !imm.more();
-                    assert!(arrived[slot] || stream == Stream::All, "a part");
+                    let is_part = imm.more() && stream == Stream::All;
+                    arrived[slot] = !is_part;
+                    assert!(is_part || options || !imm.more(), "a part");
+                    if imm.has_options() && !is_part {
+                        let at = FENCE + slot * stride;
+                        // SAFETY: the write has closed the grant, and each slot has one.
+                        let request = unsafe { region.bytes(at, len as usize) }.expect("inside");
+                        let block = RequestOptions::block_len(request).map(usize::from);
+                        let _ = block.map(|bytes| RequestOptions::decode(&request[..bytes]));
+                    }
                 }
                 Event::Control(_) => {}
                 Event::Broken(_) => broken = true,

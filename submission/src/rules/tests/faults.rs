@@ -7,7 +7,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sound::Sound;
-use crate::{layout::Division, round::Round};
+use crate::{
+    layout::Division,
+    round::{Round, newest},
+};
 
 /// How to plant a fault. Paths are those of [`Sound::at`].
 #[derive(Deserialize)]
@@ -24,6 +27,9 @@ enum Plant {
     /// Sets values in a run's detailed log.
     Log(Vec<(String, String, Value)>),
     UserConf(String),
+    /// Replaces a text of a configuration in all runs of a scenario.
+    Config(String, String, String, String),
+    All(Vec<Plant>),
     /// Replaces TEST06's log of answers in a scenario, and its record.
     Answers(String, Vec<String>),
     /// Removes a key from a run's detailed log.
@@ -46,7 +52,13 @@ pub struct Fault {
 
 impl Fault {
     pub fn plant(&self, s: &mut Sound) {
-        match &self.plant {
+        self.plant.plant(s);
+    }
+}
+
+impl Plant {
+    fn plant(&self, s: &mut Sound) {
+        match self {
             Plant::Remove(path) => s.remove(path),
             Plant::Write(path, text) => s.write(path, text),
             Plant::Replace(path, from, to) => s.replace(path, from, to),
@@ -57,6 +69,8 @@ impl Fault {
                 .iter()
                 .for_each(|(run, key, v)| s.log(run, key, Some(v))),
             Plant::UserConf(text) => user_conf(s, text),
+            Plant::Config(scenario, file, from, to) => s.config(scenario, file, from, to),
+            Plant::All(plants) => plants.iter().for_each(|plant| plant.plant(s)),
             Plant::Answers(scenario, lines) => answers(s, scenario, lines),
             Plant::Drop(run, key) => s.log(run, key, None),
             Plant::None(()) => {}
@@ -74,7 +88,7 @@ const RUNS: [[&str; 2]; 3] = [
 
 /// Faults planted for each field, run or file.
 fn families() -> Vec<Fault> {
-    let round = Round::find("v6.1").expect("built in");
+    let round = Round::find(newest()).expect("built in");
     let mut all = Vec::new();
     let mut add = |name: String, breaks: &[&str], plant: Plant| {
         all.push(Fault {
@@ -152,21 +166,20 @@ fn families() -> Vec<Fault> {
             let plant = Plant::Write(at(file), "# another\n".to_owned());
             add(format!("another {file} of {run}"), &["record.files"], plant);
         }
-        for (field, value, rule) in [
+        for (field, value, rules) in [
             ("accelerators/0/dirty", Value::Null, "record.clean"),
             ("frontend/dirty", Value::Null, "record.clean"),
             ("frontend/commit", Value::Null, "record.build"),
             ("frontend/program", json!("cd"), "record.build"),
             ("accelerators/0/program", json!("cd"), "record.build"),
-            ("accelerators", json!([]), "record.network"),
+            ("accelerators", json!([]), "record.network record.yaml"),
             ("connections", json!(0), "record.network"),
-            ("fabric", json!("nvlink"), "record.network"),
+            ("fabric", json!("nvlink"), "record.network record.summary"),
             ("logs", json!({}), "record.log"),
-            ("exit", json!(3), "record.exit"),
-            ("files", json!({}), "record.user-conf"),
+            ("exit", json!(3), "record.exit record.summary"),
+            ("files", json!({}), "record.user-conf record.yaml"),
         ] {
-            let more = (field == "files").then_some("record.yaml");
-            let breaks: Vec<_> = std::iter::once(rule).chain(more).collect();
+            let breaks: Vec<_> = rules.split(' ').collect();
             let plant = Plant::Set(record.clone(), field.to_owned(), value.clone());
             add(format!("{field} is {value} in {run}"), &breaks, plant);
         }
@@ -188,7 +201,16 @@ pub fn all() -> Vec<Fault> {
         division: Division::default(),
         plant: Plant::Code(plant),
     };
-    let mut all: Vec<Fault> = crate::error::yaml(include_str!("faults.yaml")).expect("faults");
+    let mut all: Vec<Fault> = Vec::new();
+    for text in [
+        include_str!("faults.yaml"),
+        include_str!("faults_config.yaml"),
+        include_str!("faults_log.yaml"),
+        include_str!("faults_page.yaml"),
+    ] {
+        let more: Vec<Fault> = crate::error::yaml(text).expect("faults");
+        all.extend(more);
+    }
     all.extend([
         code("an unknown scenario", "scenario.known", |s| {
             let server = "| Interactive |";
@@ -203,6 +225,10 @@ pub fn all() -> Vec<Fault> {
                 s.record(&format!("MultiStream/{run}"), |manifest| {
                     manifest.scenario = "MultiStream".to_owned();
                 });
+            }
+            for run in ["performance", "accuracy", "TEST06"] {
+                let summary = format!("RUNS/MultiStream/{run}/summary.json");
+                s.json(&summary, "scenario", Some(json!("MultiStream")));
             }
             // Keep the model complete without this scenario, so that this is the only fault.
             let model = s.round.models.get_mut("llama3.1-8b").expect("it");

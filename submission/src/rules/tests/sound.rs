@@ -8,7 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
-use record::{Manifest, NodeRecord};
+use record::{CacheState, Manifest, Mode, NodeRecord, PrefixCache, Summary};
 use serde_json::Value;
 
 use crate::{
@@ -16,12 +16,23 @@ use crate::{
     describe::{Node, form::Form},
     layout::{self, Division, Name, RunKind, Tree},
     manifest::{self, sha256_of_file},
-    round::Round,
+    round::{Round, newest},
 };
 
 const MODEL: &str = "llama3.1-8b";
 /// Replaces the official audit.config: the same keys with other text.
 const AUDIT: &str = "*.*.mode = 2\n*.*.accuracy_log_sampling_target = 100\n*.*.min_duration = 0\n";
+
+/// The nodes' configurations; `MODEL` stands for the model's name in user.conf.
+pub const FRONTEND: &str = include_str!("frontend.yaml");
+pub const ACCELERATOR: &str = include_str!("accelerator.yaml");
+
+pub fn off() -> PrefixCache {
+    PrefixCache {
+        state: CacheState::Off,
+        how: "as the server says".to_owned(),
+    }
+}
 
 pub struct Sound {
     folder: tempfile::TempDir,
@@ -81,7 +92,18 @@ impl Sound {
     }
 
     /// Sets a value in a detailed log, or removes its key.
+    /// summary.json follows the log, so that the log's fault is the only one.
     pub fn log(&self, run: &str, key: &str, value: Option<&Value>) {
+        let of_summary = match (key, value) {
+            ("sut_name", Some(name)) => Some(("name", name.clone())),
+            ("result_validity", Some(word)) => Some(("valid", (word == "VALID").into())),
+            _ => None,
+        };
+        if let Some((field, value)) = of_summary {
+            let run: Vec<&str> = run.split('/').take(2).collect();
+            let path = format!("RUNS/{}/{}", run.join("/"), ::record::SUMMARY);
+            self.json(&path, field, Some(value));
+        }
         let new = value.map_or(String::new(), |value| line(key, value) + "\n");
         let key = format!("\"key\": \"{key}\"");
         self.edit_log(run, |text| {
@@ -130,6 +152,18 @@ impl Sound {
         put_json(&path, &all);
     }
 
+    /// Replaces a text of a configuration in all runs of a scenario, and its hashes.
+    pub fn config(&self, scenario: &str, file: &str, from: &str, to: &str) {
+        for kind in ["performance", "accuracy", "TEST06"] {
+            let run = format!("{scenario}/{kind}");
+            self.replace(&format!("RUNS/{run}/{file}"), from, to);
+            let hash = sha256_of_file(&self.at(&format!("RUNS/{run}/{file}"))).expect("a hash");
+            self.record(&run, |manifest| {
+                manifest.files.get_mut(file).expect("it").sha256 = hash;
+            });
+        }
+    }
+
     pub fn rename(&self, from: &str, to: &str) {
         let (from, to) = (self.at(from), self.at(to));
         fs::create_dir_all(to.parent().expect("a folder")).expect("made");
@@ -140,7 +174,7 @@ impl Sound {
 /// Writes the runs and builds the tree from them.
 fn make(division: Division) -> (tempfile::TempDir, Round) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut round = Round::find("v6.1").expect("built in");
+    let mut round = Round::find(newest()).expect("built in");
     round.loadgen.files = fabric::os::sha256_of(b"0a /loadgen.cc");
     let found = measured(folder.path(), &round);
     let form = form();
@@ -235,7 +269,10 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     let (duration, sampled) = if test { (0, 100) } else { (600_000, 0) };
     let even = !test;
     let mut log = format!(
-        r#"loadgen_version "6.0.17 @ d6147c7eb7"
+        r#"test_datetime "2025-09-01T10:00:00Z"
+power_begin "09-01-2025 10:00:01.000"
+power_end "09-01-2025 10:10:31.000"
+loadgen_version "6.0.17 @ d6147c7eb7"
 loadgen_git_status_message ""
 loadgen_file_sha1 {{ "/loadgen.cc": "0a" }}
 sut_name "Network SUT: acc-a (http)"
@@ -258,7 +295,10 @@ effective_accuracy_sample_count 13368
 effective_sample_concatenate_permutation {even}
 effective_min_query_count 13368
 effective_target_latency_ns 10000000000
+result_query_count 13368
+result_min_latency_ns 700000
 result_mean_latency_ns 1000000
+result_50.00_percentile_latency_ns 900000
 result_99.00_percentile_latency_ns 1000000
 result_scheduled_samples_per_sec 120.5
 result_completed_samples_per_sec 120.5
@@ -297,7 +337,11 @@ result_tokens_per_second 241.0
                    llama3_1-8b-interactive.Server.target_qps = 20\n";
     put(&conf, targets);
     let yaml = folder.with_file_name("frontend.yaml");
-    put(&yaml, "node: lg\nnics: [{address: 10.0.0.1}]\n");
+    let model = if interactive { "-interactive" } else { "" };
+    put(
+        &yaml,
+        &FRONTEND.replace("MODEL", &format!("llama3_1-8b{model}")),
+    );
     let node = |node: &str, boot: &str| NodeRecord {
         node: node.to_owned(),
         host: node.to_owned(),
@@ -309,7 +353,6 @@ result_tokens_per_second 241.0
         ..NodeRecord::default()
     };
     let command = ["frontend", "--config", "frontend.yaml"];
-    let model = if interactive { "-interactive" } else { "" };
     let record = Manifest {
         command: command.map(str::to_owned).to_vec(),
         model: format!("llama3_1-8b{model}"),
@@ -318,8 +361,23 @@ result_tokens_per_second 241.0
         connections: 8,
         frontend: node("lg", "b1"),
         accelerators: vec![node("acc-a", "b2")],
+        prefix_caches: [("acc-a".to_owned(), off())].into(),
         ..Manifest::default()
     };
+    let mut summary = Summary {
+        node: "lg".to_owned(),
+        name: "Network SUT: acc-a (http)".to_owned(),
+        ..Summary::default()
+    };
+    summary.run.scenario = loadgen.to_owned();
+    summary.run.fabric = "tcp".to_owned();
+    summary.run.per_s = 120.5;
+    if kind == "accuracy" {
+        summary.run.mode = Mode::Accuracy;
+    } else {
+        summary.run.valid = Some(true);
+    }
+    put_json(&folder.join(::record::SUMMARY), &summary);
     let mut files = vec![
         (manifest::USER_CONF, conf.as_path()),
         (manifest::FRONTEND_YAML, yaml.as_path()),
@@ -327,10 +385,9 @@ result_tokens_per_second 241.0
     if test {
         files.push((manifest::AUDIT_CONFIG, audit));
     }
-    let theirs = "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n";
     let mut told = vec![(
         manifest::accelerator_yaml(&name("acc-a")),
-        theirs.to_owned(),
+        ACCELERATOR.to_owned(),
     )];
     for (role, node) in [("frontend", "lg"), ("accelerator", "acc-a")] {
         let said = serde_json::to_string(&describe_node(role, node)).expect("JSON");

@@ -162,3 +162,49 @@ pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
 fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
     serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", shorten(data))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::http::account::Account;
+
+    #[test]
+    fn the_page_shows_each_dialects_request_and_events_that_are_an_answer() {
+        let config = json::<HttpConfig>(r#"{"min_tokens": 2, "eos": [2]}"#).expect("sound");
+        let ask = AnswerParams {
+            config,
+            model: "m".to_owned(),
+            max_tokens: 64,
+            vocab: 1000,
+            max_prompt: 8,
+        };
+        let page = include_str!("../../../../../docs/llm-servers.md");
+        let block = page.split("```text\n").find(|b| b.starts_with("vllm  "));
+        let block = block.and_then(|b| b.split("```").next()).expect("a block");
+        // A long line goes on behind its comma. A dialect without events has the next one's.
+        let block = block.replace(",\n               ", ",");
+        let (mut events, mut dialects) = (Vec::new(), 0);
+        let mut request = Value::Null;
+        for line in block.lines().rev() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["data:", event] if request.is_null() => events.insert(0, event),
+                ["data:", event] => (events, request) = (vec![event], Value::Null),
+                [name, "POST", path] => {
+                    let dialect = of(json(&format!("\"{name}\"")).expect("a dialect"));
+                    let body = dialect.body(&ask, &[5, 6, 7], 64).expect("JSON");
+                    let body: Value = serde_json::from_slice(&body).expect("JSON");
+                    assert_eq!((dialect.path, &body), (path, &request), "{name}");
+                    let (mut account, mut ids) = (Account::new(&ask, 3, 64), Vec::new());
+                    for event in &events {
+                        let step = (dialect.read)(event, account.received).expect(event);
+                        ids.extend(account.take(step).expect(event).0);
+                    }
+                    assert_eq!(ids, [504, 17, 2], "{name}");
+                    dialects += 1;
+                }
+                _ => request = json(line).expect(line),
+            }
+        }
+        assert_eq!(dialects, 5);
+    }
+}

@@ -364,7 +364,8 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
     let start = "{'type': 'start', 'id': 2}\n";
     let beat = "{'type': 'heartbeat', 'seq': 1}\n";
     let counters = "{'type': 'heartbeat', 'seq': 1, 'counters': {'arrived': 0, 'responded': 0, \
-        'refused': 0, 'dropped_late': 0, 'batches': 0, 'copies': 0, 'parts': 0}}";
+        'refused': 0, 'dropped_late': 0, 'batches': 0, 'copies': 0, 'parts': 0, \
+        'progress': 0}}";
     let lost = "{'type': 'connection_lost', 'connection': 0, 'epoch': 3, 'cause': ''}";
     let cases = [
         (

@@ -1,7 +1,4 @@
-//! Defaults that are stated twice agree, each key sets the field of its name, and code reads every
-//! field of the configuration's types ([`fields`]).
-
-mod fields;
+//! Defaults that are stated twice agree, and each key sets the field of its name.
 
 use std::{path::Path, time::Duration};
 

@@ -1,0 +1,45 @@
+//! Reads the nodes' configurations of a run with the programs' own parser.
+
+use std::{collections::BTreeMap, path::Path};
+
+use qdl::config::{AcceleratorConfig, FrontendConfig, parse_accelerator, parse_frontend};
+
+use crate::{
+    layout::Name,
+    manifest::{FRONTEND_YAML, accelerator_yaml},
+};
+
+/// A run's configurations, as far as they are known.
+#[derive(Clone, Default)]
+pub struct RunConfigs {
+    /// The frontend's.
+    pub frontend: Option<FrontendConfig>,
+    /// The accelerators', by node.
+    pub accelerators: BTreeMap<Name, AcceleratorConfig>,
+}
+
+impl RunConfigs {
+    /// Reads a node's configuration.
+    ///
+    /// # Errors
+    /// What the parser says, in one line.
+    pub fn read(&mut self, node: Option<&Name>, text: &str) -> Result<(), String> {
+        let file = node.map_or(FRONTEND_YAML.to_owned(), accelerator_yaml);
+        let base = Path::new("");
+        let read = match node {
+            None => parse_frontend(text, &file, base).map(|c| self.frontend = Some(c)),
+            Some(node) => parse_accelerator(text, &file, base).map(|config| {
+                self.accelerators.insert(node.clone(), config);
+            }),
+        };
+        read.map_err(|error| {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let line = line.strip_prefix(&file).unwrap_or(line);
+            format!(
+                "the program does not take it: line {}",
+                line.trim_start_matches(':')
+            )
+        })
+    }
+}
