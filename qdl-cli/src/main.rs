@@ -58,6 +58,7 @@ fn main() {
     if let Some(name) = given.get(1) {
         become_program(name, &given[1..]);
     }
+    frontend::listen();
     let program = program();
     let matches = parse(&program, given.into_iter());
     // Unreachable: clap requires a command.

@@ -36,7 +36,7 @@ pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
 
 fn write(path: &Path, mut json: Vec<u8>) -> io::Result<()> {
     json.push(b'\n');
-    fs::write(path, json)
+    disk::write(path, json)
 }
 
 /// All data of one run. Its JSON has the files' contents; [`RunFolder::open`] derives the rest.

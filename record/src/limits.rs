@@ -15,12 +15,16 @@ pub const NIC: &str = "nic";
 pub struct Evidence {
     /// Use of the frontend's node, from LoadGen's first query to the last answer or shortly before.
     pub node: NodeUse,
+    /// Seconds in which the frontend stood still, as its own looks at the run show.
+    pub stood_still_s: f64,
 }
 
 /// A cause that limited a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
+    /// The frontend stood still.
+    Standstill,
     /// An accelerator was lost or temporarily silent.
     Accelerator,
     /// Threads wait for cores.

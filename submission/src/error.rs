@@ -19,7 +19,13 @@ impl Error {
     }
 
     pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Error {
-        move |e| Error(format!("cannot write {}: {e}", path.display()))
+        move |e| {
+            Error(format!(
+                "cannot write {}: {}",
+                path.display(),
+                disk::words(&e)
+            ))
+        }
     }
 
     pub(crate) fn content(path: &Path) -> impl FnOnce(String) -> Error {
@@ -62,7 +68,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::write(path))?;
     }
-    fs::write(path, bytes).map_err(Error::write(path))
+    disk::write(path, bytes).map_err(Error::write(path))
 }
 
 /// Copies a file and creates the folders above the copy.

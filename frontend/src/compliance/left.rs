@@ -32,7 +32,7 @@ pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) ->
     }
 }
 
-/// Lets `guard` check the nodes, then writes the facts known before the measurement. Copies the
+/// Lets `guard` check the nodes, calls `empty_folder`, then writes the facts known before the measurement. Copies the
 /// input files after the run has read them, so the copy of a file changed in between has the
 /// change.
 pub fn begin(
@@ -41,6 +41,7 @@ pub fn begin(
     settings: &Settings,
     backend: &dyn Backend,
     guard: &mut Guard,
+    empty_folder: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Manifest> {
     let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
@@ -71,6 +72,7 @@ pub fn begin(
         .iter()
         .filter_map(|(name, _, yaml)| Some((name, yaml.as_deref()?)));
     guard.check_nodes(&left, configs)?;
+    empty_folder()?;
     let sent = described.into_iter().flat_map(|(name, machine, yaml)| {
         let yaml = yaml.map(|yaml| (accelerator_yaml(&name), yaml));
         yaml.into_iter().chain([(node_json(&name), machine)])

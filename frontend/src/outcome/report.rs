@@ -14,9 +14,9 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, BatchSizes, CarriedPayload, Evidence, Goodput, LoadgenRecord, Mode, NodeUse,
-    PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary,
-    SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets, timeline::Timeline,
+    Accuracy, BatchSizes, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenRecord, Manifest,
+    Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage,
+    Summary, SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -68,6 +68,10 @@ pub struct FinishedRun<'a> {
     pub name: Option<NameAnswer>,
     /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
+    /// Seconds in which this program stood still.
+    pub stood_still_s: f64,
+    /// The fault if LoadGen's figures are wrong because the wall clock was set.
+    pub clock_fault: Option<String>,
     /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
     /// A note on the accuracy, or the reason why there is no accuracy.
@@ -98,6 +102,9 @@ impl FinishedRun<'_> {
         let mut run = self.record();
         let agrees = run.close();
         run.limits = judge(&run);
+        if !matches!(self.own_data(), Some(Ok(_))) {
+            run.reasons = self.reasons(&run.limits);
+        }
         let (code, reason) = self.verdict(agrees, &run);
         let valid = match code {
             // A compliance test that sets its own length needs no VALID.
@@ -106,7 +113,7 @@ impl FinishedRun<'_> {
             _ => Some(false),
         };
         run.valid = valid;
-        let own_word = code == ExitCode::Invalid && self.token_faults().1.as_ref() == Some(&reason);
+        let own_word = code == ExitCode::Invalid && self.own_fault().as_ref() == Some(&reason);
         if code > ExitCode::Invalid || own_word {
             run.reasons.insert(0, reason.clone());
         }
@@ -155,10 +162,6 @@ impl FinishedRun<'_> {
                 Word::Invalid => Some(false),
                 Word::NotJudged => None,
             },
-            reasons: match self.own_data() {
-                Some(Ok(_)) => Vec::new(),
-                _ => self.reasons(),
-            },
             samples: answered,
             per_s,
             // Prefer find-peak's result to the configured rate.
@@ -187,6 +190,7 @@ impl FinishedRun<'_> {
             carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
             evidence: Evidence {
                 node: self.used.clone(),
+                stood_still_s: self.stood_still_s,
             },
             system: self.system(),
             ..RunRecord::default()
@@ -305,7 +309,12 @@ impl FinishedRun<'_> {
         })
     }
 
-    fn reasons(&self) -> Vec<String> {
+    fn reasons(&self, limits: &Limits) -> Vec<String> {
+        let stood = [Cause::Standstill, Cause::Accelerator];
+        let mut standstill = limits.findings.iter();
+        let standstill = standstill
+            .find(|f| stood.contains(&f.cause))
+            .map(|f| &*f.figure);
         let Some(outcome) = &self.outcome else {
             return Vec::new();
         };
@@ -315,7 +324,14 @@ impl FinishedRun<'_> {
             record: &record,
             given: &self.settings.provenance,
             seconds: self.duration.as_secs_f64(),
+            standstill,
         })
+    }
+
+    /// The reason why the run is not valid, whatever LoadGen says.
+    fn own_fault(&self) -> Option<String> {
+        let (_, too_short) = self.token_faults();
+        too_short.or_else(|| self.clock_fault.clone())
     }
 
     /// For a test that collects data instead of a verdict, and ended without errors: the number of
@@ -424,13 +440,16 @@ impl FinishedRun<'_> {
             }
             None => {}
         }
+        if let Some(fault) = &self.clock_fault {
+            return (ExitCode::Invalid, fault.clone());
+        }
         if outcome.verdict == Word::Invalid {
-            let first = self.reasons().into_iter().next();
+            let first = run.reasons.first().cloned();
             let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
             return (ExitCode::Invalid, format!("LoadGen says INVALID: {why}"));
         }
         if outcome.errors > 0 {
-            let first = self.reasons().into_iter().next().unwrap_or_default();
+            let first = run.reasons.first().cloned().unwrap_or_default();
             let n = outcome.errors;
             return (ExitCode::Invalid, format!("{n} errors of LoadGen; {first}"));
         }
@@ -448,31 +467,42 @@ impl FinishedRun<'_> {
         with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
     }
 
-    /// Writes all result files into the run's folder.
-    pub fn write(&self, summary: &Summary, code: ExitCode) -> anyhow::Result<()> {
+    /// Writes all result files into the run's folder, each whole or not at all. A run that may
+    /// count gets its summary when all other files are written, and then loses the file INVALID.
+    pub fn write(&self, summary: &Summary, code: ExitCode, left: &Manifest) -> anyhow::Result<()> {
         let folder = self.settings.folder();
         let failed = |name: &str| {
             let path = folder.join(name);
-            move |e| anyhow!("cannot write {}: {e}", path.display())
+            move |e| anyhow!("cannot write {}: {}", path.display(), disk::words(&e))
         };
-        let put = |name, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(failed(name));
+        let put = |name, text: String| disk::write(&folder.join(name), text).map_err(failed(name));
         fs::create_dir_all(folder).map_err(failed(""))?;
-        let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
-        if code > ExitCode::Invalid || no_tokens {
-            let reason = format!("{}\n", summary.run.exit.reason);
-            put(INVALID_FILE, reason.as_bytes())?;
-        } else {
-            // A signal after the last query may have left the file INVALID.
-            let _ = fs::remove_file(folder.join(INVALID_FILE));
+        let reason = &summary.run.exit.reason;
+        let marked = code > ExitCode::Invalid || self.own_fault().is_some();
+        let mark = marked.then(|| put(INVALID_FILE, format!("{reason}\n")));
+        let accuracy = summary.run.labelled.as_ref();
+        let accuracy = accuracy.map(|a| put(ACCURACY_FILE, accuracy::line(a)));
+        let all = self.histograms.all();
+        // One that cannot be written keeps none of the others back.
+        let written = [
+            mark.unwrap_or(Ok(())),
+            accuracy.unwrap_or(Ok(())),
+            record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE)),
+            record::save(&all, folder, self.started, self.duration).map_err(Into::into),
+            manifest::end(left.clone(), folder, code.code(), reason).map_err(Into::into),
+        ];
+        let written = written.into_iter().collect::<anyhow::Result<()>>();
+        if written.is_ok() || marked {
+            record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
         }
-        record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
-        if let Some(accuracy) = &summary.run.labelled {
-            put(ACCURACY_FILE, accuracy::line(accuracy).as_bytes())?;
+        written?;
+        if marked {
+            return Ok(());
         }
-        record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE))?;
-        let histograms = self.histograms.all();
-        record::save(&histograms, folder, self.started, self.duration)?;
-        Ok(())
+        match fs::remove_file(folder.join(INVALID_FILE)).map_err(|e| (e.kind(), e)) {
+            Err((kind, e)) if kind != io::ErrorKind::NotFound => Err(failed(INVALID_FILE)(e)),
+            _ => Ok(()),
+        }
     }
 }
 

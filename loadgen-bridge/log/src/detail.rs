@@ -67,6 +67,10 @@ pub struct Detail {
     /// Line numbers, from 1, of LoadGen's lines that are not JSON, and of lines with a NUL. The
     /// official checker stops at the first such line.
     pub unreadable: Vec<usize>,
+    /// Number of series of queries whose end is logged.
+    ended: u64,
+    /// Whether the last line has no end.
+    torn: bool,
     /// The first setting or result that the log has twice: it is of several runs.
     pub repeated: Option<String>,
 }
@@ -110,6 +114,7 @@ impl Detail {
             if log.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
+            detail.torn = line.last() != Some(&b'\n');
             match String::from_utf8_lossy(&line).strip_prefix(MARKER) {
                 Some(json) => detail.line(number, json, &mut series),
                 None if line.contains(&0) => detail.unreadable.push(number),
@@ -117,6 +122,17 @@ impl Detail {
             }
         }
         Ok(detail)
+    }
+
+    /// Whether the log goes to the end of a test that was not aborted: the end of each series, and
+    /// the result's last line.
+    pub fn is_whole(&self) -> bool {
+        let series: u64 = self.phases.iter().map(|phase| phase.series).sum();
+        let judged = self
+            .mode()
+            .is_some_and(|mode| mode != TestMode::AccuracyOnly);
+        let result = !judged || self.get("num_errors").is_some();
+        !self.torn && self.mode().is_some() && self.ended == series && result
     }
 
     /// The scenario of the run.
@@ -224,6 +240,7 @@ impl Detail {
         }
         match key {
             "generic_message" => self.message(value, series),
+            "power_end" => self.ended += 1,
             "generated_query_count" => series.queries = value.parse().unwrap_or(0),
             "generated_samples_per_query" => self.series(series, value.parse().unwrap_or(0)),
             _ => {}
@@ -426,6 +443,21 @@ mod tests {
             phase(PhaseKind::Performance, 1, 178, 178),
         ];
         assert_eq!(read(&lines).phases, expected);
+    }
+
+    #[test]
+    fn a_log_that_is_cut_anywhere_is_not_whole() {
+        let mut lines = vec![("effective_test_mode", "\"SubmissionRun\"")];
+        lines.extend(step("\"Starting accuracy mode\"", "200"));
+        lines.push(("power_end", "\"\""));
+        lines.extend(step("\"Starting performance mode\"", "178"));
+        lines.extend([("power_end", "\"\""), ("num_errors", "0")]);
+        for end in 0..=lines.len() {
+            assert_eq!(read(&lines[..end]).is_whole(), end == lines.len(), "{end}");
+        }
+        lines.truncate(5);
+        lines[0].1 = "\"AccuracyOnly\"";
+        assert!(read(&lines).is_whole());
     }
 
     #[test]

@@ -36,6 +36,8 @@ const ROOM: f64 = 0.8;
 const SHORTEST_S: f64 = 0.3;
 /// Sleeps per sample from which wake-ups cost much of a sample's time.
 const OFTEN: f64 = 0.5;
+/// Least share of the run that counts as a standstill: half of what a bound on p99 allows.
+const STOOD: f64 = 0.005;
 /// Shortest silence that counts, in milliseconds.
 const SILENCE_MS: u64 = 400;
 /// Largest batch below which the advice is to try a larger one.
@@ -48,6 +50,7 @@ pub fn judge(run: &RunRecord) -> Limits {
     let mut findings = Vec::new();
     // An accuracy run is not timed; the summary's line `losses` reports its losses.
     if run.mode != Mode::Accuracy {
+        findings.extend(view.standstill(&aim));
         findings.extend(view.accelerator(&aim));
     }
     if let Aim::Open = aim {
@@ -195,6 +198,19 @@ impl<'a> JudgedRun<'a> {
             }
             None => Aim::Kept(rate),
         }
+    }
+
+    /// Finds a standstill of the frontend that matters to the run.
+    fn standstill(&self, aim: &Aim) -> Option<Finding> {
+        let stood_s = self.run.evidence.stood_still_s;
+        let [stood, whole] = [stood_s, self.seconds].map(|s| text::time_us(s * 1e6));
+        let counts = match aim {
+            Aim::Open => share(stood_s, self.seconds) >= STOOD,
+            Aim::Kept(_) => share(stood_s, self.seconds) >= 0.05,
+            Aim::Unmeasured(_) => false,
+        };
+        let figure = format!("this frontend stood still for {stood} of {whole}");
+        self.found(Cause::Standstill, figure).filter(|_| counts)
     }
 
     /// Finds an accelerator that was lost, or silent for a significant part of the run.

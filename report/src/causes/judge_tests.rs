@@ -268,6 +268,16 @@ fn threads_that_wait_for_cores_are_named_before_all_that_is_late_for_that() {
 }
 
 #[test]
+fn a_standstill_of_the_frontend_is_named_where_it_matters() {
+    let stood = |s: f64| json!({"evidence": {"stood_still_s": s}});
+    let words = "this frontend stood still for 1.00 s of 10.0 s";
+    names(Cause::Standstill, words, &[missed(), stood(1.0)]);
+    names(Cause::Standstill, "10.0 s", &[stood(1.0)]);
+    not(Cause::Standstill, &[missed(), stood(0.04)]);
+    not(Cause::Standstill, &[stood(0.4)]);
+}
+
+#[test]
 fn an_accelerator_that_was_away_is_named_before_all_else() {
     let silent = |ms: u64| json!({"connections": [{"silent_ms": ms}]});
     names(

@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Parser;
+use disk::FolderLock;
 
 use crate::{
     describe::{Node, Role, form},
@@ -84,8 +85,10 @@ pub fn describe(
 
 fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<bool, Error> {
     let folder = args.output.clone().unwrap_or_default();
+    let answers = all(config).map_err(Error)?;
+    let _lock = FolderLock::take(&folder).map_err(Error::write(&folder))?;
     let mut good = true;
-    for answer in all(config).map_err(Error)? {
+    for answer in answers {
         let said = answer.said.and_then(|(machine, yaml)| {
             let role = match yaml {
                 None => Role::Frontend,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Parser;
+use disk::FolderLock;
 
 use crate::{
     build::{self, Material},
@@ -99,7 +100,10 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     let checkout = official.as_ref().map(|o| &*o.checker);
     let tree = Tree::new(&args.output, args.division, &form.submitter);
     let (mut scripts, mut of_runs) = (Vec::new(), Vec::new());
-    if !args.runs.is_empty() {
+    let builds = !args.runs.is_empty();
+    let lock = builds.then(|| FolderLock::take(&args.output));
+    let _lock = lock.transpose().map_err(Error::write(&args.output))?;
+    if builds {
         let empty = form.empty();
         if !empty.is_empty() {
             let all = empty.iter().map(|(f, m)| format!("\n   = fields.{f}: {m}"));

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use loadgen_bridge::{Detail, Figure, LogSettings, Scenario, TestSettings};
-use qdl::counters::{SampleTimes, TokenLimits, TokenSizes};
-use record::{AcceleratorRecord, EngineUse, LOOPBACK_NOTE, Ledger, Verified};
+use qdl::counters::{SampleLimits, SampleTimes, TokenLimits, TokenSizes};
+use record::{AcceleratorRecord, EngineUse, HISTOGRAMS, LOOPBACK_NOTE, Ledger, Verified};
 
 use qdl::testkit::assert_has;
 
@@ -77,6 +77,8 @@ fn ended(settings: &Settings) -> FinishedRun<'_> {
             round_trip: Some(Duration::from_micros(120)),
         }),
         used: NodeUse::default(),
+        stood_still_s: 0.0,
+        clock_fault: None,
         accuracy: None,
         accuracy_note: None,
         verified: None,
@@ -305,7 +307,8 @@ fn faults_of_tokens_have_their_codes_and_words() {
         let mut e = of_tokens(&s);
         spoil(e.tokens.as_mut().expect("tokens"));
         let (summary, code) = e.summary();
-        e.write(&summary, code).expect("written");
+        e.write(&summary, code, &Manifest::default())
+            .expect("written");
         assert_eq!(summary.run.valid, Some(false));
         let invalid = fs::read_to_string(folder.path().join(INVALID_FILE)).expect("there");
         assert_eq!(invalid.trim_end(), summary.run.exit.reason);
@@ -336,13 +339,46 @@ fn faults_of_tokens_have_their_codes_and_words() {
 }
 
 #[test]
+fn a_valid_run_whose_clock_was_set_is_invalid_and_marked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let s = settings(folder.path());
+    let mut e = ended(&s);
+    e.clock_fault = Some("the wall clock was set by -2.0 s".to_owned());
+    let (summary, code) = e.summary();
+    e.write(&summary, code, &Manifest::default())
+        .expect("written");
+    assert_eq!((code, summary.run.valid), (ExitCode::Invalid, Some(false)));
+    assert_eq!(summary.run.reasons, ["the wall clock was set by -2.0 s"]);
+    assert!(folder.path().join(INVALID_FILE).is_file());
+}
+
+#[test]
+fn a_run_counts_only_with_all_its_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let s = settings(folder.path());
+    let e = ended(&s);
+    let (summary, code) = e.summary();
+    fs::write(folder.path().join(INVALID_FILE), "begun").expect("written");
+    let write = || e.write(&summary, code, &Manifest::default());
+    let is_there = |name| folder.path().join(name).is_file();
+    fs::create_dir(folder.path().join(TIMELINE)).expect("made");
+    let error = write().expect_err("no file").to_string();
+    assert_has(&error, &["cannot write", TIMELINE, "is a directory"]);
+    assert!(is_there(INVALID_FILE) && !is_there(SUMMARY) && is_there(HISTOGRAMS));
+    fs::remove_dir(folder.path().join(TIMELINE)).expect("removed");
+    write().expect("written");
+    assert!(!is_there(INVALID_FILE) && is_there(SUMMARY));
+}
+
+#[test]
 fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut s = settings(&folder.path().join("deep/er"));
     let mut e = ended(&s);
     e.failure = failure(ExitCode::Lost);
     let (summary, code) = e.summary();
-    e.write(&summary, code).expect("written");
+    e.write(&summary, code, &Manifest::default())
+        .expect("written");
     let read = |name: &str| fs::read_to_string(s.folder().join(name)).expect("there");
     assert_eq!(read(INVALID_FILE), "dgx-01 is gone\n");
     let json: serde_json::Value = serde_json::from_str(&read(SUMMARY)).expect("JSON");
@@ -356,7 +392,8 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     }
     fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
     let place = RunFolder::take(&mut s, true).expect("forced");
-    place.settle(ExitCode::Good).expect("settled");
+    place.begin().expect("room");
+    drop(place);
     let left = fs::read_dir(folder.path().join("deep/er")).expect("a folder");
     let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["notes.txt"]);

@@ -13,6 +13,7 @@ use crate::{
 
 fn reasons_of(outcome: &TestOutcome, record: &LoadgenRecord, given: &Provenance) -> Vec<String> {
     reasons::reasons(&JudgedRun {
+        standstill: None,
         outcome,
         record,
         given,
