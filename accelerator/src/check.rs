@@ -55,7 +55,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         ),
     );
     page.fact("memory", budget(config, slot));
-    if config.nics.iter().any(NicConfig::is_ib) {
+    if config.nics.iter().any(NicConfig::locks_memory) {
         let bytes = config.memory() as u64;
         page.fact("locked", locked(bytes, "slots (memory_mib)"));
     }

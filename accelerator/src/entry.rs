@@ -95,24 +95,48 @@ fn program() -> Command {
 /// Runs the program with these arguments, of which the first is its name, and ends the process.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     crate::begin();
+    // Block the signals before any thread starts: each thread inherits the mask, and one waits.
+    let signals = block_signals();
     let program = program();
     let matches = cli::parse(&program, arguments);
     if let Some((name, matches)) = matches.subcommand() {
+        // The signals keep their default, which ends the process.
+        mask_signals(libc::SIG_UNBLOCK, &signals);
         cli::arguments::<Screen>(matches).log(tracing::Level::INFO);
         std::process::exit(i32::from(run(&program, name, matches)));
     }
     let arguments: Arguments = cli::arguments(&matches);
     arguments.screen.log(tracing::Level::INFO);
-    // Block the signals before any thread starts: each thread inherits the mask, and one waits.
-    let signals = block_signals();
     let code = serve(&arguments, signals);
     let _ = std::io::stdout().flush();
+    remove_temporary();
     // After an engine failure, threads may still run in libraries whose destructors would then
     // crash. SAFETY: `_exit` ends the process without destructors; the system closes all files.
     unsafe { libc::_exit(i32::from(code)) }
 }
 
+/// Removes the temporary files and folders of this process, before an end without destructors.
+fn remove_temporary() {
+    crate::engine::remove_temporary_folders();
+    disk::sweep();
+}
+
 fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
+    let stopper: Arc<OnceLock<Stop>> = Arc::default();
+    let stop = stopper.clone();
+    std::thread::spawn(move || {
+        let signal = wait_for(&signals);
+        let why = format!("the accelerator was told to stop (signal {signal})");
+        match stop.get() {
+            Some(stop) => stop.stop(&why),
+            None => {
+                eprintln!("{why} before it was ready");
+                remove_temporary();
+                // SAFETY: `_exit` only ends the process; nothing is served yet.
+                unsafe { libc::_exit(i32::from(OK)) }
+            }
+        }
+    });
     let mut config = match qdl::config::load_accelerator(&arguments.config) {
         Ok(config) => config,
         Err(e) => return failed(e),
@@ -126,20 +150,6 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
     // A frontend that asks for the configuration gets the text that the file has now.
     let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
-    let stopper: Arc<OnceLock<Stop>> = Arc::default();
-    let stop = stopper.clone();
-    std::thread::spawn(move || {
-        let signal = wait_for(&signals);
-        let why = format!("the accelerator was told to stop (signal {signal})");
-        match stop.get() {
-            Some(stop) => stop.stop(&why),
-            None => {
-                eprintln!("{why} before it was ready");
-                // SAFETY: `_exit` only ends the process; nothing is served yet.
-                unsafe { libc::_exit(i32::from(OK)) }
-            }
-        }
-    });
     let accelerator = match Accelerator::start(&config, &text, arguments.once) {
         Ok(a) => a,
         Err(e) => return failed(e),
@@ -189,9 +199,14 @@ fn block_signals() -> libc::sigset_t {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGTERM);
         libc::sigaddset(&mut set, libc::SIGINT);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        mask_signals(libc::SIG_BLOCK, &set);
         set
     }
+}
+
+fn mask_signals(how: libc::c_int, signals: &libc::sigset_t) {
+    // SAFETY: `block_signals` initialised `signals`, which outlives the call.
+    unsafe { libc::pthread_sigmask(how, signals, std::ptr::null_mut()) };
 }
 
 fn wait_for(signals: &libc::sigset_t) -> i32 {

@@ -240,6 +240,7 @@ fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut 
     let failures = [
         ("refused", sums.refused),
         ("dropped_late", sums.dropped_late),
+        ("server_busy", pipelines.used().server_busy),
     ];
     to.add_each(Family::Failures, failures);
     to.add_each(Family::Connections, [("up", up), ("lost", lost)]);

@@ -15,11 +15,12 @@ use fabric::{Region, clock::now_ns};
 use qdl::{
     run::EngineTotals,
     serve::{Arrival, Service},
+    wire::Standing,
 };
 use record::{BatchSizes, EngineUse, GpuRecord, SequenceTotals};
 
 use crate::{
-    engine::{self, Engine, EngineError, EngineParams},
+    engine::{self, Engine, EngineError, EngineParams, Streaming},
     pipeline::{Counters, Options, Pipeline, StopTimeout, WarmUp},
 };
 
@@ -139,6 +140,7 @@ impl Pipelines {
             }),
             gpus: self.gpus(),
             used: self.used(),
+            standing: self.standing(),
             progress: counters.batches + counters.made,
             // The node's score is the score of its worst GPU.
             interior: self
@@ -148,7 +150,14 @@ impl Pipelines {
         }
     }
 
-    /// Use of all engines: the largest batch, and the sums of workers and busy time.
+    /// Whether the engines take samples: the first that does not speaks for the node.
+    pub fn standing(&self) -> Standing {
+        let each = self.all().map(|p| p.engine().streaming());
+        let mut each = each.flatten().map(Streaming::standing);
+        each.find(|s| *s != Standing::Takes).unwrap_or_default()
+    }
+
+    /// Use of all engines: the largest batch, and sums of the rest.
     pub fn used(&self) -> EngineUse {
         let mut sum = EngineUse::default();
         for one in self.all().map(Pipeline::used) {
@@ -157,7 +166,9 @@ impl Pipelines {
             sum.busy_us += one.busy_us;
             sum.batches += one.batches;
             sum.samples += one.samples;
+            sum.server_busy += one.server_busy;
             sum.decompressed.add(&one.decompressed);
+            sum.events.merge(&one.events);
         }
         sum
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use accelerator::engine::{
     Sequence,
-    streaming::{SequenceOutcome, TooLong},
+    streaming::{EventSizes, SequenceOutcome, TooLong},
 };
 use common::{BLANK, Samples};
 use fabric::wire::Stream;
@@ -78,4 +78,24 @@ fn queue_and_compute_times_are_measured() {
     let finished = came.finished.expect("answered");
     assert!(finished.queue_us >= 2_000 && finished.compute_us >= 1_000);
     assert!(came.sum_us >= 3_000, "the part's own");
+}
+
+/// Whatever part of them leaves as parts, and whether the last event ends the answer.
+#[test]
+fn each_event_counts_with_its_tokens() {
+    for stream in [Stream::None, Stream::First, Stream::All] {
+        let events = Arc::new(EventSizes::new(16));
+        let prompts = Samples::prompts(&[vec![1], vec![1]], 64, stream);
+        let on_end = Arc::new(|_: SequenceOutcome| ());
+        let of = |i| Sequence::new(prompts.arrival(i), 64, on_end.clone()).counted(events.clone());
+        let mut s = of(0);
+        for tokens in [&[1, 2, 3][..], &[4], &[], &[5, 6, 7]] {
+            s.push(tokens).expect("room");
+        }
+        s.finish(&[]);
+        of(1).finish(&[1, 2]);
+        let sizes = events.sizes();
+        assert_eq!(sizes.iter().collect::<Vec<_>>(), [(1, 1), (2, 1), (3, 2)]);
+        assert_eq!(events.tokens(), 9);
+    }
 }

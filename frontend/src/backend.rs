@@ -34,10 +34,10 @@ pub trait Backend: Send + Sync {
     /// Sends samples; does not wait for answers.
     fn issue(&self, samples: &[Sample]);
 
-    /// Returns the fabric's name for the summary (`local` without a network), and one line for each
-    /// reason why the Network division does not permit the fabric.
-    fn fabric(&self) -> (&'static str, Vec<String>) {
-        ("local", Vec::new())
+    /// Returns the fabrics' names for the summary (`local` without a network), and one line for each
+    /// reason why the Network division does not permit a fabric.
+    fn fabric(&self) -> (String, Vec<String>) {
+        ("local".to_owned(), Vec::new())
     }
 
     /// Returns the notes of [`Backend::fabric`] that concern links, not machines.
@@ -83,6 +83,12 @@ pub trait Backend: Send + Sync {
     /// Returns the counts of samples so far, and the number of connections that are up, and lost.
     fn figures(&self) -> (Ledger, [u64; 2]) {
         Default::default()
+    }
+
+    /// Returns true while an engine waits for its server, for as long as its node permits: the
+    /// samples that wait with it make no progress.
+    fn waits_for_server(&self) -> bool {
+        false
     }
 
     /// Returns the number of samples that are issued and not yet completed.

@@ -17,6 +17,7 @@ fn program() -> Command {
 /// Runs the program with these arguments, of which the first is its name, and ends the process.
 pub fn main(given: impl Iterator<Item = OsString>) -> ! {
     accelerator::begin();
+    crate::run::interrupt::listen();
     let program = program();
     let matches = parse(&program, given);
     if let Some((name, matches)) = matches.subcommand() {
@@ -29,6 +30,7 @@ pub fn main(given: impl Iterator<Item = OsString>) -> ! {
         crate::run::progress::say(&format!("error: {error}"));
         ExitCode::Setup
     });
+    disk::sweep();
     // Skip LoadGen's destructors: an aborted test leaves threads that still use its memory.
     loadgen_bridge::exit(i32::from(code.code()))
 }

@@ -31,5 +31,5 @@ mod run;
 mod settings;
 
 pub use loadgen::exit::ExitCode;
-pub use run::run;
+pub use run::{interrupt::listen, run};
 pub use settings::cli;

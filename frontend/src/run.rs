@@ -5,6 +5,7 @@
 //! * `end` - collects the data of a finished run
 
 pub mod check;
+mod clock;
 mod end;
 pub mod folder;
 pub mod interrupt;
@@ -17,7 +18,6 @@ mod watchdog;
 
 use std::{
     io::Write,
-    mem::ManuallyDrop,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool, mpsc},
     time::{Instant, SystemTime},
@@ -40,6 +40,7 @@ use qdl::{
     run::{frontend_crew, pinning_warnings, settle_connections},
     topology::{Topology, spell_out},
 };
+use record::Manifest;
 
 use self::watch::Watch;
 use crate::{
@@ -49,7 +50,7 @@ use crate::{
     compliance::{guard::Guard, left},
     dataset::Dataset,
     live::{LiveRun, LiveView},
-    loadgen::exit::{ExitCode, Verdict},
+    loadgen::exit::{ExitCode, Failure, Verdict},
     loadgen::{
         completer::{self, Completers},
         meter::{Meter, RateWindow},
@@ -63,7 +64,7 @@ use crate::{
     },
     run::{
         folder::RunFolder,
-        interrupt::SignalWatch,
+        interrupt::Action,
         memory::Estimate,
         progress::Progress,
         warm_up::WarmLibrary,
@@ -142,7 +143,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let labels = self::labels(&config, &accuracy, qsl.total_sample_count())?.is_some();
         return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
-    let place = RunFolder::take(&mut settings, args.force)?;
+    let mut action = interrupt::hold();
+    let place = Arc::new(RunFolder::take(&mut settings, args.force)?);
+    let begun = Arc::downgrade(&place);
+    let undo = move || begun.upgrade().iter().for_each(|place| place.undo());
+    *action = Action::Undo(Box::new(undo));
+    drop(action);
     let mut live_view = live_view(args, &config, &settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.screen.quiet);
     if let Some((view, _)) = &live_view {
@@ -165,16 +171,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut completers = Completers::new(live, verifier.clone(), tokens.clone(), limits);
     completers.origins.clone_from(&origins);
     completers.quick = settings.target_qps().is_some_and(log_may_be_outgrown);
-    interrupt::listen();
-    let room = ManuallyDrop::new(place.clone());
-    // `signals` drops before `place`: the drop of `place` removes this run's files.
-    let signals = SignalWatch::begin(settings.folder(), move |signal| {
-        drop(ManuallyDrop::into_inner(room));
-        progress::say(&format!(
-            "error: interrupted by {signal}: nothing was measured"
-        ));
-        loadgen_bridge::exit(i32::from(ExitCode::Interrupted.code()))
-    })?;
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
@@ -212,7 +208,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         completers.live.clone(),
     ));
 
-    let begun = left::begin(args, &config, &settings, backend.as_ref(), &mut guard);
+    let begin = || place.begin();
+    let begun = left::begin(
+        args,
+        &config,
+        &settings,
+        backend.as_ref(),
+        &mut guard,
+        begin,
+    );
     let left = match begun {
         Ok(left) => left,
         Err(error) => {
@@ -221,7 +225,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     if let Some((view, known)) = &mut live_view {
-        known.first.fabric = backend.fabric().0.to_owned();
+        known.first.fabric = backend.fabric().0;
         view.figures.begin(backend.clone(), completers.live.clone());
     }
     let library = WarmLibrary {
@@ -249,6 +253,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         meter: Meter::default(),
         rates: RateWindow::default(),
         gather: TimelineGatherer::default(),
+        clocks: clock::ClockLog::default(),
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
@@ -258,10 +263,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         began: Instant::now(),
     };
     let started = SystemTime::now();
-    signals.measure();
-    let outcome = watch.test(&settings, Arc::new(library));
-    drop(signals);
-    let outcome = outcome?;
+    *interrupt::hold() = Action::Note;
+    let outcome = watch.test(&settings, Arc::new(library))?;
+    if let Some(cause) = watch.interrupted_before_the_first_query() {
+        watch.backend.finish();
+        progress::say(&format!("error: {cause}: nothing was measured"));
+        return Ok(ExitCode::Interrupted);
+    }
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     if let Some(view) = &live_view {
@@ -269,19 +277,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
-    let (mut code, mut over) = leave(args, &ended);
-    let kept = submission::manifest::end(left, settings.folder(), code.code(), &over.reason);
-    if let Err(error) = &kept {
-        code = failed(code, error);
-    }
-    let folder = match place.settle(code) {
-        Ok(folder) => Some(folder).filter(|_| kept.is_ok()),
-        Err(error) => {
-            code = failed(code, &error);
-            None
-        }
-    };
-    if let Some(page) = folder.and_then(|folder| write_page(&folder)) {
+    let (mut code, mut over) = leave(args, &mut ended, &left);
+    let folder = place.settle(code).map_err(|error| {
+        progress::say(&format!("error: {error}"));
+        code = code.max(ExitCode::Lost);
+    });
+    if let Some(page) = folder.ok().and_then(|folder| write_page(&folder)) {
         if !args.screen.quiet && !args.json {
             // Ignore the error: standard output may be closed.
             let _ = writeln!(std::io::stdout(), "{}", page.display());
@@ -292,12 +293,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         view.end(over);
     }
     Ok(code)
-}
-
-/// Prints an error at the end of a run; returns the worse exit code.
-fn failed(code: ExitCode, error: &impl std::fmt::Display) -> ExitCode {
-    progress::say(&format!("error: {error}"));
-    code.max(ExitCode::Setup)
 }
 
 /// Writes the run's page. The results are saved already, so a failure is only a warning.
@@ -354,16 +349,26 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
     Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
 
-/// Prints and writes the report; returns the exit code and the end for the live page.
-fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, RunEnd) {
-    let (summary, mut code) = ended.summary();
+/// Writes and prints the report; returns the exit code and the end for the live page. A run whose
+/// files cannot be written is lost.
+fn leave(args: &Args, ended: &mut FinishedRun<'_>, left: &Manifest) -> (ExitCode, RunEnd) {
+    let (mut summary, mut code) = ended.summary();
+    let unwritten = ended.write(&summary, code, left).err();
+    let unwritten = unwritten.map(|error| error.to_string());
+    if let Some(cause) = unwritten.clone() {
+        let lost = ExitCode::Lost;
+        ended.failure.get_or_insert(Failure { code: lost, cause });
+        (summary, code) = ended.summary();
+        // Write what has room. The folder is marked INVALID since the run's start.
+        let _ = ended.write(&summary, code, left);
+    }
     if args.json {
         report::print_json(&summary);
     } else if !args.screen.quiet {
         report::print(&summary, args.screen.colors(&std::io::stdout()));
     }
-    if let Err(error) = ended.write(&summary, code) {
-        code = failed(code, &error);
+    if let Some(cause) = unwritten.filter(|cause| *cause != summary.run.exit.reason) {
+        progress::say(&format!("error: {cause}"));
     }
     if code > ExitCode::Good {
         progress::say(&format!("error: {}", summary.run.exit.reason));

@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::{path::Path, process::Command};
+use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, process::Command};
 
 use assert_cmd::assert::OutputAssertExt;
 use common::{
     Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports, frontend,
-    offline, on_a_terminal, program_beside, refused, words,
+    offline, on_a_terminal, one_of_digests, program_beside, refused, words,
 };
 
 #[test]
@@ -146,8 +146,9 @@ fn an_accelerator_that_is_still_loading_is_waited_for() {
             place.frontend(&config, "out", &arguments),
         )
     };
-    let mut waiting = run(&[]);
+    let mut waiting = run(&["--live", "0.0.0.0:0"]);
     waiting.wait_until_it_says(&format!("127.0.0.1:{late} takes no connections yet"));
+    assert!(place.path("out/live.url").is_file());
     waiting.signal(libc::SIGINT);
     let ended = waiting.end().with_code(130);
     assert_has(&ended.stderr, &["for 60 s more", "nothing was measured"]);
@@ -168,6 +169,61 @@ fn a_peer_that_never_answers_ends_a_start_however_long_one_that_loads_is_waited_
     let config = place.digest_frontend(&[absent, port], "");
     let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
     assert_has(&text, &[&format!("127.0.0.1:{port}"), "within 5s"]);
+}
+
+#[test]
+fn a_signal_ends_each_program_in_order_whatever_it_does_at_the_time() {
+    let place = TestFolder::new();
+    // Whoever opens the pipe waits for a writer.
+    let pipe = place.path("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let qdl = program_beside("qdl");
+    for (program, command, code) in [
+        (
+            Path::new(env!("CARGO_BIN_EXE_frontend")),
+            "--scenario server --config",
+            130,
+        ),
+        (accelerator_program(), "--config", 0),
+        (qdl, "tune --scenario server --config", 130),
+        (qdl, "describe --output tree --config", 130),
+        (qdl, "submit --output tree --form", 130),
+    ] {
+        let mut started = Command::new(program);
+        started
+            .args(words(command))
+            .arg(&pipe)
+            .current_dir(place.path(""));
+        let mut running = Running::start(&place, "program", started);
+        let mut writer = OpenOptions::new();
+        writer.write(true).custom_flags(libc::O_NONBLOCK);
+        let mut held = None;
+        running.wait_until("the pipe's reader", || {
+            held = writer.open(&pipe).ok();
+            held.is_some()
+        });
+        running.signal(libc::SIGTERM);
+        running.end().with_code(code);
+        assert!(!place.path("tree").exists());
+    }
+}
+
+#[test]
+fn a_run_that_is_interrupted_in_its_warm_up_leaves_no_folder() {
+    let place = TestFolder::new();
+    let slow = "engine: {kind: digest, delay_us: 3000000}";
+    let (config, _acc) = one_of_digests(&place, slow, "warm_up: {budget_ms: 60000}\n");
+    let command = place.frontend(&config, "out", &offline("20"));
+    let mut running = Running::start(&place, "frontend", command);
+    running.wait_until("begun", || place.path("out/run.json").is_file());
+    running.signal(libc::SIGTERM);
+    let ended = running.end().with_code(130);
+    assert_has(
+        ended.error(),
+        &["interrupted by SIGTERM", "nothing was measured"],
+    );
+    assert!(!place.path("out").exists());
 }
 
 fn said(program: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {

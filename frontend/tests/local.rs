@@ -5,9 +5,12 @@ mod common;
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
 };
 
 use common::{Running, TestFolder, assert_has, frontend, offline, run, words};
+use serde_json::Value;
 
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
 
@@ -43,7 +46,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
         let s = place.summary("out");
         assert_eq!(s["valid"], true, "{case:?}");
         assert_eq!(s["fabric"], "local");
-        assert_eq!(s["name_round_trip_us"], serde_json::Value::Null);
+        assert_eq!(s["name_round_trip_us"], Value::Null);
         assert_eq!(s["ledger"]["issued"], s["samples"]);
         assert_has(&ended.stdout, &["VALID"]);
         assert!(place.path("out").join("latency.hlog").is_file());
@@ -116,6 +119,82 @@ fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
     assert!(!place.path("out").join("INVALID").exists());
     let page = ended.stdout.lines().last().expect("a line");
     assert!(page.ends_with("out/unfinished-run/report.html"), "{page}");
+}
+
+#[test]
+fn a_folder_has_one_run_at_a_time() {
+    let place = TestFolder::new();
+    let config = place.digest_frontend(&[], "");
+    let server = words("--local --scenario server --target-qps 1000 --duration-s 60");
+    let start = |name| Running::start(&place, name, place.frontend(&config, "out", &server));
+    // Both start at the same moment.
+    let [a, b] = ["a", "b"].map(start);
+    let said = |name: &str| fs::read_to_string(place.path(name)).unwrap_or_default();
+    let is_refused = |name: &str| said(name).contains("error");
+    while !is_refused("a.stderr") && !is_refused("b.stderr") {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (refused, mut running) = if is_refused("a.stderr") {
+        (a, b)
+    } else {
+        (b, a)
+    };
+    let refused = refused.end().with_code(2);
+    assert_has(refused.error(), &["--output", "process", "writes there"]);
+    running.wait_until_loadgen_runs(&place, "out");
+    let files = || fs::read_dir(place.path("out")).expect("a folder").count();
+    let before = files();
+    let out = place.path("out");
+    let out = out.to_str().expect("UTF-8");
+    let config = config.to_str().expect("UTF-8");
+    let others = [
+        vec![
+            "tune",
+            "--config",
+            config,
+            "--scenario",
+            "server",
+            "--local",
+            "--output",
+            out,
+        ],
+        vec![
+            "frontend", "--config", config, "--local", "--check", "--force", "--output", out,
+        ],
+        vec!["init", "--llm", out, "--output", out],
+        vec!["demo", "--output", out],
+    ];
+    for command in others {
+        let ended = place.qdl(&command).end().with_code(2);
+        assert_has(&ended.stderr, &["writes there"]);
+    }
+    assert_eq!(files(), before);
+    running.signal(libc::SIGTERM);
+    running.end().with_code(130);
+    assert_eq!(place.summary("out")["exit"]["code"], 130);
+}
+
+#[test]
+fn a_run_without_room_for_its_files_is_lost_and_leaves_none_that_is_cut() {
+    let place = TestFolder::new();
+    let config = place.digest_frontend(&[], "");
+    for (kib, file) in [("20", "mlperf_log_accuracy.json"), ("48", "summary.json")] {
+        let arguments = ["--local", "--mode", "accuracy", "--scenario", "offline"];
+        let run = place.frontend(&config, "out", &arguments);
+        let mut limited = Command::new("bash");
+        // The sizes of files have a limit, where a disk would be full.
+        limited.args(["-c", "ulimit -f $0; exec \"$@\"", kib]);
+        limited.arg(run.get_program()).args(run.get_args());
+        let ended = Running::start(&place, "limited", limited)
+            .end()
+            .with_code(3);
+        assert_has(ended.error(), &[file, "file too large"]);
+        assert!(place.path("out/INVALID").is_file());
+        if let Ok(text) = fs::read(place.path("out/summary.json")) {
+            let json: Value = serde_json::from_slice(&text).expect("a whole file");
+            assert_eq!(json["exit"]["code"], 3);
+        }
+    }
 }
 
 #[test]

@@ -209,7 +209,7 @@ pub fn read_json(path: &Path) -> Result<Value> {
 /// Writes `value` as indented JSON with a last newline.
 pub fn write_json(path: &Path, value: &(impl Serialize + ?Sized)) -> Result<()> {
     let text = serde_json::to_string_pretty(value)? + "\n";
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    disk::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The program and its arguments, separated by blanks.

@@ -27,7 +27,7 @@ pub enum LoadgenError {
         "this process has run a test already; LoadGen keeps its end, so run each test in its own process"
     )]
     SecondRun,
-    #[error("cannot write LoadGen's log {path}: {error}")]
+    #[error("cannot write LoadGen's log {path}: {}", disk::words(.error))]
     LogFile {
         path: PathBuf,
         #[source]
@@ -48,6 +48,6 @@ pub enum LoadgenError {
     Aborted { reason: String },
     #[error("LoadGen threw an exception: {0}")]
     Exception(String),
-    #[error("LoadGen ended, but its log {path} cannot be read: {why}")]
+    #[error("LoadGen ended, but its log {path} is not whole: {why}")]
     Result { path: PathBuf, why: String },
 }

@@ -1,11 +1,11 @@
 //! Reads LoadGen's result of a run from its summary and its detailed log.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 
-use loadgen_log::Detail;
+use loadgen_log::{AccuracyLog, Detail, PhaseKind, TestMode};
 
 use crate::error::LoadgenError;
 use crate::log_settings::LogFiles;
@@ -65,7 +65,10 @@ pub struct TestOutcome {
 }
 
 impl TestOutcome {
-    /// Reads the logs of a run that has ended.
+    /// Reads the logs of a run that has ended, and waits until they are on the disk.
+    ///
+    /// LoadGen's streams ignore errors, and write nothing more after the first, although there may be
+    /// room again: only a log that is whole proves that all was written.
     ///
     /// # Errors
     ///
@@ -76,15 +79,44 @@ impl TestOutcome {
             why,
         };
         let mut summary = String::new();
-        File::open(&files.summary)
-            .and_then(|file| file.take(SUMMARY_AT_MOST).read_to_string(&mut summary))
-            .map_err(|error| failed(&files.summary, error.to_string()))?;
-        let Some(mut outcome) = parse_summary(&summary) else {
-            let why = "LoadGen has not written its last lines; was the run cut short?".to_owned();
-            return Err(failed(&files.summary, why));
+        let unread = |path: &Path| {
+            let path = path.to_owned();
+            move |error: io::Error| failed(&path, disk::words(&error))
         };
-        outcome.detail = Detail::open(&files.detail)
-            .map_err(|error| failed(&files.detail, error.to_string()))?;
+        let is_cut = |path: &Path| failed(path, cut(path));
+        let open = |path: &Path| {
+            let synced = File::open(path).and_then(|file| file.sync_all().map(|()| file));
+            synced.map_err(unread(path))
+        };
+        open(&files.summary)?
+            .take(SUMMARY_AT_MOST)
+            .read_to_string(&mut summary)
+            .map_err(unread(&files.summary))?;
+        let outcome = parse_summary(&summary);
+        let mut outcome = outcome.ok_or_else(|| is_cut(&files.summary))?;
+        let detail = Detail::read(BufReader::new(open(&files.detail)?));
+        outcome.detail = detail.map_err(unread(&files.detail))?;
+        let detail = &outcome.detail;
+        if !detail.is_whole() {
+            return Err(is_cut(&files.detail));
+        }
+        let accuracy = detail
+            .phases
+            .iter()
+            .filter(|p| p.kind == PhaseKind::Accuracy);
+        let samples: u64 = accuracy.map(|phase| phase.samples).sum();
+        open(&files.accuracy)?;
+        let log = AccuracyLog::open(&files.accuracy).and_then(|log| {
+            let mut records = log.into_iter();
+            records.try_fold(0, |n, record| record.map(|_| n + 1))
+        });
+        let answers: u64 = log.map_err(|_| is_cut(&files.accuracy))?;
+        // A performance phase may log answers too.
+        let more = detail.mode() != Some(TestMode::AccuracyOnly);
+        if answers < samples || answers > samples && !more {
+            let why = format!("it has {answers} answers to {samples} samples");
+            return Err(failed(&files.accuracy, why));
+        }
         outcome.files = files;
         Ok(outcome)
     }
@@ -99,6 +131,30 @@ impl TestOutcome {
     /// Whether LoadGen's verdict is VALID.
     pub fn is_valid(&self) -> bool {
         self.verdict == Verdict::Valid
+    }
+}
+
+/// Why a log is cut: what the system says to a further write, or that it says nothing any more.
+fn cut(path: &Path) -> String {
+    let append = || {
+        let mut file = OpenOptions::new().append(true).open(path)?;
+        let end = file.metadata()?.len();
+        let written = file
+            .write_all(&[b'\n'; 1 << 16])
+            .and_then(|()| file.sync_all());
+        file.set_len(end)?;
+        written.map(|()| end)
+    };
+    match append() {
+        Err(e) if e.kind() == ErrorKind::NotFound => disk::words(&e),
+        Err(e) => format!(
+            "it is cut: {}; make room there, and run again",
+            disk::words(&e)
+        ),
+        Ok(end) => format!(
+            "it is cut after {end} bytes: LoadGen could not write, perhaps with no space left on \
+             device or a quota for a while; make room there, and run again"
+        ),
     }
 }
 

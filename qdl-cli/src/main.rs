@@ -32,7 +32,7 @@ struct Args {
 }
 
 fn program() -> Command {
-    let about = "Run digits, or a small language model, over TCP on loopback";
+    let about = "Runs digits, or a small language model, over TCP on loopback";
     let demo = command::<demo::DemoArgs>("demo").about(about);
     command::<Args>("qdl")
         .version(version())
@@ -58,6 +58,7 @@ fn main() {
     if let Some(name) = given.get(1) {
         become_program(name, &given[1..]);
     }
+    frontend::listen();
     let program = program();
     let matches = parse(&program, given.into_iter());
     // Unreachable: clap requires a command.

@@ -31,29 +31,35 @@ pub enum Refusal {
     Whole,
     /// The payload is a part of the reason; the control plane carries the full reason.
     Cut,
+    /// The accelerator takes no sample now. The payload is the reason, or its beginning. The sample
+    /// is not at fault.
+    Away,
 }
 
 impl Refusal {
     const REFUSED: u32 = 1 << 31;
     const CUT: u32 = 1 << 30;
 
-    fn mark(word: u32, refusal: Option<Refusal>) -> u32 {
+    /// Puts a refusal into the two upper bits of `word`.
+    pub(crate) fn mark(word: u32, refusal: Option<Refusal>) -> u32 {
         word | match refusal {
             None => 0,
             Some(Refusal::Whole) => Refusal::REFUSED,
             Some(Refusal::Cut) => Refusal::REFUSED | Refusal::CUT,
+            Some(Refusal::Away) => Refusal::CUT,
         }
     }
 
-    /// Splits the two upper bits from `word` and decodes them; `None` if they are invalid.
-    fn unmark(word: u32) -> Option<(u32, Option<Refusal>)> {
+    /// Splits the two upper bits from `word` and decodes them.
+    pub(crate) fn unmark(word: u32) -> (u32, Option<Refusal>) {
         let rest = word & !(Refusal::REFUSED | Refusal::CUT);
-        Some(match word - rest {
-            0 => (rest, None),
-            Refusal::REFUSED => (rest, Some(Refusal::Whole)),
-            Refusal::CUT => return None,
-            _ => (rest, Some(Refusal::Cut)),
-        })
+        let refusal = match word - rest {
+            0 => None,
+            Refusal::REFUSED => Some(Refusal::Whole),
+            Refusal::CUT => Some(Refusal::Away),
+            _ => Some(Refusal::Cut),
+        };
+        (rest, refusal)
     }
 }
 
@@ -90,7 +96,7 @@ impl ResponseTrailer {
     /// parts with `len` payload bytes in all.
     pub(crate) fn decode(b: &[u8; RESPONSE_TRAILER_BYTES], len: u32, parts: u32) -> Option<Self> {
         let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
-        let (told, refusal) = Refusal::unmark(word(4))?;
+        let (told, refusal) = Refusal::unmark(word(4));
         let trailer = ResponseTrailer {
             len: word(0),
             parts: told,
@@ -142,7 +148,7 @@ impl ResponseHeader {
             let b = b.get(i * 4..i * 4 + 4)?;
             Some(u32::from_le_bytes(b.try_into().ok()?))
         };
-        let (told, refusal) = Refusal::unmark(word(1)?)?;
+        let (told, refusal) = Refusal::unmark(word(1)?);
         let header = ResponseHeader {
             len: word(0)?,
             use_count: u16::try_from(told).ok()?,
@@ -162,7 +168,12 @@ mod tests {
     use super::*;
 
     fn refusals() -> impl Strategy<Value = Option<Refusal>> {
-        prop::sample::select(vec![None, Some(Refusal::Whole), Some(Refusal::Cut)])
+        prop::sample::select(vec![
+            None,
+            Some(Refusal::Whole),
+            Some(Refusal::Cut),
+            Some(Refusal::Away),
+        ])
     }
 
     proptest! {

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::CountRow;
+
 /// Counts batches by size. Counting allocates no memory.
 ///
 /// In JSON: an object from size to number of batches, for the sizes that occurred.
@@ -13,14 +15,14 @@ pub struct BatchSizes {
     counts: Vec<u64>,
 }
 
-/// Larger batches count as batches of this size. Bounds the allocation for a peer's report.
-const LARGEST: usize = 1 << 16;
-
 impl BatchSizes {
+    /// Larger batches count as batches of this size. Bounds the allocation for a peer's report.
+    pub const LARGEST: usize = 1 << 16;
+
     /// Creates empty counts for sizes up to `max_batch`; larger batches count as `max_batch`.
     pub fn new(max_batch: usize) -> Self {
         BatchSizes {
-            counts: vec![0; max_batch.clamp(1, LARGEST) + 1],
+            counts: vec![0; max_batch.clamp(1, Self::LARGEST) + 1],
         }
     }
 
@@ -53,7 +55,7 @@ impl BatchSizes {
     /// Creates the counts from a slice: element `n` is the number of batches of `n` samples.
     pub fn from_counts(counts: &[u64]) -> Self {
         let mut sizes = BatchSizes {
-            counts: counts[..counts.len().min(LARGEST + 1)].to_vec(),
+            counts: counts[..counts.len().min(Self::LARGEST + 1)].to_vec(),
         };
         if sizes.counts.is_empty() {
             sizes.counts.push(0);
@@ -85,6 +87,27 @@ impl BatchSizes {
             0 => 0.0,
             n => self.samples() as f64 / n as f64,
         }
+    }
+
+    /// Returns the distribution of the sizes over the batches; `None` without batches.
+    pub fn row(&self) -> Option<CountRow> {
+        let all = self.batches();
+        let (min, _) = self.iter().next()?;
+        let quantile = |percent: u128| {
+            let mut seen = 0;
+            let mut reached = self.iter().skip_while(|(_, n)| {
+                seen += u128::from(*n);
+                seen * 100 < u128::from(all) * percent
+            });
+            reached.next().map_or(0, |(size, _)| size as u64)
+        };
+        Some(CountRow {
+            min: min as u64,
+            p50: quantile(50),
+            mean: (self.mean() * 1000.0).round() / 1000.0,
+            p99: quantile(99),
+            max: self.max() as u64,
+        })
     }
 
     /// Returns the size of the largest batch, in samples; 0 without batches.
@@ -207,7 +230,13 @@ mod tests {
             list.iter().for_each(|&n| sizes.record(n));
             prop_assert_eq!(sizes.batches(), list.len() as u64);
             prop_assert_eq!(sizes.samples(), list.iter().sum::<usize>() as u64);
-            prop_assert_eq!(Some(sizes.max()), list.iter().copied().max());
+            let mut sorted = list.clone();
+            sorted.sort_unstable();
+            let at = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
+            let row = sizes.row().expect("batches");
+            let expected = [sorted[0], at(50), at(99), sorted[sorted.len() - 1], sizes.max()];
+            let found = [row.min, row.p50, row.p99, row.max, row.max];
+            prop_assert_eq!(found, expected.map(|n| n as u64));
             let json = serde_json::to_string(&sizes).expect("JSON");
             let back: BatchSizes = serde_json::from_str(&json).expect("reads back");
             prop_assert_eq!(back, sizes);
@@ -217,11 +246,12 @@ mod tests {
     #[test]
     fn larger_than_the_largest_is_the_largest() {
         let mut sizes = BatchSizes::new(4);
+        assert_eq!(sizes.row(), None);
         sizes.record(9);
         assert_eq!(sizes.iter().collect::<Vec<_>>(), [(4, 1)]);
         let wild: BatchSizes =
             serde_json::from_str(r#"{"4294967295": 18446744073709551615, "3": 7}"#).expect("JSON");
-        assert_eq!(wild.max(), LARGEST);
+        assert_eq!(wild.max(), BatchSizes::LARGEST);
         assert_eq!(wild.batches(), u64::MAX);
     }
 

@@ -21,7 +21,8 @@ pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     let files = fs::read_dir(folder).into_iter().flatten();
     let one = |file: fs::DirEntry| {
         let name = file.file_name().into_string().ok()?;
-        let small = file.metadata().ok()?.len() <= MOST_BYTES;
+        let of = file.metadata().ok()?;
+        let small = of.is_file() && of.len() <= MOST_BYTES;
         let text = (name.ends_with(".yaml") && small).then(|| fs::read_to_string(file.path()));
         Some((name, serde_saphyr::from_str(&text?.ok()?).ok()?))
     };

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{
     COPIES, FileError, MANIFEST, Manifest, NodeFacts, Stage, Summary, configurations,
     histograms::{self, HISTOGRAMS},
+    latency_bound_us,
     timeline::Timeline,
 };
 
@@ -35,7 +36,7 @@ pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
 
 fn write(path: &Path, mut json: Vec<u8>) -> io::Result<()> {
     json.push(b'\n');
-    fs::write(path, json)
+    disk::write(path, json)
 }
 
 /// All data of one run. Its JSON has the files' contents; [`RunFolder::open`] derives the rest.
@@ -70,9 +71,20 @@ pub struct RunFolder {
     pub missing: Vec<String>,
 }
 
+/// Reads a plain file. A pipe or a device is an error, since reading it may wait for ever.
+fn read(path: &Path) -> io::Result<String> {
+    match path.metadata()?.is_file() {
+        true => fs::read_to_string(path),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no plain file",
+        )),
+    }
+}
+
 /// Returns a file's text; `None` if the file does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, FileError> {
-    match fs::read_to_string(path) {
+    match read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         text => text.map(Some).map_err(FileError::read(path)),
     }
@@ -93,7 +105,7 @@ impl RunFolder {
     /// names them.
     pub fn read(path: &Path) -> Result<RunFolder, FileError> {
         let file = path.join(SUMMARY);
-        let text = fs::read_to_string(&file).map_err(FileError::read(&file))?;
+        let text = read(&file).map_err(FileError::read(&file))?;
         let mut run = RunFolder {
             name: name_of(path),
             raw: serde_json::from_str(&text).map_err(FileError::content(&file))?,
@@ -140,7 +152,7 @@ impl RunFolder {
 
     /// LoadGen's latency bound in microseconds, if it has one.
     pub fn bound_us(&self) -> Option<f64> {
-        self.summary.run.evidence.loadgen?.bound_us
+        latency_bound_us(&self.summary.run.loadgen.as_ref()?.limits)
     }
 
     /// Returns keys and values of the configuration whose copy has the file name `copy`. Without a

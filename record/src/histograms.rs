@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     io::Write,
     path::Path,
     time::{Duration, SystemTime},
@@ -62,7 +62,7 @@ pub fn save(
     let path = folder.join(HISTOGRAMS);
     let mut log = Vec::new();
     let written = write_log(histograms, started, duration, &mut log);
-    let written = written.and_then(|()| fs::write(&path, log));
+    let written = written.and_then(|()| disk::write(&path, log));
     written.map_err(FileError::write("histograms to ", &path))
 }
 
@@ -146,7 +146,7 @@ mod tests {
         let error = save(&[], &folder.path().join("none"), started, took).expect_err("no folder");
         let text = error.to_string();
         assert!(
-            text.contains("latency.hlog") && text.contains("No such file"),
+            text.contains("latency.hlog") && text.contains("no such file"),
             "{text}"
         );
     }

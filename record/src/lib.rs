@@ -18,6 +18,7 @@
 //! | `served` | a session, seen from the accelerator |
 //! | [`secrets`] | masks of values that look like keys |
 //! | `settings` | settings of the run |
+//! | `words` | characters that no text from elsewhere may print |
 
 mod batches;
 mod configurations;
@@ -41,6 +42,7 @@ mod summary;
 pub mod timeline;
 mod tokens;
 mod usage;
+mod words;
 
 pub use batches::{BatchSizes, GpuRecord};
 pub use correctness::{Accuracy, Verified};
@@ -52,15 +54,18 @@ pub use error::FileError;
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
 pub use folder::{RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline};
 pub use histograms::{HISTOGRAMS, save};
-pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, LoadgenView, NIC};
+pub use limits::{Cause, Evidence, Finding, ISSUE, Limits, NIC};
 pub use loadgen::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,
+    latency_bound_us,
 };
 pub use losses::{LossRecord, RefusalRecord, SilentOn, grouped, kind_of};
 pub use manifest::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord};
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
-pub use stages::{Goodput, PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport};
+pub use stages::{
+    Goodput, PhaseKind, PhaseRecord, Stage, StageRow, StageTable, ThroughputReport, rate_per_s,
+};
 pub use summary::{
     AcceleratorRecord, CarriedPayload, ConnectionRecord, LOOPBACK_NOTE, Ledger, LostSession, Mode,
     PostingRule, RailChange, RailRecord, RunExit, RunRecord, Summary, SystemRecord, WarmUpRecord,
@@ -71,3 +76,4 @@ pub use usage::{
     DecompressedUse, EngineUse, NicPlace, NicUse, NodeUse, PathUse, Places, ThreadGroup,
     TrafficRecord,
 };
+pub use words::is_unprintable;

@@ -15,26 +15,16 @@ pub const NIC: &str = "nic";
 pub struct Evidence {
     /// Use of the frontend's node, from LoadGen's first query to the last answer or shortly before.
     pub node: NodeUse,
-    /// LoadGen's view of the run; `None` if LoadGen reached no result.
-    pub loadgen: Option<LoadgenView>,
-}
-
-/// LoadGen's own latencies, which in Server begin at the scheduled time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LoadgenView {
-    /// Scheduled samples per second, in Server.
-    pub scheduled_per_s: Option<f64>,
-    /// Latency in microseconds at the bounded percentile, or at the next one that LoadGen reports.
-    pub bounded_us: f64,
-    /// LoadGen's bound on `bounded_us`; `None` if the scenario has none or bounds tokens.
-    pub bound_us: Option<f64>,
+    /// Seconds in which the frontend stood still, as its own looks at the run show.
+    pub stood_still_s: f64,
 }
 
 /// A cause that limited a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
+    /// The frontend stood still.
+    Standstill,
     /// An accelerator was lost or temporarily silent.
     Accelerator,
     /// Threads wait for cores.

@@ -132,6 +132,13 @@ pub struct LimitRecord {
     pub met: bool,
 }
 
+/// Returns LoadGen's bound on the latency among its limits, in microseconds; `None` if the scenario
+/// has none, or bounds TTFT and TPOT.
+pub fn latency_bound_us(limits: &[LimitRecord]) -> Option<f64> {
+    let bound = |l: &&LimitRecord| l.at_most && l.setting == "server_target_latency_ns";
+    limits.iter().find(bound).map(|l| l.limit)
+}
+
 /// LoadGen's early stopping: whether the run had enough queries for its percentile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -142,8 +149,16 @@ pub struct EarlyStopping {
     pub queries: Option<u64>,
     /// Minimum number of queries required, if all further queries are in time.
     pub needs: Option<u64>,
-    /// LoadGen's estimate of the percentile in SingleStream and MultiStream, in microseconds.
+    /// LoadGen's estimate of the percentile of the latency in SingleStream and MultiStream, in
+    /// microseconds.
     pub estimate_us: Option<f64>,
+    /// SingleStream, if LoadGen measures tokens: its estimate of the percentile of TTFT. LoadGen
+    /// then estimates no percentile of the latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttft_estimate_us: Option<f64>,
+    /// As `ttft_estimate_us`, of TPOT.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpot_estimate_us: Option<f64>,
     /// LoadGen's message on early stopping.
     pub text: String,
 }
@@ -210,6 +225,27 @@ pub struct LoadgenRecord {
     pub warning_messages: Vec<String>,
     /// Settings in force, by LoadGen's names, as it logged them.
     pub effective: BTreeMap<String, String>,
+}
+
+impl LoadgenRecord {
+    /// Returns an upper bound of the share of samples within the limits on TTFT and TPOT: that of
+    /// the lowest percentile that exceeds its limit.
+    pub fn most_within_limits(&self) -> f64 {
+        let exceeded = self.limits.iter().filter_map(|limit| {
+            let row = match limit.setting.as_str() {
+                "server_ttft_latency" => self.ttft?,
+                "server_tpot_latency" => self.tpot?,
+                _ => return None,
+            };
+            let low = [(row.min_us, 0.0), (row.p50_us, 0.5), (row.p90_us, 0.9)];
+            let all = low
+                .into_iter()
+                .chain([(row.p99_us, 0.99), (row.p999_us, 0.999)]);
+            let mut over = all.filter(|(us, _)| *us > limit.limit);
+            over.next().map(|(_, share)| share)
+        });
+        exceeded.fold(1.0, f64::min)
+    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub struct Manifest {
     pub scenario: String,
     /// Whether the run was one process without a network (`--local`).
     pub local: bool,
-    /// `tcp`, `ib`, `ofi`, or `local` without a network.
+    /// `tcp`, `ib`, `ofi`, several as `ib + tcp`, or `local` without a network.
     pub fabric: String,
     /// Reasons why the Network division does not permit the fabric, one a line.
     pub fabric_notes: Vec<String>,

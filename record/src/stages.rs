@@ -81,13 +81,16 @@ impl Stage {
     ];
 }
 
-/// Samples within all of LoadGen's limits on a sample's times, of the phase that LoadGen judged, on
-/// the frontend's clock from `issue_query` on. LoadGen's verdict is about a percentile instead.
+/// Samples within all of LoadGen's limits on a sample's times, of the phase that LoadGen judged.
+/// LoadGen counts those within a limit on the latency. Those within limits on TTFT and TPOT the
+/// frontend counts, from `issue_query` on; LoadGen's percentiles cap that count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Goodput {
     /// Samples within all limits.
     pub samples: u64,
+    /// True if LoadGen's percentiles cap the count: LoadGen's times begin earlier.
+    pub at_most: bool,
     /// Tokens of these samples' answers, if answers are tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
@@ -186,11 +189,7 @@ impl PhaseRecord {
     /// Creates a phase's record from its recorded stages.
     pub fn new(name: String, kind: PhaseKind, stages: StageTable, duration_s: f64) -> Self {
         let samples = stages.count();
-        let per_s = if duration_s > 0.0 {
-            (samples as f64 / duration_s * 1000.0).round() / 1000.0
-        } else {
-            0.0
-        };
+        let per_s = rate_per_s(samples, duration_s);
         PhaseRecord {
             name,
             kind,
@@ -205,6 +204,14 @@ impl PhaseRecord {
     /// Returns the row of the stage `total`.
     pub fn total(&self) -> StageRow {
         self.stages.get(Stage::Total).copied().unwrap_or_default()
+    }
+}
+
+/// Returns a count per second, to a thousandth; 0 for no time.
+pub fn rate_per_s(count: u64, seconds: f64) -> f64 {
+    match seconds > 0.0 {
+        true => (count as f64 / seconds * 1000.0).round() / 1000.0,
+        false => 0.0,
     }
 }
 

@@ -360,7 +360,7 @@ pub struct RunRecord {
     pub scenario: String,
     /// LoadGen's mode.
     pub mode: Mode,
-    /// `tcp`, `ib`, `ofi`, or `local` without a fabric.
+    /// `tcp`, `ib`, `ofi`, several as `ib + tcp`, or `local` without a fabric.
     pub fabric: String,
     /// Reasons why the Network division does not permit the fabric, one line each: loopback
     /// ([`LOOPBACK_NOTE`]), nodes on one machine, unknown link layers. Empty if there is no reason.

@@ -12,7 +12,9 @@ use super::{StageRow, stages::table};
 pub enum TokenTime {
     /// Issue -> NIC thread reads the first token: time to first token.
     Ttft,
-    /// Time per token after the first: (latency - TTFT) / (n - 1).
+    /// Time per token after the first event's: from the first event to the last, divided by the
+    /// tokens after the first event's. LoadGen's TPOT divides by the tokens after the first; both
+    /// are equal if the first event holds one token.
     Tpot,
     /// The accelerator's time to the first token, as it reports: from the prompt's arrival to the
     /// post of the first part, including waits.
@@ -25,8 +27,8 @@ pub enum TokenTime {
 }
 
 table! { TokenTime:
-    Ttft "ttft" "TTFT"
-    Tpot "tpot" "TPOT"
+    Ttft "ttft" "TTFT, as issued"
+    Tpot "tpot" "TPOT after 1st event"
     FirstAccelerator "first_accelerator" "accelerator, first token"
     FirstNetwork "first_network" "network, first token"
     PartNetwork "part_network" "network, each part"
@@ -56,24 +58,22 @@ pub struct TokenRecord {
     pub stream: String,
     /// Tokens of all answers, as the engines count them.
     pub tokens: u64,
-    /// Tokens per second: LoadGen's figure if it reports one.
+    /// Tokens per second: LoadGen's figure if it reports one, else of the whole run.
     pub per_s: f64,
     /// Times, in JSON under their keys ([`TokenTime::key`]).
     pub times: BTreeMap<TokenTime, StageRow>,
-    /// Percentile that LoadGen bounds, in percent, if the scenario has bounds.
-    pub limit_percentile: Option<f64>,
-    /// LoadGen's bound on that percentile of TTFT, in microseconds.
-    pub ttft_limit_us: Option<f64>,
-    /// LoadGen's bound on that percentile of TPOT, in microseconds.
-    pub tpot_limit_us: Option<f64>,
     /// Tokens of each prompt.
     pub input: CountRow,
     /// Tokens of each answer.
     pub output: CountRow,
     /// Parts of each answer.
     pub parts: CountRow,
-    /// Answers of several tokens that arrived in one part although LoadGen expected a first token.
-    /// Their TPOT is 0, so LoadGen's TPOT is meaningless.
+    /// Tokens of each event that brought tokens to the accelerators, as their engines count;
+    /// `None` if no engine reports events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<CountRow>,
+    /// Answers whose tokens, two or more, all came with the first, although LoadGen expected a
+    /// first token. LoadGen's TPOT of such an answer is about 0 and means nothing.
     pub whole: u64,
     /// Parts before each answer's last part, as the answers report.
     pub parts_before_last: u64,
@@ -87,18 +87,4 @@ pub struct TokenRecord {
     pub contradicted: u64,
     /// Descriptions of the first answers counted in `too_short` or `contradicted`.
     pub faults: Vec<String>,
-}
-
-impl TokenRecord {
-    /// Returns the times that LoadGen bounds: name, p99 and bound, in microseconds.
-    pub fn bounded(&self) -> Vec<(&'static str, f64, f64)> {
-        let of = |time: TokenTime, bound: Option<f64>| {
-            Some((time.label(), self.times.get(&time)?.p99_us, bound?))
-        };
-        let both = [
-            of(TokenTime::Ttft, self.ttft_limit_us),
-            of(TokenTime::Tpot, self.tpot_limit_us),
-        ];
-        both.into_iter().flatten().collect()
-    }
 }

@@ -4,7 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::counts::{add_counts, counts_since};
+use super::{
+    BatchSizes,
+    counts::{add_counts, counts_since},
+};
 
 /// All threads of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +36,9 @@ pub struct NicUse {
     pub sleeps: u64,
 }
 
-/// An engine behind a batcher. All 0 if the NIC thread answers, or the engine batches itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// An engine behind a batcher: all 0 if the NIC thread answers. An engine that batches by itself
+/// has `events`, and `server_busy` if a server is behind it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EngineUse {
     /// Maximum number of samples in a batch.
@@ -47,8 +51,13 @@ pub struct EngineUse {
     pub batches: u64,
     /// Samples in the batches.
     pub samples: u64,
+    /// Requests that the engine's server refused for a while: too many (429), or unavailable (503).
+    pub server_busy: u64,
     /// Samples that were compressed.
     pub decompressed: DecompressedUse,
+    /// Events that brought tokens of an answer to the node, by their number of tokens: steps of the
+    /// engine, or messages of the server behind it.
+    pub events: BatchSizes,
 }
 
 /// Decompression of samples, in front of the engine and as part of their batches' time.
@@ -133,7 +142,8 @@ impl NodeUse {
             nics: counts_since!(self.nics, nics: worked_us sleeps),
             engine: EngineUse {
                 decompressed: e.decompressed.since(&b.decompressed),
-                ..counts_since!(e, b: busy_us batches samples)
+                events: e.events.clone().since(&b.events),
+                ..counts_since!(e, b: busy_us batches samples server_busy)
             },
             ..clocks
         }

@@ -17,7 +17,7 @@ use crate::{html::columns, latency::Latencies};
 
 /// The first columns. Those of single accelerators follow, by name.
 const COLUMNS: &str = "run|time_s|length_s|issued_samples|completed_samples|in_flight_samples|\
-    completed_tokens|p50_us|p90_us|p99_us";
+    completed_tokens|tokens_per_event_mean|tokens_per_event_p99|p50_us|p90_us|p99_us";
 
 /// Fields of JSON by name, or of CSV by column.
 type Row = Map<String, Value>;
@@ -31,6 +31,8 @@ fn second(run: &RunFolder, tick_ms: u64, at: usize, ticks: &[Tick]) -> Row {
     let seconds = |ticks: usize| (ticks as u64 * tick_ms) as f64 / 1000.0;
     let sum = |of: fn(&Tick) -> u64| ticks.iter().map(of).sum::<u64>();
     let r = &run.summary.run;
+    // Of the whole run: the accelerators count events without their times.
+    let events = r.tokens.as_ref().and_then(|t| t.events);
     let values = json!([
         run.name,
         seconds(at),
@@ -39,6 +41,8 @@ fn second(run: &RunFolder, tick_ms: u64, at: usize, ticks: &[Tick]) -> Row {
         sum(|t| t.completed),
         ticks.last().map(|t| t.in_flight),
         r.tokens.as_ref().map(|_| sum(|t| t.tokens)),
+        events.map(|row| row.mean),
+        events.map(|row| row.p99),
         us(0.5),
         us(0.9),
         us(0.99),

@@ -11,8 +11,8 @@ pub fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML forbids control characters, which are invisible anyway.
-            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
+            // XML forbids control characters; format characters reorder and hide text.
+            c if record::is_unprintable(c) && c != '\n' && c != '\t' => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -40,10 +40,7 @@ mod pictures;
 pub mod text;
 mod tuning;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use record::{FileError, RunFolder};
 
@@ -82,5 +79,5 @@ pub fn write(folder: &Path) -> Result<PathBuf, FileError> {
 }
 
 fn put(path: &Path, page: &str) -> Result<(), FileError> {
-    fs::write(path, page).map_err(FileError::write("", path))
+    disk::write(path, page).map_err(FileError::write("", path))
 }

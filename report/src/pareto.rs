@@ -1,6 +1,6 @@
 //! Runs as points: throughput against latency, with the Pareto front.
 
-use record::{RunFolder, RunRecord, TokenTime};
+use record::{LoadgenRecord, RunFolder, RunRecord};
 
 use crate::{
     chart::{Chart, Shape, Style, Unit, beside},
@@ -10,13 +10,13 @@ use crate::{
     text,
 };
 
-/// A time of a run in microseconds, with its name.
-type Measure = (&'static str, fn(&RunRecord) -> Option<f64>);
+/// A time of LoadGen's in microseconds, with its name.
+type Measure = (&'static str, fn(&LoadgenRecord) -> Option<f64>);
 
-const LATENCY: Measure = ("p99 latency", head::p99_us);
+const LATENCY: Measure = ("p99 latency", |l| Some(l.latency?.p99_us));
 const OF_TOKENS: [Measure; 3] = [
-    ("p99 TTFT", |r| head::token_p99_us(r, TokenTime::Ttft)),
-    ("p99 TPOT", |r| head::token_p99_us(r, TokenTime::Tpot)),
+    ("p99 TTFT", |l| Some(l.ttft?.p99_us)),
+    ("p99 TPOT", |l| Some(l.tpot?.p99_us)),
     LATENCY,
 ];
 
@@ -86,6 +86,7 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
     let mut fronts = vec![Vec::new(); runs.len()];
     let mut charts = Vec::new();
     for (name, of) in measures {
+        let of = |run: &RunRecord| run.loadgen.as_ref().and_then(of);
         let point = |run: &RunFolder| (rate(&run.summary.run), of(&run.summary.run));
         let points = runs.iter().map(point);
         let points: Vec<Point> = points.map(|(x, y)| (x, y.unwrap_or(f64::NAN))).collect();
@@ -103,8 +104,8 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
     let heading: Vec<&str> = ["run", unit].into_iter().chain(names).collect();
     let heading = [&heading[..], &["LoadGen", "on the front of"]].concat();
     let note = "On the front: no other run has at least its rate in at most its time. Hollow \
-                points are dominated. Times are LoadGen's; without them, from issue to completion. \
-                A front does not ask whether LoadGen calls a run valid.";
+                points are dominated. Times are LoadGen's; a run without them has no point. A \
+                front does not ask whether LoadGen calls a run valid.";
     let picture = beside(&charts) + &table(&heading, &rows);
     let sub = text::counted(runs.len() as u64, "run") + " - " + &title;
     let title = "Throughput against latency";

@@ -39,14 +39,24 @@ fn a_row_is_a_second_and_all_rows_are_the_timeline() {
 #[test]
 fn runs_share_a_heading_and_a_run_without_a_column_leaves_it_empty() {
     let mut second = made("with, \"tokens\"", 10);
-    second.summary.run.tokens = Some(record::TokenRecord::default());
+    second.summary.run.tokens = Some(record::TokenRecord {
+        events: Some(record::CountRow {
+            mean: 3.719,
+            p99: 5,
+            ..record::CountRow::default()
+        }),
+        ..record::TokenRecord::default()
+    });
     second.timeline.as_mut().expect("a timeline").ticks[0].tokens = 7;
     let text = csv(&[made("one", 10), second]).expect("rows");
     let lines: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(lines.len(), 3);
-    assert!(lines[0].contains(",in_flight_samples,completed_tokens,p50_us,"));
+    let columns = ",completed_tokens,tokens_per_event_mean,tokens_per_event_p99,p50_us,";
+    assert!(lines[0].contains(columns));
     assert!(lines[1].starts_with("one,0.0,1.0,1200,1200,") && lines[1].contains(",,"));
-    assert!(lines[2].starts_with("\"with, \"\"tokens\"\"\",0.0,") && lines[2].contains(",7,"));
+    assert!(
+        lines[2].starts_with("\"with, \"\"tokens\"\"\",0.0,") && lines[2].contains(",7,3.719,5,")
+    );
 }
 
 #[test]

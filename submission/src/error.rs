@@ -1,6 +1,10 @@
 //! Errors that stop a command. A defect of a tree is a [`crate::rules::RuleFinding`] instead.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, Read},
+    path::Path,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -15,7 +19,13 @@ impl Error {
     }
 
     pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Error {
-        move |e| Error(format!("cannot write {}: {e}", path.display()))
+        move |e| {
+            Error(format!(
+                "cannot write {}: {}",
+                path.display(),
+                disk::words(&e)
+            ))
+        }
     }
 
     pub(crate) fn content(path: &Path) -> impl FnOnce(String) -> Error {
@@ -25,13 +35,26 @@ impl Error {
 
 /// Reads a text file. Bytes that are not UTF-8 become U+FFFD, because LoadGen does not escape them.
 pub fn read(path: &Path) -> Result<String, Error> {
-    let bytes = fs::read(path).map_err(Error::read(path))?;
+    let bytes = bytes(path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads a text file and rejects bytes that are not UTF-8, as it goes into documents.
-fn document(path: &Path) -> Result<String, Error> {
-    let bytes = fs::read(path).map_err(Error::read(path))?;
+/// Reads a plain file.
+pub fn bytes(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let read = loadgen_log::open_file(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(Error::read(path))?;
+    Ok(bytes)
+}
+
+/// Reads a text file and rejects a byte order mark, and bytes that are not UTF-8, as it goes into
+/// documents.
+fn document(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
+    let marks: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
+    if marks.iter().any(|mark| bytes.starts_with(mark)) {
+        let what = "it begins with a byte order mark: save the file as UTF-8 without one";
+        return Err(Error::content(path)(what.to_owned()));
+    }
     let text = String::from_utf8(bytes).map_err(|e| {
         let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
@@ -45,17 +68,17 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::write(path))?;
     }
-    fs::write(path, bytes).map_err(Error::write(path))
+    disk::write(path, bytes).map_err(Error::write(path))
 }
 
 /// Copies a file and creates the folders above the copy.
 pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    write(to, fs::read(from).map_err(Error::read(from))?)
+    write(to, bytes(from)?)
 }
 
 /// Reads a JSON file in UTF-8.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    let value = serde_json::from_str(&document(path)?);
+    let value = serde_json::from_str(&document(path, bytes(path)?)?);
     value.map_err(|e| Error::content(path)(e.to_string()))
 }
 
@@ -66,9 +89,10 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     write(path, text + "\n")
 }
 
-/// Reads a YAML file in UTF-8.
+/// Reads a YAML file in UTF-8 that the user names, which may be a pipe.
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    yaml(&document(path)?).map_err(Error::content(path))
+    let bytes = fs::read(path).map_err(Error::read(path))?;
+    yaml(&document(path, bytes)?).map_err(Error::content(path))
 }
 
 /// Parses YAML. An error is the first line of the parser's message.

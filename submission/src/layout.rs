@@ -22,10 +22,13 @@ pub const QUANTIZATION_PAGE: &str = "calibration.md";
 /// File name of the page on how the accelerators batch queries.
 pub const BATCHING_PAGE: &str = "batching.md";
 pub const SESSION_PAGE: &str = "session-api.md";
+/// File name extensions of pages, and of pictures, by hand.
+const PAGES: [&str; 6] = ["md", "adoc", "txt", "rst", "html", "pdf"];
+const PICTURES: [&str; 6] = ["svg", "png", "jpg", "jpeg", "pdf", "webp"];
 /// Maximum length of a [`Name`], in bytes.
 const MAX_NAME: usize = 100;
 
-/// A name of a file or folder: 1 to 100 characters of `A-Z a-z 0-9 - _ .`, without a dot at the
+/// A name of a file or folder: letters, digits and `- _ .`, at most 100 bytes, without a dot at the
 /// start. [`Name::new`] is the only constructor, so no document can name a path outside its folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -34,12 +37,13 @@ pub struct Name(String);
 impl Name {
     /// Checks `text` and makes it a name. The error says what a name may contain.
     pub fn new(text: &str) -> Result<Self, String> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let accent = |c: char| ('\u{300}'..='\u{36f}').contains(&c);
+        let plain = |c: char| c.is_alphanumeric() || accent(c) || "-_.".contains(c);
         let good = !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('.');
         match good && text.chars().all(plain) {
             true => Ok(Name(text.to_owned())),
             false => Err(format!(
-                "{text:?} is no name for a file: 1 to {MAX_NAME} of A-Z a-z 0-9 - _ . with no dot in front"
+                "{text:?} is no name for a file: letters, digits and - _ . with no dot in front, at most {MAX_NAME} bytes"
             )),
         }
     }
@@ -250,7 +254,10 @@ impl Tree {
     pub fn short(&self, path: &Path) -> String {
         let short = path.strip_prefix(self.own());
         let short = short.or_else(|_| path.strip_prefix(&self.root));
-        short.unwrap_or(path).display().to_string()
+        match short.unwrap_or(path).display().to_string() {
+            place if place.is_empty() => "the submitter's folder".to_owned(),
+            place => place,
+        }
     }
 }
 
@@ -285,6 +292,19 @@ fn names(of: &Path, keep: impl Fn(&Path) -> bool) -> Vec<String> {
     names
 }
 
+/// The file of a page or a picture: `path`, else a file of this name with another extension of its
+/// kind that is not empty.
+pub fn document(path: &Path) -> PathBuf {
+    let is_filled = |path: &PathBuf| path.metadata().is_ok_and(|of| of.is_file() && of.len() > 0);
+    let kinds = match path.extension().is_some_and(|e| e == "svg") {
+        true => &PICTURES[..],
+        false => &PAGES[..],
+    };
+    let mut others = kinds.iter().map(|kind| path.with_extension(kind));
+    let other = (!is_filled(&path.to_owned())).then(|| others.find(is_filled));
+    other.flatten().unwrap_or(path.to_owned())
+}
+
 /// The folder of a run's LoadGen logs.
 pub fn run_folder(scenario: &Path, run: &RunKind) -> PathBuf {
     match run {
@@ -302,13 +322,26 @@ mod tests {
     fn a_name_leads_nowhere_but_into_its_folder() {
         let long = "a".repeat(MAX_NAME + 1);
         for odd in [
-            "", ".", "..", ".a", "a/b", "/a", "a\\b", "a b", "a\0", "\u{e9}", &long,
+            "",
+            ".",
+            "..",
+            ".a",
+            "a/b",
+            "/a",
+            "a\\b",
+            "a b",
+            "a\0",
+            "a\u{202e}b",
+            &long,
         ] {
             assert!(Name::new(odd).is_err(), "{odd:?}");
             assert!(
                 odd == "a/b" || Below::try_from(odd.to_owned()).is_err(),
                 "{odd:?}"
             );
+        }
+        for accented in ["Soci\u{e9}t\u{e9}", "Socie\u{301}te", "\u{682a}"] {
+            assert!(Name::new(accented).is_ok(), "{accented}");
         }
         assert!(Below::try_from("a/../b".to_owned()).is_err());
         let read: Result<Name, _> = serde_json::from_str("\"../a\"");

@@ -6,7 +6,7 @@
 //! `rules` compares the tree with the manifest.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
@@ -162,7 +162,7 @@ pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
 /// Cuts a log as MLCommons' truncate_accuracy_log.py does: its first and last 4096 bytes remain.
 pub(crate) fn cut(path: &Path) -> Result<Vec<u8>, Error> {
     const SHOWN: u64 = 4096;
-    let mut file = File::open(path).map_err(Error::read(path))?;
+    let mut file = loadgen_log::open_file(path).map_err(Error::read(path))?;
     let size = file.metadata().map_err(Error::read(path))?.len();
     let mut text = Vec::new();
     let mut read = |from: u64, text: &mut Vec<u8>| {

@@ -8,11 +8,12 @@ use std::{
 };
 
 use crate::{
-    build::BuiltTree,
+    build::{BuiltTree, quoted},
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind},
     manifest::AUDIT_CONFIG,
-    round::{ComplianceTest, Round},
+    round::{ComplianceTest, Model, Round},
+    rules,
 };
 
 /// A checkout of mlcommons/inference and the Python that runs its scripts.
@@ -41,6 +42,11 @@ impl ScriptResult {
             lines: telling(text),
             is_checker: false,
         }
+    }
+
+    fn fail(&mut self, why: String) {
+        self.good = false;
+        self.lines.push(why);
     }
 }
 
@@ -114,6 +120,7 @@ impl Official {
                     run: absolute(run)?,
                     scenario,
                     place,
+                    model,
                     dtype: &model.dtype,
                     script: scripts.get(&*place.model).map_or("", String::as_str),
                 };
@@ -129,23 +136,55 @@ impl Official {
         test: &ComplianceTest,
         with: &ScriptValues<'_>,
     ) -> Result<ScriptResult, Error> {
-        let script = self.checker.join("compliance").join(name);
-        let script = script.join("run_verification.py");
         // Verifiers write into their working directory.
         let folder = with.scenario.join(name);
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let work = std::env::temp_dir().join(format!("qdl-verify-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&work).map_err(Error::write(&work))?;
-        let args: Vec<String> = test.args.iter().map(|arg| self.fill(arg, with)).collect();
-        let mut command = self.script(&work);
+        // Verifiers put paths into a shell's command without quotes.
+        let plain = |name: &str, path: &Path| match path.to_str().is_some_and(is_plain) {
+            true => Ok(path.to_owned()),
+            false => {
+                let link = work.join(name);
+                let linked = std::os::unix::fs::symlink(path, &link);
+                linked.map_err(Error::write(&link)).map(|()| link)
+            }
+        };
+        let paths = ScriptValues {
+            run: plain("run", &with.run)?,
+            scenario: plain("scenario", &with.scenario)?,
+            ..*with
+        };
+        let official = Official {
+            checker: plain("checker", &self.checker)?,
+            python: self.python.clone(),
+        };
+        let script = official.checker.join("compliance").join(name);
+        let script = script.join("run_verification.py");
+        let args = test.args.iter().map(|arg| official.fill(arg, &paths));
+        let mut command = official.script(&work);
         command.arg(&script).args(args);
-        let (good, text) = self.output(command)?;
+        let ran = self.output(command);
         let _ = std::fs::remove_dir_all(&work);
+        let (good, text) = ran?;
         if let Some(file) = &test.output {
             error::write(&folder.join(file), &text)?;
         }
         let what = format!("{name} of {} {}", with.place.model, with.place.scenario);
-        Ok(ScriptResult::new(what, good, &text))
+        let mut result = ScriptResult::new(what, good, &text);
+        // The exit code is 0 also after a failed test.
+        let figures = with.model.accuracy_of(&with.place.scenario);
+        for (file, what) in rules::failures(test, figures, &folder) {
+            result.fail(format!("{}: {what}", file.as_ref().display()));
+        }
+        for file in test
+            .passes
+            .keys()
+            .filter(|file| !folder.join(file).is_file())
+        {
+            result.fail(format!("{}: it was not written", file.as_ref().display()));
+        }
+        Ok(result)
     }
 
     fn fill(&self, arg: &str, with: &ScriptValues<'_>) -> String {
@@ -216,6 +255,7 @@ impl Official {
         }
         let root = format!("{}/", absolute(&tree.root)?.display());
         let what = format!("the submission checker, --version {version}");
+        let good = good && text.contains("submission looks OK");
         Ok(ScriptResult {
             is_checker: true,
             ..ScriptResult::new(what, good, &text.replace(&root, ""))
@@ -243,8 +283,14 @@ struct ScriptValues<'a> {
     run: PathBuf,
     scenario: PathBuf,
     place: &'a ResultId,
+    model: &'a Model,
     dtype: &'a str,
     script: &'a str,
+}
+
+/// Whether a shell takes the path as one word.
+fn is_plain(path: &str) -> bool {
+    quoted(path) == path
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
@@ -324,6 +370,58 @@ mod tests {
         let error = Official::new(place.path(), &link, &round).expect_err("no numpy");
         let said = format!("no module in {}", link.display());
         assert!(error.to_string().contains(&said), "{error}");
+    }
+
+    #[test]
+    fn a_test_has_passed_if_its_verifier_says_so_whatever_its_exit_code_and_its_paths() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (checker, tree) = (place.path().join("a checkout"), place.path().join("a tree"));
+        let round = Round::find("v6.1").expect("built in");
+        // As the official one: the path of the run goes into a shell's command without quotes.
+        let script = "import os, sys\nrun, out = sys.argv[2], sys.argv[4]\n\
+            os.system(f'cat {run}/word > {out}/TEST06/verify_accuracy.txt')\n";
+        let path = checker.join("compliance/TEST06/run_verification.py");
+        error::write(&path, script).expect("written");
+        let official = Official {
+            checker,
+            python: "python3".into(),
+        };
+        let name = |text: &str| Name::new(text).expect("a name");
+        let id = ResultId {
+            system: name("sys"),
+            model: name("llama3.1-8b"),
+            scenario: name("Offline"),
+        };
+        let verify = |run: &str, word: &str| {
+            let run = place.path().join(run);
+            error::write(&run.join("word"), word).expect("written");
+            let built = BuiltTree {
+                tree: layout::Tree::new(
+                    &tree,
+                    layout::Division::Network,
+                    &name("Soci\u{e9}t\u{e9}"),
+                ),
+                from: BTreeMap::from([(
+                    id.clone(),
+                    BTreeMap::from([(RunKind::Test(name("TEST06")), run)]),
+                )]),
+            };
+            let ran = official.verify(&round, &built, &BTreeMap::new());
+            ran.expect("it ran").swap_remove(0)
+        };
+        let lines = "First token check pass: Skipped\nEOS check pass: True\n\
+                     Sample length check pass: True\nTEST06 verification complete\n";
+        let good = verify("the run", lines);
+        assert!(good.good, "{good:?}");
+        let bad = verify(
+            "another run",
+            &lines.replace("EOS check pass: True", "EOS check pass: False"),
+        );
+        assert!(!bad.good, "{bad:?}");
+        assert_has(
+            &bad.lines.join("\n"),
+            &["verify_accuracy.txt: it says \"EOS check pass: False\""],
+        );
     }
 
     #[test]

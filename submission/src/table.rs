@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    describe::escape::visible,
     explain::{self, Match},
     official::ScriptResult,
     round::Round,
@@ -19,7 +20,7 @@ pub fn scripts(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResult]
             continue;
         }
         for (line, word) in explain::lines(round, findings, &ran.lines) {
-            out += &format!("    {line}\n");
+            out += &format!("    {}\n", visible(line));
             match word {
                 _ if !ran.is_checker => {}
                 Match::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
@@ -44,11 +45,20 @@ pub fn unexpected(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResu
 /// The title above findings that concern several results.
 const SEVERAL: &str = "several results";
 
-pub fn page(findings: &[RuleFinding]) -> String {
+/// The line where no rule finds anything. `expected`: failures of scripts are a rehearsal's.
+pub fn no_finding(scripts: &[ScriptResult], expected: bool) -> &'static str {
+    match scripts.iter().any(|ran| !ran.good) {
+        true if expected => "nothing else is missing: a rehearsal cannot have the rest",
+        true => "the rules here find nothing, but a script above failed: mend that first",
+        false => "nothing is missing: the tree keeps to every rule that a program can see",
+    }
+}
+
+/// Prints the findings; without any, the line `none`.
+pub fn page(findings: &[RuleFinding], none: &str) -> String {
     let mut out = String::new();
     if findings.is_empty() {
-        out += "nothing is missing: the tree keeps to every rule that a program can see\n";
-        return out;
+        return format!("{none}\n");
     }
     // Print a finding that concerns several files once.
     let mut groups: Vec<Vec<&RuleFinding>> = Vec::new();
@@ -113,7 +123,11 @@ fn short<'a>(place: &'a str, result: &str) -> &'a str {
     let folder = result.replace(' ', "/");
     let rest = place.strip_prefix("results/");
     let rest = rest.and_then(|p| p.strip_prefix(&folder));
-    rest.map_or(place, |rest| rest.trim_start_matches('/'))
+    match rest.map(|rest| rest.trim_start_matches('/')) {
+        None => place,
+        Some("") => "its folder",
+        Some(rest) => rest,
+    }
 }
 
 #[cfg(test)]
@@ -134,17 +148,27 @@ mod tests {
             finding("results/sys/m/Offline/accuracy/a", "it is not there"),
             finding("results/sys/m/Offline/accuracy/b", "it is empty"),
         ];
-        let text = page(&all);
+        let text = page(&all, "");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "sys m Offline");
         assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
         let expected = "  makes 2 of these right:  frontend --mode accuracy";
         assert_eq!(lines[3], expected);
-        assert!(page(&[]).contains("nothing is missing"));
+        let failed = ScriptResult {
+            what: "the submission checker".to_owned(),
+            good: false,
+            lines: Vec::new(),
+            is_checker: true,
+        };
+        assert!(page(&[], no_finding(&[], true)).contains("nothing is missing"));
+        for expected in [true, false] {
+            let line = no_finding(std::slice::from_ref(&failed), expected);
+            assert!(!line.contains("nothing is missing"), "{line}");
+        }
         let mut several = vec![finding("results/sys/m/Offline/accuracy/a", "no commit"); 9];
         several[8].result = "sys m Server".to_owned();
         several[8].place = "results/sys/m/Server/accuracy/a".to_owned();
-        let text = page(&several);
+        let text = page(&several, "");
         assert_eq!(text.matches("no commit").count(), 1);
         assert!(text.starts_with("several results\n"), "{text}");
     }

@@ -131,7 +131,10 @@ fn of_file(path: &Path) -> io::Result<Hashed> {
 /// The name, cut to the size limit of the wire protocol, with `?` for control characters.
 fn short(name: &str) -> String {
     let mut out = String::new();
-    for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
+    for c in name
+        .chars()
+        .map(|c| if record::is_unprintable(c) { '?' } else { c })
+    {
         if out.len() + c.len_utf8() > MAX_CONTENT_NAME {
             break;
         }

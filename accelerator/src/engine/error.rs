@@ -215,11 +215,12 @@ pub(super) fn one_line(text: &str) -> String {
 }
 
 /// The beginning of a foreign text, on one line, for an error message. Values that look like keys
-/// are masked, and control characters become U+FFFD: a terminal obeys them.
+/// are masked, and control and format characters become U+FFFD: a terminal obeys them.
 pub(super) fn shorten(text: &str) -> String {
     const MOST: usize = 200;
     let (mut line, mut end) = (String::new(), "");
-    let text = text.replace(|c: char| c.is_control() && !c.is_whitespace(), "\u{fffd}");
+    let hidden = |c: char| record::is_unprintable(c) && !c.is_whitespace();
+    let text = text.replace(hidden, "\u{fffd}");
     for word in text.split_whitespace() {
         if line.chars().count() + word.chars().count() > MOST {
             line.extend(word.chars().take(MOST));

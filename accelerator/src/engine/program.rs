@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     io::{self, Read},
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::{
+        fs::{OpenOptionsExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -48,7 +51,8 @@ pub(super) struct Launch {
 }
 
 /// Reads variables for a program from the file of the key `key`, if there is one: lines of the form
-/// `NAME=value`; empty lines and lines that begin with `#` are skipped.
+/// `NAME=value` or `export NAME=value`, with or without quotes around the value; empty lines and
+/// lines that begin with `#` are skipped.
 /// Error text: the file cannot be read, other users may read it, or a line has another form.
 pub(super) fn read_env(key: &str, path: Option<&Path>) -> Result<Vec<(String, String)>, String> {
     let Some(path) = path else {
@@ -65,21 +69,49 @@ pub(super) fn read_env(key: &str, path: Option<&Path>) -> Result<Vec<(String, St
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(failed)?;
-    let mut all = Vec::new();
-    for (i, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        match line.split_once('=') {
-            Some((name, value)) if !name.is_empty() && !line.contains('\0') => {
-                all.push((name.to_owned(), value.to_owned()));
-            }
-            // The line may hold a secret: the error names its place alone.
-            _ => return Err(wrong(format!("line {} is not `NAME=value`", i + 1))),
-        }
+    let lines = text.trim_start_matches('\u{feff}').lines();
+    let each = lines.enumerate().filter_map(|(i, line)| {
+        // The line may hold a secret: the error names its place alone.
+        let wrong = |why| wrong(format!("line {} {why}", i + 1));
+        variable(line).map(|v| v.map_err(wrong))
+    });
+    each.collect()
+}
+
+/// The variable of a line of `env_file`; `None` for an empty line and a comment.
+/// Error text: what the line is.
+fn variable(line: &str) -> Option<Result<(String, String), &'static str>> {
+    let line = line.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return None;
     }
-    Ok(all)
+    let exported = line.strip_prefix("export").map(str::trim_start);
+    let line = exported
+        .filter(|rest| rest.len() + 6 < line.len())
+        .unwrap_or(line);
+    let Some((name, value)) = line.split_once('=') else {
+        return Some(Err("is not `NAME=value`"));
+    };
+    let (name, value) = (name.trim_end(), value.trim_start());
+    let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let is_name =
+        name.starts_with(is_letter) && name.chars().all(|c| is_letter(c) || c.is_ascii_digit());
+    if !is_name {
+        return Some(Err(
+            "has a name that is no identifier: letters, digits and `_` may",
+        ));
+    }
+    let value = match value.chars().next() {
+        Some(quote @ ('"' | '\'')) => match value[1..].strip_suffix(quote) {
+            Some(inner) if !inner.contains(quote) => inner,
+            _ => return Some(Err("has a value whose quote does not end with the line")),
+        },
+        _ => value,
+    };
+    match value.contains('\0') {
+        true => Some(Err("holds a zero byte")),
+        false => Some(Ok((name.to_owned(), value.to_owned()))),
+    }
 }
 
 /// A handle to the exit status of a program that may still run.
@@ -119,7 +151,14 @@ impl Program {
         on_end: impl FnOnce(String) + Send + 'static,
     ) -> Result<Self, String> {
         let (log, grace) = (launch.log.clone(), launch.grace);
-        let file = File::create(&log).map_err(|e| format!("its log {}: {e}", log.display()))?;
+        // It may hold what the program knows of its variables.
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&log);
+        let file = file.map_err(|e| format!("its log {}: {e}", log.display()))?;
         let (tell, exit) = watch::channel(None);
         let is_needed: Arc<AtomicBool> = Arc::default();
         let reaped: Arc<Mutex<bool>> = Arc::default();
@@ -283,4 +322,53 @@ fn signal(pid: libc::pid_t, signal: libc::c_int) {
     // SAFETY: a plain system call. The group id cannot be reused before the leader is reaped; both
     // callers hold the lock of `reaped` and the leader is not reaped yet.
     unsafe { libc::kill(-pid, signal) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_what_its_line_means_in_a_shell() {
+        for (line, value) in [
+            ("A=abc", "abc"),
+            ("A=\"abc\"", "abc"),
+            ("A='abc'", "abc"),
+            ("export A=abc", "abc"),
+            ("export\tA = 'abc' ", "abc"),
+            ("A = abc\r", "abc"),
+            ("  A=abc  ", "abc"),
+            ("A=a=b=", "a=b="),
+            ("A=abc # no comment", "abc # no comment"),
+            ("A=it's", "it's"),
+            ("A=\"it's\"", "it's"),
+            ("A=", ""),
+            ("A=''", ""),
+        ] {
+            let of_it = Some(Ok(("A".to_owned(), value.to_owned())));
+            assert_eq!(variable(line), of_it, "{line}");
+        }
+        let exported = ("exported".to_owned(), "1".to_owned());
+        assert_eq!(variable("exported=1"), Some(Ok(exported)));
+        for line in ["", "  ", "# A=b", "\r"] {
+            assert_eq!(variable(line), None, "{line:?}");
+        }
+        for (line, words) in [
+            ("A", "is not `NAME=value`"),
+            ("A: b", "is not `NAME=value`"),
+            ("export A", "is not `NAME=value`"),
+            ("=b", "no identifier"),
+            ("9A=b", "no identifier"),
+            ("A-B=c", "no identifier"),
+            ("A B=c", "no identifier"),
+            ("\u{feff}A=b", "no identifier"),
+            ("A=\"b", "quote does not end"),
+            ("A='b' # c", "quote does not end"),
+            ("A=\"b\"c\"", "quote does not end"),
+            ("A=b\0c", "zero byte"),
+        ] {
+            let error = variable(line).and_then(Result::err).unwrap_or("taken");
+            assert!(error.contains(words), "{line:?}: {error}");
+        }
+    }
 }

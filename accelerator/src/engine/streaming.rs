@@ -10,6 +10,7 @@
 //! slot. The engine pushes each token at once. The frontend's choice of [`fabric::wire::Stream`]
 //! decides whether tokens go to the frontend as parts; engines need not know this choice.
 
+mod events;
 mod sequence;
 
 use std::{sync::Arc, time::Duration};
@@ -17,10 +18,12 @@ use std::{sync::Arc, time::Duration};
 use qdl::{
     config::MAX_IN_FLIGHT,
     model::{DType, ModelSpec, TensorSpec},
+    wire::Standing,
 };
 
 use super::EngineError;
 
+pub use events::EventSizes;
 pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 
 /// Callback for an error that ends the engine during a run. Only the first call has an effect.
@@ -43,6 +46,17 @@ pub trait Streaming: Send + Sync {
     /// Limit of concurrent sequences; further samples wait in the pipeline. The value may change in
     /// [`Streaming::start`], when the engine learns the limit of a server.
     fn in_flight(&self) -> usize;
+
+    /// Whether the engine takes sequences, or its server is busy or away.
+    fn standing(&self) -> Standing {
+        Standing::Takes
+    }
+
+    /// Number of requests since the start that the engine's server refused as too many (429) or
+    /// unavailable (503), and that were sent again.
+    fn server_busy(&self) -> u64 {
+        0
+    }
 
     /// Takes a sequence; never blocks. The caller is a NIC thread, or a thread that has just ended
     /// a sequence; calls never overlap. No prompt may cause a panic: now or later, the engine calls

@@ -58,7 +58,7 @@ use self::{
 use crate::lock;
 use crate::{
     batcher::Policy,
-    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, catch_panic},
+    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, Streaming, catch_panic},
 };
 
 /// Least time that an engine that batches by itself gets for its stop.
@@ -246,8 +246,8 @@ impl Pipeline {
         self.in_flight() == 0
     }
 
-    /// Largest batch, workers and busy time of the engine since the start. All are 0 if the engine
-    /// answers inline or batches by itself.
+    /// Work of the engine since the start: nothing if the engine answers inline; events and a busy
+    /// server's refusals alone if it batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
             PipelineKind::Batches(b) if b.shared.inline().is_none() => {
@@ -259,9 +259,11 @@ impl Pipeline {
                     batches: counters.batches,
                     samples: counters.samples,
                     decompressed: counters.decompressed,
+                    ..EngineUse::default()
                 }
             }
-            PipelineKind::Batches(_) | PipelineKind::Sequences(_) => EngineUse::default(),
+            PipelineKind::Batches(_) => EngineUse::default(),
+            PipelineKind::Sequences(s) => s.used(),
         }
     }
 

@@ -26,6 +26,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 use qdl::{connection::token::SendToken, serve::Arrival};
+use record::EngineUse;
 
 use super::{
     Counters, ENGINE_END, LOOK, Options, StopTimeout,
@@ -33,7 +34,7 @@ use super::{
 };
 use crate::engine::{
     Engine, EngineError, Sequence, Streaming, catch_panic,
-    streaming::{self, OnEnd, SequenceOutcome, TOKEN_BYTES},
+    streaming::{self, EventSizes, OnEnd, SequenceOutcome, TOKEN_BYTES},
 };
 
 /// The pipeline of an engine that batches by itself.
@@ -55,7 +56,7 @@ pub(super) struct Inner {
     /// Samples answered; `tokens` is the number of tokens of their answers.
     answered: AtomicU64,
     tokens: AtomicU64,
-    made: Arc<AtomicU64>,
+    events: Arc<EventSizes>,
     on_end: OnEnd,
 }
 
@@ -66,15 +67,16 @@ impl Sequences {
         options: &Options,
         on_fatal: OnFatal,
     ) -> Result<Self, EngineError> {
+        let output_bytes = engine.model().max_output_bytes().unwrap_or(0);
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
-            output_bytes: engine.model().max_output_bytes().unwrap_or(0),
+            output_bytes,
             intake: Intake::new(engine, options, on_fatal),
             drawing: SendToken::new(()),
             most: AtomicUsize::new(0),
             inside: CachePadded::default(),
             answered: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
-            made: Arc::default(),
+            events: Arc::new(EventSizes::new(output_bytes / TOKEN_BYTES)),
             on_end: {
                 let weak = weak.clone();
                 Arc::new(move |outcome| {
@@ -117,8 +119,16 @@ impl Sequences {
         Counters {
             samples: self.inner.answered.load(Relaxed),
             tokens: self.inner.tokens.load(Relaxed),
-            made: self.inner.made.load(Relaxed),
+            made: self.inner.events.tokens(),
             ..Counters::default()
+        }
+    }
+
+    pub fn used(&self) -> EngineUse {
+        EngineUse {
+            events: self.inner.events.sizes(),
+            server_busy: (self.inner.intake.engine.streaming()).map_or(0, Streaming::server_busy),
+            ..EngineUse::default()
         }
     }
 
@@ -235,7 +245,7 @@ impl Inner {
         let most = self.output_bytes.min(limit.saturating_mul(TOKEN_BYTES));
         self.inside.fetch_add(1, SeqCst);
         let sequence = Sequence::new(arrival, most, self.on_end.clone());
-        let sequence = sequence.counted(self.made.clone());
+        let sequence = sequence.counted(self.events.clone());
         let submitted = self.call(|engine| {
             engine.submit(sequence);
             Ok(())

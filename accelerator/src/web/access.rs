@@ -11,10 +11,11 @@ use std::{
     io::{self, Write},
     net::{IpAddr, SocketAddr},
     os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 
+use disk::Temporary;
 use fabric::os::Host;
 use hyper::{HeaderMap, Uri, header};
 use qdl::control::Token;
@@ -34,23 +35,17 @@ pub enum Access {
     Token(Token),
 }
 
-/// A key and its file; dropping removes the file.
+/// A key and its file, which goes with this value or with the process.
 pub struct PageKey {
     token: Token,
     cookie: String,
     /// The file with the page's URL.
-    pub file: PathBuf,
+    pub file: Temporary,
 }
 
 impl std::fmt::Debug for PageKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PageKey({})", self.cookie)
-    }
-}
-
-impl Drop for PageKey {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.file);
     }
 }
 
@@ -68,15 +63,15 @@ pub enum AccessRefused {
 impl PageKey {
     fn make(address: SocketAddr, folder: &Path) -> io::Result<Self> {
         let token = Token::random()?;
-        let file = folder.join(FILE);
+        let file = Temporary::new(folder.join(FILE));
         fs::create_dir_all(folder)?;
         // Remove the file of a killed run.
-        let _ = fs::remove_file(&file);
+        let _ = fs::remove_file(&*file);
         let mut out = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&file)?;
+            .open(&*file)?;
         let host = match address.ip() {
             ip if ip.is_unspecified() => Host::this().name,
             IpAddr::V6(ip) => format!("[{ip}]"),

@@ -6,7 +6,16 @@
 mod access;
 
 use std::{
-    convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, thread,
+    convert::Infallible,
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
+    thread,
     time::Duration,
 };
 
@@ -22,11 +31,12 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::SockRef;
-use tokio::{net::TcpListener, sync::Semaphore, time};
+use tokio::{net::TcpListener, task::AbortHandle, time};
 
 pub use access::{Access, AccessRefused, FILE, PageKey};
 
-/// Maximum number of connections; further connections are closed at once.
+/// Maximum number of connections. A further one takes the place of the oldest silent one, else of
+/// the oldest without a secret; where all have shown a secret, it is closed at once.
 pub const MOST_CONNECTIONS: usize = 64;
 /// Time limit for a request's head.
 const HEAD: Duration = Duration::from_secs(5);
@@ -38,6 +48,29 @@ const KEPT: usize = 64 << 10;
 const NICE: libc::c_int = 10;
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Stages of a connection.
+const SILENT: u8 = 0;
+const ASKED: u8 = 1;
+const PROVED: u8 = 2;
+
+/// A connection's stage and its task.
+struct Place(Arc<AtomicU8>, AbortHandle);
+
+/// Makes room for a new connection; false if there is none. `places` are in the order of arrival.
+fn make_room(places: &mut Vec<Place>) -> bool {
+    places.retain(|Place(_, task)| !task.is_finished());
+    if places.len() < MOST_CONNECTIONS {
+        return true;
+    }
+    let stages = places.iter().map(|Place(stage, _)| stage.load(Relaxed));
+    let least = stages.enumerate().min_by_key(|(_, stage)| *stage);
+    let Some((oldest, SILENT | ASKED)) = least else {
+        return false;
+    };
+    places.remove(oldest).1.abort();
+    true
+}
 
 /// An answer to a request.
 pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -108,19 +141,24 @@ where
     A: Fn(&Request<Incoming>) -> Answer + Send + 'static,
 {
     let listener = TcpListener::from_std(bound.listener)?;
-    let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut places = Vec::new();
     let mut over = pin!(over);
     loop {
         tokio::select! {
             () = &mut over => return Ok(()),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let Ok(place) = connections.clone().try_acquire_owned() else {
+                    if !make_room(&mut places) {
                         continue;
-                    };
-                    let (access, site) = (access.clone(), site());
+                    }
+                    let stage = Arc::new(AtomicU8::new(SILENT));
+                    let (access, site, asked) = (access.clone(), site(), stage.clone());
                     let service = service_fn(move |request| {
-                        let answer = admit(&access, &request).unwrap_or_else(|| site(&request));
+                        let has_secret = !matches!(access, Access::Loopback);
+                        let answer = admit(&access, &request);
+                        let is_proved = has_secret && answer.is_none();
+                        asked.store(if is_proved { PROVED } else { ASKED }, Relaxed);
+                        let answer = answer.unwrap_or_else(|| site(&request));
                         async move { Ok::<_, Infallible>(answer) }
                     });
                     let served = http1::Builder::new()
@@ -129,11 +167,11 @@ where
                         .keep_alive(false)
                         .max_buf_size(WAITING)
                         .serve_connection(TokioIo::new(stream), service);
-                    tokio::spawn(async move {
+                    let task = tokio::spawn(async move {
                         // Ignore the errors: the client closed the connection, or is too slow.
                         let _ = time::timeout(longest, served).await;
-                        drop(place);
                     });
+                    places.push(Place(stage, task.abort_handle()));
                 }
                 // Out of file descriptors: back off, so that the run can use them.
                 Err(_) => time::sleep(Duration::from_millis(100)).await,
@@ -221,5 +259,34 @@ fn be_nice() {
     let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     if set != 0 {
         tracing::debug!("the priority of the serving thread could not be lowered");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_given_up_by_the_oldest_that_has_shown_least() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("a runtime");
+        let place = |stage| {
+            let task = runtime.spawn(std::future::pending::<()>());
+            Place(Arc::new(AtomicU8::new(stage)), task.abort_handle())
+        };
+        let stages = |places: &[Place]| -> Vec<u8> {
+            let each = places.iter().map(|Place(stage, _)| stage.load(Relaxed));
+            each.filter(|stage| *stage != PROVED).collect()
+        };
+        let first = [PROVED, ASKED, SILENT, ASKED, SILENT].map(place);
+        let rest = (first.len()..MOST_CONNECTIONS).map(|_| place(PROVED));
+        let mut places: Vec<_> = first.into_iter().chain(rest).collect();
+        for left in [&[ASKED, ASKED, SILENT][..], &[ASKED, ASKED], &[ASKED], &[]] {
+            assert!(make_room(&mut places));
+            assert_eq!(stages(&places), left);
+            places.push(place(PROVED));
+        }
+        assert!(!make_room(&mut places), "all have shown a secret");
+        assert_eq!(places.len(), MOST_CONNECTIONS);
     }
 }

@@ -68,6 +68,8 @@ pub struct Samples {
     stream: Stream,
     on_part: Option<OnPart>,
     gone: AtomicBool,
+    /// Samples given back have no other place.
+    alone: AtomicBool,
     gpu: Option<u32>,
 }
 
@@ -151,6 +153,7 @@ impl Samples {
             stream: Stream::None,
             on_part: None,
             gone: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
             gpu: None,
         }
     }
@@ -250,6 +253,11 @@ impl Samples {
         self.gone.store(true, SeqCst);
     }
 
+    /// From now on, samples given back have no other place, as in a run without a network.
+    pub fn stay(&self) {
+        self.alone.store(true, SeqCst);
+    }
+
     pub fn assert_each_answered_once(&self) {
         for i in 0..self.len() {
             assert_eq!(self.lock(i).answered, 1, "sample {i}");
@@ -318,6 +326,14 @@ impl Origin for Samples {
     fn refuse(&self, ticket: u64, why: &str) {
         let before = self.lock(ticket as usize).refused.replace(why.to_owned());
         assert_eq!(before, None, "refused twice");
+    }
+
+    fn give_back(&self, ticket: u64, why: &str) {
+        self.refuse(ticket, &format!("given back: {why}"));
+    }
+
+    fn has_elsewhere(&self) -> bool {
+        !self.alone.load(SeqCst)
     }
 
     fn dropped(&self, _: u64) {

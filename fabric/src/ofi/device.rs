@@ -15,6 +15,19 @@ const LIBRARY: &str = "QDL_LIBFABRIC";
 /// reorders arrivals at random, as under a provider without write ordering.
 const SHUFFLE: &str = "QDL_OFI_SHUFFLE";
 
+/// Whether NICs of a provider move bytes by themselves, and so need windows that are locked in
+/// memory. `provider` is the name as `fi_info` lists it.
+pub fn locks_memory(provider: &str) -> bool {
+    let known = ["efa", "verbs", "cxi", "psm2", "psm3", "opx", "gni", "usnic"];
+    known.iter().any(|name| provider.starts_with(name))
+}
+
+/// Version of the libfabric that [`OfiDevice::open`] uses; `None` without a usable one.
+pub fn library_version() -> Option<String> {
+    let ofi = Ofi::load(std::env::var(LIBRARY).ok().as_deref()).ok()?;
+    Some(ofi.version().to_string())
+}
+
 /// Which NIC to find, and the NUMA node of its threads and memory.
 #[derive(Clone, Debug, Default)]
 pub struct OfiDeviceCfgs {
@@ -110,10 +123,8 @@ impl OfiDevice {
     }
 
     /// Whether bytes move only during calls of the provider, as over sockets and shared memory.
-    /// NICs of the providers listed below move bytes by themselves.
     pub(super) fn moves_in_calls(&self) -> bool {
-        let known = ["efa", "verbs", "cxi", "psm2", "psm3", "opx", "gni", "usnic"];
-        !known.iter().any(|n| self.info.provider().starts_with(n))
+        !self.locks_memory()
     }
 
     /// Whether the completion queue must be drained before its endpoint closes.
@@ -123,7 +134,7 @@ impl OfiDevice {
 
     /// Whether the NIC needs windows that are locked in memory.
     pub fn locks_memory(&self) -> bool {
-        !self.moves_in_calls()
+        locks_memory(self.info.provider())
     }
 
     fn regions_each(&self) -> usize {

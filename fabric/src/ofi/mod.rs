@@ -48,7 +48,7 @@ mod tx;
 pub use crate::wire::{OfiEnd, OfiForm, OfiRegion};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
-pub use device::{OfiDevice, OfiDeviceCfgs};
+pub use device::{OfiDevice, OfiDeviceCfgs, library_version, locks_memory};
 pub use ofi::NicAddress;
 pub use resources::OfiResources;
 

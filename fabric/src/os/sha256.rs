@@ -16,6 +16,13 @@ const CHUNK: usize = 1 << 20;
 /// # Errors
 /// The file does not exist, or a read fails.
 pub fn sha256_of_file(path: &Path) -> io::Result<(String, u64)> {
+    if !path.metadata()?.is_file() {
+        // Reading a pipe may wait for ever.
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no plain file",
+        ));
+    }
     let mut file = File::open(path)?;
     let (mut hash, mut bytes) = (Sha256::new(), 0);
     let mut chunk = vec![0; CHUNK];

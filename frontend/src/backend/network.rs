@@ -33,7 +33,7 @@ pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,
     verdict: Verdict,
-    fabric: (&'static str, Vec<String>),
+    fabric: (String, Vec<String>),
     links: Vec<String>,
     /// Protection of the control plane, as text.
     control: &'static str,
@@ -155,7 +155,7 @@ impl Backend for Network {
         }
     }
 
-    fn fabric(&self) -> (&'static str, Vec<String>) {
+    fn fabric(&self) -> (String, Vec<String>) {
         self.fabric.clone()
     }
 
@@ -212,6 +212,10 @@ impl Backend for Network {
 
     fn figures(&self) -> (Ledger, [u64; 2]) {
         self.read(|c| c.figures())
+    }
+
+    fn waits_for_server(&self) -> bool {
+        self.read(|c| c.waits_for_server())
     }
 
     fn outstanding(&self) -> u64 {

@@ -7,6 +7,7 @@ use qdl::{config::FrontendConfig, run::Described};
 use record::{Manifest, NodeRecord};
 use submission::{
     Name,
+    describe::{Node, Role},
     manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF, accelerator_yaml, node_json},
 };
 
@@ -31,7 +32,7 @@ pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) ->
     }
 }
 
-/// Lets `guard` check the nodes, then writes the facts known before the measurement. Copies the
+/// Lets `guard` check the nodes, calls `empty_folder`, then writes the facts known before the measurement. Copies the
 /// input files after the run has read them, so the copy of a file changed in between has the
 /// change.
 pub fn begin(
@@ -40,11 +41,12 @@ pub fn begin(
     settings: &Settings,
     backend: &dyn Backend,
     guard: &mut Guard,
+    empty_folder: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Manifest> {
     let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
     let mut left = Manifest {
-        fabric: fabric.to_owned(),
+        fabric,
         fabric_notes: backend.link_notes(),
         prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
@@ -70,6 +72,7 @@ pub fn begin(
         .iter()
         .filter_map(|(name, _, yaml)| Some((name, yaml.as_deref()?)));
     guard.check_nodes(&left, configs)?;
+    empty_folder()?;
     let sent = described.into_iter().flat_map(|(name, machine, yaml)| {
         let yaml = yaml.map(|yaml| (accelerator_yaml(&name), yaml));
         yaml.into_iter().chain([(node_json(&name), machine)])
@@ -93,12 +96,14 @@ fn describe_all(
     left: &mut Manifest,
 ) -> Vec<(Name, String, Option<String>)> {
     let own = describe::own(config).map(|machine| (machine, None));
-    let peers = backend
-        .describe()
-        .into_iter()
-        .map(|Described { node, description }| {
-            (node, description.map(|own| (own.machine, Some(own.config))))
+    let peers = backend.describe().into_iter();
+    let peers = peers.map(|Described { node, description }| {
+        let own = description.and_then(|own| {
+            Node::of_session(&own.machine, Role::Accelerator, &node)?;
+            Ok((own.machine, Some(own.config)))
         });
+        (node, own)
+    });
     let mut all = Vec::new();
     for (node, description) in std::iter::once((config.node.clone(), own)).chain(peers) {
         match Name::new(&node).and_then(|name| Ok((name, description?))) {

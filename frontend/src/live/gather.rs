@@ -88,7 +88,7 @@ impl LiveRun {
         }
         let mut limits = Vec::new();
         if test.scenario == Scenario::Server {
-            limits.push(self.bound(of));
+            limits.extend(self.bounds(of));
         }
         let limit =
             |name, unit, limit: f64, was: f64| at_least(name, unit, limit, Some(was), was >= limit);
@@ -114,24 +114,30 @@ impl LiveRun {
         limits
     }
 
-    /// Server's bound on latency, or on the time to first token.
-    fn bound(&self, of: &SoFar) -> LimitRecord {
+    /// Server's bound on latency, or on TTFT and TPOT. Of these, only the 99th percentile of TTFT
+    /// is measured during the run.
+    fn bounds(&self, of: &SoFar) -> Vec<LimitRecord> {
         let test = &self.test;
-        let quantile = test.server_target_latency_percentile;
-        let (what, setting, limit_ns, was) = if test.use_token_latencies {
-            let limit = test.server_ttft_latency;
-            ("TTFT", "server_ttft_latency", limit, of.ttft_us)
-        } else {
-            let [was] = of.quantiles_us([quantile]);
-            let limit = test.server_target_latency_ns;
-            ("latency", "server_target_latency_ns", limit, was)
+        let percent = percent(test.server_target_latency_percentile);
+        let bound = |what, setting, limit_ns: u64, was: Option<f64>| {
+            let limit = at_most(percent, what, setting, limit_ns as f64);
+            LimitRecord {
+                was,
+                met: was.is_none_or(|was| was <= limit.limit),
+                ..limit
+            }
         };
-        let limit = at_most(percent(quantile), what, setting, limit_ns as f64);
-        LimitRecord {
-            was,
-            met: was.is_none_or(|was| was <= limit.limit),
-            ..limit
+        if test.use_token_latencies {
+            let ttft_us = of.ttft_us.filter(|_| percent == 99.0);
+            let (ttft, tpot) = (test.server_ttft_latency, test.server_tpot_latency);
+            return vec![
+                bound("TTFT", "server_ttft_latency", ttft, ttft_us),
+                bound("TPOT", "server_tpot_latency", tpot, None),
+            ];
         }
+        let [was] = of.quantiles_us([test.server_target_latency_percentile]);
+        let latency = test.server_target_latency_ns;
+        vec![bound("latency", "server_target_latency_ns", latency, was)]
     }
 }
 
@@ -192,6 +198,25 @@ mod tests {
         assert_eq!(late.verdict().0, Some(false));
         assert!(late.verdict().2.contains("p99 latency"));
         assert_eq!(known.first.verdict().1, "NOT BEGUN");
+    }
+
+    /// Only the 99th percentile of TTFT is measured during a run.
+    #[test]
+    fn a_bound_has_a_value_only_of_its_own_percentile() {
+        let mut test = server();
+        test.use_token_latencies = true;
+        for (percentile, was) in [(0.99, Some(7.0)), (0.9, None)] {
+            test.server_target_latency_percentile = percentile;
+            let so_far = SoFar {
+                ttft_us: Some(7.0),
+                ..SoFar::default()
+            };
+            let bounds = LiveRun::new("fe", &test, None).bounds(&so_far);
+            let p = percent(percentile);
+            let names: Vec<_> = bounds.iter().map(|l| l.name.as_str()).collect();
+            assert_eq!(names, [format!("p{p} TTFT"), format!("p{p} TPOT")]);
+            assert_eq!((bounds[0].was, bounds[1].was), (was, None));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use loadgen_bridge::{
     outgrow_log,
 };
 use qdl::{
-    counters::{Histograms, Live, Recorder, SampleLimits},
+    counters::{Histograms, Live, Recorder, TokenLimits},
     dispatch::{Completer, Contradiction, Part, Response, Sample},
 };
 
@@ -82,16 +82,13 @@ pub struct Completers {
     loadgen: LoadGen,
 }
 
-/// LoadGen's limits on each sample's times, which only Server has.
-pub fn limits(test: &TestSettings) -> Option<SampleLimits> {
-    let limits = match test.use_token_latencies {
-        true => SampleLimits::Tokens {
-            ttft_ns: test.server_ttft_latency,
-            tpot_ns: test.server_tpot_latency,
-        },
-        false => SampleLimits::Latency(test.server_target_latency_ns),
-    };
-    (test.scenario == Scenario::Server).then_some(limits)
+/// LoadGen's limits on the token times of each sample, which only Server has.
+pub fn limits(test: &TestSettings) -> Option<TokenLimits> {
+    let has_limits = test.use_token_latencies && test.scenario == Scenario::Server;
+    has_limits.then_some(TokenLimits {
+        ttft_ns: test.server_ttft_latency,
+        tpot_ns: test.server_tpot_latency,
+    })
 }
 
 impl Completers {
@@ -101,7 +98,7 @@ impl Completers {
         live: Arc<Live>,
         verifier: Option<Arc<Verifier>>,
         tokens: Option<Arc<Tokens>>,
-        limits: Option<SampleLimits>,
+        limits: Option<TokenLimits>,
     ) -> Self {
         let empty = match &tokens {
             Some(tokens) => Histograms::of_tokens(tokens.sizes),

@@ -7,12 +7,14 @@ pub const HELP: &str = "\
 Exit codes:
   0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config
        sets its length has its own data whole, or --check found nothing wrong
-  1    LoadGen says INVALID, or an answer was not two tokens or more where it measures tokens
+  1    LoadGen says INVALID, the wall clock was set during the run, or an answer was not two tokens
+       or more where it measures tokens
   2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
        start: nothing was measured
   3    no peer was left, a sample was refused three times, a connection failed its warm-up, the
-       watchdog ended the run, LoadGen threw an exception or its logs cannot be read, or the engine
-       of --local failed: the folder is marked INVALID
+       watchdog ended the run, LoadGen threw an exception, its logs are not whole or a file cannot
+       be written (no space left on device), or the engine of --local failed: the folder is marked
+       INVALID
   4    a response was not its sample's, a first token not its answer's, or counts do not agree
   130  interrupted (SIGINT, SIGTERM or SIGHUP): the folder is marked INVALID";
 

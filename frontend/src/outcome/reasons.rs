@@ -26,6 +26,8 @@ pub struct JudgedRun<'a> {
     pub given: &'a Provenance,
     /// Seconds from the first query to the last answer.
     pub seconds: f64,
+    /// A node that stood still, which alone can spoil a percentile.
+    pub standstill: Option<&'a str>,
 }
 
 /// Returns why a run is not valid, each reason with the setting to change; then LoadGen's errors.
@@ -130,6 +132,9 @@ impl JudgedRun<'_> {
             "server_tpot_latency" => &l.tpot,
             _ => &l.latency,
         };
+        if let Some(standstill) = self.standstill {
+            return format!("{what}: {standstill}; run it again");
+        }
         if let Some(table) = table
             && let Some((which, us)) = alone(table, limit.limit, behind.is_some())
         {

@@ -8,19 +8,19 @@ use std::{
 
 use anyhow::anyhow;
 use fabric::wire::Stream;
-use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
+use loadgen_bridge::{AccuracyLog, TestMode, TestOutcome, Verdict as Word};
 use qdl::{
     config::parse_accelerator,
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, CarriedPayload, Evidence, Goodput, LoadgenView, Mode, NodeUse, PhaseKind,
-    PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
-    TIMELINE, TokenRecord, secrets, timeline::Timeline,
+    Accuracy, BatchSizes, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenRecord, Manifest,
+    Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage,
+    Summary, SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets, timeline::Timeline,
 };
 use report::{
     causes::judge,
-    text::{self, with_losses, with_refusals},
+    text::{self, with_events, with_losses, with_refusals},
 };
 use submission::{Name, manifest};
 
@@ -54,7 +54,7 @@ pub struct FinishedRun<'a> {
     /// Cause of the abort, if the run was aborted.
     pub failure: Option<Failure>,
     /// The fabric's name, and the reasons why the Network division does not permit the fabric.
-    pub fabric: (&'static str, Vec<String>),
+    pub fabric: (String, Vec<String>),
     pub system: SystemRecord,
     /// Merged histograms of all NIC threads and phases.
     pub histograms: Histograms,
@@ -68,6 +68,10 @@ pub struct FinishedRun<'a> {
     pub name: Option<NameAnswer>,
     /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
+    /// Seconds in which this program stood still.
+    pub stood_still_s: f64,
+    /// The fault if LoadGen's figures are wrong because the wall clock was set.
+    pub clock_fault: Option<String>,
     /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
     /// A note on the accuracy, or the reason why there is no accuracy.
@@ -87,8 +91,6 @@ pub struct FinishedRun<'a> {
 pub struct TokenCounts {
     /// When tokens leave the accelerator.
     pub stream: Stream,
-    /// True if LoadGen measures tokens: a malformed answer is then an error.
-    pub measured: bool,
     /// Number of first tokens reported to LoadGen, if LoadGen measures them.
     pub first_tokens: Option<u64>,
     pub parts_taken: u64,
@@ -100,7 +102,10 @@ impl FinishedRun<'_> {
         let mut run = self.record();
         let agrees = run.close();
         run.limits = judge(&run);
-        let (code, reason) = self.verdict(agrees, &run.mismatches);
+        if !matches!(self.own_data(), Some(Ok(_))) {
+            run.reasons = self.reasons(&run.limits);
+        }
+        let (code, reason) = self.verdict(agrees, &run);
         let valid = match code {
             // A compliance test that sets its own length needs no VALID.
             ExitCode::Good if self.settings.own_length => None,
@@ -108,7 +113,7 @@ impl FinishedRun<'_> {
             _ => Some(false),
         };
         run.valid = valid;
-        let own_word = code == ExitCode::Invalid && self.token_faults().1.as_ref() == Some(&reason);
+        let own_word = code == ExitCode::Invalid && self.own_fault().as_ref() == Some(&reason);
         if code > ExitCode::Invalid || own_word {
             run.reasons.insert(0, reason.clone());
         }
@@ -143,21 +148,19 @@ impl FinishedRun<'_> {
             .unwrap_or(test.scenario);
         let mode = result::mode(self.mode());
         let settings = self.settings.provenance.records(scenario);
-        let (per_s, tokens) = (per_s(outcome, answered, seconds), self.tokens(seconds));
+        let rate = loadgen.as_ref().and_then(|l| l.completed_per_s);
+        let per_s = rate.unwrap_or_else(|| rate_per_s(answered, seconds));
+        let tokens = self.tokens(loadgen.as_ref(), seconds);
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,
-            fabric: (*fabric).to_owned(),
+            fabric: fabric.clone(),
             fabric_notes: fabric_notes.clone(),
             would_not_count: self.would_not_count.clone(),
             valid: match judged {
                 Word::Valid => Some(true),
                 Word::Invalid => Some(false),
                 Word::NotJudged => None,
-            },
-            reasons: match self.own_data() {
-                Some(Ok(_)) => Vec::new(),
-                _ => self.reasons(),
             },
             samples: answered,
             per_s,
@@ -171,8 +174,8 @@ impl FinishedRun<'_> {
             accuracy: self.accuracy.map(|a| a.share),
             labelled: self.accuracy,
             accuracy_note: self.accuracy_note.clone(),
+            goodput: self.goodput(&phases, loadgen.as_ref(), per_s, tokens.as_ref()),
             loadgen,
-            goodput: self.goodput(&phases, per_s, tokens.as_ref()),
             phases,
             settings: settings
                 .into_iter()
@@ -187,7 +190,7 @@ impl FinishedRun<'_> {
             carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
             evidence: Evidence {
                 node: self.used.clone(),
-                loadgen: outcome.map(|o| self.loadgen_view(o)),
+                stood_still_s: self.stood_still_s,
             },
             system: self.system(),
             ..RunRecord::default()
@@ -272,24 +275,46 @@ impl FinishedRun<'_> {
     fn goodput(
         &self,
         phases: &[PhaseRecord],
+        loadgen: Option<&LoadgenRecord>,
         per_s: f64,
         tokens: Option<&TokenRecord>,
     ) -> Option<Goodput> {
-        let all = self.judged(self.outcome.as_ref()?, phases)?.histograms;
-        let [samples, good_tokens] = all.good()?;
+        let loadgen = loadgen?;
         let part = |good: u64, all: u64| good as f64 / all.max(1) as f64;
-        let share = part(samples, all.count());
-        let tokens = all.tokens().zip(tokens);
+        if let (Some(over), Some(all)) = (loadgen.over_limit, loadgen.queries) {
+            let samples = all.saturating_sub(over);
+            let share = part(samples, all);
+            return Some(Goodput {
+                samples,
+                share,
+                per_s: share * per_s,
+                ..Goodput::default()
+            });
+        }
+        let all = self.judged(self.outcome.as_ref()?, phases)?.histograms;
+        let ([samples, good_tokens], counted) = (all.good()?, all.tokens()?.tokens());
+        let own = part(samples, all.count());
+        let share = own.min(loadgen.most_within_limits());
+        let cap = |n: u64| match share < own {
+            true => (n as f64 * share / own) as u64,
+            false => n,
+        };
         Some(Goodput {
-            samples,
-            tokens: tokens.map(|_| good_tokens),
+            samples: cap(samples),
+            at_most: share < own,
+            tokens: Some(cap(good_tokens)),
             share,
             per_s: share * per_s,
-            tokens_per_s: tokens.map(|(t, all)| part(good_tokens, t.tokens()) * all.per_s),
+            tokens_per_s: tokens.map(|t| part(cap(good_tokens), counted) * t.per_s),
         })
     }
 
-    fn reasons(&self) -> Vec<String> {
+    fn reasons(&self, limits: &Limits) -> Vec<String> {
+        let stood = [Cause::Standstill, Cause::Accelerator];
+        let mut standstill = limits.findings.iter();
+        let standstill = standstill
+            .find(|f| stood.contains(&f.cause))
+            .map(|f| &*f.figure);
         let Some(outcome) = &self.outcome else {
             return Vec::new();
         };
@@ -299,7 +324,14 @@ impl FinishedRun<'_> {
             record: &record,
             given: &self.settings.provenance,
             seconds: self.duration.as_secs_f64(),
+            standstill,
         })
+    }
+
+    /// The reason why the run is not valid, whatever LoadGen says.
+    fn own_fault(&self) -> Option<String> {
+        let (_, too_short) = self.token_faults();
+        too_short.or_else(|| self.clock_fault.clone())
     }
 
     /// For a test that collects data instead of a verdict, and ended without errors: the number of
@@ -324,38 +356,19 @@ impl FinishedRun<'_> {
         })
     }
 
-    /// The latency in LoadGen's result, and the bound on it, which only Server has.
-    fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
-        let test = &self.settings.runs;
-        let us = |ns: u64| ns as f64 / 1000.0;
-        let far = |p: &f64| (p - test.server_target_latency_percentile).abs();
-        let reported = [0.5, 0.9, 0.95, 0.97, 0.99, 0.999].into_iter();
-        let nearest = reported.min_by(|a, b| far(a).total_cmp(&far(b)));
-        let server = test.scenario == Scenario::Server;
-        let bounded = server && !test.use_token_latencies;
-        let scheduled = outcome.statistics.get("Scheduled samples per second");
-        LoadgenView {
-            scheduled_per_s: scheduled.copied().filter(|_| server),
-            bounded_us: outcome.latency_ns(nearest.unwrap_or(0.99)) / 1000.0,
-            bound_us: bounded.then(|| us(test.server_target_latency_ns)),
-        }
-    }
-
-    /// Token latencies, and LoadGen's bounds on them, which only Server has.
-    fn tokens(&self, seconds: f64) -> Option<TokenRecord> {
+    /// Token latencies and counts; the rate is LoadGen's if it has one.
+    fn tokens(&self, loadgen: Option<&LoadgenRecord>, seconds: f64) -> Option<TokenRecord> {
         let (end, histograms) = (self.tokens.as_ref()?, self.histograms.tokens()?);
-        let test = &self.settings.runs;
-        let bounded = end.measured && test.scenario == Scenario::Server;
-        let limit = |ns: u64| bounded.then_some(ns as f64 / 1000.0);
         let first = end.first_tokens.is_some() || end.stream != Stream::None;
         let record = histograms.record_of(seconds, first);
+        let mut events = BatchSizes::default();
+        for a in &self.system.accelerators {
+            events.merge(&a.used.engine.events);
+        }
         Some(TokenRecord {
             stream: end.stream.to_string(),
-            per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
-            limit_percentile: bounded
-                .then(|| result::percent(test.server_target_latency_percentile)),
-            ttft_limit_us: limit(test.server_ttft_latency),
-            tpot_limit_us: limit(test.server_tpot_latency),
+            per_s: loadgen.and_then(|l| l.tokens_per_s).unwrap_or(record.per_s),
+            events: events.row(),
             parts_taken: end.parts_taken,
             first_tokens: end.first_tokens,
             too_short: end.found.too_short,
@@ -383,7 +396,7 @@ impl FinishedRun<'_> {
         )
     }
 
-    fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
+    fn verdict(&self, agrees: bool, run: &RunRecord) -> (ExitCode, String) {
         // A wrong answer outranks a lost peer; unanswered samples are a consequence of the lost
         // peer.
         let wrong = self
@@ -401,7 +414,7 @@ impl FinishedRun<'_> {
             return (failure.code, failure.cause.clone());
         }
         if !agrees {
-            let all = mismatches.join("; ");
+            let all = run.mismatches.join("; ");
             return (ExitCode::Mismatch, format!("counts do not agree: {all}"));
         }
         if let Some(complaint) = too_short {
@@ -419,7 +432,7 @@ impl FinishedRun<'_> {
                 let words = format!(
                     "the compliance test's own data are complete: {n} answers are logged{says}"
                 );
-                return (ExitCode::Good, self.with_losses(&words));
+                return (ExitCode::Good, self.with_losses(&words, run));
             }
             Some(Err(why)) => {
                 let why = format!("the compliance test's own data are not complete: {why}");
@@ -427,54 +440,69 @@ impl FinishedRun<'_> {
             }
             None => {}
         }
+        if let Some(fault) = &self.clock_fault {
+            return (ExitCode::Invalid, fault.clone());
+        }
         if outcome.verdict == Word::Invalid {
-            let first = self.reasons().into_iter().next();
+            let first = run.reasons.first().cloned();
             let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
             return (ExitCode::Invalid, format!("LoadGen says INVALID: {why}"));
         }
         if outcome.errors > 0 {
-            let first = self.reasons().into_iter().next().unwrap_or_default();
+            let first = run.reasons.first().cloned().unwrap_or_default();
             let n = outcome.errors;
             return (ExitCode::Invalid, format!("{n} errors of LoadGen; {first}"));
         }
         match outcome.verdict {
-            Word::Valid => (ExitCode::Good, self.with_losses("valid")),
-            _ => (ExitCode::Good, self.with_losses("complete")),
+            Word::Valid => (ExitCode::Good, self.with_losses("valid", run)),
+            _ => (ExitCode::Good, self.with_losses("complete", run)),
         }
     }
 
-    fn with_losses(&self, word: &str) -> String {
+    /// A verdict with what speaks against it.
+    fn with_losses(&self, word: &str, run: &RunRecord) -> String {
         let failed = with_refusals(&self.system.refusals, self.system.ledger.refused);
         let lost = with_losses(&self.system.losses);
-        let with = lost.into_iter().chain(failed);
+        let with = lost.into_iter().chain(failed).chain(with_events(run));
         with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
     }
 
-    /// Writes all result files into the run's folder.
-    pub fn write(&self, summary: &Summary, code: ExitCode) -> anyhow::Result<()> {
+    /// Writes all result files into the run's folder, each whole or not at all. A run that may
+    /// count gets its summary when all other files are written, and then loses the file INVALID.
+    pub fn write(&self, summary: &Summary, code: ExitCode, left: &Manifest) -> anyhow::Result<()> {
         let folder = self.settings.folder();
         let failed = |name: &str| {
             let path = folder.join(name);
-            move |e| anyhow!("cannot write {}: {e}", path.display())
+            move |e| anyhow!("cannot write {}: {}", path.display(), disk::words(&e))
         };
-        let put = |name, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(failed(name));
+        let put = |name, text: String| disk::write(&folder.join(name), text).map_err(failed(name));
         fs::create_dir_all(folder).map_err(failed(""))?;
-        let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
-        if code > ExitCode::Invalid || no_tokens {
-            let reason = format!("{}\n", summary.run.exit.reason);
-            put(INVALID_FILE, reason.as_bytes())?;
-        } else {
-            // A signal after the last query may have left the file INVALID.
-            let _ = fs::remove_file(folder.join(INVALID_FILE));
+        let reason = &summary.run.exit.reason;
+        let marked = code > ExitCode::Invalid || self.own_fault().is_some();
+        let mark = marked.then(|| put(INVALID_FILE, format!("{reason}\n")));
+        let accuracy = summary.run.labelled.as_ref();
+        let accuracy = accuracy.map(|a| put(ACCURACY_FILE, accuracy::line(a)));
+        let all = self.histograms.all();
+        // One that cannot be written keeps none of the others back.
+        let written = [
+            mark.unwrap_or(Ok(())),
+            accuracy.unwrap_or(Ok(())),
+            record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE)),
+            record::save(&all, folder, self.started, self.duration).map_err(Into::into),
+            manifest::end(left.clone(), folder, code.code(), reason).map_err(Into::into),
+        ];
+        let written = written.into_iter().collect::<anyhow::Result<()>>();
+        if written.is_ok() || marked {
+            record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
         }
-        record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
-        if let Some(accuracy) = &summary.run.labelled {
-            put(ACCURACY_FILE, accuracy::line(accuracy).as_bytes())?;
+        written?;
+        if marked {
+            return Ok(());
         }
-        record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE))?;
-        let histograms = self.histograms.all();
-        record::save(&histograms, folder, self.started, self.duration)?;
-        Ok(())
+        match fs::remove_file(folder.join(INVALID_FILE)).map_err(|e| (e.kind(), e)) {
+            Err((kind, e)) if kind != io::ErrorKind::NotFound => Err(failed(INVALID_FILE)(e)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -488,22 +516,6 @@ pub fn print_json(summary: &Summary) {
     if let Ok(text) = serde_json::to_string_pretty(summary) {
         let _ = writeln!(io::stdout(), "{text}");
     }
-}
-
-/// LoadGen's result if that is a rate; otherwise samples per second of the run.
-fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
-    match outcome.and_then(|o| o.figure) {
-        Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => r,
-        _ if seconds > 0.0 => (samples as f64 / seconds * 1000.0).round() / 1000.0,
-        _ => 0.0,
-    }
-}
-
-/// LoadGen's token rate, if reported.
-fn tokens_per_s(outcome: Option<&TestOutcome>) -> Option<f64> {
-    let statistics = &outcome?.statistics;
-    let names = ["Completed tokens per second", "Tokens per second"];
-    names.iter().find_map(|name| statistics.get(*name)).copied()
 }
 
 #[cfg(test)]

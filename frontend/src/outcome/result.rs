@@ -73,6 +73,13 @@ pub fn record(
         _ => None,
     };
     let first = |names: &[&str]| names.iter().find_map(|name| result(name));
+    // The summary has more digits of a large rate than the log.
+    let rate = match outcome.figure {
+        Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => Some(r),
+        _ => None,
+    };
+    let token_rates = ["Completed tokens per second", "Tokens per second"].iter();
+    let token_rate = token_rates.filter_map(|name| outcome.statistics.get(*name));
     LoadgenRecord {
         version: detail.get("loadgen_version").map(str::to_owned),
         scenario: scenario.map_or_else(String::new, |s| s.name().to_owned()),
@@ -87,10 +94,10 @@ pub fn record(
             .filter(|_| detail.get("requested_server_ttft_latency").is_none())
             .map(|n| n as u64),
         scheduled_per_s: result("scheduled_samples_per_sec"),
-        completed_per_s: first(&completed),
+        completed_per_s: rate.or_else(|| first(&completed)),
         percentile: figure.map(|(percentile, _)| percentile),
         percentile_us: figure.map(|(_, us)| us),
-        tokens_per_s: first(&tokens),
+        tokens_per_s: token_rate.copied().next().or_else(|| first(&tokens)),
         late_mean_us: total.and_then(|row| late(|l| l.mean_us, row.mean_us)),
         late_p99_us: total.and_then(|row| late(|l| l.p99_us, row.p99_us)),
         scheduled_to_issue,
@@ -267,31 +274,34 @@ fn queries(detail: &Detail) -> Option<LimitRecord> {
 fn early_stopping(outcome: &TestOutcome, scenario: Option<Scenario>) -> Option<EarlyStopping> {
     let detail = &outcome.detail;
     let met = detail.flag("early_stopping_met")?;
-    let texts = [
-        "early_stopping_result",
-        "early_stopping_ttft_result",
-        "early_stopping_tpot_result",
-    ];
-    let text: Vec<&str> = texts
-        .iter()
-        .filter_map(|name| detail.get(name))
-        .flat_map(|text| text.split(" * "))
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
-        .collect();
-    if text.is_empty() {
+    let [own, ttft, tpot] = ["", "ttft_", "tpot_"].map(|of| {
+        let text = detail.text(&format!("early_stopping_{of}result"));
+        let words = text.split_whitespace().filter(|word| *word != "*");
+        words.collect::<Vec<_>>().join(" ")
+    });
+    let texts = [("", &own), ("TTFT: ", &ttft), ("TPOT: ", &tpot)];
+    let texts = texts.iter().filter(|(_, text)| !text.is_empty());
+    let texts: Vec<String> = texts.map(|(of, text)| format!("{of}{text}")).collect();
+    if texts.is_empty() {
         return None;
     }
-    let text = text.join(" ");
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = texts.join(" ");
     let queries = detail.number("result_query_count").map(|n| n as u64);
     let more = number_behind(&text, "Would need to run at least ");
     let needs = match more {
         Some(more) => queries.map(|queries| queries + more),
         None => number_behind(&text, "Need to process at least "),
     };
+    // With tokens, `early_stopping_latency_ss` is the estimate of TTFT: LoadGen sets it last.
+    let of_tokens = |text: &str| {
+        let single = met && scenario == Some(Scenario::SingleStream);
+        let ns = number_behind(text, "percentile estimate: ").filter(|_| single)?;
+        Some(ns as f64 / 1000.0)
+    };
     let estimate = match scenario {
-        Some(Scenario::SingleStream) => detail.number("early_stopping_latency_ss"),
+        Some(Scenario::SingleStream) if tpot.is_empty() => {
+            detail.number("early_stopping_latency_ss")
+        }
         Some(Scenario::MultiStream) => detail.number("early_stopping_latency_ms"),
         _ => None,
     };
@@ -300,6 +310,8 @@ fn early_stopping(outcome: &TestOutcome, scenario: Option<Scenario>) -> Option<E
         queries,
         needs,
         estimate_us: estimate.filter(|ns| met && *ns > 0.0).map(|ns| ns / 1000.0),
+        ttft_estimate_us: of_tokens(&ttft),
+        tpot_estimate_us: of_tokens(&tpot),
         text,
     })
 }

@@ -5,7 +5,7 @@
 use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
-    config::{DatasetKind, EngineConfig, FrontendConfig, Verify},
+    config::{DatasetKind, EngineConfig, FrontendConfig, NicConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
 use report::text::{Page, memory};
@@ -305,9 +305,9 @@ fn issuing(settings: &Settings) -> String {
     format!("{own} of LoadGen that issues")
 }
 
-/// Reports the locked memory that NICs of fabric `ib` need, against the limit of this user.
+/// Reports the locked memory that NICs need, against the limit of this user.
 fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
-    if config.nics.iter().all(|nic| !nic.is_ib()) {
+    if !config.nics.iter().any(NicConfig::locks_memory) {
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;

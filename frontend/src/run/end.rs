@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use loadgen_bridge::{TestMode, TestOutcome};
 use qdl::{config::FrontendConfig, counters::Recorder};
-use record::{Accuracy, LossRecord, SystemRecord};
+use record::{Accuracy, LossRecord, PhaseKind, SystemRecord};
 
 use super::{readings::Readings, watch::Watch};
 use crate::{
@@ -79,7 +79,6 @@ impl Watch {
         let counts = self.tokens.as_ref().filter(|_| self.counted);
         let tokens = counts.map(|t| TokenCounts {
             stream: self.stream,
-            measured: t.measured,
             first_tokens: t.first.then(|| left.iter().map(|l| l.first_tokens).sum()),
             parts_taken: sum(Recorder::parts_taken),
             found,
@@ -91,6 +90,19 @@ impl Watch {
         let ran = outcome.as_ref();
         let logged = ran.map_or(&[][..], |o| &o.detail.phases);
         let mode = ran.and_then(|o| o.detail.mode());
+        let measured = mode.unwrap_or(settings.runs.mode);
+        let mut clock_fault = None;
+        for (record, phase) in phases::records(&gathered, logged, measured)
+            .iter()
+            .zip(&gathered)
+        {
+            match self.clocks.fault(phase.share.first_ns, phase.share.last_ns) {
+                Some(fault) if record.kind == PhaseKind::Accuracy || settings.own_length => {
+                    self.progress.note(&fault);
+                }
+                fault => clock_fault = clock_fault.or(fault),
+            }
+        }
         let timeline = self.gather.end(&timeline::TimelineEnd {
             node: &config.node,
             answered: system.ledger.answered,
@@ -99,7 +111,7 @@ impl Watch {
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,
             last_ns,
-            phases: phases::starts(&gathered, logged, mode.unwrap_or(settings.runs.mode)),
+            phases: phases::starts(&gathered, logged, measured),
         });
         FinishedRun {
             node: &config.node,
@@ -116,6 +128,8 @@ impl Watch {
             throughput,
             name: self.sut.name_answer(),
             used: self.meter.used(),
+            stood_still_s: self.clocks.stood_ns as f64 / 1e9,
+            clock_fault,
             accuracy,
             accuracy_note,
             verified: verifier.map(Verifier::findings),

@@ -4,9 +4,14 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
 };
 
 use anyhow::{Error, Result, anyhow, bail};
+use disk::FolderLock;
 use record::{HISTOGRAMS, SUMMARY, TIMELINE};
 use submission::manifest;
 
@@ -26,10 +31,20 @@ const MOVING: &str = "moving";
 const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
 /// Maximum number of runs that may begin in the same second.
 const TRIED: u32 = 1000;
+/// Text of the file INVALID, until the run's end.
+const UNENDED_WORDS: &str = "the run did not come to its end\n";
 
-/// Checks that a run may write into its folder: the folder is writable and holds no finished run,
-/// unless `force` is set.
+/// Checks that a run may write into its folder: no other process writes there, the folder is
+/// writable and holds no finished run, unless `force` is set.
 pub fn check(settings: &Settings, force: bool) -> Result<()> {
+    let folder = settings.folder();
+    if folder.is_dir() {
+        FolderLock::take(folder).map_err(unusable(folder))?;
+    }
+    check_content(settings, force)
+}
+
+fn check_content(settings: &Settings, force: bool) -> Result<()> {
     let folder = settings.folder();
     let there = folder.ancestors().find(|a| a.exists());
     let there = there.filter(|a| !a.as_os_str().is_empty());
@@ -50,7 +65,7 @@ pub fn check(settings: &Settings, force: bool) -> Result<()> {
 }
 
 fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Error {
-    move |e| anyhow!("--output {}: {e}", path.display())
+    move |e| anyhow!("--output {}: {}", path.display(), disk::words(&e))
 }
 
 /// Checks that `folder` is writable: makes and removes a subfolder.
@@ -129,57 +144,88 @@ fn is_finished(folder: &Path) -> bool {
     code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
 }
 
-/// The folder of this run. Dropping a value or clone without `settle` undoes [`RunFolder::take`].
-#[derive(Clone, Debug)]
+/// States of a [`RunFolder`], in this order.
+const TAKEN: u8 = 0;
+const BEGUN: u8 = 1;
+const SETTLED: u8 = 2;
+
+/// The folder of this run. Dropping a value that is not settled undoes what the run has done.
+#[derive(Debug)]
 pub struct RunFolder {
     folder: PathBuf,
     /// The folder that the run writes into: [`UNFINISHED`] if a finished run is to be replaced.
     own: PathBuf,
     logs: Vec<PathBuf>,
-    /// True if [`RunFolder::take`] made `own` for this run.
-    new: bool,
-    settled: bool,
+    state: AtomicU8,
+    lock: FolderLock,
+    /// The lock of [`UNFINISHED`], from `begin` on.
+    own_lock: OnceLock<FolderLock>,
 }
 
 impl RunFolder {
-    /// Makes the folder that `settings` names, or empties it. If it holds a finished run,
-    /// `settings` names the subfolder [`UNFINISHED`] from here on. Appends a number to a default
-    /// name if another run began in the same second.
+    /// Locks the folder that `settings` names, and makes it if it is missing. If it holds a finished
+    /// run, `settings` names the subfolder [`UNFINISHED`] from here on. Appends a number to a
+    /// default name if another run began in the same second. Removes nothing.
     pub fn take(settings: &mut Settings, force: bool) -> Result<RunFolder> {
-        let folder = settings.folder().to_owned();
+        let mut folder = settings.folder().to_owned();
+        if !settings.own_folder {
+            folder = new_folder(&folder)?;
+        }
         let mut place = RunFolder {
+            lock: FolderLock::take(&folder).map_err(unusable(&folder))?,
             own: folder.clone(),
             folder,
             logs: logs(settings),
-            new: true,
-            // Until the files in the folder are this run's, a drop removes none.
-            settled: true,
+            state: AtomicU8::new(TAKEN),
+            own_lock: OnceLock::new(),
         };
-        if !settings.own_folder {
-            place.folder = new_folder(&place.folder)?;
-            place.own.clone_from(&place.folder);
-        } else {
-            check(settings, force)?;
-            place.new = !place.folder.exists();
-            fs::create_dir_all(&place.folder).map_err(unusable(&place.folder))?;
+        if settings.own_folder {
+            check_content(settings, force)?;
             place.recover()?;
-            check(settings, force)?;
+            check_content(settings, force)?;
             if finished(settings).is_some() {
-                place.new = true;
                 place.own = place.folder.join(UNFINISHED);
-                fs::create_dir_all(&place.own).map_err(unusable(&place.own))?;
             }
-            clear(&place.own, &place.logs)?;
+        } else {
+            place.lock.new = true;
         }
         settings.log.outdir.clone_from(&place.own);
-        place.settled = false;
         Ok(place)
+    }
+
+    /// Empties the run's folder, and marks it INVALID until the run's end.
+    pub fn begin(&self) -> Result<()> {
+        if self.own != self.folder {
+            let lock = FolderLock::take(&self.own).map_err(unusable(&self.own))?;
+            let _ = self.own_lock.set(lock);
+        }
+        clear(&self.own, &self.logs)?;
+        self.state.store(BEGUN, Relaxed);
+        let mark = self.own.join(INVALID_FILE);
+        disk::write(&mark, UNENDED_WORDS).map_err(unusable(&mark))
+    }
+
+    /// Removes what the run has left, and the folder if it is new.
+    pub fn undo(&self) {
+        match self.state.load(Relaxed) {
+            SETTLED => return,
+            BEGUN => drop(clear(&self.own, &self.logs)),
+            _ => drop(fs::remove_file(self.own.join(live::KEY_FILE))),
+        }
+        if self.own != self.folder {
+            match self.own_lock.get() {
+                Some(lock) => lock.remove(&self.own),
+                None => drop(fs::remove_dir(&self.own)),
+            }
+        } else if self.lock.new {
+            self.lock.remove(&self.folder);
+        }
     }
 
     /// Ends the run with `code`, after its files are written. The run replaces the finished run,
     /// except for the codes in [`UNENDED`]. Returns this run's folder.
-    pub fn settle(mut self, code: ExitCode) -> Result<PathBuf> {
-        self.settled = true;
+    pub fn settle(&self, code: ExitCode) -> Result<PathBuf> {
+        self.state.store(SETTLED, Relaxed);
         remove_key(&self.own);
         if self.own == self.folder || UNENDED.contains(&code) {
             return Ok(self.own.clone());
@@ -222,13 +268,7 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        if self.settled {
-            return;
-        }
-        let _ = clear(&self.own, &self.logs);
-        if self.new {
-            let _ = fs::remove_dir(&self.own);
-        }
+        self.undo();
     }
 }
 
@@ -283,6 +323,12 @@ mod tests {
         fs::write(s.folder().join(::report::FILE), words).expect("written");
     }
 
+    fn begun(s: &mut Settings, force: bool) -> RunFolder {
+        let place = RunFolder::take(s, force).expect("free");
+        place.begin().expect("room");
+        place
+    }
+
     fn says(path: &Path) -> String {
         fs::read_to_string(path.join(::report::FILE)).unwrap_or_default()
     }
@@ -293,9 +339,12 @@ mod tests {
         let mut s = settings(&folder.path().join("r"));
         drop(RunFolder::take(&mut s, false).expect("free"));
         assert!(!s.folder().exists(), "a run that did not begin");
-        let place = RunFolder::take(&mut s, false).expect("free");
+        drop(begun(&mut s, false));
+        assert!(!s.folder().exists(), "a run that was undone");
+        let place = begun(&mut s, false);
         run(&s, ExitCode::Invalid, "first");
         place.settle(ExitCode::Invalid).expect("settled");
+        drop(place);
         for file in [SUMMARY, ::report::FILE] {
             let error = RunFolder::take(&mut s, false).expect_err("taken");
             assert_has(&error.to_string(), &[file, "--force"]);
@@ -312,7 +361,7 @@ mod tests {
         let unfinished = folder.path().join(UNFINISHED);
         let forced = || {
             let mut s = settings(folder.path());
-            let place = RunFolder::take(&mut s, true).expect("forced");
+            let place = begun(&mut s, true);
             assert_eq!(
                 (s.folder(), says(s.folder())),
                 (&*unfinished, String::new())
@@ -326,14 +375,16 @@ mod tests {
             let both = (says(folder.path()), says(&unfinished));
             assert_eq!(both, ("first".into(), "second".into()));
         }
-        // A killed run, and one that did not begin, do not replace the finished run.
-        std::mem::forget(forced());
+        // A killed run, and one that was undone, do not replace the finished run.
+        forced().1.state.store(SETTLED, Relaxed);
         drop(forced());
         assert_eq!(says(folder.path()), "first");
         assert!(!unfinished.exists());
         // The name of the subfolder is taken.
         fs::write(&unfinished, "mine").expect("written");
-        RunFolder::take(&mut settings(folder.path()), true).expect_err("no room");
+        let place = RunFolder::take(&mut settings(folder.path()), true).expect("forced");
+        place.begin().expect_err("no room");
+        drop(place);
         assert_eq!(says(folder.path()), "first");
         fs::remove_file(&unfinished).expect("removed");
         let (s, place) = forced();
@@ -368,7 +419,7 @@ mod tests {
                     fs::rename(&file, first.folder().join(name)).expect("moved");
                 }
             }
-            drop(RunFolder::take(&mut first.clone(), true).expect("forced"));
+            drop(begun(&mut first.clone(), true));
             assert_eq!(
                 (says(first.folder()), there(&first).len()),
                 ("second".into(), 3)
@@ -384,7 +435,7 @@ mod tests {
         let note = folder.path().join(UNFINISHED).join("note");
         for code in [ExitCode::Lost, ExitCode::Lost, ExitCode::Good] {
             let mut s = settings(folder.path());
-            let place = RunFolder::take(&mut s, true).expect("forced");
+            let place = begun(&mut s, true);
             run(&s, code, "second");
             fs::write(&note, "mine").expect("written");
             fs::write(s.folder().join(live::KEY_FILE), "").expect("written");
@@ -395,11 +446,27 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_is_replaced_without_force() {
+    fn an_interrupted_run_is_replaced_without_force_and_a_live_run_never() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(folder.path());
         run(&s, ExitCode::Interrupted, "first");
-        RunFolder::take(&mut s, false).expect("free");
+        drop(RunFolder::take(&mut s, false).expect("free"));
+        assert_eq!(
+            says(s.folder()),
+            "first",
+            "nothing is removed before `begin`"
+        );
+        let place = begun(&mut s, false);
+        assert_eq!(says(s.folder()), "");
+        assert!(s.folder().join(INVALID_FILE).exists());
+        for again in [
+            RunFolder::take(&mut s.clone(), true).map(drop),
+            check(&s, true),
+        ] {
+            let error = again.expect_err("a run is in it").to_string();
+            assert_has(&error, &["--output", "process", "writes there"]);
+        }
+        drop(place);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
     },
     outcome::timeline::TimelineGatherer,
     run::{
+        clock::{self, ClockLog},
         interrupt,
         progress::Progress,
         warm_up::WarmLibrary,
@@ -60,6 +61,7 @@ pub(super) struct Watch {
     pub(super) meter: Meter,
     pub(super) rates: RateWindow,
     pub(super) gather: TimelineGatherer,
+    pub(super) clocks: ClockLog,
     pub(super) live: Option<(LiveView, LiveRun)>,
     pub(super) watchdog: Watchdog,
     pub(super) after_the_last: AfterTheLast,
@@ -127,6 +129,13 @@ impl Watch {
         }
     }
 
+    /// Cause of an interruption before the first query.
+    pub(super) fn interrupted_before_the_first_query(&self) -> Option<String> {
+        let failure = self.verdict.failure()?;
+        let early = self.sut.first_query_ns().is_none();
+        (failure.code == ExitCode::Interrupted && early).then_some(failure.cause)
+    }
+
     /// Reads counters, notes and signals once, and asks the watchdogs.
     fn look(&mut self) {
         for note in self.notes.try_iter() {
@@ -178,6 +187,10 @@ impl Watch {
         // A long answer is no stall while its tokens are made, sent or not.
         let moved = completed + figures.parts + self.backend.steps();
         let answered_all = outstanding == 0 && self.completers.phases.are_waited_for();
+        let runs = self.sut.first_query_ns().is_some() && !answered_all;
+        if let Some(now) = clock::clocks() {
+            self.clocks.look(now, runs);
+        }
         if let Some(for_ns) = self.after_the_last.look(now, answered_all, loadgen_ran_ns) {
             let cause = format!(
                 "LoadGen was given the answers to all {completed} samples, and its threads did \
@@ -189,7 +202,12 @@ impl Watch {
             self.rested = true;
             self.fail_stalled(now, cause);
         }
-        if let Some(for_ns) = self.watchdog.look(now, moved, outstanding) {
+        // The node of a server that is away ends itself after the server's `ready_s`.
+        let stalled = match self.backend.waits_for_server() {
+            true => 0,
+            false => outstanding,
+        };
+        if let Some(for_ns) = self.watchdog.look(now, moved, stalled) {
             let cause = format!(
                 "no sample came back for {:.0} s, nor a token of one, and no engine made a token or \
                  ran a batch, with {outstanding} outstanding ({:.1} s into the run); gave up \

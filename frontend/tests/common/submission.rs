@@ -283,8 +283,14 @@ impl Rig {
         let fields: String = head
             .lines()
             .map(|line| match line.strip_suffix(": \"\"") {
-                // The NICs' descriptions give this field.
-                Some("  network_type") => format!("{line}\n"),
+                // The machines report these fields.
+                Some(field)
+                    if REPORTED
+                        .iter()
+                        .any(|f| field.starts_with(&format!("  {f}"))) =>
+                {
+                    format!("{line}\n")
+                }
                 Some(field) if field.starts_with("  ") => format!("{field}: something/over it\n"),
                 _ => format!("{line}\n"),
             })
@@ -299,7 +305,7 @@ impl Rig {
         fs::write(path, text).expect("written");
     }
 
-    /// Writes descriptions of two machines, neither of which is this one.
+    /// Puts descriptions of two machines, neither of which is this one, into the runs' folders.
     pub fn nodes(&self) {
         for (role, node) in [("frontend", "lg"), ("accelerator", "acc-a")] {
             let nic = json!({"name": "eth0", "link_layer": "Ethernet", "model": "a NIC", "driver": "d", "up": true,
@@ -308,8 +314,40 @@ impl Rig {
                 "processors": {"model": "a processor", "sockets": 2, "cores_per_socket": 4, "threads": 16},
                 "memory": {"bytes": 1_u64 << 36, "ecc": true, "modules": ["4 x 16384 MB DDR5"]},
                 "disks": [{"name": "nvme0n1", "bytes": 1_000_000_000_000_u64}], "nics": [nic]});
-            self.place.write(&format!("{node}.json"), text.to_string());
+            for folder in self.folders() {
+                let (path, record) = (format!("node-{node}.json"), folder.join("run.json"));
+                let copy = folder.join("files").join(&path);
+                fs::write(&copy, text.to_string()).expect("written");
+                let mut left = read(&record);
+                left["files"][&path]["sha256"] = json!(hash(&copy));
+                let of_role = if role == "frontend" {
+                    "/frontend"
+                } else {
+                    "/accelerators/0"
+                };
+                left.pointer_mut(of_role).expect("a node")["host"] = json!(node);
+                fs::write(&record, left.to_string()).expect("written");
+            }
         }
+    }
+
+    /// The folders of all runs.
+    fn folders(&self) -> Vec<PathBuf> {
+        let kinds = self.case.tests.iter().map(|(test, ..)| *test);
+        let kinds: Vec<_> = ["performance", "accuracy"]
+            .into_iter()
+            .chain(kinds)
+            .collect();
+        let of = |scenario: &str, kind: &&str| self.place.path(&format!("runs/{scenario}/{kind}"));
+        let scenarios = self.case.scenarios.iter();
+        scenarios
+            .flat_map(|(scenario, ..)| {
+                kinds
+                    .iter()
+                    .map(|kind| of(scenario, kind))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// Runs `qdl submit` on all runs; with a checkout of mlcommons/inference, its scripts run too.
@@ -380,11 +418,11 @@ impl Rig {
     }
 }
 
+/// Beginnings of the form's fields that machines report.
+const REPORTED: [&str; 3] = ["network_", "host_memory", "host_storage"];
+
 /// Limit for a `submit` that runs Python scripts.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
-
-/// Arguments for the descriptions of [`Rig::nodes`].
-pub const NODES: [&str; 4] = ["--node", "lg.json", "--node", "acc-a.json"];
 
 /// Returns the checkout of mlcommons/inference in `QDL_MLPERF_CHECKOUT`, if any.
 pub fn checkout() -> Option<String> {
@@ -426,7 +464,7 @@ fn long_enough(mut text: String) -> String {
         ("early_stopping_met", "true"),
         ("power_begin", "\"09-01-2025 10:00:00.000\""),
         ("power_end", "\"09-01-2025 10:10:30.000\""),
-        // A rate of full-size samples that the NICs in NODES can carry.
+        // A rate of full-size samples that the NICs of `Rig::nodes` can carry.
         ("result_samples_per_second", "10.0"),
         ("result_completed_samples_per_sec", "10.0"),
     ] {

@@ -70,7 +70,7 @@ impl AccuracyLog<BufReader<File>> {
     ///
     /// The file cannot be opened.
     pub fn open(path: &Path) -> Result<Self, LogError> {
-        let opened = File::open(path);
+        let opened = crate::open_file(path);
         let file = opened.map_err(|error| LogError {
             path: path.to_owned(),
             line: 0,

@@ -6,7 +6,6 @@
 //! rate. The log has no verdict on a rate: the rate that LoadGen tries next shows the verdict.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Result};
 use std::path::Path;
 
@@ -68,6 +67,10 @@ pub struct Detail {
     /// Line numbers, from 1, of LoadGen's lines that are not JSON, and of lines with a NUL. The
     /// official checker stops at the first such line.
     pub unreadable: Vec<usize>,
+    /// Number of series of queries whose end is logged.
+    ended: u64,
+    /// Whether the last line has no end.
+    torn: bool,
     /// The first setting or result that the log has twice: it is of several runs.
     pub repeated: Option<String>,
 }
@@ -89,7 +92,7 @@ impl Detail {
     ///
     /// The file cannot be read, or does not begin with LoadGen's marker.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut log = BufReader::new(File::open(path)?);
+        let mut log = BufReader::new(crate::open_file(path)?);
         if !log.fill_buf()?.starts_with(MARKER.as_bytes()) {
             let why = "it does not begin with :::MLLOG: it is no detailed log of LoadGen";
             return Err(Error::new(ErrorKind::InvalidData, why));
@@ -111,6 +114,7 @@ impl Detail {
             if log.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
+            detail.torn = line.last() != Some(&b'\n');
             match String::from_utf8_lossy(&line).strip_prefix(MARKER) {
                 Some(json) => detail.line(number, json, &mut series),
                 None if line.contains(&0) => detail.unreadable.push(number),
@@ -118,6 +122,17 @@ impl Detail {
             }
         }
         Ok(detail)
+    }
+
+    /// Whether the log goes to the end of a test that was not aborted: the end of each series, and
+    /// the result's last line.
+    pub fn is_whole(&self) -> bool {
+        let series: u64 = self.phases.iter().map(|phase| phase.series).sum();
+        let judged = self
+            .mode()
+            .is_some_and(|mode| mode != TestMode::AccuracyOnly);
+        let result = !judged || self.get("num_errors").is_some();
+        !self.torn && self.mode().is_some() && self.ended == series && result
     }
 
     /// The scenario of the run.
@@ -177,15 +192,22 @@ impl Detail {
         own.map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// The node names in "Network SUT: a + b", each without its text in parentheses.
+    /// The node names in "Network SUT: a (model on engine) + b", each without its text in
+    /// parentheses, which may hold a ` + ` of its own.
     pub fn nodes(&self) -> Vec<String> {
         let name = self.get("sut_name").unwrap_or_default();
         let nodes = name.split_once(':').map_or("", |(_, nodes)| nodes);
-        let nodes = nodes.split(" + ").map(str::trim);
-        nodes
-            .filter(|n| !n.is_empty())
-            .map(|n| n.split(" (").next().unwrap_or(n).to_owned())
-            .collect()
+        let mut names = Vec::new();
+        let mut open = 0;
+        for part in nodes.split(" + ") {
+            if open <= 0 {
+                let name = part.split(" (").next().unwrap_or(part).trim();
+                names.extend((!name.is_empty()).then(|| name.to_owned()));
+                open = 0;
+            }
+            open += part.matches('(').count() as i64 - part.matches(')').count() as i64;
+        }
+        names
     }
 
     fn line(&mut self, number: usize, json: &str, series: &mut Series) {
@@ -218,6 +240,7 @@ impl Detail {
         }
         match key {
             "generic_message" => self.message(value, series),
+            "power_end" => self.ended += 1,
             "generated_query_count" => series.queries = value.parse().unwrap_or(0),
             "generated_samples_per_query" => self.series(series, value.parse().unwrap_or(0)),
             _ => {}
@@ -420,6 +443,21 @@ mod tests {
             phase(PhaseKind::Performance, 1, 178, 178),
         ];
         assert_eq!(read(&lines).phases, expected);
+    }
+
+    #[test]
+    fn a_log_that_is_cut_anywhere_is_not_whole() {
+        let mut lines = vec![("effective_test_mode", "\"SubmissionRun\"")];
+        lines.extend(step("\"Starting accuracy mode\"", "200"));
+        lines.push(("power_end", "\"\""));
+        lines.extend(step("\"Starting performance mode\"", "178"));
+        lines.extend([("power_end", "\"\""), ("num_errors", "0")]);
+        for end in 0..=lines.len() {
+            assert_eq!(read(&lines[..end]).is_whole(), end == lines.len(), "{end}");
+        }
+        lines.truncate(5);
+        lines[0].1 = "\"AccuracyOnly\"";
+        assert!(read(&lines).is_whole());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use disk::FolderLock;
 use launch::{read_json, write_json};
 use serde_json::{Value, json};
 
@@ -36,11 +37,12 @@ pub struct DemoArgs {
 
 /// Runs the demo. Returns exit code 0 if all is well, 1 if a run or a comparison is not, else 2.
 pub fn command(args: &DemoArgs) -> i32 {
-    let code = if args.llm {
-        llm::run(&args.output)
-    } else {
-        digits(&args.output)
-    };
+    let lock = FolderLock::take(&args.output);
+    let lock = lock.with_context(|| format!("--output {}", args.output.display()));
+    let code = lock.and_then(|_lock| match args.llm {
+        true => llm::run(&args.output),
+        false => digits(&args.output),
+    });
     code.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         2

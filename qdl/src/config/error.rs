@@ -69,7 +69,7 @@ impl Problem {
             .nth(line - 1)
             .unwrap_or_default()
             .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
+            .map(|c| if record::is_unprintable(c) { ' ' } else { c })
             .collect();
         let width = word_width(&source_line, column);
         Problem {

@@ -178,7 +178,9 @@ impl HttpConfig {
         let ends = self.stop.iter().chain(&self.eos);
         check_answers("http", lengths, self.vocab, ends, out);
         if let Some(off) = &self.prefix_cache_off
-            && (off.trim().is_empty() || off.len() > MAX_OFF || off.chars().any(char::is_control))
+            && (off.trim().is_empty()
+                || off.len() > MAX_OFF
+                || off.chars().any(record::is_unprintable))
         {
             out.add(
                 "engine.http.prefix_cache_off",

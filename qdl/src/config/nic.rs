@@ -318,6 +318,12 @@ impl NicConfig {
         self.as_ib().is_some()
     }
 
+    /// Returns whether the NIC writes into memory that must be locked.
+    pub fn locks_memory(&self) -> bool {
+        let provider = self.as_ofi().map(|ofi| ofi.provider.as_str());
+        self.is_ib() || provider.is_some_and(fabric::ofi::locks_memory)
+    }
+
     /// Returns the maximum burst that the issuing thread posts, in payload bytes.
     pub fn post_up_to(&self) -> usize {
         let set = match &self.fabric {

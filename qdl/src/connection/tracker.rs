@@ -110,6 +110,13 @@ impl Tries {
         usize::from(before)
     }
 
+    /// Records that an accelerator gave the sample back, which counts as no refusal of the sample.
+    /// Returns 0: the owner counts it as a first one.
+    pub(crate) fn given_back(&mut self, after_ns: u64) -> usize {
+        self.failed(after_ns);
+        0
+    }
+
     /// Whether the sample must not be tried again.
     pub(crate) fn are_over(&self) -> bool {
         self.refusals >= MOST_REFUSALS
@@ -209,10 +216,10 @@ impl Tracker {
         }
     }
 
-    /// Restricts reservations to the first `slots` slots (at least 1). Slots in flight above the
+    /// Restricts reservations to the first `slots` slots, or to none. Slots in flight above the
     /// limit are released as usual. Reservations fail while `slots` or more slots are in flight.
     pub(crate) fn allow(&self, slots: usize) {
-        let slots = slots.clamp(1, self.slots().max(1)) as u32;
+        let slots = slots.min(self.slots()) as u32;
         self.allowance.store(slots, Ordering::Relaxed);
     }
 
@@ -433,7 +440,7 @@ mod tests {
         t.allow(12);
         assert_eq!([t.reserve(), t.reserve()], [Some(10), Some(11)]);
         t.allow(0);
-        assert_eq!(t.allowance(), 1, "one at least");
+        assert!(!t.has_free() && t.reserve_some(1).is_empty());
         t.allow(1000);
         assert_eq!(t.allowance(), 100);
     }

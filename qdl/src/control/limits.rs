@@ -54,7 +54,7 @@ pub(super) enum Limit {
 use Limit::{Free, Hash, List, Text, Words};
 
 /// Limits by message and field. An element of a list has the list's name.
-pub(super) const LIMITS: [(&str, Limit); 35] = [
+pub(super) const LIMITS: [(&str, Limit); 36] = [
     ("model.node", Words(1..=MAX_NODE)),
     ("model.spec.name", Words(1..=MAX_NAME)),
     ("model.spec.inputs", List(1..=MAX_INPUTS)),
@@ -93,6 +93,7 @@ pub(super) const LIMITS: [(&str, Limit); 35] = [
     ("drained.used.threads", List(0..=MAX_THREAD_GROUPS)),
     ("drained.used.threads.name", Words(0..=MAX_NODE)),
     ("heartbeat.scores.rails", List(0..=MAX_RAILS)),
+    ("heartbeat.scores.standing.away", Words(0..=MAX_TEXT)),
     ("refused_sample.text", Words(0..=MAX_REFUSAL)),
     ("connection_lost.cause", Text(0..=MAX_TEXT)),
     ("refused.text", Text(0..=MAX_TEXT)),
@@ -248,8 +249,8 @@ fn check_length(text: &str, may: &RangeInclusive<usize>) -> Result<(), String> {
 /// Checks a text that is printed.
 fn check_words(text: &str, may: &RangeInclusive<usize>) -> Result<(), String> {
     check_length(text, may)?;
-    match text.chars().any(char::is_control) {
-        true => Err("holds a control character".to_owned()),
+    match text.chars().any(record::is_unprintable) {
+        true => Err("holds a control or format character".to_owned()),
         false => Ok(()),
     }
 }

@@ -4,12 +4,12 @@
 use std::{fmt, io, net::SocketAddr};
 
 use fabric::wire::{IbEnd, OfiEnd, Stream};
-use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
+use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse, is_unprintable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     model::ModelSpec,
-    wire::{Description, Score},
+    wire::{Description, Score, Standing},
 };
 
 /// Version of the protocol, for both planes.
@@ -147,12 +147,14 @@ pub struct Counters {
     pub progress: u64,
 }
 
-/// Health scores that an accelerator measures.
+/// Health that an accelerator measures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scores {
     /// Health of the accelerator's interior, measured by copies between its NICs and GPUs.
     pub interior: Score,
+    /// Whether the engine takes samples.
+    pub standing: Standing,
     /// Health of the rails between the two nodes, where measured; at most
     /// [`MAX_RAILS`](crate::wire::MAX_RAILS).
     pub rails: Vec<RailScore>,
@@ -444,8 +446,8 @@ pub(crate) const MAX_REFUSAL: usize = 512;
 /// Longest reason in words, in bytes.
 pub(crate) const MAX_TEXT: usize = 2048;
 
-/// Makes a text safe to send and print: at most [`MAX_TEXT`] bytes, control characters replaced by
-/// spaces.
+/// Makes a text safe to send and print: at most [`MAX_TEXT`] bytes, control and
+/// format characters replaced by spaces.
 pub(crate) fn clip(text: &str) -> String {
     clip_to(text, MAX_TEXT)
 }
@@ -458,7 +460,7 @@ pub(in crate::control) fn clip_to(text: &str, bytes: usize) -> String {
             out.push('…');
             break;
         }
-        out.push(if c.is_control() { ' ' } else { c });
+        out.push(if is_unprintable(c) { ' ' } else { c });
     }
     out
 }

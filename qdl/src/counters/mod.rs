@@ -19,7 +19,7 @@ mod values;
 pub(crate) use connection::{look, traffic};
 pub use histograms::Histograms;
 pub use live::Live;
-pub use sample::{SampleLimits, SampleTimes};
+pub use sample::{SampleTimes, TokenLimits};
 pub use throughput::Throughput;
 pub use ticks::Recorder;
 pub use tokens::{TokenHistograms, TokenSizes};

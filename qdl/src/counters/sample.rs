@@ -29,6 +29,8 @@ pub struct SampleTimes {
     pub first_ns: u64,
     /// Microseconds from the sample's arrival at the accelerator to the post of the first part.
     pub first_residence_us: u32,
+    /// Payload bytes of the response's first part; `bytes_in` for a response in one part.
+    pub first_bytes: u32,
     /// Number of writes of the response; 1 for a response in one part.
     pub parts: u32,
     /// Mean over all parts of the microseconds from `posted_ns` to the part's arrival.
@@ -39,30 +41,21 @@ pub struct SampleTimes {
     pub connection: u32,
 }
 
-/// LoadGen's limits on the times of each sample, in nanoseconds from the issue.
+/// LoadGen's limits on the token times of each sample, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SampleLimits {
-    /// On the stage `total`.
-    Latency(u64),
-    /// On the time to the first token, and on the time per token after it.
-    Tokens {
-        /// Time to the first token.
-        ttft_ns: u64,
-        /// Time per token after the first.
-        tpot_ns: u64,
-    },
+pub struct TokenLimits {
+    /// Time from the issue to the first token.
+    pub ttft_ns: u64,
+    /// Time per token after the first.
+    pub tpot_ns: u64,
 }
 
-impl SampleLimits {
-    /// Whether a sample, with an answer of `tokens` tokens, is within every limit. LoadGen counts
-    /// an answer of fewer than two tokens as an error.
+impl TokenLimits {
+    /// Whether a sample, with an answer of `tokens` tokens, is within both limits, as LoadGen
+    /// computes the times. LoadGen counts an answer of fewer than two tokens as an error.
     pub(crate) fn hold(self, t: &SampleTimes, tokens: u64) -> bool {
-        match self {
-            SampleLimits::Latency(ns) => t.completed_ns.saturating_sub(t.issued_ns) <= ns,
-            SampleLimits::Tokens { ttft_ns, tpot_ns } => {
-                t.ttft_ns() <= ttft_ns && t.tpot_ns(tokens).is_some_and(|ns| ns <= tpot_ns)
-            }
-        }
+        let tpot_ns = t.tpot_ns(tokens.saturating_sub(1));
+        t.ttft_ns() <= self.ttft_ns && tpot_ns.is_some_and(|ns| ns <= self.tpot_ns)
     }
 }
 
@@ -71,10 +64,11 @@ impl SampleTimes {
         self.first_ns.saturating_sub(self.issued_ns)
     }
 
-    /// Returns the time per token after the first; `None` for an answer below two tokens.
-    pub(crate) fn tpot_ns(&self, tokens: u64) -> Option<u64> {
-        let later = tokens.checked_sub(1).filter(|n| *n > 0)?;
-        Some(self.seen_ns.saturating_sub(self.first_ns) / later)
+    /// Returns the time from the first part to the last, per token of `later` tokens that came in
+    /// this time; `None` without such tokens.
+    pub(crate) fn tpot_ns(&self, later: u64) -> Option<u64> {
+        let whole = self.seen_ns.saturating_sub(self.first_ns);
+        whole.checked_div(later)
     }
 
     /// Returns the nanoseconds of each stage (`Stage as usize`), and whether their sum is right.

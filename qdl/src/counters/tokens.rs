@@ -1,7 +1,7 @@
 //! Histograms of times and lengths of answers in tokens.
 
 use hdrhistogram::Histogram;
-use record::{CountRow, TokenRecord, TokenTime};
+use record::{CountRow, TokenRecord, TokenTime, rate_per_s};
 
 use super::{
     SampleTimes,
@@ -67,7 +67,7 @@ pub struct TokenHistograms {
     input: Lengths,
     output: Lengths,
     parts: Lengths,
-    /// Answers of several tokens that arrived in one part.
+    /// Answers of several tokens that all came in the first part.
     whole: u64,
 }
 
@@ -89,9 +89,10 @@ impl TokenHistograms {
         self.input.record(u64::from(t.bytes_out / size));
         self.output.record(tokens);
         self.parts.record(u64::from(t.parts));
-        self.whole += u64::from(tokens > 1 && t.parts <= 1);
+        let later = tokens.saturating_sub(self.in_answer(u64::from(t.first_bytes)));
+        self.whole += u64::from(tokens > 1 && later == 0);
         self.time(TokenTime::Ttft, t.ttft_ns());
-        if let Some(ns) = t.tpot_ns(tokens) {
+        if let Some(ns) = t.tpot_ns(later) {
             self.time(TokenTime::Tpot, ns);
         }
         // After a retry, the first token may have come before the last post.
@@ -155,10 +156,7 @@ impl TokenHistograms {
         };
         TokenRecord {
             tokens: self.tokens(),
-            per_s: match duration_s > 0.0 {
-                true => (self.tokens() as f64 / duration_s * 1000.0).round() / 1000.0,
-                false => 0.0,
-            },
+            per_s: rate_per_s(self.tokens(), duration_s),
             times: TokenTime::ALL.iter().filter(shown).map(row).collect(),
             input: self.input.row(),
             output: self.output.row(),
@@ -189,6 +187,7 @@ mod tests {
             seen_ns: 603_000,
             completed_ns: 604_000,
             first_residence_us: 80,
+            first_bytes: 4,
             parts: 2,
             parts_after_us: 350,
             parts_residence_us: 335,
@@ -242,10 +241,25 @@ mod tests {
     }
 
     #[test]
+    fn a_time_per_token_leaves_out_the_tokens_of_the_first_event() {
+        let mut h = TokenHistograms::new(SIZES);
+        h.record(&SampleTimes {
+            first_bytes: 24,
+            ..sample()
+        });
+        assert_eq!(
+            h.record_of(1.0, true).times[&TokenTime::Tpot].mean_us,
+            100.0
+        );
+    }
+
+    #[test]
     fn whole_answers_are_reported_where_first_tokens_count() {
         let mut h = TokenHistograms::new(SIZES);
-        for (parts, bytes_in) in [(2, 44), (1, 44), (1, 4), (1, 8)] {
+        // An empty last part brings no token.
+        for (first_bytes, bytes_in, parts) in [(4, 44, 2), (44, 44, 2), (4, 4, 1), (8, 8, 1)] {
             h.record(&SampleTimes {
+                first_bytes,
                 parts,
                 bytes_in,
                 ..sample()

@@ -26,6 +26,7 @@ use crate::{
     connection::tracker::InFlight,
     counters::SampleTimes,
     response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
+    wire::Standing,
 };
 use fabric::{Broken, Imm, Window, clock::now_ns};
 
@@ -108,8 +109,7 @@ pub(super) struct RefusedAnswer {
     /// Offset of the reason within the payload.
     pub at: u32,
     pub len: u32,
-    /// The control plane carries the full reason.
-    pub is_cut: bool,
+    pub refusal: Refusal,
 }
 
 impl Inbound {
@@ -229,7 +229,7 @@ impl Shared {
                 sample,
                 at,
                 len,
-                is_cut: refusal == Refusal::Cut,
+                refusal,
             }),
             Decoded::End { header, .. } if warms_up => {
                 connection.tracker.release(slot);
@@ -405,16 +405,16 @@ impl Inbound {
             link.carried.bytes_out += n * u64::from(f.sample.len);
             link.carried.bytes_in += n * u64::from(s.header.len);
             let progress = link.progress.get(usize::from(s.slot));
-            let (first_ns, first_residence_us, after_ns) = match progress {
-                Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
-                _ => (now, residence, 0),
+            let progress = match progress {
+                Some(several) if s.parts > 1 => *several,
+                _ => Progress::of_one_part(now, residence, s.header.len),
             };
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.sample.first {
                 Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
-                _ => first_ns,
+                _ => progress.first_ns,
             };
-            let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
+            let after_us = (progress.after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
                 failed_ns: f.sample.tries.failed_ns(f.sample.issued_ns),
@@ -426,7 +426,8 @@ impl Inbound {
                 bytes_out: f.sample.len,
                 bytes_in: s.header.len,
                 first_ns,
-                first_residence_us,
+                first_residence_us: progress.first_residence_us,
+                first_bytes: progress.first_bytes,
                 parts: s.parts,
                 parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
                 parts_residence_us: s.mean_us,
@@ -476,11 +477,16 @@ impl Shared {
         // released only below, so the peer does not write these bytes.
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
         let reason = String::from_utf8_lossy(reason);
-        let reason = reason.replace(char::is_control, " ");
+        let reason = reason.replace(record::is_unprintable, " ");
         connection.tracker.release(slot);
         let mut sample = refused.sample;
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
-        let before = sample.tries.refused(after_ns);
+        let is_away = refused.refusal == Refusal::Away;
+        // An accelerator whose server is away may give a sample back any number of times.
+        let before = match is_away {
+            true => sample.tries.given_back(after_ns),
+            false => sample.tries.refused(after_ns),
+        };
         let warms_up = sample.id == WARM_UP_ID;
         self.owner.event(DispatchEvent::Refused(RefusedSample {
             connection: refused.connection,
@@ -488,7 +494,8 @@ impl Shared {
             imm: refused.imm,
             index: (!warms_up).then_some(sample.index),
             tries: sample.tries,
-            is_cut: refused.is_cut,
+            is_cut: refused.refusal == Refusal::Cut,
+            is_away,
             reason: reason.clone(),
         }));
         if warms_up {
@@ -502,6 +509,10 @@ impl Shared {
             h.arbiter.take_back(connection.index, sample.len);
         }
         let peer = connection.cfgs.peer;
+        if is_away {
+            // Before the heartbeat says so: else the sample would go there and back meanwhile.
+            self.note_standing(peer, &Standing::Away(reason));
+        }
         if sample.tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
             self.spent().push(sample);

@@ -162,6 +162,8 @@ pub struct RefusedSample {
     pub reason: String,
     /// The control plane carries the full reason.
     pub is_cut: bool,
+    /// The accelerator takes no sample now, and the sample is not at fault.
+    pub is_away: bool,
 }
 
 /// Receives events, and the samples of an aborted run.

@@ -20,6 +20,8 @@ pub(super) struct Progress {
     queue_us: u32,
     /// Microseconds from the sample's arrival at the accelerator to its first token.
     pub first_residence_us: u32,
+    /// Payload bytes of the first part.
+    pub first_bytes: u32,
     /// `first_ns`: clock at the first part. `after_ns`: nanoseconds since the post, summed by part.
     pub first_ns: u64,
     pub after_ns: u64,
@@ -46,6 +48,16 @@ pub(super) enum Decoded {
 }
 
 impl Progress {
+    /// Returns the times of an answer of `bytes` payload bytes that arrived in one part, now.
+    pub(crate) fn of_one_part(now: u64, residence_us: u32, bytes: u32) -> Self {
+        Progress {
+            first_residence_us: residence_us,
+            first_bytes: bytes,
+            first_ns: now,
+            ..Progress::default()
+        }
+    }
+
     /// Marks the answer as invalid; all later parts are invalid too.
     pub(crate) fn spoil(&mut self) {
         self.parts = SPOILT;
@@ -73,6 +85,7 @@ impl Progress {
                 parts: 1,
                 queue_us: header.queue_us,
                 first_residence_us: residence,
+                first_bytes: header.len,
                 ..Progress::default()
             };
             let len = header.len;

@@ -5,13 +5,17 @@
 //! their memory leaves the caches. So a connection uses only its first slots
 //! ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)). [`in_use`] returns their
 //! number, which changes when a connection or an accelerator comes or goes, never with the rate.
+//!
+//! A connection to an accelerator that takes no samples ([`Standing`]) uses no slot: it has no room
+//! for the arbiter, and posts nothing from the backlog.
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU8, AtomicU64, Ordering},
 };
 
 use super::{Dispatcher, Shared};
+use crate::wire::Standing;
 
 /// Batches in flight: one outbound, one computing, one inbound.
 const BATCHES: u64 = 3;
@@ -38,12 +42,19 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
         .min(granted)
 }
 
-/// State of `slots: auto`.
+/// Values of [`SlotLimits::standing`], as [`Standing`].
+const TAKES: u8 = 0;
+const BUSY: u8 = 1;
+const AWAY: u8 = 2;
+
+/// Limits of the slots in use.
 pub(super) struct SlotLimits {
     /// Per connection: whether it has `slots: auto`.
     auto: Box<[bool]>,
     /// Per accelerator: samples that its engine works on at once; 0 where unknown.
     works_on: Box<[AtomicU64]>,
+    /// Per accelerator: whether it takes samples.
+    standing: Box<[AtomicU8]>,
     /// Serializes calls of `connections_changed`, so that the last change is in effect.
     computing: Mutex<()>,
 }
@@ -53,9 +64,11 @@ impl Dispatcher {
     pub(crate) fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
         let peers = s.connections.iter().map(|c| c.cfgs.peer + 1).max();
+        let peers = 0..peers.unwrap_or(0);
         let _ = s.limits.set(SlotLimits {
             auto: auto.into(),
-            works_on: (0..peers.unwrap_or(0)).map(|_| AtomicU64::new(0)).collect(),
+            works_on: peers.clone().map(|_| AtomicU64::new(0)).collect(),
+            standing: peers.map(|_| AtomicU8::new(TAKES)).collect(),
             computing: Mutex::default(),
         });
     }
@@ -68,10 +81,33 @@ impl Dispatcher {
             s.connections_changed();
         }
     }
+
+    /// Records whether a peer's engine takes samples, from a heartbeat.
+    pub(crate) fn set_standing(&self, peer: usize, standing: &Standing) {
+        self.shared.note_standing(peer, standing);
+        if matches!(standing, Standing::Away(_)) {
+            // A thread that had chosen the peer before may have filled a ring since.
+            self.shared.connections_changed();
+        }
+    }
 }
 
 impl Shared {
-    /// Sets the slots in use after a connection or an accelerator came or went.
+    /// Records whether a peer's engine takes samples.
+    pub(super) fn note_standing(&self, peer: usize, standing: &Standing) {
+        let now = match standing {
+            Standing::Takes => TAKES,
+            Standing::Busy => BUSY,
+            Standing::Away(_) => AWAY,
+        };
+        let known = self.limits.get().and_then(|l| l.standing.get(peer));
+        if known.is_some_and(|known| known.swap(now, Ordering::SeqCst) != now) {
+            self.connections_changed();
+        }
+    }
+
+    /// Sets the slots in use after a connection or an accelerator came or went, or the standing of
+    /// an accelerator changed.
     pub(super) fn connections_changed(&self) {
         let Some(limits) = self.limits.get() else {
             return;
@@ -87,22 +123,34 @@ impl Shared {
         let is_up = |i: &usize| self.connections[*i].up.load(Ordering::SeqCst);
         let up = (0..self.connections.len()).filter(is_up);
         let up: Vec<_> = up.map(place).collect();
+        let standing = |peer: usize| limits.standing[peer].load(Ordering::SeqCst);
+        // Samples wait at a busy accelerator where no other takes them.
+        let any_takes = up.iter().any(|(peer, _)| standing(*peer) == TAKES);
         let mut more = false;
         for (i, connection) in self.connections.iter().enumerate() {
-            if limits.auto.get(i) != Some(&true) {
+            let c = &connection.cfgs;
+            let before = connection.tracker.allowance();
+            let standing = standing(c.peer);
+            if standing == AWAY || (standing == BUSY && any_takes) {
+                connection.tracker.allow(0);
+                more |= !connection.ring.is_empty();
+                self.empty_ring(connection);
                 continue;
             }
-            let c = &connection.cfgs;
+            if limits.auto.get(i) != Some(&true) {
+                connection.tracker.allow(c.slots);
+                more |= before == 0;
+                continue;
+            }
             let sharing = up.iter().filter(|p| **p == place(i)).count();
             let works_on = limits.works_on.get(c.peer);
             let works_on = works_on.map_or(0, |n| n.load(Ordering::SeqCst));
-            let before = connection.tracker.allowance();
             let slots = in_use(c.slots, c.request_stride, works_on, sharing);
             connection.tracker.allow(slots);
             more |= slots > before;
         }
         if more && self.has_backlog() {
-            // Wakes NIC threads that sleep because no slot was free.
+            // Wakes NIC threads that sleep because no slot was free, or no sample waited.
             self.wake_all();
         }
     }

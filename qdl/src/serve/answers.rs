@@ -32,11 +32,8 @@ const LAST: u64 = 1 << 31;
 /// Mask of [`Growing::state`]: number of final bytes of the slot, header included.
 const BYTES: u64 = LAST - 1;
 
-/// Flag of [`Growing::reason`]: the control plane carries the full reason.
-const CUT: u32 = LAST as u32;
-
-/// Most bytes of a slot that an answer in parts may use.
-pub(super) const MOST: usize = BYTES as usize;
+/// Most bytes of a slot that an answer in parts may use: [`Refusal::mark`] leaves 30 bits.
+pub(super) const MOST: usize = (1 << 30) - 1;
 
 /// An answer that leaves in parts. The engine's thread writes the fields up to `reason`, then
 /// `state`. The owner of the send token writes `posted`, `parts` and `sum_us`.
@@ -46,7 +43,8 @@ pub(super) struct Growing {
     /// End of the first part, as an offset in the slot.
     first: AtomicU32,
     compute_us: AtomicU32,
-    /// Start of the refusal's reason within the slot, with [`CUT`]; 0 without a refusal.
+    /// Start of the refusal's reason within the slot, with the mark of [`Refusal`]; 0 without a
+    /// refusal.
     reason: AtomicU32,
     /// [`LAST`], [`BYTES`], and above them the microseconds from sample's arrival to newest part.
     state: AtomicU64,
@@ -83,8 +81,8 @@ impl Growing {
 
     /// Ends the answer at offset `to`, with a refusal's reason in place of the rest.
     pub(crate) fn refuse(&self, to: u32, refusal: Refusal) {
-        let cut = if refusal == Refusal::Cut { CUT } else { 0 };
-        self.reason.store(self.grown() | cut, Ordering::Relaxed);
+        let reason = Refusal::mark(self.grown(), Some(refusal));
+        self.reason.store(reason, Ordering::Relaxed);
         self.grow(to, 0, self.compute_us.load(Ordering::Relaxed), true);
     }
 
@@ -110,8 +108,8 @@ impl Growing {
         let (ready, residence) = ((state & BYTES) as u32, state >> 32);
         let from = self.posted.load(Ordering::Relaxed);
         let ends = state & LAST != 0;
-        let reason = self.reason.load(Ordering::Relaxed);
-        let (to, last) = match (from, reason & !CUT) {
+        let (reason, refusal) = Refusal::unmark(self.reason.load(Ordering::Relaxed));
+        let (to, last) = match (from, reason) {
             (0, _) => (self.first.load(Ordering::Relaxed), false),
             // The rest of the answer goes before the reason, which is a separate part.
             (_, at) if from < at && ends => (at, false),
@@ -126,11 +124,7 @@ impl Growing {
             ResponseTrailer {
                 len: ready - crate::response::RESPONSE_HEADER_BYTES as u32,
                 parts,
-                refusal: match reason {
-                    0 => None,
-                    _ if reason & CUT != 0 => Some(Refusal::Cut),
-                    _ => Some(Refusal::Whole),
-                },
+                refusal,
                 compute_us: self.compute_us.load(Ordering::Relaxed),
                 mean_us: u32::try_from(sum_us / u64::from(parts)).unwrap_or(u32::MAX),
             }

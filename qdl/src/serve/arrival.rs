@@ -57,6 +57,17 @@ pub trait Origin: Send + Sync {
     /// sample. The connection and its other samples go on.
     fn refuse(&self, ticket: u64, why: &str);
 
+    /// Returns a sample that the engine cannot run for now, through no fault of the sample.
+    fn give_back(&self, ticket: u64, why: &str) {
+        self.refuse(ticket, why);
+    }
+
+    /// Whether samples given back can run elsewhere. An engine that cannot run samples for now
+    /// keeps those of other origins until it can.
+    fn has_elsewhere(&self) -> bool {
+        false
+    }
+
     /// Records that a sample was dropped without answer or refusal, because the origin is gone
     /// ([`Origin::is_gone`]) or the engine failed. Each sample ends with exactly one call of
     /// [`Origin::respond`], [`Origin::refuse`] or this method.
@@ -228,6 +239,15 @@ impl Arrival {
         // Drop before the origin may use the slot again.
         drop(self);
         origin.refuse(ticket, &why.to_string());
+    }
+
+    /// Gives the sample back ([`Origin::give_back`]). From the call on, the origin owns the output.
+    pub fn give_back(mut self, why: &str) {
+        self.ended = true;
+        let (origin, ticket) = (Arc::clone(&self.origin), self.ticket);
+        // Drop before the origin may use the slot again.
+        drop(self);
+        origin.give_back(ticket, why);
     }
 
     /// Answers one sample ([`Origin::respond`]). From the call on, the origin owns the output.

@@ -405,6 +405,69 @@ impl ServeConnection {
     }
 }
 
+impl ServeConnection {
+    /// Refuses a sample, or gives it back where `is_away`.
+    fn refuse_as(&self, ticket: u64, why: &str, is_away: bool) {
+        let imm = Imm::from_bits(ticket as u32);
+        let growing = self.answers.growing(imm.slot()).filter(|g| g.grown() > 0);
+        let header = RESPONSE_HEADER_BYTES as u32;
+        let from = growing.map_or(0, |g| g.grown() - header);
+        let room = self.within(u32::MAX) - from;
+        let mut fits = why.len().min(MAX_REASON).min(room as usize);
+        while !why.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        // Do not cut within a word, unless a cut at a blank loses half of the text.
+        let (head, rest) = why.split_at(fits);
+        if head.ends_with(char::is_alphanumeric)
+            && rest.starts_with(char::is_alphanumeric)
+            && let Some(blank) = head.rfind(' ')
+            && blank >= fits / 2
+        {
+            fits = blank;
+        }
+        let reason = &why.as_bytes()[..fits];
+        let refusal = match reason.len() == why.len() {
+            _ if is_away => Refusal::Away,
+            true => Refusal::Whole,
+            false => Refusal::Cut,
+        };
+        if let Some(hear) = self.reasons.get() {
+            hear(imm, why, refusal == Refusal::Cut);
+        }
+        let end = from + reason.len() as u32;
+        let at = self.output_offset(imm.slot()) + (header + from) as usize;
+        // SAFETY: the arrival has been given back, and the posted parts end before `at`. So no
+        // other thread accesses these bytes, which lie within the slot's output.
+        let to = unsafe { self.output.bytes_mut(at, reason.len()) };
+        if let Ok(to) = to {
+            to.copy_from_slice(reason);
+        }
+        self.queue(match growing {
+            Some(growing) => {
+                growing.refuse(header + end, refusal);
+                Ready::Part(imm.slot())
+            }
+            None => {
+                let begin = ResponseHeader {
+                    len: end,
+                    use_count: imm.use_count(),
+                    refusal: Some(refusal),
+                    queue_us: 0,
+                    compute_us: 0,
+                };
+                self.begin(imm, &begin);
+                Ready::Whole {
+                    imm,
+                    bytes: header + end,
+                    refused: true,
+                }
+            }
+        });
+        self.post();
+    }
+}
+
 impl Origin for ServeConnection {
     fn gpu(&self) -> Option<u32> {
         self.cfgs.gpu
@@ -445,62 +508,15 @@ impl Origin for ServeConnection {
     }
 
     fn refuse(&self, ticket: u64, why: &str) {
-        let imm = Imm::from_bits(ticket as u32);
-        let growing = self.answers.growing(imm.slot()).filter(|g| g.grown() > 0);
-        let header = RESPONSE_HEADER_BYTES as u32;
-        let from = growing.map_or(0, |g| g.grown() - header);
-        let room = self.within(u32::MAX) - from;
-        let mut fits = why.len().min(MAX_REASON).min(room as usize);
-        while !why.is_char_boundary(fits) {
-            fits -= 1;
-        }
-        // Do not cut within a word, unless a cut at a blank loses half of the text.
-        let (head, rest) = why.split_at(fits);
-        if head.ends_with(char::is_alphanumeric)
-            && rest.starts_with(char::is_alphanumeric)
-            && let Some(blank) = head.rfind(' ')
-            && blank >= fits / 2
-        {
-            fits = blank;
-        }
-        let reason = &why.as_bytes()[..fits];
-        let refusal = match reason.len() == why.len() {
-            true => Refusal::Whole,
-            false => Refusal::Cut,
-        };
-        if let Some(hear) = self.reasons.get() {
-            hear(imm, why, refusal == Refusal::Cut);
-        }
-        let end = from + reason.len() as u32;
-        let at = self.output_offset(imm.slot()) + (header + from) as usize;
-        // SAFETY: the arrival has been given back, and the posted parts end before `at`. So no
-        // other thread accesses these bytes, which lie within the slot's output.
-        let to = unsafe { self.output.bytes_mut(at, reason.len()) };
-        if let Ok(to) = to {
-            to.copy_from_slice(reason);
-        }
-        self.queue(match growing {
-            Some(growing) => {
-                growing.refuse(header + end, refusal);
-                Ready::Part(imm.slot())
-            }
-            None => {
-                let begin = ResponseHeader {
-                    len: end,
-                    use_count: imm.use_count(),
-                    refusal: Some(refusal),
-                    queue_us: 0,
-                    compute_us: 0,
-                };
-                self.begin(imm, &begin);
-                Ready::Whole {
-                    imm,
-                    bytes: header + end,
-                    refused: true,
-                }
-            }
-        });
-        self.post();
+        self.refuse_as(ticket, why, false);
+    }
+
+    fn give_back(&self, ticket: u64, why: &str) {
+        self.refuse_as(ticket, why, true);
+    }
+
+    fn has_elsewhere(&self) -> bool {
+        true
     }
 
     fn dropped(&self, _: u64) {

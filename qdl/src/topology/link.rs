@@ -80,13 +80,19 @@ fn of_interface(root: &Path, name: &str) -> LinkLayer {
     hardware(root, name).1
 }
 
-/// Returns the hardware interface below a bond, VLAN or bridge, with its link layer: the first by
-/// name with a permitted layer. Without such an interface, returns interface `name` itself.
+/// Returns the hardware interface below a bond, VLAN or bridge, with its link layer: the first of
+/// [`members`].
 pub fn hardware(root: &Path, name: &str) -> (String, LinkLayer) {
+    members(root, name).swap_remove(0)
+}
+
+/// Returns the hardware interfaces below a bond, VLAN or bridge that have a permitted link layer,
+/// by name. Without such an interface, returns interface `name` itself.
+pub fn members(root: &Path, name: &str) -> Vec<(String, LinkLayer)> {
     below(&root.join("sys/class/net"), name, 0)
 }
 
-fn below(class: &Path, name: &str, depth: usize) -> (String, LinkLayer) {
+fn below(class: &Path, name: &str, depth: usize) -> Vec<(String, LinkLayer)> {
     let folder = class.join(name);
     let text = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
     let uevent = text("uevent");
@@ -116,9 +122,12 @@ fn below(class: &Path, name: &str, depth: usize) -> (String, LinkLayer) {
         lower.extend(files.filter_map(|file| Some(file.strip_prefix("lower_")?.to_owned())));
         lower.sort();
     }
-    let mut lower = lower.iter().map(|name| below(class, name, depth + 1));
-    let permitted = lower.find(|(_, layer)| layer.is_permitted());
-    permitted.unwrap_or((name.to_owned(), own))
+    let lower = lower.iter().flat_map(|name| below(class, name, depth + 1));
+    let permitted: Vec<_> = lower.filter(|(_, layer)| layer.is_permitted()).collect();
+    match permitted.is_empty() {
+        true => vec![(name.to_owned(), own)],
+        false => permitted,
+    }
 }
 
 /// Link layer of an RDMA device's port. A port over Ethernet has the layer of its network
@@ -269,6 +278,13 @@ mod tests {
         for (name, on) in [("vlan7", "eth0"), ("br1", "eth0"), ("br0", "br0")] {
             assert_eq!(hardware(root.path(), name).0, on);
         }
+        net("eth1", 1, "", Some("mlx5_core"));
+        put("net/bond0/lower_eth1", "");
+        let ports = members(root.path(), "vlan7");
+        assert_eq!(
+            ports,
+            ["eth0", "eth1"].map(|n| (n.to_owned(), LinkLayer::Ethernet))
+        );
         let port = |device: &str, layer: &str, netdev: &str| {
             put(&format!("infiniband/{device}/ports/1/link_layer"), layer);
             put(

@@ -194,7 +194,8 @@ impl Topology {
     }
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a name fits a pattern: `*` matches any text, `?` any letter.
+pub fn fits(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     loop {
         let rest = name.clone();

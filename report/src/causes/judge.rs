@@ -9,8 +9,8 @@
 //! busy, and a full link fills all slots.
 
 use record::{
-    AcceleratorRecord, Cause, Finding, ISSUE, Limits, LoadgenView, LossRecord, Mode, NIC, NodeUse,
-    PathUse, RunRecord, SilentOn, Stage, ThreadGroup,
+    AcceleratorRecord, Cause, Finding, ISSUE, Limits, LossRecord, Mode, NIC, NodeUse, PathUse,
+    RunRecord, SilentOn, Stage, ThreadGroup,
 };
 
 use super::{line, turn};
@@ -36,6 +36,8 @@ const ROOM: f64 = 0.8;
 const SHORTEST_S: f64 = 0.3;
 /// Sleeps per sample from which wake-ups cost much of a sample's time.
 const OFTEN: f64 = 0.5;
+/// Least share of the run that counts as a standstill: half of what a bound on p99 allows.
+const STOOD: f64 = 0.005;
 /// Shortest silence that counts, in milliseconds.
 const SILENCE_MS: u64 = 400;
 /// Largest batch below which the advice is to try a larger one.
@@ -48,6 +50,7 @@ pub fn judge(run: &RunRecord) -> Limits {
     let mut findings = Vec::new();
     // An accuracy run is not timed; the summary's line `losses` reports its losses.
     if run.mode != Mode::Accuracy {
+        findings.extend(view.standstill(&aim));
         findings.extend(view.accelerator(&aim));
     }
     if let Aim::Open = aim {
@@ -87,7 +90,6 @@ struct JudgedRun<'a> {
     seconds: f64,
     /// Seconds over which the frontend node's use was measured.
     node_seconds: f64,
-    loadgen: LoadgenView,
     /// The scenario has one sample, or one query, in flight at a time.
     by_latency: bool,
     /// Slots of all connections together.
@@ -149,7 +151,6 @@ impl<'a> JudgedRun<'a> {
             run,
             seconds,
             node_seconds: run.evidence.node.clock_us as f64 / 1e6,
-            loadgen: run.evidence.loadgen.unwrap_or_default(),
             by_latency: matches!(run.scenario.as_str(), "SingleStream" | "MultiStream"),
             slots: run.total().slots as f64,
             in_flight: share(run.samples as f64, seconds) * round_trip_s,
@@ -176,17 +177,19 @@ impl<'a> JudgedRun<'a> {
             let took = text::time_us(self.seconds * 1e6);
             return Aim::Unmeasured(format!("{took} are too short to say"));
         }
-        let asked = self.loadgen.scheduled_per_s.or(self.run.target_qps);
+        let Some(loadgen) = &self.run.loadgen else {
+            return Aim::Open;
+        };
+        let asked = loadgen.scheduled_per_s.or(self.run.target_qps);
         let asked = asked.unwrap_or(self.run.per_s);
-        let unknown = self.loadgen == LoadgenView::default();
-        if self.run.scenario != "Server" || self.run.per_s < REACHED * asked || unknown {
+        let bounds = loadgen.limits.iter().filter(|limit| limit.at_most);
+        let met = bounds.clone().all(|limit| limit.met);
+        if self.run.scenario != "Server" || self.run.per_s < REACHED * asked || !met {
             return Aim::Open;
         }
         let (came, asked) = (text::rate(self.run.per_s), text::rate(asked));
         let rate = format!("{came}/s came back of {asked}/s scheduled");
-        let own = self.loadgen.bound_us;
-        let own = own.map(|bound| ("latency", self.loadgen.bounded_us, bound));
-        let bounds = self.run.tokens.iter().flat_map(|t| t.bounded()).chain(own);
+        let bounds = bounds.filter_map(|l| Some((l.name.as_str(), l.was?, l.limit)));
         match bounds.max_by(|a, b| share(a.1, a.2).total_cmp(&share(b.1, b.2))) {
             Some((_, us, bound)) if share(us, bound) > ROOM => Aim::Open,
             Some((what, us, bound)) => {
@@ -195,6 +198,19 @@ impl<'a> JudgedRun<'a> {
             }
             None => Aim::Kept(rate),
         }
+    }
+
+    /// Finds a standstill of the frontend that matters to the run.
+    fn standstill(&self, aim: &Aim) -> Option<Finding> {
+        let stood_s = self.run.evidence.stood_still_s;
+        let [stood, whole] = [stood_s, self.seconds].map(|s| text::time_us(s * 1e6));
+        let counts = match aim {
+            Aim::Open => share(stood_s, self.seconds) >= STOOD,
+            Aim::Kept(_) => share(stood_s, self.seconds) >= 0.05,
+            Aim::Unmeasured(_) => false,
+        };
+        let figure = format!("this frontend stood still for {stood} of {whole}");
+        self.found(Cause::Standstill, figure).filter(|_| counts)
     }
 
     /// Finds an accelerator that was lost, or silent for a significant part of the run.

@@ -23,7 +23,7 @@ fn scenario(name: &str, samples: u64, means: [f64; 5]) -> Value {
     run["scenario"] = json!(name);
     run["samples"] = json!(samples);
     run["per_s"] = json!(samples as f64 / 10.0);
-    run["evidence"] = json!({"loadgen": null});
+    run["loadgen"] = json!({"limits": []});
     run
 }
 
@@ -37,7 +37,7 @@ fn engine(max_batch: u64, workers: u32, busy: f64, mean: u64) -> Value {
 
 /// A run that misses its latency bound by a factor of 2.
 fn missed() -> Value {
-    json!({"evidence": {"loadgen": {"bounded_us": 2_800.0, "bound_us": 1_400.0}}})
+    json!({"loadgen": {"limits": [{"was": 2_800.0, "limit": 1_400.0, "met": false}]}})
 }
 
 /// A machine with `busy` of 4,000 busy ticks, whose NIC thread waits 9.1 s for a core.
@@ -75,10 +75,11 @@ fn run(changes: &[Value]) -> RunRecord {
         "samples": 10_000, "per_s": 1_000.0, "duration_s": 10.0,
         "accelerators": [{"node": "acc", "used": node}],
         "connections": [{"name": "acc/0", "slots": 256}],
-        "evidence": {
-            "node": node,
-            "loadgen": {"scheduled_per_s": 1_001.0, "bounded_us": 1_400.0, "bound_us": 10_000.0},
-        },
+        "evidence": {"node": node},
+        "loadgen": {"scheduled_per_s": 1_001.0, "limits": [
+            {"name": "p99 latency", "was": 1_400.0, "limit": 10_000.0, "at_most": true,
+             "met": true},
+        ]},
     });
     let well = [stages(CALM), engine(64, 2, 0.25, 1)];
     well.iter().chain(changes).for_each(|c| merge(&mut run, c));
@@ -107,11 +108,27 @@ fn not(cause: Cause, changes: &[Value]) {
 
 #[test]
 fn a_run_that_keeps_its_aim_with_room_is_limited_by_nothing() {
-    let how = "1,000/s came back of 1,001/s scheduled, latency 1.40 ms of the 10.0 ms allowed";
+    let how = "1,000/s came back of 1,001/s scheduled, p99 latency 1.40 ms of the 10.0 ms allowed";
     assert_eq!(said(&[]), (None, format!("nothing: {how}")));
     names(None, how, &[json!({"evidence": {"node": crowded(4_000)}})]);
     names(None, how, &[engine(64, 1, 0.97, 3)]);
     names(None, "nothing stands out", &[missed()]);
+    // LoadGen's own percentiles are named, whatever our clock says; of those the nearest.
+    let limit = |name: &str, was: Option<f64>| {
+        let limit = 100.0;
+        json!({"name": name, "was": was, "limit": limit, "at_most": true, "met": true})
+    };
+    let tokens = |tpot| {
+        let limits = [limit("p99 TTFT", Some(20.0)), limit("p99 TPOT", tpot)];
+        let own = json!({"stream": "first", "times": {"tpot": StageRow {
+            p99_us: 99.0,
+            ..StageRow::default()
+        }}});
+        [json!({"tokens": own, "loadgen": {"limits": limits}})]
+    };
+    names(None, "p99 TPOT 30.0 us of the 100 us", &tokens(Some(30.0)));
+    names(None, "p99 TTFT 20.0 us of the 100 us", &tokens(None));
+    names(None, "nothing stands out", &tokens(Some(99.0)));
 }
 
 #[test]
@@ -251,6 +268,16 @@ fn threads_that_wait_for_cores_are_named_before_all_that_is_late_for_that() {
 }
 
 #[test]
+fn a_standstill_of_the_frontend_is_named_where_it_matters() {
+    let stood = |s: f64| json!({"evidence": {"stood_still_s": s}});
+    let words = "this frontend stood still for 1.00 s of 10.0 s";
+    names(Cause::Standstill, words, &[missed(), stood(1.0)]);
+    names(Cause::Standstill, "10.0 s", &[stood(1.0)]);
+    not(Cause::Standstill, &[missed(), stood(0.04)]);
+    not(Cause::Standstill, &[stood(0.4)]);
+}
+
+#[test]
 fn an_accelerator_that_was_away_is_named_before_all_else() {
     let silent = |ms: u64| json!({"connections": [{"silent_ms": ms}]});
     names(
@@ -316,8 +343,8 @@ proptest! {
         let limits = judge(&run(&[scenario(name, n[0], means), json!({
             "duration_s": seconds,
             "accelerators": [accelerator, accelerator], "connections": [connection, connection],
-            "evidence": {"node": {"threads": [{"waited_us": n[15]}]},
-                "loadgen": {"scheduled_per_s": n[15], "bound_us": means[0]}},
+            "evidence": {"node": {"threads": [{"waited_us": n[15]}]}},
+            "loadgen": {"scheduled_per_s": n[15], "limits": [{"limit": means[0]}]},
         })]));
         prop_assert!(!limits.line.is_empty() && !limits.line.contains('\n'));
         prop_assert!(!limits.line.contains("NaN"), "{}", limits.line);

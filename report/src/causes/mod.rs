@@ -9,7 +9,17 @@ pub use judge::judge;
 
 /// Every cause, in the order of the judge's rules: an earlier cause entails later ones. The cells
 /// are name, meaning and remedy.
-const ROWS: [(Cause, [&str; 3]); 8] = [
+const ROWS: [(Cause, [&str; 3]); 9] = [
+    (
+        Cause::Standstill,
+        [
+            "standstill",
+            "the frontend was stopped, suspended or without a core; no sample left or was \
+             completed meanwhile",
+            "let nothing stop or suspend it (batch system, debugger, virtual machine), and run \
+             again",
+        ],
+    ),
     (
         Cause::Accelerator,
         [

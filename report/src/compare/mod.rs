@@ -12,7 +12,7 @@ mod charts;
 mod differences;
 mod groups;
 
-use record::{RunFolder, Stage, TokenTime};
+use record::{LoadgenLatency, RunFolder, Stage};
 
 use self::groups::SettingGroup;
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     html::{Cell, absent, boxed, columns, key, list, table},
     page::{
         self,
-        head::{heading, time, token_p99_us},
+        head::{heading, time},
         section,
     },
     text,
@@ -35,7 +35,8 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
         for run in &group.runs {
             let r = &run.summary.run;
             let total = r.stages.get(Stage::Total).copied().unwrap_or_default();
-            let loadgen = r.loadgen.as_ref().and_then(|l| l.latency);
+            let loadgen = r.loadgen.as_ref();
+            let theirs = |row: Option<LoadgenLatency>| time(row.map(|row| row.p99_us));
             let word = match r.valid {
                 Some(true) => "VALID",
                 Some(false) => "INVALID",
@@ -50,8 +51,8 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
             ];
             // Of a language model, its own figures come first.
             if tokens {
-                let p99 = [TokenTime::Ttft, TokenTime::Tpot].map(|t| token_p99_us(r, t));
-                row.extend(p99.map(time));
+                row.push(theirs(loadgen.and_then(|l| l.ttft)));
+                row.push(theirs(loadgen.and_then(|l| l.tpot)));
                 let rate = r.tokens.as_ref().map(|t| text::rate(t.per_s));
                 row.push(Cell::figure(rate.unwrap_or_else(|| "-".to_owned())));
             }
@@ -59,14 +60,14 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
                 Cell::figure(text::rate(r.per_s)),
                 Cell::figure(text::time_us(total.p50_us)),
                 Cell::figure(text::time_us(total.p99_us)),
-                time(loadgen.map(|l| l.p99_us)),
+                theirs(loadgen.and_then(|l| l.latency)),
                 Cell::figure(text::grouped(r.samples)),
                 Cell::words(limit),
             ]);
             rows.push(row);
         }
     }
-    let own = tokens.then_some("|p99 TTFT|p99 TPOT|tokens/s");
+    let own = tokens.then_some("|LoadGen's p99 TTFT|p99 TPOT|tokens/s");
     let heading = "|samples/s|p50|p99|LoadGen's p99|samples|limited by";
     let heading = ["|run|LoadGen", own.unwrap_or_default(), heading].concat();
     boxed("The runs", &table(&columns(&heading), &rows))

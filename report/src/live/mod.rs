@@ -8,7 +8,7 @@ mod pictures;
 use std::path::PathBuf;
 
 use record::{
-    LimitRecord,
+    LimitRecord, latency_bound_us,
     timeline::{ConnectionTick, Timeline},
 };
 
@@ -90,10 +90,9 @@ impl SoFar {
         }
     }
 
-    /// LoadGen's first upper limit, if any: the bound on latency in microseconds.
+    /// LoadGen's bound on the latency in microseconds, if it has one.
     pub fn bound_us(&self) -> Option<f64> {
-        let bound = self.limits.iter().find(|l| l.at_most)?;
-        Some(bound.limit)
+        latency_bound_us(&self.limits)
     }
 
     /// All latencies from `issue_query` to completion, in finished ticks.
@@ -140,7 +139,7 @@ impl SoFar {
                     (met, _) => Some(met),
                 };
                 let said = match over[..] {
-                    [] if good.is_some() => word("Within every bound on latency so far."),
+                    [] if good.is_some() => word("No measured time is over its bound so far."),
                     [] => word("No bound on latency in this scenario."),
                     _ => format!("Over LoadGen's bound so far: {}.", over.join(", ")),
                 };

@@ -1,8 +1,8 @@
 //! The pictures of a run in progress, as HTML.
 
 use record::{
-    ConnectionRecord, Evidence, LoadgenRecord, LoadgenView, PathUse, RunFolder, RunRecord, Summary,
-    TrafficRecord, timeline::ConnectionTick,
+    ConnectionRecord, LoadgenRecord, PathUse, RunFolder, RunRecord, Summary, TrafficRecord,
+    timeline::ConnectionTick,
 };
 
 use super::{SoFar, State};
@@ -118,13 +118,6 @@ fn as_run(of: &SoFar) -> RunFolder {
                 limits: of.limits.clone(),
                 ..LoadgenRecord::default()
             }),
-            evidence: Evidence {
-                loadgen: Some(LoadgenView {
-                    bound_us: of.bound_us(),
-                    ..LoadgenView::default()
-                }),
-                ..Evidence::default()
-            },
             ..RunRecord::default()
         },
         ..Summary::default()

@@ -1,6 +1,6 @@
 //! The head of a page: scenario, verdict, and main figures.
 
-use record::{Mode, RunFolder, RunRecord, Stage, TokenTime};
+use record::{LoadgenLatency, LoadgenRecord, Mode, RunFolder, RunRecord, Stage, TokenTime};
 
 use crate::{
     html::{Cell, escape},
@@ -68,23 +68,6 @@ pub fn over(fabric: &str) -> String {
     }
 }
 
-/// LoadGen's p99 latency of a run in microseconds; without one, from issue to completion.
-pub fn p99_us(r: &RunRecord) -> Option<f64> {
-    let own = || Some(r.stages.get(Stage::Total)?.p99_us);
-    let loadgen = r.loadgen.as_ref().and_then(|l| l.latency);
-    loadgen.map(|l| l.p99_us).or_else(own)
-}
-
-/// LoadGen's p99 of a token time in microseconds; without one, from the issue on.
-pub fn token_p99_us(r: &RunRecord, time: TokenTime) -> Option<f64> {
-    let own = || Some(r.tokens.as_ref()?.times.get(&time)?.p99_us);
-    let loadgen = r.loadgen.as_ref().and_then(|l| match time {
-        TokenTime::Ttft => l.ttft,
-        _ => l.tpot,
-    });
-    loadgen.map(|l| l.p99_us).or_else(own)
-}
-
 /// A cell with a time in microseconds, or a dash.
 pub fn time(us: Option<f64>) -> Cell {
     Cell::Figure(us.map_or_else(|| "-".to_owned(), text::time_us))
@@ -111,18 +94,26 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
     let mut tiles = Vec::new();
     let mut put = |name: &str, value: String| tiles.push((name.to_owned(), value));
     if let Some(tokens) = &r.tokens {
-        for time in [TokenTime::Ttft, TokenTime::Tpot] {
-            if let Some(us) = token_p99_us(r, time) {
-                put(&format!("p99 {}", time.label()), text::time_us(us));
+        let of = |row: fn(&LoadgenRecord) -> Option<LoadgenLatency>| loadgen.and_then(row);
+        for (time, name, theirs) in [
+            (TokenTime::Ttft, "p99 TTFT, LoadGen's", of(|l| l.ttft)),
+            (TokenTime::Tpot, "p99 TPOT, LoadGen's", of(|l| l.tpot)),
+        ] {
+            if let Some(row) = theirs {
+                put(name, text::time_us(row.p99_us));
+            } else if let Some(row) = tokens.times.get(&time) {
+                put(&format!("p99 {}", time.label()), text::time_us(row.p99_us));
             }
+        }
+        if let Some(row) = &tokens.events {
+            let p99 = text::grouped(row.p99);
+            put(
+                "tokens an event (p99)",
+                format!("{} ({p99})", text::three(row.mean)),
+            );
         }
         put("tokens per second", text::rate(tokens.per_s));
         put("failed requests", failed(r));
-    }
-    if let Some(good) = &r.goodput {
-        let share = percent(good.share);
-        let name = format!("goodput: {share} of samples");
-        put(&name, format!("{}/s", text::rate(good.per_s)));
     }
     match r.scenario.as_str() {
         "SingleStream" | "MultiStream" => {
@@ -139,6 +130,11 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
             "p99 latency, issue to completion",
             text::time_us(row.p99_us),
         );
+    }
+    if let Some(good) = &r.goodput {
+        let most = if good.at_most { "at most " } else { "" };
+        let name = format!("goodput: {most}{} of samples", percent(good.share));
+        put(&name, format!("{}/s", text::rate(good.per_s)));
     }
     if let Some(share) = r.accuracy {
         put("right answers", format!("{:.2} %", share * 100.0));
@@ -176,4 +172,49 @@ pub fn html(run: &RunFolder) -> String {
         (class, word, why),
         &tiles(r),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn each_time_is_named_by_its_clock() {
+        let names = |loadgen: Value| {
+            let time = json!({"p50_us": 1.0, "p90_us": 1.0, "p99_us": 2.0, "p999_us": 2.0,
+                "max_us": 2.0, "mean_us": 1.0, "count": 9});
+            let run = json!({
+                "scenario": "Server", "stages": {"total": time}, "loadgen": loadgen,
+                "tokens": {"times": {"ttft": time, "tpot": time},
+                    "events": {"mean": 3.719, "p99": 5}},
+            });
+            let tiles = tiles(&serde_json::from_value(run).expect("a run"));
+            let shown = tiles
+                .into_iter()
+                .map(|(name, value)| format!("{name}: {value}"));
+            shown.collect::<Vec<_>>().join("\n")
+        };
+        let row = json!({"p99_us": 7.0});
+        let theirs = names(json!({"latency": row, "ttft": row, "tpot": row}));
+        for name in ["TTFT", "TPOT", "latency"] {
+            assert!(
+                theirs.contains(&format!("p99 {name}, LoadGen's: 7.00 us")),
+                "{theirs}"
+            );
+        }
+        assert!(
+            theirs.contains("tokens an event (p99): 3.72 (5)"),
+            "{theirs}"
+        );
+        let own = names(Value::Null);
+        for name in [
+            "TTFT, as issued",
+            "TPOT after 1st event",
+            "latency, issue to completion",
+        ] {
+            assert!(own.contains(&format!("p99 {name}: 2.00 us")), "{own}");
+        }
+    }
 }

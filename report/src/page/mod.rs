@@ -93,8 +93,11 @@ fn counts(run: &RunFolder) -> String {
         let lines: Vec<&String> = said.chain(r.fabric_notes.iter().filter(told)).collect();
         html.push_str(&list(&lines));
     }
-    if !r.system.refusals.is_empty() {
-        let lines: Vec<String> = r.system.refusals.iter().map(text::refusal).collect();
+    let refusals = r.system.refusals.iter().map(text::refusal);
+    let lines: Vec<_> = refusals
+        .chain(text::with_busy(&r.system.accelerators))
+        .collect();
+    if !lines.is_empty() {
         html.push_str(&format!("<h3>Failed requests</h3>{}", list(&lines)));
     }
     if !r.system.losses.is_empty() {

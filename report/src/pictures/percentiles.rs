@@ -107,17 +107,8 @@ pub fn tokens(run: &RunFolder) -> String {
     if curves.is_empty() {
         return String::new();
     }
-    let record = run.summary.run.tokens.as_ref();
-    let at = record.and_then(|t| t.limit_percentile);
-    let bounds = at.zip(record.and_then(|t| Some((t.ttft_limit_us?, t.tpot_limit_us?))));
-    let note = match bounds {
-        Some((p, (ttft, tpot))) => format!(
-            "At p{} LoadGen allows {} to the first token and {} for each after it.",
-            p,
-            text::time_us(ttft),
-            text::time_us(tpot)
-        ),
-        None => "LoadGen puts no bound on these here.".to_owned(),
-    };
-    figure("tokens", "Times of tokens", &chart(&curves, None), &note)
+    let note = "By our clock, from the issue on. LoadGen's TTFT begins at the scheduled time, and its \
+                TPOT divides by all tokens after the first: a first event of several makes it \
+                shorter. Its verdict is about its own times.";
+    figure("tokens", "Times of tokens", &chart(&curves, None), note)
 }

@@ -1,6 +1,6 @@
-//! Formats losses and refusals: one line each, and their text in the headline.
+//! Formats losses and refusals, one line each, and what the headline says beside the verdict.
 
-use record::{LossRecord, RefusalRecord};
+use record::{AcceleratorRecord, LossRecord, RefusalRecord, RunRecord, TokenTime};
 
 use super::numbers as text;
 
@@ -70,9 +70,71 @@ pub fn with_refusals(records: &[RefusalRecord], nth: [u64; 3]) -> Option<String>
     Some(format!("failed requests: {all} ({kinds}), {became}"))
 }
 
+/// Requests that a server refused for a while, by accelerator. `None` if there were none.
+pub fn with_busy(accelerators: &[AcceleratorRecord]) -> Option<String> {
+    let busy = |a: &&AcceleratorRecord| a.used.engine.server_busy > 0;
+    let each = accelerators.iter().filter(busy).map(|a| {
+        let n = text::grouped(a.used.engine.server_busy);
+        format!("{}: {n}", a.node)
+    });
+    let each: Vec<_> = each.collect();
+    let which = each.join(", ");
+    (!each.is_empty()).then(|| format!("requests repeated for HTTP 429 or 503 ({which})"))
+}
+
+/// Least mean number of tokens in an event of which the headline speaks.
+const SEVERAL: f64 = 1.01;
+
+/// The headline's text on tokens that came several at once, where LoadGen measures TPOT: LoadGen
+/// divides by all tokens after the first, also those that came with the first. `None` if each
+/// event brought one.
+pub fn with_events(run: &RunRecord) -> Option<String> {
+    let (tokens, theirs) = (run.tokens.as_ref()?, run.loadgen.as_ref()?.tpot?);
+    if tokens.whole == 0 && tokens.events.is_none_or(|row| row.mean < SEVERAL) {
+        return None;
+    }
+    let events = tokens.events.map(|row| {
+        let (mean, p99) = (text::three(row.mean), text::grouped(row.p99));
+        format!("{mean} tokens an event (p99 {p99})")
+    });
+    let whole = (tokens.whole > 0).then(|| {
+        let cause = match tokens.stream.as_str() {
+            "none" => " (stream: none)",
+            _ => "",
+        };
+        let whole = text::counted(tokens.whole, "whole answer");
+        format!("{whole}{cause}, of which LoadGen's TPOT means nothing")
+    });
+    let own = tokens.times.get(&TokenTime::Tpot);
+    let both = own.filter(|own| own.count > 0).map(|own| {
+        let [theirs, own] = [theirs.p99_us, own.p99_us].map(text::time_us);
+        format!("p99 TPOT {theirs} by LoadGen, {own} after the first event's tokens")
+    });
+    let all: Vec<String> = [events, whole, both].into_iter().flatten().collect();
+    Some(format!("with {}", all.join("; ")))
+}
+
 #[cfg(test)]
 mod tests {
+    use record::{CountRow, LoadgenLatency, LoadgenRecord, StageRow, TokenRecord};
+
     use super::*;
+
+    #[test]
+    fn a_busy_server_is_named_with_its_count() {
+        let accelerator = |node: &str, server_busy| {
+            let mut a = AcceleratorRecord {
+                node: node.to_owned(),
+                ..AcceleratorRecord::default()
+            };
+            a.used.engine.server_busy = server_busy;
+            a
+        };
+        assert_eq!(with_busy(&[accelerator("a", 0)]), None);
+        let all = ["a", "b", "c"].map(|n| accelerator(n, u64::from(n != "b") * 1057));
+        let words = "requests repeated for HTTP 429 or 503 (a: 1,057, c: 1,057)";
+        assert_eq!(with_busy(&all).as_deref(), Some(words));
+    }
 
     fn loss(node: &str, at_s: Option<f64>) -> LossRecord {
         LossRecord {
@@ -86,6 +148,48 @@ mod tests {
             again: 1_204,
             ..LossRecord::default()
         }
+    }
+
+    #[test]
+    fn tokens_that_come_several_at_once_are_named_with_both_clocks() {
+        let said = |mean: f64, whole: u64, stream: &str, own: u64| {
+            let mut run = RunRecord::default();
+            let row = |p99_us, count| StageRow {
+                p99_us,
+                count,
+                ..StageRow::default()
+            };
+            run.tokens = Some(TokenRecord {
+                stream: stream.to_owned(),
+                events: Some(CountRow {
+                    mean,
+                    p99: 5,
+                    ..CountRow::default()
+                }),
+                whole,
+                times: [(TokenTime::Tpot, row(10_000.0, own))].into(),
+                ..TokenRecord::default()
+            });
+            assert_eq!(with_events(&run), None, "LoadGen measures no TPOT");
+            let tpot = LoadgenLatency {
+                p99_us: 9_460.0,
+                ..LoadgenLatency::default()
+            };
+            run.loadgen = Some(LoadgenRecord {
+                tpot: Some(tpot),
+                ..LoadgenRecord::default()
+            });
+            with_events(&run).unwrap_or_default()
+        };
+        assert_eq!(said(1.0, 0, "first", 9), "");
+        let both = "p99 TPOT 9.46 ms by LoadGen, 10.0 ms after the first event's tokens";
+        let expected = format!("with 3.72 tokens an event (p99 5); {both}");
+        assert_eq!(said(3.72, 0, "all", 9), expected);
+        let nothing = "of which LoadGen's TPOT means nothing";
+        let expected = format!("with 1.00 tokens an event (p99 5); 1 whole answer, {nothing}");
+        assert_eq!(said(1.0, 1, "first", 0), expected);
+        let expected = "8 whole answers (stream: none), of";
+        assert!(said(1.0, 8, "none", 0).contains(expected));
     }
 
     #[test]

@@ -20,19 +20,20 @@ pub fn accuracy(a: &Accuracy) -> String {
     format!("{share:.3} %: {right} of {all}")
 }
 
-/// Formats the goodput: `95 samples (99.0 %) within all limits: 47.5/s`.
+/// Formats the goodput: `95 samples (99.0 %) within LoadGen's limit: 47.5/s`.
 pub(super) fn goodput(good: &Goodput) -> String {
     let samples = text::counted(good.samples, "sample");
     let (share, rate) = (text::three(100.0 * good.share), text::rate(good.per_s));
-    let head = format!("{samples} ({share} %) within all limits from issue_query on: {rate}/s");
-    match good.tokens.zip(good.tokens_per_s) {
-        Some((n, rate)) => format!(
-            "{head}; {} tokens: {}/s",
-            text::grouped(n),
-            text::rate(rate)
-        ),
-        None => head,
-    }
+    let head = format!("{samples} ({share} %) within");
+    let Some((n, of_tokens)) = good.tokens.zip(good.tokens_per_s) else {
+        return format!("{head} LoadGen's limit: {rate}/s");
+    };
+    let (most, clock) = match good.at_most {
+        true => ("at most ", "by LoadGen's percentiles"),
+        false => ("", "from issue_query on"),
+    };
+    let (n, of_tokens) = (text::grouped(n), text::rate(of_tokens));
+    format!("{most}{head} all limits {clock}: {rate}/s; {n} tokens: {of_tokens}/s")
 }
 
 /// Formats the comparison of responses in one line.

@@ -83,8 +83,8 @@ impl Screen {
         };
         let rows = [
             ("latency, as scheduled", &l.latency),
-            ("first token", &l.ttft),
-            ("per further token", &l.tpot),
+            ("TTFT, as scheduled", &l.ttft),
+            ("TPOT", &l.tpot),
         ];
         let heading = ["LoadGen's own", "p50", "p90", "p99", "p99.9", "max", "mean"];
         let mut table = Table::new(&[&heading[..], &[counted]].concat());
@@ -268,6 +268,13 @@ fn rates(l: &LoadgenRecord) -> String {
         let estimate = estimate.map(|us| format!(" ({us} by early stopping's estimate)"));
         let (us, estimate) = (text::time_us(us), estimate.unwrap_or_default());
         said.push(format!("p{percentile} latency {us}{estimate}"));
+        let of_tokens = early.and_then(|early| early.ttft_estimate_us.zip(early.tpot_estimate_us));
+        if let Some((ttft, tpot)) = of_tokens {
+            let [ttft, tpot] = [ttft, tpot].map(text::time_us);
+            said.push(format!(
+                "p{percentile} TTFT {ttft}, TPOT {tpot} by early stopping's estimates"
+            ));
+        }
     }
     if let Some(tokens) = l.tokens_per_s {
         said.push(format!("{} tokens/s", text::rate(tokens)));

@@ -98,6 +98,17 @@ fn the_percentile_of_a_stream_is_its_result() {
     });
     let line = "LoadGen      p90 latency 2.12 ms (2.14 ms by early stopping's estimate), no errors";
     assert!(text.contains(line), "{text}");
+    // With tokens, the estimates are not of the latency.
+    let text = self::text(RunRecord {
+        loadgen: loadgen(json!({
+            "percentile": 90.0, "percentile_us": 43_200.0,
+            "early_stopping": {"met": true, "ttft_estimate_us": 8_540.0, "tpot_estimate_us": 310.0},
+        })),
+        ..RunRecord::default()
+    });
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = "p90 latency 43.2 ms, p90 TTFT 8.54 ms, TPOT 310 us by early stopping's estimates";
+    assert!(words.join(" ").contains(line), "{text}");
 }
 
 fn find_peak() -> RunRecord {

@@ -21,7 +21,7 @@ mod summary;
 
 use serde::Serialize;
 
-pub use events::{refusal, with_losses, with_refusals};
+pub use events::{refusal, with_busy, with_events, with_losses, with_refusals};
 pub use figures::accuracy;
 pub(crate) use figures::places;
 pub(crate) use numbers::{bit_rate, three};

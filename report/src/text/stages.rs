@@ -1,6 +1,6 @@
 //! Formats times of stages and of tokens as tables.
 
-use record::{CountRow, ScheduledToIssue, Stage, StageRow, StageTable, TokenRecord, TokenTime};
+use record::{CountRow, ScheduledToIssue, Stage, StageRow, StageTable, TokenRecord};
 
 use super::numbers::{self as text, Table};
 use crate::html::columns;
@@ -57,24 +57,15 @@ fn times(r: &StageRow) -> [String; 6] {
     [r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.max_us, r.mean_us].map(text::time_us)
 }
 
-/// Formats the table of token times, with LoadGen's limits. `None` without token times.
+/// Formats the table of token times. `None` without token times.
 pub(super) fn tokens(tokens: &TokenRecord) -> Option<String> {
     if tokens.times.is_empty() {
         return None;
     }
-    let limit = tokens.limit_percentile.map(|p| format!("p{p} limit"));
-    let limit = limit.unwrap_or_default();
-    let heading = format!("tokens|p50|p90|p99|p99.9|max|mean|{limit}");
-    let mut table = Table::new(&columns(&heading));
-    for (time, r) in &tokens.times {
+    let mut table = Table::new(&columns("tokens, our clock|p50|p90|p99|p99.9|max|mean"));
+    for (time, r) in tokens.times.iter().filter(|(_, r)| r.count > 0) {
         let mut row = vec![time.label().to_owned()];
         row.extend(times(r));
-        let limit = match time {
-            TokenTime::Ttft => tokens.ttft_limit_us,
-            TokenTime::Tpot => tokens.tpot_limit_us,
-            _ => None,
-        };
-        row.push(limit.map_or_else(String::new, text::time_us));
         table.row(row);
     }
     Some(table.text())
@@ -90,14 +81,11 @@ pub(super) fn token_facts(tokens: &TokenRecord) -> Vec<(&'static str, String)> {
         ("prompts", count(&tokens.input)),
         ("answers", count(&tokens.output)),
     ];
-    if tokens.whole > 0 {
-        let whole = format!(
-            "WARNING: answers of several tokens that came whole in one part: {}. Their TPOT \
-             is 0, and LoadGen's TPOT means nothing; look at how the server streams",
-            text::grouped(tokens.whole)
-        );
-        facts.push(("TPOT", whole));
-    }
+    facts.extend(
+        tokens
+            .events
+            .map(|row| ("events", format!("{} tokens", count(&row)))),
+    );
     facts
 }
 
@@ -154,18 +142,5 @@ mod tests {
         assert!(lines[2].starts_with("issue -> post"));
         assert_has(&text, &["the 1.25 us that QuerySamplesComplete"]);
         assert!(lines.iter().all(|l| l.len() <= 100), "{text}");
-    }
-
-    #[test]
-    fn answers_that_came_whole_are_warned_of() {
-        for whole in [0, 2] {
-            let facts = token_facts(&TokenRecord {
-                whole,
-                ..TokenRecord::default()
-            });
-            let mut said = facts.iter();
-            let said = said.any(|(_, text)| text.contains("TPOT means nothing"));
-            assert_eq!(said, whole > 0, "{facts:?}");
-        }
     }
 }

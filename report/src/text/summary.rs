@@ -12,7 +12,7 @@ use super::{
     numbers::{self as text, INDENT, Table, WIDTH, cut, wrap},
     refusal,
     stages::{stages, token_facts, tokens},
-    with_losses, with_refusals,
+    with_busy, with_events, with_losses, with_refusals,
 };
 /// Maximum number of connections with rows of their own; beyond, the text shows only their total.
 const MOST_CONNECTIONS: usize = 24;
@@ -41,6 +41,10 @@ pub fn summary(summary: &Summary, color: bool) -> String {
     page.facts(summary);
     if let Some(loadgen) = &run.loadgen {
         page.loadgen(loadgen);
+        page.out.push('\n');
+    }
+    if let Some(good) = &run.goodput {
+        page.fact("goodput", &figures::goodput(good), None);
         page.out.push('\n');
     }
     let several = run.phases.len() > 1;
@@ -171,7 +175,9 @@ impl Screen {
         let node = cut(&summary.node, NAME);
         self.plain(&format!("{verdict}{what}, from node {node}"));
         let failed = with_refusals(&run.system.refusals, run.system.ledger.refused);
-        for with in with_losses(&run.system.losses).iter().chain(&failed) {
+        let (events, busy) = (with_events(run), with_busy(&run.system.accelerators));
+        let with = with_losses(&run.system.losses);
+        for with in with.iter().chain(&failed).chain(&busy).chain(&events) {
             self.fact("", with, Some(YELLOW));
         }
         for reason in &run.reasons {
@@ -229,9 +235,6 @@ impl Screen {
             ),
         };
         self.fact("samples", &format!("{samples} in {took}{rate}"), None);
-        if let Some(good) = &run.goodput {
-            self.fact("goodput", &figures::goodput(good), None);
-        }
         self.accuracy(run);
         let c = &run.carried;
         let [out, back] = [
@@ -280,7 +283,7 @@ impl Screen {
         }
     }
 
-    /// Adds times and counts of tokens, with LoadGen's limits.
+    /// Adds times and counts of tokens.
     fn tokens(&mut self, tokens: &TokenRecord) {
         self.out.push('\n');
         if let Some(table) = self::tokens(tokens) {

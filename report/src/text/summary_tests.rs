@@ -51,9 +51,9 @@ fn example() -> Summary {
         "samples": 30_000, "per_s": 9_509.4, "target_qps": 10_000.0, "duration_s": 3.155,
         "stages": histograms.table(), "throughput": throughput.report(),
         "carried": CarriedPayload::new(30_000 * 4_608, 30_000 * 16, 3.155),
-        "evidence": {"loadgen": {
-            "scheduled_per_s": 9_512.0, "bounded_us": 862.0, "bound_us": 10_000.0,
-        }},
+        "loadgen": {"scheduled_per_s": 9_512.0, "completed_per_s": 9_509.4, "limits": [
+            {"name": "p99 latency", "was": 862.0, "limit": 10_000.0, "at_most": true, "met": true},
+        ]},
         "accelerators": [{
             "node": "acc-01", "engine": "digest", "connections": 2, "samples": 30_040,
             "arrived": 30_040,
@@ -119,8 +119,14 @@ SUT          Network SUT: acc-01 (digest)
 name         asked of every node in 412 us
 fabric       tcp, loopback (not a permitted fabric)
 samples      30,000 in 3.15 s: 9,509/s (target 10,000/s)
-goodput      29,700 samples (99.0 %) within all limits from issue_query on: 9,414/s
 carried      351 Mbit/s out (138 MB), 1.22 Mbit/s back (480 kB)
+
+LoadGen      9,512/s scheduled, 9,509/s completed (100 %), no errors, no warnings
+
+limit        asked for        was     of it        set by
+p99 latency  at most 10.0 ms  862 us  8.62 %  met
+
+goodput      29,700 samples (99.0 %) within LoadGen's limit: 9,414/s
 
 stage                      p50      p90      p99    p99.9      max     mean  samples
 issue -> post          1.22 us  1.24 us  1.25 us  1.25 us  1.25 us  1.23 us   30,000
@@ -155,7 +161,8 @@ threads      2 NIC threads slept 11,000 times; connections woke them 10,000 time
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree
 exit         0, LoadGen says valid
-limited by   nothing: 9,509/s came back of 9,512/s scheduled, latency 862 us of the 10.0 ms allowed
+limited by   nothing: 9,509/s came back of 9,512/s scheduled, p99 latency 862 us of the 10.0 ms
+             allowed
 ";
     assert_eq!(summary(&example(), false), expected);
 }

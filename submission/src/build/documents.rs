@@ -5,20 +5,21 @@ use std::{
     path::PathBuf,
 };
 
-use serde_json::Value;
-
-use super::{Material, batching};
+use super::{
+    Material, batching,
+    described::{described, runs_of},
+};
 use crate::{
     configs::RunConfigs,
     describe::{
-        Nic, Node, Role, diagram,
+        Node, diagram,
         form::Form,
         pages::{self, Rate},
-        system::{self, DescribedSystem},
+        system,
     },
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind, Tree},
-    manifest::{self, FRONTEND_YAML},
+    manifest,
 };
 
 /// Text of the session API's page: the project's protocol documentation.
@@ -68,37 +69,18 @@ fn of_system<'a>(
         let path = tree.nodes(name).join(node.role.file(&known));
         error::write_json(&path, node)?;
     }
-    let mut runs = material.runs_of_system(name);
-    let run = runs.find(|r| r.kinds.contains(&RunKind::Performance));
-    let run = run.or(material.runs_of_system(name).next());
-    let Some(frontend) = nodes.iter().find(|n| n.role == Role::Frontend) else {
+    let Some(system) = described(tree, name) else {
         return Ok(());
     };
-    let accelerators = nodes.iter().filter(|n| n.role != Role::Frontend);
-    let yaml = |file: PathBuf| error::read(&file).unwrap_or_default();
     let mut configs = RunConfigs::default();
-    let own = run.map(|r| yaml(r.file(FRONTEND_YAML))).unwrap_or_default();
-    let beside = |node: &Node| {
-        let name = Name::new(&node.node).ok()?;
-        run.map(|r| r.file(&manifest::accelerator_yaml(&name)))
-    };
-    let system = DescribedSystem {
-        frontend,
-        frontend_nics: used_nics(frontend, &own),
-        accelerators: accelerators
-            .map(|node| {
-                let given = material.configurations.get(&node.node).cloned();
-                let text = given.or_else(|| beside(node)).map(yaml).unwrap_or_default();
-                // `rules` reports a configuration that cannot be read.
-                if let Ok(node) = Name::new(&node.node) {
-                    let _ = configs.read(Some(&node), &text);
-                }
-                (node, used_nics(node, &text))
-            })
-            .collect(),
-        fabric: run.map(|r| r.manifest.fabric.clone()).unwrap_or_default(),
-        connections: run.map_or(0, |r| r.manifest.connections),
-    };
+    if let Some((folder, run)) = runs_of(tree, name).first() {
+        let nodes = run.accelerators.iter();
+        for node in nodes.filter_map(|n| Name::new(&n.node).ok()) {
+            let path = folder.join(manifest::accelerator_yaml(&node));
+            // `rules` reports a configuration that cannot be read.
+            let _ = configs.read(Some(&node), &error::read(&path).unwrap_or_default());
+        }
+    }
     let json = system::json(material.round, material.division, form, &system);
     error::write_json(&tree.system_json(name), &json)?;
     let rates = places.filter(|place| place.system == *name);
@@ -128,30 +110,6 @@ fn with_ecc(form: &Form, node: &Node) -> Node {
         gpu.ecc = gpu.ecc.or(said(&form.accelerator_memory_ecc));
     }
     node
-}
-
-/// Names of the node's NICs that a configuration selects by device or by address.
-fn used_nics(node: &Node, yaml: &str) -> BTreeSet<String> {
-    let config: Value = error::yaml(yaml).unwrap_or_default();
-    let entries = config.get("nics").and_then(Value::as_array).cloned();
-    let mut used = BTreeSet::new();
-    for entry in entries.unwrap_or_default() {
-        let text = |key: &str| entry.get(key).and_then(Value::as_str);
-        let of = |key: &str| text(key).filter(|value| !value.is_empty());
-        // Forms: 10.0.0.1, 10.0.0.1:7410, [fd00::1]:7410
-        let address = of("address").or(of("listen")).unwrap_or_default();
-        let address = match address.strip_prefix('[').and_then(|a| a.split_once(']')) {
-            Some((v6, _)) => v6,
-            None if address.matches(':').count() == 1 => address.split(':').next().unwrap_or(""),
-            None => address,
-        };
-        let is_used = |nic: &&Nic| match of("device") {
-            Some(device) => nic.name == device,
-            None => nic.addresses.iter().any(|own| own == address),
-        };
-        used.extend(node.nics.iter().find(is_used).map(|nic| nic.name.clone()));
-    }
-    used
 }
 
 fn rate<'a>(material: &'a Material<'_>, id: &'a ResultId) -> Option<Rate<'a>> {

@@ -2,6 +2,7 @@
 //! system's JSON and the pages of `documentation/`.
 
 mod batching;
+mod described;
 mod documents;
 mod runs;
 
@@ -13,10 +14,11 @@ use std::{
 
 use serde_json::{Map, Value};
 
+pub(crate) use described::{described, runs_of};
 pub use runs::{FoundRun, find, nodes};
 
 use crate::{
-    describe::{Node, form::Form},
+    describe::{Node, escape::markdown, form::Form},
     error::{self, Error},
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF},
@@ -151,6 +153,19 @@ fn put(
     for name in names {
         copy_if_there(&run.folder.join(name), &logs.join(name))?;
     }
+    if let RunKind::Test(test) = kind {
+        let test_folder = scenario.join(test);
+        let baseline = material
+            .round
+            .tests
+            .get(test)
+            .and_then(|t| t.baseline.as_ref());
+        for file in baseline.iter().flat_map(|b| &b.files) {
+            if let Some(name) = file.as_ref().file_name() {
+                copy_if_there(&run.folder.join(name), &test_folder.join(file))?;
+            }
+        }
+    }
     if *kind == RunKind::Performance {
         copy_if_there(&run.file(USER_CONF), &scenario.join(USER_CONF))?;
     }
@@ -206,10 +221,15 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &ResultId) -> Result<(), 
             let program = &run.manifest.frontend;
             let commit = program.commit.as_deref().unwrap_or_default();
             let version = format!("{} {commit}", program.version);
-            let (version, command) = (version.trim(), words.join(" "));
-            let loadgen = run.detail.text("loadgen_version");
+            let (version, command) = (markdown(version.trim()), words.join(" "));
+            let loadgen = markdown(&run.detail.text("loadgen_version"));
+            let fence = if command.contains("```") {
+                "~~~~~~"
+            } else {
+                "```"
+            };
             text += &format!(
-                "{kind}, with LoadGen {loadgen}, program {version}:\n\n```\n{command}\n```\n\n"
+                "{kind}, with LoadGen {loadgen}, program {version}:\n\n{fence}\n{command}\n{fence}\n\n"
             );
         }
     }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +9,7 @@ use loadgen_log::Detail;
 use record::{COPIES, Manifest};
 
 use crate::{
-    describe::Node,
+    describe::{Node, Role},
     error::{self, Error},
     layout::{Name, RunKind, folders},
     manifest::{self, AUDIT_CONFIG},
@@ -45,7 +44,8 @@ impl FoundRun {
 }
 
 /// Finds all runs below the folders `named`. If models share a name in user.conf, as 3d-unet's do,
-/// takes the one in `wanted`, the form's models. The returned texts say why a run is unusable.
+/// a run is one of each model in `wanted`, the form's models; without any, of the last one. The
+/// returned texts say why a run is unusable.
 pub fn find(
     named: &[PathBuf],
     round: &Round,
@@ -65,7 +65,7 @@ pub fn find(
         }
         for folder in found {
             match one(&folder, round, wanted, checker) {
-                Ok(run) => runs.push(run),
+                Ok(found) => runs.extend(found),
                 Err(why) => notes.push(format!("{}: left out: {why}", folder.display())),
             }
         }
@@ -83,7 +83,16 @@ pub fn nodes(runs: &[FoundRun]) -> Result<Vec<Node>, Error> {
         for name in &run.nodes {
             let path = run.file(&manifest::node_json(name));
             if path.is_file() && nodes.iter().all(|n| n.node != **name) {
-                nodes.push(error::read_json(&path)?);
+                // The session says which node this is, and its role.
+                let role = match run.nodes.first() == Some(name) {
+                    true => Role::Frontend,
+                    false => Role::Accelerator,
+                };
+                nodes.push(Node {
+                    node: name.to_string(),
+                    role,
+                    ..error::read_json(&path)?
+                });
             }
         }
     }
@@ -91,7 +100,7 @@ pub fn nodes(runs: &[FoundRun]) -> Result<Vec<Node>, Error> {
 }
 
 fn logs_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    if folder.join(loadgen_log::DETAIL).is_file() {
+    if folder.join(loadgen_log::DETAIL).exists() {
         found.push(folder.to_owned());
     } else if depth > 0 {
         for name in folders(folder) {
@@ -105,14 +114,18 @@ fn one(
     round: &Round,
     wanted: &[&str],
     checker: Option<&Path>,
-) -> Result<FoundRun, String> {
+) -> Result<Vec<FoundRun>, String> {
     let manifest = manifest::read(folder).map_err(|e| e.to_string())?;
     let manifest = manifest.ok_or("it has no run.json: run it again with this frontend")?;
     let detail = Detail::open(&folder.join(loadgen_log::DETAIL))
         .map_err(|e| format!("{}: {e}", loadgen_log::DETAIL))?;
     let models = round.models_of(&manifest.model);
-    let in_form = models.iter().find(|(name, _)| wanted.contains(&&***name));
-    let Some((model, interactive)) = in_form.or(models.last()) else {
+    let in_form = models.iter().filter(|(name, _)| wanted.contains(&&***name));
+    let mut models_of_run: Vec<_> = in_form.collect();
+    if models_of_run.is_empty() {
+        models_of_run.extend(models.last());
+    }
+    let Some((model, interactive)) = models_of_run.first() else {
         return Err(format!(
             "user.conf's model is {:?}, which is no datacenter model of round {}",
             manifest.model, round.round
@@ -143,7 +156,7 @@ fn one(
     };
     let nodes = manifest::nodes(&manifest).map(|(_, n)| Name::new(&n.node));
     let nodes = nodes.collect::<Result<_, _>>();
-    Ok(FoundRun {
+    let run = FoundRun {
         folder: folder.to_owned(),
         model: (*model).clone(),
         scenario: Name::new(&scenario)?,
@@ -151,7 +164,12 @@ fn one(
         kinds,
         manifest,
         detail,
-    })
+    };
+    let of_model = |(model, _): &&(&Name, bool)| FoundRun {
+        model: (*model).clone(),
+        ..run.clone()
+    };
+    Ok(models_of_run.iter().map(of_model).collect())
 }
 
 /// The compliance test of a run's audit.config: the test with an identical official file, else the
@@ -162,8 +180,8 @@ fn test_of(
     tests: &[Name],
     checker: Option<&Path>,
 ) -> Result<Name, String> {
-    let ran = fs::read(folder.join(COPIES).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
-    let is_run = |path: &PathBuf| fs::read(path).is_ok_and(|text| text == ran);
+    let ran = error::bytes(&folder.join(COPIES).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
+    let is_run = |path: &PathBuf| error::bytes(path).is_ok_and(|text| text == ran);
     let official = |test: &Name| checker.map(|c| manifest::audit_configs(c, test));
     let is_of = |test: &&Name| official(test).is_some_and(|all| all.iter().any(is_run));
     let from = manifest.files.get(AUDIT_CONFIG).map(|file| &file.from);
@@ -188,6 +206,17 @@ mod tests {
 
     /// Reads a run of qwen3-vl with this scenario, latency limit and node name.
     fn found(scenario: &str, limit_ms: u64, node: &str) -> (Vec<FoundRun>, Vec<String>) {
+        found_of("qwen3-vl-235b-a22b", &[], scenario, limit_ms, node)
+    }
+
+    /// Reads a run of the model `conf` for a form with the models `wanted`.
+    fn found_of(
+        conf: &str,
+        wanted: &[&str],
+        scenario: &str,
+        limit_ms: u64,
+        node: &str,
+    ) -> (Vec<FoundRun>, Vec<String>) {
         let place = tempfile::tempdir().expect("a folder");
         let line = |key: &str, value: String| {
             format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1}}\n")
@@ -202,7 +231,7 @@ mod tests {
             ..NodeRecord::default()
         };
         let manifest = Manifest {
-            model: "qwen3-vl-235b-a22b".to_owned(),
+            model: conf.to_owned(),
             frontend: node.clone(),
             accelerators: vec![node],
             ..Manifest::default()
@@ -210,7 +239,40 @@ mod tests {
         error::write(&place.path().join(loadgen_log::DETAIL), log.concat()).expect("written");
         error::write_json(&place.path().join(record::MANIFEST), &manifest).expect("written");
         let round = Round::find(crate::round::newest()).expect("built in");
-        find(&[place.path().to_owned()], &round, &[], None).expect("read")
+        find(&[place.path().to_owned()], &round, wanted, None).expect("read")
+    }
+
+    #[test]
+    fn a_run_is_one_of_each_model_in_the_form_that_shares_its_name() {
+        for (wanted, models) in [
+            (
+                &["3d-unet-99.9", "3d-unet-99"][..],
+                &["3d-unet-99", "3d-unet-99.9"][..],
+            ),
+            (&["3d-unet-99"], &["3d-unet-99"]),
+            (&["rgat"], &["3d-unet-99.9"]),
+        ] {
+            let (runs, notes) = found_of("3d-unet", wanted, "Offline", 0, "lg");
+            assert_eq!(notes, [""; 0]);
+            let found: Vec<_> = runs.iter().map(|run| &*run.model).collect();
+            assert_eq!(found, models, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_for_a_log_is_named_and_nothing_waits_for_it() {
+        let place = tempfile::tempdir().expect("a folder");
+        let log = place.path().join(loadgen_log::DETAIL);
+        let made = std::process::Command::new("mkfifo").arg(&log).status();
+        assert!(made.is_ok_and(|status| status.success()));
+        let manifest = Manifest::default();
+        error::write_json(&place.path().join(record::MANIFEST), &manifest).expect("written");
+        let round = Round::find(crate::round::newest()).expect("built in");
+        let (runs, notes) = find(&[place.path().to_owned()], &round, &[], None).expect("read");
+        assert!(
+            runs.is_empty() && notes[0].contains("no plain file"),
+            "{notes:?}"
+        );
     }
 
     #[test]

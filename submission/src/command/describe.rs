@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Parser;
+use disk::FolderLock;
 
 use crate::{
     describe::{Node, Role, form},
@@ -84,9 +85,18 @@ pub fn describe(
 
 fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<bool, Error> {
     let folder = args.output.clone().unwrap_or_default();
+    let answers = all(config).map_err(Error)?;
+    let _lock = FolderLock::take(&folder).map_err(Error::write(&folder))?;
     let mut good = true;
-    for answer in all(config).map_err(Error)? {
-        let (machine, yaml) = match answer.said {
+    for answer in answers {
+        let said = answer.said.and_then(|(machine, yaml)| {
+            let role = match yaml {
+                None => Role::Frontend,
+                Some(_) => Role::Accelerator,
+            };
+            Ok((Node::of_session(&machine, role, &answer.node)?, yaml))
+        });
+        let (node, yaml) = match said {
             Ok(said) => said,
             Err(why) => {
                 eprintln!("error: {} is not described: {why}", answer.node);
@@ -96,8 +106,6 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<boo
         };
         let name = Name::new(&answer.node).map_err(Error)?;
         let path = folder.join(manifest::node_json(&name));
-        let node: Node = serde_json::from_str(&machine)
-            .map_err(|e| Error(format!("{}'s description is not one: {e}", answer.node)))?;
         error::write_json(&path, &node)?;
         // Ignore a closed pipe.
         let _ = writeln!(std::io::stdout(), "{}", path.display());

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Parser;
+use disk::FolderLock;
 
 use crate::{
     build::{self, Material},
@@ -99,7 +100,10 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     let checkout = official.as_ref().map(|o| &*o.checker);
     let tree = Tree::new(&args.output, args.division, &form.submitter);
     let (mut scripts, mut of_runs) = (Vec::new(), Vec::new());
-    if !args.runs.is_empty() {
+    let builds = !args.runs.is_empty();
+    let lock = builds.then(|| FolderLock::take(&args.output));
+    let _lock = lock.transpose().map_err(Error::write(&args.output))?;
+    if builds {
         let empty = form.empty();
         if !empty.is_empty() {
             let all = empty.iter().map(|(f, m)| format!("\n   = fields.{f}: {m}"));
@@ -138,6 +142,13 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     }
     let mut findings = rules::check(&tree, &round, checkout);
     findings.append(&mut of_runs);
+    // The scripts have just run: their lines say what failed.
+    for finding in findings
+        .iter_mut()
+        .filter(|f| !scripts.is_empty() && f.make == rules::SCRIPTS)
+    {
+        finding.make.clear();
+    }
     if let Some(official) = &official {
         scripts.push(official.check(&round, &tree)?);
     }
@@ -154,7 +165,7 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
             others
         }
     };
-    text += &table::page(&others);
+    text += &table::page(&others, table::no_finding(&scripts, scripts_good));
     let good = others.is_empty() && scripts_good;
     if !(good && quiet) {
         // Ignore a closed pipe.

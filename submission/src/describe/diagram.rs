@@ -4,9 +4,10 @@
 use std::fmt::Write;
 
 use super::{
-    Nic, Node,
+    escape::xml,
     form::{Form, Switch},
-    system::{DescribedSystem, speed, used},
+    system::{DescribedSystem, speed},
+    used::UsedNode,
 };
 
 const WIDTH: u32 = 1000;
@@ -15,27 +16,23 @@ const LINE: u32 = 18;
 const GAP: u32 = 30;
 const HEADER: u32 = 60;
 
-/// A drawn NIC: its name `NODE:NIC`, and the point where its cable begins.
+/// A drawn port: its names `NODE:NIC`, and the point where its cable begins.
 struct Port {
-    name: String,
+    names: Vec<String>,
     x: u32,
     y: u32,
 }
 
-pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
+pub fn svg(form: &Form, system: &DescribedSystem) -> String {
     let mut body = String::new();
     let mut ports = Vec::new();
-    let mut draw = |role, node, nics: &[&Nic], (x, y)| {
-        draw_node(&mut body, &mut ports, role, (node, nics), (x, y))
-    };
-    let nics = system.loadgen_nics();
-    let left = draw("LoadGen", system.frontend, &nics, (20, HEADER));
+    let mut draw = |role, machine, (x, y)| draw_node(&mut body, &mut ports, role, machine, (x, y));
+    let left = draw("LoadGen", &system.frontend, (20, HEADER));
     let mut y = HEADER;
-    for (node, names) in &system.accelerators {
-        y = draw("SUT", node, &used(node, names), (WIDTH - BOX - 20, y)) + GAP;
+    for machine in &system.accelerators {
+        y = draw("SUT", machine, (WIDTH - BOX - 20, y)) + GAP;
     }
-    let from = nics.len();
-    let (loadgen, sut) = ports.split_at(from);
+    let (loadgen, sut) = ports.split_at(system.frontend.ports().count());
     let mut lines = String::new();
     let bottom = if form.switches.is_empty() {
         // Without switches, cable i connects the i-th NICs of both sides, modulo LoadGen's NICs.
@@ -49,7 +46,7 @@ pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
         switches(&mut body, &mut lines, form, loadgen, sut)
     };
     let height = left.max(y).max(bottom) + GAP;
-    let title = escape(&format!("{}: {}", form.submitter, form.system));
+    let title = xml(&format!("{}: {}", form.submitter, form.system));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
          viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
@@ -58,23 +55,27 @@ pub fn svg(form: &Form, system: &DescribedSystem<'_>) -> String {
     )
 }
 
-/// Draws a node's box and returns the y coordinate below the box.
+/// Draws a machine's box and returns the y coordinate below the box.
 fn draw_node(
     out: &mut String,
     ports: &mut Vec<Port>,
     role: &str,
-    (node, nics): (&Node, &[&Nic]),
+    machine: &UsedNode,
     (x, y): (u32, u32),
 ) -> u32 {
+    let node = &machine.node;
     let mut rows = vec![node.processors.model.clone()];
     if !node.gpus.is_empty() {
         rows.push(format!("{} x {}", node.gpus.len(), node.gpus[0].name));
     }
-    let name = match node.node.as_str() {
-        "" => &node.host,
+    let name = match machine.names.join(", ") {
+        name if name.is_empty() => node.host.clone(),
         name => name,
     };
-    let lines = u32::try_from(rows.len() + 2 * nics.len()).unwrap_or(u32::MAX / 64);
+    let nics = machine.nics.iter();
+    let nics = nics.flat_map(|used| used.nic.ports().iter().map(move |port| (&used.nic, port)));
+    let lines = rows.len() + 2 * nics.clone().count();
+    let lines = u32::try_from(lines).unwrap_or(u32::MAX / 64);
     let height = (lines + 2).saturating_mul(LINE);
     frame(out, x, y, BOX, height, &format!("{role}: {name}"));
     let mut at = y + 2 * LINE;
@@ -82,17 +83,19 @@ fn draw_node(
         text(out, x + 10, at, &row);
         at += LINE;
     }
-    for nic in nics {
+    for (nic, port) in nics {
         let right = x + BOX > WIDTH / 2;
+        let of = |node: &String| [nic, port].map(|nic| format!("{node}:{}", nic.name));
         ports.push(Port {
-            name: format!("{name}:{}", nic.name),
+            names: machine.names.iter().flat_map(of).collect(),
             x: if right { x } else { x + BOX },
             y: at,
         });
-        let rate = format!("{} {}", nic.link_layer, speed(nic));
-        text(out, x + 10, at, format!("{}  {rate}", nic.name).trim_end());
+        let rate = format!("{} {}", port.link_layer, speed(port));
+        let title = format!("{}  {rate}", nic.titled(port));
+        text(out, x + 10, at, title.trim_end());
         let address = nic.addresses.first().map_or("", String::as_str);
-        let card = format!("{address}  {}", nic.model);
+        let card = format!("{address}  {}", port.model);
         text(out, x + 26, at + LINE, card.trim());
         at += 2 * LINE;
     }
@@ -115,9 +118,9 @@ fn switches(
         text(out, x + 10, y + 3 * LINE, &switch.software);
         let middle = y + 2 * LINE;
         for (ports, edge) in [(loadgen, x), (sut, x + width)] {
-            for port in ports.iter().filter(|p| connects(switch, &p.name)) {
+            for port in ports.iter().filter(|p| connects(switch, &p.names)) {
                 let end = Port {
-                    name: String::new(),
+                    names: Vec::new(),
                     x: edge,
                     y: middle,
                 };
@@ -129,8 +132,8 @@ fn switches(
     y
 }
 
-fn connects(switch: &Switch, port: &str) -> bool {
-    switch.connects.is_empty() || switch.connects.iter().any(|c| c == port)
+fn connects(switch: &Switch, port: &[String]) -> bool {
+    switch.connects.is_empty() || switch.connects.iter().any(|cable| port.contains(cable))
 }
 
 // Writing to a String cannot fail.
@@ -141,12 +144,12 @@ fn frame(out: &mut String, x: u32, y: u32, width: u32, height: u32, title: &str)
          <text x=\"{}\" y=\"{}\" font-weight=\"bold\">{}</text>",
         x + 10,
         y + LINE,
-        escape(title)
+        xml(title)
     );
 }
 
 fn text(out: &mut String, x: u32, y: u32, what: &str) {
-    let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\">{}</text>", escape(what));
+    let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\">{}</text>", xml(what));
 }
 
 fn line(out: &mut String, from: &Port, to: &Port) {
@@ -155,10 +158,4 @@ fn line(out: &mut String, from: &Port, to: &Port) {
         "<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"#27a\" stroke-width=\"2\"/>",
         from.x, from.y, to.x, to.y
     );
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }

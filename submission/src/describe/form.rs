@@ -27,7 +27,7 @@ pub struct Form {
     /// `available`, `preview` or `rdi`.
     #[serde(default)]
     pub status: String,
-    /// Fields of the system's JSON. A value here overrides what the machines report.
+    /// Fields of the system's JSON, which the machines' reports may not contradict.
     #[serde(default)]
     pub fields: BTreeMap<String, String>,
     /// Whether host memory has ECC, `yes` or `no`; used if the kernel does not report it.
@@ -107,6 +107,9 @@ fields! {
     "sw_notes" false "anything else about the software";
 }
 
+/// Fields of the system's JSON that have their own key in the form, or follow from the tree.
+const ELSEWHERE: [&str; 4] = ["division", "submitter", "status", "system_type"];
+
 impl Form {
     /// Reads and checks a filled-in form.
     pub fn read(path: &Path) -> Result<Self, Error> {
@@ -115,15 +118,13 @@ impl Form {
         Ok(form)
     }
 
+    /// A form that sets nothing but the names.
+    pub fn named(submitter: &Name, system: &Name) -> Option<Self> {
+        let names = serde_json::json!({"submitter": submitter, "system": system});
+        serde_json::from_value(names).ok()
+    }
+
     fn check(&self) -> Result<(), String> {
-        let others = self.systems.iter().flat_map(|(name, other)| {
-            let key = format!("systems.{name}.fields");
-            other.fields.keys().map(move |k| (key.clone(), k))
-        });
-        let own = self.fields.keys().map(|k| ("fields".to_owned(), k));
-        for (key, odd) in own.chain(others) {
-            known(&key, odd, FIELDS.iter().map(|f| f.0))?;
-        }
         for (key, answer) in [
             ("host_memory_ecc", &self.host_memory_ecc),
             ("accelerator_memory_ecc", &self.accelerator_memory_ecc),
@@ -135,8 +136,20 @@ impl Form {
         Ok(())
     }
 
-    /// Checks the form's models and their fields against a round.
+    /// Checks the form's fields, its models and their fields against a round.
     pub fn of_round(&self, round: &Round) -> Result<(), String> {
+        let others = self.systems.iter().flat_map(|(name, other)| {
+            let key = format!("systems.{name}.fields");
+            other.fields.keys().map(move |k| (key.clone(), k))
+        });
+        let own = self.fields.keys().map(|k| ("fields".to_owned(), k));
+        for (key, odd) in own.chain(others) {
+            let all = round.system.fields.iter().chain(&round.system.network);
+            let all = all
+                .map(String::as_str)
+                .filter(|field| !ELSEWHERE.contains(field));
+            known(&key, odd, all)?;
+        }
         for (model, fields) in &self.models {
             known("models", model, round.models.keys().map(|m| &**m))?;
             for field in fields.keys() {

@@ -3,6 +3,7 @@
 //! on network and bandwidths ([`pages`]).
 
 pub(crate) mod diagram;
+pub(crate) mod escape;
 mod ethtool;
 pub(crate) mod form;
 mod gpus;
@@ -10,6 +11,7 @@ mod hardware;
 mod nics;
 pub(crate) mod pages;
 pub(crate) mod system;
+pub(crate) mod used;
 
 use std::{fs, path::Path};
 
@@ -38,6 +40,8 @@ pub struct Node {
     pub(crate) gpus: Vec<Gpu>,
     /// The GPUs' driver, with the newest CUDA version that it supports.
     pub(crate) gpu_driver: String,
+    /// Version of libfabric; empty without a usable one.
+    pub(crate) libfabric: String,
     /// The kernel's TCP settings, as `net.ipv4.tcp_rmem = …`.
     pub(crate) tcp: Vec<String>,
 }
@@ -53,13 +57,19 @@ pub enum Role {
     Accelerator,
 }
 
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Role::Frontend => "frontend",
+            Role::Accelerator => "accelerator",
+        })
+    }
+}
+
 impl Role {
     /// File name of a node's description, in the folder [`crate::layout::Tree::nodes`].
     pub(crate) fn file(self, node: &Name) -> String {
-        match self {
-            Role::Frontend => format!("frontend-{node}.json"),
-            Role::Accelerator => format!("accelerator-{node}.json"),
-        }
+        format!("{self}-{node}.json")
     }
 }
 
@@ -123,6 +133,26 @@ pub(crate) struct Nic {
     pub(crate) pci: Option<String>,
     /// Generation and width of the PCIe link, as `16.0 GT/s PCIe x16`.
     pub(crate) pcie: Option<String>,
+    /// The hardware interfaces below a bond, a VLAN or a bridge.
+    pub(crate) members: Vec<Nic>,
+}
+
+impl Nic {
+    /// The ports that carry the NIC's bytes: its members, else the NIC itself.
+    pub(crate) fn ports(&self) -> &[Nic] {
+        match &self.members[..] {
+            [] => std::slice::from_ref(self),
+            members => members,
+        }
+    }
+
+    /// Name of one of [`Nic::ports`], as `bond0 (eth1)`.
+    pub(crate) fn titled(&self, port: &Nic) -> String {
+        match self.name == port.name {
+            true => self.name.clone(),
+            false => format!("{} ({})", self.name, port.name),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,12 +170,20 @@ pub(crate) struct Gpu {
     pub(crate) nvlinks: u32,
 }
 
+impl Gpu {
+    /// The GPU's name if its driver reports the GPU; empty if only the PCIe bus does.
+    pub(crate) fn reported(&self) -> &str {
+        if self.bytes > 0 { &self.name } else { "" }
+    }
+}
+
 impl Node {
     pub(crate) fn of_this_machine(role: Role, version: &str) -> Result<Self, TopologyError> {
         let root = Path::new("/");
         let mut node = Self::with(root, &Topology::of_this_machine()?, role, version);
         nics::ask(&mut node.nics);
         gpus::ask(&mut node);
+        node.libfabric = fabric::ofi::library_version().unwrap_or_default();
         Ok(node)
     }
 
@@ -160,6 +198,22 @@ impl Node {
             ..node
         };
         serde_json::to_string(&node).map_err(|e| e.to_string())
+    }
+
+    /// Reads the description that a session with the node `name` in this role has brought.
+    ///
+    /// # Errors
+    /// The text is no description, or one of another node or role.
+    pub fn of_session(sent: &str, role: Role, name: &str) -> Result<Self, String> {
+        let node: Node =
+            serde_json::from_str(sent).map_err(|e| format!("{name}'s description is none: {e}"))?;
+        match node.node == name && node.role == role {
+            true => Ok(node),
+            false => Err(format!(
+                "{name} is the session's {role}, and its description is of {:?}, {}",
+                node.node, node.role
+            )),
+        }
     }
 
     /// Describes the machine whose `proc`, `sys` and `etc` lie below `root`. The description lacks
@@ -183,8 +237,28 @@ impl Node {
             nics: nics::read(root, topology),
             gpus: gpus::read(topology),
             gpu_driver: String::new(),
+            libfabric: String::new(),
             tcp: hardware::tcp(root),
         }
+    }
+
+    /// Names of the fields that differ from the node's own description, `own`. ECC may be known
+    /// here alone, as the form says it.
+    pub(crate) fn differences(&self, own: &Node) -> Vec<String> {
+        let fields = |node: &Node| match serde_json::to_value(node) {
+            Ok(serde_json::Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(),
+        };
+        let mut own = own.clone();
+        own.memory.ecc = own.memory.ecc.or(self.memory.ecc);
+        for (gpu, said) in own.gpus.iter_mut().zip(&self.gpus) {
+            gpu.ecc = gpu.ecc.or(said.ecc);
+        }
+        let (said, own) = (fields(self), fields(&own));
+        let differing = said
+            .into_iter()
+            .filter(|(key, value)| own.get(key) != Some(value));
+        differing.map(|(key, _)| key).collect()
     }
 
     /// One sentence for each kind of memory without ECC, or with unknown ECC.
@@ -194,8 +268,8 @@ impl Node {
             Some(true) => {}
             Some(false) => found.push(format!("{what} has no ECC, or it is off")),
             None => found.push(format!(
-                "nobody says whether {what} has ECC; host_memory_ecc or accelerator_memory_ecc of \
-                 the form does"
+                "{what} does not report whether it has ECC: set host_memory_ecc or \
+                 accelerator_memory_ecc in the form"
             )),
         };
         say("host memory", self.memory.ecc);

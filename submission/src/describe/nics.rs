@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use qdl::topology::{self, NicKind, Topology};
+use qdl::topology::{self, NicKind, PciAddress, Topology};
 use record::LinkLayer;
 
 use super::{Nic, ethtool, number, text};
@@ -27,43 +27,70 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
         NicKind::Rdma { .. } => nic.netdev.clone(),
         NicKind::Tcp => Some(nic.name.clone()),
     };
-    let (of_device, link_layer) = match &nic.kind {
-        NicKind::Rdma { link_layer, .. } => {
-            let device = format!("sys/class/infiniband/{}", nic.name);
-            (device, link_layer.clone())
-        }
-        NicKind::Tcp => {
-            let (netdev, layer) = topology::hardware(root, &nic.name);
-            let layer = match layer {
-                LinkLayer::Virtual => "virtual".to_owned(),
-                LinkLayer::Unknown => "unknown".to_owned(),
-                layer => layer.to_string(),
-            };
-            (format!("sys/class/net/{netdev}"), layer)
-        }
+    let below = netdev.iter().flat_map(|name| topology::members(root, name));
+    let below: Vec<_> = below.collect();
+    let itself = |(name, _): &(String, LinkLayer)| netdev.as_ref() == Some(name);
+    let members = below.iter().filter(|one| !itself(one));
+    let members = members.map(|(name, layer)| interface(root, ids, name, *layer));
+    let members: Vec<Nic> = members.collect();
+    let of_hardware = match &nic.kind {
+        NicKind::Rdma { link_layer, .. } => Nic {
+            link_layer: link_layer.clone(),
+            ..card(root, ids, &format!("sys/class/infiniband/{}", nic.name))
+        },
+        NicKind::Tcp => match (members.first(), below.first()) {
+            (None, Some((name, layer))) => interface(root, ids, name, *layer),
+            (first, _) => first.cloned().unwrap_or_default(),
+        },
     };
+    let mtu = netdev.as_ref().map(|n| format!("sys/class/net/{n}/mtu"));
+    Nic {
+        name: nic.name.clone(),
+        rdma: nic.is_rdma(),
+        speed_mbps: nic.speed_mbps,
+        mtu: mtu.and_then(|file| number(root, &file)),
+        addresses: nic.addresses.iter().map(ToString::to_string).collect(),
+        up: nic.up,
+        pci: nic.place.address().map(|a| a.to_string()),
+        netdev,
+        members,
+        ..of_hardware
+    }
+}
+
+/// A hardware interface, without addresses.
+fn interface(root: &Path, ids: &str, name: &str, layer: LinkLayer) -> Nic {
+    let folder = format!("sys/class/net/{name}");
+    let pci = fs::canonicalize(root.join(&folder).join("device")).ok();
+    let pci = pci.and_then(|path| PciAddress::parse(path.file_name()?.to_str()?));
+    Nic {
+        name: name.to_owned(),
+        netdev: Some(name.to_owned()),
+        link_layer: match layer {
+            LinkLayer::Virtual => "virtual".to_owned(),
+            LinkLayer::Unknown => "unknown".to_owned(),
+            layer => layer.to_string(),
+        },
+        speed_mbps: number(root, &format!("{folder}/speed")),
+        up: text(root, &format!("{folder}/operstate")) != "down",
+        pci: pci.map(|a| a.to_string()),
+        ..card(root, ids, &folder)
+    }
+}
+
+/// What sysfs reports of the card behind a device, an RDMA device or an interface.
+fn card(root: &Path, ids: &str, of_device: &str) -> Nic {
     let device = format!("{of_device}/device");
     let driver = fs::read_link(root.join(&device).join("driver")).ok();
     let driver = driver.and_then(|d| Some(d.file_name()?.to_string_lossy().into_owned()));
     let link = |what: &str| text(root, &format!("{device}/current_link_{what}"));
     let (speed, width) = (link("speed"), link("width"));
-    let mtu = netdev.as_ref().map(|n| format!("sys/class/net/{n}/mtu"));
-    let mtu = mtu.and_then(|file| number(root, &file));
     Nic {
-        name: nic.name.clone(),
-        link_layer,
-        rdma: nic.is_rdma(),
-        model: model(root, ids, &of_device, &device),
+        model: model(root, ids, of_device, &device),
         driver: driver.unwrap_or_default(),
         firmware: text(root, &format!("{of_device}/fw_ver")),
-        media: None,
-        speed_mbps: nic.speed_mbps,
-        mtu,
-        addresses: nic.addresses.iter().map(ToString::to_string).collect(),
-        up: nic.up,
-        pci: nic.place.address().map(|a| a.to_string()),
         pcie: (!speed.is_empty() && speed != "Unknown").then(|| format!("{speed} x{width}")),
-        netdev,
+        ..Nic::default()
     }
 }
 
@@ -100,6 +127,7 @@ fn pci_name(ids: &str, vendor: &str, card: &str) -> Option<String> {
 /// Fills in what only the drivers of this machine's NICs report.
 pub(super) fn ask(nics: &mut [Nic]) {
     for nic in nics {
+        ask(&mut nic.members);
         let Some(netdev) = nic.netdev.as_deref() else {
             continue;
         };

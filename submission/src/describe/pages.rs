@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use super::{
     Nic, Node,
-    form::{Form, Switch},
-    system::{DescribedSystem, distinct, network_type, nics, protocol, speed, used},
+    escape::markdown,
+    form::Form,
+    system::{DescribedSystem, distinct, layers, media, network_type, protocol, speed},
+    used::UsedNode,
 };
 use crate::{
     layout::{Name, ResultId},
@@ -13,7 +15,7 @@ use crate::{
 };
 
 /// The page on the network: OSI layers 1 to 4, each NIC, the switches, and kernel settings.
-pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
+pub fn network(form: &Form, system: &DescribedSystem) -> String {
     let mut out = format!(
         "# The network of {}\n\n![the network](network.svg)\n\n",
         form.system
@@ -21,33 +23,31 @@ pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
     out += "LoadGen's node and the SUT's are separate machines. A sample leaves LoadGen's node from the memory that the \
             QSL loaded it into, as one message at its true length, through one of the NICs below; the SUT's node gets \
             it through one of its own, computes, and sends the answer back the same way, from which LoadGen reads it.\n\n";
-    out += "## OSI layers\n\n| layer | what |\n| --- | --- |\n";
-    let media = match form.field("network_media") {
-        "" => distinct(nics(system).iter().filter_map(|n| n.media.clone())),
-        said => said.to_owned(),
-    };
-    let (transport, network) = match system.fabric.as_str() {
-        "ib" => (
-            "reliable connections (RC)",
-            "InfiniBand, or UDP and IP for RoCE v2",
+    let all = layers(form, system);
+    let rates = distinct(system.nics().flat_map(|used| used.nic.ports()).map(speed));
+    let rows = [
+        ("1, physical", format!("{}, {rates}", media(form, system))),
+        ("2, data link", network_type(form, system)),
+        (
+            "3, network",
+            distinct(all.iter().map(|l| l.network.clone())),
         ),
-        _ => ("TCP", "IP"),
-    };
-    let (rates, link) = (
-        distinct(nics(system).into_iter().map(speed)),
-        network_type(form, system),
-    );
-    let (protocol, connections) = (protocol(form, system), system.connections);
-    out += &format!(
-        "| 1, physical | {media}, {rates} |\n| 2, data link | {link} |\n\
-         | 3, network | {network} |\n| 4, transport | {transport} |\n\n\
-         In one: {protocol}, {connections} connections.\n\n"
-    );
+        (
+            "4, transport",
+            distinct(all.iter().map(|l| l.transport.clone())),
+        ),
+    ];
+    out += "## OSI layers\n\n| layer | what |\n| --- | --- |\n";
+    for (layer, what) in rows {
+        let _ = writeln!(out, "| {layer} | {} |", markdown(&what));
+    }
+    let (protocol, connections) = (markdown(&protocol(form, system)), system.connections);
+    let _ = writeln!(out, "\nIn one: {protocol}, {connections} connections.\n");
     out += "## NICs\n\n| node | side | NIC | card | driver, firmware | link | MTU | addresses | PCIe |\n\
             | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
-    rows(&mut out, "LoadGen", system.frontend, &system.loadgen_nics());
-    for (node, names) in &system.accelerators {
-        rows(&mut out, "SUT", node, &used(node, names));
+    rows_of(&mut out, "LoadGen", &system.frontend);
+    for machine in &system.accelerators {
+        rows_of(&mut out, "SUT", machine);
     }
     out += "\n## Between them\n\n";
     if form.switches.is_empty() {
@@ -58,42 +58,40 @@ pub fn network(form: &Form, system: &DescribedSystem<'_>) -> String {
             [] => "every NIC above".to_owned(),
             cables => cables.join(", "),
         };
-        let Switch {
-            name,
-            model,
-            software,
-            ..
-        } = switch;
+        let parts = [&switch.name, &switch.model, &switch.software, &cables].map(|s| markdown(s));
+        let [name, model, software, cables] = parts;
         let _ = writeln!(out, "* {name}: {model}, {software}; {cables}");
     }
     out += "\n## Settings\n\n";
-    let nodes = system.accelerators.iter().map(|(n, _)| *n);
-    for node in std::iter::once(system.frontend).chain(nodes) {
-        let (name, os, kernel) = (&node.node, &node.operating_system, &node.kernel);
-        let _ = writeln!(
-            out,
-            "* {name}: {os}, Linux {kernel}; {}",
-            node.tcp.join("; ")
-        );
+    for machine in system.machines() {
+        let node = &machine.node;
+        let settings = [&node.operating_system, &node.kernel, &node.tcp.join("; ")];
+        let [os, kernel, tcp] = settings.map(|s| markdown(s));
+        let name = machine.names.join(", ");
+        let _ = writeln!(out, "* {name}: {os}, Linux {kernel}; {tcp}");
     }
     out
 }
 
-fn rows(out: &mut String, side: &str, node: &Node, nics: &[&Nic]) {
-    for nic in nics {
-        let mtu = nic.mtu.map(|m| m.to_string()).unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "| {} | {side} | {} | {} | {} | {} {} | {mtu} | {} | {} |",
-            node.node,
-            nic.name,
-            nic.model,
-            format!("{} {}", nic.driver, nic.firmware).trim(),
-            nic.link_layer,
-            speed(nic),
-            nic.addresses.join(" "),
-            nic.pcie.as_deref().unwrap_or_default()
-        );
+fn rows_of(out: &mut String, side: &str, machine: &UsedNode) {
+    for nic in machine.nics.iter().map(|used| &used.nic) {
+        for port in nic.ports() {
+            let mtu = nic.mtu.map(|m| m.to_string()).unwrap_or_default();
+            let cells = [
+                machine.names.join(", "),
+                side.to_owned(),
+                nic.titled(port),
+                port.model.clone(),
+                format!("{} {}", port.driver, port.firmware)
+                    .trim()
+                    .to_owned(),
+                format!("{} {}", port.link_layer, speed(port)),
+                mtu,
+                nic.addresses.join(" "),
+                port.pcie.clone().unwrap_or_default(),
+            ];
+            let _ = writeln!(out, "| {} |", cells.map(|cell| markdown(&cell)).join(" | "));
+        }
     }
 }
 
@@ -126,7 +124,7 @@ impl Rate<'_> {
 }
 
 /// The page on minimum bandwidths by the rules' appendix, beside the NICs' bandwidth.
-pub fn bandwidth(system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
+pub fn bandwidth(system: &DescribedSystem, rates: &[Rate<'_>]) -> String {
     let mut out = "# Minimum bandwidths\n\n\
         The rules' appendix asks for throughput times the size of a sample into the SUT, and times the size of an \
         answer out of it. Sizes are elements times the bytes of each. Where the rules call one negligible, any \
@@ -135,8 +133,16 @@ pub fn bandwidth(system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
         needed, MB/s | NICs, MB/s | enough |\n\
         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();
-    let sum = |nics: &[&Nic]| nics.iter().filter_map(|n| n.speed_mbps).sum::<u64>() as f64 / 8.0;
-    let nics = sum(&system.loadgen_nics()).min(sum(&system.sut_nics()));
+    // A bond's own rate counts: some bonds carry what one member carries.
+    let rate = |nic: &Nic| {
+        let members = nic.members.iter().filter_map(|port| port.speed_mbps);
+        nic.speed_mbps.unwrap_or_else(|| members.sum())
+    };
+    let sum = |all: &[UsedNode]| -> f64 {
+        let nics = all.iter().flat_map(|machine| &machine.nics);
+        nics.map(|used| rate(&used.nic)).sum::<u64>() as f64 / 8.0
+    };
+    let nics = sum(std::slice::from_ref(&system.frontend)).min(sum(system.sut()));
     for rate in rates {
         let size = |elements: Option<u64>, bytes: u64| {
             elements.map_or("negligible".to_owned(), |n| format!("{n} x {bytes}"))
@@ -166,7 +172,7 @@ pub fn bandwidth(system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
 }
 
 /// The page on a sample's path from the NICs to the accelerators, beside the required bandwidth.
-pub fn data_path(form: &Form, system: &DescribedSystem<'_>, rates: &[Rate<'_>]) -> String {
+pub fn data_path(form: &Form, system: &DescribedSystem, rates: &[Rate<'_>]) -> String {
     let most = rates.iter().map(Rate::most).fold(0.0, f64::max);
     let mut out = format!(
         "# From the NICs to the accelerators of {}\n\nA sample comes through a NIC into the memory of its node, \
@@ -178,10 +184,12 @@ pub fn data_path(form: &Form, system: &DescribedSystem<'_>, rates: &[Rate<'_>]) 
     );
     let mut row = |node: &Node, what: &str, link: &str, rate: Option<f64>| {
         let rate = rate.map_or("not known".to_owned(), |r| format!("{r:.0}"));
-        let _ = writeln!(out, "| {} | {what} | {link} | {rate} |", node.node);
+        let cells = [&node.node, what, link].map(markdown).join(" | ");
+        let _ = writeln!(out, "| {cells} | {rate} |");
     };
-    for (node, names) in system.sut() {
-        for nic in used(node, names) {
+    for machine in system.sut() {
+        let node = &machine.node;
+        for nic in machine.ports() {
             let name = format!("{} {}", nic.name, nic.model);
             let port = nic.speed_mbps.map(|mbps| mbps as f64 / 8.0);
             let link = format!("{} {}", nic.link_layer, speed(nic));
@@ -232,7 +240,10 @@ pub fn quantization<'a>(form: &Form, models: impl Iterator<Item = &'a Name>) -> 
     );
     for model in models {
         let fields = form.models.get(&**model);
-        let said = |field: &str| fields.and_then(|f| f.get(field)).map_or("", String::as_str);
+        let said = |field: &str| {
+            let text = fields.and_then(|f| f.get(field));
+            markdown(text.map_or("", String::as_str))
+        };
         let (types, changes) = (said("weight_data_types"), said("weight_transformations"));
         let file = said("starting_weights_filename");
         let _ = writeln!(out, "| {model} | {types} | {changes} | {file} |");

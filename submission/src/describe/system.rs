@@ -1,56 +1,43 @@
 //! Fills in the system's JSON from the form, then from the nodes' descriptions.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Map, Value};
 
-use super::{Disk, Gpu, Nic, Node, form::Form};
+use super::{
+    Disk, Gpu, Nic, Node,
+    form::Form,
+    used::{FabricLayers, UsedNic, UsedNode},
+};
 use crate::{layout::Division, round::Round};
 
-/// The nodes of a system, and the NICs, fabric and connections that its run used.
-pub struct DescribedSystem<'a> {
-    pub frontend: &'a Node,
-    /// Names of the frontend's NICs that carried samples; if empty, all NICs whose link is up.
-    pub frontend_nics: BTreeSet<String>,
-    /// The SUT's nodes, each with the names of its NICs as in `frontend_nics`.
-    pub accelerators: Vec<(&'a Node, BTreeSet<String>)>,
-    /// The run's fabric: `tcp`, `ib`, `ofi`, or `local`; empty without a run.
-    pub fabric: String,
+/// The machines of a system, with the NICs that its run used.
+pub struct DescribedSystem {
+    pub frontend: UsedNode,
+    /// The SUT's machines.
+    pub accelerators: Vec<UsedNode>,
     pub connections: u64,
 }
 
-impl<'a> DescribedSystem<'a> {
-    /// NICs of LoadGen's node that carried samples.
-    pub fn loadgen_nics(&self) -> Vec<&'a Nic> {
-        used(self.frontend, &self.frontend_nics)
-    }
-
-    /// NICs of all SUT nodes that carried samples.
-    pub fn sut_nics(&self) -> Vec<&'a Nic> {
-        let all = self.accelerators.iter();
-        all.flat_map(|(node, names)| used(node, names)).collect()
-    }
-
-    /// The SUT's nodes with their NICs; if the run was one process, LoadGen's node.
-    pub fn sut(&self) -> Vec<(&'a Node, &BTreeSet<String>)> {
+impl DescribedSystem {
+    /// The SUT's machines; if the run was one process, LoadGen's.
+    pub fn sut(&self) -> &[UsedNode] {
         match &self.accelerators[..] {
-            [] => vec![(self.frontend, &self.frontend_nics)],
-            all => all.iter().map(|(node, names)| (*node, names)).collect(),
+            [] => std::slice::from_ref(&self.frontend),
+            all => all,
         }
     }
-}
 
-/// NICs of a node by name; without names, all whose link is up, except loopback.
-pub fn used<'a>(node: &'a Node, names: &BTreeSet<String>) -> Vec<&'a Nic> {
-    let named = |nic: &&Nic| {
-        names.contains(&nic.name) || nic.netdev.as_ref().is_some_and(|n| names.contains(n))
-    };
-    let all = node.nics.iter();
-    if names.is_empty() {
-        all.filter(|nic| nic.up && nic.link_layer != "loopback")
-            .collect()
-    } else {
-        all.filter(named).collect()
+    /// Ports of all SUT machines that carried samples.
+    pub fn sut_ports(&self) -> impl Iterator<Item = &Nic> {
+        self.sut().iter().flat_map(UsedNode::ports)
+    }
+
+    /// LoadGen's machine, then the SUT's.
+    pub fn machines(&self) -> impl Iterator<Item = &UsedNode> {
+        std::iter::once(&self.frontend).chain(&self.accelerators)
+    }
+
+    pub fn nics(&self) -> impl Iterator<Item = &UsedNic> {
+        self.machines().flat_map(|machine| &machine.nics)
     }
 }
 
@@ -60,14 +47,21 @@ pub fn json(
     round: &Round,
     division: Division,
     form: &Form,
-    system: &DescribedSystem<'_>,
+    system: &DescribedSystem,
 ) -> Map<String, Value> {
-    let network = round.system.network_of(division);
+    // A system of the Open division may be one over a network, if the form says so.
+    let is_open_network = division == Division::Open && !form.field("is_network").is_empty();
+    let network = match is_open_network {
+        true => &round.system.network,
+        false => round.system.network_of(division),
+    };
     let fields = round.system.fields.iter().chain(network);
     let fields = fields.map(|name| {
-        let value = match form.field(name) {
-            "" => known(round, division, form, system, name),
-            text => Value::String(text.to_owned()),
+        let text = form.field(name);
+        let value = match text.parse::<u64>() {
+            _ if text.is_empty() => known(round, division, form, system, name),
+            Ok(n) if n > 0 && round.system.numbers.contains(name) => Value::from(n),
+            _ => Value::String(text.to_owned()),
         };
         (name.clone(), value)
     });
@@ -78,11 +72,11 @@ fn known(
     round: &Round,
     division: Division,
     form: &Form,
-    system: &DescribedSystem<'_>,
+    system: &DescribedSystem,
     field: &str,
 ) -> Value {
     let text = |text: String| Value::String(text);
-    let nodes = || system.sut().into_iter().map(|(node, _)| node);
+    let nodes = || system.sut().iter().map(|machine| &machine.node);
     let each = |of: &dyn Fn(&Node) -> String| text(distinct(nodes().map(of)));
     match field {
         "division" => text(division.name().to_owned()),
@@ -109,40 +103,42 @@ fn known(
         "host_network_card_count" => each(&|n| joined(n.nics.iter().map(card))),
         "accelerators_per_node" => most(nodes().map(|n| n.gpus.len() as u64)),
         "accelerator_model_name" => {
-            each(&|n| none_or(joined(n.gpus.iter().map(|g| g.name.clone()))))
+            each(&|n| none_or(n, joined(n.gpus.iter().map(|g| g.reported().to_owned()))))
         }
-        "accelerator_memory_capacity" => each(&|n| none_or(gpus(n, &|g| gib(g.bytes)))),
+        "accelerator_memory_capacity" => each(&|n| none_or(n, gpus(n, &|g| gib(g.bytes)))),
         "accelerator_frequency" => each(&|n| gpus(n, &|g| with_unit(g.max_mhz, "MHz"))),
         "accelerator_host_interconnect" => {
-            each(&|n| none_or(gpus(n, &|g| g.pcie.clone().unwrap_or_default())))
+            each(&|n| none_or(n, gpus(n, &|g| g.pcie.clone().unwrap_or_default())))
         }
         "operating_system" => each(&|n| format!("{}, Linux {}", n.operating_system, n.kernel)),
         "other_software_stack" => each(&|n| n.gpu_driver.clone()),
         "is_network" => text("True".to_owned()),
         "network_type" => text(network_type(form, system)),
-        "network_media" => text(distinct(
-            nics(system).iter().filter_map(|n| n.media.clone()),
-        )),
-        "network_rate" => text(distinct(nics(system).iter().map(|n| speed(n)))),
-        "nic_loadgen" => text(distinct(system.loadgen_nics().iter().map(|n| what(n)))),
-        "number_nic_loadgen" => Value::from(system.loadgen_nics().len()),
-        "net_software_stack_loadgen" => {
-            text(stack(system, system.frontend, &system.loadgen_nics()))
-        }
+        "network_media" => text(media(form, system)),
+        "network_rate" => text(distinct(ports(system).map(speed))),
+        "nic_loadgen" => text(distinct(system.frontend.ports().map(what))),
+        "number_nic_loadgen" => Value::from(system.frontend.ports().count()),
+        "net_software_stack_loadgen" => text(stack(&system.frontend)),
         "network_protocol" => text(protocol(form, system)),
         "number_connections" => Value::from(system.connections),
-        "nic_sut" => text(distinct(system.sut_nics().iter().map(|n| what(n)))),
-        "number_nic_sut" => Value::from(system.sut_nics().len()),
-        "net_software_stack_sut" => each(&|n| stack(system, n, &system.sut_nics())),
+        "nic_sut" => text(distinct(system.sut_ports().map(what))),
+        "number_nic_sut" => Value::from(system.sut_ports().count()),
+        "net_software_stack_sut" => text(distinct(system.sut().iter().map(stack))),
         "network_topology" => text(topology(form, system)),
         _ => text(String::new()),
     }
 }
 
-pub(super) fn nics<'a>(system: &DescribedSystem<'a>) -> Vec<&'a Nic> {
-    let mut all = system.loadgen_nics();
-    all.extend(system.sut_nics());
-    all
+fn ports(system: &DescribedSystem) -> impl Iterator<Item = &Nic> {
+    system.machines().flat_map(UsedNode::ports)
+}
+
+/// The form's media, else the media that the ports report.
+pub(super) fn media(form: &Form, system: &DescribedSystem) -> String {
+    match form.field("network_media") {
+        "" => distinct(ports(system).filter_map(|n| n.media.clone())),
+        said => said.to_owned(),
+    }
 }
 
 /// Joins distinct texts in their order; skips empty ones.
@@ -174,9 +170,9 @@ fn joined(all: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// `N/A` for empty text: a node without accelerators may not leave these fields empty.
-fn none_or(text: String) -> String {
-    match text.is_empty() {
+/// `N/A` for a node without accelerators, which may not leave these fields empty.
+fn none_or(node: &Node, text: String) -> String {
+    match node.gpus.is_empty() {
         true => "N/A".to_owned(),
         false => text,
     }
@@ -242,42 +238,41 @@ pub(super) fn speed(nic: &Nic) -> String {
 }
 
 /// The form's link layer, else the link layers of all NICs that carried samples.
-pub(super) fn network_type(form: &Form, system: &DescribedSystem<'_>) -> String {
+pub(super) fn network_type(form: &Form, system: &DescribedSystem) -> String {
     match form.field("network_type") {
-        "" => distinct(nics(system).iter().map(|n| n.link_layer.clone())),
+        "" => distinct(system.nics().map(|used| used.nic.link_layer.clone())),
         said => said.to_owned(),
     }
 }
 
-/// The protocol stack from layer 4 to layer 2, as `TCP/IPv4 over Ethernet`.
-pub(super) fn protocol(form: &Form, system: &DescribedSystem<'_>) -> String {
-    let layer = network_type(form, system);
-    let v6 = |n: &&Nic| n.addresses.first().is_some_and(|a| a.contains(':'));
-    let ip = match (nics(system).iter().all(v6), nics(system).iter().any(v6)) {
-        (true, true) => "IPv6",
-        (false, true) => "IPv4 and IPv6",
-        _ => "IPv4",
+/// The layers of each fabric. The form's link layer goes before what the NICs report.
+pub(super) fn layers(form: &Form, system: &DescribedSystem) -> Vec<FabricLayers> {
+    let link = form.field("network_type");
+    let of = |used: &UsedNic| match link {
+        "" => used.layers(&used.nic.link_layer),
+        said => used.layers(said),
     };
-    match (system.fabric.as_str(), layer.as_str()) {
-        (_, "") => String::new(),
-        ("ib", "InfiniBand") => "InfiniBand reliable connection (RC) over InfiniBand".to_owned(),
-        ("ib", layer) => format!("RoCE v2 (RC over UDP/{ip}) over {layer}"),
-        (_, layer) => format!("TCP/{ip} over {layer}"),
+    system.nics().map(of).collect()
+}
+
+/// The form's protocol stack, else each fabric's, as `TCP/IPv4 over Ethernet`.
+pub(super) fn protocol(form: &Form, system: &DescribedSystem) -> String {
+    match form.field("network_protocol") {
+        "" => distinct(layers(form, system).into_iter().map(|l| l.protocol)),
+        said => said.to_owned(),
     }
 }
 
-fn stack(system: &DescribedSystem<'_>, node: &Node, nics: &[&Nic]) -> String {
-    let driver = |n: &&Nic| format!("{} {}", n.driver, n.firmware).trim().to_owned();
-    let drivers = distinct(nics.iter().map(driver));
-    let transport = match system.fabric.as_str() {
-        "ib" => "libibverbs",
-        _ => "kernel TCP",
-    };
-    let text = format!("Linux {} {transport}, {drivers}", node.kernel);
+fn stack(machine: &UsedNode) -> String {
+    let driver = |n: &Nic| format!("{} {}", n.driver, n.firmware).trim().to_owned();
+    let libraries = machine.nics.iter().map(|used| used.library(&machine.node));
+    let drivers = distinct(machine.ports().map(driver));
+    let (kernel, libraries) = (&machine.node.kernel, distinct(libraries));
+    let text = format!("Linux {kernel} {libraries}, {drivers}");
     text.trim_end_matches(", ").to_owned()
 }
 
-fn topology(form: &Form, system: &DescribedSystem<'_>) -> String {
+fn topology(form: &Form, system: &DescribedSystem) -> String {
     let nodes = system.sut().len();
     let nodes = format!("{nodes} SUT node{}", if nodes == 1 { "" } else { "s" });
     if form.switches.is_empty() {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{
     form::{self, Form, Switch},
     system::{self, DescribedSystem},
+    used::{UsedNic, UsedNode},
     *,
 };
 use crate::{layout::Division, round::Round};
@@ -133,10 +134,6 @@ fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
         ),
         ("submitter: org\nsystem: \"\"\n", "line 2"),
         (
-            "submitter: org\nsystem: s\nfields: {colling: air}\n",
-            "fields.colling",
-        ),
-        (
             "submitter: org\nsystem: s\nhost_memory_ecc: maybe\n",
             "host_memory_ecc",
         ),
@@ -145,10 +142,6 @@ fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
         (
             "submitter: org\nsystem: s\nsystems: {a/b: {accelerators: [c]}}\n",
             "a/b",
-        ),
-        (
-            "submitter: org\nsystem: s\nsystems: {t: {fields: {colling: air}}}\n",
-            "systems.t.fields.colling: there is no such name; like it: cooling",
         ),
     ];
     for (text, part) in cases {
@@ -165,6 +158,14 @@ fn a_name_in_the_form_that_the_round_does_not_have_is_refused_with_one_like_it()
         let form: Form = crate::error::yaml(&text).expect("a form");
         form.of_round(&round).expect_err("misspelt")
     };
+    for (key, more) in [
+        ("fields", "fields: {colling: air}"),
+        ("systems.t.fields", "systems: {t: {fields: {colling: air}}}"),
+    ] {
+        let named = format!("{key}.colling: there is no such name; like it: cooling");
+        assert_has(&refused(more), &[&named]);
+    }
+    assert_has(&refused("fields: {status: preview}"), &["fields.status"]);
     let field = refused("models: {rgat: {retrainig: \"no\"}}");
     assert!(field.contains("like it: retraining"), "{field}");
     let model = refused("models: {llama3-8b: {}}");
@@ -208,8 +209,12 @@ fn a_bond_and_a_vlan_over_ethernet_are_ethernet_and_a_pair_is_not() {
     fs::write(root.path().join("addresses"), addresses).expect("written");
     let node = Node::below(root.path(), Role::Accelerator, "0.1.0").expect("a machine");
     let nic = |name: &str| node.nics.iter().find(|n| n.name == name).expect(name);
-    assert_eq!(nic("bond0").link_layer, "Ethernet");
-    assert_eq!(nic("bond0.7").link_layer, "Ethernet");
+    for (name, port) in [("bond0", hardware), ("bond0.7", hardware)] {
+        assert_eq!(nic(name).link_layer, "Ethernet");
+        let ports: Vec<_> = nic(name).ports().iter().map(|port| &port.name).collect();
+        assert_eq!(ports, [port], "{name}");
+    }
+    assert!(nic("veth0").members.is_empty());
     assert_ne!(nic("veth0").link_layer, "Ethernet");
     assert!(nic("bond0.7").model.starts_with("PCI "));
     assert_eq!(nic("veth0").model, "");
@@ -234,22 +239,32 @@ fn the_way_to_the_accelerators_has_the_rate_of_each_link() {
     let (front, mut back) = (frontend(), accelerator());
     back.gpus[0].pcie = Some("Gen5 x16".to_owned());
     back.nics[2].pcie = Some("16.0 GT/s PCIe x16".to_owned());
-    let page = pages::data_path(&filled(), &system(&front, &back, "tcp"), &[]);
+    let page = pages::data_path(&filled(), &system(&front, &back), &[]);
     assert!(page.contains("| Gen5 x16 | 63015 |"), "{page}");
     assert!(page.contains("| 16.0 GT/s PCIe x16 | 31508 |"), "{page}");
 }
 
-fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> DescribedSystem<'a> {
-    DescribedSystem {
-        frontend,
-        frontend_nics: BTreeSet::from([frontend.nics[0].name.clone()]),
-        accelerators: vec![(
-            accelerator,
-            BTreeSet::from([accelerator.nics[2].name.clone()]),
-        )],
+/// A machine whose NIC `nic` carried samples.
+fn machine(node: &Node, nic: usize, fabric: &str) -> UsedNode {
+    let mut used = UsedNode::new(node.clone(), "", "");
+    used.nics = vec![UsedNic {
+        nic: node.nics[nic].clone(),
         fabric: fabric.to_owned(),
+        is_v6: false,
+    }];
+    used
+}
+
+fn system_of(frontend: &Node, accelerator: &Node, fabric: &str) -> DescribedSystem {
+    DescribedSystem {
+        frontend: machine(frontend, 0, fabric),
+        accelerators: vec![machine(accelerator, 2, fabric)],
         connections: 6,
     }
+}
+
+fn system(frontend: &Node, accelerator: &Node) -> DescribedSystem {
+    system_of(frontend, accelerator, "tcp")
 }
 
 #[test]
@@ -259,7 +274,7 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     let mut form = filled();
     form.fields
         .insert("cooling".to_owned(), "liquid".to_owned());
-    let tcp = system(&front, &back, "tcp");
+    let tcp = system(&front, &back);
     let json = system::json(&round, Division::Network, &form, &tcp);
     let fields = round.system.fields.iter().chain(&round.system.network);
     assert!(fields.clone().all(|f| json.contains_key(f)));
@@ -282,7 +297,7 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     let mut said = form.clone();
     said.fields
         .insert("network_type".to_owned(), "InfiniBand".to_owned());
-    let mut local = system(&front, &back, "tcp");
+    let mut local = system(&front, &back);
     local.accelerators.clear();
     let said = system::json(&round, Division::Network, &said, &local);
     assert_eq!(said["network_type"], Value::from("InfiniBand"));
@@ -309,38 +324,169 @@ fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
     back.node = "a<b".to_owned();
     let mut form = filled();
     let cables = |svg: &str| svg.matches("<line ").count();
-    let svg = diagram::svg(&form, &system(&front, &back, "tcp"));
+    let svg = diagram::svg(&form, &system(&front, &back));
     assert_eq!(cables(&svg), 1, "one to one");
     assert!(svg.contains("SUT: a&lt;b") && !svg.contains("a<b"), "{svg}");
     form.switches.push(Switch {
         name: "leaf-1".to_owned(),
         ..Switch::default()
     });
-    let svg = diagram::svg(&form, &system(&front, &back, "tcp"));
+    let svg = diagram::svg(&form, &system(&front, &back));
     assert_eq!(cables(&svg), 2, "both to the switch");
     // A named cable excludes all others.
     form.switches[0].connects = vec![format!("lg:{}", front.nics[0].name)];
-    let svg = diagram::svg(&form, &system(&front, &back, "tcp"));
+    let svg = diagram::svg(&form, &system(&front, &back));
     assert_eq!(cables(&svg), 1);
 }
 
 #[test]
-fn layers_one_to_four_are_stated_for_both_fabrics() {
-    let (front, back) = (frontend(), accelerator());
-    for (fabric, words) in [
-        ("tcp", "| 4, transport | TCP |"),
-        ("ib", "| 4, transport | reliable"),
+fn layers_and_library_are_those_of_each_fabric() {
+    let (front, mut back) = (frontend(), accelerator());
+    back.libfabric = "1.22".to_owned();
+    let round = Round::find("v6.1").expect("built in");
+    // Fabric, link layer, network layer, transport, all in one, library.
+    for row in [
+        "tcp | Ethernet | IPv4 | TCP | TCP/IPv4 over Ethernet | kernel TCP",
+        "ib | InfiniBand | InfiniBand | reliable connections (RC) | InfiniBand reliable connection \
+         (RC) over InfiniBand | libibverbs",
+        "ofi verbs;ofi_rxm | Ethernet | UDP and IPv4, as RoCE v2 | reliable connections (RC) | \
+         RoCE v2 (RC over UDP/IPv4) over Ethernet | libfabric 1.22 (verbs;ofi_rxm)",
+        "ofi efa | Ethernet | EFA | SRD | SRD/EFA over Ethernet | libfabric 1.22 (efa)",
+        "ofi tcp;ofi_rxm | Ethernet | IPv4 | TCP | TCP/IPv4 over Ethernet | libfabric 1.22",
     ] {
-        let page = pages::network(&filled(), &system(&front, &back, fabric));
-        for layer in [
-            "| 1, physical |",
-            "| 2, data link |",
-            "| 3, network |",
-            words,
-        ] {
-            assert!(page.contains(layer), "{layer} is not in {page}");
-        }
+        let row: Vec<_> = row.split(" | ").collect();
+        let [fabric, link, network, transport, protocol, library] = row[..] else {
+            panic!("{row:?}");
+        };
+        let mut form = filled();
+        form.fields
+            .insert("network_type".to_owned(), link.to_owned());
+        let system = system_of(&front, &back, fabric);
+        let page = pages::network(&form, &system);
+        let rows = [
+            format!("| 2, data link | {link} |"),
+            format!("| 3, network | {network} |"),
+            format!("| 4, transport | {transport} |"),
+        ];
+        assert_has(&page, &rows.each_ref().map(String::as_str));
+        let json = system::json(&round, Division::Network, &form, &system);
+        assert_eq!(json["network_protocol"], Value::from(protocol));
+        assert_has(&json["net_software_stack_sut"].to_string(), &[library]);
     }
+    // A run over two fabrics states both.
+    let mut both = system(&front, &back);
+    let mut second = both.accelerators[0].nics[0].clone();
+    second.fabric = "ofi efa".to_owned();
+    both.accelerators[0].nics.push(second);
+    assert_has(
+        &pages::network(&filled(), &both),
+        &["| 4, transport | TCP; SRD |"],
+    );
+}
+
+#[test]
+fn the_configuration_selects_nics_by_address_device_domain_and_pattern() {
+    let mut node = accelerator();
+    node.nics[0].addresses = vec!["fd00::1".to_owned()];
+    node.nics[1].up = true;
+    let (first, name) = (&node.nics[0].name, &node.nics[1].name);
+    for (nics, found, fabric) in [
+        ("{address: \"fd00:0::1\"}".to_owned(), first, "tcp"),
+        ("{listen: \"[fd00::1]:7410\"}".to_owned(), first, "tcp"),
+        (format!("{{device: {name}}}"), name, "ib"),
+        (format!("{{ofi: efa, domain: {name}-rdm}}"), name, "ofi efa"),
+        (format!("{{ofi: efa, match: \"{name}\"}}"), name, "ofi efa"),
+    ] {
+        let used = UsedNode::new(node.clone(), &format!("nics: [{nics}]"), "tcp");
+        let all: Vec<_> = used
+            .nics
+            .iter()
+            .map(|u| (&u.nic.name, u.fabric.as_str()))
+            .collect();
+        assert_eq!(
+            (all, used.missing),
+            (vec![(found, fabric)], Vec::new()),
+            "{nics}"
+        );
+    }
+    let used = UsedNode::new(node, "nics: [{address: 192.0.2.7}]", "tcp");
+    assert!(used.nics.len() > 1, "all that are up: {used:?}");
+    assert_eq!(used.missing, ["192.0.2.7"]);
+}
+
+#[test]
+fn two_nodes_of_one_machine_are_one_machine_with_the_nics_of_both() {
+    let (front, back) = (frontend(), accelerator());
+    let mut both = system(&front, &back);
+    let mut other = back.clone();
+    other.node = "acc-b".to_owned();
+    both.accelerators[0].join(machine(&other, 2, "tcp"));
+    both.accelerators[0].join(machine(&other, 1, "tcp"));
+    let round = Round::find("v6.1").expect("built in");
+    let json = system::json(&round, Division::Network, &filled(), &both);
+    for (field, n) in [
+        ("number_of_nodes", 1),
+        ("number_nic_sut", 2),
+        ("accelerators_per_node", 2),
+    ] {
+        assert_eq!(json[field], Value::from(n), "{field}");
+    }
+    let page = pages::network(&filled(), &both);
+    assert_has(&page, &["| acc-a, acc-b, acc-b | SUT |"]);
+}
+
+#[test]
+fn what_a_machine_says_stands_as_text_in_each_document() {
+    let (front, mut back) = (frontend(), accelerator());
+    back.nics[2].name = "<script>|".to_owned();
+    back.nics[2].model = "`<img>`".to_owned();
+    let system = system(&front, &back);
+    for text in [
+        pages::network(&filled(), &system),
+        pages::data_path(&filled(), &system, &[]),
+        diagram::svg(&filled(), &system),
+    ] {
+        assert!(
+            !text.contains("<script>") && !text.contains("<img>"),
+            "{text}"
+        );
+        assert_has(&text, &["&lt;script&gt;"]);
+    }
+    let data_path = pages::data_path(&filled(), &system, &[]);
+    let row = data_path
+        .lines()
+        .find(|line| line.contains("script"))
+        .expect("a row");
+    assert_eq!(row.replace("\\|", "").matches('|').count(), 5, "{row}");
+}
+
+#[test]
+fn the_form_may_say_what_no_machine_knows() {
+    let round = Round::find("v6.1").expect("built in");
+    let (front, mut back) = (frontend(), accelerator());
+    back.gpus.clear();
+    let mut form = filled();
+    for (field, value) in [
+        ("accelerators_per_node", "8"),
+        ("nic_sut", "an X1"),
+        ("number_of_nodes", "0"),
+    ] {
+        form.fields.insert(field.to_owned(), value.to_owned());
+    }
+    form.of_round(&round).expect("fields of the round");
+    let json = system::json(&round, Division::Network, &form, &system(&front, &back));
+    assert_eq!(json["accelerators_per_node"], Value::from(8));
+    assert_eq!(json["nic_sut"], Value::from("an X1"));
+    // The checker calls the number 0 empty.
+    assert_eq!(json["number_of_nodes"], Value::from("0"));
+    // GPUs that only the bus reports have no name.
+    back.gpus = vec![Gpu {
+        name: "GPU of PCI vendor 1002".to_owned(),
+        ..Gpu::default()
+    }];
+    let json = system::json(&round, Division::Network, &filled(), &system(&front, &back));
+    assert_eq!(json["accelerators_per_node"], Value::from(1));
+    assert_eq!(json["accelerator_model_name"], Value::from(""));
 }
 
 #[test]
@@ -361,7 +507,7 @@ fn bandwidths_are_the_rules_formula() {
         output_bytes: 1,
     };
     let rates = [rate(&unet, 10.0), rate(&rgat, 100.0), rate(&unet, 1e6)];
-    let page = pages::bandwidth(&system(&front, &back, "tcp"), &rates);
+    let page = pages::bandwidth(&system(&front, &back), &rates);
     let rows: Vec<_> = page.lines().filter(|l| l.starts_with("| sys |")).collect();
     // 10 samples/s, 32,944,795 elements of 4 bytes each.
     assert_has(rows[0], &["| 1317.792 |", "| 329.448 |", "| yes |"]);

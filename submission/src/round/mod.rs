@@ -142,8 +142,19 @@ pub(crate) struct ComplianceTest {
     pub(crate) answers: Option<AnswerRule>,
     /// Files that the test's folder must contain.
     pub(crate) files: Vec<Below>,
+    /// How accuracy figures stand for a file's lines, where answers are not deterministic.
+    pub(crate) baseline: Option<Baseline>,
     /// Lines that a file must contain.
     pub(crate) passes: BTreeMap<Below, Vec<String>>,
+}
+
+/// Outputs of the accuracy script over the accuracy run's answers to a test's samples, and over the
+/// test's own answers. Figures near each other pass the test instead of lines in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Baseline {
+    pub(crate) instead_of: Below,
+    pub(crate) files: [Below; 2],
 }
 
 /// Requirement for the answers of a compliance test.

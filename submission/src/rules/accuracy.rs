@@ -14,8 +14,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
         Ok(of) if of.len() > check.round.accuracy_log_max_bytes => {
             let (bytes, most) = (of.len(), check.round.accuracy_log_max_bytes);
             let what = format!("{bytes} bytes, at most {most}: it is not cut");
-            let make = "qdl submit ... --checker DIR";
-            check.say_make(ACCURACY_LOG, &log, what, make);
+            check.say_make(ACCURACY_LOG, &log, what, SCRIPTS);
         }
         Ok(_) => run.iter().for_each(|run| answers::kept(check, run, &log)),
     }
@@ -60,10 +59,9 @@ fn text(
     }
     let hashes = text.lines().filter_map(|l| l.strip_prefix("hash="));
     let hashes: Vec<_> = hashes.collect();
-    let make = "qdl submit ... --checker DIR";
     let [hash] = hashes[..] else {
         let what = format!("{} lines begin with hash=, not 1", hashes.len());
-        return check.say_make(ACCURACY_HASH, &path, what, make);
+        return check.say_make(ACCURACY_HASH, &path, what, SCRIPTS);
     };
     // The tree's log is cut, so take the whole log's hash from the run's record.
     let whole = run.and_then(|r| r.manifest.as_ref()?.logs.get(loadgen_log::ACCURACY));

@@ -1,7 +1,11 @@
 //! Checks the compliance tests of a model: files, verifiers' results, audit.config.
 
 use super::*;
-use crate::{error, manifest::AUDIT_CONFIG, round::AnswerRule};
+use crate::{
+    layout::Below,
+    manifest::AUDIT_CONFIG,
+    round::{AccuracyFigure, AnswerRule, ComplianceTest},
+};
 
 /// Checks a result's tests, and returns their runs for the checks of every run.
 pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Vec<CheckedRun> {
@@ -18,22 +22,13 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Ve
             continue;
         }
         // Verifiers write these files; `read` reports missing logs of the run.
-        let verify = "qdl submit ... --checker DIR";
         for file in test.files.iter().filter(|f| !filled(&folder.join(f))) {
             let what = "it is not there, or empty";
-            check.say_make(TEST_FILES, &folder.join(file), what, verify);
+            check.say_make(TEST_FILES, &folder.join(file), what, SCRIPTS);
         }
-        for (file, lines) in &test.passes {
-            let at = folder.join(file);
-            let Ok(text) = error::read(&at) else { continue };
-            for wanted in lines {
-                if let Some(what) = refused(&text, wanted) {
-                    check.say_make(TEST_PASS, &at, what, make.clone());
-                }
-            }
-            if text.lines().any(|l| l.contains("TEST FAIL")) {
-                check.say_make(TEST_PASS, &at, "it says TEST FAIL", make.clone());
-            }
+        let figures = result.model.accuracy_of(&result.id.scenario);
+        for (file, what) in failures(test, figures, &folder) {
+            check.say_make(TEST_PASS, &folder.join(file), what, make.clone());
         }
         audit(check, result, name);
         let run = read(check, result, kind);
@@ -47,6 +42,69 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Ve
         runs.push(run);
     }
     runs
+}
+
+/// Why the files of a verifier in a test's folder do not say that the test passed, by file. Skips
+/// missing files.
+pub(crate) fn failures<'a>(
+    test: &'a ComplianceTest,
+    figures: &[AccuracyFigure],
+    folder: &Path,
+) -> Vec<(&'a Below, String)> {
+    let mut found = Vec::new();
+    for (file, lines) in &test.passes {
+        let Ok(text) = error::read(&folder.join(file)) else {
+            continue;
+        };
+        let mut failed: Vec<_> = lines
+            .iter()
+            .filter_map(|wanted| refused(&text, wanted))
+            .collect();
+        if text.lines().any(|l| l.contains("TEST FAIL")) {
+            failed.push("it says TEST FAIL".to_owned());
+        }
+        // Answers may differ if the figures over them do not.
+        if !failed.is_empty()
+            && test
+                .baseline
+                .as_ref()
+                .is_some_and(|b| b.instead_of == *file)
+        {
+            failed = match apart(test, figures, folder) {
+                Some(apart) => apart,
+                None => failed,
+            };
+        }
+        found.extend(failed.into_iter().map(|what| (file, what)));
+    }
+    found
+}
+
+/// The figures that are further apart over a test's answers than over the accuracy run's answers to
+/// the same samples; `None` if the test has no such figures.
+fn apart(test: &ComplianceTest, figures: &[AccuracyFigure], folder: &Path) -> Option<Vec<String>> {
+    let files = &test.baseline.as_ref()?.files;
+    let texts = files
+        .iter()
+        .map(|file| error::read(&folder.join(file)).ok());
+    let [baseline, own] = &texts.collect::<Option<Vec<_>>>()?[..] else {
+        return None;
+    };
+    let judge = |figure: &AccuracyFigure| {
+        let last = |text: &String| text.lines().filter_map(|line| figure.find(line)).last();
+        let share = 1.0 - figure.at_least;
+        let (Some(baseline), Some(own)) = (last(baseline), last(own)) else {
+            return Some(format!("{} is not in both accuracy files", figure.metric));
+        };
+        let is_near = (1.0 - baseline / own).abs() <= share + 1e-9;
+        (!is_near).then(|| {
+            let percent = share * 100.0;
+            let metric = &figure.metric;
+            format!("{metric} is {own}, the baseline's {baseline}: at most {percent:.1} % apart")
+        })
+    };
+    let asked = figures.iter().filter(|figure| figure.at_least > 0.0);
+    Some(asked.filter_map(judge).collect())
 }
 
 /// Why a text does not meet `wanted`, choices separated by `|`. A line must end in one of the
@@ -71,7 +129,7 @@ fn audit(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) {
     let kind = RunKind::Test(test.clone());
     let kept = check.tree.kept(result.id, &kind).join(AUDIT_CONFIG);
     let make = command(check, result, &kind);
-    let Ok(ran) = std::fs::read(&kept) else {
+    let Ok(ran) = error::bytes(&kept) else {
         let what = "no audit.config is kept with the run";
         return check.say_make(TEST_AUDIT, &kept, what, make);
     };
@@ -85,9 +143,14 @@ fn audit(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) {
         );
         return check.say(TEST_AUDIT, &kept, what);
     }
-    let is_run = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text == ran);
+    let is_run = |path: &PathBuf| error::bytes(path).is_ok_and(|text| text == ran);
     if !official.iter().any(is_run) {
+        let official = official
+            .iter()
+            .filter_map(|path| manifest::sha256_of_file(path).ok());
         let what = format!("it is not one of the official ones of {test}");
+        let mut altered = official.map(|sha256| altered(&kept, &sha256, &what));
+        let what = altered.find(|one| *one != what).unwrap_or(what.clone());
         check.say_make(TEST_AUDIT, &kept, what, make);
     }
 }

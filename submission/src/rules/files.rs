@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use serde_json::Value;
 
 use super::*;
-use crate::{build, error};
+use crate::error;
 
 /// Folders that a submitter's folder may contain.
 const OWN: [&str; 5] = ["systems", "src", "code", "documentation", "results"];
@@ -14,8 +14,12 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
     let tree = check.tree;
     let own = tree.own();
     if tree.systems().iter().all(|s| tree.results(s).is_empty()) {
-        let make = "qdl submit --runs DIR... --output TREE --form FORM.yaml";
-        check.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
+        check.say_make(
+            TREE_EMPTY,
+            &own.join("results"),
+            "it has no result",
+            REBUILD,
+        );
     }
     let all = layout::folders(&own).into_iter().chain(layout::files(&own));
     let mapping = |name: &str| tree.division == Division::Open && name == "model_mapping.json";
@@ -32,17 +36,19 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
     upload(check, &own);
     let documents = tree.documentation();
     let mut page = |rule, path: &Path, make: &str| {
+        let path = &layout::document(path);
         if !filled(path) {
             check.say_make(rule, path, "it is not there, or empty", make);
         } else if let Some(what) = page::fault(path) {
             check.say_make(rule, path, what, make);
         }
     };
-    let build = "qdl submit ... --node NODE.json";
+    let build = format!("{REBUILD} --node NODE.json");
+    let build = build.as_str();
     page(TREE_SESSION, &documents.join(layout::SESSION_PAGE), build);
-    let make = "fill in quantization of the form, then `qdl submit` again";
+    let make = format!("fill in quantization of the form; {REBUILD}");
     let quantization = documents.join(layout::QUANTIZATION_PAGE);
-    page(TREE_QUANTIZATION, &quantization, make);
+    page(TREE_QUANTIZATION, &quantization, &make);
     let with_results: BTreeSet<Name> = tree.systems().into_iter().collect();
     for system in &with_results {
         for (rule, name) in [
@@ -65,9 +71,8 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
         bandwidths(check, system);
         let json = tree.system_json(system);
         if !json.is_file() {
-            let make = "qdl submit ... --form FORM.yaml --node NODE.json";
             let what = format!("{system} has results and no JSON");
-            check.say_make(TREE_SYSTEM, &json, what, make);
+            check.say_make(TREE_SYSTEM, &json, what, build);
         }
     }
 }
@@ -93,20 +98,31 @@ fn upload(check: &mut TreeCheck<'_>, folder: &Path) {
                 upload(check, &path);
                 continue;
             }
+            _ if !of.is_file() => "it is no plain file",
             _ => continue,
         };
         check.say(TREE_UPLOAD, &path, format!("{what}: no upload takes it"));
     }
 }
 
-/// Checks that the page on bandwidths has a row for each result.
+/// Checks that the page on bandwidths has each result: in a row as `submit` writes it, which says
+/// whether the NICs suffice, else by name.
 fn bandwidths(check: &mut TreeCheck<'_>, system: &Name) {
-    let path = check.tree.page(system, layout::BANDWIDTH_PAGE);
+    let path = layout::document(&check.tree.page(system, layout::BANDWIDTH_PAGE));
     let Ok(text) = error::read(&path) else { return };
+    let is_text = !text.starts_with("%PDF") && !text.starts_with("PK");
+    let names = |text: &str, name: &str| {
+        let mut words = text.split(|c: char| !c.is_alphanumeric() && !"-_.".contains(c));
+        words.any(|word| word == name)
+    };
     for id in check.tree.results(system) {
         let row = format!("| {} | {} | {} |", id.system, id.model, id.scenario);
         let row = text.lines().find(|line| line.starts_with(&row));
+        let by_hand = [&id.model, &id.scenario]
+            .iter()
+            .all(|name| names(&text, name));
         let what = match row {
+            None if by_hand || !is_text => continue,
             None => "it has no row for",
             Some(row) if !says_size(check.round, &id, row) => "it has another size of a sample for",
             Some(row) if row.ends_with("| NO |") => "the NICs carry too little for",
@@ -220,7 +236,7 @@ fn run_it(round: &Round, scenario: &str) -> String {
 pub(super) fn measured(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
     let path = result.folder.join("measurements.json");
     let model = &result.id.model;
-    let fill = format!("fill in models.{model} of the form, then `qdl submit` again");
+    let fill = format!("fill in models.{model} of the form; {REBUILD}");
     match error::read_json::<serde_json::Map<String, Value>>(&path) {
         Err(error) => check.say_make(MEASURED_FIELD, &path, error.to_string(), fill),
         Ok(fields) => {
@@ -238,7 +254,8 @@ pub(super) fn measured(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, ru
     user_conf(check, result);
 }
 
-/// Checks that the README has all words of each command, except the program's path.
+/// Checks that the README has all words of each command, or names a script that has them. The
+/// program's path and the output folder may be others.
 fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
     let path = result.folder.join("README.md");
     let text = match error::read(&path) {
@@ -248,12 +265,27 @@ fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checked
     if let Some(what) = page::fault(&path) {
         return check.say(MEASURED_README, &path, what);
     }
+    // A shell takes quotes and backslashes away.
+    let plain = |text: &str| text.replace(['\'', '"', '\\'], "");
+    let text = plain(&text);
+    let mut words = text.split(|c: char| c.is_whitespace() || c == '`');
+    let is_script = |word: &str| match Path::new(word).extension() {
+        None => word.starts_with("./"),
+        Some(kind) => kind == "sh",
+    };
+    if words.any(is_script) {
+        return;
+    }
     let with_manifest = runs.iter();
     let with_manifest = with_manifest.filter_map(|r| Some((&r.kind, r.manifest.as_ref()?)));
     for (kind, manifest) in with_manifest {
-        let mut words = manifest.command.iter().skip(1);
-        let missing =
-            |word: &&String| !text.contains(*word) && !text.contains(&build::quoted(word));
+        let is_output = |word: &String| word == "--output" || word == "-o";
+        let command = &manifest.command;
+        let words = (1..command.len()).filter(|i| !command[i - 1..=*i].iter().any(is_output));
+        let mut words = words
+            .map(|i| &command[i])
+            .filter(|w| !w.starts_with("--output=") && !w.starts_with("-o"));
+        let missing = |word: &&String| !text.contains(&plain(word));
         if let Some(word) = words.find(missing) {
             let what = format!("the command of the {kind} run is not in it: no {word:?}");
             return check.say(MEASURED_README, &path, what);
@@ -279,6 +311,10 @@ fn user_conf(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) {
         Ok(text) => text,
         Err(error) => return check.say(MEASURED_CONF, &path, error.to_string()),
     };
+    if text.starts_with('\u{feff}') {
+        let what = "it begins with a byte order mark, so LoadGen does not read its first line";
+        check.say(MEASURED_CONF, &path, what);
+    }
     let mut lines = 0;
     for (number, line) in text.lines().enumerate() {
         let name = line.split_whitespace().next().unwrap_or_default();

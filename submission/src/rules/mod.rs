@@ -5,6 +5,7 @@ mod accuracy;
 mod answers;
 mod compliance;
 mod config;
+mod facts;
 mod figures;
 mod files;
 mod nodes;
@@ -22,6 +23,7 @@ use std::{
 };
 
 pub use answers::check_runs;
+pub(crate) use compliance::failures;
 pub(crate) use run::RunCheck;
 
 use ::record::Manifest;
@@ -29,6 +31,8 @@ use loadgen_log::Detail;
 
 use crate::{
     configs::RunConfigs,
+    describe::escape::visible,
+    error,
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest,
     round::{Model, Round},
@@ -60,27 +64,28 @@ macro_rules! rules {
 rules! {
     TREE_EMPTY "tree.empty" "there are results to hand in" "name run folders with --runs";
     TREE_EXTRA "tree.extra" "a submitter's folder holds systems, src or code, documentation and results alone" "move it to documentation/";
-    TREE_SOURCE "tree.source" "the source of the QDL is there for each benchmark: src/BENCHMARK/IMPLEMENTATION/" "qdl submit ... --src FOLDER";
-    TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected" "qdl submit ... --node NODE.json" not Closed Open;
-    TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4" "qdl submit ... --node NODE.json" not Closed Open;
-    TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result" "qdl submit ... --node NODE.json";
-    TREE_PATH "tree.data-path" "a page describes the way from the NICs to the accelerators" "qdl submit ... --node NODE.json";
-    TREE_QUANTIZATION "tree.quantization" "a page tells how the models were quantized" "fill in quantization of the form, then `qdl submit` again";
+    TREE_SOURCE "tree.source" "the source of the QDL is there for each benchmark: src/BENCHMARK/IMPLEMENTATION/" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --src FOLDER";
+    TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --node NODE.json" not Closed Open;
+    TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --node NODE.json" not Closed Open;
+    TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --node NODE.json";
+    TREE_PATH "tree.data-path" "a page describes the way from the NICs to the accelerators" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --node NODE.json";
+    TREE_QUANTIZATION "tree.quantization" "a page tells how the models were quantized" "fill in quantization of the form, then qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
     TREE_BATCHING "tree.batching" "a page or the README tells how a server batches queries" "qdl submit writes batching.md from the runs' configurations" not Open;
     TREE_UPLOAD "tree.upload" "each file can be uploaded: no links, no hidden names, no blanks, at most 50 MB" "rename it, or leave it out";
     TREE_SESSION "tree.session-api" "the session API is documented" "qdl submit writes it" not Closed Open;
-    TREE_SYSTEM "tree.system" "each system has results, and each result a system's JSON" "qdl submit ... --form FORM.yaml --node NODE.json";
+    TREE_SYSTEM "tree.system" "each system has results, and each result a system's JSON" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --node NODE.json";
     SYSTEM_JSON "system.json" "the system's JSON is an object that can be read" "let `qdl submit` write it";
-    SYSTEM_FIELD "system.field" "every field of the round is there" "fill in the form, then `qdl submit` again";
-    SYSTEM_EMPTY "system.empty" "fields that must say something are not empty" "fill in the form, then `qdl submit` again";
-    SYSTEM_NUMBER "system.number" "counts are whole numbers" "fill in the form, then `qdl submit` again";
+    SYSTEM_FIELD "system.field" "every field of the round is there" "fill in the form, then qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
+    SYSTEM_EMPTY "system.empty" "fields that must say something are not empty" "fill in the form, then qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
+    SYSTEM_NUMBER "system.number" "counts are whole numbers" "fill in the form, then qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
     SYSTEM_NETWORK "system.is-network" "is_network is the string \"True\" in the Network division, and in no other" "let `qdl submit --division` write the JSON";
     SYSTEM_DIVISION "system.division" "the division is the folder's" "let `qdl submit --division` write the JSON";
     SYSTEM_SUBMITTER "system.submitter" "the submitter is the folder's" "let `qdl submit` write the JSON";
     SYSTEM_TYPE "system.type" "the system is of the datacenter suite" "let `qdl submit` write the JSON";
-    SYSTEM_STATUS "system.status" "the status is one of the round's" "set status of the form, then `qdl submit` again";
+    SYSTEM_STATUS "system.status" "the status is one of the round's" "set status of the form, then qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
     SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit" "set network_type of the form" not Closed Open;
     SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four" "set network_protocol of the form" not Closed Open;
+    SYSTEM_FACTS "system.facts" "the system's JSON says what its nodes report" "mend the field in the form, or the description";
     SYSTEM_ECC "system.ecc" "memory has ECC, and it is on" "turn ECC on; host_memory_ecc and accelerator_memory_ecc of the form say it where no machine does";
     MODEL_KNOWN "model.known" "the model is one of the round's datacenter models" "set loadgen.model to the model's name in user.conf";
     SCENARIO_KNOWN "scenario.known" "the scenario is one of the model's" "choose another --scenario" not Open;
@@ -130,23 +135,31 @@ rules! {
     RECORD_SUMMARY "record.summary" "summary.json agrees with the logs, and its run would count" "keep summary.json as the run wrote it";
     RECORD_YAML "record.yaml" "every node's configuration is kept, is the node's, and an accelerator's is the same in all runs of a result" "keep the copies that the run made";
     RECORD_CACHE "record.prefix-cache" "no engine keeps prompts' beginnings for later prompts, and each says so" "start the server without its prefix cache";
-    RECORD_DESCRIBED "record.described" "every node of a run is described" "qdl submit ... --node FILE";
+    RECORD_DESCRIBED "record.described" "every node of a run is described" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --node FILE";
+    RECORD_NODE "record.node" "a node's description is its own, and has the NICs of its configuration" "let the run bring each node's own description";
+    RECORD_LINK "record.link" "the NICs that carry samples are hardware, and up" "use the NICs that carry the samples" not Closed Open;
     ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed" "run the accuracy script";
     ACCURACY_LOW "accuracy.low" "the accuracy reaches the target" "mend the model, and run accuracy again" not Open;
     ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow" "mend the model, and run accuracy again" not Open;
-    ACCURACY_HASH "accuracy.hash" "accuracy.txt has the hash of the whole log, once" "qdl submit ... --checker DIR";
-    ACCURACY_LOG "accuracy.log" "the accuracy log is there, and cut" "qdl submit ... --checker DIR";
+    ACCURACY_HASH "accuracy.hash" "accuracy.txt has the hash of the whole log, once" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --checker CHECKOUT";
+    ACCURACY_LOG "accuracy.log" "the accuracy log is there, and cut" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --checker CHECKOUT";
     ACCURACY_SAMPLES "accuracy.samples" "an accuracy run covers the data set" "load the whole data set";
     ACCURACY_FILES "accuracy.files" "answers that the round asks for are kept" "keep them with the accuracy run";
-    MEASURED_FIELD "measured.field" "measurements.json has its fields, and none is empty" "fill in models of the form, then `qdl submit` again";
+    MEASURED_FIELD "measured.field" "measurements.json has its fields, and none is empty" "fill in models of the form, then qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
     MEASURED_README "measured.readme" "README.md has the commands that ran" "let `qdl submit` write it";
     MEASURED_CONF "measured.user-conf" "user.conf sets no more than it may" "remove the line, and run it again";
     TEST_MISSING "test.missing" "the compliance tests of the model have run" "run the test" not Open;
-    TEST_FILES "test.files" "a test's folder holds what the round asks for" "qdl submit ... --checker DIR" not Open;
+    TEST_FILES "test.files" "a test's folder holds what the round asks for" "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --checker CHECKOUT" not Open;
     TEST_PASS "test.pass" "the official verifier passed" "mend the cause, and run the test again" not Open;
     TEST_ANSWERS "test.answers" "the answers that a test kept are what its verifier asks for" "run the test again" not Open;
     TEST_AUDIT "test.audit" "the test ran with the official audit.config" "run the test with --compliance" not Open;
 }
+
+/// Builds the tree again: `submit` overwrites none.
+const REBUILD: &str = "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml";
+/// Advice for what MLCommons' scripts write, which run on a new tree.
+pub(crate) const SCRIPTS: &str =
+    "qdl submit --runs RUNS --output NEW_TREE --form FORM.yaml --checker CHECKOUT";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleFinding {
@@ -216,6 +229,12 @@ impl<'a> TreeCheck<'a> {
             return;
         }
         let place = self.tree.short(at);
+        // An error begins with the path, which is the finding's place already.
+        let (what, path) = (what.into(), at.display().to_string());
+        let what = what.strip_prefix(&format!("{path}: ")).unwrap_or(&what);
+        let what = what
+            .replace(&format!("cannot read {path}"), "it cannot be read")
+            .replace(&format!("{}/", self.tree.own().display()), "");
         // Paths: `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
         let below = ["results/", "documentation/runs/"];
         let result = below.iter().find_map(|folder| place.strip_prefix(folder));
@@ -224,7 +243,7 @@ impl<'a> TreeCheck<'a> {
             rule,
             result: result.unwrap_or_default().join(" "),
             place,
-            what: what.into(),
+            what: visible(&what),
             make: make.into(),
         });
     }
@@ -354,6 +373,22 @@ fn audit_of(check: &TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) -> S
         Some(folder) => format!("{test}/{folder}/audit.config"),
         None => format!("{test}/audit.config"),
     }
+}
+
+/// What is wrong with a file whose hash is not `sha256`: `what`, and whether only line ends or a
+/// byte order mark differ.
+fn altered(path: &Path, sha256: &str, what: &str) -> String {
+    let bytes = error::bytes(path).unwrap_or_default();
+    let bare = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    let unix = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace("\r\n", "\n");
+    let is_it = |bytes: &[u8]| fabric::os::sha256_of(bytes) == sha256;
+    let why = match (is_it(bare), is_it(unix(&bytes).as_bytes())) {
+        (true, _) => ": it has a byte order mark now",
+        (_, true) => ": its lines end in CRLF now",
+        _ if is_it(unix(bare).as_bytes()) => ": it has a byte order mark and CRLF now",
+        _ => "",
+    };
+    format!("{what}{why}")
 }
 
 /// Whether the file exists and is not empty.

@@ -15,7 +15,7 @@ const PICTURES: [(&str, &[u8]); 5] = [
 
 /// Why a page or a picture is none; `None` if it is sound, or cannot be read.
 pub(super) fn fault(path: &Path) -> Option<String> {
-    let bytes = std::fs::read(path).ok()?;
+    let bytes = crate::error::bytes(path).ok()?;
     let end = path.extension().unwrap_or_default().to_string_lossy();
     let end = end.to_ascii_lowercase();
     if let Some((_, begin)) = PICTURES.iter().find(|(known, _)| *known == end) {

@@ -149,7 +149,7 @@ impl ManifestCheck<'_, '_> {
             // The tree's accuracy log is cut; `answers::kept` checks it.
             let is_whole = name != loadgen_log::ACCURACY;
             if is_whole && path.is_file() && sha256_of_file(&path).ok().as_ref() != Some(hash) {
-                let what = "it is not the log that the run wrote";
+                let what = altered(&path, hash, "it is not the log that the run wrote");
                 self.check.say(RECORD_LOG, &path, what);
             }
         }
@@ -179,9 +179,9 @@ impl ManifestCheck<'_, '_> {
             let own_rule = own_rule || manifest::is_accelerator_yaml(&name);
             let what = match sha256_of_file(&path) {
                 Ok(found) if found == file.sha256 => continue,
-                Ok(_) => "it is not the file that the run read",
+                Ok(_) => altered(&path, &file.sha256, "it is not the file that the run read"),
                 Err(_) if own_rule => continue,
-                Err(_) => "it is not there",
+                Err(error) => error.to_string(),
             };
             self.check.say(RECORD_FILES, &path, what);
         }
@@ -199,6 +199,7 @@ impl ManifestCheck<'_, '_> {
             Some(file) if conf.is_file() => {
                 if sha256_of_file(&conf).ok().as_ref() != Some(&file.sha256) {
                     let what = format!("it is not the one that the {kind} run read");
+                    let what = altered(&conf, &file.sha256, &what);
                     self.check.say(RECORD_CONF, &conf, what);
                 }
             }

@@ -216,8 +216,11 @@ impl<'a> RunCheck<'a> {
             let why = why.iter();
             let why = why.filter(|(key, _)| detail.flag(key) == Some(false));
             let why: Vec<_> = why.map(|(_, words)| *words).collect();
-            let what = format!("LoadGen says {verdict:?}: {}", why.join(", "));
-            self.say(RUN_VALID, what.trim_end_matches(": "));
+            let what = match why.join(", ") {
+                why if why.is_empty() => format!("LoadGen says {verdict:?}, and not why"),
+                why => format!("LoadGen says {verdict:?}: {why}"),
+            };
+            self.say(RUN_VALID, what);
         }
         let row = self.round.scenarios.get(self.scenario);
         let judged = row.is_some_and(|row| row.early_stopping);

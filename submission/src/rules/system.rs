@@ -15,24 +15,46 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         Err(error) => return check.say(SYSTEM_JSON, &path, error.to_string()),
     };
     let round = check.round;
-    let make = "fill in the form, then `qdl submit` again";
+    let make = |field: &str| match field {
+        "status" => format!("fill in status of the form; {REBUILD}"),
+        "division" | "submitter" | "system_type" => REBUILD.to_owned(),
+        _ => format!("fill in fields.{field} of the form; {REBUILD}"),
+    };
     let division = check.tree.division;
-    let network = round.system.network_of(division);
+    let said = fields.get("is_network");
+    // The checker asks for the fields of a network where is_network says something.
+    let network = match said
+        .and_then(Value::as_str)
+        .is_some_and(|text| !text.is_empty())
+    {
+        true => &round.system.network[..],
+        false => round.system.network_of(division),
+    };
     let all = round.system.fields.iter().chain(network);
     for missing in all.filter(|f| !fields.contains_key(*f)) {
-        check.say_make(SYSTEM_FIELD, &path, format!("{missing} is missing"), make);
+        check.say_make(
+            SYSTEM_FIELD,
+            &path,
+            format!("{missing} is missing"),
+            make(missing),
+        );
     }
     let must_say = round.system.filled.iter().chain(network);
     for field in must_say {
         // The checker calls the number 0 empty, but not the text "0".
         if fields.get(field).is_some_and(is_empty) {
-            check.say_make(SYSTEM_EMPTY, &path, format!("{field} is empty"), make);
+            check.say_make(
+                SYSTEM_EMPTY,
+                &path,
+                format!("{field} is empty"),
+                make(field),
+            );
         }
     }
     for field in &round.system.numbers {
         if let Some(value) = fields.get(field).filter(|v| !is_whole(v)) {
             let what = format!("{field} is {value}, no whole number");
-            check.say_make(SYSTEM_NUMBER, &path, what, make);
+            check.say_make(SYSTEM_NUMBER, &path, what, make(field));
         }
     }
     let text = |field: &str| {
@@ -40,17 +62,21 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         value.map_or("", str::trim)
     };
     let shown = |field: &str| fields.get(field).cloned().unwrap_or_default();
-    let said = fields.get("is_network");
     let right = match (division, said) {
         (Division::Network, said) => said == Some(&Value::from("True")),
         (_, None) => true,
-        // The checker calls lower() on the value, and requires network fields unless it is empty.
-        (_, Some(said)) => said.as_str().is_some_and(str::is_empty),
+        // The checker calls lower() on the value. A system of the Open division may have a network.
+        (Division::Open, Some(said)) => said.is_string(),
+        (Division::Closed, Some(said)) => {
+            let text = said.as_str().map(str::to_ascii_lowercase);
+            text.is_some_and(|text| text != "true")
+        }
     };
     if !right {
         let wanted = match division {
             Division::Network => "is not the string \"True\"",
-            _ => "has no place outside the Network division",
+            Division::Closed => "has no place in the Closed division",
+            Division::Open => "is no string",
         };
         let what = format!("is_network is {}, which {wanted}", shown("is_network"));
         check.say(SYSTEM_NETWORK, &path, what);
@@ -63,7 +89,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         // The checker ignores case in the first two, and aborts on an unknown system_type.
         let same = match field {
             "system_type" => text(field) == wanted,
-            _ => text(field).eq_ignore_ascii_case(wanted),
+            _ => text(field).to_lowercase() == wanted.to_lowercase(),
         };
         if !same {
             let what = format!("{field} is {}, not {wanted:?}", shown(field));
@@ -77,21 +103,22 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         check.say(SYSTEM_STATUS, &path, what);
     }
     let fabric = text("network_type");
-    let lower = fabric.to_ascii_lowercase();
-    let mut permitted = round.fabrics.iter().map(|f| f.to_ascii_lowercase());
-    if !fabric.is_empty() && !permitted.any(|f| lower.contains(&f)) {
+    if !fabric.is_empty() && facts::fabrics(round, fabric).is_none() {
         let all = round.fabrics.join(", ");
-        let what = format!("network_type is {fabric:?}, which is none of {all}");
+        let what = format!("network_type is {fabric:?}, which does not begin with one of {all}");
         check.say(SYSTEM_FABRIC, &path, what);
     }
     let protocol = text("network_protocol");
-    let layered = protocol.contains("over") || protocol.contains('/');
-    if !protocol.is_empty() && !layered {
+    let words = facts::words(protocol);
+    let names = |layer: &[String]| words.iter().any(|word| layer.contains(word));
+    let known = facts::vocabulary();
+    if !protocol.is_empty() && !(names(&known.layer_3) && names(&known.layer_4)) {
         let what = format!(
-            "network_protocol is {protocol:?}: say what runs over what, as TCP/IPv4 over Ethernet"
+            "network_protocol is {protocol:?}: name layers 3 and 4, as TCP/IPv4 over Ethernet"
         );
         check.say(SYSTEM_LAYERS, &path, what);
     }
+    facts::check(check, system, &fields);
     ecc(check, system);
 }
 

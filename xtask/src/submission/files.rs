@@ -68,7 +68,8 @@ pub fn fill(blank: &str) -> String {
         let value = match key.trim() {
             "submitter" | "system" | "quantization" => "rehearsal",
             "status" => "available",
-            "network_type" => "",
+            key if key.starts_with("network_") || key.starts_with("host_memory") => "",
+            "host_storage_type" => "",
             _ if key.starts_with("  ") && line.ends_with(": \"\"") => "rehearsal/none over it",
             _ => "",
         };

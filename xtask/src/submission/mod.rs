@@ -11,12 +11,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use disk::FolderLock;
 use launch::{Accelerator, command_line, run, run_quietly};
 
 use crate::cargo::target;
 use crate::namespaces::{HostSide, Namespaces};
 use crate::programs;
-use crate::setup::clear;
 
 const TABLE: &str = "configs/rounds/rehearsal.yaml";
 const RUN: Duration = Duration::from_secs(600);
@@ -55,7 +55,16 @@ pub fn rehearse(root: &Path, args: &Args) -> Result<i32> {
         None => programs::build(root, programs::RELEASE)?,
     };
     let folder = target(root).join("submission");
-    clear(&folder)?;
+    let lock = FolderLock::take(&folder);
+    let _lock = lock.with_context(|| folder.display().to_string())?;
+    for entry in fs::read_dir(&folder)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        }
+        .with_context(|| path.display().to_string())?;
+    }
     let machines = Namespaces::new("sub", 1);
     match &machines {
         Err(why) => println!("{why:#}\nthe rehearsal goes over loopback instead"),

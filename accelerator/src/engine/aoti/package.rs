@@ -2,18 +2,19 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, DirBuilder, File},
+    fs::File,
     io::{self, Read},
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 use qdl::model::{ModelSpec, TensorSpec};
 use serde::Deserialize;
+use tempfile::TempDir;
 use zip::ZipArchive;
 
-use crate::engine::{EngineError, EngineParams, cuda::Device, open_model};
+use crate::engine::{
+    EngineError, EngineParams, cuda::Device, open_model, temporary::temporary_folder,
+};
 
 /// Folder of compiled models, inside the archive's top folder.
 const MODELS: &str = "data/aotinductor/";
@@ -48,16 +49,8 @@ pub(super) struct Package {
 #[derive(Debug)]
 pub(super) struct Files {
     pub package: PathBuf,
-    pub folder: PathBuf,
+    pub folder: TempDir,
     pub library: PathBuf,
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir_all(&self.folder) {
-            tracing::debug!("{}: {e}", self.folder.display());
-        }
-    }
 }
 
 impl Package {
@@ -181,24 +174,19 @@ impl Package {
 
     /// Writes the model's files to a folder that only this user can read.
     pub fn extract(&self) -> Result<Files, EngineError> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("qdl-aoti-{}-{n}", std::process::id()));
         let failed = |what: &Path, e: io::Error| {
             let reason = format!("cannot be unpacked to {}: {e}", what.display());
             EngineError::model(&self.path, reason)
         };
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&folder)
-            .map_err(|e| failed(&folder, e))?;
+        let folder = temporary_folder().map_err(|e| failed(&std::env::temp_dir(), e))?;
         let files = Files {
             package: self.path.clone(),
-            library: folder.join(&self.library),
+            library: folder.path().join(&self.library),
             folder,
         };
-        let unpacked = open(&self.path)?.extract(&files.folder);
-        unpacked.map_err(|e| failed(&files.folder, e.into()))?;
+        let to = files.folder.path();
+        let unpacked = open(&self.path)?.extract(to);
+        unpacked.map_err(|e| failed(to, e.into()))?;
         Ok(files)
     }
 }

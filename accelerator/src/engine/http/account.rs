@@ -17,6 +17,8 @@ pub(super) struct Account<'a> {
     finish: Option<Finish>,
     completion: Option<usize>,
     is_prompt_counted: bool,
+    /// Ids that the server counts and does not send.
+    pub unsent: usize,
     /// Tokens of the step that ends the answer, held back until the end of the stream.
     held: Tokens,
     /// Number of prompt tokens that the server took from a prefix cache.
@@ -35,6 +37,7 @@ impl<'a> Account<'a> {
             finish: None,
             completion: None,
             is_prompt_counted: false,
+            unsent: 0,
             held: Tokens::new(),
             cached: 0,
         }
@@ -66,6 +69,7 @@ impl<'a> Account<'a> {
 
     fn note(&mut self, step: &AnswerEvent) -> Result<(), Trouble> {
         self.completion = step.completion.or(self.completion);
+        self.unsent = step.unsent.unwrap_or(self.unsent);
         // `min` limits a wrong count of the server to the length of the prompt.
         self.cached = step.cached.unwrap_or(self.cached).min(self.prompt);
         self.is_prompt_counted |= step.prompt.is_some();
@@ -111,6 +115,7 @@ impl<'a> Account<'a> {
         if came == 0 && self.completion != Some(0) {
             return Err(Trouble::NoIds);
         }
+        let came = came + self.unsent;
         match self.completion {
             Some(said) if said == came => {}
             Some(said) => return Err(Trouble::Lost { said, came }),
@@ -125,7 +130,9 @@ impl<'a> Account<'a> {
         );
         let wrong = |what: String| Err(Trouble::End(what));
         match self.finish {
-            None => wrong(format!("{came} tokens, and no word why they end")),
+            None => wrong(format!(
+                "{came} tokens, and no word why they end: no event has a finish_reason"
+            )),
             Some(Finish::Length) if came != max => wrong(format!(
                 "it says that {max} tokens were reached, and {came} came: its context may be \
                  shorter than it says"
@@ -154,7 +161,8 @@ impl<'a> Account<'a> {
         if known && !ask.ends_with(last) {
             return Err(Trouble::End(format!(
                 "it stopped behind token {last}, which is none of engine.http.eos and \
-                 engine.http.stop: it keeps the end of sequence to itself, or has another one"
+                 engine.http.stop: it keeps the end of sequence to itself, or has another one: if \
+                 {last} is one, add it to engine.http.eos"
             )));
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::{
     error::Error,
     net::{self, ToSocketAddrs},
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -13,7 +13,10 @@ use hyper::{
     Method, Request, Response, Uri,
     body::Incoming,
     client::conn::http1::{Builder, SendRequest},
-    header::{ACCEPT, CONTENT_TYPE, HOST},
+    header::{
+        ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION,
+        RETRY_AFTER,
+    },
 };
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::timeout};
@@ -22,7 +25,7 @@ use super::{
     counters::Counters,
     dialect::trouble::{self, Trouble},
 };
-use crate::lock;
+use crate::{engine::error::shorten, lock};
 
 /// Most bytes of a response that is no stream: vLLM's metrics have some hundred KiB.
 const MAX_ANSWER: usize = 8 << 20;
@@ -82,15 +85,32 @@ impl HttpClient {
     pub async fn post(&self, path: &'static str, body: Bytes) -> Result<OpenAnswer, Trouble> {
         let (response, sender) = self.ask(Method::POST, path, body).await?;
         let status = response.status().as_u16();
-        if status == 200 {
-            let body = response.into_body();
+        let (head, body) = response.into_parts();
+        let header = |name| text_of(&head.headers, name);
+        let (kind, coding) = (header(CONTENT_TYPE), header(CONTENT_ENCODING));
+        let is_coded = !coding.is_empty() && !coding.eq_ignore_ascii_case("identity");
+        let is_page = kind.to_ascii_lowercase().starts_with("text/html");
+        if status == 200 && !is_coded && !is_page {
             return Ok(OpenAnswer { body, sender });
         }
-        let words = trouble::words(&self.text(response.into_body(), sender).await);
-        Err(Trouble::Status {
-            status,
-            path,
-            words,
+        let (location, retry) = (header(LOCATION), header(RETRY_AFTER));
+        let words = match &location[..] {
+            _ if is_coded => String::new(),
+            "" => trouble::words(&self.text(body, sender).await),
+            to => format!("it redirects to {}", shorten(to)),
+        };
+        Err(match status {
+            200 if is_coded => Trouble::NoStream(format!(
+                "it is compressed (content-encoding: {}), though not asked to be",
+                shorten(&coding)
+            )),
+            200 => Trouble::NoStream(format!("a web page (content-type: text/html): {words}")),
+            _ => Trouble::Status {
+                status,
+                path,
+                words,
+                retry_after: retry_after(&retry, SystemTime::now()),
+            },
         })
     }
 
@@ -215,8 +235,49 @@ impl HttpClient {
     }
 }
 
+fn text_of(headers: &HeaderMap, name: HeaderName) -> String {
+    let value = headers.get(name).map(HeaderValue::as_bytes);
+    String::from_utf8_lossy(value.unwrap_or_default())
+        .trim()
+        .to_owned()
+}
+
+/// The wait of a `Retry-After` header: seconds, or a date.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    match value.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => {
+            let at = httpdate::parse_http_date(value).ok()?;
+            Some(at.duration_since(now).unwrap_or_default())
+        }
+    }
+}
+
 /// The messages of an error and of all its sources, in one line.
 pub(super) fn chain(e: &dyn Error) -> String {
     let sources = std::iter::successors(e.source(), |e| (**e).source());
     sources.fold(e.to_string(), |text, e| format!("{text}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_seconds_or_a_date() {
+        let now = httpdate::parse_http_date("Fri, 27 Nov 2026 10:00:00 GMT").expect("a date");
+        for (value, seconds) in [
+            ("7", Some(7)),
+            ("0", Some(0)),
+            ("Fri, 27 Nov 2026 10:01:30 GMT", Some(90)),
+            ("Friday, 27-Nov-26 10:01:30 GMT", Some(90)),
+            ("Fri, 27 Nov 2026 09:00:00 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+            ("", None),
+        ] {
+            let wait = retry_after(value, now);
+            assert_eq!(wait, seconds.map(Duration::from_secs), "{value}");
+        }
+    }
 }

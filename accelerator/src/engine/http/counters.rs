@@ -79,6 +79,8 @@ pub struct Report {
     pub cached: u64,
     /// Answers of several tokens in one event: LoadGen's TPOT is meaningless for them.
     pub whole: u64,
+    /// Tokens that the server counts and does not send.
+    pub unsent: u64,
     now: u64,
     /// Most concurrent streams.
     pub most: u64,
@@ -107,6 +109,7 @@ impl fmt::Display for Report {
             (self.cancelled, "cancelled"),
             (self.cached, "prompt tokens out of a prefix cache"),
             (self.whole, "answers in one event"),
+            (self.unsent, "tokens not sent"),
         ] {
             if n > 0 {
                 write!(f, "; {n} {what}")?;

@@ -6,6 +6,8 @@ use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
+use crate::engine::error::shorten;
+
 use super::{
     client::chain,
     dialect::trouble::{self, Trouble},
@@ -19,6 +21,10 @@ pub(super) struct EventReader<B> {
     /// Received bytes that are not parsed yet.
     rest: Bytes,
     line: Vec<u8>,
+    /// True from the end of the first line on: a byte order mark may stand before it.
+    has_begun: bool,
+    /// True if the last line ended with CR: an LF behind it belongs to that end.
+    after_cr: bool,
     data: Vec<u8>,
     has_data: bool,
     is_error: bool,
@@ -45,6 +51,8 @@ where
             body,
             rest: Bytes::new(),
             line: Vec::new(),
+            has_begun: false,
+            after_cr: false,
             data: Vec::new(),
             has_data: false,
             is_error: false,
@@ -54,8 +62,8 @@ where
     }
 
     /// Waits for the next event with data. Cancellation loses no data. `tokens`: tokens so far.
-    /// Error: [`Trouble::Cut`] if the body ends or breaks; [`Trouble::Said`] if the body is an
-    /// error instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
+    /// Error: [`Trouble::Cut`] if the body ends or breaks; [`Trouble::Said`] or
+    /// [`Trouble::NoStream`] if the body is no stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
     pub async fn next(&mut self, tokens: usize) -> Result<ServerSentEvent<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();
@@ -65,12 +73,12 @@ where
             match self.body.frame().await {
                 Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
                 Some(Err(e)) => return Err(cut(chain(&e))),
-                None if self.line.starts_with(b"{") => {
-                    return Err(trouble::parse_error_event(&String::from_utf8_lossy(
-                        &self.line,
-                    )));
+                None => {
+                    if !self.has_begun {
+                        self.begin()?;
+                    }
+                    return Err(cut("it ended before the answer did".to_owned()));
                 }
-                None => return Err(cut("it ended before the answer did".to_owned())),
             }
         }
         self.is_given = true;
@@ -82,7 +90,10 @@ where
     /// Parses the received lines; returns true at the end of an event with data.
     fn read_lines(&mut self) -> Result<bool, Trouble> {
         loop {
-            let end = self.rest.iter().position(|b| *b == b'\n');
+            if mem::take(&mut self.after_cr) && self.rest.first() == Some(&b'\n') {
+                self.rest.advance(1);
+            }
+            let end = self.rest.iter().position(|b| matches!(b, b'\n' | b'\r'));
             let part = end.unwrap_or(self.rest.len());
             if self.line.len() + self.data.len() + part > self.most {
                 return Err(Trouble::Garbled(format!(
@@ -95,8 +106,11 @@ where
                 self.rest.clear();
                 return Ok(false);
             };
+            self.after_cr = self.rest[end] == b'\r';
             self.rest.advance(end + 1);
-            self.line.pop_if(|last| *last == b'\r');
+            if !self.has_begun {
+                self.begin()?;
+            }
             if !self.line.is_empty() {
                 self.take_line();
             } else if self.has_data {
@@ -105,6 +119,23 @@ where
                 self.clear();
             }
         }
+    }
+
+    /// Removes a byte order mark from the first line.
+    /// Error: the line begins a body that is no event stream.
+    fn begin(&mut self) -> Result<(), Trouble> {
+        self.has_begun = true;
+        if self.line.starts_with(b"\xef\xbb\xbf") {
+            self.line.drain(..3);
+        }
+        let text = String::from_utf8_lossy(&self.line);
+        Err(match self.line[..] {
+            [0x1f, 0x8b, ..] => Trouble::NoStream("it is compressed (gzip)".to_owned()),
+            [b'<', ..] => Trouble::NoStream(format!("a web page: {}", shorten(&text))),
+            [b'{', ..] if trouble::is_error(&text) => trouble::parse_error_event(&text),
+            [b'{', ..] => Trouble::NoStream(format!("it is JSON: {}", shorten(&text))),
+            _ => return Ok(()),
+        })
     }
 
     fn take_line(&mut self) {

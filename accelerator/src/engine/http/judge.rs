@@ -28,16 +28,19 @@ pub(super) enum Verdict {
     /// The frontend is gone: drop the sequence.
     Drop,
     Refuse(String),
+    /// The server is busy or away: the sample is not at fault.
+    GiveBack(String),
     End(String),
 }
 
 /// Requests a short answer to a harmless prompt, with the parameters of every request. Sends up to
 /// [`TRIES`] requests while errors may be the fault of the request.
+/// Asks a busy server again for the time `patience`.
 /// Error: the last request's [`Trouble`]: other sequences would fail, too.
-pub(super) async fn trial(server: &LlmServer) -> Result<(), Trouble> {
+pub(super) async fn trial(server: &LlmServer, patience: Duration) -> Result<(), Trouble> {
     let mut tries = 1;
     loop {
-        let ended = try_once(server).await;
+        let ended = try_once(server, patience).await;
         // After a long wait, do not try again.
         let again = |e: &Trouble| {
             let waited = matches!(e, Trouble::Silent { .. } | Trouble::Busy { .. });
@@ -51,23 +54,33 @@ pub(super) async fn trial(server: &LlmServer) -> Result<(), Trouble> {
     }
 }
 
-async fn try_once(server: &LlmServer) -> Result<(), Trouble> {
+/// As [`trial`], with one request.
+pub(super) async fn try_once(server: &LlmServer, patience: Duration) -> Result<(), Trouble> {
     let ask = &server.ask;
     let len = TRIAL_PROMPT.min(ask.max_prompt);
     let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
     let prompt: Vec<i32> = ids.collect();
     let tokens = TRIAL_TOKENS.min(ask.max_tokens);
-    let (_, answer) = server.answer(&prompt, tokens, None).await?;
+    let (_, answer) = server.answer(&prompt, tokens, None, patience).await?;
     server.client.done(answer).await;
     Ok(())
 }
 
 pub(super) struct Judge {
     /// Exit status of a server that this process started.
-    exit: Option<ExitStatus>,
+    pub exit: Option<ExitStatus>,
     trial: Duration,
-    /// Begin time and result of the last trial; true if the server works.
-    last: Mutex<Option<(Instant, bool)>>,
+    /// Begin time and result of the last trial.
+    last: Mutex<Option<(Instant, Probe)>>,
+}
+
+/// State of the server after an error.
+#[derive(Clone, Debug, PartialEq)]
+enum Probe {
+    Works,
+    /// It is away, for this reason.
+    Away(String),
+    Fails,
 }
 
 impl Judge {
@@ -86,25 +99,33 @@ impl Judge {
             _ if trouble == Trouble::Unwanted => Verdict::Drop,
             Fault::Sample => Verdict::Refuse(words),
             Fault::Engine => Verdict::End(words),
-            Fault::Either if self.is_well(server).await => {
-                Verdict::Refuse(format!("{words}; the server goes on"))
-            }
-            Fault::Either => Verdict::End(match self.exited().await {
-                Some(exit) => exit,
-                None => words,
-            }),
+            Fault::Either => match self.probe(server).await {
+                Probe::Works if matches!(trouble, Trouble::Busy { .. }) => Verdict::GiveBack(words),
+                Probe::Works => Verdict::Refuse(format!("{words}; the server goes on")),
+                Probe::Away(why) => match self.exited().await {
+                    Some(exit) => Verdict::End(exit),
+                    None => {
+                        server.standing.leave(&why);
+                        Verdict::GiveBack(why)
+                    }
+                },
+                Probe::Fails => Verdict::End(self.exited().await.unwrap_or(words)),
+            },
         }
     }
 
-    /// True if the server still answers: a trial succeeds, or any stream receives tokens. All
+    /// The state of the server. It works if a trial succeeds, or any stream receives tokens. All
     /// concurrent callers share one trial.
-    async fn is_well(&self, server: &LlmServer) -> bool {
+    async fn probe(&self, server: &LlmServer) -> Probe {
+        if let Some(why) = server.standing.away() {
+            return Probe::Away(why);
+        }
         let since = Instant::now();
         let mut last = self.last.lock().await;
-        if let Some((began, well)) = *last
-            && began >= since
+        if let Some((began, probe)) = &*last
+            && *began >= since
         {
-            return well;
+            return probe.clone();
         }
         let began = Instant::now();
         let brings_tokens = async {
@@ -114,13 +135,19 @@ impl Judge {
         };
         let tried = timeout(self.trial, async {
             tokio::select! {
-                tried = trial(server) => tried.is_ok(),
-                () = brings_tokens => true,
+                tried = trial(server, Duration::ZERO) => tried,
+                () = brings_tokens => Ok(()),
             }
         });
-        let well = tried.await == Ok(true);
-        *last = Some((began, well));
-        well
+        let probe = match tried.await {
+            Ok(Ok(())) => Probe::Works,
+            Ok(Err(trouble)) if trouble.is_absence() => {
+                Probe::Away(server.gone(&trouble.to_string()))
+            }
+            _ => Probe::Fails,
+        };
+        *last = Some((began, probe.clone()));
+        probe
     }
 
     /// The exit status, if this process started the server and it ends within [`EXIT_SEEN`].

@@ -17,6 +17,7 @@
 //! | [`account`] | compares the received tokens with the counts that the server reports |
 //! | [`dialect::trouble`] | errors: the message, and whose fault the error is |
 //! | [`judge`] | the consequence of an error |
+//! | [`standing`], [`recovery`] | a server that is busy or away; the wait for its return |
 //! | [`start`] | queries before the first sample |
 //! | [`threads`] | the client threads and the path of a sequence |
 //! | [`counters`] | counts and times |
@@ -31,6 +32,8 @@ mod events;
 #[cfg(feature = "testkit")]
 mod fuzz;
 mod judge;
+mod recovery;
+mod standing;
 mod start;
 mod stream;
 mod threads;
@@ -49,7 +52,10 @@ use std::{
 pub use counters::Report;
 #[cfg(feature = "testkit")]
 pub use fuzz::server_events as fuzz_server_events;
-use qdl::model::{DType, ModelSpec, TensorSpec};
+use qdl::{
+    model::{DType, ModelSpec, TensorSpec},
+    wire::Standing,
+};
 use record::{CacheState, PrefixCache};
 
 use self::{
@@ -57,6 +63,7 @@ use self::{
     counters::Counters,
     dialect::AnswerParams,
     judge::{Judge, TRIAL},
+    standing::ServerStanding,
     stream::LlmServer,
     threads::Threads,
 };
@@ -74,6 +81,7 @@ pub struct Http {
     count: usize,
     ask: AnswerParams,
     counters: Arc<Counters>,
+    standing: Arc<ServerStanding>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
     known: OnceLock<ServerStart>,
@@ -126,6 +134,7 @@ impl Http {
             },
             model,
             counters,
+            standing: Arc::default(),
             program: Mutex::default(),
             threads: OnceLock::new(),
             known: OnceLock::new(),
@@ -144,6 +153,7 @@ impl Http {
             dialect: dialect::of(config.dialect),
             ask: self.ask.clone(),
             counters: self.counters.clone(),
+            standing: self.standing.clone(),
             in_flight: self.in_flight(),
         })
     }
@@ -188,7 +198,11 @@ impl Http {
         }
         drop(slot);
         let judge = Judge::new(exit, TRIAL);
-        let threads = Threads::new(runtime, server, judge, fatal.clone());
+        let cache = self
+            .known
+            .get()
+            .map_or(CacheState::Unknown, |k| k.cache.state);
+        let threads = Threads::new(runtime, (server, cache), judge, fatal.clone());
         let set = self.threads.set(threads);
         set.map_err(|_| "it is started already".to_owned())
     }
@@ -214,7 +228,9 @@ impl Http {
             cache,
         });
         server.in_flight = in_flight;
-        judge::trial(&server).await.map_err(|e| e.to_string())?;
+        judge::trial(&server, config.busy())
+            .await
+            .map_err(|e| e.to_string())?;
         Ok(server)
     }
 
@@ -270,6 +286,14 @@ impl Streaming for Http {
     fn in_flight(&self) -> usize {
         let known = self.known.get().map(|known| known.in_flight);
         known.unwrap_or_else(|| start::in_flight(None, &self.ask.config).0)
+    }
+
+    fn standing(&self) -> Standing {
+        self.standing.of_node()
+    }
+
+    fn server_busy(&self) -> u64 {
+        self.report().busy
     }
 
     fn submit(&self, sequence: Sequence) {

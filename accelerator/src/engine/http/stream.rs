@@ -15,6 +15,7 @@ use super::{
         trouble::{self, Trouble},
     },
     events::EventReader,
+    standing::{LOOK, ServerStanding},
 };
 use crate::engine::Sequence;
 
@@ -23,11 +24,10 @@ const EVENT: usize = 64 << 10;
 /// Bytes that an event may have for each id of prompt and answer: some servers send all ids and
 /// their text in each event.
 const EVENT_ID: usize = 64;
-/// Interval of checks whether the frontend still wants the answer.
-const LOOK: Duration = Duration::from_millis(200);
-/// First pause before the next request to a busy server; each further pause is twice as long.
+/// First pause before the next request to a busy server that asks for none with `Retry-After`; each
+/// further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The sequence that takes the tokens of an answer as they arrive. `None` for a trial of the
 /// server, whose tokens do not count as progress for other streams.
@@ -39,6 +39,7 @@ pub(super) struct LlmServer {
     pub dialect: &'static Dialect,
     pub ask: AnswerParams,
     pub counters: Arc<Counters>,
+    pub standing: Arc<ServerStanding>,
     /// Limit of concurrent requests.
     pub in_flight: usize,
 }
@@ -46,16 +47,17 @@ pub(super) struct LlmServer {
 impl LlmServer {
     /// Requests an answer of at most `max_tokens` and passes the tokens to `sink`, except those of
     /// the last step. Checks the answer, then returns these last tokens and the stream. The caller
-    /// gives the stream to [`HttpClient::done`].
+    /// gives the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
     pub async fn answer(
         &self,
         prompt: &[i32],
         max_tokens: usize,
         mut sink: Sink<'_>,
+        patience: Duration,
     ) -> Result<(Tokens, OpenAnswer), Trouble> {
         let body = self.dialect.body(&self.ask, prompt, max_tokens);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
-        let (mut answer, asked) = self.begin(&body, &mut sink).await?;
+        let (mut answer, asked) = self.begin(&body, &mut sink, patience).await?;
         let mut account = Account::new(&self.ask, prompt.len(), max_tokens);
         let last = self
             .read(&mut answer.body, asked, &mut account, &mut sink)
@@ -64,7 +66,16 @@ impl LlmServer {
         counts.answers += 1;
         counts.tokens += account.received as u64;
         counts.cached += account.cached as u64;
+        let is_news = account.unsent > 0 && counts.unsent == 0;
+        counts.unsent += account.unsent as u64;
         drop(counts);
+        if is_news {
+            tracing::warn!(
+                "server {}: ids that end inside a character are counted and not sent: answers lack \
+                 them",
+                self.ask.config.url
+            );
+        }
         Ok((last, answer))
     }
 
@@ -73,37 +84,50 @@ impl LlmServer {
         &self,
         body: &Bytes,
         sink: &mut Sink<'_>,
+        patience: Duration,
     ) -> Result<(OpenAnswer, RequestTime), Trouble> {
         let first = self.request_time();
         let mut pause = FIRST_PAUSE;
+        let mut busy = None;
         loop {
             let asked = self.request_time();
             let after = self.ask.config.first_token();
             let request = self.client.post(self.dialect.path, body.clone());
             let late = || self.extend_deadline(0, after, asked);
-            let (status, words) =
+            let (status, words, retry_after) =
                 match wait_while_wanted(sink, asked.at + after, late, request).await? {
                     Ok(answer) => return Ok((answer, asked)),
-                    Err(Trouble::Status { status, words, .. }) if matches!(status, 429 | 503) => {
-                        (status, words)
-                    }
+                    Err(Trouble::Status {
+                        status: status @ (429 | 503),
+                        words,
+                        retry_after,
+                        ..
+                    }) => (status, words, retry_after),
                     Err(other) => return Err(other),
                 };
-            self.counters.lock().busy += 1;
             let after = first.at.elapsed();
-            if after + pause > self.ask.config.busy()
-                && !self.may_wait(self.ask.config.busy(), first)
-            {
+            let is_over = after >= patience && !self.may_wait(patience, first);
+            if is_over || self.standing.away().is_some() {
                 return Err(Trouble::Busy {
                     status,
                     words,
                     after,
                 });
             }
-            let until = Instant::now() + pause;
-            wait_while_wanted(sink, until, || Ok(until), sleep(pause)).await?;
+            self.counters.lock().busy += 1;
+            let _waits = busy.get_or_insert_with(|| self.standing.busy());
+            // The last request comes when the patience ends, however long the server asks to wait.
+            let left = patience.saturating_sub(after).max(FIRST_PAUSE);
+            let wait = retry_after.map_or(pause, |s| s.max(FIRST_PAUSE)).min(left);
+            let until = Instant::now() + wait;
+            wait_while_wanted(sink, until, || Ok(until), sleep(wait)).await?;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
+    }
+
+    /// Words for a server that is away.
+    pub(super) fn gone(&self, why: &str) -> String {
+        format!("the server at {} is gone: {why}", self.ask.config.url)
     }
 
     pub(super) fn request_time(&self) -> RequestTime {

@@ -13,10 +13,14 @@ use std::{
 use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 
+use record::CacheState;
+
 use super::{
     NAME,
-    dialect::trouble::Trouble,
+    client::OpenAnswer,
+    dialect::{Tokens, trouble::Trouble},
     judge::{Judge, Verdict},
+    recovery::watch_over,
     stream::LlmServer,
 };
 use crate::engine::{EngineError, Sequence, streaming::OnFatal};
@@ -39,14 +43,28 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    pub fn new(runtime: Runtime, server: LlmServer, judge: Judge, fatal: OnFatal) -> Self {
+    /// Runs sequences on `runtime`, and watches over the server's absences. `cache` is the state of
+    /// the server's prefix cache.
+    pub fn new(
+        runtime: Runtime,
+        (server, cache): (LlmServer, CacheState),
+        judge: Judge,
+        fatal: OnFatal,
+    ) -> Self {
+        let client = Arc::new(SequenceRunner {
+            server,
+            judge,
+            fatal,
+        });
+        let watching = client.clone();
+        runtime.spawn(async move {
+            let SequenceRunner { server, judge, .. } = &*watching;
+            let end = watch_over(server, cache, judge.exit.as_ref());
+            watching.end(end.await);
+        });
         Threads {
             runtime: Mutex::new(Some(runtime)),
-            client: Arc::new(SequenceRunner {
-                server,
-                judge,
-                fatal,
-            }),
+            client,
         }
     }
 
@@ -91,32 +109,56 @@ impl SequenceRunner {
     /// Runs one sequence, from its prompt to its answer, or to the verdict on its error.
     async fn run(self: Arc<Self>, mut sequence: Sequence) {
         let server = &self.server;
-        let stream = server.counters.stream();
-        let trouble = match self.prompt(&sequence) {
-            Ok(prompt) => {
-                let most = server.ask.max_tokens.min(sequence.room());
-                match server.answer(&prompt, most, Some(&mut sequence)).await {
-                    Ok((last, answer)) => {
-                        drop(stream);
-                        sequence.finish(&last);
-                        return server.client.done(answer).await;
-                    }
-                    Err(trouble) => trouble,
+        loop {
+            if let Some(why) = server.standing.away() {
+                if sequence.has_elsewhere() {
+                    return sequence.give_back(&why);
                 }
+                server.standing.back(&sequence).await;
             }
-            Err(trouble) => trouble,
-        };
-        drop(stream);
-        match self.judge.verdict(server, trouble).await {
-            Verdict::Drop => {
-                server.counters.lock().cancelled += 1;
+            let stream = server.counters.stream();
+            let trouble = match self.answer(&mut sequence).await {
+                Ok((last, answer)) => {
+                    drop(stream);
+                    sequence.finish(&last);
+                    return server.client.done(answer).await;
+                }
+                Err(trouble) => trouble,
+            };
+            drop(stream);
+            match self.judge.verdict(server, trouble).await {
+                Verdict::Drop => {
+                    server.counters.lock().cancelled += 1;
+                    return;
+                }
+                Verdict::GiveBack(why) if sequence.has_elsewhere() => {
+                    return sequence.give_back(&why);
+                }
+                // Waits for the server. Tokens that the origin has are not taken back.
+                Verdict::GiveBack(_)
+                    if server.standing.away().is_some() && sequence.tokens() == 0 => {}
+                Verdict::GiveBack(words) | Verdict::Refuse(words) => {
+                    return sequence.refuse(&words);
+                }
+                Verdict::End(reason) => return self.end(reason),
             }
-            Verdict::Refuse(words) => sequence.refuse(&words),
-            Verdict::End(reason) => (self.fatal)(EngineError::Server {
-                url: server.ask.config.url.clone(),
-                reason,
-            }),
         }
+    }
+
+    async fn answer(&self, sequence: &mut Sequence) -> Result<(Tokens, OpenAnswer), Trouble> {
+        let server = &self.server;
+        let prompt = self.prompt(sequence)?;
+        let most = server.ask.max_tokens.min(sequence.room());
+        let patience = server.ask.config.busy();
+        let answer = server.answer(&prompt, most, Some(sequence), patience);
+        answer.await
+    }
+
+    fn end(&self, reason: String) {
+        (self.fatal)(EngineError::Server {
+            url: self.server.ask.config.url.clone(),
+            reason,
+        });
     }
 
     /// The ids of the prompt; an error if an id is outside the vocabulary.

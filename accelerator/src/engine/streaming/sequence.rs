@@ -1,18 +1,12 @@
 //! One sample in progress: its prompt in the input slot, its answer in the output slot.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use fabric::clock;
 use fabric::wire::Stream;
 use qdl::serve::{Arrival, Finished, Part, Sent};
 
-use super::TOKEN_BYTES;
+use super::{EventSizes, TOKEN_BYTES};
 
 /// The error if an answer does not fit the model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,8 +51,8 @@ pub struct Sequence {
     room: usize,
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
-    /// Tokens of all sequences of the engine.
-    made: Option<Arc<AtomicU64>>,
+    /// Counts the events of all sequences of the engine.
+    events: Option<Arc<EventSizes>>,
 }
 
 impl Sequence {
@@ -73,14 +67,14 @@ impl Sequence {
             sent: Sent::default(),
             started_ns: clock::now_ns(),
             on_end: Some(on_end),
-            made: None,
+            events: None,
         }
     }
 
-    /// Counts the sequence's tokens in `made`, sent or not: the engine's progress.
+    /// Counts each call that brings tokens in `events`, sent or not: the engine's progress.
     #[must_use]
-    pub fn counted(mut self, made: Arc<AtomicU64>) -> Self {
-        self.made = Some(made);
+    pub fn counted(mut self, events: Arc<EventSizes>) -> Self {
+        self.events = Some(events);
         self
     }
 
@@ -162,6 +156,19 @@ impl Sequence {
         }
     }
 
+    /// Gives the sample back: it runs elsewhere, or here once this node takes samples again.
+    pub fn give_back(mut self, why: &str) {
+        if let Some(arrival) = self.arrival.take() {
+            arrival.give_back(why);
+        }
+    }
+
+    /// Whether a sample given back can run elsewhere.
+    pub fn has_elsewhere(&self) -> bool {
+        let arrival = self.arrival.as_ref();
+        arrival.is_some_and(|a| a.origin().has_elsewhere())
+    }
+
     fn append(&mut self, tokens: &[i32]) -> Result<(), TooLong> {
         let (end, room) = (self.tokens() + tokens.len(), self.room());
         if end > room {
@@ -174,8 +181,8 @@ impl Sequence {
                 to.copy_from_slice(&token.to_le_bytes());
             }
             self.written = end * TOKEN_BYTES;
-            if let Some(made) = &self.made {
-                made.fetch_add(tokens.len() as u64, Relaxed);
+            if let Some(events) = &self.events {
+                events.count(tokens.len());
             }
         }
         Ok(())

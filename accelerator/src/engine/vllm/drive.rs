@@ -176,9 +176,8 @@ impl Driver {
     /// Error text: a core breaks a rule, or does not answer within `within`.
     pub fn try_cores(&mut self, within: Duration) -> Result<(), String> {
         let (vocab, least) = (self.limits.vocab as i32, self.limits.min_tokens);
-        let prompt: Vec<i32> = (0..TRIAL_PROMPT.min(self.limits.context - 2) as i32)
-            .map(|i| (i + 1) % vocab)
-            .collect();
+        let len = TRIAL_PROMPT.min(self.limits.context.saturating_sub(2));
+        let prompt: Vec<i32> = (0..len as i32).map(|i| (i + 1) % vocab).collect();
         for core in 0..self.cores.len() {
             let room = TRIAL_TOKENS.max(least);
             let ids = prompt.iter().copied();
@@ -273,6 +272,10 @@ impl Driver {
                 .flush()
                 .map_err(|e| format!("core {i} takes no request: {e}"))?;
         }
+        for output in &mut self.outputs {
+            // PONGs. An end of the stream shows when it is read.
+            let _ = output.flush();
+        }
         let fd = |of: &dyn AsRawFd, events| libc::pollfd {
             fd: of.as_raw_fd(),
             events,
@@ -280,13 +283,12 @@ impl Driver {
         };
         self.polled.clear();
         self.polled.push(fd(&self.wake.far, libc::POLLIN));
-        let outputs = self.outputs.iter().map(|o| fd(&o.stream, libc::POLLIN));
-        self.polled.extend(outputs);
-        for core in &self.cores {
-            let unsent = core.input.is_unsent();
-            let out = if unsent { libc::POLLOUT } else { 0 };
-            self.polled.push(fd(&core.input.stream, libc::POLLIN | out));
-        }
+        let inputs = self.cores.iter().map(|core| &core.input);
+        let polled = self.outputs.iter().chain(inputs).map(|c| {
+            let out = if c.is_unsent() { libc::POLLOUT } else { 0 };
+            fd(&c.stream, libc::POLLIN | out)
+        });
+        self.polled.extend(polled);
         let inbox = &self.inbox;
         let has_work = || !inbox.queue.is_empty() || inbox.is_closed();
         self.wake.sleep(&mut self.polled, LOOK, has_work);
@@ -301,7 +303,10 @@ impl Driver {
                 // A core sends nothing here. The end of the stream is the only sign of a core that
                 // computes but takes no request.
                 let input = &mut self.cores[i].input;
-                let end = input.fill().and_then(|_| input.next().map(|_| ()));
+                let end = input.fill().and_then(|_| {
+                    while input.next()?.is_some() {}
+                    Ok(())
+                });
                 end.map_err(|e| format!("core {i} takes no more requests: its input: {e}"))?;
             }
         }

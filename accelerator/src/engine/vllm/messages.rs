@@ -146,6 +146,10 @@ pub(super) struct PromptCounts {
 enum VersionField<'a> {
     Counts(PromptCounts),
     Error(&'a str),
+    /// The form of 0.33: `{code, message, retryable}`.
+    ErrorMap {
+        message: &'a str,
+    },
     Other(IgnoredAny),
 }
 
@@ -204,7 +208,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Output<'a> {
                 while let Some(next) = seq.next_element::<Option<VersionField<'de>>>()? {
                     match next {
                         Some(VersionField::Counts(counts)) => prompt = Some(counts),
-                        Some(VersionField::Error(words)) => error = Some(words),
+                        Some(
+                            VersionField::Error(words) | VersionField::ErrorMap { message: words },
+                        ) => error = Some(words),
                         Some(VersionField::Other(_)) | None => {}
                     }
                 }
@@ -245,6 +251,12 @@ mod tests {
         9800929da2663191ce0001d1e8c0c0c001c0c0c0c0c0c0009da2663291cd1a2ec0c0c001c0c0c0c0c0c000c0cb\
         40eacd85129218c7c0c0c0c0";
 
+    /// Recorded from vLLM 0.33.0: an error with a code.
+    const ERROR: &str = "\
+        990091dc0013a2613190c0c0c003c0c0c0c0c0c0c000c0c0c0c083a4636f6465b076616c69646174696f6e5f65\
+        72726f72a76d657373616765af70726f6d707420746f6f206c6f6e67a9726574727961626c65c2c0cb3ff80000\
+        00000000c091a26131c0c0a764656661756c74";
+
     fn bytes(hexadecimal: &str) -> Vec<u8> {
         hex::decode(hexadecimal).expect("hexadecimal")
     }
@@ -282,6 +294,11 @@ mod tests {
         for (message, outputs) in [(FIRST, vec![first]), (LAST, last.to_vec())] {
             assert_eq!(read_step(&bytes(message)), Some(Step { core: 0, outputs }));
         }
+        let error = bytes(ERROR);
+        let step = read_step(&error).expect("a step");
+        let of_it = &step.outputs[0];
+        let words = (of_it.finish, of_it.error);
+        assert_eq!(words, (Some(finish::ERROR), Some("prompt too long")));
     }
 
     /// Later versions have more fields: counts move from place 10 to 11, an error comes last.

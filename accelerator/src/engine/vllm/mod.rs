@@ -7,7 +7,7 @@
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`start`] | the core's process, the sockets and the handshake |
+//! | [`start`], [`handshake`] | the core's process and sockets; the handshake |
 //! | [`drive`] | the thread: requests, steps, aborts, deadlines |
 //! | [`judge`] | checks of each request and each answer |
 //! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
@@ -18,6 +18,7 @@
 
 mod counters;
 mod drive;
+mod handshake;
 mod judge;
 mod messages;
 mod model;
@@ -43,9 +44,9 @@ pub use self::model::ModelFolder;
 use self::{
     counters::Counters,
     drive::{Core, Driver, Wake},
+    handshake::{Connected, Listeners},
     judge::Limits,
     messages::Sampling,
-    start::{Connected, Listeners},
 };
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
@@ -87,7 +88,7 @@ impl Vllm {
         let model = TokenModel::of(NAME, params.spec.as_ref())?;
         let folder = ModelFolder::read(&config.model).map_err(|e| wrong("vllm.model", e))?;
         if folder.has_experts && config.data_parallel > 1 {
-            return Err(wrong("vllm.data_parallel", start::EXPERTS.to_owned()));
+            return Err(wrong("vllm.data_parallel", handshake::EXPERTS.to_owned()));
         }
         let Some(vocab) = config.vocab.or(folder.vocab).filter(|vocab| *vocab > 1) else {
             let reason = "config.json of the model says no vocab_size: give engine.vllm.vocab";

@@ -15,23 +15,43 @@ use std::{
 
 use socket2::Socket;
 
+use crate::engine::error::shorten;
+
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 const GREETING: usize = 64;
 /// Capacity of the receive buffer, which holds the message of a step with 10,000 sequences.
 const BUFFER: usize = 256 << 10;
-/// Most bytes of a frame.
-const MAX_FRAME: usize = 16 << 20;
-const MAX_READY: usize = 4096;
+/// Most bytes of a frame of outputs.
+pub(super) const MAX_FRAME: usize = 16 << 20;
+/// Most bytes of a frame of the handshake: READY, HELLO, a registration.
+const MAX_SMALL: usize = 16 << 10;
+/// Most bytes of a PING's context, as ZMTP says.
+const MAX_CONTEXT: usize = 16;
+/// Bytes to send from which on PING has no PONG: libzmq counts any frame as an answer.
+const ENOUGH_OUT: usize = 4096;
 
 fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
-/// A stream after the handshake, with the bytes that wait in either direction.
+/// Progress of the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Ready,
+    Open,
+}
+
+/// A stream that does not block, with the bytes that wait in either direction.
 pub(super) struct Connection {
     pub stream: Socket,
+    stage: Stage,
+    /// Socket type that the peer must have.
+    wanted: &'static str,
+    /// Most bytes of a frame.
+    pub most: usize,
     /// The peer's identity; empty if the peer has none.
     pub identity: Vec<u8>,
     /// Received bytes that are not read yet.
@@ -43,61 +63,74 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Exchanges greeting and READY on a blocking stream: this side is a socket of the type `own`,
-    /// the peer must be one of the type `wanted`.
-    /// Error: the peer speaks no ZMTP 3 with NULL, or is another socket; errors of the stream.
-    pub fn shake(stream: Socket, own: &str, wanted: &str) -> io::Result<Self> {
-        let mut c = Connection {
+    /// Begins the handshake on a new stream: this side is a socket of the type `own`, the peer must
+    /// be one of the type `wanted`.
+    /// Error: the stream cannot be set to not block.
+    pub fn begin(stream: Socket, own: &str, wanted: &'static str) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let mut out = greeting();
+        put_ready(&mut out, own);
+        Ok(Connection {
             stream,
+            stage: Stage::Greeting,
+            wanted,
+            most: MAX_SMALL,
             identity: Vec::new(),
             buffer: vec![0; BUFFER],
             unread: 0..0,
-            out: greeting(),
+            out,
             sent: 0,
-        };
-        put_ready(&mut c.out, own);
-        c.flush()?;
-        c.wait_for(GREETING)?;
-        let greeting = &c.buffer[c.unread.start..][..GREETING];
-        if greeting[0] != 0xff || greeting[9] & 1 == 0 || greeting[10] < 3 {
-            return Err(invalid("the peer sent no greeting of ZMTP 3"));
+        })
+    }
+
+    /// Continues the handshake as far as bytes have come. Returns true once it is complete.
+    /// Error: the peer speaks no ZMTP 3 with NULL, or is another socket; errors of the stream.
+    pub fn shake(&mut self) -> io::Result<bool> {
+        if self.stage == Stage::Open {
+            return Ok(true);
         }
-        if &greeting[12..17] != b"NULL\0" {
-            return Err(invalid("the peer wants another mechanism than NULL"));
+        self.flush()?;
+        let ended = self.fill();
+        // A peer that has sent all and left has an answer in its bytes.
+        match self.read_handshake()? {
+            true => Ok(true),
+            false => ended.map(|_| false),
         }
-        c.unread.start += GREETING;
-        let (flags, body) = loop {
-            match c.frame()? {
-                Some(frame) => break frame,
-                None if c.unread.len() > MAX_READY => return Err(invalid("READY is too long")),
-                None => c.read_some()?,
+    }
+
+    fn read_handshake(&mut self) -> io::Result<bool> {
+        if self.stage == Stage::Greeting {
+            if self.unread.len() < GREETING {
+                return Ok(false);
             }
+            let greeting = &self.buffer[self.unread.start..][..GREETING];
+            if greeting[0] != 0xff || greeting[9] & 1 == 0 || greeting[10] < 3 {
+                return Err(invalid("the peer sent no greeting of ZMTP 3"));
+            }
+            if &greeting[12..17] != b"NULL\0" {
+                return Err(invalid("the peer wants another mechanism than NULL"));
+            }
+            self.unread.start += GREETING;
+            self.stage = Stage::Ready;
+        }
+        let Some((flags, body)) = self.frame()? else {
+            return Ok(false);
         };
         let socket = match flags & COMMAND {
             0 => None,
-            _ => read_ready(&c.buffer[body], &mut c.identity),
+            _ => read_ready(&self.buffer[body], &mut self.identity),
         };
         match socket {
-            Some(socket) if socket == wanted.as_bytes() => Ok(c),
+            Some(socket) if socket == self.wanted.as_bytes() => {
+                self.stage = Stage::Open;
+                Ok(true)
+            }
             Some(socket) => Err(invalid(format!(
-                "the peer is a socket of type {}, not {wanted}",
-                String::from_utf8_lossy(&socket)
+                "the peer is a socket of type {}, not {}",
+                shorten(&String::from_utf8_lossy(&socket)),
+                self.wanted
             ))),
             None => Err(invalid("the peer sent no READY")),
-        }
-    }
-
-    fn wait_for(&mut self, bytes: usize) -> io::Result<()> {
-        while self.unread.len() < bytes {
-            self.read_some()?;
-        }
-        Ok(())
-    }
-
-    fn read_some(&mut self) -> io::Result<()> {
-        match self.fill()? {
-            true => Ok(()),
-            false => Err(ErrorKind::TimedOut.into()),
         }
     }
 
@@ -135,9 +168,10 @@ impl Connection {
             [flags, len, ..] if flags & LONG == 0 => (2, u64::from(len)),
             _ => return Ok(None),
         };
-        let len = usize::try_from(len).ok().filter(|len| *len <= MAX_FRAME);
+        let most = self.most;
+        let len = usize::try_from(len).ok().filter(|len| *len <= most);
         let Some(len) = len else {
-            return Err(invalid(format!("a frame has more than {MAX_FRAME} bytes")));
+            return Err(invalid(format!("a frame has more than {most} bytes")));
         };
         if bytes.len() < head + len {
             return Ok(None);
@@ -148,8 +182,9 @@ impl Connection {
         Ok(Some((flags, begin..begin + len)))
     }
 
-    /// The next message, which must be one frame; `None` if it is incomplete. Answers PING.
-    /// Error: the message has several frames, or a frame is too long.
+    /// The next message, which must be one frame; `None` if it is incomplete. Answers PING, unless
+    /// much is to be sent already.
+    /// Error: the message has several frames, or a frame or a PING is too long.
     pub fn next(&mut self) -> io::Result<Option<&[u8]>> {
         while let Some((flags, body)) = self.frame()? {
             if flags & COMMAND == 0 {
@@ -160,23 +195,17 @@ impl Connection {
             }
             // PING: a time to live of two bytes, then a context that PONG returns.
             if let Some([_, _, context @ ..]) = self.buffer[body].strip_prefix(b"\x04PING") {
+                if context.len() > MAX_CONTEXT {
+                    return Err(invalid("the context of a PING is too long"));
+                }
+                if self.out.len() - self.sent >= ENOUGH_OUT {
+                    continue;
+                }
                 let pong = [b"\x04PONG", context].concat();
                 put_frame(&mut self.out, COMMAND, &pong);
             }
         }
         Ok(None)
-    }
-
-    /// Waits for the next message on a blocking stream.
-    /// Errors: as [`Self::next`] and [`Self::fill`]; [`ErrorKind::TimedOut`].
-    #[cfg(test)]
-    pub fn wait(&mut self) -> io::Result<Vec<u8>> {
-        loop {
-            if let Some(message) = self.next()? {
-                return Ok(message.to_vec());
-            }
-            self.read_some()?;
-        }
     }
 
     /// Queues a message of these frames.
@@ -259,7 +288,11 @@ fn read_ready(body: &[u8], identity: &mut Vec<u8>) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::net::UnixStream, thread, time::Duration};
+    use std::{
+        os::unix::net::UnixStream,
+        thread,
+        time::{Duration, Instant},
+    };
 
     use proptest::prelude::*;
 
@@ -283,19 +316,64 @@ mod tests {
         (a.into(), b.into())
     }
 
+    /// Repeats a step that does not block, until it returns a value.
+    fn wait<T>(mut step: impl FnMut() -> io::Result<Option<T>>) -> io::Result<T> {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(value) = step()? {
+                return Ok(value);
+            }
+            assert!(Instant::now() < until, "nothing comes");
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn shaken(stream: Socket, own: &str, wanted: &'static str) -> io::Result<Connection> {
+        let mut c = Connection::begin(stream, own, wanted)?;
+        wait(|| c.shake().map(|done| done.then_some(())))?;
+        c.most = MAX_FRAME;
+        Ok(c)
+    }
+
+    fn message(c: &mut Connection) -> io::Result<Vec<u8>> {
+        wait(|| match c.next()?.map(<[u8]>::to_vec) {
+            None => c.fill().map(|_| None),
+            some => Ok(some),
+        })
+    }
+
     #[test]
     fn libzmq_is_understood_and_ping_answered() {
         let (a, mut b) = pair();
         b.write_all(&libzmq()).expect("sent");
-        let mut c = Connection::shake(a, "ROUTER", "DEALER").expect("a dealer");
+        let mut c = shaken(a, "ROUTER", "DEALER").expect("a dealer");
         assert_eq!(c.identity, [0, 0]);
         b.write_all(b"\x04\x09\x04PING\0\x64ab\0\x02hi")
             .expect("sent");
-        assert_eq!(c.wait().expect("a message"), b"hi");
+        assert_eq!(message(&mut c).expect("a message"), b"hi");
         c.flush().expect("sent");
         let mut all = vec![0; 64 + 2 + 6 + 22 + 2 + 7];
         b.read_exact(&mut all).expect("greeting, READY, PONG");
         assert!(all.ends_with(b"\x04\x07\x04PONGab"), "{all:?}");
+    }
+
+    #[test]
+    fn a_flood_of_pings_is_answered_within_bounds() {
+        let (a, mut b) = pair();
+        b.write_all(&libzmq()).expect("sent");
+        let mut c = shaken(a, "PULL", "DEALER").expect("a dealer");
+        let flood = b"\x04\x09\x04PING\0\x64ab".repeat(1_000);
+        for _ in 0..100 {
+            b.write_all(&flood).expect("sent");
+            while !c.fill().is_ok_and(|came| !came) {
+                assert!(c.next().expect("no message").is_none());
+            }
+        }
+        assert!(c.out.len() <= ENOUGH_OUT + 32, "{} bytes", c.out.len());
+        b.write_all(&[&b"\x04\x20\x04PING\0\x64"[..], &[7; 25]].concat())
+            .expect("sent");
+        let error = message(&mut c).expect_err("too long").to_string();
+        assert!(error.contains("the context of a PING"), "{error}");
     }
 
     #[test]
@@ -318,11 +396,16 @@ mod tests {
             (&with(64, 0), "DEALER", "no READY"),
             (&with(66, 4), "DEALER", "no READY"),
             (&libzmq()[..70], "DEALER", "unexpected end of file"),
+            (
+                &[greeting(), b"\x06\0\0\x01\0\0\0\0\0".to_vec()].concat(),
+                "DEALER",
+                "a frame has more than",
+            ),
         ] {
             let (a, mut b) = pair();
             b.write_all(bytes).expect("sent");
             b.shutdown(std::net::Shutdown::Write).expect("shut");
-            let shaken = Connection::shake(a, "ROUTER", wanted);
+            let shaken = shaken(a, "ROUTER", wanted);
             let error = shaken.map(|_| ()).expect_err(words);
             assert!(error.to_string().contains(words), "{error}");
         }
@@ -335,17 +418,18 @@ mod tests {
         ) {
             let (a, b) = pair();
             let sender = thread::spawn(move || {
-                let mut c = Connection::shake(b, "PUSH", "PULL").expect("shaken");
+                let mut c = shaken(b, "PUSH", "PULL").expect("shaken");
                 for n in &sizes {
                     c.queue(&[&vec![*n as u8; *n]]);
                 }
-                c.flush().expect("sent");
+                let sent = wait(|| c.flush().map(|()| (!c.is_unsent()).then_some(())));
+                sent.expect("sent");
                 sizes
             });
-            let mut c = Connection::shake(a, "PULL", "PUSH").expect("shaken");
+            let mut c = shaken(a, "PULL", "PUSH").expect("shaken");
             let mut got = Vec::new();
             let end = loop {
-                match c.wait() {
+                match message(&mut c) {
                     Ok(message) => got.push(message),
                     Err(e) => break e,
                 }
@@ -362,8 +446,8 @@ mod tests {
             b.write_all(&libzmq()).expect("sent");
             b.write_all(&bytes).expect("sent");
             b.shutdown(std::net::Shutdown::Write).expect("shut");
-            let mut c = Connection::shake(a, "ROUTER", "DEALER").expect("shaken");
-            while c.wait().is_ok() {}
+            let mut c = shaken(a, "ROUTER", "DEALER").expect("shaken");
+            while message(&mut c).is_ok() {}
         }
     }
 }

@@ -24,6 +24,7 @@ use qdl::{
     dispatch::{self, Completer, Contradiction, First, RefusedSample, Response, Sample},
     run::{OnRefusal, Refusals, node_facts},
     serve::{Arrival, Finished, Origin, Part, Service},
+    wire::Standing,
 };
 use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemRecord};
 
@@ -397,6 +398,10 @@ impl Backend for LocalBackend {
         (ledger, [0; 2])
     }
 
+    fn waits_for_server(&self) -> bool {
+        matches!(self.parts.pipelines.standing(), Standing::Away(_))
+    }
+
     fn outstanding(&self) -> u64 {
         let done = self.completed() + self.counts.emptied.load(Ordering::Acquire);
         // Read `issued` last: completed samples were issued before.
@@ -505,6 +510,7 @@ impl Origin for LocalBackend {
             tries: sample.tries,
             reason: why.to_owned(),
             is_cut: false,
+            is_away: false,
         };
         let todo = self.refusals().add(&self.parts.node, 0, &refused);
         match todo {

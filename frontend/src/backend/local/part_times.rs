@@ -17,6 +17,7 @@ pub(super) struct PartTimes(Box<[CachePadded<PartTime>]>);
 struct PartTime {
     first_ns: AtomicU64,
     first_residence_us: AtomicU32,
+    first_bytes: AtomicU32,
     /// Sum over parts of the microseconds since the arrival was made.
     after_us: AtomicU64,
 }
@@ -36,6 +37,7 @@ impl PartTimes {
             let residence = part.queue_us.saturating_add(part.compute_us);
             time.first_ns.store(now_ns, Relaxed);
             time.first_residence_us.store(residence, Relaxed);
+            time.first_bytes.store(part.to, Relaxed);
             time.after_us.store(0, Relaxed);
         }
         let after = now_ns.saturating_sub(in_flight.posted_ns) / 1_000;
@@ -55,11 +57,12 @@ impl PartTimes {
         let residence = f.queue_us.saturating_add(f.compute_us);
         let after = seen_ns.saturating_sub(in_flight.posted_ns) / 1_000;
         let begun = self.0.get(usize::from(slot)).filter(|_| f.sent.parts > 0);
-        let (first_ns, first_residence_us, before_us) =
-            begun.map_or((seen_ns, residence, 0), |m| {
+        let (first_ns, first_residence_us, first_bytes, before_us) =
+            begun.map_or((seen_ns, residence, f.len, 0), |m| {
                 (
                     m.first_ns.load(Relaxed),
                     m.first_residence_us.load(Relaxed),
+                    m.first_bytes.load(Relaxed),
                     m.after_us.load(Relaxed),
                 )
             });
@@ -82,6 +85,7 @@ impl PartTimes {
             bytes_in: f.len,
             first_ns,
             first_residence_us,
+            first_bytes,
             parts,
             parts_after_us: mean(before_us.saturating_add(after)),
             parts_residence_us: mean(f.sent.sum_us.saturating_add(u64::from(residence))),
@@ -140,10 +144,11 @@ mod tests {
         let t = all.times(1, &in_flight, &finished(sent), [91_000, 92_000]);
         assert_eq!((t.first_ns, t.first_residence_us, t.parts), (21_000, 10, 3));
         assert_eq!((t.parts_after_us, t.parts_residence_us), (50, 33));
-        assert_eq!((t.bytes_out, t.bytes_in, t.completed_ns), (12, 20, 92_000));
+        assert_eq!((t.bytes_out, t.bytes_in, t.first_bytes), (12, 20, 4));
         // The next answer in the slot arrives in one piece.
         let t = all.times(1, &in_flight, &finished(Sent::default()), [91_000, 92_000]);
         assert_eq!((t.first_ns, t.first_residence_us, t.parts), (91_000, 60, 1));
         assert_eq!((t.parts_after_us, t.parts_residence_us), (90, 60));
+        assert_eq!(t.first_bytes, 20);
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use disk::Temporary;
 use qdl::control::Token;
 
 use super::Result;
@@ -18,7 +19,8 @@ const UNTRIED: &str = ".untried";
 pub(super) struct Staged {
     folder: PathBuf,
     force: bool,
-    names: Vec<String>,
+    /// Each file with its final path.
+    files: Vec<(Temporary, PathBuf)>,
     token: Option<PathBuf>,
 }
 
@@ -27,7 +29,7 @@ impl Staged {
         Staged {
             folder: folder.to_owned(),
             force,
-            names: Vec::new(),
+            files: Vec::new(),
             token: None,
         }
     }
@@ -50,8 +52,10 @@ impl Staged {
 
     pub fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let path = self.path(name);
-        self.names.push(name.to_owned());
-        fs::write(&path, text).with_context(|| path.display().to_string())
+        let path = Temporary::new(path);
+        disk::write(&path, text).with_context(|| path.display().to_string())?;
+        self.files.push((path, self.folder.join(name)));
+        Ok(())
     }
 
     /// Writes a random token that only the owner can read, unless the file exists.
@@ -68,9 +72,8 @@ impl Staged {
     /// Gives the files their names; returns their paths.
     pub fn keep(mut self) -> Result<Vec<PathBuf>> {
         let mut kept = Vec::new();
-        for name in std::mem::take(&mut self.names) {
-            let (from, to) = (self.path(&name), self.folder.join(&name));
-            fs::rename(&from, &to).with_context(|| to.display().to_string())?;
+        for (from, to) in std::mem::take(&mut self.files) {
+            fs::rename(&*from, &to).with_context(|| to.display().to_string())?;
             kept.push(to);
         }
         kept.extend(self.token.take());
@@ -80,10 +83,6 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        for name in &self.names {
-            // Ignore the error: a file may not be written yet.
-            let _ = fs::remove_file(self.path(name));
-        }
         if let Some(token) = &self.token {
             let _ = fs::remove_file(token);
         }

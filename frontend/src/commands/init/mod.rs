@@ -23,6 +23,7 @@ use std::{
 use accelerator::engine::{self, EngineKind, EngineParams};
 use anyhow::{Context, bail};
 use clap::Parser;
+use disk::FolderLock;
 use fabric::os::available_memory;
 use qdl::{
     config,
@@ -183,7 +184,8 @@ fn write(args: &InitArgs) -> Result<String> {
     }
     let mut addresses = InitAddresses::of(&args.accelerators)?;
     addresses.token = args.token;
-    fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
+    let output = || format!("--output {}", args.output.display());
+    let _lock = FolderLock::take(&args.output).with_context(output)?;
     let mut staged = Staged::new(&args.output, args.force);
     staged.may_write(FRONTEND)?;
     for at in &addresses.accelerators {

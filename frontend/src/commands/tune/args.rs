@@ -13,8 +13,8 @@ use crate::settings::cli::{SCENARIOS, key_value};
 /// Finds the highest rate at which runs are VALID, with many short runs of `frontend`, then tries
 /// other values of some keys of the configuration.
 ///
-/// The rate is queries per second in Server. In Offline it is the lowest expected samples per second
-/// that make a run long enough. Keep the accelerators running.
+/// The rate is queries per second in Server. In Offline it is the lowest expected samples per
+/// second that make a run long enough. Keep the accelerators running.
 ///
 /// The same command continues an interrupted session. docs/tune.md explains the result.
 #[derive(Clone, Debug, Parser)]

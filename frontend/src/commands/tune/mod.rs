@@ -15,6 +15,7 @@ mod yaml;
 use std::{fs, io::Write, path::Path};
 
 use anyhow::{Context, Result, bail};
+use disk::FolderLock;
 use loadgen_bridge::Scenario;
 use qdl::config::{self, FrontendConfig, Written};
 use serde_json::json;
@@ -24,7 +25,10 @@ pub use self::args::TuneArgs;
 use self::{args::Knobs, child::Runner, journal::Journal, yaml::Yaml};
 use crate::{
     loadgen::exit::ExitCode,
-    run::{check::SERVER_QUERIES, interrupt},
+    run::{
+        check::SERVER_QUERIES,
+        interrupt::{self, Action},
+    },
     settings,
 };
 
@@ -42,7 +46,8 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let yaml = Yaml::read(&args.config)?;
     let device = config.nics.iter().any(|n| n.is_ib());
     let plan = plan(args, kind, key, device, &yaml)?;
-    fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
+    let output = || format!("--output {}", args.output.display());
+    let _lock = FolderLock::take(&args.output).with_context(output)?;
     // Leave the budget out: a session may continue with another budget.
     let mut same = plan.clone();
     same.budget_s = 0.0;
@@ -52,7 +57,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
         "program": args.program,
         "user_conf": args.user_conf.as_ref().map(fs::read_to_string).transpose()?,
     });
-    interrupt::listen();
+    *interrupt::hold() = Action::Note;
     let parent = args.config.parent().unwrap_or(Path::new(""));
     // The parent of a bare file name is the working directory.
     let base = Path::new(".").join(parent);
@@ -77,7 +82,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
         }
     };
     let page = report::tuning(&session, &args.config.to_string_lossy(), &diff, note);
-    fs::write(&path, page).with_context(|| path.display().to_string())?;
+    disk::write(&path, page).with_context(|| path.display().to_string())?;
     let mut lines = vec![session.line()];
     lines.extend(session.limit());
     lines.extend(diff);

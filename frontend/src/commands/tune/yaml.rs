@@ -45,7 +45,7 @@ impl Yaml {
 
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(&self.0)? + "\n";
-        fs::write(path, text).with_context(|| path.display().to_string())
+        disk::write(path, text).with_context(|| path.display().to_string())
     }
 }
 

@@ -257,17 +257,16 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
 }
 
 #[test]
-fn only_server_limits_a_samples_times() {
+fn only_server_limits_a_samples_token_times() {
     let mut test = TestSettings::default();
     (test.server_ttft_latency, test.server_tpot_latency) = (8, 9);
-    test.server_target_latency_ns = 7;
     let (ttft_ns, tpot_ns) = (8, 9);
-    let tokens = SampleLimits::Tokens { ttft_ns, tpot_ns };
-    for (measured, expected) in [(false, SampleLimits::Latency(7)), (true, tokens)] {
+    for measured in [false, true] {
         test.use_token_latencies = measured;
         for scenario in Scenario::ALL {
             test.scenario = scenario;
-            let expected = (scenario == Scenario::Server).then_some(expected);
+            let has_limits = measured && scenario == Scenario::Server;
+            let expected = has_limits.then_some(TokenLimits { ttft_ns, tpot_ns });
             assert_eq!(limits(&test), expected, "{scenario:?}");
         }
     }

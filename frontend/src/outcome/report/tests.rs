@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use loadgen_bridge::{Detail, LogSettings, TestSettings};
-use qdl::counters::{SampleLimits, SampleTimes, TokenSizes};
-use record::{LOOPBACK_NOTE, Ledger, Verified};
+use loadgen_bridge::{Detail, Figure, LogSettings, Scenario, TestSettings};
+use qdl::counters::{SampleLimits, SampleTimes, TokenLimits, TokenSizes};
+use record::{AcceleratorRecord, EngineUse, HISTOGRAMS, LOOPBACK_NOTE, Ledger, Verified};
 
 use qdl::testkit::assert_has;
 
@@ -55,7 +55,7 @@ fn ended(settings: &Settings) -> FinishedRun<'_> {
         settings,
         outcome: Some(outcome(settings, Word::Valid)),
         failure: None,
-        fabric: ("tcp", vec![LOOPBACK_NOTE.to_owned()]),
+        fabric: ("tcp".to_owned(), vec![LOOPBACK_NOTE.to_owned()]),
         system: SystemRecord {
             ledger: Ledger {
                 issued: 5,
@@ -77,6 +77,8 @@ fn ended(settings: &Settings) -> FinishedRun<'_> {
             round_trip: Some(Duration::from_micros(120)),
         }),
         used: NodeUse::default(),
+        stood_still_s: 0.0,
+        clock_fault: None,
         accuracy: None,
         accuracy_note: None,
         verified: None,
@@ -149,6 +151,7 @@ fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
         first_ns: 1_000,
         completed_ns: 5_000,
         bytes_in: 12,
+        first_bytes: 4,
         parts: 2,
         ..SampleTimes::default()
     };
@@ -157,7 +160,6 @@ fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
         histograms,
         tokens: Some(TokenCounts {
             stream: Stream::First,
-            measured: true,
             first_tokens: Some(5),
             parts_taken: 5,
             found: TokenFindings::default(),
@@ -166,11 +168,47 @@ fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
     }
 }
 
+/// LoadGen's log with these values.
+fn log(values: &[(String, f64)]) -> Detail {
+    let line = |(key, value): &(String, f64)| {
+        format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.0}}\n")
+    };
+    let text: String = values.iter().map(line).collect();
+    let head =
+        ":::MLLOG {\"key\": \"effective_scenario\", \"value\": \"Server\", \"time_ms\": 1}\n";
+    Detail::read((head.to_owned() + &text).as_bytes()).expect("a log")
+}
+
+/// A row of LoadGen's times of tokens: the minimum, all others, and the limit.
+fn row(of: &str, [least, others, limit]: [f64; 3]) -> Vec<(String, f64)> {
+    let (ends, percentiles) = match of {
+        "ttft" => (
+            "first_token_{}_latency_ns",
+            "first_token_{}_percentile_latency_ns",
+        ),
+        _ => (
+            "time_to_output_token_{}",
+            "time_per_output_token_{}_percentile_ns",
+        ),
+    };
+    let name = |form: &str, of: &str| format!("result_{}", form.replace("{}", of));
+    let percent = ["50.00", "90.00", "99.00", "99.90"].map(|p| name(percentiles, p));
+    let others_of = ["max", "mean"]
+        .map(|end| name(ends, end))
+        .into_iter()
+        .chain(percent);
+    let mut all: Vec<_> = others_of.map(|name| (name, others)).collect();
+    all.push((name(ends, "min"), least));
+    all.push((format!("requested_server_{of}_latency"), limit));
+    all
+}
+
 #[test]
-fn goodput_is_the_share_of_the_samples_within_loadgens_limits() {
+fn goodput_is_loadgens_count_or_within_its_percentiles() {
     let s = settings(Path::new("x"));
-    let goodput = |limits: Option<SampleLimits>, empty: Histograms| {
-        let mut histograms = empty.limited(limits);
+    let goodput = |limits: Option<TokenLimits>, values: &[(String, f64)]| {
+        let (input, output) = (4, 4);
+        let mut histograms = Histograms::of_tokens(TokenSizes { input, output }).limited(limits);
         let at = |seen_ns| SampleTimes {
             seen_ns,
             first_ns: 1_000,
@@ -191,26 +229,74 @@ fn goodput_is_the_share_of_the_samples_within_loadgens_limits() {
         }]);
         let mut e = of_tokens(&s);
         e.phases = phases;
+        e.outcome.as_mut().expect("there").detail = log(values);
         e.summary().0.run.goodput
     };
-    let (input, output) = (4, 4);
-    let tokens = || Histograms::of_tokens(TokenSizes { input, output });
     let (ttft_ns, tpot_ns) = (1_000, 2_000);
-    let limits = SampleLimits::Tokens { ttft_ns, tpot_ns };
-    let good = goodput(Some(limits), tokens()).expect("limits");
+    let limits = Some(TokenLimits { ttft_ns, tpot_ns });
+    let good = goodput(limits, &[]).expect("limits");
     assert_eq!((good.samples, good.tokens, good.share), (3, Some(9), 0.75));
     // Of 49.5 samples/s, and of 15 tokens in 2 s.
     assert_eq!((good.per_s, good.tokens_per_s), (37.125, Some(5.625)));
-    let good = goodput(Some(SampleLimits::Latency(5_001)), Histograms::new());
-    assert_eq!(good.map(|g| (g.samples, g.tokens)), Some((3, None)));
-    assert_eq!(goodput(None, tokens()), None);
+    // LoadGen's times begin earlier: half of them may be above a limit.
+    let tpot = row("tpot", [500.0, 2_000.0, 2_000.0]);
+    let within = [row("ttft", [900.0, 1_000.0, 1_000.0]), tpot.clone()].concat();
+    assert_eq!(goodput(limits, &within), Some(good));
+    let half = [row("ttft", [900.0, 1_001.0, 1_000.0]), tpot].concat();
+    let half = goodput(limits, &half).expect("limits");
+    assert_eq!((half.samples, half.tokens, half.share), (2, Some(6), 0.5));
+    assert!(half.at_most && !good.at_most);
+    // A limit on the latency: LoadGen counts.
+    let count = [("query_count", 4.0), ("overlatency_query_count", 3.0)];
+    let count = count.map(|(key, n)| (format!("result_{key}"), n));
+    let one = goodput(None, &count).expect("LoadGen's");
+    assert_eq!((one.samples, one.share, one.tokens), (1, 0.25, None));
+    assert_eq!(goodput(None, &[]), None);
     // The page about the summary names each key.
-    let keys = serde_json::to_value(goodput(Some(limits), tokens())).expect("JSON");
+    let keys = serde_json::to_value(good).expect("JSON");
     let page = include_str!("../../../../docs/summary.md");
     let row = page.lines().find(|line| line.starts_with("| `goodput`"));
     for key in keys.as_object().expect("keys").keys() {
         assert!(row.expect("a row").contains(&format!("`{key}`")), "{key}");
     }
+}
+
+#[test]
+fn whole_answers_are_not_called_valid_without_that_line() {
+    let s = settings(Path::new("x"));
+    let mut e = of_tokens(&s);
+    e.outcome.as_mut().expect("there").detail = log(&row("tpot", [0.0, 13_500.0, 50_000.0]));
+    assert_eq!(e.summary().0.run.exit.reason, "valid");
+    let engine = EngineUse {
+        events: BatchSizes::from_counts(&[0, 0, 0, 5]),
+        ..EngineUse::default()
+    };
+    e.system.accelerators = vec![AcceleratorRecord {
+        used: NodeUse {
+            engine,
+            ..NodeUse::default()
+        },
+        ..AcceleratorRecord::default()
+    }];
+    let times = SampleTimes {
+        bytes_in: 12,
+        first_bytes: 12,
+        parts: 2,
+        ..SampleTimes::default()
+    };
+    let (input, output) = (4, 4);
+    e.histograms = Histograms::of_tokens(TokenSizes { input, output });
+    (0..5).for_each(|_| e.histograms.record(&times));
+    let (summary, code) = e.summary();
+    let with = "with 3.00 tokens an event (p99 3); 5 whole answers, of which LoadGen's TPOT means \
+                nothing";
+    assert_eq!(
+        (code, summary.run.exit.reason),
+        (ExitCode::Good, format!("valid, {with}"))
+    );
+    let text = text::summary(&e.summary().0, false);
+    let words: Vec<&str> = text.split_whitespace().take(30).collect();
+    assert_has(&words.join(" "), &["VALID Server", with]);
 }
 
 #[test]
@@ -221,7 +307,8 @@ fn faults_of_tokens_have_their_codes_and_words() {
         let mut e = of_tokens(&s);
         spoil(e.tokens.as_mut().expect("tokens"));
         let (summary, code) = e.summary();
-        e.write(&summary, code).expect("written");
+        e.write(&summary, code, &Manifest::default())
+            .expect("written");
         assert_eq!(summary.run.valid, Some(false));
         let invalid = fs::read_to_string(folder.path().join(INVALID_FILE)).expect("there");
         assert_eq!(invalid.trim_end(), summary.run.exit.reason);
@@ -252,13 +339,46 @@ fn faults_of_tokens_have_their_codes_and_words() {
 }
 
 #[test]
+fn a_valid_run_whose_clock_was_set_is_invalid_and_marked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let s = settings(folder.path());
+    let mut e = ended(&s);
+    e.clock_fault = Some("the wall clock was set by -2.0 s".to_owned());
+    let (summary, code) = e.summary();
+    e.write(&summary, code, &Manifest::default())
+        .expect("written");
+    assert_eq!((code, summary.run.valid), (ExitCode::Invalid, Some(false)));
+    assert_eq!(summary.run.reasons, ["the wall clock was set by -2.0 s"]);
+    assert!(folder.path().join(INVALID_FILE).is_file());
+}
+
+#[test]
+fn a_run_counts_only_with_all_its_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let s = settings(folder.path());
+    let e = ended(&s);
+    let (summary, code) = e.summary();
+    fs::write(folder.path().join(INVALID_FILE), "begun").expect("written");
+    let write = || e.write(&summary, code, &Manifest::default());
+    let is_there = |name| folder.path().join(name).is_file();
+    fs::create_dir(folder.path().join(TIMELINE)).expect("made");
+    let error = write().expect_err("no file").to_string();
+    assert_has(&error, &["cannot write", TIMELINE, "is a directory"]);
+    assert!(is_there(INVALID_FILE) && !is_there(SUMMARY) && is_there(HISTOGRAMS));
+    fs::remove_dir(folder.path().join(TIMELINE)).expect("removed");
+    write().expect("written");
+    assert!(!is_there(INVALID_FILE) && is_there(SUMMARY));
+}
+
+#[test]
 fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut s = settings(&folder.path().join("deep/er"));
     let mut e = ended(&s);
     e.failure = failure(ExitCode::Lost);
     let (summary, code) = e.summary();
-    e.write(&summary, code).expect("written");
+    e.write(&summary, code, &Manifest::default())
+        .expect("written");
     let read = |name: &str| fs::read_to_string(s.folder().join(name)).expect("there");
     assert_eq!(read(INVALID_FILE), "dgx-01 is gone\n");
     let json: serde_json::Value = serde_json::from_str(&read(SUMMARY)).expect("JSON");
@@ -272,7 +392,8 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     }
     fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
     let place = RunFolder::take(&mut s, true).expect("forced");
-    place.settle(ExitCode::Good).expect("settled");
+    place.begin().expect("room");
+    drop(place);
     let left = fs::read_dir(folder.path().join("deep/er")).expect("a folder");
     let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["notes.txt"]);

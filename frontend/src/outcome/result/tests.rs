@@ -13,6 +13,7 @@ use crate::{
 
 fn reasons_of(outcome: &TestOutcome, record: &LoadgenRecord, given: &Provenance) -> Vec<String> {
     reasons::reasons(&JudgedRun {
+        standstill: None,
         outcome,
         record,
         given,
@@ -214,6 +215,64 @@ fn bounds_on_tokens_go_in_the_place_of_the_bound_on_latency() {
         .collect();
     assert_eq!(bounds, [("p99 TTFT", false), ("p99 TPOT", true)]);
     assert_eq!((l.limits[0].was, l.over_limit), (Some(2_500_000.0), None));
+}
+
+/// With tokens, LoadGen's `early_stopping_latency_ss` is the estimate of TTFT.
+#[test]
+fn an_early_stopping_estimate_is_of_the_time_that_loadgen_estimated() {
+    let text = |ns: u32| {
+        format!(
+            "\" * Processed at least 64 queries (900).  * Would discard 70 highest latency \
+             queries.  * Early stopping 90.0th percentile estimate: {ns}  * Early stopping 99.0th \
+             percentile estimate: 99000000\""
+        )
+    };
+    let (own, ttft, tpot) = (text(43_900_000), text(8_540_000), text(310_000));
+    let lines = |scenario, met, texts: &[(&'static str, &str)], last| {
+        let texts = texts.iter().map(|(key, text)| (*key, text.to_string()));
+        let head = [
+            ("effective_scenario", scenario),
+            ("early_stopping_met", met),
+        ];
+        let ends = [
+            ("early_stopping_latency_ss", last),
+            ("early_stopping_latency_ms", "99000000"),
+        ];
+        let all = head
+            .into_iter()
+            .chain(ends)
+            .map(|(key, value)| (key, value.to_owned()));
+        let all: Vec<_> = all.chain(texts).collect();
+        let all: Vec<_> = all
+            .iter()
+            .map(|(key, value)| (*key, value.as_str()))
+            .collect();
+        let early = read(Verdict::Valid, &all)
+            .0
+            .early_stopping
+            .expect("early stopping");
+        let estimates = [
+            early.estimate_us,
+            early.ttft_estimate_us,
+            early.tpot_estimate_us,
+        ];
+        (estimates, early.text)
+    };
+    let of_latency = [("early_stopping_result", own.as_str())];
+    let of_tokens = [
+        ("early_stopping_ttft_result", ttft.as_str()),
+        ("early_stopping_tpot_result", tpot.as_str()),
+    ];
+    let single = "\"SingleStream\"";
+    let found = lines(single, "true", &of_latency, "43900000").0;
+    assert_eq!(found, [Some(43_900.0), None, None]);
+    let (found, words) = lines(single, "true", &of_tokens, "8540000");
+    assert_eq!(found, [None, Some(8_540.0), Some(310.0)]);
+    assert_has(&words, &["TTFT: Processed at", "TPOT: Processed at"]);
+    assert_eq!(lines(single, "false", &of_tokens, "8540000").0, [None; 3]);
+    // In MultiStream, LoadGen estimates the latency of queries in all texts.
+    let found = lines("\"MultiStream\"", "true", &of_tokens, "0").0;
+    assert_eq!(found, [Some(99_000.0), None, None]);
 }
 
 #[test]

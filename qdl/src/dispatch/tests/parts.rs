@@ -240,10 +240,14 @@ impl Far {
     }
 
     pub(crate) fn refuse(&mut self, imm: Imm, why: &str) {
+        self.refuse_as(imm, Refusal::Whole, why);
+    }
+
+    pub(crate) fn refuse_as(&mut self, imm: Imm, refusal: Refusal, why: &str) {
         let header = ResponseHeader {
             len: why.len() as u32,
             use_count: imm.use_count(),
-            refusal: Some(Refusal::Whole),
+            refusal: Some(refusal),
             queue_us: 0,
             compute_us: 0,
         };
@@ -338,21 +342,21 @@ fn parts_of_one_poll_are_handed_over_in_order_and_before_their_end() {
     let (a, b) = (far.request(), far.request());
     // One doorbell carries all parts, so one poll brings them.
     far.first(a, &[10]);
-    far.first(b, &[20]);
+    far.first(b, &[20, 21]);
     far.more(a, &[11, 12]);
-    far.last(b, &[21], 2);
+    far.last(b, &[], 2);
     far.more(a, &[13]);
     far.last(a, &[], 4);
     far.flush();
     assert_eq!(rig.next(), Call::Part(0, 0, vec![10], true));
-    assert_eq!(rig.next(), Call::Part(1, 0, vec![20], true));
+    assert_eq!(rig.next(), Call::Part(1, 0, vec![20, 21], true));
     assert_eq!(rig.next(), Call::Part(0, 4, vec![11, 12], false));
     assert_eq!(rig.next(), Call::Part(0, 12, vec![13], false));
     assert_eq!(rig.next(), Call::Whole(1, vec![20, 21], false));
     assert_eq!(rig.next(), Call::Whole(0, vec![10, 11, 12, 13], false));
-    for (parts, bytes) in [(2, 8), (4, 16)] {
+    for (parts, bytes, first) in [(2, 8, 8), (4, 16, 4)] {
         let t = rig.times();
-        assert_eq!((t.parts, t.bytes_in), (parts, bytes));
+        assert_eq!((t.parts, t.bytes_in, t.first_bytes), (parts, bytes, first));
         assert_eq!((t.queue_us, t.compute_us), (1, 9), "the last part's");
         assert_eq!((t.first_residence_us, t.parts_residence_us), (3, 6));
         assert_eq!(t.first_ns, t.seen_ns, "one poll");
@@ -378,6 +382,7 @@ fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
             assert_eq!(rig.next(), Call::Whole(id, vec![t, t + 1], true));
             let times = rig.times();
             assert_eq!((times.parts, times.first_ns), (1, times.seen_ns));
+            assert_eq!(times.first_bytes, 8);
             assert_eq!((times.first_residence_us, times.parts_residence_us), (3, 3));
         } else {
             far.first(imm, &[t]);

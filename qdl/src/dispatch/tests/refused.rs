@@ -7,7 +7,7 @@ use super::{
     rig::*,
     *,
 };
-use crate::rails::Policy;
+use crate::{rails::Policy, response::Refusal, wire::Standing};
 use fabric::Imm;
 
 fn refusals(events: &[DispatchEvent]) -> Vec<&RefusedSample> {
@@ -114,6 +114,70 @@ fn the_next_try_goes_to_another_accelerator() {
         let imm = to.request();
         to.whole(imm, &[9]);
         assert_eq!(rig.next(), Call::Whole(id, vec![9], true));
+    }
+    rig.nothing_more();
+}
+
+#[test]
+fn a_sample_given_back_waits_for_an_accelerator_that_takes_it() {
+    let rig = Parts::of_peers(2);
+    rig.dispatcher.limit_slots(&[false, false]);
+    let mut far = [rig.connect(0, 1), rig.connect(1, 1)];
+    let [one, two] = &mut far;
+    rig.issue(0..1);
+    let (imm, at_one) = either(one, two);
+    let (away, peer) = if at_one { (0, 1) } else { (1, 0) };
+    let answer = |far: &mut Far, id: u64| {
+        let imm = far.request();
+        far.whole(imm, &[9]);
+        assert_eq!(rig.next(), Call::Whole(id, vec![9], true));
+    };
+    let give_back = |far: &mut Far, imm| {
+        far.refuse_as(imm, Refusal::Away, "gone");
+        far.flush();
+    };
+    // It goes to the other, and so does each later sample.
+    give_back(&mut far[away], imm);
+    answer(&mut far[peer], 0);
+    for id in 1..5 {
+        rig.issue(id..id + 1);
+        answer(&mut far[peer], id);
+    }
+    // A stale heartbeat lets it try once more.
+    for n in 1..6 {
+        rig.dispatcher.set_standing(away, &Standing::Takes);
+        if n == 1 {
+            rig.dispatcher
+                .set_standing(peer, &Standing::Away("gone".to_owned()));
+            rig.issue(5..6);
+        }
+        let imm = far[away].request();
+        give_back(&mut far[away], imm);
+        let refused = rig.refused(n);
+        assert!(
+            refused.is_away && refused.tries.refusals == 0,
+            "{refused:?}"
+        );
+    }
+    // Both are away: it waits, however often it was given back.
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(far.iter_mut().all(|f| f.try_request().is_none()));
+    assert_eq!(rig.dispatcher.counts().refused, [6, 0, 0]);
+    // A busy one takes samples while no other does.
+    rig.dispatcher.set_standing(peer, &Standing::Busy);
+    answer(&mut far[peer], 5);
+    rig.dispatcher.set_standing(away, &Standing::Takes);
+    for id in 6..9 {
+        rig.issue(id..id + 1);
+        answer(&mut far[away], id);
+    }
+    rig.dispatcher.set_standing(peer, &Standing::Takes);
+    rig.issue(9..10);
+    rig.issue(10..11);
+    for far in &mut far {
+        let imm = far.request();
+        far.whole(imm, &[9]);
+        assert!(matches!(rig.next(), Call::Whole(9 | 10, ..)));
     }
     rig.nothing_more();
 }

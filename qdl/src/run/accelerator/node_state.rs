@@ -16,7 +16,7 @@ use crate::{
     run::{ib_nic::IbNic, ofi_nic::OfiNic},
     serve::{ServeConnection, Server, Service},
     topology::LinkWatch,
-    wire::Description,
+    wire::{Description, Standing},
 };
 use fabric::os::Near;
 
@@ -33,6 +33,8 @@ pub struct EngineTotals {
     pub sequences: Option<SequenceTotals>,
     /// Health of this node's interior, where measured.
     pub interior: Option<Score>,
+    /// Whether the engine takes samples.
+    pub standing: Standing,
     /// Record of each GPU.
     pub gpus: Vec<GpuRecord>,
     /// Work of the engine.

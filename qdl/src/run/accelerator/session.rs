@@ -21,7 +21,7 @@ use crate::{
     config::NicConfig,
     control::{
         ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, RailScore, Refusal,
-        Scores, ServerHandle, ServerSession, SessionHandler,
+        Scores, ServerHandle, ServerSession, SessionHandler, message::clip,
     },
     counters::ticks::FIRST_TICK_NS,
     rails::{MAX_RAILS, Score},
@@ -36,7 +36,7 @@ use crate::{
     },
     serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs, ServeCounts},
     topology::LinkWatch,
-    wire::Description,
+    wire::{Description, Standing},
 };
 use fabric::{Broken, Link, clock::now_ns, os::thread_times, wire::Stream};
 
@@ -305,8 +305,13 @@ impl SessionHandler for Session {
                 _ => Score::ONE,
             },
         };
+        let engine = (self.node.params.engine)();
         Some(Scores {
-            interior: (self.node.params.engine)().interior.unwrap_or(Score::ONE),
+            interior: engine.interior.unwrap_or(Score::ONE),
+            standing: match engine.standing {
+                Standing::Away(why) => Standing::Away(clip(&why)),
+                other => other,
+            },
             rails: self
                 .node
                 .links

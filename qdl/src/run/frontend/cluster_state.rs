@@ -198,6 +198,9 @@ impl Owner for EventRouter {
                 let reaction = {
                     let mut peer = state.peer(peer);
                     let node = peer.node.clone();
+                    if refused.is_away {
+                        peer.outages.add_given_back();
+                    }
                     peer.refusals.add(&node, number, &refused)
                 };
                 return match reaction {

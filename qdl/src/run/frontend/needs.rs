@@ -1,19 +1,21 @@
 //! Connections and memory that a frontend's run needs, computed from its configuration alone.
 
-use std::net::UdpSocket;
+use std::{net::UdpSocket, sync::Arc};
 
 use super::cluster::plan;
 use crate::{
     config::{FrontendConfig, NicFabric},
     run::{
         error::{ClusterError, NicError},
+        ofi_nic::OfiNic,
         settings,
     },
     topology::Topology,
 };
 use fabric::{
+    Endpoint, Grants, OpenError, Region, RegionError, Window,
     ib::{IbDevice, check_memory},
-    ofi::OfiDevice,
+    wire::Stream,
 };
 
 /// Connections and slots of one entry of `nics`.
@@ -108,13 +110,34 @@ impl SlotNeeds {
                         .map_err(NicError::of(index))?;
                 }
                 NicFabric::Ofi(ofi) => {
-                    settings::ofi_device(nic, ofi)
-                        .and_then(|cfgs| OfiDevice::open(&cfgs).map(drop))
-                        .map_err(NicError::of(index))?;
+                    let needs = &self.nics[index];
+                    let open = || -> Result<_, OpenError> {
+                        let open = OfiNic::open(nic, ofi, self.accelerators * needs.connections)?;
+                        open.check_memory(self.frontend_bytes())?;
+                        let endpoint =
+                            self.endpoint(needs.slots, config.stream.unwrap_or_default())?;
+                        open.prepare(endpoint).map(drop)
+                    };
+                    open().map_err(NicError::of(index))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// One connection's endpoint, as a run makes it.
+    fn endpoint(&self, slots: usize, stream: Stream) -> Result<Endpoint, RegionError> {
+        let region = Arc::new(Region::new(slots.saturating_mul(self.response_bytes))?);
+        let grants = Arc::new(Grants::new(slots));
+        let window = Window::new(region, 0, self.response_bytes, grants)?;
+        Ok(Endpoint {
+            window: window.in_parts(stream),
+            sources: Vec::new(),
+            peer_slots: slots,
+            peer_stride: self.request_bytes,
+            peer_stream: Stream::None,
+            send_depth: settings::SEND_DEPTH,
+        })
     }
 }
 

@@ -30,24 +30,28 @@ pub(crate) struct Outage {
     again: u64,
     /// The outage was reported, so later losses start a new outage.
     reported: bool,
+    /// The accelerator is connected and takes no samples: its engine's server is away.
+    away: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outages {
     all: Vec<Outage>,
     connections: usize,
+    /// Samples given back before the heartbeat with the reason.
+    given_back: u64,
 }
 
 impl Outages {
     pub(crate) fn new(connections: usize) -> Self {
         Outages {
-            all: Vec::new(),
             connections,
+            ..Outages::default()
         }
     }
 
     fn open(&self) -> impl Iterator<Item = &Outage> {
-        self.all.iter().filter(|o| o.back_ns.is_none())
+        self.all.iter().filter(|o| o.back_ns.is_none() && !o.away)
     }
 
     /// The first outage that has not ended.
@@ -75,7 +79,7 @@ impl Outages {
     ) -> Option<&mut Outage> {
         let full = self.all.len() >= MOST;
         match self.all.last_mut() {
-            Some(last) if last.back_ns.is_none() && (same || !last.reported) => {}
+            Some(last) if last.back_ns.is_none() && !last.away && (same || !last.reported) => {}
             Some(last) if full => last.back_ns = None,
             _ => self.all.push(Outage {
                 at_ns,
@@ -142,7 +146,7 @@ impl Outages {
     /// Records that a connection is up again. True where its outage ended and the session is up.
     pub(crate) fn connection_up(&mut self, number: u16, now_ns: u64) -> bool {
         let mut whole = false;
-        for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
+        for o in (self.all.iter_mut()).filter(|o| o.back_ns.is_none() && !o.away) {
             let was = o.down.remove(&number);
             if was && o.down.is_empty() && !o.session {
                 o.back_ns = Some(now_ns);
@@ -158,6 +162,52 @@ impl Outages {
             o.session = false;
             o.back_ns = Some(now_ns);
         }
+    }
+
+    fn away(&mut self) -> Option<&mut Outage> {
+        let mut all = self.all.iter_mut();
+        all.find(|o| o.away && o.back_ns.is_none())
+    }
+
+    /// Whether the accelerator takes no samples for now.
+    pub(crate) fn is_away(&self) -> bool {
+        self.all.iter().any(|o| o.away && o.back_ns.is_none())
+    }
+
+    /// Counts a sample that the accelerator gave back.
+    pub(crate) fn add_given_back(&mut self) {
+        match self.away() {
+            Some(o) => o.again += 1,
+            None => self.given_back += 1,
+        }
+    }
+
+    /// Records why the accelerator takes no samples, or (`None`) that it takes samples. Returns
+    /// whether that is news.
+    pub(crate) fn set_away(&mut self, why: Option<&str>, now_ns: u64) -> bool {
+        match (self.away(), why) {
+            (Some(o), None) => {
+                o.back_ns = Some(now_ns);
+                return true;
+            }
+            (None, Some(_)) => {}
+            _ => return false,
+        }
+        let again = std::mem::take(&mut self.given_back);
+        let is_news = self.all.len() < MOST;
+        if is_news {
+            self.all.push(Outage {
+                at_ns: now_ns,
+                cause: why.unwrap_or_default().to_owned(),
+                again,
+                losses: 1,
+                whole: true,
+                reported: true,
+                away: true,
+                ..Outage::default()
+            });
+        }
+        is_news
     }
 
     /// Record of the last outage, once, with the node's name and the time of the run.
@@ -306,6 +356,28 @@ mod tests {
         assert_eq!((second.at_s, second.whole), (Some(50.0), true));
         assert_eq!((&second.connections[..], second.back), (&[0][..], false));
         assert!(o.connection_up(0, 170) && o.open_outage().is_none());
+    }
+
+    #[test]
+    fn an_accelerator_that_is_away_is_on_record_and_not_lost() {
+        let mut o = Outages::new(1);
+        o.add_given_back();
+        assert!(!o.set_away(None, 100) && o.set_away(Some("HTTP 503"), 102));
+        o.add_given_back();
+        assert!(!o.set_away(Some("HTTP 503"), 103) && o.is_away());
+        assert!(!o.is_whole() && o.open_outage().is_none() && !o.is_news());
+        // It is lost while it is away, and comes back.
+        o.add_loss(0, 105, &Broken::Closed, 3);
+        assert!(o.is_whole() && o.is_news());
+        o.session_back(107);
+        assert!(!o.is_away() && o.set_away(Some("gone"), 110) && o.set_away(None, 112));
+        let records = o.records("acc", seconds);
+        assert_eq!(
+            records[0].to_string(),
+            "acc lost 2.0 s into the run: HTTP 503; 2 samples were in flight; back 7.0 s into the run"
+        );
+        let again: Vec<u64> = records.iter().map(|r| r.again).collect();
+        assert_eq!((again, records[2].back_s), (vec![2, 3, 0], Some(12.0)));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
         life::frontend_end::{EndActions, FrontendEnd, OpenAnswer, RetryBackoff},
         lock,
     },
+    wire::Standing,
 };
 
 /// Delay of the report of a loss, so that one line covers losses at about the same time.
@@ -205,8 +206,10 @@ impl PeerTask {
         );
     }
 
-    /// Passes the accelerator's scores of its interior and its NICs to the dispatcher.
+    /// Passes the accelerator's scores of its interior and its NICs, and whether it takes samples,
+    /// to the dispatcher.
     fn pass_scores(&self, scores: &Scores) {
+        self.note_standing(&scores.standing);
         let Some(rails) = self.state.rails.get() else {
             return;
         };
@@ -218,6 +221,26 @@ impl PeerTask {
         self.state
             .dispatcher()
             .put_scores(self.index, scores.interior, each);
+    }
+
+    fn note_standing(&self, standing: &Standing) {
+        self.state.dispatcher().set_standing(self.index, standing);
+        let line = {
+            let mut peer = self.state.peer(self.index);
+            let node = peer.node.clone();
+            let away = match standing {
+                Standing::Away(why) => Some(why.as_str()),
+                Standing::Takes | Standing::Busy => None,
+            };
+            let is_news = peer.outages.set_away(away, now_ns());
+            is_news.then(|| match away {
+                Some(why) => format!("{node} takes no samples for now: {why}"),
+                None => format!("{node} takes samples again"),
+            })
+        };
+        if let Some(line) = line.filter(|_| !self.state.is_closing()) {
+            self.state.note(&line);
+        }
     }
 
     /// Applies a transition to a connection's state and executes its consequences. True where the
@@ -615,6 +638,7 @@ impl PeerTask {
         self.state.peer(self.index).handle = Some(session.handle.clone());
         let dispatcher = self.state.dispatcher();
         dispatcher.control_session(self.index, false);
+        dispatcher.set_standing(self.index, &Standing::Takes);
         dispatcher.engine_works_on(self.index, session.engine.at_once);
         Ok(session)
     }

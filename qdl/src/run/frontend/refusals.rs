@@ -46,7 +46,7 @@ impl Refusals {
         let whole = early.and_then(|i| self.reasons.remove(i));
         let is_whole = whole.is_some() || !r.is_cut;
         let words = whole.map_or_else(|| r.reason.clone(), |(_, words)| words);
-        let words = words.replace(char::is_control, " ");
+        let words = words.replace(record::is_unprintable, " ");
         let Some(sample) = r.index else {
             return OnRefusal::Count;
         };
@@ -79,7 +79,8 @@ impl Refusals {
         match (is_last, is_whole, opened) {
             (true, true, _) => OnRefusal::End(last_words(node, sample, &words)),
             (true, false, _) => OnRefusal::EndSoon(last_words(node, sample, &words)),
-            (false, _, Some(_)) => OnRefusal::Note(format!(
+            // The heartbeat says why an accelerator takes no samples.
+            (false, _, Some(_)) if !r.is_away => OnRefusal::Note(format!(
                 "{node} refused sample {sample}, which is tried again: {words}"
             )),
             _ => OnRefusal::Count,
@@ -137,6 +138,7 @@ mod tests {
             },
             reason: reason.to_owned(),
             is_cut,
+            is_away: false,
         }
     }
 

@@ -137,6 +137,13 @@ impl Cluster {
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
+    /// Whether an accelerator takes no samples for now, because its engine's server is away. The
+    /// accelerator itself limits that time.
+    pub fn waits_for_server(&self) -> bool {
+        let waits = |peer: &PeerState| peer.outages.is_away();
+        self.state.each_peer(waits).contains(&true)
+    }
+
     /// Events and losses of the current run so far.
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let state = &self.state;
@@ -186,13 +193,18 @@ impl Cluster {
         all.map(|i| self.state.connection_name(i)).collect()
     }
 
-    /// Name of the fabric, as in the summary.
-    pub fn fabric(&self) -> &'static str {
-        self.state
+    /// Names of the NICs' fabrics, as in the summary: `ib`, or `ib + tcp` for NICs of both.
+    pub fn fabric(&self) -> String {
+        let mut all: Vec<_> = self
+            .state
             .config
             .nics
-            .first()
-            .map_or("none", |n| n.fabric.as_str())
+            .iter()
+            .map(|n| n.fabric.as_str())
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all.join(" + ")
     }
 
     /// Reasons why the Network division would not permit the links, such as loopback or an unknown
@@ -264,7 +276,7 @@ fn to_own_clock(
         t.name = t
             .name
             .chars()
-            .filter(|c| !c.is_control())
+            .filter(|c| !record::is_unprintable(*c))
             .take(32)
             .collect();
         t.on_core.truncate(ticks);

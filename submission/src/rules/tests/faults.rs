@@ -29,12 +29,18 @@ enum Plant {
     UserConf(String),
     /// Replaces a text of a configuration in all runs of a scenario.
     Config(String, String, String, String),
-    All(Vec<Plant>),
     /// Replaces TEST06's log of answers in a scenario, and its record.
     Answers(String, Vec<String>),
     /// Removes a key from a run's detailed log.
     Drop(String, String),
     None(()),
+    Rename(String, String),
+    /// Puts a pipe in a file's place.
+    Pipe(String),
+    /// Gives a test the round's way for answers that are not deterministic, TEST01's.
+    Baseline(String),
+    /// Several plants, in order.
+    All(Vec<Plant>),
     #[serde(skip)]
     Code(fn(&mut Sound)),
 }
@@ -46,6 +52,9 @@ pub struct Fault {
     pub breaks: Vec<String>,
     #[serde(default)]
     pub division: Division,
+    /// Text of a finding.
+    #[serde(default)]
+    pub says: String,
     #[serde(flatten)]
     plant: Plant,
 }
@@ -70,10 +79,16 @@ impl Plant {
                 .for_each(|(run, key, v)| s.log(run, key, Some(v))),
             Plant::UserConf(text) => user_conf(s, text),
             Plant::Config(scenario, file, from, to) => s.config(scenario, file, from, to),
-            Plant::All(plants) => plants.iter().for_each(|plant| plant.plant(s)),
             Plant::Answers(scenario, lines) => answers(s, scenario, lines),
             Plant::Drop(run, key) => s.log(run, key, None),
             Plant::None(()) => {}
+            Plant::Rename(from, to) => s.rename(from, to),
+            Plant::Pipe(path) => s.pipe(path),
+            Plant::Baseline(test) => {
+                let baseline = s.round.tests["TEST01"].baseline.clone();
+                s.round.tests.get_mut(&**test).expect("a test").baseline = baseline;
+            }
+            Plant::All(plants) => plants.iter().for_each(|plant| plant.plant(s)),
             Plant::Code(plant) => plant(s),
         }
     }
@@ -95,6 +110,7 @@ fn families() -> Vec<Fault> {
             name,
             breaks: breaks.iter().map(|rule| (*rule).to_owned()).collect(),
             division: Division::default(),
+            says: String::new(),
             plant,
         });
     };
@@ -199,6 +215,7 @@ pub fn all() -> Vec<Fault> {
         name: name.to_owned(),
         breaks: rule.split_whitespace().map(str::to_owned).collect(),
         division: Division::default(),
+        says: String::new(),
         plant: Plant::Code(plant),
     };
     let mut all: Vec<Fault> = Vec::new();
@@ -207,6 +224,7 @@ pub fn all() -> Vec<Fault> {
         include_str!("faults_config.yaml"),
         include_str!("faults_log.yaml"),
         include_str!("faults_page.yaml"),
+        include_str!("machines.yaml"),
     ] {
         let more: Vec<Fault> = crate::error::yaml(text).expect("faults");
         all.extend(more);
@@ -302,6 +320,10 @@ pub fn all() -> Vec<Fault> {
                     "```\npython3 -m qdl \\\n  --config \\\n  frontend.yaml\n```\n",
                 );
             }
+        }),
+        code("a picture as PNG", "", |s| {
+            s.remove("PAGES/network.svg");
+            std::fs::write(s.at("PAGES/network.png"), b"\x89PNG\r\n").expect("written");
         }),
         code("a model of another data type", "", |s| {
             let model = s.round.models.get_mut("llama3.1-8b").expect("it");

@@ -23,10 +23,6 @@ use crate::{
 use faults::Fault;
 use sound::Sound;
 
-fn rules_of(sound: &Sound) -> BTreeSet<&'static str> {
-    sound.findings().iter().map(|f| f.rule.id).collect()
-}
-
 #[test]
 fn a_sound_tree_has_no_finding_in_any_division() {
     for division in [Division::Closed, Division::Open, Division::Network] {
@@ -62,16 +58,23 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
     let correct = faults.iter().filter(|f| f.breaks.is_empty()).count();
     println!("{correct} correct trees of {}", faults.len());
     assert!(
-        correct >= 30 && faults.len() - correct >= 295,
+        correct >= 50 && faults.len() - correct >= 355,
         "{correct} of {}",
         faults.len()
     );
     let wrong = in_parts(&faults, |fault| {
         let mut sound = Sound::new(fault.division);
         fault.plant(&mut sound);
-        let found = rules_of(&sound);
-        (found != fault.breaks.iter().map(String::as_str).collect())
-            .then(|| format!("{}: {found:?}, not {:?}", fault.name, fault.breaks))
+        let findings = sound.findings();
+        let found: BTreeSet<&str> = findings.iter().map(|f| f.rule.id).collect();
+        let is_said = findings.iter().any(|f| f.what.contains(&fault.says));
+        let is_right = found == fault.breaks.iter().map(String::as_str).collect();
+        let own = sound.tree.own().display().to_string();
+        let is_twice = findings
+            .iter()
+            .any(|f| f.what.contains(&own) || f.place.is_empty());
+        (!is_right || is_twice || !is_said && !fault.says.is_empty())
+            .then(|| format!("{}: {findings:#?}, not {:?}", fault.name, fault.breaks))
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let broken: BTreeSet<&str> = faults

@@ -137,6 +137,15 @@ impl Sound {
         put_json(&folder.join(::record::MANIFEST), &manifest);
     }
 
+    /// Puts a pipe in a file's place.
+    pub fn pipe(&self, path: &str) {
+        self.remove(path);
+        let made = std::process::Command::new("mkfifo")
+            .arg(self.at(path))
+            .status();
+        assert!(made.is_ok_and(|status| status.success()), "{path}");
+    }
+
     /// Sets the field at a path in a JSON file; `None` removes it.
     pub fn json(&self, path: &str, field: &str, value: Option<Value>) {
         let path = self.at(path);

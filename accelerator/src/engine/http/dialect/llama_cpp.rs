@@ -10,8 +10,7 @@
 //! The stream has no `[DONE]`. The end of sequence is among the ids. `cache_prompt: false` turns
 //! the prefix cache off for each request. A request cannot set a minimum length or stop ids. **If
 //! an id ends in the middle of a UTF-8 character, the server does not send the id**: it waits until
-//! the character is complete and sends only the last id. Ids and server's count then differ, and
-//! the run ends. To a prompt longer than a slot's context, the server answers with status 400.
+//! the character is complete and sends only the last id. The event's count shows the gap. To a prompt longer than a slot's context, the server answers with status 400.
 //!
 //! Source: llama.cpp's `tools/server/README.md` and `tools/server/server-context.cpp`
 //! (`process_token`, `send_partial_response`).
@@ -68,7 +67,7 @@ struct Timings {
     cache_n: Option<usize>,
 }
 
-fn read(data: &str, _so_far: usize) -> Result<AnswerEvent, Trouble> {
+fn read(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
     let chunk: Chunk = super::json(data)?;
     if let Some(error) = &chunk.error {
         return Err(trouble::parse_error(error));
@@ -79,7 +78,12 @@ fn read(data: &str, _so_far: usize) -> Result<AnswerEvent, Trouble> {
         Some("limit") => Some(Finish::Length),
         other => Some(Finish::of(other.unwrap_or("none"))?),
     };
+    let sent = so_far + chunk.tokens.len();
+    let counted = chunk
+        .tokens_predicted
+        .filter(|_| !chunk.tokens.is_empty() && !chunk.stop);
     Ok(AnswerEvent {
+        unsent: counted.map(|all| all.saturating_sub(sent)),
         tokens: chunk.tokens,
         finish,
         completion: chunk.tokens_predicted.filter(|_| chunk.stop),

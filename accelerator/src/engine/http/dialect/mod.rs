@@ -80,6 +80,8 @@ pub(super) struct AnswerEvent {
     pub completion: Option<usize>,
     pub prompt: Option<usize>,
     pub cached: Option<usize>,
+    /// Ids of the answer so far that the server counts and does not send.
+    pub unsent: Option<usize>,
     /// The answer has no further events.
     pub done: bool,
 }

@@ -77,6 +77,8 @@ pub(super) fn read(data: &str) -> Result<AnswerEvent, Trouble> {
         step.finish = choice
             .finish_reason
             .as_deref()
+            // Some gateways write an empty reason for none.
+            .filter(|reason| !reason.is_empty())
             .map(Finish::of)
             .transpose()?;
         step.tokens = choice.token_ids.unwrap_or_default();

@@ -135,7 +135,7 @@ fn read(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
         completion: completion.filter(|_| finish.is_some()),
         prompt: meta.prompt_tokens,
         cached: meta.cached_tokens,
-        done: false,
+        ..AnswerEvent::default()
     })
 }
 

@@ -31,7 +31,12 @@ pub(in crate::engine::http) enum Trouble {
         status: u16,
         path: &'static str,
         words: String,
+        /// The wait that the server asks for.
+        retry_after: Option<Duration>,
     },
+    /// The answer is no event stream: compressed, a page, or whole. The text says what it is.
+    #[error("its answer is no event stream: {0}")]
+    NoStream(String),
     /// An error event in a stream that began well.
     #[error("error event{}: {words}", code(.status))]
     Said { status: Option<u16>, words: String },
@@ -71,6 +76,15 @@ pub(in crate::engine::http) enum Trouble {
 }
 
 impl Trouble {
+    /// Whether the error shows that no server answers for now, as during its restart.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Trouble::Connect(_) | Trouble::Busy { .. } => true,
+            Trouble::Status { status, .. } => matches!(status, 502..=504),
+            _ => false,
+        }
+    }
+
     /// Returns whether sample or engine is at fault. A sample's fault refuses the sample; an
     /// engine's fault ends the node. If either may be at fault, a trial of the server decides.
     pub fn fault(&self) -> Fault {
@@ -87,6 +101,7 @@ impl Trouble {
             | Trouble::Cut { .. }
             | Trouble::Silent { .. } => Fault::Either,
             Trouble::Garbled(_)
+            | Trouble::NoStream(_)
             | Trouble::NoIds
             | Trouble::Lost { .. }
             | Trouble::Uncounted(_)
@@ -110,6 +125,7 @@ fn by_status(status: u16) -> Fault {
 
 fn advice(status: &u16) -> &'static str {
     match status {
+        300..=399 => ": give the address of the server itself in engine.http.url",
         401 => "; start it without an API key",
         403 => "; vLLM wants --enable-scale-out for this path",
         404 => "; see engine.http.model and engine.http.dialect",
@@ -141,6 +157,13 @@ pub(in crate::engine::http) fn parse_error_event(data: &str) -> Trouble {
     let value = serde_json::from_str(data).unwrap_or_else(|_| Value::from(data));
     let error = value.get("error").or_else(|| value.get("detail"));
     parse_error(error.unwrap_or(&value))
+}
+
+/// Whether a JSON text is an error object, in one of the forms of an error event.
+pub(in crate::engine::http) fn is_error(text: &str) -> bool {
+    let value = serde_json::from_str(text).unwrap_or(Value::Null);
+    let keys = ["error", "detail", "message"];
+    keys.iter().any(|key| value.get(key).is_some())
 }
 
 pub(super) fn status(value: &Value) -> Option<u16> {

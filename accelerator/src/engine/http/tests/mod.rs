@@ -1,6 +1,7 @@
 //! Tests of the engine against a scripted server.
 
 mod answers;
+mod away;
 mod bounds;
 mod command;
 mod errors;

@@ -64,6 +64,8 @@ pub enum Reply {
     Stream(Vec<StreamPiece>),
     /// Status 200 with headers of this many bytes.
     Headers(usize),
+    /// These bytes, head included.
+    Raw(String),
 }
 
 impl Reply {
@@ -248,6 +250,7 @@ async fn serve(
                 to.write_all(b"HTTP/1.1 200 OK\r\nx: ").await.ok()?;
                 to.write_all(&vec![b'x'; bytes]).await.ok()?;
             }
+            Reply::Raw(bytes) => to.write_all(bytes.as_bytes()).await.ok()?,
             Reply::Stream(pieces) => {
                 let mut one = [0];
                 tokio::select! {

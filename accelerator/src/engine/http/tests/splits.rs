@@ -77,6 +77,62 @@ fn a_split_anywhere_changes_nothing() {
 }
 
 #[test]
+fn a_byte_order_mark_and_any_line_end_are_taken() {
+    for dialect in Dialect::ALL {
+        let server = server(dialect);
+        let text = String::from_utf8(bytes(dialect))
+            .expect("text")
+            .replace('\r', "");
+        for end in ["\n", "\r", "\r\n"] {
+            let all = format!("\u{feff}{}", text.replace('\n', end));
+            for size in [1, 2, 5, all.len()] {
+                let pieces: Vec<_> = all.as_bytes().chunks(size).collect();
+                let answer = read(&server, &pieces);
+                assert_eq!(
+                    answer,
+                    Ok(vec![504, 7, 8, 2]),
+                    "{dialect:?} {end:?} by {size}"
+                );
+            }
+        }
+    }
+}
+
+/// A character of two tokens: llama.cpp sends the second id alone, and counts both.
+#[test]
+fn ids_that_llama_cpp_counts_and_does_not_send_end_no_answer() {
+    let server = server(Dialect::LlamaCpp);
+    let event = |ids: &[i32], n: usize, stop: bool| {
+        let event = serde_json::json!({"tokens": ids, "tokens_predicted": n, "stop": stop,
+            "stop_type": "eos", "tokens_evaluated": 3});
+        format!("data: {event}\n\n")
+    };
+    let answer = |last| event(&[234], 2, false) + &event(&[7], 3, false) + &event(&[], last, true);
+    let read = |last| read(&server, &[answer(last).as_bytes()]);
+    assert_eq!(read(3), Ok(vec![234, 7]));
+    assert_eq!(read(4), Err(Trouble::Lost { said: 4, came: 3 }));
+}
+
+#[test]
+fn a_body_that_is_no_stream_is_named() {
+    let server = server(Dialect::Vllm);
+    for (body, words) in [
+        (&b"\x1f\x8b\x08\0"[..], "it is compressed (gzip)"),
+        (b"\x1f\x8b\x08\0\n\x02", "it is compressed (gzip)"),
+        (b"<!DOCTYPE html>\n<html>", "a web page: <!DOCTYPE html>"),
+        (b"\xef\xbb\xbf<html>", "a web page: <html>"),
+        (b"{\"id\":1}", "it is JSON: {\"id\":1}"),
+        (b"{\n \"id\": 1\n}", "it is JSON: {"),
+        (b"{\"detail\":\"no room\"}\n", "error event: no room"),
+        (b"", "cut stream: it ended behind 0 tokens"),
+        (b"\xef\xbb", "cut stream: it ended behind 0 tokens"),
+    ] {
+        let error = read(&server, &[body]).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn a_stream_that_ends_at_any_byte_before_its_end_is_no_answer() {
     for dialect in Dialect::ALL {
         let server = server(dialect);

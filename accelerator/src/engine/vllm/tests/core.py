@@ -2,7 +2,7 @@
 model. It answers token i of a prompt with (sum of the prompt + 10 * i) % 97 + 3.
 
 core.py serve FOLDER --headless ... --data-parallel-rpc-port P --data-parallel-size-local N
-    [--habit HABIT] [--pids FILE] [--step SECONDS] [--model-len N] [--version V]
+    [--habit HABIT] [--attack ATTACK] [--pids FILE] [--step SECONDS] [--model-len N] [--version V]
 """
 import os
 import select
@@ -143,6 +143,7 @@ def core(index):
     note("core")
     identity = struct.pack("<H", index)
     place = "tcp://127.0.0.1:" + option("--data-parallel-rpc-port")
+    strangers = attack(place, option("--attack"))
     handshake = Socket(place, b"DEALER", identity)
     handshake.send(pack({"status": "HELLO", "local": False, "headless": True}))
     addresses = unpack(handshake.receive()[0])[0]["addresses"]
@@ -158,9 +159,43 @@ def core(index):
         "dp_stats_address": None, "vllm_version": VERSION,
         "data_parallel_size": 2 if HABIT == "experts" else 1,
     }))
+    if HABIT == "other-identity":
+        Socket(addresses["inputs"][0], b"DEALER", b"\x09\x09")
+        time.sleep(600)
+    if HABIT == "no-output":
+        handshake.send(pack({"status": "READY", "local": False, "headless": True}))
+        time.sleep(600)
     output = Socket(addresses["outputs"][0], b"PUSH", identity)
     handshake.send(pack({"status": "READY", "local": False, "headless": True}))
     serve(index, given, output)
+
+
+def attack(place, kind):
+    """What a stranger may do at the port of the handshake; returns its sockets."""
+    host, port = place[6:].split(":")
+    sockets = []
+    if kind in ("silent", "drip"):
+        for _ in range(40):
+            sockets.append(socket.create_connection((host, int(port))))
+            if kind == "drip":
+                sockets[-1].sendall(b"\xff")
+    elif kind:
+        stranger = Socket(place, b"DEALER", b"\0\0")
+        sockets.append(stranger.stream)
+        if kind == "garbage":
+            stranger.send(b"spam")
+        if kind == "long":
+            stranger.stream.sendall(b"\x02" + struct.pack(">Q", 1 << 40))
+        if kind == "status":
+            stranger.send(pack({"status": "BYE", "local": False}))
+        if kind == "ready":
+            stranger.send(pack({"status": "READY", "local": False}))
+        if kind == "ping":
+            stranger.stream.sendall(b"\x04\x09\x04PING\0\x64ab" * 10000)
+    if kind:
+        time.sleep(0.3)
+        print("attack", kind, "done", flush=True)
+    return sockets
 
 
 def serve(index, given, output):
@@ -216,6 +251,13 @@ def misbehave(steps, output):
     if HABIT == "dead":
         output.send(b"ENGINE_CORE_DEAD")
         dead("RuntimeError: index out of range in self")
+    if HABIT == "pings" and steps == 20:
+        # Each PONG is read: libzmq would take a side without PONGs for dead.
+        for _ in range(1000):
+            output.stream.sendall(b"\x04\x09\x04PING\0\x64ab")
+            output.take(9)
+        output.send(b"ENGINE_CORE_DEAD")
+        dead("")
     if HABIT == "exits":
         dead("Segmentation fault")
     if HABIT == "silent":

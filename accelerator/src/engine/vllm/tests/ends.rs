@@ -16,6 +16,7 @@ fn a_failed_core_ends_the_engine_with_its_last_words() {
          silent => vllm.log: Loading model
          garbled => its output is not understood
          unknown => it answers the unknown request `no hex`
+         pings => it reports ENGINE_CORE_DEAD
          cache => it took 5 prompt tokens from its prefix cache";
     let mut fatal = (String::new(), String::new());
     for (habit, words) in table

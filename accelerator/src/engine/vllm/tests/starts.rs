@@ -21,7 +21,10 @@ fn a_core_that_cannot_be_used_is_refused_at_the_start() {
          --habit no-start => unrecognized arguments (before it was ready)
          --habit no-memory => the last error in it: torch.OutOfMemoryError: CUDA out of memory
          --habit never-ready => 1 of 1 cores load the model, 0 ready; the last line of its log
-         --habit never-ready => see engine.vllm.ready_s";
+         --habit never-ready => see engine.vllm.ready_s
+         --habit no-output => 1 of 1 cores load the model, 1 ready, 0 of 1 outputs; the last line
+         --habit other-identity => a peer of its input was dropped: its identity [9, 9] is none
+         --model-len 2 => its context has 2 tokens (max_model_len), and 3 are needed";
     let mut last = ("", String::new());
     for (option, words) in table
         .lines()
@@ -48,6 +51,25 @@ fn a_core_that_cannot_be_used_is_refused_at_the_start() {
     let started = start(&most, |c| c.any_version = true).expect("any version");
     let limit = started.engine.in_flight();
     assert_eq!((limit, started.fatal()), (MAX_IN_FLIGHT, None));
+}
+
+/// Peers of this user that break the protocol at the port of the handshake, before the core comes:
+/// each is dropped, and none delays the core.
+#[test]
+fn strangers_at_the_handshakes_port_neither_end_nor_delay_the_start() {
+    for attack in [
+        "garbage", "long", "status", "ready", "silent", "drip", "ping",
+    ] {
+        let options = ["--attack", attack];
+        let started = start(&options, |c| c.ready_s = 30);
+        let started = started.unwrap_or_else(|e| panic!("{attack}: {e}"));
+        let prompt = vec![7, 5];
+        let samples = started.run(std::slice::from_ref(&prompt), Stream::First);
+        let answered = samples.record(0).answer();
+        assert_eq!(answered, Some(answer(&prompt, 3)), "{attack}");
+        let log = started.log();
+        assert!(log.contains(&format!("attack {attack} done")), "{log}");
+    }
 }
 
 #[test]
