@@ -58,7 +58,7 @@ use self::{
 use crate::lock;
 use crate::{
     batcher::Policy,
-    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, Streaming, catch_panic},
+    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, catch_panic},
 };
 
 /// Least time that an engine that batches by itself gets for its stop.

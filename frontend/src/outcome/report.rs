@@ -14,9 +14,9 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, BatchSizes, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenRecord, Manifest,
-    Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord, Stage,
-    Summary, SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets, timeline::Timeline,
+    Accuracy, BatchSizes, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenRecord,
+    Manifest, Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord,
+    Stage, Summary, SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets, timeline::Timeline,
 };
 use report::{
     causes::judge,

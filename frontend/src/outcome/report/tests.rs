@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use loadgen_bridge::{Detail, Figure, LogSettings, Scenario, TestSettings};
-use qdl::counters::{SampleLimits, SampleTimes, TokenLimits, TokenSizes};
+use qdl::counters::{SampleTimes, TokenLimits, TokenSizes};
 use record::{AcceleratorRecord, EngineUse, HISTOGRAMS, LOOPBACK_NOTE, Ledger, Verified};
 
 use qdl::testkit::assert_has;
