@@ -42,11 +42,13 @@ pub use engine::fuzz_server_events;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What each program does first: sets the allocator up, makes a file above `ulimit -f` an error of
-/// the write, and where it is a child that builds an engine for TensorRT, builds it and ends.
+/// the write, keeps the limit of open files for child processes, and where it is a child that
+/// builds an engine for TensorRT, builds it and ends.
 pub fn begin() {
     allocator::keep_freed_memory();
     // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    engine::keep_open_files();
     engine::tensorrt::build_if_asked();
 }
 

@@ -102,8 +102,9 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// Binds the control port, loads the model, warms the engine up and binds the other ports. A frontend may request `text`,
-    /// the text of the configuration file. With `once`, the node serves one frontend, then ends.
+    /// Binds the control port, loads the model, warms the engine up and binds the other ports. A
+    /// frontend may request `text`, the text of the configuration file. With `once`, the node
+    /// serves one frontend, then ends.
     ///
     /// # Errors
     /// [`SetupError`] names the key, file or port.

@@ -28,7 +28,9 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A link stays, and its file is replaced.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let to =
+        fs::canonicalize(path).or_else(|_| fs::read_link(path).map(|to| path.with_file_name(to)));
+    let path = &to.unwrap_or_else(|_| path.to_owned());
     let there = fs::metadata(path).ok();
     let Some(name) = path
         .file_name()

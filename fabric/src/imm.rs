@@ -10,8 +10,8 @@
 //!    30     28 27                                         0
 //! ```
 //!
-//! *m*: in an answer, more parts follow; in a request, a block of options is in front of the payload.
-//! *s* (`ib`, `ofi`): the payload is the write before.
+//! *m*: in an answer, more parts follow; in a request, a block of options is in front of the
+//! payload. *s* (`ib`, `ofi`): the payload is the write before.
 
 use std::{
     fmt,

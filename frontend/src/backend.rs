@@ -34,8 +34,8 @@ pub trait Backend: Send + Sync {
     /// Sends samples; does not wait for answers.
     fn issue(&self, samples: &[Sample]);
 
-    /// Returns the fabrics' names for the summary (`local` without a network), and one line for each
-    /// reason why the Network division does not permit a fabric.
+    /// Returns the fabrics' names for the summary (`local` without a network), and one line for
+    /// each reason why the Network division does not permit a fabric.
     fn fabric(&self) -> (String, Vec<String>) {
         ("local".to_owned(), Vec::new())
     }

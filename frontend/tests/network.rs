@@ -152,7 +152,8 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
         error,
         &[
             "connection acc-a/0 (nics[0], accelerator at 127.0.0.1:",
-            "failed its warm-up: no answer within 100ms, nor from any other connection (warm_up.deadline_ms)",
+            "failed its warm-up: no answer within 100ms, nor from any other connection, and no \
+             accelerator has made a token or run a batch (warm_up.deadline_ms)",
         ],
     );
     let s = place.summary("impatient");

@@ -67,8 +67,8 @@ pub struct TestOutcome {
 impl TestOutcome {
     /// Reads the logs of a run that has ended, and waits until they are on the disk.
     ///
-    /// LoadGen's streams ignore errors, and write nothing more after the first, although there may be
-    /// room again: only a log that is whole proves that all was written.
+    /// LoadGen's streams ignore errors, and write nothing more after the first, although there may
+    /// be room again: only a log that is whole proves that all was written.
     ///
     /// # Errors
     ///

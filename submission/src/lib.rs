@@ -1,8 +1,9 @@
 //! Builds a submission tree out of run folders, and checks it and its runs against a round's rules.
 //!
 //! The crate reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG. From `qdl` it
-//! uses the topology, wire types and the configurations' parser. Files in `configs/rounds` hold what differs
-//! by round. `rules::ALL` lists all rules of a tree, and `docs/rules.md` explains them.
+//! uses the topology, wire types and the configurations' parser. Files in `configs/rounds` hold
+//! what differs by round. `rules::ALL` lists all rules of a tree, and `docs/rules.md` explains
+//! them.
 //!
 //! | module | what it is for |
 //! | --- | --- |

@@ -1,8 +1,8 @@
 //! The search for the highest rate that holds: a bracket by doubling, then bisection.
 //!
 //! Wald's sequential test decides a rate. Until a rate is refuted, one trial that holds raises the
-//! rate. The rate of the result gets a full test. The search tests the refuted rate above the result
-//! again at the end, so that a disturbance of some seconds does not decide.
+//! rate. The rate of the result gets a full test. The search tests the refuted rate above the
+//! result again at the end, so that a disturbance of some seconds does not decide.
 //!
 //! ```
 //! use tune::highest::Highest;

@@ -398,7 +398,8 @@ impl Session {
         }
     }
 
-    /// Lines that say why no higher rate is the result: the last INVALID trial, and what limited it.
+    /// Lines that say why no higher rate is the result: the last INVALID trial, and what limited
+    /// it.
     pub fn limit(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some((rate, record)) = &self.invalid {

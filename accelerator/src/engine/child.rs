@@ -111,6 +111,13 @@ fn close_on_exec() {
     }
 }
 
+/// Keeps this process's limit of open files for its children. Before anything raises the limit.
+pub fn keep_open_files() {
+    if let Ok(limit) = open_files() {
+        OPEN_FILES.get_or_init(|| limit);
+    }
+}
+
 /// Raises this process's limit of open files for `connections` more connections, within the hard
 /// limit. Children still get the initial limit ([`isolate`]).
 pub(super) fn room_for(connections: usize) -> Result<(), String> {

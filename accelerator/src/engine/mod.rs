@@ -49,6 +49,7 @@ use qdl::{
 use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, SampleRun};
+pub(crate) use child::keep_open_files;
 pub use content::{Hashed, Hashing};
 use cuda::Gpu;
 pub use decompress::{Decompressed, Decompressor};

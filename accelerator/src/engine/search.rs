@@ -31,8 +31,8 @@ pub(super) fn find_first(
     }
 }
 
-/// As [`find_first`], of the existing ones of `candidates`, which nobody has named: skips files that
-/// others could have put there.
+/// As [`find_first`], of the existing ones of `candidates`, which nobody has named: skips files
+/// that others could have put there.
 pub(super) fn find_trusted(
     candidates: Vec<PathBuf>,
     what: &str,

@@ -32,9 +32,9 @@ pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) ->
     }
 }
 
-/// Lets `guard` check the nodes, calls `empty_folder`, then writes the facts known before the measurement. Copies the
-/// input files after the run has read them, so the copy of a file changed in between has the
-/// change.
+/// Lets `guard` check the nodes, calls `empty_folder`, then writes the facts known before the
+/// measurement. Copies the input files after the run has read them, so the copy of a file changed
+/// in between has the change.
 pub fn begin(
     args: &Args,
     config: &FrontendConfig,

@@ -10,8 +10,8 @@
 //!
 //! LoadGen loads a set, issues it and then unloads it, so an outstanding sample does not move.
 //!
-//! Where answers are tokens, a block of options lies in front of each sample. A sample of the warm-up
-//! is sent with its block, which limits the answer; LoadGen's samples are sent without.
+//! Where answers are tokens, a block of options lies in front of each sample. A sample of the
+//! warm-up is sent with its block, which limits the answer; LoadGen's samples are sent without.
 
 use std::{
     num::NonZeroU32,

@@ -103,7 +103,7 @@ mod tests {
             (|t| if t < 4 * S { 7 } else { 7 + S * 3 / 10 }, 601, ""),
             (|t| if t / S == 4 { -2 * S } else { 0 }, 9, "set by -2.0 s"),
             (|t| t / 2000, 9, ""),
-            (|t| t / 20, 9, "set by +4"),
+            (|t| t / 25, 9, "set by +3"),
         ];
         for (clock, end_s, words) in cases {
             let mut log = ClockLog::default();

@@ -163,9 +163,9 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Locks the folder that `settings` names, and makes it if it is missing. If it holds a finished
-    /// run, `settings` names the subfolder [`UNFINISHED`] from here on. Appends a number to a
-    /// default name if another run began in the same second. Removes nothing.
+    /// Locks the folder that `settings` names, and makes it if it is missing. If it holds a
+    /// finished run, `settings` names the subfolder [`UNFINISHED`] from here on. Appends a number
+    /// to a default name if another run began in the same second. Removes nothing.
     pub fn take(settings: &mut Settings, force: bool) -> Result<RunFolder> {
         let mut folder = settings.folder().to_owned();
         if !settings.own_folder {

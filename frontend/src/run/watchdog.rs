@@ -3,9 +3,9 @@
 //!
 //! The latency of a single response says nothing about a peer. The run ends if samples are
 //! outstanding, and for the configured time no response or token arrives and no engine works: an
-//! accelerator's heartbeats report tokens and batches, also of answers that come whole. After the last
-//! sample LoadGen works for minutes if its logs are large. The run ends too if LoadGen's threads
-//! rest although LoadGen has all answers.
+//! accelerator's heartbeats report tokens and batches, also of answers that come whole. After the
+//! last sample LoadGen works for minutes if its logs are large. The run ends too if LoadGen's
+//! threads rest although LoadGen has all answers.
 
 /// Watches the progress of samples. The caller passes the clock.
 #[derive(Clone, Debug)]
@@ -25,8 +25,8 @@ impl Watchdog {
         }
     }
 
-    /// Checks the counters; `moved` counts responses, their parts, and steps of engines. Returns the time
-    /// without progress, in nanoseconds, once that time reaches the limit.
+    /// Checks the counters; `moved` counts responses, their parts, and steps of engines. Returns
+    /// the time without progress, in nanoseconds, once that time reaches the limit.
     pub fn look(&mut self, now_ns: u64, moved: u64, outstanding: u64) -> Option<u64> {
         if moved != self.moved || outstanding == 0 {
             self.moved = moved;

@@ -22,7 +22,8 @@ with_defaults! {
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
     /// Frontend: maximum wait for an accelerator whose name has no address yet, or that takes no
-    /// connections yet; default 60000. Both nodes: limit of each step of a handshake, at most 30000; default 5000.
+    /// connections yet; default 60000. Both nodes: limit of each step of a handshake, at most
+    /// 30000; default 5000.
     #[garde(custom(within_some(1..=MAX_MS)))]
     pub connect_ms: Option<u64>,
     /// Frontend: after this time without any connection, the frontend aborts the test, and ends

@@ -288,8 +288,8 @@ impl Tracker {
         r.index.store(sample.index, Ordering::Relaxed);
         r.offset.store(sample.offset as u64, Ordering::Relaxed);
         r.source_len.store(
-            sample.tries.bits() << 48
-                | u64::from(sample.has_options) * OPTIONS
+            (sample.tries.bits() << 48)
+                | (u64::from(sample.has_options) * OPTIONS)
                 | u64::from(sample.source.0) << 32
                 | u64::from(sample.len),
             Ordering::Relaxed,

@@ -1,4 +1,5 @@
-//! Reads a system's machines from a tree: its nodes' descriptions, and what their sessions recorded.
+//! Reads a system's machines from a tree: its nodes' descriptions, and what their sessions
+//! recorded.
 
 use std::path::PathBuf;
 

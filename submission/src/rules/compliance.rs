@@ -91,7 +91,11 @@ fn apart(test: &ComplianceTest, figures: &[AccuracyFigure], folder: &Path) -> Op
         return None;
     };
     let judge = |figure: &AccuracyFigure| {
-        let last = |text: &String| text.lines().filter_map(|line| figure.find(line)).last();
+        let last = |text: &String| {
+            text.lines()
+                .filter_map(|line| figure.find(line))
+                .next_back()
+        };
         let share = 1.0 - figure.at_least;
         let (Some(baseline), Some(own)) = (last(baseline), last(own)) else {
             return Some(format!("{} is not in both accuracy files", figure.metric));

@@ -272,8 +272,8 @@ pub(super) fn fabrics(round: &Round, text: &str) -> Option<Vec<String>> {
     Some(all)
 }
 
-/// Whether both texts have the same quantities, from `least` times up to [`TOLERANCE`] above. Several
-/// machines stand apart by `;`, parts of one by `+`: the parts or their sums agree.
+/// Whether both texts have the same quantities, from `least` times up to [`TOLERANCE`] above.
+/// Several machines stand apart by `;`, parts of one by `+`: the parts or their sums agree.
 fn same_quantities(said: &str, known: &str, least: f64) -> bool {
     let of_machines = |text: &str| -> Vec<Vec<f64>> {
         let machines = text

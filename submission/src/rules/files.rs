@@ -149,7 +149,7 @@ fn source(check: &mut TreeCheck<'_>, id: &ResultId) {
     let source = check.tree.source();
     // The reference's folder has no accuracy in its name: 3d-unet-99.9.
     let folders = layout::folders(&source).into_iter();
-    let own = folders.filter(|name| id.model.starts_with(name.as_str()));
+    let mut own = folders.filter(|name| id.model.starts_with(name.as_str()));
     let has = |benchmark: String| {
         let folder = source.join(benchmark);
         let all = layout::folders(&folder).into_iter();
@@ -161,7 +161,7 @@ fn source(check: &mut TreeCheck<'_>, id: &ResultId) {
         .found
         .iter()
         .any(|f| f.place == check.tree.short(&place));
-    if is_known && !is_said && !own.map(has).any(|has| has) {
+    if is_known && !is_said && !own.any(has) {
         let what = "there is no source of the QDL: IMPLEMENTATION/ with its files";
         check.say(TREE_SOURCE, &place, what);
     }

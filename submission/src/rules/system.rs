@@ -112,7 +112,8 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let words = facts::words(protocol);
     let names = |layer: &[String]| words.iter().any(|word| layer.contains(word));
     let known = facts::vocabulary();
-    if !protocol.is_empty() && !(names(&known.layer_3) && names(&known.layer_4)) {
+    let has_both = names(&known.layer_3) && names(&known.layer_4);
+    if !protocol.is_empty() && !has_both {
         let what = format!(
             "network_protocol is {protocol:?}: name layers 3 and 4, as TCP/IPv4 over Ethernet"
         );

@@ -63,7 +63,8 @@ where
 
     /// Waits for the next event with data. Cancellation loses no data. `tokens`: tokens so far.
     /// Error: [`Trouble::Cut`] if the body ends or breaks; [`Trouble::Said`] or
-    /// [`Trouble::NoStream`] if the body is no stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
+    /// [`Trouble::NoStream`] if the body is no stream; [`Trouble::Garbled`] if an event is too long
+    /// or not UTF-8.
     pub async fn next(&mut self, tokens: usize) -> Result<ServerSentEvent<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();

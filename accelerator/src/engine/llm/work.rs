@@ -23,7 +23,8 @@ pub(super) struct AnswerLimits {
 }
 
 impl AnswerLimits {
-    /// The next token after `made` of at most `room` tokens, and true if this token ends the answer.
+    /// The next token after `made` of at most `room` tokens, and true if this token ends the
+    /// answer.
     fn choose(&self, best: Candidates, made: usize, room: usize) -> (i32, bool) {
         let of = |id: i64| i32::try_from(id).unwrap_or(i32::MAX);
         let first = of(best[0]);

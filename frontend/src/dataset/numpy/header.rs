@@ -98,8 +98,8 @@ struct Dictionary {
     shape: Vec<usize>,
 }
 
-/// Parses the dictionary as JSON, after converting quotes, tuples, words and trailing commas. Python
-/// 2 wrote an `L` behind long numbers.
+/// Parses the dictionary as JSON, after converting quotes, tuples, words and trailing commas.
+/// Python 2 wrote an `L` behind long numbers.
 fn dictionary(text: &str) -> Result<Header, String> {
     let mut before = ' ';
     let is_kept = |c: &char| {

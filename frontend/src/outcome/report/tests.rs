@@ -393,7 +393,8 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
     let place = RunFolder::take(&mut s, true).expect("forced");
     place.begin().expect("room");
-    drop(place);
+    fs::remove_file(s.folder().join(INVALID_FILE)).expect("marked");
+    place.settle(ExitCode::Good).expect("settled");
     let left = fs::read_dir(folder.path().join("deep/er")).expect("a folder");
     let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["notes.txt"]);

@@ -10,7 +10,8 @@
 //! The stream has no `[DONE]`. The end of sequence is among the ids. `cache_prompt: false` turns
 //! the prefix cache off for each request. A request cannot set a minimum length or stop ids. **If
 //! an id ends in the middle of a UTF-8 character, the server does not send the id**: it waits until
-//! the character is complete and sends only the last id. The event's count shows the gap. To a prompt longer than a slot's context, the server answers with status 400.
+//! the character is complete and sends only the last id. The event's count shows the gap. To a
+//! prompt longer than a slot's context, the server answers with status 400.
 //!
 //! Source: llama.cpp's `tools/server/README.md` and `tools/server/server-context.cpp`
 //! (`process_token`, `send_partial_response`).
