@@ -187,7 +187,10 @@ fn a_folder_has_one_run_at_a_time() {
 fn a_run_without_room_for_its_files_is_lost_and_leaves_none_that_is_cut() {
     let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
-    for (kib, file) in [("20", "mlperf_log_accuracy.json"), ("48", "summary.json")] {
+    for (kib, file) in [
+        ("12", "mlperf_log_detail.txt"),
+        ("30", "mlperf_log_accuracy.json"),
+    ] {
         let arguments = ["--local", "--mode", "accuracy", "--scenario", "offline"];
         let run = place.frontend(&config, "out", &arguments);
         let mut limited = Command::new("bash");

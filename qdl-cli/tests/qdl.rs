@@ -72,7 +72,7 @@ fn what_is_wrong_ends_with_exit_code_2_and_one_line() {
         ),
         (
             &["demo", "--output", "/dev/null/x"],
-            "cannot write /dev/null/x",
+            "--output /dev/null/x: ",
         ),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_qdl"));

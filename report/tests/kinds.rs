@@ -4,7 +4,7 @@ mod common;
 
 use common::{RunShape, charts, run, well_formed, without_scripts};
 use qdl::testkit::assert_has;
-use record::{Goodput, RunFolder, TokenRecord, TokenTime};
+use record::{Goodput, LoadgenLatency, RunFolder, TokenRecord, TokenTime};
 use report::{html, pareto, read_all, tuning};
 use serde_json::json;
 use tune::{Halt, Session, SessionPlan, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
@@ -23,6 +23,14 @@ fn of_tokens(name: &'static str, per_s: f64, p99_us: f64) -> RunFolder {
         tokens.times.entry(time).or_default().p99_us = p99_us;
     }
     run.summary.run.tokens = Some(tokens);
+    let theirs = |p99_us| {
+        Some(LoadgenLatency {
+            p99_us,
+            ..LoadgenLatency::default()
+        })
+    };
+    let loadgen = run.summary.run.loadgen.get_or_insert_default();
+    (loadgen.ttft, loadgen.tpot) = (theirs(p99_us), theirs(p99_us / 50.0));
     run
 }
 

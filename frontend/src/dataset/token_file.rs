@@ -189,7 +189,7 @@ mod tests {
         assert!(with(0, b'q').contains("no file of tokens"));
         let pointer = complaint(b"version https://git-lfs.github.com/spec/v1\noid sha256:59\n");
         assert!(pointer.contains("git lfs pull"), "{pointer}");
-        let json = complaint(b"{\"prompts\": [[1, 2]]}");
+        let json = complaint(b"{\"prompts\": [[1, 2, 3], [4, 5, 6]]}");
         assert!(json.contains("JSON") && json.contains(CONVERT), "{json}");
         assert!(with(8, 2).contains("version 2, 1 is known"));
         assert!(with(16, 0).contains("no samples"));

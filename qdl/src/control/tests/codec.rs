@@ -85,7 +85,7 @@ const FRAMES: [&str; 32] = [
     r#"{"type": "side_is", "id": 6, "of": 2, "text": "{}"}"#,
     r#"{"type": "refused", "id": 7, "code": "budget", "text": "193 of 200 MiB are in use"}"#,
     r#"{"type": "heartbeat", "seq": 1}"#,
-    r#"{"type": "heartbeat", "seq": 2, "scores": {"interior": 1.0, "rails": [
+    r#"{"type": "heartbeat", "seq": 2, "scores": {"interior": 1.0, "standing": "takes", "rails": [
         {"nic": 0, "score": 0.5}]},
         "counters": {"arrived": 1, "responded": 1, "refused": 0, "dropped_late": 0,
                      "batches": 1, "copies": 0, "parts": 0, "progress": 0}}"#,
@@ -385,7 +385,7 @@ fn every_limit_is_that_of_a_field_and_refuses_one_more() {
                     ("x".repeat(n).into(), format!("{n} bytes"))
                 }
                 Limit::Hash(n) => ("A".repeat(*n).into(), format!("{n} hexadecimal")),
-                Limit::Free => ("\u{1b}".into(), "control character".to_owned()),
+                Limit::Free => ("\u{1b}".into(), "control or format character".to_owned()),
             };
             *value = other;
             Some(words)
@@ -415,7 +415,12 @@ fn a_field_outside_its_limits_is_refused_by_name() {
         ("hello", "/nonce", json!("00"), "64 hexadecimal digits"),
         ("model", "/heartbeat_ms", json!(0), "heartbeat_ms: 0"),
         ("model", "/spec/inputs", json!([]), "spec.inputs: 0, must"),
-        ("model", "/spec/name", json!(escape), "control character"),
+        (
+            "model",
+            "/spec/name",
+            json!(escape),
+            "control or format character",
+        ),
         (
             "model",
             "/spec/inputs/0/shape",
@@ -428,7 +433,12 @@ fn a_field_outside_its_limits_is_refused_by_name() {
             json!(0),
             "a stride of 0",
         ),
-        ("open", "/connections/0/transport", ofi, "control character"),
+        (
+            "open",
+            "/connections/0/transport",
+            ofi,
+            "control or format character",
+        ),
         ("drained", "/gpus", json!([gpu]), "1000 bytes"),
         ("opened", "/connections/0/epoch", json!(0), "epoch 0"),
     ];
