@@ -200,7 +200,7 @@ fn a_run_without_room_for_its_files_is_lost_and_leaves_none_that_is_cut() {
         let ended = Running::start(&place, "limited", limited)
             .end()
             .with_code(3);
-        assert_has(ended.error(), &[file, "file too large"]);
+        assert_has(&ended.stderr, &["error: ", file, "file too large"]);
         assert!(place.path("out/INVALID").is_file());
         if let Ok(text) = fs::read(place.path("out/summary.json")) {
             let json: Value = serde_json::from_slice(&text).expect("a whole file");

@@ -47,14 +47,17 @@ fn a_language_models_figures_come_first() {
     let tiles = tiles.map(|rest| rest.split("</strong>").next().unwrap_or(""));
     let first: Vec<String> = tiles.map(|t| t.replace("</small><strong>", ": ")).collect();
     let wanted = [
-        "p99 TTFT: 80.0 ms",
-        "p99 TPOT: 1.60 ms",
+        "p99 TTFT, LoadGen's: 80.0 ms",
+        "p99 TPOT, LoadGen's: 1.60 ms",
         "tokens per second: 5,000",
         "failed requests: 4 refused, 37 repeated",
-        "goodput: 88 % of samples: 1,050/s",
         "samples per second: 1,200",
     ];
-    assert_eq!(first[..6], wanted);
+    assert_eq!(first[..5], wanted);
+    assert!(
+        first.iter().any(|t| t.starts_with("goodput: 88 %")),
+        "{first:?}"
+    );
     let mut lines = charts(&page).into_iter().map(|c| c["lines"][0].clone());
     let tokens = lines.find(|l| l["name"] == "tokens of completed answers");
     assert_eq!(tokens.expect("tokens")["values"][0], 5_000.0);

