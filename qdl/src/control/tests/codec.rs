@@ -85,7 +85,7 @@ const FRAMES: [&str; 32] = [
     r#"{"type": "side_is", "id": 6, "of": 2, "text": "{}"}"#,
     r#"{"type": "refused", "id": 7, "code": "budget", "text": "193 of 200 MiB are in use"}"#,
     r#"{"type": "heartbeat", "seq": 1}"#,
-    r#"{"type": "heartbeat", "seq": 2, "scores": {"interior": 1.0, "standing": "takes", "rails": [
+    r#"{"type": "heartbeat", "seq": 2, "scores": {"interior": 1.0, "standing": {"away": "gone"}, "rails": [
         {"nic": 0, "score": 0.5}]},
         "counters": {"arrived": 1, "responded": 1, "refused": 0, "dropped_late": 0,
                      "batches": 1, "copies": 0, "parts": 0, "progress": 0}}"#,
