@@ -1,4 +1,4 @@
-//! Files that are whole or absent ([`write`]), folders with one writer ([`FolderLock`]), and
+//! Files that are whole or absent ([`write()`]), folders with one writer ([`FolderLock`]), and
 //! temporary files that go with the process ([`Temporary`]).
 
 mod file;
