@@ -23,7 +23,7 @@ pub struct DemoFiles(PathBuf);
 
 impl DemoFiles {
     /// Finds the nearest folder with `needed`, above this program or the working directory. The
-    /// demo runs scripts of this folder, so nobody else may have put them there.
+    /// demo runs scripts of this folder, so no other user may have put them there.
     pub fn find(needed: &str, what_to_do: &str) -> Result<Self> {
         let starts = [env::current_exe().ok(), env::current_dir().ok()];
         let folders = starts.iter().flatten().flat_map(|path| path.ancestors());
@@ -67,7 +67,7 @@ impl DemoFiles {
     /// A file of the demo, relative to the working directory if it lies below that.
     ///
     /// # Errors
-    /// Somebody else could have put the file there.
+    /// Another user could have put the file there.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
         let path = self.0.join(name);
         trust::check(&path).map_err(|why| anyhow!("{name} is not used, as {why}"))?;
