@@ -209,10 +209,11 @@ fn two_namespaces_of_one_host_are_one_host() {
     let mut command = star.hub.command(Path::new(env!("CARGO_BIN_EXE_frontend")));
     command.arg("--config").arg(config);
     command.arg("--output").arg(place.path("out"));
-    command.args(["--scenario", "server", "--submission", newest()]);
-    let ended = run(&place, command).with_code(2);
+    command.args(["--scenario", "server", "--duration-s", "1"]);
+    run(&place, command).with_code(0);
+    let rules = place.summary("out")["would_not_count"].to_string();
     assert_has(
-        &ended.stderr,
+        &rules,
         &["record.machines: acc-a runs on the frontend's machine"],
     );
 }

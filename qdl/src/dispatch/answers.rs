@@ -488,6 +488,11 @@ impl Shared {
             false => sample.tries.refused(after_ns),
         };
         let warms_up = sample.id == WARM_UP_ID;
+        let peer = connection.cfgs.peer;
+        if is_away && !warms_up {
+            // Before the heartbeat says so: else the sample would go there and back meanwhile.
+            self.note_standing(peer, &Standing::Away(reason.clone()));
+        }
         self.owner.event(DispatchEvent::Refused(RefusedSample {
             connection: refused.connection,
             epoch,
@@ -507,11 +512,6 @@ impl Shared {
         self.refused[before].fetch_add(1, Ordering::Relaxed);
         if let Some(h) = self.health.get() {
             h.arbiter.take_back(connection.index, sample.len);
-        }
-        let peer = connection.cfgs.peer;
-        if is_away {
-            // Before the heartbeat says so: else the sample would go there and back meanwhile.
-            self.note_standing(peer, &Standing::Away(reason));
         }
         if sample.tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
