@@ -197,19 +197,16 @@ fn a_run_that_would_not_count_says_so_in_its_summary() {
 fn two_namespaces_of_one_host_are_one_host() {
     let place = TestFolder::new();
     let star = Star::new();
-    place.write(
-        "user.conf",
-        "llama3_1-8b-interactive.Server.target_qps = 50\n",
-    );
+    place.write("user.conf", "llama3_1-8b.Offline.target_qps = 50\n");
     let yaml = LLAMA.accelerator_yaml("10.97.0.2:7460", "10.97.0.2:7461") + "auth: none\n";
     let _accelerator = accelerator_in(&star.leaves[0], &place, &place.write("acc-a.yaml", yaml));
-    let yaml = LLAMA.frontend_yaml("10.97.0.2:7460", "10.97.0.1", "llama3_1-8b-interactive");
+    let yaml = LLAMA.frontend_yaml("10.97.0.2:7460", "10.97.0.1", "llama3_1-8b");
     let yaml = yaml + "auth: none\n";
     let config = place.write("front.yaml", yaml);
     let mut command = star.hub.command(Path::new(env!("CARGO_BIN_EXE_frontend")));
     command.arg("--config").arg(config);
     command.arg("--output").arg(place.path("out"));
-    command.args(["--scenario", "server", "--duration-s", "1"]);
+    command.args(["--scenario", "offline", "--duration-s", "1"]);
     run(&place, command).with_code(0);
     let rules = place.summary("out")["would_not_count"].to_string();
     assert_has(

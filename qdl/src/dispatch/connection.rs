@@ -148,6 +148,11 @@ impl Connection {
         self.tracker.in_flight() == 0 && self.ring.is_empty()
     }
 
+    /// Whether samples may be put into the ring: up, and the accelerator takes samples.
+    pub(crate) fn is_open(&self) -> bool {
+        self.up.load(Ordering::SeqCst) && self.tracker.allowance() > 0
+    }
+
     /// Whether the connection can post a sample now: up, a free slot, not blocked.
     pub(crate) fn takes(&self) -> bool {
         self.up.load(Ordering::SeqCst) && self.tracker.has_free() && !self.send.is_blocked()

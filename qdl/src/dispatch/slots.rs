@@ -11,7 +11,7 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicU8, AtomicU64, Ordering},
+    atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
 use super::{Dispatcher, Shared};
@@ -85,10 +85,6 @@ impl Dispatcher {
     /// Records whether a peer's engine takes samples, from a heartbeat.
     pub(crate) fn set_standing(&self, peer: usize, standing: &Standing) {
         self.shared.note_standing(peer, standing);
-        if matches!(standing, Standing::Away(_)) {
-            // A thread that had chosen the peer before may have filled a ring since.
-            self.shared.connections_changed();
-        }
     }
 }
 
@@ -133,6 +129,8 @@ impl Shared {
             let standing = standing(c.peer);
             if standing == AWAY || (standing == BUSY && any_takes) {
                 connection.tracker.allow(0);
+                // A thread that puts a sample into the ring from here on sees the connection closed.
+                fence(Ordering::SeqCst);
                 more |= !connection.ring.is_empty();
                 self.empty_ring(connection);
                 continue;
