@@ -2,12 +2,7 @@
 
 use std::path::Path;
 
-/// A port that is free now. If another process takes it before the server does, the server ends and
-/// the test reports it.
-pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
+pub use fabric::testkit::free_port;
 
 /// The ids of the server's processes, from the file that it writes.
 pub fn pids(folder: &Path) -> Vec<i32> {

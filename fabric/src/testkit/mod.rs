@@ -14,7 +14,9 @@ pub mod device_memory;
 pub mod memory;
 
 use std::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
+    process,
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -57,6 +59,24 @@ pub fn sockets() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
     (near, listener.accept().expect("accepted").0)
+}
+
+/// A free port of loopback. A UDP socket of the same number, which this process keeps, reserves it
+/// among the tests of this machine; the system itself chooses ports above 32767 only.
+pub fn free_port() -> u16 {
+    static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+    let mut reserved = RESERVED.lock().expect("no panic within");
+    let start = process::id() as u16 % 12_000 + reserved.len() as u16;
+    let mut ports = (0..12_000).map(|n| 20_000 + (start + n) % 12_000);
+    let (port, socket) = ports
+        .find_map(|port| {
+            let socket = UdpSocket::bind(("127.0.0.1", port)).ok()?;
+            TcpListener::bind(("127.0.0.1", port)).ok()?;
+            Some((port, socket))
+        })
+        .expect("a port");
+    reserved.push(socket);
+    port
 }
 
 /// The next number below `n` of a xorshift generator.

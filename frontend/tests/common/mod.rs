@@ -11,7 +11,6 @@ pub mod submission;
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Mutex, mpsc},
@@ -105,8 +104,7 @@ pub fn number_of_environment(key: &str, default: u64) -> u64 {
 }
 
 pub fn free_ports<const N: usize>() -> [u16; N] {
-    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    held.map(|l| l.local_addr().expect("bound").port())
+    [(); N].map(|()| fabric::testkit::free_port())
 }
 
 pub struct TestFolder {
