@@ -172,12 +172,18 @@ fn a_sample_given_back_waits_for_an_accelerator_that_takes_it() {
         answer(&mut far[away], id);
     }
     rig.dispatcher.set_standing(peer, &Standing::Takes);
-    rig.issue(9..10);
-    rig.issue(10..11);
-    for far in &mut far {
-        let imm = far.request();
-        far.whole(imm, &[9]);
-        assert!(matches!(rig.next(), Call::Whole(9 | 10, ..)));
+    // A thread stays at a connection for a burst, which ends with the connection's slots.
+    let mut answered = [false; 2];
+    for id in 9.. {
+        rig.issue(id..id + 1);
+        let [one, two] = &mut far;
+        let (imm, at_one) = either(one, two);
+        far[usize::from(!at_one)].whole(imm, &[9]);
+        assert_eq!(rig.next(), Call::Whole(id, vec![9], true));
+        answered[usize::from(at_one)] = true;
+        if answered == [true; 2] {
+            break;
+        }
     }
     rig.nothing_more();
 }
