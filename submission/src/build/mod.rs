@@ -1,7 +1,6 @@
 //! Copies runs into a tree: each run's logs and user.conf, measurements.json, README.md, the
 //! system's JSON and the pages of `documentation/`.
 
-mod batching;
 mod described;
 mod documents;
 mod runs;
@@ -14,7 +13,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-pub(crate) use described::{described, runs_of};
+pub(crate) use described::{described, rates, runs_of};
 pub use runs::{FoundRun, find, nodes};
 
 use crate::{

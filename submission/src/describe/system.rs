@@ -7,7 +7,7 @@ use super::{
     form::Form,
     used::{FabricLayers, UsedNic, UsedNode},
 };
-use crate::{layout::Division, round::Round};
+use crate::{configs::RunConfigs, layout::Division, round::Round};
 
 /// The machines of a system, with the NICs that its run used.
 pub struct DescribedSystem {
@@ -15,6 +15,8 @@ pub struct DescribedSystem {
     /// The SUT's machines.
     pub accelerators: Vec<UsedNode>,
     pub connections: u64,
+    /// The configurations of its first run, as far as they can be read.
+    pub configs: RunConfigs,
 }
 
 impl DescribedSystem {

@@ -103,7 +103,7 @@ impl RunCheck<'_> {
 }
 
 /// Checks the dates of a result's runs.
-pub(super) fn dates(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
+pub(super) fn dates(check: &mut TreeCheck<'_>, runs: &[CheckedRun]) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0.0, |since| since.as_secs_f64());
     let days = check.round.days_apart as f64;
@@ -128,16 +128,15 @@ pub(super) fn dates(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
                 format!("{date} is {apart:.0} days from the result's first run, at most {days}")
             }
         };
-        let at = layout::run_folder(&result.folder, &run.kind).join(loadgen_log::DETAIL);
-        check.say(RUN_DATE, &at, what);
+        check.say(RUN_DATE, &run.logs.join(loadgen_log::DETAIL), what);
     }
 }
 
 /// Compares LoadGen's summary and summary.json with the log and the record.
-pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &CheckedRun) {
+pub(super) fn summaries(check: &mut TreeCheck<'_>, run: &CheckedRun) {
     let detail = run.detail.as_ref();
     let verdict = detail.and_then(|d| d.get("result_validity"));
-    let logs = layout::run_folder(&result.folder, &run.kind).join(loadgen_log::SUMMARY);
+    let logs = run.logs.join(loadgen_log::SUMMARY);
     let text = error::read(&logs).unwrap_or_default();
     let says = text
         .lines()
@@ -156,7 +155,7 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, r
     let Some(manifest) = &run.manifest else {
         return;
     };
-    let at = check.tree.kept(result.id, &run.kind).join(SUMMARY);
+    let at = run.kept.join(SUMMARY);
     let summary: Summary = match error::read_json(&at) {
         Ok(summary) => summary,
         Err(error) => return check.say(RECORD_SUMMARY, &at, error.to_string()),
