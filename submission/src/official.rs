@@ -104,28 +104,22 @@ impl Official {
         scripts: &BTreeMap<String, String>,
     ) -> Result<Vec<ScriptResult>, Error> {
         let mut ran = Vec::new();
-        for (place, kinds) in &built.from {
-            let Some(model) = round.models.get(&place.model) else {
+        let runs = built.from.iter();
+        for (place, (kind, run)) in runs.flat_map(|(id, kinds)| kinds.iter().map(move |k| (id, k)))
+        {
+            let model = round.models.get(&place.model);
+            let (RunKind::Test(name), Some(model)) = (kind, model) else {
                 continue;
             };
-            for name in &model.tests {
-                let (Some(run), Some(test)) = (
-                    kinds.get(&RunKind::Test(name.clone())),
-                    round.tests.get(name),
-                ) else {
-                    continue;
-                };
-                let scenario = absolute(&built.tree.scenario(place))?;
-                let with = ScriptValues {
-                    run: absolute(run)?,
-                    scenario,
-                    place,
-                    model,
-                    dtype: &model.dtype,
-                    script: scripts.get(&*place.model).map_or("", String::as_str),
-                };
-                ran.push(self.verify_one(name, test, &with)?);
-            }
+            let with = ScriptValues {
+                run: absolute(run)?,
+                scenario: absolute(&built.tree.scenario(place))?,
+                place,
+                model,
+                dtype: &model.dtype,
+                script: scripts.get(&*place.model).map_or("", String::as_str),
+            };
+            ran.push(self.verify_one(name, &round.tests[name], &with)?);
         }
         Ok(ran)
     }

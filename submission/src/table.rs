@@ -116,7 +116,7 @@ mod tests {
         let text = page(&all, "");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "sys m Offline");
-        assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
+        assert_eq!(lines[2], "  run.log  accuracy/a: it is not there");
         assert_eq!(lines[3], "  makes 2 of these right:  run it again");
         let failed = ScriptResult {
             what: "the submission checker".to_owned(),

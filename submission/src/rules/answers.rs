@@ -148,10 +148,11 @@ fn whole(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &FoundRun, 
     }
     times.sort_by_key(|(issued, _)| *issued);
     if let Some([before, after]) = times.windows(2).find(|pair| pair[0].1 > pair[1].1) {
-        let [before, after] = [before, after].map(|(n, time)| format!("query {n} of {time}"));
-        let what =
-            format!("{after} went after {before}: the answers' first numbers are timestamps");
-        say(RUN_ORDER, what);
+        let (before, after) = (
+            format!("query {} before it has {}", before.0, before.1),
+            format!("query {} has timestamp {}", after.0, after.1),
+        );
+        say(RUN_ORDER, format!("{after}, {before}"));
     }
     // Not every script prints the number of tokens, so count them here.
     let limits = result.model.accuracy_of(&result.id.scenario).iter();

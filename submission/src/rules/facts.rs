@@ -1,7 +1,7 @@
 //! Compares the system's JSON and the nodes' descriptions with what the nodes themselves report:
 //! values as values, in whatever unit and with whatever words beside them.
 
-use std::sync::OnceLock;
+use std::{collections::BTreeSet, sync::OnceLock};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -229,7 +229,7 @@ fn layers(text: &str) -> Vec<&'static String> {
 
 /// The round's fabrics that a text names, in order: `RoCE v2, 400GbE`; parts stand apart by `;` or
 /// `+`. `None` if a part does not begin with one, but for its speed, or names a bus.
-pub(super) fn fabrics(round: &Round, text: &str) -> Option<Vec<String>> {
+pub(super) fn fabrics(round: &Round, text: &str) -> Option<BTreeSet<String>> {
     let of = |word: &str| {
         let plain = word.trim_matches(|c: char| c.is_ascii_digit());
         let others = &vocabulary().fabrics;
@@ -239,48 +239,36 @@ pub(super) fn fabrics(round: &Round, text: &str) -> Option<Vec<String>> {
         };
         round.fabrics.iter().find(is_it).cloned()
     };
-    let parts = text.split([';', '+']).map(|part| {
+    let is_speed =
+        |w: &str| w.starts_with(|c: char| c.is_ascii_digit()) || ["gb", "s", "x"].contains(&w);
+    let part = |part: &str| {
         let part = part.to_lowercase();
         let split = part.split(|c: char| c.is_whitespace() || ",()/:".contains(c));
-        let mut words = split.filter(|word| !word.is_empty());
-        if words
-            .clone()
-            .any(|word| vocabulary().buses.iter().any(|bus| bus == word))
-        {
-            return None;
-        }
-        let is_speed =
-            |w: &str| w.starts_with(|c: char| c.is_ascii_digit()) || ["gb", "s", "x"].contains(&w);
-        of(words.find(|word| of(word).is_some() || !is_speed(word))?)
-    });
-    let mut all = parts.collect::<Option<Vec<_>>>()?;
-    all.sort();
-    all.dedup();
-    Some(all)
+        let words: Vec<_> = split.filter(|word| !word.is_empty()).collect();
+        let mut first = words
+            .iter()
+            .filter(|word| of(word).is_some() || !is_speed(word));
+        let has_bus = vocabulary().buses.iter().any(|bus| words.contains(&&**bus));
+        first.next().filter(|_| !has_bus).and_then(|word| of(word))
+    };
+    text.split([';', '+']).map(part).collect()
 }
 
 /// Whether both texts have the same quantities, from `least` times up to [`TOLERANCE`] above.
 /// Several machines stand apart by `;`, parts of one by `+`: the parts or their sums agree.
 fn same_quantities(said: &str, known: &str, least: f64) -> bool {
-    let of_machines = |text: &str| -> Vec<Vec<f64>> {
-        let machines = text
-            .split(';')
-            .map(quantities)
-            .filter(|all| !all.is_empty());
-        machines
-            .map(|all| [&all[..], &[all.iter().sum()]].concat())
+    let machines = |text: &str| -> Vec<Vec<f64>> {
+        let all = text.split(';').map(quantities);
+        let all = all.filter(|all| !all.is_empty());
+        all.map(|all| [&all[..], &[all.iter().sum()]].concat())
             .collect()
     };
-    let (ours, theirs) = (of_machines(said), of_machines(known));
+    let (ours, theirs) = (machines(said), machines(known));
     if ours.is_empty() {
         // Names such as NDR400.
-        let digits = |text: &str| -> Vec<String> {
-            let runs = text
-                .split(|c: char| !c.is_ascii_digit())
-                .filter(|run| !run.is_empty());
-            runs.map(str::to_owned).collect()
-        };
-        return digits(said).iter().any(|run| digits(known).contains(run));
+        let mut digits = said.split(|c: char| !c.is_ascii_digit());
+        let known: Vec<_> = known.split(|c: char| !c.is_ascii_digit()).collect();
+        return digits.any(|run| !run.is_empty() && known.contains(&run));
     }
     let same = |a: f64, b: f64| (least..=1.0 + TOLERANCE).contains(&(a / b));
     let fits = |a: &[f64], b: &[f64]| a.iter().any(|a| b.iter().any(|b| same(*a, *b)));

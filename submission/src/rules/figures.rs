@@ -60,21 +60,17 @@ impl RunCheck<'_> {
         // Latencies by what they are of, then by percentile: the minimum is 0, the maximum 100.
         let mut all: BTreeMap<String, Vec<(f64, f64, &str)>> = BTreeMap::new();
         for (key, value) in detail.results() {
-            let (Ok(value), mut at) = (value.parse::<f64>(), None) else {
-                continue;
+            let percentile = |word: &str| match word {
+                "min" => Some(0.0),
+                "max" => Some(100.0),
+                word => word.parse().ok(),
             };
-            let rest = key.split('_').filter(|word| {
-                let percent = match *word {
-                    "min" => Some(0.0),
-                    "max" => Some(100.0),
-                    word => word.parse().ok(),
-                };
-                at = at.or(percent);
-                percent.is_none() && *word != "percentile"
-            });
-            let of: Vec<_> = rest.collect();
-            if let Some(at) = at {
-                all.entry(of.join(" ")).or_default().push((at, value, key));
+            let (at, of): (Vec<&str>, Vec<&str>) =
+                key.split('_').partition(|word| percentile(word).is_some());
+            if let ([at], Ok(value)) = (&at[..], value.parse()) {
+                let of = of.join(" ").replace(" percentile", "");
+                let at = percentile(at).unwrap_or(0.0);
+                all.entry(of).or_default().push((at, value, key));
             }
         }
         for figures in all.values_mut() {

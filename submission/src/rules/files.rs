@@ -28,6 +28,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
         (TREE_QUANTIZATION, documents.join(layout::QUANTIZATION_PAGE)),
     ];
     let with_results: BTreeSet<Name> = tree.systems().into_iter().collect();
+    let mut models = BTreeSet::new();
     for system in &with_results {
         for (rule, name) in [
             (TREE_DIAGRAM, layout::DIAGRAM),
@@ -39,14 +40,17 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
         }
         bandwidths(check, system);
         for id in tree.results(system) {
-            source(check, &id);
             batching(check, &id);
+            models.insert(id.model);
         }
         let json = tree.system_json(system);
         if !json.is_file() {
             let what = format!("{system} has results and no JSON");
             check.say(TREE_SYSTEM, &json, what);
         }
+    }
+    for model in &models {
+        source(check, model);
     }
     for (rule, path) in pages {
         let path = layout::document(&path);
@@ -122,26 +126,20 @@ fn bandwidths(check: &mut TreeCheck<'_>, system: &Name) {
     }
 }
 
-/// Checks that a result's benchmark has a source: `src/BENCHMARK/IMPLEMENTATION/`.
-fn source(check: &mut TreeCheck<'_>, id: &ResultId) {
+/// Checks that a benchmark has a source: `src/BENCHMARK/IMPLEMENTATION/`.
+fn source(check: &mut TreeCheck<'_>, model: &Name) {
     let source = check.tree.source();
     // The reference's folder has no accuracy in its name: 3d-unet-99.9.
     let folders = layout::folders(&source).into_iter();
-    let mut own = folders.filter(|name| id.model.starts_with(name.as_str()));
+    let mut own = folders.filter(|name| model.starts_with(name.as_str()));
     let has = |benchmark: String| {
         let folder = source.join(benchmark);
         let all = layout::folders(&folder).into_iter();
         all.map(|name| folder.join(name)).any(|f| holds_a_file(&f))
     };
-    let is_known = check.round.models.contains_key(&id.model);
-    let place = source.join(&id.model);
-    let is_said = check
-        .found
-        .iter()
-        .any(|f| f.place == check.tree.short(&place));
-    if is_known && !is_said && !own.any(has) {
+    if check.round.models.contains_key(model) && !own.any(has) {
         let what = "there is no source of the QDL: IMPLEMENTATION/ with its files";
-        check.say(TREE_SOURCE, &place, what);
+        check.say(TREE_SOURCE, &source.join(model), what);
     }
 }
 

@@ -219,14 +219,15 @@ impl<'a> RunCheck<'a> {
                 ("result_perf_constraints_met", "it was too slow"),
                 ("early_stopping_met", "early stopping was not met"),
             ];
-            let why = why.iter();
-            let why = why.filter(|(key, _)| detail.flag(key) == Some(false));
-            let why: Vec<_> = why.map(|(_, words)| *words).collect();
-            let what = match why.join(", ") {
-                why if why.is_empty() => format!("LoadGen says {verdict:?}, and not why"),
-                why => format!("LoadGen says {verdict:?}: {why}"),
+            let mut why = Vec::from(why);
+            why.retain(|(key, _)| detail.flag(key) == Some(false));
+            let why: Vec<_> = why.into_iter().map(|(_, words)| words).collect();
+            let why = if why.is_empty() {
+                "and not why".to_owned()
+            } else {
+                why.join(", ")
             };
-            self.say(RUN_VALID, what);
+            self.say(RUN_VALID, format!("LoadGen says {verdict:?}, {why}"));
         }
         let row = self.round.scenarios.get(self.scenario);
         let judged = row.is_some_and(|row| row.early_stopping);
