@@ -63,11 +63,14 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
             None => machines.push((record, used)),
         }
     }
+    let engines = configs.accelerators.into_iter();
     Some(DescribedSystem {
         frontend: frontend?,
         accelerators: machines.into_iter().map(|(_, machine)| machine).collect(),
         connections: manifest.connections,
-        configs,
+        engines: engines
+            .map(|(node, config)| (node, config.engine))
+            .collect(),
     })
 }
 

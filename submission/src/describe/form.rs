@@ -33,7 +33,7 @@ pub struct Form {
     /// Whether host memory has ECC, `yes` or `no`; used if the kernel does not report it.
     #[serde(default)]
     pub host_memory_ecc: String,
-    /// Whether the accelerators' memory has ECC, `yes` or `no`; used if the driver does not report it.
+    /// Whether the accelerators' memory has ECC, `yes` or `no`; used if no driver reports it.
     #[serde(default)]
     pub accelerator_memory_ecc: String,
     /// Switches between the nodes; if empty, cables connect the nodes directly.

@@ -1,4 +1,4 @@
-//! Describes GPUs from the PCIe bus, and NVIDIA's GPUs from nvidia-smi, which comes with the driver.
+//! Describes GPUs from the PCIe bus, and NVIDIA's from nvidia-smi, which comes with their driver.
 
 use std::{
     io::Read,

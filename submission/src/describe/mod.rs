@@ -1,6 +1,6 @@
-//! Describes a machine for a submission from Linux, nvidia-smi and `qdl::topology`. [`form`] adds what no
-//! machine reports. Both become the system's JSON ([`system`]), a diagram ([`diagram`]) and pages
-//! on network and bandwidths ([`pages`]).
+//! Describes a machine for a submission from Linux, nvidia-smi and `qdl::topology`. [`form`] adds
+//! what no machine reports. Both become the system's JSON ([`system`]), a diagram ([`diagram`]) and
+//! pages on network, bandwidths and batching ([`pages`]).
 
 pub(crate) mod diagram;
 pub(crate) mod escape;

@@ -179,8 +179,8 @@ pub fn batching(name: &Name, system: &DescribedSystem) -> String {
         "# How {name} batches queries\n\nThe frontend batches nothing: each sample is a message of \
          its own, as LoadGen issues it. Batching is the accelerators'.\n\n"
     );
-    for (node, config) in &system.configs.accelerators {
-        let (engine, kind) = (&config.engine, config.engine.kind.as_str());
+    for (node, engine) in &system.engines {
+        let kind = engine.kind.as_str();
         let (most, wait, workers) = (engine.max_batch, engine.max_delay_us, engine.workers());
         let _ = match engine.kind.streams() {
             true => writeln!(

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qdl::{
     config::NicConfig,
@@ -25,32 +25,9 @@ use crate::{
 fn root() -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a folder");
     machine::expand(machine::TWO_SOCKETS, root.path()).expect("laid out");
-    let core = |n: u32| {
-        let socket = n / 4;
-        format!(
-            "processor\t: {n}\nmodel name\t: Xeon 8480\nphysical id\t: {socket}\ncpu cores\t: 2\n\n"
-        )
-    };
-    let cores: String = (0..8).map(core).collect();
-    for (file, text) in [
-        ("proc/sys/kernel/hostname", "box\n"),
-        ("proc/sys/kernel/osrelease", "6.8.0\n"),
-        ("proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n"),
-        ("etc/os-release", "NAME=x\nPRETTY_NAME=\"Ubuntu 24.04\"\n"),
-        ("proc/cpuinfo", &cores),
-        ("proc/meminfo", "MemTotal:       1056690000 kB\n"),
-        ("sys/devices/system/edac/mc/mc0/dimm0/size", "65536\n"),
-        (
-            "sys/devices/system/edac/mc/mc0/dimm0/dimm_mem_type",
-            "DDR5\n",
-        ),
-        (
-            "sys/devices/system/edac/mc/mc0/dimm0/dimm_edac_mode",
-            "S8ECD8ED\n",
-        ),
-        ("sys/block/nvme0n1/size", "1875385008\n"),
-        ("sys/block/loop0/size", "8\n"),
-    ] {
+    let files: BTreeMap<String, String> =
+        error::yaml(include_str!("box.yaml")).expect("files by path");
+    for (file, text) in files {
         error::write(&root.path().join(file), text).expect("written");
     }
     root
@@ -95,7 +72,7 @@ impl Rig {
             frontend: used(&self.front, 0, fabric),
             accelerators: vec![used(&self.back, 2, fabric)],
             connections: 6,
-            configs: RunConfigs::default(),
+            engines: Vec::new(),
         }
     }
 

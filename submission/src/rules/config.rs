@@ -52,39 +52,29 @@ impl RunCheck<'_> {
             DatasetKind::Tokens => config.dataset.samples.is_none(),
             _ => true,
         };
-        for (is_wrong, rule, what) in [
-            (
-                config.qsl == QslMode::Staged,
-                CONFIG_STAGED,
-                "qsl: staged copies samples before they are sent",
-            ),
-            (
-                is_made_up,
-                CONFIG_DATASET,
-                "the data set is made up from a seed: dataset",
-            ),
-            (
-                config.verify != Verify::None,
-                CONFIG_ENGINE,
-                "verify compares made-up answers: remove it",
-            ),
-            (
-                config.model_files == ModelFiles::Any,
-                CONFIG_MODEL,
-                "model_files: any lets accelerators run different models",
-            ),
-        ] {
+        let mut refuse = |is_wrong: bool, rule, what: &str| {
             if is_wrong {
-                (self.say)(rule, file, what.into());
+                (self.say)(rule, file, what.to_owned());
             }
-        }
-        self.node(file, config.model.compression, &config.nics);
-        for accelerator in &config.accelerators {
-            if is_loopback(&accelerator.control) {
-                let what = format!("an accelerator is at {}: loopback", accelerator.control);
-                (self.say)(RECORD_NETWORK, file, what);
-            }
-        }
+        };
+        let is_staged = config.qsl == QslMode::Staged;
+        let what = "qsl: staged copies samples before they are sent";
+        refuse(is_staged, CONFIG_STAGED, what);
+        let what = "the data set is made up from a seed: dataset";
+        refuse(is_made_up, CONFIG_DATASET, what);
+        let what = "verify compares made-up answers: remove it";
+        refuse(config.verify != Verify::None, CONFIG_ENGINE, what);
+        let is_any = config.model_files == ModelFiles::Any;
+        let what = "model_files: any lets accelerators run different models";
+        refuse(is_any, CONFIG_MODEL, what);
+        let control = config.accelerators.iter();
+        let control = control.map(|a| ("an accelerator".to_owned(), a.control.clone()));
+        self.node(
+            file,
+            config.model.compression,
+            &config.nics,
+            control.collect(),
+        );
         if let Some(engine) = &config.engine
             && self.manifest.is_some_and(|manifest| manifest.local)
         {
@@ -137,11 +127,8 @@ impl RunCheck<'_> {
     ) {
         let file = &accelerator_yaml(node);
         self.is_of(file, "node", &config.node, node);
-        self.node(file, config.model.compression, &config.nics);
-        if config.control.listen.ip().to_canonical().is_loopback() {
-            let what = format!("it listens at {}: loopback", config.control.listen);
-            (self.say)(RECORD_NETWORK, file, what);
-        }
+        let control = ("control".to_owned(), config.control.listen.to_string());
+        self.node(file, config.model.compression, &config.nics, vec![control]);
         let spec = config.model.spec();
         let output = spec.as_ref().and_then(|m| m.output.shape.first().copied());
         self.engine(file, &config.engine, output.unwrap_or(0));
@@ -173,8 +160,14 @@ impl RunCheck<'_> {
         }
     }
 
-    /// Checks what both kinds of nodes have: compression and NICs.
-    fn node(&mut self, file: &str, compression: Option<Compression>, nics: &[NicConfig]) {
+    /// Checks what both kinds of nodes have: compression, NICs, and addresses by their names.
+    fn node(
+        &mut self,
+        file: &str,
+        compression: Option<Compression>,
+        nics: &[NicConfig],
+        mut addresses: Vec<(String, String)>,
+    ) {
         if compression.is_some() && !self.model.lossless {
             let (round, input) = (&self.round.round, &self.model.input);
             let what = format!("model.compression: round {round} allows none ({input})");
@@ -186,10 +179,14 @@ impl RunCheck<'_> {
                 NicFabric::Ofi(ofi) => ofi.address,
                 NicFabric::Ib(_) => None,
             };
-            if let Some(ip) = address.filter(|ip| ip.to_canonical().is_loopback()) {
-                let what = format!("nics[{i}] is at {ip}: loopback");
-                (self.say)(RECORD_NETWORK, file, what);
-            }
+            addresses.extend(address.map(|ip| (format!("nics[{i}]"), ip.to_string())));
+        }
+        for (what, address) in addresses.iter().filter(|(_, at)| is_loopback(at)) {
+            (self.say)(
+                RECORD_NETWORK,
+                file,
+                format!("{what} is at {address}: loopback"),
+            );
         }
     }
 

@@ -168,32 +168,29 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, run: &CheckedRun) {
         "result_samples_per_second",
     ];
     let rate = detail.and_then(|d| rate.iter().find_map(|key| d.number(key)));
-    let rate = rate
-        .filter(|_| run.kind == RunKind::Performance)
-        .unwrap_or(ran.per_s);
-    let wanted = match run.kind {
+    let rate = rate.filter(|_| run.kind == RunKind::Performance);
+    let mode = match run.kind {
         RunKind::Accuracy => Mode::Accuracy,
         _ => Mode::Performance,
     };
-    let name = detail.map_or(String::new(), |d| d.text("sut_name"));
     let exit = manifest.exit.unwrap_or(ran.exit.code);
-    let is_test = ![RunKind::Performance, RunKind::Accuracy].contains(&run.kind);
+    let is_test = matches!(run.kind, RunKind::Test(_));
+    // A compliance test that sets its own length has no verdict.
+    let is_verdict = |word: &str| match ran.valid {
+        Some(own) => own == (word == "VALID"),
+        None => is_test && exit == 0,
+    };
+    let is_name = |d: &Detail| summary.name == d.text("sut_name");
+    let near = |rate: f64| (ran.per_s - rate).abs() <= RATE * rate.abs();
     for (is_same, what) in [
         (ran.scenario == manifest.scenario, "scenario"),
         (ran.fabric == manifest.fabric, "fabric"),
         (summary.node == manifest.frontend.node, "node"),
-        (summary.name == name || detail.is_none(), "name of the SUT"),
+        (detail.is_none_or(is_name), "name of the SUT"),
         (ran.exit.code == exit, "exit code"),
-        ([wanted, Mode::Submission].contains(&ran.mode), "mode"),
-        (
-            // A compliance test that sets its own length has none.
-            verdict.is_none_or(|v| {
-                ran.valid
-                    .map_or(is_test && exit == 0, |own| own == (v == "VALID"))
-            }),
-            "verdict",
-        ),
-        ((ran.per_s - rate).abs() <= RATE * rate.abs(), "rate"),
+        ([mode, Mode::Submission].contains(&ran.mode), "mode"),
+        (verdict.is_none_or(is_verdict), "verdict"),
+        (rate.is_none_or(near), "rate"),
     ] {
         if !is_same {
             let what = format!("its {what} is not that of the log and run.json");

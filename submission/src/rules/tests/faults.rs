@@ -51,7 +51,7 @@ pub struct Fault {
     #[serde(rename = "fault")]
     pub name: String,
     pub breaks: Vec<String>,
-    /// One of [`super::sound::CASES`].
+    /// One of the names of [`Sound::new`].
     #[serde(default = "llama")]
     pub model: String,
     #[serde(default)]

@@ -43,7 +43,7 @@ pub struct Case {
 }
 
 /// By the names of the tables' `model`.
-pub const CASES: [(&str, Case); 3] = [
+static CASES: [(&str, Case); 3] = [
     ("llama3.1-8b", LLAMA),
     ("dlrm-v3", DLRM),
     ("dlrm-v3, late", DLRM_LATE),
@@ -100,9 +100,11 @@ impl Sound {
     /// A copy of the built tree of a case.
     pub fn new(case: &str, division: Division) -> Self {
         static BUILT: [OnceLock<Built>; 9] = [const { OnceLock::new() }; 9];
-        static ALL: [(&str, Case); 3] = CASES;
-        let at = ALL.iter().position(|(name, _)| *name == case).expect(case);
-        let case = &ALL[at].1;
+        let at = CASES
+            .iter()
+            .position(|(name, _)| *name == case)
+            .expect(case);
+        let case = &CASES[at].1;
         let built = BUILT[3 * at + division as usize].get_or_init(|| make(case, division));
         let folder = tempfile::tempdir().expect("a folder");
         for part in ["checker", "tree"] {
