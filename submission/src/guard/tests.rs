@@ -39,8 +39,8 @@ impl Fault {
     /// The planned run with this fault.
     fn plant(&self, round: &Round) -> PlannedRun {
         let mut fields: Map<String, Value> = crate::error::yaml(SETTINGS).expect("settings");
-        let seeds = round.seeds.named();
-        fields.extend(seeds.map(|(name, seed)| (name.to_owned(), seed.into())));
+        let seeds = round.seeds.iter();
+        fields.extend(seeds.map(|(name, seed)| (name.clone(), (*seed).into())));
         fields.extend(self.set.clone());
         let record = include_str!("../rules/tests/run.json").replace("SCENARIO", "Server");
         let record = record.replace("CONF", "llama3_1-8b-interactive");

@@ -37,7 +37,8 @@ pub struct Round {
     pub(crate) checker_version: String,
     pub(crate) loadgen: LoadgenRelease,
     pub(crate) system_type: String,
-    pub(crate) seeds: Seeds,
+    /// The seeds by their names in LoadGen's log, without `effective_`.
+    pub(crate) seeds: BTreeMap<String, u64>,
     pub(crate) min_duration_ms: u64,
     pub(crate) scenarios: BTreeMap<String, ScenarioRow>,
     pub(crate) days_apart: u64,
@@ -67,27 +68,6 @@ pub(crate) struct ScenarioRow {
     pub(crate) early_stopping: bool,
     #[serde(default)]
     pub(crate) batching: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Seeds {
-    /// Seed of the choice of loaded samples.
-    pub(crate) qsl_rng_seed: u64,
-    pub(crate) sample_index_rng_seed: u64,
-    /// Seed of the queries' arrival times.
-    pub(crate) schedule_rng_seed: u64,
-}
-
-impl Seeds {
-    /// The seeds by their names in LoadGen's log, without `effective_`.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 3] {
-        [
-            ("qsl_rng_seed", self.qsl_rng_seed),
-            ("sample_index_rng_seed", self.sample_index_rng_seed),
-            ("schedule_rng_seed", self.schedule_rng_seed),
-        ]
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

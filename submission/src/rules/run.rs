@@ -181,7 +181,7 @@ impl<'a> RunCheck<'a> {
     /// Checks LoadGen's settings in a performance run.
     fn settings(&mut self, detail: &Detail) {
         let (round, model) = (self.round, self.model);
-        for (key, seed) in round.seeds.named() {
+        for (key, seed) in &round.seeds {
             self.setting(RUN_SEEDS, key, seed, |text| text == seed.to_string());
         }
         if self.is_measured() {
