@@ -27,10 +27,6 @@ fn fabrics(nics: &[NicConfig]) -> BTreeSet<&'static str> {
     nics.iter().map(|nic| nic.fabric.as_str()).collect()
 }
 
-fn list(fabrics: BTreeSet<&str>) -> String {
-    Vec::from_iter(fabrics).join(", ")
-}
-
 impl RunCheck<'_> {
     /// Checks all configurations that are known.
     pub(crate) fn configs(&mut self, configs: &RunConfigs) {
@@ -113,7 +109,7 @@ impl RunCheck<'_> {
         }
         let (own, recorded) = (fabrics(&config.nics), words(&manifest.fabric));
         if !recorded.iter().all(|f| own.contains(f)) {
-            let (own, fabric) = (list(own), &manifest.fabric);
+            let (own, fabric) = (list(&own), &manifest.fabric);
             let what = format!("its NICs are {own}, the record says {fabric}");
             (self.say)(RECORD_NETWORK, file, what);
         }
@@ -146,7 +142,7 @@ impl RunCheck<'_> {
         }
         let (own, theirs) = (fabrics(&config.nics), fabrics(&frontend.nics));
         if !theirs.is_subset(&own) {
-            let (own, theirs) = (list(own), list(theirs));
+            let (own, theirs) = (list(&own), list(&theirs));
             let what = format!("its NICs are {own}, the frontend's {theirs}");
             (self.say)(RECORD_NETWORK, file, what);
         }

@@ -17,7 +17,7 @@ mod system;
 pub(crate) mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -418,6 +418,11 @@ fn altered(path: &Path, sha256: &str, what: &str) -> String {
         _ => "",
     };
     format!("{what}{why}")
+}
+
+fn list<T: AsRef<str>>(names: &BTreeSet<T>) -> String {
+    let names: Vec<_> = names.iter().map(AsRef::as_ref).collect();
+    names.join(", ")
 }
 
 /// Whether the file exists and is not empty.

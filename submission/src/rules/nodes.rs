@@ -86,8 +86,7 @@ impl RunCheck<'_> {
         if recorded.is_empty() {
             self.say_record(RECORD_NETWORK, "the record has no accelerator");
         } else if named.iter().any(|n| Name::new(n).is_ok()) && recorded != named {
-            let list = |set: BTreeSet<String>| Vec::from_iter(set).join(", ");
-            let (ours, theirs) = (list(recorded), list(named));
+            let (ours, theirs) = (list(&recorded), list(&named));
             let what = format!("its accelerators are {ours}, those of the SUT's name {theirs}");
             self.say_record(RECORD_NETWORK, what);
         }

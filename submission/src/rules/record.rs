@@ -36,16 +36,9 @@ fn compare(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checke
     for run in runs {
         let mut facts = Vec::new();
         if let Some(detail) = &run.detail {
-            let mut nodes = detail.nodes();
-            nodes.sort();
-            nodes.dedup();
+            let nodes = list(&BTreeSet::from_iter(detail.nodes()));
             let at = run.logs.join(loadgen_log::DETAIL);
-            facts.push((
-                RUN_SAME,
-                at,
-                "the set of nodes".to_owned(),
-                nodes.join(", "),
-            ));
+            facts.push((RUN_SAME, at, "the set of nodes".to_owned(), nodes));
         }
         for (role, node) in run.manifest.iter().flat_map(manifest::nodes) {
             let (name, kept) = (format!("{role} {}", node.node), || run.kept.clone());

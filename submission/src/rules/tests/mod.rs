@@ -21,26 +21,6 @@ use crate::{
 use faults::Fault;
 use sound::{LLAMA, Sound};
 
-/// A second round beside the built-in one: its own values hold, and all others are the first's.
-#[test]
-fn a_tree_is_checked_by_the_round_that_it_is_for() {
-    let sound = Sound::new(LLAMA.model, Division::Network);
-    let next = |more: &str| {
-        let text = format!("extends: {}\nround: next\n{more}", newest());
-        let mut round = Round::parse(&text).expect("sound");
-        round.loadgen.files.clone_from(&sound.round.loadgen.files);
-        let found = super::check(&sound.tree, &round, Some(&sound.checker()));
-        found.iter().map(|f| f.rule.id).collect::<BTreeSet<_>>()
-    };
-    let looser = "min_duration_ms: 300000\nmodels: {llama3.1-8b: {max_tokens: [64, 128]}}\n";
-    assert_eq!(next(looser), BTreeSet::new());
-    let other = "min_duration_ms: 900000\nseeds: {qsl_rng_seed: 7}\n\
-                 models: {llama3.1-8b: {max_tokens: [64], one_of: [], required: [Offline, Server],\n\
-                 limits: {Interactive: null}}}\n";
-    let expected = "config.length run.duration run.seeds scenario.known scenario.required";
-    assert_eq!(next(other), expected.split(' ').collect());
-}
-
 /// Each fault breaks exactly its rules; a correct tree breaks none.
 #[test]
 fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
