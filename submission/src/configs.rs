@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, path::Path};
 use qdl::config::{AcceleratorConfig, FrontendConfig, parse_accelerator, parse_frontend};
 
 use crate::{
-    layout::Name,
-    manifest::{FRONTEND_YAML, accelerator_yaml},
+    error,
+    layout::{self, Name},
+    manifest::{self, FRONTEND_YAML, accelerator_yaml},
 };
 
 /// A run's configurations, as far as they are known.
@@ -41,5 +42,22 @@ impl RunConfigs {
                 line.trim_start_matches(':')
             )
         })
+    }
+
+    /// Reads the configurations that a run kept in `folder`. The texts say what the parser refuses,
+    /// with the file's name.
+    pub(crate) fn kept(folder: &Path) -> (Self, Vec<(String, String)>) {
+        let (mut configs, mut refused) = (RunConfigs::default(), Vec::new());
+        for file in layout::files(folder) {
+            let node = manifest::node_of_yaml(&file);
+            let read = match error::read(&folder.join(&file)) {
+                Ok(text) if file == FRONTEND_YAML || node.is_some() => {
+                    configs.read(node.as_ref(), &text)
+                }
+                _ => continue,
+            };
+            refused.extend(read.err().map(|what| (file, what)));
+        }
+        (configs, refused)
     }
 }

@@ -321,29 +321,17 @@ mod tests {
     #[test]
     fn a_name_leads_nowhere_but_into_its_folder() {
         let long = "a".repeat(MAX_NAME + 1);
-        for odd in [
-            "",
-            ".",
-            "..",
-            ".a",
-            "a/b",
-            "/a",
-            "a\\b",
-            "a b",
-            "a\0",
-            "a\u{202e}b",
-            &long,
-        ] {
+        for odd in "|.|..|.a|/a|a\\b|a b|a\0|a\u{202e}b|a//b|a/../b"
+            .split('|')
+            .chain([&*long])
+        {
             assert!(Name::new(odd).is_err(), "{odd:?}");
-            assert!(
-                odd == "a/b" || Below::try_from(odd.to_owned()).is_err(),
-                "{odd:?}"
-            );
+            assert!(Below::try_from(odd.to_owned()).is_err(), "{odd:?}");
         }
+        assert!(Name::new("a/b").is_err() && Below::try_from("a/b".to_owned()).is_ok());
         for accented in ["Soci\u{e9}t\u{e9}", "Socie\u{301}te", "\u{682a}"] {
             assert!(Name::new(accented).is_ok(), "{accented}");
         }
-        assert!(Below::try_from("a/../b".to_owned()).is_err());
         let read: Result<Name, _> = serde_json::from_str("\"../a\"");
         assert!(read.is_err(), "{read:?}");
     }

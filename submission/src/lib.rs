@@ -15,7 +15,6 @@
 //! | `configs` | the nodes' configurations, as the programs read them |
 //! | `build` | copies runs into a tree |
 //! | `official` | MLCommons' scripts, from the user's checkout |
-//! | `explain` | matches complaints of MLCommons' checker with findings |
 //! | `rehearsal` | rules that a rehearsal cannot keep |
 //! | `rules` | checks of a finished tree |
 //! | `table` | findings as text for the terminal |
@@ -26,7 +25,6 @@ pub mod command;
 mod configs;
 pub mod describe;
 mod error;
-mod explain;
 pub mod guard;
 mod layout;
 pub mod manifest;

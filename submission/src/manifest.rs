@@ -30,9 +30,10 @@ pub const FRONTEND_YAML: &str = "frontend.yaml";
 pub fn accelerator_yaml(node: &Name) -> String {
     format!("accelerator-{node}.yaml")
 }
-/// Whether a copy is an accelerator's configuration, by its name.
-pub(crate) fn is_accelerator_yaml(name: &str) -> bool {
-    name.starts_with("accelerator-") && name.ends_with(".yaml")
+/// The accelerator of which a copy is the configuration, by the copy's name.
+pub(crate) fn node_of_yaml(file: &str) -> Option<Name> {
+    let node = file.strip_prefix("accelerator-")?.strip_suffix(".yaml")?;
+    Name::new(node).ok()
 }
 /// Name of the file with a node's description, [`crate::describe::Node`].
 pub fn node_json(node: &Name) -> String {
@@ -84,7 +85,7 @@ pub fn begin(
         record(name, from.to_path_buf())?;
     }
     for (name, text) in sent {
-        if is_accelerator_yaml(name) {
+        if node_of_yaml(name).is_some() {
             // A node of an earlier release masks nothing.
             let own = secrets::mask(text).with_count();
             masked += own.matches(secrets::MASK).count();
@@ -92,7 +93,7 @@ pub fn begin(
         } else {
             error::write(&copies.join(name), text)?;
         }
-        record(name, PathBuf::from("told by the node"))?;
+        record(name, PathBuf::from("sent by the node"))?;
     }
     manifest.masked += masked;
     error::write_json(&folder.join(MANIFEST), &manifest)?;
@@ -149,7 +150,7 @@ pub(crate) fn read(folder: &Path) -> Result<Option<Manifest>, Error> {
 pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let copies = folder.join(COPIES);
     let of_node = |name: &String| {
-        is_accelerator_yaml(name) || name.starts_with("node-") && name.ends_with(".json")
+        node_of_yaml(name).is_some() || name.starts_with("node-") && name.ends_with(".json")
     };
     let nodes: Vec<_> = layout::files(&copies).into_iter().filter(of_node).collect();
     let own = [USER_CONF, AUDIT_CONFIG, FRONTEND_YAML].map(str::to_owned);
@@ -207,28 +208,20 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let (source, folder) = (place.path().join("u.conf"), place.path().join("out"));
         fs::write(&source, "*.Server.target_qps = 3\n").expect("written");
-        let manifest = Manifest {
-            model: "llama3_1-8b".to_owned(),
-            ..Manifest::default()
-        };
-        let sent = [(
-            accelerator_yaml(&Name::new("a").expect("a name")),
-            "node: a\n".to_owned(),
-        )];
-        let manifest = begin(manifest, &folder, &[(USER_CONF, &source)], &sent).expect("begun");
+        let sent = [("accelerator-a.yaml".to_owned(), "node: a\n".to_owned())];
+        let manifest = begin(Manifest::default(), &folder, &[(USER_CONF, &source)], &sent);
         let kept = files(&folder).filter(|p| p.is_file());
         assert_eq!(kept.count(), 3, "what a later run takes away");
         fs::write(&source, "changed").expect("written");
         fs::write(folder.join(loadgen_log::DETAIL), "abc").expect("written");
-        end(manifest, &folder, 1, "INVALID").expect("ended");
+        end(manifest.expect("begun"), &folder, 1, "INVALID").expect("ended");
         let manifest = read(&folder).expect("read").expect("there");
         assert_eq!((manifest.exit, manifest.format), (Some(1), FORMAT));
-        let note = &manifest.files[USER_CONF];
-        let expected = sha256_of_file(&folder.join(COPIES).join(USER_CONF)).expect("a hash");
-        assert_eq!(note.sha256, expected);
-        assert_ne!(note.sha256, sha256_of_file(&source).expect("a hash"));
-        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(manifest.logs[loadgen_log::DETAIL], expected);
-        assert_eq!(manifest.logs.len(), 1);
+        let hash = |path: &Path| sha256_of_file(path).expect("a hash");
+        let own = &manifest.files[USER_CONF].sha256;
+        assert_eq!(*own, hash(&folder.join(COPIES).join(USER_CONF)));
+        assert_ne!(*own, hash(&source));
+        let log = (loadgen_log::DETAIL.to_owned(), os::sha256_of(b"abc"));
+        assert_eq!(manifest.logs, [log].into());
     }
 }

@@ -30,7 +30,7 @@ pub struct ScriptResult {
     pub good: bool,
     /// Errors and warnings in the script's output, and its last line.
     pub lines: Vec<String>,
-    /// Whether the script is the checker, whose complaints are matched with the findings.
+    /// Whether the script is the submission checker.
     pub is_checker: bool,
 }
 
@@ -104,28 +104,22 @@ impl Official {
         scripts: &BTreeMap<String, String>,
     ) -> Result<Vec<ScriptResult>, Error> {
         let mut ran = Vec::new();
-        for (place, kinds) in &built.from {
-            let Some(model) = round.models.get(&place.model) else {
+        let runs = built.from.iter();
+        for (place, (kind, run)) in runs.flat_map(|(id, kinds)| kinds.iter().map(move |k| (id, k)))
+        {
+            let model = round.models.get(&place.model);
+            let (RunKind::Test(name), Some(model)) = (kind, model) else {
                 continue;
             };
-            for name in &model.tests {
-                let (Some(run), Some(test)) = (
-                    kinds.get(&RunKind::Test(name.clone())),
-                    round.tests.get(name),
-                ) else {
-                    continue;
-                };
-                let scenario = absolute(&built.tree.scenario(place))?;
-                let with = ScriptValues {
-                    run: absolute(run)?,
-                    scenario,
-                    place,
-                    model,
-                    dtype: &model.dtype,
-                    script: scripts.get(&*place.model).map_or("", String::as_str),
-                };
-                ran.push(self.verify_one(name, test, &with)?);
-            }
+            let with = ScriptValues {
+                run: absolute(run)?,
+                scenario: absolute(&built.tree.scenario(place))?,
+                place,
+                model,
+                dtype: &model.dtype,
+                script: scripts.get(&*place.model).map_or("", String::as_str),
+            };
+            ran.push(self.verify_one(name, &round.tests[name], &with)?);
         }
         Ok(ran)
     }
@@ -322,9 +316,32 @@ fn telling(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use qdl::testkit::assert_has;
 
     use super::*;
+    use crate::{
+        layout::{Division, Tree},
+        round::newest,
+    };
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    /// A folder with these files, and `python3` for its scripts.
+    fn checkout(files: &[(&str, &str)]) -> (tempfile::TempDir, Official) {
+        let place = tempfile::tempdir().expect("a folder");
+        for (file, text) in files {
+            error::write(&place.path().join(file), text).expect("written");
+        }
+        let official = Official {
+            checker: place.path().to_owned(),
+            python: "python3".into(),
+        };
+        (place, official)
+    }
 
     #[test]
     fn what_is_loud_and_the_last_line_are_shown() {
@@ -335,108 +352,78 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_no_checkout_is_named() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let round = Round::find(crate::round::newest()).expect("built in");
-        let new = || Official::new(folder.path(), Path::new("python3"), &round);
-        let error = new().expect_err("none").to_string();
-        assert_has(&error, &["is it a checkout of mlcommons/inference"]);
-        let tools = folder.path().join("tools/submission/submission_checker");
-        error::write(&tools.join("main.py"), "").expect("written");
-        let version = format!("{{\"{}\": {{}}}}", round.checker_version);
-        error::write(&tools.join("constants.py"), version).expect("written");
-        let error = new().expect_err("older").to_string();
-        assert_has(&error, &["older than the one of round"]);
-    }
-
-    #[test]
-    fn a_python_is_started_by_its_own_path_and_says_what_it_lacks() {
-        let place = tempfile::tempdir().expect("a folder");
+    fn a_checkout_and_a_python_say_what_they_lack() {
+        let round = Round::find(newest()).expect("built in");
+        let (place, _) = checkout(&[]);
         let tools = place.path().join("tools/submission/submission_checker");
-        error::write(&tools.join("main.py"), "").expect("written");
-        let round = Round::find(crate::round::newest()).expect("built in");
-        let names = round.models.keys().map(|m| format!("\"{m}\""));
-        let names: Vec<_> = names
-            .chain([format!("\"{}\"", round.checker_version)])
-            .collect();
-        error::write(&tools.join("constants.py"), names.join(" ")).expect("written");
         // A virtual environment's Python is a link to a program that reads its own name.
-        let program = place.path().join("program");
+        let (program, link) = (place.path().join("program"), place.path().join("python"));
         error::write(&program, "#!/bin/sh\necho \"no module in $0\"; exit 1\n").expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        let mode = PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, mode).expect("a program");
-        let link = place.path().join("python");
-        std::os::unix::fs::symlink(&program, &link).expect("a link");
-        let error = Official::new(place.path(), &link, &round).expect_err("no numpy");
-        let said = format!("no module in {}", link.display());
-        assert!(error.to_string().contains(&said), "{error}");
+        symlink(&program, &link).expect("a link");
+        let version = format!("\"{}\"", round.checker_version);
+        let names = round
+            .models
+            .keys()
+            .map(|model| format!("{version} \"{model}\""));
+        let names: String = names.collect();
+        let lacks_numpy = format!("no module in {}", link.display());
+        for (file, text, says) in [
+            ("x", "", "is it a checkout of mlcommons/inference"),
+            ("main.py", "", "constants.py"),
+            ("constants.py", &*version, "older than the one of round"),
+            ("constants.py", &names, &lacks_numpy),
+        ] {
+            error::write(&tools.join(file), text).expect("written");
+            let error = Official::new(place.path(), &link, &round).expect_err(says);
+            assert_has(&error.to_string(), &[says]);
+        }
     }
 
     #[test]
     fn a_test_has_passed_if_its_verifier_says_so_whatever_its_exit_code_and_its_paths() {
-        let place = tempfile::tempdir().expect("a folder");
-        let (checker, tree) = (place.path().join("a checkout"), place.path().join("a tree"));
-        let round = Round::find("v6.1").expect("built in");
+        let round = Round::find(newest()).expect("built in");
         // As the official one: the path of the run goes into a shell's command without quotes.
         let script = "import os, sys\nrun, out = sys.argv[2], sys.argv[4]\n\
             os.system(f'cat {run}/word > {out}/TEST06/verify_accuracy.txt')\n";
-        let path = checker.join("compliance/TEST06/run_verification.py");
-        error::write(&path, script).expect("written");
-        let official = Official {
-            checker,
-            python: "python3".into(),
-        };
-        let name = |text: &str| Name::new(text).expect("a name");
-        let id = ResultId {
-            system: name("sys"),
-            model: name("llama3.1-8b"),
-            scenario: name("Offline"),
-        };
-        let verify = |run: &str, word: &str| {
-            let run = place.path().join(run);
-            error::write(&run.join("word"), word).expect("written");
-            let built = BuiltTree {
-                tree: layout::Tree::new(
-                    &tree,
-                    layout::Division::Network,
-                    &name("Soci\u{e9}t\u{e9}"),
-                ),
-                from: BTreeMap::from([(
-                    id.clone(),
-                    BTreeMap::from([(RunKind::Test(name("TEST06")), run)]),
-                )]),
-            };
-            let ran = official.verify(&round, &built, &BTreeMap::new());
-            ran.expect("it ran").swap_remove(0)
-        };
+        let script = ("a checkout/compliance/TEST06/run_verification.py", script);
         let lines = "First token check pass: Skipped\nEOS check pass: True\n\
                      Sample length check pass: True\nTEST06 verification complete\n";
-        let good = verify("the run", lines);
-        assert!(good.good, "{good:?}");
-        let bad = verify(
-            "another run",
-            &lines.replace("EOS check pass: True", "EOS check pass: False"),
-        );
-        assert!(!bad.good, "{bad:?}");
-        assert_has(
-            &bad.lines.join("\n"),
-            &["verify_accuracy.txt: it says \"EOS check pass: False\""],
-        );
+        let bad = lines.replace("EOS check pass: True", "EOS check pass: False");
+        for (run, word, is_good) in [("the run", lines, true), ("another run", &bad, false)] {
+            let (place, mut official) = checkout(&[script, (&format!("{run}/word"), word)]);
+            official.checker = place.path().join("a checkout");
+            let id = ResultId {
+                system: name("sys"),
+                model: name("llama3.1-8b"),
+                scenario: name("Offline"),
+            };
+            let run = (RunKind::Test(name("TEST06")), place.path().join(run));
+            let root = place.path().join("a tree");
+            let built = BuiltTree {
+                tree: Tree::new(&root, Division::Network, &name("Soci\u{e9}t\u{e9}")),
+                from: BTreeMap::from([(id, BTreeMap::from([run]))]),
+            };
+            let ran = official.verify(&round, &built, &BTreeMap::new());
+            let ran = ran.expect("it ran").swap_remove(0);
+            assert_eq!(ran.good, is_good, "{ran:?}");
+            let says = "verify_accuracy.txt: it says \"EOS check pass: False\"";
+            assert_eq!(
+                ran.lines.iter().any(|line| line.starts_with(says)),
+                !is_good,
+                "{ran:?}"
+            );
+        }
     }
 
     #[test]
     fn a_truncation_that_logs_an_error_has_not_passed() {
-        let place = tempfile::tempdir().expect("a folder");
-        let script = place.path();
-        let script = script.join("tools/submission/truncate_accuracy_log.py");
-        error::write(&script, "print('ERROR:main:accuracy.txt missing')\n").expect("written");
-        let official = Official {
-            checker: place.path().to_owned(),
-            python: "python3".into(),
-        };
-        let org = Name::new("org").expect("a name");
+        let script = "tools/submission/truncate_accuracy_log.py";
+        let text = "print('ERROR:main:accuracy.txt missing')\n";
+        let (place, official) = checkout(&[(script, text)]);
         let built = BuiltTree {
-            tree: layout::Tree::new(place.path(), layout::Division::Network, &org),
+            tree: Tree::new(place.path(), Division::Network, &name("org")),
             from: BTreeMap::new(),
         };
         let ran = official.truncate(&built).expect("it ran");

@@ -68,24 +68,12 @@ mod tests {
 
     #[test]
     fn what_a_rehearsal_cannot_have_stands_apart_with_its_reason() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../configs/rounds/rehearsal.yaml"
-        );
-        let rehearsal = Rehearsal::read(Path::new(path)).expect("sound");
-        let finding = |rule| RuleFinding {
-            rule,
-            result: "sys m Offline".to_owned(),
-            place: "results/sys/m/Offline".to_owned(),
-            what: "so it is".to_owned(),
-            make: String::new(),
-        };
-        let all = vec![
-            finding(rules::RUN_DURATION),
-            finding(rules::RUN_SEEDS),
-            finding(rules::RUN_DURATION),
-        ];
-        let (known, others) = rehearsal.apart(all);
+        let path = "../configs/rounds/rehearsal.yaml";
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let rehearsal = Rehearsal::read(&path).expect("sound");
+        let rules = [rules::RUN_DURATION, rules::RUN_SEEDS, rules::RUN_DURATION];
+        let all = rules.map(|rule| RuleFinding::of(rule, "results/sys/m/Offline", "so it is"));
+        let (known, others) = rehearsal.apart(all.to_vec());
         assert_eq!((known.len(), others.len()), (2, 1));
         assert_eq!(others[0].rule, rules::RUN_SEEDS);
         let table = rehearsal.table(&known);

@@ -2,44 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    describe::escape::visible,
-    explain::{self, Match},
-    official::ScriptResult,
-    round::Round,
-    rules::RuleFinding,
-};
+use crate::{describe::escape::visible, official::ScriptResult, rules::RuleFinding};
 
-/// Prints the scripts' results. Each complaint of the checker names the matching findings.
-pub fn scripts(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResult]) -> String {
+/// Prints the scripts' results, with the lines of those that failed.
+pub fn scripts(scripts: &[ScriptResult]) -> String {
     let mut out = String::new();
     for ran in scripts {
         let word = if ran.good { "passed" } else { "FAILED" };
         out += &format!("{}: {word}\n", ran.what);
-        if ran.good {
-            continue;
-        }
-        for (line, word) in explain::lines(round, findings, &ran.lines) {
+        for line in ran.lines.iter().filter(|_| !ran.good) {
             out += &format!("    {}\n", visible(line));
-            match word {
-                _ if !ran.is_checker => {}
-                Match::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
-                Match::Follows => {}
-                Match::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
-            }
         }
     }
     if !scripts.is_empty() {
         out.push('\n');
     }
     out
-}
-
-/// Number of the checker's complaints without a matching finding.
-pub fn unexpected(round: &Round, findings: &[RuleFinding], scripts: &[ScriptResult]) -> usize {
-    let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
-    let words = bad.flat_map(|ran| explain::lines(round, findings, &ran.lines));
-    words.filter(|(_, word)| *word == Match::Unexpected).count()
 }
 
 /// The title above findings that concern several results.
@@ -61,24 +39,17 @@ pub fn page(findings: &[RuleFinding], none: &str) -> String {
         return format!("{none}\n");
     }
     // Print a finding that concerns several files once.
-    let mut groups: Vec<Vec<&RuleFinding>> = Vec::new();
-    let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, &str), Vec<&RuleFinding>> = BTreeMap::new();
     for finding in findings {
-        let group = known.entry((finding.rule.id, &finding.what));
-        let group = group.or_insert(groups.len());
-        match groups.get_mut(*group) {
-            Some(group) => group.push(finding),
-            None => groups.push(vec![finding]),
-        }
+        let group = groups.entry((finding.rule.id, &finding.what));
+        group.or_default().push(finding);
     }
     let mut by_result: BTreeMap<&str, Vec<Vec<&RuleFinding>>> = BTreeMap::new();
-    for group in groups {
+    for group in groups.into_values() {
         let result = group[0].result.as_str();
-        let one = group.iter().all(|f| f.result == result);
-        by_result
-            .entry(if one { result } else { SEVERAL })
-            .or_default()
-            .push(group);
+        let is_one = group.iter().all(|f| f.result == result);
+        let groups = by_result.entry(if is_one { result } else { SEVERAL });
+        groups.or_default().push(group);
     }
     let wide = findings.iter().map(|f| f.rule.id.len()).max().unwrap_or(0);
     for (result, groups) in by_result {
@@ -137,13 +108,7 @@ mod tests {
 
     #[test]
     fn findings_stand_under_their_result_with_their_command_once() {
-        let finding = |place: &str, what: &str| RuleFinding {
-            rule: rules::RUN_LOG,
-            result: "sys m Offline".to_owned(),
-            place: place.to_owned(),
-            what: what.to_owned(),
-            make: "frontend --mode accuracy".to_owned(),
-        };
+        let finding = |place: &str, what: &str| RuleFinding::of(rules::RUN_LOG, place, what);
         let all = [
             finding("results/sys/m/Offline/accuracy/a", "it is not there"),
             finding("results/sys/m/Offline/accuracy/b", "it is empty"),
@@ -151,9 +116,8 @@ mod tests {
         let text = page(&all, "");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "sys m Offline");
-        assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
-        let expected = "  makes 2 of these right:  frontend --mode accuracy";
-        assert_eq!(lines[3], expected);
+        assert_eq!(lines[2], "  run.log  accuracy/a: it is not there");
+        assert_eq!(lines[3], "  makes 2 of these right:  run it again");
         let failed = ScriptResult {
             what: "the submission checker".to_owned(),
             good: false,
@@ -165,9 +129,8 @@ mod tests {
             let line = no_finding(std::slice::from_ref(&failed), expected);
             assert!(!line.contains("nothing is missing"), "{line}");
         }
-        let mut several = vec![finding("results/sys/m/Offline/accuracy/a", "no commit"); 9];
-        several[8].result = "sys m Server".to_owned();
-        several[8].place = "results/sys/m/Server/accuracy/a".to_owned();
+        let places = ["Offline", "Server"].map(|of| format!("results/sys/m/{of}/accuracy/a"));
+        let several = places.map(|place| finding(&place, "no commit"));
         let text = page(&several, "");
         assert_eq!(text.matches("no commit").count(), 1);
         assert!(text.starts_with("several results\n"), "{text}");

@@ -1,16 +1,24 @@
-//! Reads a system's machines from a tree: its nodes' descriptions, and what their sessions
-//! recorded.
+//! Reads a system's machines and rates from a tree: its nodes' descriptions and configurations, and
+//! the logs of its performance runs.
 
 use std::path::PathBuf;
 
+use loadgen_log::{DETAIL, Detail};
+use qdl::config::EngineKind;
 use record::{Manifest, NodeRecord};
+use serde_json::{Map, Value};
 
 use crate::{
-    describe::{Node, Role, system::DescribedSystem, used::UsedNode},
+    configs::RunConfigs,
+    describe::{Node, Role, pages::Rate, system::DescribedSystem, used::UsedNode},
     error,
     layout::{self, Name, RunKind, Tree},
-    manifest::{self, FRONTEND_YAML},
+    manifest,
+    round::Round,
 };
+
+/// Assumed bytes of a sample's element if measurements.json's input_data_types names no type.
+const ELEMENT_BYTES: u64 = 4;
 
 /// The records of a system's runs and their folders, performance runs first.
 pub(crate) fn runs_of(tree: &Tree, system: &Name) -> Vec<(PathBuf, Manifest)> {
@@ -21,11 +29,13 @@ pub(crate) fn runs_of(tree: &Tree, system: &Name) -> Vec<(PathBuf, Manifest)> {
         .collect()
 }
 
-/// A system's machines. Nodes of one machine are one; a session's role goes before a
-/// description's. `None` if no description is LoadGen's node's.
+/// A system's machines, as its first run used them. Nodes of one machine are one; a session's role
+/// goes before a description's. `None` if no description is LoadGen's node's.
 pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
     let runs = runs_of(tree, system).into_iter();
     let (folder, manifest) = { runs }.next().unwrap_or_default();
+    // `rules` reports a configuration that cannot be read.
+    let (configs, _) = RunConfigs::kept(&folder);
     let records: Vec<(Role, &NodeRecord)> = manifest::nodes(&manifest).collect();
     let (mut frontend, mut machines): (_, Vec<(Option<&NodeRecord>, UsedNode)>) =
         (None, Vec::new());
@@ -36,19 +46,14 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
         };
         let of_node = records.iter().find(|(_, record)| record.node == node.node);
         let role = of_node.map_or(node.role, |(role, _)| *role);
-        let copy = match role {
-            Role::Frontend => FRONTEND_YAML.to_owned(),
-            Role::Accelerator => match Name::new(&node.node) {
-                Ok(name) => manifest::accelerator_yaml(&name),
-                Err(_) => continue,
-            },
-        };
-        let yaml = error::read(&folder.join(copy)).unwrap_or_default();
-        let used = UsedNode::new(node, &yaml, &manifest.fabric);
         if role == Role::Frontend {
-            frontend = Some(used);
+            let nics = configs.frontend.as_ref().map_or(&[][..], |c| &c.nics);
+            frontend = Some(UsedNode::new(node, nics, &manifest.fabric));
             continue;
         }
+        let config = configs.accelerators.get(&*node.node);
+        let mut used = UsedNode::new(node, config.map_or(&[], |c| &c.nics), &manifest.fabric);
+        used.is_client = config.is_some_and(|c| c.engine.kind == EngineKind::Http);
         let record = of_node.map(|(_, record)| *record);
         let same = |(other, _): &&mut (Option<&NodeRecord>, UsedNode)| {
             record.zip(*other).and_then(|(a, b)| a.same_machine(b)) == Some(true)
@@ -58,9 +63,77 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
             None => machines.push((record, used)),
         }
     }
+    let engines = configs.accelerators.into_iter();
     Some(DescribedSystem {
         frontend: frontend?,
         accelerators: machines.into_iter().map(|(_, machine)| machine).collect(),
         connections: manifest.connections,
+        engines: engines
+            .map(|(node, config)| (node, config.engine))
+            .collect(),
     })
+}
+
+/// The rates of a system's results, of models that the round has.
+pub(crate) fn rates<'a>(tree: &Tree, round: &'a Round, system: &Name) -> Vec<Rate<'a>> {
+    let results = tree.results(system).into_iter();
+    let rates = results.filter_map(|id| {
+        let scenario = tree.scenario(&id);
+        let logs = layout::run_folder(&scenario, &RunKind::Performance);
+        let figures = [
+            "result_samples_per_second",
+            "result_completed_samples_per_sec",
+        ];
+        let detail = Detail::open(&logs.join(DETAIL)).ok();
+        let rate = |log: &Detail| figures.iter().find_map(|key| log.number(key));
+        // In SingleStream and MultiStream the rate is the inverse of the mean latency.
+        let stream = |log: &Detail| Some(1e9 / log.number("result_mean_latency_ns")?.max(1.0));
+        let fields: Map<String, Value> =
+            error::read_json(&scenario.join("measurements.json")).unwrap_or_default();
+        let types = fields.get("input_data_types").and_then(Value::as_str);
+        let model = round.models.get(&id.model)?;
+        Some(Rate {
+            per_second: detail.and_then(|log| rate(&log).or(stream(&log))),
+            input_bytes: (model.ingress_bytes)
+                .or(types.and_then(element_bytes))
+                .unwrap_or(ELEMENT_BYTES),
+            output_bytes: element_bytes(&model.dtype).unwrap_or(ELEMENT_BYTES),
+            model,
+            id,
+        })
+    });
+    rates.collect()
+}
+
+/// Bytes of the largest element type in a text such as `int32, fp16`.
+fn element_bytes(types: &str) -> Option<u64> {
+    let words = types.split(|c: char| !c.is_ascii_alphanumeric());
+    let bytes = words.filter_map(|word| match word {
+        "byte" | "bool" => Some(1),
+        word => {
+            let bits = word.trim_start_matches(|c: char| !c.is_ascii_digit());
+            let bits: u64 = bits.split('e').next()?.parse().ok()?;
+            (1..=128).contains(&bits).then(|| bits.div_ceil(8))
+        }
+    });
+    bytes.max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_has_the_bytes_of_its_type() {
+        for (types, bytes) in [
+            ("int32", Some(4)),
+            ("int32, fp16", Some(4)),
+            ("int64", Some(8)),
+            ("byte", Some(1)),
+            ("none", None),
+            ("fp8 e4m3", Some(1)),
+        ] {
+            assert_eq!(element_bytes(types), bytes, "{types}");
+        }
+    }
 }

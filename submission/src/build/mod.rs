@@ -1,7 +1,6 @@
 //! Copies runs into a tree: each run's logs and user.conf, measurements.json, README.md, the
 //! system's JSON and the pages of `documentation/`.
 
-mod batching;
 mod described;
 mod documents;
 mod runs;
@@ -12,9 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use record::{COPIES, MANIFEST, SUMMARY};
 use serde_json::{Map, Value};
 
-pub(crate) use described::{described, runs_of};
+pub(crate) use described::{described, rates, runs_of};
 pub use runs::{FoundRun, find, nodes};
 
 use crate::{
@@ -61,24 +61,17 @@ impl Material<'_> {
 
     /// Checks that all runs of a system have the same accelerators.
     fn one_set_each(&self) -> Result<(), Error> {
-        let mut sets: BTreeMap<Name, (BTreeSet<&Name>, &Path)> = BTreeMap::new();
+        let mut sets: BTreeMap<Name, (String, &Path)> = BTreeMap::new();
         for run in self.runs {
-            let (system, set) = (self.result_id(run).system, run.accelerators());
-            let (first, of) = sets
-                .entry(system.clone())
-                .or_insert_with(|| (set.clone(), &run.folder));
+            let system = self.result_id(run).system;
+            let set: Vec<_> = run.accelerators().iter().map(|n| &***n).collect();
+            let (set, folder) = (set.join(", "), run.folder.display());
+            let first = sets.entry(system.clone());
+            let (first, of) = first.or_insert_with(|| (set.clone(), &run.folder));
             if *first != set {
-                let list = |set: &BTreeSet<&Name>| {
-                    set.iter().map(|n| &***n).collect::<Vec<_>>().join(", ")
-                };
+                let of = of.display();
                 return Err(Error(format!(
-                    "system {system} has two sets of nodes: {} in {}, {} in {}. Each set is a system of its \
-                     own: name it in the form as `systems: {{NAME: {{accelerators: [{}]}}}}`, or run again",
-                    list(first),
-                    of.display(),
-                    list(&set),
-                    run.folder.display(),
-                    list(&set)
+                    "system {system} has two sets of nodes: {first} in {of}, {set} in {folder}. Each set is a                      system of its own: name it in the form as `systems: {{NAME: {{accelerators: [{set}]}}}}`,                      or run again"
                 )));
             }
         }
@@ -141,58 +134,53 @@ fn put(
     kind: &RunKind,
 ) -> Result<(), Error> {
     let scenario = tree.scenario(place);
-    let logs = layout::run_folder(&scenario, kind);
-    let names = [loadgen_log::SUMMARY, loadgen_log::DETAIL].map(Path::new);
-    let mut names = names.to_vec();
-    if *kind == RunKind::Accuracy {
-        names.extend([loadgen_log::ACCURACY, "accuracy.txt"].map(Path::new));
-        let model = material.round.models.get(&run.model);
-        let files = model.iter().flat_map(|m| &m.accuracy_files);
-        names.extend(files.map(AsRef::as_ref));
+    let (logs, kept) = (layout::run_folder(&scenario, kind), tree.kept(place, kind));
+    let mut copies: Vec<(PathBuf, PathBuf)> = Vec::new();
+    let mut of_run = |name: &Path, to: PathBuf| copies.push((run.folder.join(name), to));
+    for name in [loadgen_log::SUMMARY, loadgen_log::DETAIL] {
+        of_run(name.as_ref(), logs.join(name));
     }
-    for name in names {
-        copy_if_there(&run.folder.join(name), &logs.join(name))?;
-    }
-    if let RunKind::Test(test) = kind {
-        let test_folder = scenario.join(test);
-        let baseline = material
-            .round
-            .tests
-            .get(test)
-            .and_then(|t| t.baseline.as_ref());
-        for file in baseline.iter().flat_map(|b| &b.files) {
-            if let Some(name) = file.as_ref().file_name() {
-                copy_if_there(&run.folder.join(name), &test_folder.join(file))?;
+    match kind {
+        RunKind::Performance => {
+            let conf = Path::new(COPIES).join(USER_CONF);
+            of_run(&conf, scenario.join(USER_CONF));
+        }
+        RunKind::Accuracy => {
+            for name in [loadgen_log::ACCURACY, "accuracy.txt"] {
+                of_run(name.as_ref(), logs.join(name));
+            }
+            for file in &material.round.models[&run.model].accuracy_files {
+                of_run(file.as_ref(), logs.join(file));
+            }
+        }
+        RunKind::Test(test) => {
+            let baseline = material.round.tests[test].baseline.iter();
+            for file in baseline.flat_map(|b| &b.files) {
+                let name = file.as_ref().file_name().unwrap_or_default();
+                of_run(name.as_ref(), scenario.join(test).join(file));
             }
         }
     }
-    if *kind == RunKind::Performance {
-        copy_if_there(&run.file(USER_CONF), &scenario.join(USER_CONF))?;
+    for name in [MANIFEST, SUMMARY] {
+        of_run(name.as_ref(), kept.join(name));
     }
-    let kept = tree.kept(place, kind);
-    for name in [record::MANIFEST, record::SUMMARY] {
-        copy_if_there(&run.folder.join(name), &kept.join(name))?;
+    let own = [FRONTEND_YAML, USER_CONF, AUDIT_CONFIG].map(str::to_owned);
+    let nodes = run.nodes.iter();
+    let nodes = nodes.flat_map(|n| [manifest::accelerator_yaml(n), manifest::node_json(n)]);
+    for name in own.into_iter().chain(nodes) {
+        of_run(&Path::new(COPIES).join(&name), kept.join(&name));
     }
-    for name in [FRONTEND_YAML, USER_CONF, AUDIT_CONFIG] {
-        copy_if_there(&run.file(name), &kept.join(name))?;
-    }
-    for node in &run.nodes {
-        let (name, description) = (manifest::accelerator_yaml(node), manifest::node_json(node));
-        // Prefer the copy in the run's folder to the file that the user names.
-        let own = run.file(&name);
-        let given = material.configurations.get(&**node);
-        match given.filter(|given| !own.is_file() && given.is_file()) {
-            Some(given) => _ = manifest::copy_masked(given, &kept.join(&name))?,
-            None => copy_if_there(&own, &kept.join(&name))?,
-        }
-        copy_if_there(&run.file(&description), &kept.join(&description))?;
-    }
-    Ok(())
-}
-
-fn copy_if_there(from: &Path, to: &Path) -> Result<(), Error> {
-    if from.is_file() {
+    for (from, to) in copies.iter().filter(|(from, _)| from.is_file()) {
         error::copy(from, to)?;
+    }
+    for (node, given) in material.configurations {
+        // The copy in the run's folder goes before the file that the user names.
+        if let Some(node) = run.nodes.iter().find(|n| ***n == **node) {
+            let to = kept.join(manifest::accelerator_yaml(node));
+            if !to.is_file() && given.is_file() {
+                manifest::copy_masked(given, &to)?;
+            }
+        }
     }
     Ok(())
 }
@@ -300,17 +288,8 @@ mod tests {
     fn a_source_is_copied_without_links_hidden_files_builds_the_tree_and_the_runs() {
         let place = tempfile::tempdir().expect("a folder");
         let from = place.path();
-        for file in [
-            "lib.rs",
-            "a/b.rs",
-            ".git/config",
-            ".hidden",
-            "target/debug/x",
-            "venv/pyvenv.cfg",
-            "venv/lib/x.py",
-            "runs/one/run.json",
-            "out/tree/network/org/src/lib.rs",
-        ] {
+        let files = "lib.rs a/b.rs .git/config .hidden target/debug/x venv/pyvenv.cfg venv/lib/x.py                      runs/one/run.json out/tree/network/org/src/lib.rs";
+        for file in files.split_whitespace() {
             error::write(&from.join(file), "text").expect("written");
         }
         for (link, to) in [("python", "/proc/self/exe"), ("a/up", ".."), ("all", "/")] {
@@ -319,9 +298,14 @@ mod tests {
         let to = from.join("out/tree/copy");
         let not = ["out/tree", "runs/one"].map(|p| from.join(p).canonicalize().expect("there"));
         copy_source(from, &to, &not).expect("copied");
-        assert_eq!(layout::files(&to), ["lib.rs"]);
-        assert_eq!(layout::folders(&to), ["a"]);
-        assert_eq!(layout::files(&to.join("a")), ["b.rs"]);
-        assert!(layout::folders(&to.join("a")).is_empty());
+        assert_eq!(
+            (layout::files(&to), layout::folders(&to)),
+            (vec!["lib.rs".into()], vec!["a".into()])
+        );
+        let to = to.join("a");
+        assert_eq!(
+            (layout::files(&to), layout::folders(&to)),
+            (vec!["b.rs".into()], vec![])
+        );
     }
 }

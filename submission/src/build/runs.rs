@@ -202,44 +202,26 @@ fn test_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::NodeRecord;
-
-    /// Reads a run of qwen3-vl with this scenario, latency limit and node name.
-    fn found(scenario: &str, limit_ms: u64, node: &str) -> (Vec<FoundRun>, Vec<String>) {
-        found_of("qwen3-vl-235b-a22b", &[], scenario, limit_ms, node)
-    }
 
     /// Reads a run of the model `conf` for a form with the models `wanted`.
-    fn found_of(
-        conf: &str,
-        wanted: &[&str],
-        scenario: &str,
-        limit_ms: u64,
-        node: &str,
-    ) -> (Vec<FoundRun>, Vec<String>) {
+    fn found(conf: &str, wanted: &[&str], log: [&str; 2], node: &str) -> (Vec<FoundRun>, String) {
         let place = tempfile::tempdir().expect("a folder");
-        let line = |key: &str, value: String| {
+        let line = |key: &str, value: &str| {
             format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1}}\n")
         };
+        let [scenario, limit_ns] = log;
         let log = [
-            line("effective_scenario", format!("\"{scenario}\"")),
-            line("effective_test_mode", "\"PerformanceOnly\"".to_owned()),
-            line("effective_target_latency_ns", format!("{limit_ms}000000")),
+            line("effective_scenario", &format!("\"{scenario}\"")),
+            line("effective_test_mode", "\"PerformanceOnly\""),
+            line("effective_target_latency_ns", limit_ns),
         ];
-        let node = NodeRecord {
-            node: node.to_owned(),
-            ..NodeRecord::default()
-        };
-        let manifest = Manifest {
-            model: conf.to_owned(),
-            frontend: node.clone(),
-            accelerators: vec![node],
-            ..Manifest::default()
-        };
+        let node = serde_json::json!({"node": node});
+        let manifest = serde_json::json!({"model": conf, "frontend": node, "accelerators": [node]});
         error::write(&place.path().join(loadgen_log::DETAIL), log.concat()).expect("written");
         error::write_json(&place.path().join(record::MANIFEST), &manifest).expect("written");
         let round = Round::find(crate::round::newest()).expect("built in");
-        find(&[place.path().to_owned()], &round, wanted, None).expect("read")
+        let (runs, notes) = find(&[place.path().to_owned()], &round, wanted, None).expect("read");
+        (runs, notes.join("\n"))
     }
 
     #[test]
@@ -252,34 +234,18 @@ mod tests {
             (&["3d-unet-99"], &["3d-unet-99"]),
             (&["rgat"], &["3d-unet-99.9"]),
         ] {
-            let (runs, notes) = found_of("3d-unet", wanted, "Offline", 0, "lg");
-            assert_eq!(notes, [""; 0]);
+            let (runs, notes) = found("3d-unet", wanted, ["Offline", "0"], "lg");
+            assert_eq!(notes, "");
             let found: Vec<_> = runs.iter().map(|run| &*run.model).collect();
             assert_eq!(found, models, "{wanted:?}");
         }
     }
 
     #[test]
-    fn a_pipe_for_a_log_is_named_and_nothing_waits_for_it() {
-        let place = tempfile::tempdir().expect("a folder");
-        let log = place.path().join(loadgen_log::DETAIL);
-        let made = std::process::Command::new("mkfifo").arg(&log).status();
-        assert!(made.is_ok_and(|status| status.success()));
-        let manifest = Manifest::default();
-        error::write_json(&place.path().join(record::MANIFEST), &manifest).expect("written");
-        let round = Round::find(crate::round::newest()).expect("built in");
-        let (runs, notes) = find(&[place.path().to_owned()], &round, &[], None).expect("read");
-        assert!(
-            runs.is_empty() && notes[0].contains("no plain file"),
-            "{notes:?}"
-        );
-    }
-
-    #[test]
-    fn a_model_without_a_name_for_interactive_is_told_by_its_limit() {
-        for (limit_ms, scenario) in [(1500, "Interactive"), (12_000, "Server")] {
-            let (runs, notes) = found("Server", limit_ms, "lg");
-            assert_eq!(notes, [""; 0]);
+    fn a_model_without_a_name_for_interactive_is_known_by_its_limit() {
+        for (limit, scenario) in [("1500000000", "Interactive"), ("12000000000", "Server")] {
+            let (runs, notes) = found("qwen3-vl-235b-a22b", &[], ["Server", limit], "lg");
+            assert_eq!(notes, "");
             assert_eq!(&*runs[0].scenario, scenario);
         }
     }
@@ -291,9 +257,9 @@ mod tests {
             ("Offline", "../lg"),
             ("Offline", "/lg"),
         ] {
-            let (runs, notes) = found(scenario, 0, node);
+            let (runs, notes) = found("rgat", &[], [scenario, "0"], node);
             assert!(runs.is_empty(), "{scenario} {node}");
-            assert!(notes[0].contains("is no name for a file"), "{notes:?}");
+            assert!(notes.contains("is no name for a file"), "{notes}");
         }
     }
 }

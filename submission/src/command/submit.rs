@@ -152,11 +152,10 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     if let Some(official) = &official {
         scripts.push(official.check(&round, &tree)?);
     }
-    let mut text = table::scripts(&round, &findings, &scripts);
-    let unexpected = table::unexpected(&round, &findings, &scripts);
-    // In a rehearsal the checker may fail on findings that the rehearsal expects.
+    let mut text = table::scripts(&scripts);
+    // A rehearsal breaks rules that the checker has too.
     let expected = |ran: &ScriptResult| ran.good || (ran.is_checker && rehearsal.is_some());
-    let scripts_good = scripts.iter().all(expected) && unexpected == 0;
+    let scripts_good = scripts.iter().all(expected);
     let others = match &rehearsal {
         None => findings,
         Some(rehearsal) => {

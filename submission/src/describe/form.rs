@@ -33,7 +33,7 @@ pub struct Form {
     /// Whether host memory has ECC, `yes` or `no`; used if the kernel does not report it.
     #[serde(default)]
     pub host_memory_ecc: String,
-    /// Whether the accelerators' memory has ECC, `yes` or `no`; used if NVML does not report it.
+    /// Whether the accelerators' memory has ECC, `yes` or `no`; used if no driver reports it.
     #[serde(default)]
     pub accelerator_memory_ecc: String,
     /// Switches between the nodes; if empty, cables connect the nodes directly.
@@ -72,40 +72,27 @@ pub struct Switch {
     pub connects: Vec<String>,
 }
 
-/// Declares [`FIELDS`] without the line breaks of a formatted list.
-macro_rules! fields {
-    ($($name:literal $required:literal $meaning:literal;)*) => {
-        /// The fields of the system's JSON that the form asks for: name, whether the form must have
-        /// a value because no machine reports it, and meaning.
-        const FIELDS: &[(&str, bool, &str)] = &[$(($name, $required, $meaning)),*];
-    };
-}
-
-fields! {
-    "system_name" true "what the system is called in the table of results";
-    "system_type_detail" false "on-premise, cloud; may stay empty";
-    "framework" true "what runs the model, with its version: TensorRT 10.3, vLLM 0.9.1";
-    "other_software_stack" false "drivers, CUDA, container; the GPUs' driver is filled in";
-    "cooling" true "air, liquid";
-    "host_processor_interconnect" false "3x UPI 16 GT/s; may stay empty";
-    "host_memory_configuration" false "the modules: 16 x 64 GB DDR5-4800; filled in where the kernel knows them";
-    "host_storage_type" false "NVMe SSD; filled in from the disks";
-    "host_networking" false "the hosts' networks; filled in from their NICs";
-    "host_networking_topology" true "how the hosts are connected: N/A, a leaf-spine of 400G Ethernet";
-    "accelerator_model_name" false "filled in where NVIDIA's driver is loaded";
-    "accelerator_memory_capacity" false "the same";
-    "accelerator_host_interconnect" false "the same";
-    "accelerator_interconnect" true "between accelerators of a node: NVLink 4, PCIe, N/A";
-    "accelerator_interconnect_topology" false "NVSwitch, mesh; may stay empty";
-    "accelerator_memory_configuration" true "HBM3, GDDR6";
-    "accelerator_on-chip_memories" false "L1 and L2; may stay empty";
-    "network_type" false "Ethernet, InfiniBand, IEEE 802.11, 3GPP; filled in from the NICs";
-    "network_media" false "copper or fiber; filled in where the ports say so";
-    "network_rate" false "200G; filled in from the NICs";
-    "network_topology" false "from the switches below";
-    "hw_notes" false "anything else about the hardware";
-    "sw_notes" false "anything else about the software";
-}
+/// Fields of the system's JSON that no machine reports, with their meaning.
+const ASKED: [(&str, &str); 6] = [
+    (
+        "system_name",
+        "what the system is called in the table of results",
+    ),
+    (
+        "framework",
+        "what runs the model, with its version: TensorRT 10.3, vLLM 0.9.1",
+    ),
+    ("cooling", "air, liquid"),
+    (
+        "host_networking_topology",
+        "how the hosts are connected: N/A, a leaf-spine of 400G Ethernet",
+    ),
+    (
+        "accelerator_interconnect",
+        "between accelerators of a node: NVLink 4, PCIe, N/A",
+    ),
+    ("accelerator_memory_configuration", "HBM3, GDDR6"),
+];
 
 /// Fields of the system's JSON that have their own key in the form, or follow from the tree.
 const ELSEWHERE: [&str; 4] = ["division", "submitter", "status", "system_type"];
@@ -190,9 +177,10 @@ impl Form {
 
     /// Name and meaning of each field that only the form can set and that it leaves empty.
     pub fn empty(&self) -> Vec<(&'static str, &'static str)> {
-        let empty = |f: &&(&str, bool, &str)| f.1 && self.field(f.0).is_empty();
-        let empty = FIELDS.iter().filter(empty);
-        empty.map(|(name, _, meaning)| (*name, *meaning)).collect()
+        let asked = ASKED.into_iter();
+        asked
+            .filter(|(name, _)| self.field(name).is_empty())
+            .collect()
     }
 }
 
@@ -212,6 +200,7 @@ fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Resul
     ))
 }
 
+/// An empty form with these models, each with its fields of measurements.json.
 pub fn blank(models: &[(&str, &[String])]) -> String {
     let mut asked = String::new();
     for (model, fields) in models {
@@ -220,11 +209,7 @@ pub fn blank(models: &[(&str, &[String])]) -> String {
             asked += &format!("    {field}: \"\"    # {}\n", measurement(field));
         }
     }
-    let fields = FIELDS.iter();
-    let fields = fields.map(|(name, _, meaning)| format!("  # {meaning}\n  {name}: \"\"\n"));
-    let fields: String = fields.collect();
-    let form = include_str!("form.yaml").replace("  # FIELDS\n", &fields);
-    form.replace("  # MODELS\n", &asked)
+    include_str!("form.yaml").replace("  # MODELS\n", &asked)
 }
 
 fn measurement(field: &str) -> &'static str {

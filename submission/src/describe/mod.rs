@@ -1,6 +1,6 @@
-//! Describes a machine for a submission from Linux, NVML and `qdl::topology`. [`form`] adds what no
-//! machine reports. Both become the system's JSON ([`system`]), a diagram ([`diagram`]) and pages
-//! on network and bandwidths ([`pages`]).
+//! Describes a machine for a submission from Linux, nvidia-smi and `qdl::topology`. [`form`] adds
+//! what no machine reports. Both become the system's JSON ([`system`]), a diagram ([`diagram`]) and
+//! pages on network, bandwidths and batching ([`pages`]).
 
 pub(crate) mod diagram;
 pub(crate) mod escape;
@@ -167,7 +167,6 @@ pub(crate) struct Gpu {
     pub(crate) pci: String,
     /// Generation and width of the PCIe link, as `PCIe Gen5 x16`.
     pub(crate) pcie: Option<String>,
-    pub(crate) nvlinks: u32,
 }
 
 impl Gpu {
@@ -217,7 +216,7 @@ impl Node {
     }
 
     /// Describes the machine whose `proc`, `sys` and `etc` lie below `root`. The description lacks
-    /// what only a driver reports: NIC firmware and media, and NVML's facts of GPUs.
+    /// what only a driver reports: NIC firmware and media, and facts of GPUs.
     pub(crate) fn below(root: &Path, role: Role, version: &str) -> Result<Self, TopologyError> {
         Ok(Self::with(root, &Topology::below(root)?, role, version))
     }
@@ -245,38 +244,32 @@ impl Node {
     /// Names of the fields that differ from the node's own description, `own`. ECC may be known
     /// here alone, as the form says it.
     pub(crate) fn differences(&self, own: &Node) -> Vec<String> {
-        let fields = |node: &Node| match serde_json::to_value(node) {
-            Ok(serde_json::Value::Object(fields)) => fields,
-            _ => serde_json::Map::new(),
-        };
         let mut own = own.clone();
         own.memory.ecc = own.memory.ecc.or(self.memory.ecc);
         for (gpu, said) in own.gpus.iter_mut().zip(&self.gpus) {
             gpu.ecc = gpu.ecc.or(said.ecc);
         }
+        let fields = |node| serde_json::to_value(node).unwrap_or_default();
         let (said, own) = (fields(self), fields(&own));
-        let differing = said
-            .into_iter()
-            .filter(|(key, value)| own.get(key) != Some(value));
-        differing.map(|(key, _)| key).collect()
+        let said = said.as_object().into_iter().flatten();
+        let differing = said.filter(|(key, value)| own.get(key) != Some(value));
+        differing.map(|(key, _)| key.clone()).collect()
     }
 
     /// One sentence for each kind of memory without ECC, or with unknown ECC.
     pub(crate) fn without_ecc(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut say = |what: &str, ecc: Option<bool>| match ecc {
-            Some(true) => {}
-            Some(false) => found.push(format!("{what} has no ECC, or it is off")),
-            None => found.push(format!(
+        let gpu = self.gpus.iter().find(|gpu| gpu.ecc != Some(true));
+        let gpu = gpu.map(|gpu| (format!("the memory of {}", gpu.name), gpu.ecc));
+        let all = [Some(("host memory".to_owned(), self.memory.ecc)), gpu];
+        let sentence = |(what, ecc)| match ecc {
+            Some(true) => None,
+            Some(false) => Some(format!("{what} has no ECC, or it is off")),
+            None => Some(format!(
                 "{what} does not report whether it has ECC: set host_memory_ecc or \
                  accelerator_memory_ecc in the form"
             )),
         };
-        say("host memory", self.memory.ecc);
-        if let Some(gpu) = self.gpus.iter().find(|g| g.ecc != Some(true)) {
-            say(&format!("the memory of {}", gpu.name), gpu.ecc);
-        }
-        found
+        all.into_iter().flatten().filter_map(sentence).collect()
     }
 }
 

@@ -97,9 +97,10 @@ fn rows_of(out: &mut String, side: &str, machine: &UsedNode) {
 
 /// A result's rate and element sizes, for the page on bandwidths.
 pub struct Rate<'a> {
-    pub id: &'a ResultId,
+    pub id: ResultId,
     pub model: &'a Model,
-    pub per_second: f64,
+    /// Samples per second; `None` if the log does not say it.
+    pub per_second: Option<f64>,
     pub input_bytes: u64,
     /// Bytes of an element of an answer.
     pub output_bytes: u64,
@@ -109,7 +110,7 @@ impl Rate<'_> {
     /// Required MB/s into the SUT and out of it; `None` where the rules call it negligible.
     fn needed(&self) -> [Option<f64>; 2] {
         let of = |elements: Option<u64>, bytes: u64| {
-            elements.map(|n| n as f64 * bytes as f64 * self.per_second / 1e6)
+            elements.map(|n| n as f64 * bytes as f64 * self.per_second.unwrap_or(0.0) / 1e6)
         };
         [
             of(self.model.ingress, self.input_bytes),
@@ -125,48 +126,75 @@ impl Rate<'_> {
 
 /// The page on minimum bandwidths by the rules' appendix, beside the NICs' bandwidth.
 pub fn bandwidth(system: &DescribedSystem, rates: &[Rate<'_>]) -> String {
-    let mut out = "# Minimum bandwidths\n\n\
+    let rows = rates.iter().map(|rate| bandwidth_row(system, rate) + "\n");
+    "# Minimum bandwidths\n\n\
         The rules' appendix asks for throughput times the size of a sample into the SUT, and times the size of an \
         answer out of it. Sizes are elements times the bytes of each. Where the rules call one negligible, any \
         bandwidth will do. \"NICs\" is the smaller of what LoadGen's NICs and the SUT's can carry together.\n\n\
         | system | model | scenario | samples/s | in: elements x bytes | needed, MB/s | out: elements x bytes | \
         needed, MB/s | NICs, MB/s | enough |\n\
         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
-        .to_owned();
+        .to_owned()
+        + &rows.collect::<String>()
+}
+
+/// A result's row of the page on bandwidths.
+pub fn bandwidth_row(system: &DescribedSystem, rate: &Rate<'_>) -> String {
     // A bond's own rate counts: some bonds carry what one member carries.
-    let rate = |nic: &Nic| {
+    let speed = |nic: &Nic| {
         let members = nic.members.iter().filter_map(|port| port.speed_mbps);
         nic.speed_mbps.unwrap_or_else(|| members.sum())
     };
     let sum = |all: &[UsedNode]| -> f64 {
         let nics = all.iter().flat_map(|machine| &machine.nics);
-        nics.map(|used| rate(&used.nic)).sum::<u64>() as f64 / 8.0
+        nics.map(|used| speed(&used.nic)).sum::<u64>() as f64 / 8.0
     };
     let nics = sum(std::slice::from_ref(&system.frontend)).min(sum(system.sut()));
-    for rate in rates {
-        let size = |elements: Option<u64>, bytes: u64| {
-            elements.map_or("negligible".to_owned(), |n| format!("{n} x {bytes}"))
+    let size = |elements: Option<u64>, bytes: u64| {
+        elements.map_or("negligible".to_owned(), |n| format!("{n} x {bytes}"))
+    };
+    let shown = |n: Option<f64>| n.map_or("> 0".to_owned(), |n| format!("{n:.3}"));
+    let [ingress, egress] = rate.needed();
+    let enough = match nics {
+        0.0 => "the NICs do not say their rate",
+        nics if nics > rate.most() => "yes",
+        _ => "NO",
+    };
+    format!(
+        "| {} | {} | {} | {:.3} | {} | {} | {} | {} | {nics:.0} | {enough} |",
+        rate.id.system,
+        rate.id.model,
+        rate.id.scenario,
+        rate.per_second.unwrap_or(0.0),
+        size(rate.model.ingress, rate.input_bytes),
+        shown(ingress),
+        size(rate.model.egress, rate.output_bytes),
+        shown(egress),
+    )
+}
+
+/// The page on how the accelerators batch queries, from their configurations.
+pub fn batching(name: &Name, system: &DescribedSystem) -> String {
+    let mut out = format!(
+        "# How {name} batches queries\n\nThe frontend batches nothing: each sample is a message of \
+         its own, as LoadGen issues it. Batching is the accelerators'.\n\n"
+    );
+    for (node, engine) in &system.engines {
+        let kind = engine.kind.as_str();
+        let (most, wait, workers) = (engine.max_batch, engine.max_delay_us, engine.workers());
+        let _ = match engine.kind.streams() {
+            true => writeln!(
+                out,
+                "* {node}: engine `{kind}` batches continuously: a query joins the running batch at \
+                 the next step, and leaves it with its last token"
+            ),
+            false => writeln!(
+                out,
+                "* {node}: engine `{kind}` runs batches of at most {most} samples on {workers} \
+                 threads. An idle engine takes the samples that are there; while it is busy, a \
+                 sample waits at most {wait} us"
+            ),
         };
-        let [ingress, egress] = rate.needed();
-        let shown = |n: Option<f64>| n.map_or("> 0".to_owned(), |n| format!("{n:.3}"));
-        let most = rate.most();
-        let enough = match nics {
-            0.0 => "the NICs do not say their rate",
-            nics if nics > most => "yes",
-            _ => "NO",
-        };
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {:.3} | {} | {} | {} | {} | {nics:.0} | {enough} |",
-            rate.id.system,
-            rate.id.model,
-            rate.id.scenario,
-            rate.per_second,
-            size(rate.model.ingress, rate.input_bytes),
-            shown(ingress),
-            size(rate.model.egress, rate.output_bytes),
-            shown(egress),
-        );
     }
     out
 }
@@ -212,7 +240,7 @@ pub fn data_path(form: &Form, system: &DescribedSystem, rates: &[Rate<'_>]) -> S
     out
 }
 
-/// MB/s of a PCIe link, from sysfs (`16.0 GT/s PCIe x16`) or NVML (`PCIe Gen5 x16`).
+/// MB/s of a PCIe link, from sysfs (`16.0 GT/s PCIe x16`) or nvidia-smi (`PCIe Gen5 x16`).
 fn pcie_rate(link: &str) -> Option<f64> {
     let mut words = link.split_whitespace();
     let mut lanes = words.clone().rev();

@@ -1,5 +1,6 @@
 //! Fills in the system's JSON from the form, then from the nodes' descriptions.
 
+use qdl::config::EngineConfig;
 use serde_json::{Map, Value};
 
 use super::{
@@ -7,7 +8,10 @@ use super::{
     form::Form,
     used::{FabricLayers, UsedNic, UsedNode},
 };
-use crate::{layout::Division, round::Round};
+use crate::{
+    layout::{Division, Name},
+    round::Round,
+};
 
 /// The machines of a system, with the NICs that its run used.
 pub struct DescribedSystem {
@@ -15,6 +19,8 @@ pub struct DescribedSystem {
     /// The SUT's machines.
     pub accelerators: Vec<UsedNode>,
     pub connections: u64,
+    /// The accelerators' engines, by node, as far as their configurations can be read.
+    pub engines: Vec<(Name, EngineConfig)>,
 }
 
 impl DescribedSystem {

@@ -1,12 +1,13 @@
 //! The NICs of a node that carried samples, by its configuration, and the layers of their fabric.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
-use qdl::topology;
-use serde_json::Value;
+use qdl::{
+    config::{NicConfig, NicFabric},
+    topology,
+};
 
 use super::{Nic, Node};
-use crate::error;
 
 /// A NIC that carried samples.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,44 +86,29 @@ impl UsedNic {
 }
 
 impl UsedNode {
-    /// The NICs that a configuration selects. If it selects none by name or address, all NICs whose
-    /// link is up, except loopback, with the fabric named `fabric`.
-    pub fn new(node: Node, yaml: &str, fabric: &str) -> Self {
-        let config: Value = error::yaml(yaml).unwrap_or_default();
-        let engine = config.get("engine").and_then(|engine| engine.get("kind"));
+    /// The NICs of `node` that a configuration's `nics` select. If they select none by name or
+    /// address, all NICs whose link is up, except loopback, with the fabric named `fabric`.
+    pub fn new(node: Node, nics: &[NicConfig], fabric: &str) -> Self {
         let mut used = UsedNode {
             names: vec![node.node.clone()],
-            is_client: engine.and_then(Value::as_str) == Some("http"),
+            is_client: false,
             nics: Vec::new(),
             missing: Vec::new(),
             node,
         };
-        let entries = config.get("nics").and_then(Value::as_array);
-        for entry in entries.into_iter().flatten().filter_map(NicEntry::new) {
-            let found: Vec<_> = used
-                .node
-                .nics
-                .iter()
-                .filter(|nic| entry.fits(nic))
-                .collect();
-            let found: Vec<_> = found.into_iter().map(|nic| entry.used(nic)).collect();
+        for (fabric, name) in nics.iter().filter_map(selected) {
+            let found = used.node.nics.iter().filter(|nic| name.fits(nic, &fabric));
+            let found: Vec<_> = found.map(|nic| name.used(nic, &fabric)).collect();
             if found.is_empty() {
-                used.missing.push(entry.name.clone());
+                used.missing.push(name.to_string());
             }
             used.add(found);
         }
         if used.nics.is_empty() {
-            let entry = NicEntry {
-                fabric: fabric.to_owned(),
-                name: String::new(),
-                is_pattern: false,
-            };
-            let up = used
-                .node
-                .nics
-                .iter()
-                .filter(|nic| nic.up && nic.link_layer != "loopback");
-            used.nics = up.map(|nic| entry.used(nic)).collect();
+            let up = used.node.nics.iter();
+            let up = up.filter(|nic| nic.up && nic.link_layer != "loopback");
+            let any = NicName::Device(String::new());
+            used.nics = up.map(|nic| any.used(nic, fabric)).collect();
         }
         used
     }
@@ -154,64 +140,69 @@ impl UsedNode {
     }
 }
 
-/// An entry of `nics` in a configuration.
-struct NicEntry {
-    fabric: String,
-    /// An address, a device, a provider's domain, or a pattern of names.
-    name: String,
-    is_pattern: bool,
+/// How a configuration names a NIC.
+enum NicName {
+    Address(IpAddr),
+    /// An RDMA device, or a provider's domain.
+    Device(String),
+    Pattern(String),
 }
 
-impl NicEntry {
-    /// `None` for an entry that listens on all addresses, where the peer chooses the NIC, or on
-    /// loopback, which is none.
-    fn new(entry: &Value) -> Option<Self> {
-        let text = |key: &str| entry.get(key).and_then(Value::as_str);
-        let of = |key: &str| text(key).filter(|value| !value.is_empty());
-        // Forms: 10.0.0.1, 10.0.0.1:7410, [fd00::1]:7410
-        let address = of("address").or(of("listen")).map(|text| {
-            let bracketed = text.strip_prefix('[').and_then(|a| a.split_once(']'));
-            let with_port = text.split_once(':').filter(|(_, port)| !port.contains(':'));
-            bracketed.or(with_port).map_or(text, |(address, _)| address)
-        });
-        let ip = address.and_then(|text| text.parse::<IpAddr>().ok());
-        let no_nic = |ip: IpAddr| ip.is_unspecified() || ip.is_loopback();
-        let address = address.filter(|_| !ip.is_some_and(no_nic));
-        let (device, pattern) = (of("device").or(of("domain")), of("match"));
-        Some(NicEntry {
-            fabric: match (of("ofi"), device.or(pattern)) {
-                (Some(provider), _) => format!("ofi {provider}"),
-                (None, Some(_)) => "ib".to_owned(),
-                (None, None) => "tcp".to_owned(),
-            },
-            name: pattern.or(device).or(address)?.to_owned(),
-            is_pattern: pattern.is_some(),
-        })
-    }
+/// The fabric of an entry, as [`UsedNic`] names it, and how the entry names its NIC. `None` for an
+/// entry that listens on all addresses, where the peer chooses the NIC, or on loopback, which is
+/// none.
+fn selected(entry: &NicConfig) -> Option<(String, NicName)> {
+    let (address, device) = match &entry.fabric {
+        NicFabric::Tcp(tcp) => (tcp.address.or(tcp.listen.map(|at| at.ip())), None),
+        NicFabric::Ib(ib) => (None, Some(ib.device.clone())),
+        NicFabric::Ofi(ofi) => (ofi.address, ofi.domain.clone()),
+    };
+    let fabric = match &entry.fabric {
+        NicFabric::Ofi(ofi) => format!("ofi {}", ofi.provider),
+        other => other.as_str().to_owned(),
+    };
+    let no_nic = |ip: &IpAddr| ip.is_unspecified() || ip.is_loopback();
+    let name = match (&entry.matching, device, address) {
+        (Some(pattern), ..) => NicName::Pattern(pattern.clone()),
+        (None, Some(device), _) => NicName::Device(device),
+        (None, None, address) => NicName::Address(address.filter(|ip| !no_nic(ip))?),
+    };
+    Some((fabric, name))
+}
 
-    fn fits(&self, nic: &Nic) -> bool {
+impl NicName {
+    fn fits(&self, nic: &Nic, fabric: &str) -> bool {
         // EFA's domain of `rdmap0s6` is `rdmap0s6-rdm`; socket providers' domains are interfaces.
         let domain = format!("{}-rdm", nic.name);
-        let mut names = [Some(&nic.name), nic.netdev.as_ref(), Some(&domain)]
-            .into_iter()
-            .flatten();
-        if self.is_pattern {
-            let is_kind = nic.rdma || self.fabric != "ib";
-            return nic.up && is_kind && names.any(|name| topology::fits(&self.name, name));
+        let names = [Some(&nic.name), nic.netdev.as_ref(), Some(&domain)];
+        let mut names = names.into_iter().flatten();
+        match self {
+            NicName::Address(ip) => nic.addresses.iter().any(|own| own.parse() == Ok(*ip)),
+            NicName::Device(device) => names.any(|name| name == device),
+            NicName::Pattern(pattern) => {
+                let is_kind = nic.up && (nic.rdma || fabric != "ib");
+                is_kind && names.any(|name| topology::fits(pattern, name))
+            }
         }
-        let ip = |text: &String| text.parse::<IpAddr>().ok();
-        let same =
-            |own: &String| *own == self.name || ip(own).is_some() && ip(own) == ip(&self.name);
-        names.any(|name| *name == self.name) || nic.addresses.iter().any(same)
     }
 
-    fn used(&self, nic: &Nic) -> UsedNic {
-        let of_entry = Some(&self.name).filter(|name| name.parse::<IpAddr>().is_ok());
-        let address = of_entry.or(nic.addresses.first());
+    fn used(&self, nic: &Nic, fabric: &str) -> UsedNic {
         UsedNic {
             nic: nic.clone(),
-            fabric: self.fabric.clone(),
-            is_v6: address.is_some_and(|a| a.contains(':')),
+            fabric: fabric.to_owned(),
+            is_v6: match self {
+                NicName::Address(ip) => ip.is_ipv6(),
+                _ => nic.addresses.first().is_some_and(|a| a.contains(':')),
+            },
+        }
+    }
+}
+
+impl fmt::Display for NicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NicName::Address(ip) => ip.fmt(f),
+            NicName::Device(name) | NicName::Pattern(name) => f.write_str(name),
         }
     }
 }

@@ -37,31 +37,21 @@ pub struct Round {
     pub(crate) checker_version: String,
     pub(crate) loadgen: LoadgenRelease,
     pub(crate) system_type: String,
-    pub(crate) seeds: Seeds,
-    /// Minimum duration of a performance run, in ms.
+    /// The seeds by their names in LoadGen's log, without `effective_`.
+    pub(crate) seeds: BTreeMap<String, u64>,
     pub(crate) min_duration_ms: u64,
-    /// The scenarios, by folder name.
     pub(crate) scenarios: BTreeMap<String, ScenarioRow>,
-    /// Maximum days between two runs of a result.
     pub(crate) days_apart: u64,
-    /// Texts in a server's command line, by the rule that they break.
     pub(crate) server_options: BTreeMap<String, Vec<String>>,
-    /// Text that the SUT's name must contain.
     pub(crate) sut_name_holds: String,
-    /// Maximum size of an accuracy log in a tree, in bytes.
     pub(crate) accuracy_log_max_bytes: u64,
-    /// Valid values of `status`.
     pub(crate) statuses: Vec<String>,
-    /// Valid values of `network_type`.
     pub(crate) fabrics: Vec<String>,
-    /// Keys that a user.conf may set.
     pub(crate) user_conf: Vec<String>,
     pub(crate) system: SystemFields,
     /// Fields of measurements.json; none may be empty.
     pub(crate) measurements: Vec<String>,
     pub(crate) tests: BTreeMap<Name, ComplianceTest>,
-    /// Complaints of the official checker that match rules of [`crate::rules`].
-    pub(crate) complaints: Vec<Complaint>,
     /// The models, by folder name.
     pub models: BTreeMap<Name, Model>,
 }
@@ -70,41 +60,14 @@ pub struct Round {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ScenarioRow {
-    /// LoadGen's scenario.
     pub(crate) loadgen: String,
-    /// The word of the frontend's `--scenario`.
     pub(crate) flag: String,
-    /// Settings that a submitter may set anywhere.
     pub(crate) targets: Vec<String>,
-    /// The percentile by which LoadGen judges latency.
     pub(crate) percentile: Option<f64>,
-    /// Whether LoadGen's early stopping applies.
     #[serde(default)]
     pub(crate) early_stopping: bool,
-    /// Whether the submitter must explain how queries are batched.
     #[serde(default)]
     pub(crate) batching: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Seeds {
-    /// Seed of the choice of loaded samples.
-    pub(crate) qsl_rng_seed: u64,
-    pub(crate) sample_index_rng_seed: u64,
-    /// Seed of the queries' arrival times.
-    pub(crate) schedule_rng_seed: u64,
-}
-
-impl Seeds {
-    /// The seeds by their names in LoadGen's log, without `effective_`.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 3] {
-        [
-            ("qsl_rng_seed", self.qsl_rng_seed),
-            ("sample_index_rng_seed", self.sample_index_rng_seed),
-            ("schedule_rng_seed", self.schedule_rng_seed),
-        ]
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -132,14 +95,16 @@ impl SystemFields {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ComplianceTest {
-    /// Arguments of the test's `run_verification.py`, with placeholders in braces.
     pub(crate) args: Vec<String>,
     /// File for the verifier's standard output, if the verifier writes no file.
     pub(crate) output: Option<Name>,
     /// Whether a performance run's duration and counts apply, as audit.config sets neither.
     #[serde(default)]
     pub(crate) measured: bool,
-    pub(crate) answers: Option<AnswerRule>,
+    /// Whether the test keeps answers as TEST06 does: as many tokens as the SUT reported, beginning
+    /// with the reported first token, at most one EOS.
+    #[serde(default)]
+    pub(crate) token_answers: bool,
     /// Files that the test's folder must contain.
     pub(crate) files: Vec<Below>,
     /// How accuracy figures stand for a file's lines, where answers are not deterministic.
@@ -157,33 +122,12 @@ pub(crate) struct Baseline {
     pub(crate) files: [Below; 2],
 }
 
-/// Requirement for the answers of a compliance test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum AnswerRule {
-    /// As many tokens as the SUT reported, beginning with the reported first token, at most one
-    /// EOS.
-    Tokens,
-    Same,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoadgenRelease {
-    /// Version and commit, as LoadGen logs them.
     pub(crate) version: String,
     /// SHA-256 over the SHA-1 of LoadGen's files: lines `SHA1 NAME`, sorted by name.
     pub(crate) files: String,
-}
-
-/// A complaint of the official checker and the rules that match it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Complaint {
-    pub(crate) says: String,
-    /// Rules that report the same defect; if empty, the complaint follows from other complaints.
-    #[serde(default)]
-    pub(crate) rules: Vec<String>,
 }
 
 /// A model's requirements.
@@ -203,7 +147,6 @@ pub struct Model {
     pub samples: SampleCounts,
     #[serde(default)]
     pub(crate) tests: Vec<Name>,
-    /// Whether LoadGen measures tokens.
     #[serde(default)]
     pub(crate) tokens: bool,
     /// Whether LoadGen must issue all samples equally often (`sample_concatenate_permutation`).
@@ -218,7 +161,6 @@ pub struct Model {
     /// Files that an accuracy run keeps beside its log.
     #[serde(default)]
     pub(crate) accuracy_files: Vec<Below>,
-    /// The command that writes accuracy.txt.
     pub(crate) script: String,
     /// Type of an answer's elements.
     #[serde(default = "int32")]
@@ -230,11 +172,8 @@ pub struct Model {
     pub(crate) lossless: bool,
     /// Minimum duration in ms, if not the round's.
     pub(crate) min_duration_ms: Option<u64>,
-    /// Elements of a sample in the bandwidth formula; `None` if negligible.
     pub(crate) ingress: Option<u64>,
-    /// Bytes of such an element, if the formula fixes them.
     pub(crate) ingress_bytes: Option<u64>,
-    /// Elements of an answer in the bandwidth formula; `None` if negligible.
     pub(crate) egress: Option<u64>,
     /// Maximum lengths of an answer, in tokens, of which the engine has one; empty: any.
     #[serde(default)]
@@ -242,15 +181,12 @@ pub struct Model {
     /// The same in an accuracy run; if empty, as `max_tokens`.
     #[serde(default)]
     pub(crate) max_tokens_accuracy: Vec<usize>,
-    /// Sampling temperature; 0 is greedy.
     pub(crate) temperature: Option<f64>,
-    /// Scenarios with speculative decoding.
     #[serde(default)]
     pub(crate) speculative: Vec<String>,
-    /// Whether queries must go in the data set's order.
+    /// Whether samples go in the order of time; an answer's first number, f32, is the timestamp.
     #[serde(default)]
     pub(crate) in_order: bool,
-    /// Notes on contradictions between sources.
     pub(crate) notes: Option<String>,
 }
 

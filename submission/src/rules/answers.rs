@@ -1,7 +1,5 @@
-//! Checks logged answers: an accuracy run's whole log before the tree is built, the cut log in a
-//! tree, and the answers of compliance tests.
-
-use std::collections::BTreeMap;
+//! Checks logged answers: whole logs before the tree is built, the cut log in a tree, and the
+//! answers of compliance tests.
 
 use loadgen_log::{AccuracyLog, AccuracyRecord, LogError};
 
@@ -9,7 +7,6 @@ use super::*;
 use crate::{
     build::{FoundRun, Material},
     manifest::sha256_of_file,
-    round::AnswerRule,
 };
 
 /// End-of-sequence token that the official verifier assumes by default.
@@ -20,7 +17,7 @@ pub(super) fn kept(check: &mut TreeCheck<'_>, run: &CheckedRun, log: &Path) {
     let (Some(manifest), Ok(found)) = (&run.manifest, sha256_of_file(log)) else {
         return;
     };
-    let (written, kind) = (manifest.logs.get(loadgen_log::ACCURACY), &run.kind);
+    let (written, kind) = (run.hash_of(loadgen_log::ACCURACY), &run.kind);
     if written.is_some() && ![written, manifest.accuracy_cut.as_ref()].contains(&Some(&found)) {
         let what = match &manifest.accuracy_cut {
             Some(_) => format!(
@@ -35,7 +32,7 @@ pub(super) fn kept(check: &mut TreeCheck<'_>, run: &CheckedRun, log: &Path) {
     }
 }
 
-/// Checks the answers of a test with [`AnswerRule::Tokens`]; reports the first fault.
+/// Checks the answers of a test as TEST06's verifier does; reports the first fault.
 pub(super) fn tokens(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, log: &Path) {
     let Ok(records) = AccuracyLog::open(log) else {
         return;
@@ -67,7 +64,7 @@ fn token_fault(record: &AccuracyRecord, bytes: usize, timed: bool) -> Option<Str
     if length % bytes != 0 || count != record.token_count {
         let reported = record.token_count;
         let reported = reported.map_or("none".to_owned(), |n| n.to_string());
-        let what = format!("{length} bytes, and LoadGen was told of {reported} tokens");
+        let what = format!("{length} bytes, and the SUT reported {reported} tokens");
         return Some(what);
     }
     let first = record.token_data.as_deref().unwrap_or_default();
@@ -81,70 +78,64 @@ fn token_fault(record: &AccuracyRecord, bytes: usize, timed: bool) -> Option<Str
 }
 
 /// Checks runs before their logs are cut for the tree. An accuracy log must be whole and have one
-/// answer for each sample; a test with [`AnswerRule::Same`] must repeat the answers.
+/// answer for each sample; where the model's samples have an order, the answers of each log must
+/// keep it.
 pub fn check_runs(material: &Material<'_>, tree: &Tree) -> Vec<RuleFinding> {
-    let round = material.round;
-    let mut check = TreeCheck::new(tree, round, None);
+    let mut check = TreeCheck::new(tree, material.round, None);
     for run in material.runs {
         let id = &material.result_id(run);
-        let Some(result) = checked_result(tree, round, id) else {
+        let Some(result) = check.result(id) else {
             continue;
         };
         for kind in &run.kinds {
-            match kind {
-                RunKind::Accuracy => accuracy(&mut check, &result, run),
-                RunKind::Test(test) if round.tests[test].answers == Some(AnswerRule::Same) => {
-                    let mut runs = material.runs_of(id);
-                    let reference = runs.find(|r| r.kinds.contains(&RunKind::Accuracy));
-                    let baseline = round.tests[test].baseline.iter().flat_map(|b| &b.files);
-                    let mut baseline = baseline.filter_map(|file| file.as_ref().file_name());
-                    // The tree's check judges the figures of answers that are not deterministic.
-                    if baseline.any(|name| run.folder.join(name).is_file()) {
-                        continue;
-                    }
-                    if let Some(reference) = reference {
-                        same(&mut check, &result, kind, run, reference);
-                    }
-                }
-                _ => {}
+            if *kind == RunKind::Accuracy
+                || matches!(kind, RunKind::Test(_)) && result.model.in_order
+            {
+                whole(&mut check, &result, run, kind);
             }
         }
     }
     check.found
 }
 
-fn accuracy(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &FoundRun) {
+fn whole(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &FoundRun, kind: &RunKind) {
     let log = run.folder.join(loadgen_log::ACCURACY);
-    let at = layout::run_folder(&result.folder, &RunKind::Accuracy).join(loadgen_log::ACCURACY);
-    let make = command(check, result, &RunKind::Accuracy);
-    let mut say = |rule, what: String| check.say_make(rule, &at, what, make.clone());
+    let at = layout::run_folder(&result.folder, kind).join(loadgen_log::ACCURACY);
+    let mut say = |rule, what: String| check.say(rule, &at, what);
     let written = run.manifest.logs.get(loadgen_log::ACCURACY);
     if let (Some(written), Ok(found)) = (written, sha256_of_file(&log))
         && *written != found
     {
         say(RECORD_LOG, "it is not the log that the run wrote".into());
     }
-    let wanted = result.model.accuracy_samples(&result.id.scenario);
-    let mut tokens = 0;
-    let mut seen = vec![false; usize::try_from(wanted).unwrap_or(0)];
     let records = match AccuracyLog::open(&log) {
         Ok(records) => records,
         Err(error) => return say(ACCURACY_LOG, error.why),
     };
+    let wanted = match kind {
+        RunKind::Accuracy => result.model.accuracy_samples(&result.id.scenario),
+        _ => 0,
+    };
+    let mut seen = vec![false; usize::try_from(wanted).unwrap_or(0)];
+    let (mut bytes, mut times) = (0, Vec::new());
     for record in records {
         let record = match record {
             Ok(record) => record,
             Err(error) => return say(ACCURACY_LOG, at_line(&error)),
         };
+        if result.model.in_order {
+            times.push((record.seq_id, time_of(&record)));
+        }
+        bytes += record.data.len();
         let sample = record.qsl_idx;
         let slot = usize::try_from(sample).ok().and_then(|n| seen.get_mut(n));
         let what = match slot {
+            _ if *kind != RunKind::Accuracy => continue,
             None => format!("sample {sample}: the data set ends before it"),
             Some(true) => format!("sample {sample} has two answers"),
             Some(_) if record.data.is_empty() => format!("the answer to sample {sample} is empty"),
             Some(seen) => {
                 *seen = true;
-                tokens += record.data.len() / element(result.model);
                 continue;
             }
         };
@@ -155,16 +146,31 @@ fn accuracy(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &FoundRu
         let what = format!("{n} samples have no answer; the first is {missing}");
         say(ACCURACY_SAMPLES, what);
     }
+    times.sort_by_key(|(issued, _)| *issued);
+    if let Some([before, after]) = times.windows(2).find(|pair| pair[0].1 > pair[1].1) {
+        let (before, after) = (
+            format!("query {} before it has {}", before.0, before.1),
+            format!("query {} has timestamp {}", after.0, after.1),
+        );
+        say(RUN_ORDER, format!("{after}, {before}"));
+    }
     // Not every script prints the number of tokens, so count them here.
     let limits = result.model.accuracy_of(&result.id.scenario).iter();
     let mut limits = limits.filter(|a| a.metric == "TOKENS_PER_SAMPLE" && a.at_least == 0.0);
     if let Some(most) = limits.find_map(|a| a.most()) {
-        let mean = tokens as f64 / seen.len().max(1) as f64;
+        let mean = (bytes / element(result.model)) as f64 / seen.len().max(1) as f64;
         if mean > most {
             let what = format!("answers have {mean:.1} tokens, at most {most:.1}");
             say(ACCURACY_HIGH, what);
         }
     }
+}
+
+/// The timestamp of an answer's sample, its first number, as TEST08's verifier reads it; an answer
+/// without one comes before all others.
+fn time_of(record: &AccuracyRecord) -> f32 {
+    let first = record.data.first_chunk();
+    first.map_or(f32::NEG_INFINITY, |bytes| f32::from_le_bytes(*bytes))
 }
 
 /// Bytes of an element of an answer.
@@ -174,36 +180,4 @@ fn element(model: &Model) -> usize {
         "byte" => 1,
         _ => 4,
     }
-}
-
-/// Checks that a test's answers begin as the accuracy run's do: the verifier's criterion.
-fn same(
-    check: &mut TreeCheck<'_>,
-    result: &CheckedResult<'_>,
-    kind: &RunKind,
-    run: &FoundRun,
-    reference: &FoundRun,
-) {
-    let begin = element(result.model);
-    let read = |run: &FoundRun| -> Result<BTreeMap<u64, Vec<u8>>, LogError> {
-        let log = AccuracyLog::open(&run.folder.join(loadgen_log::ACCURACY))?;
-        let first = |r: AccuracyRecord| (r.qsl_idx, r.data.into_iter().take(begin).collect());
-        log.map(|record| record.map(first)).collect()
-    };
-    let at = layout::run_folder(&result.folder, kind).join(loadgen_log::ACCURACY);
-    let make = command(check, result, kind);
-    let what = match (read(run), read(reference)) {
-        (Ok(test), Ok(_)) if test.is_empty() => "it has no answer".to_owned(),
-        (Ok(test), Ok(answers)) => {
-            let mut odd = test.iter().filter(|(n, data)| answers.get(n) != Some(data));
-            let Some((sample, _)) = odd.next() else {
-                return;
-            };
-            format!("sample {sample} has another answer than in the accuracy run")
-        }
-        (Err(error), _) => at_line(&error),
-        // The check of the accuracy run reports an unreadable log.
-        (_, Err(_)) => return,
-    };
-    check.say_make(TEST_ANSWERS, &at, what, make);
 }

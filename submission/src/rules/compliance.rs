@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     layout::Below,
     manifest::AUDIT_CONFIG,
-    round::{AccuracyFigure, AnswerRule, ComplianceTest},
+    round::{AccuracyFigure, ComplianceTest},
 };
 
 /// Checks a result's tests, and returns their runs for the checks of every run.
@@ -15,29 +15,26 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Ve
             continue;
         };
         let folder = result.folder.join(name);
-        let kind = RunKind::Test(name.clone());
-        let make = command(check, result, &kind);
         if !folder.is_dir() {
-            check.say_make(TEST_MISSING, &folder, format!("{name} has not run"), make);
+            check.say(TEST_MISSING, &folder, format!("{name} has not run"));
             continue;
         }
         // Verifiers write these files; `read` reports missing logs of the run.
-        for file in test.files.iter().filter(|f| !filled(&folder.join(f))) {
-            let what = "it is not there, or empty";
-            check.say_make(TEST_FILES, &folder.join(file), what, SCRIPTS);
+        for file in &test.files {
+            check.has(TEST_FILES, &folder.join(file));
         }
         let figures = result.model.accuracy_of(&result.id.scenario);
         for (file, what) in failures(test, figures, &folder) {
-            check.say_make(TEST_PASS, &folder.join(file), what, make.clone());
+            check.say(TEST_PASS, &folder.join(file), what);
         }
-        audit(check, result, name);
-        let run = read(check, result, kind);
+        let run = check.read(result, RunKind::Test(name.clone()));
+        audit(check, &run, name);
         let log = folder.join("accuracy").join(loadgen_log::ACCURACY);
         if filled(&log) {
             answers::kept(check, &run, &log);
-        }
-        if test.answers == Some(AnswerRule::Tokens) && filled(&log) {
-            answers::tokens(check, result, &log);
+            if test.token_answers {
+                answers::tokens(check, result, &log);
+            }
         }
         runs.push(run);
     }
@@ -129,13 +126,10 @@ fn refused(text: &str, wanted: &str) -> Option<String> {
 }
 
 /// Checks that the run's audit.config equals an official one of the test, byte for byte.
-fn audit(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) {
-    let kind = RunKind::Test(test.clone());
-    let kept = check.tree.kept(result.id, &kind).join(AUDIT_CONFIG);
-    let make = command(check, result, &kind);
+fn audit(check: &mut TreeCheck<'_>, run: &CheckedRun, test: &Name) {
+    let kept = run.kept.join(AUDIT_CONFIG);
     let Ok(ran) = error::bytes(&kept) else {
-        let what = "no audit.config is kept with the run";
-        return check.say_make(TEST_AUDIT, &kept, what, make);
+        return check.say(TEST_AUDIT, &kept, "no audit.config is kept with the run");
     };
     let Some(checker) = check.checker else { return };
     let official = manifest::audit_configs(checker, test);
@@ -155,6 +149,6 @@ fn audit(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, test: &Name) {
         let what = format!("it is not one of the official ones of {test}");
         let mut altered = official.map(|sha256| altered(&kept, &sha256, &what));
         let what = altered.find(|one| *one != what).unwrap_or(what.clone());
-        check.say_make(TEST_AUDIT, &kept, what, make);
+        check.say(TEST_AUDIT, &kept, what);
     }
 }

@@ -32,6 +32,9 @@ impl RunCheck<'_> {
     pub(crate) fn configs(&mut self, configs: &RunConfigs) {
         if let Some(frontend) = &configs.frontend {
             self.frontend(frontend);
+            if let Some(manifest) = self.manifest.filter(|_| self.is_over()) {
+                self.of_record(frontend, manifest);
+            }
         }
         for (node, config) in &configs.accelerators {
             self.accelerator(node, config, configs.frontend.as_ref());
@@ -40,70 +43,75 @@ impl RunCheck<'_> {
 
     fn frontend(&mut self, config: &FrontendConfig) {
         let file = FRONTEND_YAML;
-        if config.qsl == QslMode::Staged {
-            let what = "qsl: staged copies samples before they are sent";
-            (self.say)(CONFIG_STAGED, file, what.into());
-        }
-        let synthetic = match config.dataset.kind {
+        let is_made_up = match config.dataset.kind {
             DatasetKind::Raw => false,
             DatasetKind::Tokens => config.dataset.samples.is_none(),
             _ => true,
         };
-        if synthetic {
-            let what = "the data set is made up from a seed: dataset";
-            (self.say)(CONFIG_DATASET, file, what.into());
-        }
-        if config.verify != Verify::None {
-            let what = "verify compares made-up answers: remove it";
-            (self.say)(CONFIG_ENGINE, file, what.into());
-        }
-        if config.model_files == ModelFiles::Any {
-            let what = "model_files: any lets accelerators run different models";
-            (self.say)(CONFIG_MODEL, file, what.into());
-        }
-        self.compression(file, config.model.compression);
-        self.loopback(file, &config.nics);
-        for accelerator in &config.accelerators {
-            if is_loopback(&accelerator.control) {
-                let what = format!("an accelerator is at {}: loopback", accelerator.control);
-                (self.say)(RECORD_NETWORK, file, what);
+        let mut refuse = |is_wrong: bool, rule, what: &str| {
+            if is_wrong {
+                (self.say)(rule, file, what.to_owned());
             }
-        }
-        let Some(manifest) = self.manifest else {
-            return;
         };
-        if manifest.local
-            && let Some(engine) = &config.engine
+        let is_staged = config.qsl == QslMode::Staged;
+        let what = "qsl: staged copies samples before they are sent";
+        refuse(is_staged, CONFIG_STAGED, what);
+        let what = "the data set is made up from a seed: dataset";
+        refuse(is_made_up, CONFIG_DATASET, what);
+        let what = "verify compares made-up answers: remove it";
+        refuse(config.verify != Verify::None, CONFIG_ENGINE, what);
+        let is_any = config.model_files == ModelFiles::Any;
+        let what = "model_files: any lets accelerators run different models";
+        refuse(is_any, CONFIG_MODEL, what);
+        let control = config.accelerators.iter();
+        let control = control.map(|a| ("an accelerator".to_owned(), a.control.clone()));
+        self.node(
+            file,
+            config.model.compression,
+            &config.nics,
+            control.collect(),
+        );
+        if let Some(engine) = &config.engine
+            && self.manifest.is_some_and(|manifest| manifest.local)
         {
             let output = config.model.output.shape.first().copied();
             self.engine(file, engine, output.unwrap_or(0));
         }
-        if self.is_over() {
-            let settings = &config.loadgen.settings;
-            for (key, value) in settings.iter().filter(|(key, _)| self.round.overrides(key)) {
-                let what = format!("loadgen.settings.{key} = {value} goes before user.conf");
-                (self.say)(RECORD_OVERRIDE, file, what);
-            }
-            if let Some(n) = config.performance_sample_count {
-                let what = format!("performance_sample_count: {n} goes before user.conf");
-                (self.say)(RECORD_OVERRIDE, file, what);
-            }
-            if *self.kind == RunKind::Performance && config.loadgen.audit_config.is_some() {
-                (self.say)(RUN_SAMPLED, file, "loadgen.audit_config is set".into());
-            }
-            self.is_of(file, "node", &config.node, &manifest.frontend.node);
-            self.is_of(file, "model", config.loadgen_model(), &manifest.model);
-            let (n, of) = (config.accelerators.len(), manifest.accelerators.len());
-            if n != of && !manifest.local {
-                let what = format!("it names {n} accelerators, the record has {of}");
-                (self.say)(RECORD_YAML, file, what);
-            }
-            let (own, recorded) = (fabrics(&config.nics), words(&manifest.fabric));
-            if !manifest.local && !recorded.iter().all(|f| own.contains(f)) {
-                let own = Vec::from_iter(own).join(", ");
-                let what = format!("its NICs are {own}, the record says {}", manifest.fabric);
-                (self.say)(RECORD_NETWORK, file, what);
-            }
+    }
+
+    /// Checks the frontend's configuration against the record of the run.
+    fn of_record(&mut self, config: &FrontendConfig, manifest: &Manifest) {
+        let file = FRONTEND_YAML;
+        let settings = config.loadgen.settings.iter();
+        let settings = settings.filter(|(key, _)| self.round.overrides(key));
+        let settings = settings.map(|(key, value)| format!("loadgen.settings.{key} = {value}"));
+        let samples = config.performance_sample_count;
+        let samples = samples.map(|n| format!("performance_sample_count: {n}"));
+        for setting in settings.chain(samples) {
+            (self.say)(
+                RECORD_OVERRIDE,
+                file,
+                format!("{setting} goes before user.conf"),
+            );
+        }
+        if *self.kind == RunKind::Performance && config.loadgen.audit_config.is_some() {
+            (self.say)(RUN_SAMPLED, file, "loadgen.audit_config is set".into());
+        }
+        self.is_of(file, "node", &config.node, &manifest.frontend.node);
+        self.is_of(file, "model", config.loadgen_model(), &manifest.model);
+        if manifest.local {
+            return;
+        }
+        let (n, of) = (config.accelerators.len(), manifest.accelerators.len());
+        if n != of {
+            let what = format!("it names {n} accelerators, the record has {of}");
+            (self.say)(RECORD_YAML, file, what);
+        }
+        let (own, recorded) = (fabrics(&config.nics), words(&manifest.fabric));
+        if !recorded.iter().all(|f| own.contains(f)) {
+            let (own, fabric) = (list(&own), &manifest.fabric);
+            let what = format!("its NICs are {own}, the record says {fabric}");
+            (self.say)(RECORD_NETWORK, file, what);
         }
     }
 
@@ -115,12 +123,8 @@ impl RunCheck<'_> {
     ) {
         let file = &accelerator_yaml(node);
         self.is_of(file, "node", &config.node, node);
-        self.compression(file, config.model.compression);
-        self.loopback(file, &config.nics);
-        if config.control.listen.ip().to_canonical().is_loopback() {
-            let what = format!("it listens at {}: loopback", config.control.listen);
-            (self.say)(RECORD_NETWORK, file, what);
-        }
+        let control = ("control".to_owned(), config.control.listen.to_string());
+        self.node(file, config.model.compression, &config.nics, vec![control]);
         let spec = config.model.spec();
         let output = spec.as_ref().and_then(|m| m.output.shape.first().copied());
         self.engine(file, &config.engine, output.unwrap_or(0));
@@ -138,7 +142,7 @@ impl RunCheck<'_> {
         }
         let (own, theirs) = (fabrics(&config.nics), fabrics(&frontend.nics));
         if !theirs.is_subset(&own) {
-            let [own, theirs] = [own, theirs].map(|all| Vec::from_iter(all).join(", "));
+            let (own, theirs) = (list(&own), list(&theirs));
             let what = format!("its NICs are {own}, the frontend's {theirs}");
             (self.say)(RECORD_NETWORK, file, what);
         }
@@ -152,56 +156,59 @@ impl RunCheck<'_> {
         }
     }
 
-    fn compression(&mut self, file: &str, compression: Option<Compression>) {
+    /// Checks what both kinds of nodes have: compression, NICs, and addresses by their names.
+    fn node(
+        &mut self,
+        file: &str,
+        compression: Option<Compression>,
+        nics: &[NicConfig],
+        mut addresses: Vec<(String, String)>,
+    ) {
         if compression.is_some() && !self.model.lossless {
             let (round, input) = (&self.round.round, &self.model.input);
             let what = format!("model.compression: round {round} allows none ({input})");
             (self.say)(CONFIG_COMPRESSION, file, what);
         }
-    }
-
-    fn loopback(&mut self, file: &str, nics: &[NicConfig]) {
         for (i, nic) in nics.iter().enumerate() {
             let address = match &nic.fabric {
                 NicFabric::Tcp(tcp) => tcp.address.or(tcp.listen.map(|at| at.ip())),
                 NicFabric::Ofi(ofi) => ofi.address,
                 NicFabric::Ib(_) => None,
             };
-            if let Some(ip) = address.filter(|ip| ip.to_canonical().is_loopback()) {
-                let what = format!("nics[{i}] is at {ip}: loopback");
-                (self.say)(RECORD_NETWORK, file, what);
-            }
+            addresses.extend(address.map(|ip| (format!("nics[{i}]"), ip.to_string())));
+        }
+        for (what, address) in addresses.iter().filter(|(_, at)| is_loopback(at)) {
+            (self.say)(
+                RECORD_NETWORK,
+                file,
+                format!("{what} is at {address}: loopback"),
+            );
         }
     }
 
     /// Checks an engine, whose answers have at most `output` tokens by the model's output.
     fn engine(&mut self, file: &str, engine: &EngineConfig, output: usize) {
-        let kind = engine.kind;
+        let (kind, model) = (engine.kind, self.model);
         if !kind.runs_a_model() {
             let what = format!("engine `{}` makes its answers up", kind.as_str());
             return (self.say)(CONFIG_ENGINE, file, what);
         }
-        if self.model.tokens && !kind.streams() {
+        if model.tokens && !kind.streams() {
             let what = format!("engine `{}` does not count its tokens", kind.as_str());
             (self.say)(RUN_TOKENS, file, what);
         }
-        let http = engine.http.as_ref();
-        let vllm = engine.vllm.as_ref();
-        let lines = http.map(|c| &c.command).into_iter();
-        let lines = lines.chain(vllm.into_iter().flat_map(|c| [&c.command, &c.args]));
-        let line = lines
-            .flatten()
-            .fold(String::from(" "), |all, word| all + word + " ");
-        let line = line
-            .to_ascii_lowercase()
-            .replace('_', "-")
-            .replace('=', " ");
+        let (http, vllm) = (engine.http.as_ref(), engine.vllm.as_ref());
+        let words = http.map(|c| &c.command).into_iter();
+        let words = words.chain(vllm.into_iter().flat_map(|c| [&c.command, &c.args]));
+        let line: String = words.flatten().map(|word| format!(" {word}")).collect();
+        let line = line.to_ascii_lowercase() + " ";
+        let line = line.replace('_', "-").replace('=', " ");
         for (rule, options) in &self.round.server_options {
             let Some(rule) = ALL.iter().find(|known| known.id == rule) else {
                 continue;
             };
-            let permitted = *rule == CONFIG_SPECULATION
-                && self.model.speculative.iter().any(|s| s == self.scenario);
+            let permitted =
+                *rule == CONFIG_SPECULATION && model.speculative.iter().any(|s| s == self.scenario);
             if let Some(option) = options.iter().find(|o| !permitted && line.contains(*o)) {
                 let what = format!("the server is started with `{}`", option.trim());
                 (self.say)(rule, file, what);
@@ -210,28 +217,24 @@ impl RunCheck<'_> {
         if !kind.streams() {
             return;
         }
-        let most = http
-            .and_then(|c| c.max_tokens)
-            .or(vllm.and_then(|c| c.max_tokens));
-        let most = most.or(engine.llm.and_then(|c| c.max_tokens));
+        // Longest answer, whether answers go on behind their end, temperature.
+        let (most, goes_on, temperature) = match (http, vllm, engine.llm) {
+            (Some(c), ..) => (c.max_tokens, c.ignore_eos, c.temperature),
+            (_, Some(c), _) => (c.max_tokens, c.ignore_eos, c.temperature),
+            (.., llm) => (llm.and_then(|c| c.max_tokens), false, 0.0),
+        };
         let most = most.map_or(output, |most| most.min(output));
-        let wanted = self.model.max_tokens_of(*self.kind == RunKind::Accuracy);
+        let wanted = model.max_tokens_of(*self.kind == RunKind::Accuracy);
         if !wanted.is_empty() && !wanted.contains(&most) {
             let what = format!("answers have at most {most} tokens, the round's {wanted:?}");
             (self.say)(CONFIG_LENGTH, file, what);
         }
-        let ignores = http.is_some_and(|c| c.ignore_eos) || vllm.is_some_and(|c| c.ignore_eos);
-        if ignores {
+        if goes_on {
             let what = "ignore_eos lets answers go on behind their end";
             (self.say)(CONFIG_LENGTH, file, what.into());
         }
-        let is = http
-            .map(|c| c.temperature)
-            .or(vllm.map(|c| c.temperature))
-            .unwrap_or(0.0);
-        let temperature = self.model.temperature;
-        if let Some(wanted) = temperature.filter(|wanted| *wanted != is) {
-            let what = format!("the sampling temperature is {is}, the round's {wanted}");
+        if let Some(wanted) = model.temperature.filter(|wanted| *wanted != temperature) {
+            let what = format!("the sampling temperature is {temperature}, the round's {wanted}");
             (self.say)(CONFIG_SAMPLING, file, what);
         }
     }

@@ -1,7 +1,7 @@
 //! Compares the system's JSON and the nodes' descriptions with what the nodes themselves report:
 //! values as values, in whatever unit and with whatever words beside them.
 
-use std::sync::OnceLock;
+use std::{collections::BTreeSet, sync::OnceLock};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -49,16 +49,16 @@ const TOLERANCE: f64 = 0.13;
 /// Compares the system's JSON with the nodes' descriptions, and these with the nodes' sessions.
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name, fields: &Map<String, Value>) {
     let tree = check.tree;
-    nodes(check, system);
+    sessions(check, system);
     let (Some(machines), Some(form)) = (
         build::described(tree, system),
         Form::named(&tree.submitter, system),
     ) else {
         return;
     };
-    machines
-        .machines()
-        .for_each(|machine| links(check, system, machine));
+    for machine in machines.machines() {
+        links(check, system, machine);
+    }
     // The network's fields are compared in every division that has them.
     let reported = system::json(check.round, Division::Network, &form, &machines);
     let text = |fields: &Map<String, Value>, field: &str| match fields.get(field) {
@@ -69,21 +69,18 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name, fields: &Map<Strin
     // An engine that asks a server does not see the server's machines.
     let is_client = machines.sut().iter().any(|machine| machine.is_client);
     for (field, how) in &vocabulary().facts {
-        let (said, known) = (text(fields, field), text(&reported, field));
-        let more = match (how, field.as_str()) {
-            (_, "number_of_nodes") => is_client && whole(&said) > whole(&known),
+        let (said, mut known) = (text(fields, field), text(&reported, field));
+        if said.is_empty() || ["", "0", "N/A"].contains(&known.as_str()) {
+            continue;
+        }
+        let is_more = is_client && field == "number_of_nodes" && whole(&said) > whole(&known);
+        if matches!(how, Compared::Layers) {
             // A library's field may name the protocol too.
-            (Compared::Layers, _) => {
-                let protocol = text(&reported, "network_protocol");
-                agree(check.round, *how, &said, &format!("{known} {protocol}"))
-            }
-            _ => false,
-        };
-        let is_known = !["", "0", "N/A"].contains(&known.as_str());
-        if is_known && !said.is_empty() && !more && !agree(check.round, *how, &said, &known) {
+            known += &format!(" {}", text(&reported, "network_protocol"));
+        }
+        if !is_more && !agree(check.round, *how, &said, &known) {
             let what = format!("{field} is {said:?}; the nodes report {known:?}");
-            let make = format!("mend or remove fields.{field} of the form; {REBUILD}");
-            check.say_make(SYSTEM_FACTS, &tree.system_json(system), what, make);
+            check.say(SYSTEM_FACTS, &tree.system_json(system), what);
         }
     }
 }
@@ -115,14 +112,11 @@ fn agree(round: &Round, how: Compared, said: &str, known: &str) -> bool {
 }
 
 /// Checks that each description is the one that the node's session brought, of the session's role.
-fn nodes(check: &mut TreeCheck<'_>, system: &Name) {
+fn sessions(check: &mut TreeCheck<'_>, system: &Name) {
     let tree = check.tree;
     let runs = build::runs_of(tree, system);
-    let nodes = runs
-        .iter()
-        .take(1)
-        .flat_map(|(_, first)| manifest::nodes(first));
-    for (role, record) in nodes {
+    let first = runs.first().into_iter();
+    for (role, record) in first.flat_map(|(_, first)| manifest::nodes(first)) {
         let Ok(name) = Name::new(&record.node) else {
             continue;
         };
@@ -130,28 +124,21 @@ fn nodes(check: &mut TreeCheck<'_>, system: &Name) {
         let Ok(node) = error::read_json::<Node>(&path) else {
             continue;
         };
-        for (field, said, known) in [
-            ("node", &node.node, &record.node),
-            ("host", &node.host, &record.host),
-            ("role", &node.role.to_string(), &role.to_string()),
-        ] {
-            if said != known {
-                let what = format!("{field} is {said:?}, the session's {known:?}: another node's?");
-                check.say(RECORD_NODE, &path, what);
-            }
+        let known = format!("{role} {} on {}", record.node, record.host);
+        let said = format!("{} {} on {}", node.role, node.node, node.host);
+        if said != known {
+            let what = format!("it is of {said}, the session was with {known}: another node's?");
+            check.say(RECORD_NODE, &path, what);
         }
-        let copies = runs
-            .iter()
-            .map(|(run, _)| run.join(manifest::node_json(&name)));
+        let copies = runs.iter();
+        let copies = copies.map(|(run, _)| run.join(manifest::node_json(&name)));
         let own = copies.filter_map(|copy| error::read_json::<Node>(&copy).ok());
         let differing: Vec<_> = own.map(|own| node.differences(&own)).collect();
         if let Some(first) = differing.first()
             && !differing.iter().any(Vec::is_empty)
         {
-            let what = format!(
-                "{} differ from what the node itself reported",
-                first.join(", ")
-            );
+            let first = first.join(", ");
+            let what = format!("{first} differ from what the node itself reported");
             check.say(RECORD_NODE, &path, what);
         }
     }
@@ -242,7 +229,7 @@ fn layers(text: &str) -> Vec<&'static String> {
 
 /// The round's fabrics that a text names, in order: `RoCE v2, 400GbE`; parts stand apart by `;` or
 /// `+`. `None` if a part does not begin with one, but for its speed, or names a bus.
-pub(super) fn fabrics(round: &Round, text: &str) -> Option<Vec<String>> {
+pub(super) fn fabrics(round: &Round, text: &str) -> Option<BTreeSet<String>> {
     let of = |word: &str| {
         let plain = word.trim_matches(|c: char| c.is_ascii_digit());
         let others = &vocabulary().fabrics;
@@ -252,48 +239,36 @@ pub(super) fn fabrics(round: &Round, text: &str) -> Option<Vec<String>> {
         };
         round.fabrics.iter().find(is_it).cloned()
     };
-    let parts = text.split([';', '+']).map(|part| {
+    let is_speed =
+        |w: &str| w.starts_with(|c: char| c.is_ascii_digit()) || ["gb", "s", "x"].contains(&w);
+    let part = |part: &str| {
         let part = part.to_lowercase();
         let split = part.split(|c: char| c.is_whitespace() || ",()/:".contains(c));
-        let mut words = split.filter(|word| !word.is_empty());
-        if words
-            .clone()
-            .any(|word| vocabulary().buses.iter().any(|bus| bus == word))
-        {
-            return None;
-        }
-        let is_speed =
-            |w: &str| w.starts_with(|c: char| c.is_ascii_digit()) || ["gb", "s", "x"].contains(&w);
-        of(words.find(|word| of(word).is_some() || !is_speed(word))?)
-    });
-    let mut all = parts.collect::<Option<Vec<_>>>()?;
-    all.sort();
-    all.dedup();
-    Some(all)
+        let words: Vec<_> = split.filter(|word| !word.is_empty()).collect();
+        let mut first = words
+            .iter()
+            .filter(|word| of(word).is_some() || !is_speed(word));
+        let has_bus = vocabulary().buses.iter().any(|bus| words.contains(&&**bus));
+        first.next().filter(|_| !has_bus).and_then(|word| of(word))
+    };
+    text.split([';', '+']).map(part).collect()
 }
 
 /// Whether both texts have the same quantities, from `least` times up to [`TOLERANCE`] above.
 /// Several machines stand apart by `;`, parts of one by `+`: the parts or their sums agree.
 fn same_quantities(said: &str, known: &str, least: f64) -> bool {
-    let of_machines = |text: &str| -> Vec<Vec<f64>> {
-        let machines = text
-            .split(';')
-            .map(quantities)
-            .filter(|all| !all.is_empty());
-        machines
-            .map(|all| [&all[..], &[all.iter().sum()]].concat())
+    let machines = |text: &str| -> Vec<Vec<f64>> {
+        let all = text.split(';').map(quantities);
+        let all = all.filter(|all| !all.is_empty());
+        all.map(|all| [&all[..], &[all.iter().sum()]].concat())
             .collect()
     };
-    let (ours, theirs) = (of_machines(said), of_machines(known));
+    let (ours, theirs) = (machines(said), machines(known));
     if ours.is_empty() {
         // Names such as NDR400.
-        let digits = |text: &str| -> Vec<String> {
-            let runs = text
-                .split(|c: char| !c.is_ascii_digit())
-                .filter(|run| !run.is_empty());
-            runs.map(str::to_owned).collect()
-        };
-        return digits(said).iter().any(|run| digits(known).contains(run));
+        let mut digits = said.split(|c: char| !c.is_ascii_digit());
+        let known: Vec<_> = known.split(|c: char| !c.is_ascii_digit()).collect();
+        return digits.any(|run| !run.is_empty() && known.contains(&run));
     }
     let same = |a: f64, b: f64| (least..=1.0 + TOLERANCE).contains(&(a / b));
     let fits = |a: &[f64], b: &[f64]| a.iter().any(|a| b.iter().any(|b| same(*a, *b)));

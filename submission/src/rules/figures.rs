@@ -60,21 +60,17 @@ impl RunCheck<'_> {
         // Latencies by what they are of, then by percentile: the minimum is 0, the maximum 100.
         let mut all: BTreeMap<String, Vec<(f64, f64, &str)>> = BTreeMap::new();
         for (key, value) in detail.results() {
-            let (Ok(value), mut at) = (value.parse::<f64>(), None) else {
-                continue;
+            let percentile = |word: &str| match word {
+                "min" => Some(0.0),
+                "max" => Some(100.0),
+                word => word.parse().ok(),
             };
-            let rest = key.split('_').filter(|word| {
-                let percent = match *word {
-                    "min" => Some(0.0),
-                    "max" => Some(100.0),
-                    word => word.parse().ok(),
-                };
-                at = at.or(percent);
-                percent.is_none() && *word != "percentile"
-            });
-            let of: Vec<_> = rest.collect();
-            if let Some(at) = at {
-                all.entry(of.join(" ")).or_default().push((at, value, key));
+            let (at, of): (Vec<&str>, Vec<&str>) =
+                key.split('_').partition(|word| percentile(word).is_some());
+            if let ([at], Ok(value)) = (&at[..], value.parse()) {
+                let of = of.join(" ").replace(" percentile", "");
+                let at = percentile(at).unwrap_or(0.0);
+                all.entry(of).or_default().push((at, value, key));
             }
         }
         for figures in all.values_mut() {
@@ -103,7 +99,7 @@ impl RunCheck<'_> {
 }
 
 /// Checks the dates of a result's runs.
-pub(super) fn dates(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
+pub(super) fn dates(check: &mut TreeCheck<'_>, runs: &[CheckedRun]) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0.0, |since| since.as_secs_f64());
     let days = check.round.days_apart as f64;
@@ -128,16 +124,15 @@ pub(super) fn dates(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs:
                 format!("{date} is {apart:.0} days from the result's first run, at most {days}")
             }
         };
-        let at = layout::run_folder(&result.folder, &run.kind).join(loadgen_log::DETAIL);
-        check.say(RUN_DATE, &at, what);
+        check.say(RUN_DATE, &run.logs.join(loadgen_log::DETAIL), what);
     }
 }
 
 /// Compares LoadGen's summary and summary.json with the log and the record.
-pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &CheckedRun) {
+pub(super) fn summaries(check: &mut TreeCheck<'_>, run: &CheckedRun) {
     let detail = run.detail.as_ref();
     let verdict = detail.and_then(|d| d.get("result_validity"));
-    let logs = layout::run_folder(&result.folder, &run.kind).join(loadgen_log::SUMMARY);
+    let logs = run.logs.join(loadgen_log::SUMMARY);
     let text = error::read(&logs).unwrap_or_default();
     let says = text
         .lines()
@@ -156,7 +151,7 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, r
     let Some(manifest) = &run.manifest else {
         return;
     };
-    let at = check.tree.kept(result.id, &run.kind).join(SUMMARY);
+    let at = run.kept.join(SUMMARY);
     let summary: Summary = match error::read_json(&at) {
         Ok(summary) => summary,
         Err(error) => return check.say(RECORD_SUMMARY, &at, error.to_string()),
@@ -173,32 +168,29 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, r
         "result_samples_per_second",
     ];
     let rate = detail.and_then(|d| rate.iter().find_map(|key| d.number(key)));
-    let rate = rate
-        .filter(|_| run.kind == RunKind::Performance)
-        .unwrap_or(ran.per_s);
-    let wanted = match run.kind {
+    let rate = rate.filter(|_| run.kind == RunKind::Performance);
+    let mode = match run.kind {
         RunKind::Accuracy => Mode::Accuracy,
         _ => Mode::Performance,
     };
-    let name = detail.map_or(String::new(), |d| d.text("sut_name"));
     let exit = manifest.exit.unwrap_or(ran.exit.code);
-    let is_test = ![RunKind::Performance, RunKind::Accuracy].contains(&run.kind);
+    let is_test = matches!(run.kind, RunKind::Test(_));
+    // A compliance test that sets its own length has no verdict.
+    let is_verdict = |word: &str| match ran.valid {
+        Some(own) => own == (word == "VALID"),
+        None => is_test && exit == 0,
+    };
+    let is_name = |d: &Detail| summary.name == d.text("sut_name");
+    let near = |rate: f64| (ran.per_s - rate).abs() <= RATE * rate.abs();
     for (is_same, what) in [
         (ran.scenario == manifest.scenario, "scenario"),
         (ran.fabric == manifest.fabric, "fabric"),
         (summary.node == manifest.frontend.node, "node"),
-        (summary.name == name || detail.is_none(), "name of the SUT"),
+        (detail.is_none_or(is_name), "name of the SUT"),
         (ran.exit.code == exit, "exit code"),
-        ([wanted, Mode::Submission].contains(&ran.mode), "mode"),
-        (
-            // A compliance test that sets its own length has none.
-            verdict.is_none_or(|v| {
-                ran.valid
-                    .map_or(is_test && exit == 0, |own| own == (v == "VALID"))
-            }),
-            "verdict",
-        ),
-        ((ran.per_s - rate).abs() <= RATE * rate.abs(), "rate"),
+        ([mode, Mode::Submission].contains(&ran.mode), "mode"),
+        (verdict.is_none_or(is_verdict), "verdict"),
+        (rate.is_none_or(near), "rate"),
     ] {
         if !is_same {
             let what = format!("its {what} is not that of the log and run.json");

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use serde_json::Value;
 
 use super::*;
-use crate::error;
+use crate::{build, describe::pages, error};
 
 /// Folders that a submitter's folder may contain.
 const OWN: [&str; 5] = ["systems", "src", "code", "documentation", "results"];
@@ -14,42 +14,21 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
     let tree = check.tree;
     let own = tree.own();
     if tree.systems().iter().all(|s| tree.results(s).is_empty()) {
-        check.say_make(
-            TREE_EMPTY,
-            &own.join("results"),
-            "it has no result",
-            REBUILD,
-        );
+        check.say(TREE_EMPTY, &own.join("results"), "it has no result");
     }
     let all = layout::folders(&own).into_iter().chain(layout::files(&own));
     let mapping = |name: &str| tree.division == Division::Open && name == "model_mapping.json";
     for extra in all.filter(|name| !OWN.contains(&name.as_str()) && !mapping(name)) {
-        let what = "it has no place there; move it to documentation/";
-        check.say(TREE_EXTRA, &own.join(extra), what);
-    }
-    for system in tree.systems() {
-        for id in tree.results(&system) {
-            source(check, &id);
-            batching(check, &id);
-        }
+        check.say(TREE_EXTRA, &own.join(extra), "it has no place there");
     }
     upload(check, &own);
     let documents = tree.documentation();
-    let mut page = |rule, path: &Path, make: &str| {
-        let path = &layout::document(path);
-        if !filled(path) {
-            check.say_make(rule, path, "it is not there, or empty", make);
-        } else if let Some(what) = page::fault(path) {
-            check.say_make(rule, path, what, make);
-        }
-    };
-    let build = format!("{REBUILD} --node NODE.json");
-    let build = build.as_str();
-    page(TREE_SESSION, &documents.join(layout::SESSION_PAGE), build);
-    let make = format!("fill in quantization of the form; {REBUILD}");
-    let quantization = documents.join(layout::QUANTIZATION_PAGE);
-    page(TREE_QUANTIZATION, &quantization, &make);
+    let mut pages = vec![
+        (TREE_SESSION, documents.join(layout::SESSION_PAGE)),
+        (TREE_QUANTIZATION, documents.join(layout::QUANTIZATION_PAGE)),
+    ];
     let with_results: BTreeSet<Name> = tree.systems().into_iter().collect();
+    let mut models = BTreeSet::new();
     for system in &with_results {
         for (rule, name) in [
             (TREE_DIAGRAM, layout::DIAGRAM),
@@ -57,7 +36,28 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
             (TREE_BANDWIDTH, layout::BANDWIDTH_PAGE),
             (TREE_PATH, layout::PATH_PAGE),
         ] {
-            page(rule, &tree.page(system, name), build);
+            pages.push((rule, tree.page(system, name)));
+        }
+        bandwidths(check, system);
+        for id in tree.results(system) {
+            batching(check, &id);
+            models.insert(id.model);
+        }
+        let json = tree.system_json(system);
+        if !json.is_file() {
+            let what = format!("{system} has results and no JSON");
+            check.say(TREE_SYSTEM, &json, what);
+        }
+    }
+    for model in &models {
+        source(check, model);
+    }
+    for (rule, path) in pages {
+        let path = layout::document(&path);
+        if check.has(rule, &path)
+            && let Some(what) = page::fault(&path)
+        {
+            check.say(rule, &path, what);
         }
     }
     for file in layout::files(&tree.systems_folder()) {
@@ -65,14 +65,6 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
         if system.is_some_and(|s| !with_results.contains(s)) {
             let path = tree.systems_folder().join(&file);
             check.say(TREE_SYSTEM, &path, "the system has no results");
-        }
-    }
-    for system in &with_results {
-        bandwidths(check, system);
-        let json = tree.system_json(system);
-        if !json.is_file() {
-            let what = format!("{system} has results and no JSON");
-            check.say_make(TREE_SYSTEM, &json, what, build);
         }
     }
 }
@@ -105,65 +97,53 @@ fn upload(check: &mut TreeCheck<'_>, folder: &Path) {
     }
 }
 
-/// Checks that the page on bandwidths has each result: in a row as `submit` writes it, which says
-/// whether the NICs suffice, else by name.
+/// Checks that the page on bandwidths has each result: the row that `submit` writes, with NICs that
+/// suffice, else a statement by hand.
 fn bandwidths(check: &mut TreeCheck<'_>, system: &Name) {
     let path = layout::document(&check.tree.page(system, layout::BANDWIDTH_PAGE));
-    let Ok(text) = error::read(&path) else { return };
-    let is_text = !text.starts_with("%PDF") && !text.starts_with("PK");
-    let names = |text: &str, name: &str| {
-        let mut words = text.split(|c: char| !c.is_alphanumeric() && !"-_.".contains(c));
-        words.any(|word| word == name)
+    let described = build::described(check.tree, system);
+    let (Ok(text), Some(described)) = (error::read(&path), described) else {
+        return;
     };
-    for id in check.tree.results(system) {
-        let row = format!("| {} | {} | {} |", id.system, id.model, id.scenario);
-        let row = text.lines().find(|line| line.starts_with(&row));
-        let by_hand = [&id.model, &id.scenario]
-            .iter()
-            .all(|name| names(&text, name));
+    let is_text = !text.starts_with("%PDF") && !text.starts_with("PK");
+    let words = text.split(|c: char| !c.is_alphanumeric() && !"-_.".contains(c));
+    for rate in build::rates(check.tree, check.round, system) {
+        let id = &rate.id;
+        let own = pages::bandwidth_row(&described, &rate);
+        let begin = format!("| {} | {} | {} |", id.system, id.model, id.scenario);
+        let mut names = [&id.model, &id.scenario].into_iter();
+        // The last two columns are of the NICs.
+        let of_result = |row: &str| row.rsplitn(4, '|').nth(3).map(str::to_owned);
+        let row = text.lines().find(|line| line.starts_with(&begin));
+        let both = [row.unwrap_or_default(), &own];
         let what = match row {
-            None if by_hand || !is_text => continue,
+            None if !is_text || names.all(|n| words.clone().any(|w| w == &**n)) => continue,
             None => "it has no row for",
-            Some(row) if !says_size(check.round, &id, row) => "it has another size of a sample for",
-            Some(row) if row.ends_with("| NO |") => "the NICs carry too little for",
-            Some(row) if row.ends_with("| yes |") => continue,
-            Some(_) => "the NICs do not say their rate, for",
+            Some(row) if rate.per_second.is_some() && of_result(row) != of_result(&own) => {
+                "its runs make another row for"
+            }
+            _ if both.iter().any(|row| row.ends_with("| NO |")) => "the NICs carry too little for",
+            _ if both.iter().all(|row| row.ends_with("| yes |")) => continue,
+            _ => "the NICs do not say their rate, for",
         };
         check.say(TREE_BANDWIDTH, &path, format!("{what} {id}"));
     }
 }
 
-/// Whether a row of the page on bandwidths has the elements of the round's formula.
-fn says_size(round: &Round, id: &ResultId, row: &str) -> bool {
-    let model = round.models.get(&id.model);
-    let sizes = model.map_or([None; 2], |model| [model.ingress, model.egress]);
-    let bytes = model.and_then(|model| model.ingress_bytes);
-    let bytes = bytes.map_or(String::new(), |bytes| format!("{bytes} |"));
-    let ends = [bytes, String::new()].into_iter();
-    let mut sizes = sizes.into_iter().zip(ends);
-    sizes.all(|(n, end)| n.is_none_or(|n| row.contains(&format!("| {n} x {end}"))))
-}
-
-/// Checks that a result's benchmark has a source: `src/BENCHMARK/IMPLEMENTATION/`.
-fn source(check: &mut TreeCheck<'_>, id: &ResultId) {
+/// Checks that a benchmark has a source: `src/BENCHMARK/IMPLEMENTATION/`.
+fn source(check: &mut TreeCheck<'_>, model: &Name) {
     let source = check.tree.source();
     // The reference's folder has no accuracy in its name: 3d-unet-99.9.
     let folders = layout::folders(&source).into_iter();
-    let mut own = folders.filter(|name| id.model.starts_with(name.as_str()));
+    let mut own = folders.filter(|name| model.starts_with(name.as_str()));
     let has = |benchmark: String| {
         let folder = source.join(benchmark);
         let all = layout::folders(&folder).into_iter();
         all.map(|name| folder.join(name)).any(|f| holds_a_file(&f))
     };
-    let is_known = check.round.models.contains_key(&id.model);
-    let place = source.join(&id.model);
-    let is_said = check
-        .found
-        .iter()
-        .any(|f| f.place == check.tree.short(&place));
-    if is_known && !is_said && !own.any(has) {
+    if check.round.models.contains_key(model) && !own.any(has) {
         let what = "there is no source of the QDL: IMPLEMENTATION/ with its files";
-        check.say(TREE_SOURCE, &place, what);
+        check.say(TREE_SOURCE, &source.join(model), what);
     }
 }
 
@@ -213,40 +193,29 @@ pub(super) fn scenarios(
     let has = |wanted: &String| scenarios.contains(&wanted.as_str());
     for missing in of_round.required.iter().filter(|s| !has(s)) {
         let what = format!("{model} needs {missing} too");
-        let path = folder.join(missing);
-        let make = run_it(check.round, missing);
-        check.say_make(SCENARIO_REQUIRED, &path, what, make);
+        check.say(SCENARIO_REQUIRED, &folder.join(missing), what);
     }
     if !of_round.one_of.is_empty() && !of_round.one_of.iter().any(has) {
         let what = format!("{model} needs one of {}", of_round.one_of.join(", "));
-        let make = run_it(check.round, &of_round.one_of[0]);
-        check.say_make(SCENARIO_REQUIRED, &folder, what, make);
+        check.say(SCENARIO_REQUIRED, &folder, what);
     }
-}
-
-fn run_it(round: &Round, scenario: &str) -> String {
-    let name = round
-        .scenarios
-        .get(scenario)
-        .map_or(scenario, |row| &row.flag);
-    format!("frontend --config FRONTEND.yaml --scenario {name} --output RUNS/{name}")
 }
 
 /// Checks measurements.json, README.md and user.conf of a result.
 pub(super) fn measured(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
     let path = result.folder.join("measurements.json");
-    let model = &result.id.model;
-    let fill = format!("fill in models.{model} of the form; {REBUILD}");
     match error::read_json::<serde_json::Map<String, Value>>(&path) {
-        Err(error) => check.say_make(MEASURED_FIELD, &path, error.to_string(), fill),
+        Err(error) => check.say(MEASURED_FIELD, &path, error.to_string()),
         Ok(fields) => {
             for field in &check.round.measurements {
-                let what = match fields.get(field) {
-                    None => format!("{field} is missing"),
-                    Some(value) if is_empty(value) => format!("{field} is empty"),
-                    Some(_) => continue,
-                };
-                check.say_make(MEASURED_FIELD, &path, what, &fill);
+                let value = fields.get(field);
+                if value.is_none_or(is_empty) {
+                    check.say(
+                        MEASURED_FIELD,
+                        &path,
+                        format!("{field} is missing, or empty"),
+                    );
+                }
             }
         }
     }

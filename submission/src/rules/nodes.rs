@@ -86,8 +86,7 @@ impl RunCheck<'_> {
         if recorded.is_empty() {
             self.say_record(RECORD_NETWORK, "the record has no accelerator");
         } else if named.iter().any(|n| Name::new(n).is_ok()) && recorded != named {
-            let list = |set: BTreeSet<String>| Vec::from_iter(set).join(", ");
-            let (ours, theirs) = (list(recorded), list(named));
+            let (ours, theirs) = (list(&recorded), list(&named));
             let what = format!("its accelerators are {ours}, those of the SUT's name {theirs}");
             self.say_record(RECORD_NETWORK, what);
         }
@@ -95,61 +94,37 @@ impl RunCheck<'_> {
 
     /// Checks the command against the record: what the command says, the record says too.
     fn command(&mut self, manifest: &Manifest) {
-        let is_test = matches!(self.kind, RunKind::Test(_));
+        let (is_test, is_over) = (matches!(self.kind, RunKind::Test(_)), self.is_over());
+        let mode = match self.kind {
+            RunKind::Accuracy => "accuracy",
+            _ => "performance",
+        };
+        let scenario = self.round.scenarios.get(self.scenario);
         for (flag, value) in flags(&manifest.command) {
-            let (rule, what) = match flag {
-                "--local" if !manifest.local => {
-                    let what = "the command has --local, and the record says that it was not";
-                    (RECORD_NETWORK, what.to_owned())
+            let setting = format!("{flag} {value}");
+            let bare = |setting: &str| setting.replace("--set ", "").replace(' ', "");
+            let is_known = |s: &String| bare(s) == bare(&setting);
+            let rule = match flag {
+                "--local" if !manifest.local => RECORD_NETWORK,
+                "--set" | "--duration-s" | "--samples"
+                    if self.round.overrides(&setting)
+                        && !manifest.overrides.iter().any(is_known) =>
+                {
+                    RECORD_OVERRIDE
                 }
-                "--set" | "--duration-s" | "--samples" => {
-                    let setting = format!("{flag} {value}");
-                    let own = setting.replace("--set ", "").replace(' ', "");
-                    let known = |s: &String| s.replace("--set ", "").replace(' ', "") == own;
-                    if manifest.overrides.iter().any(known) || !self.round.overrides(&setting) {
-                        continue;
-                    }
-                    (
-                        RECORD_OVERRIDE,
-                        format!("the command has `{setting}`, the record has not"),
-                    )
+                "--check" => RECORD_LOG,
+                "--audit-config" | "--compliance" if !is_test && is_over => RUN_SAMPLED,
+                "--mode" if is_over && ![mode, "submission"].contains(&value) => RECORD_LOG,
+                "--scenario" if is_over && scenario.is_some_and(|row| row.flag != value) => {
+                    RECORD_LOG
                 }
-                "--check" => (
-                    RECORD_LOG,
-                    "the command has --check, which measures nothing".into(),
-                ),
-                "--audit-config" | "--compliance" if !is_test && self.is_over() => {
-                    (RUN_SAMPLED, format!("the command has {flag} {value}"))
-                }
-                "--mode" if self.is_over() => {
-                    let wanted: &[_] = match self.kind {
-                        RunKind::Accuracy => &["accuracy", "submission"],
-                        _ => &["performance", "submission"],
-                    };
-                    if wanted.contains(&value) {
-                        continue;
-                    }
-                    (
-                        RECORD_LOG,
-                        format!("the command has --mode {value}, of another run"),
-                    )
-                }
-                "--scenario" if self.is_over() => {
-                    let row = self.round.scenarios.get(self.scenario);
-                    if row.is_none_or(|row| row.flag == value) {
-                        continue;
-                    }
-                    (
-                        RECORD_LOG,
-                        format!("the command has --scenario {value}, of another run"),
-                    )
-                }
-                "--verify" if value != "none" => (
-                    CONFIG_ENGINE,
-                    format!("--verify {value} compares made-up answers"),
-                ),
+                "--verify" if value != "none" => CONFIG_ENGINE,
                 _ => continue,
             };
+            let what = format!(
+                "the command has `{}`, which the record has not",
+                setting.trim()
+            );
             self.say_record(rule, what);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::round::{LoadgenRelease, NS_PER_MS};
+use crate::round::NS_PER_MS;
 
 /// A run as far as it is known: its settings before it begins, and its results when it is over.
 pub(crate) struct RunCheck<'a> {
@@ -22,12 +22,13 @@ pub(crate) struct RunCheck<'a> {
     pub(crate) say: &'a mut dyn FnMut(&'static SubmissionRule, &str, String),
 }
 
-fn shown(n: Option<u64>) -> String {
-    n.map_or("nothing".to_owned(), |n| n.to_string())
-}
-
 fn ms(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / NS_PER_MS as f64)
+}
+
+/// Whether LoadGen's text of a flag says that it is on.
+fn is_on(text: &str) -> bool {
+    text == "true" || text.parse::<f64>().is_ok_and(|n| n != 0.0)
 }
 
 impl<'a> RunCheck<'a> {
@@ -58,12 +59,36 @@ impl<'a> RunCheck<'a> {
         from.map_or(String::new(), |from| format!(" ({from})"))
     }
 
+    /// Adds a finding if the text of LoadGen's setting is not right; empty: LoadGen has none.
+    fn setting(
+        &mut self,
+        rule: &'static SubmissionRule,
+        name: &str,
+        wanted: impl std::fmt::Display,
+        is_right: impl FnOnce(&str) -> bool,
+    ) {
+        // LoadGen logs some settings as requested alone.
+        let of = |kind: &str| self.detail.and_then(|d| d.get(&format!("{kind}_{name}")));
+        let found = of("effective").or(of("requested")).unwrap_or_default();
+        if !is_right(found) {
+            let by = self.by(name);
+            let found = if found.is_empty() { "nothing" } else { found };
+            self.say(rule, format!("{name} is {found}{by}, the round's {wanted}"));
+        }
+    }
+
+    fn at_least(&mut self, rule: &'static SubmissionRule, name: &str, least: f64) {
+        let is_right = |text: &str| text.parse().is_ok_and(|found: f64| found >= least);
+        self.setting(rule, name, least, is_right);
+    }
+
     /// Checks LoadGen's settings, and its results if the run is over.
     pub(crate) fn log(&mut self) {
         let Some(detail) = self.detail else { return };
         self.general(detail);
         if self.is_over() {
             self.nodes(detail);
+            self.loadgen(detail);
         }
         if *self.kind != RunKind::Accuracy {
             self.settings(detail);
@@ -99,21 +124,14 @@ impl<'a> RunCheck<'a> {
             let n = detail.errors;
             self.say(RUN_ERRORS, format!("{n} errors; the first: {first}"));
         }
-        let mode = detail.text("effective_test_mode");
         let wanted = match self.kind {
             RunKind::Accuracy => "AccuracyOnly",
             _ => "PerformanceOnly",
         };
-        if mode != wanted && mode != "SubmissionRun" {
-            let what = format!("LoadGen's mode is {mode:?}, not {wanted}");
-            self.say(RUN_MODE, what);
-        }
-        let scenario = detail.text("effective_scenario");
+        let is_mode = |mode: &str| mode == wanted || mode == "SubmissionRun";
+        self.setting(RUN_MODE, "test_mode", wanted, is_mode);
         let wanted = self.round.loadgen_scenario(self.scenario);
-        if scenario != wanted {
-            let what = format!("LoadGen's scenario is {scenario:?}, not {wanted}");
-            self.say(RUN_SCENARIO, what);
-        }
+        self.setting(RUN_SCENARIO, "scenario", wanted, |text| text == wanted);
     }
 
     /// Checks the SUT's name and the nodes in it.
@@ -141,43 +159,36 @@ impl<'a> RunCheck<'a> {
         }
     }
 
-    /// Adds a finding if LoadGen's setting is below the round's.
-    fn at_least(&mut self, rule: &'static SubmissionRule, setting: &str, least: f64) {
-        let detail = self
-            .detail
-            .and_then(|d| d.get(&format!("effective_{setting}")));
-        let found = detail.and_then(|text| text.parse::<f64>().ok());
-        if found.unwrap_or(0.0) < least {
-            let (found, by) = (detail.unwrap_or("nothing"), self.by(setting));
-            self.say(
-                rule,
-                format!("{setting} is {found}{by}, the round's {least}"),
-            );
+    /// Checks that the round's release of LoadGen, unchanged, wrote the log.
+    fn loadgen(&mut self, detail: &Detail) {
+        let (version, wanted) = (detail.text("loadgen_version"), &self.round.loadgen.version);
+        if version != *wanted {
+            self.say(RUN_LOADGEN, format!("LoadGen {version:?}, not {wanted:?}"));
+        }
+        if !detail.text("loadgen_git_status_message").trim().is_empty() {
+            self.say(RUN_LOADGEN, "LoadGen was built from changed sources");
+        }
+        let files = detail.text("loadgen_file_sha1");
+        let files: BTreeMap<String, String> = serde_json::from_str(&files).unwrap_or_default();
+        let lines = files.iter().map(|(name, sha1)| format!("{sha1} {name}"));
+        let lines = lines.collect::<Vec<_>>().join("\n");
+        if fabric::os::sha256_of(lines.as_bytes()) != self.round.loadgen.files {
+            let what = "LoadGen's files, by loadgen_file_sha1, are not those of";
+            self.say(RUN_LOADGEN, format!("{what} {wanted}"));
         }
     }
 
     /// Checks LoadGen's settings in a performance run.
     fn settings(&mut self, detail: &Detail) {
         let (round, model) = (self.round, self.model);
-        for (key, seed) in round.seeds.named() {
-            let found = detail.whole(&format!("effective_{key}"));
-            if found != Some(seed) {
-                let (found, by) = (shown(found), self.by(key));
-                self.say(
-                    RUN_SEEDS,
-                    format!("{key} is {found}{by}, the round's {seed}"),
-                );
-            }
+        for (key, seed) in &round.seeds {
+            self.setting(RUN_SEEDS, key, seed, |text| text == seed.to_string());
         }
         if self.is_measured() {
-            let least = round.min_duration_ms(model);
-            self.at_least(RUN_DURATION, "min_duration_ms", least as f64);
-            let most = detail.whole("effective_max_duration_ms").unwrap_or(0);
-            if most > 0 && most < least {
-                let by = self.by("max_duration_ms");
-                let what = format!("max_duration_ms is {most}{by}, the round's least {least}");
-                self.say(RUN_DURATION, what);
-            }
+            let least = round.min_duration_ms(model) as f64;
+            self.at_least(RUN_DURATION, "min_duration_ms", least);
+            let is_long = |text: &str| text.parse().map_or(true, |n: f64| n == 0.0 || n >= least);
+            self.setting(RUN_DURATION, "max_duration_ms", least, is_long);
             let loaded = model.samples.performance as f64;
             self.at_least(RUN_LOADED, "performance_sample_count", loaded);
         }
@@ -191,13 +202,8 @@ impl<'a> RunCheck<'a> {
         {
             self.at_least(RUN_PERCENTILE, "target_latency_percentile", least);
         }
-        if model.tokens && detail.flag("requested_use_token_latencies") != Some(true) {
-            let by = self.by("use_token_latencies");
-            self.say(RUN_TOKENS, format!("use_token_latencies is off{by}"));
-        }
-        if model.in_order {
-            let what = "LoadGen draws samples at random, and the model's go in the order of time";
-            self.say(RUN_ORDER, what);
+        if model.tokens {
+            self.setting(RUN_TOKENS, "use_token_latencies", true, is_on);
         }
     }
 
@@ -213,14 +219,15 @@ impl<'a> RunCheck<'a> {
                 ("result_perf_constraints_met", "it was too slow"),
                 ("early_stopping_met", "early stopping was not met"),
             ];
-            let why = why.iter();
-            let why = why.filter(|(key, _)| detail.flag(key) == Some(false));
-            let why: Vec<_> = why.map(|(_, words)| *words).collect();
-            let what = match why.join(", ") {
-                why if why.is_empty() => format!("LoadGen says {verdict:?}, and not why"),
-                why => format!("LoadGen says {verdict:?}: {why}"),
+            let mut why = Vec::from(why);
+            why.retain(|(key, _)| detail.flag(key) == Some(false));
+            let why: Vec<_> = why.into_iter().map(|(_, words)| words).collect();
+            let why = if why.is_empty() {
+                "and not why".to_owned()
+            } else {
+                why.join(", ")
             };
-            self.say(RUN_VALID, what);
+            self.say(RUN_VALID, format!("LoadGen says {verdict:?}, {why}"));
         }
         let row = self.round.scenarios.get(self.scenario);
         let judged = row.is_some_and(|row| row.early_stopping);
@@ -240,30 +247,21 @@ impl<'a> RunCheck<'a> {
             Division::Closed => whole("samples_per_query"),
             _ => whole("min_sample_count").max(whole("samples_per_query")),
         };
-        let least = model.samples.offline;
-        if self.scenario == "Offline" && query.unwrap_or(0) < least {
-            let (found, by) = (shown(query), self.by("min_query_count"));
-            let what = format!("the query has {found} samples{by}, the round's {least}");
+        let (query, least) = (query.unwrap_or(0), model.samples.offline);
+        if self.scenario == "Offline" && query < least {
+            let by = self.by("min_query_count");
+            let what = format!("the query has {query} samples{by}, the round's {least}");
             self.say(RUN_QUERY, what);
         }
-        let flag = |key: &str| detail.flag(&format!("effective_{key}")) == Some(true);
         for key in ["performance_issue_unique", "performance_issue_same"] {
-            if flag(key) {
-                self.say(RUN_TRAVERSAL, format!("{key} is on{}", self.by(key)));
-            }
+            self.setting(RUN_TRAVERSAL, key, false, |text| !is_on(text));
         }
-        let key = "sample_concatenate_permutation";
-        if model.equal_issue && !flag(key) {
-            let by = self.by(key);
-            self.say(
-                RUN_TRAVERSAL,
-                format!("{key} is off{by}: not each sample as often"),
-            );
+        if model.equal_issue {
+            self.setting(RUN_TRAVERSAL, "sample_concatenate_permutation", true, is_on);
         }
-        let sampled = whole("accuracy_log_sampling_target").unwrap_or(0);
-        if sampled > 0 && self.is_over() {
-            let what = format!("{sampled} answers are logged: it is a compliance run");
-            self.say(RUN_SAMPLED, what);
+        if self.is_over() {
+            let key = "accuracy_log_sampling_target";
+            self.setting(RUN_SAMPLED, key, 0, |text| !is_on(text));
         }
     }
 
@@ -274,88 +272,33 @@ impl<'a> RunCheck<'a> {
         };
         // Verifiers, not latencies, judge most tests' runs.
         let measured = self.is_measured() && self.is_over();
-        let scenario = self.scenario;
-        for (limit, setting, result, of) in [
+        for (limit, setting, result) in [
             (
                 limits.ttft_ms,
-                "requested_server_ttft_latency",
+                "server_ttft_latency",
                 "result_first_token_99.00_percentile_latency_ns",
-                "first tokens",
             ),
             (
                 limits.tpot_ms,
-                "requested_server_tpot_latency",
+                "server_tpot_latency",
                 "result_time_per_output_token_99.00_percentile_ns",
-                "other tokens",
             ),
             (
                 limits.latency_ms,
-                "effective_target_latency_ns",
+                "target_latency_ns",
                 "result_99.00_percentile_latency_ns",
-                "answers",
             ),
         ] {
             let Some(limit) = limit else { continue };
             let most = limit.saturating_mul(NS_PER_MS);
-            let found = detail.whole(setting);
-            if found.is_none_or(|ns| ns > most) {
-                let by = self.by(setting.trim_start_matches("requested_"));
-                let found = found.map_or("none".to_owned(), ms);
-                let what =
-                    format!("LoadGen's limit of {of} is {found}{by}, {scenario}'s {limit} ms");
-                self.say(RUN_LIMITS, what);
-            }
+            let is_kept = |text: &str| text.parse().is_ok_and(|ns: u64| ns <= most);
+            self.setting(RUN_LIMITS, setting, format!("{most} ns"), is_kept);
             let found = detail.whole(result);
             if measured && found.is_none_or(|ns| ns >= most) {
-                let found = found.map(|ns| format!("{} at p99", ms(ns)));
-                let found = found.unwrap_or("no time is logged".to_owned());
-                let what = format!("{of}: {found}; {scenario} allows {limit} ms");
+                let found = found.map_or("not logged".to_owned(), ms);
+                let what = format!("{result} is {found}; {} allows {limit} ms", self.scenario);
                 self.say(RUN_LATENCY, what);
             }
         }
     }
-}
-
-/// Checks that the same nodes answered in all runs of a result, and that the LoadGen of each run
-/// is the release that the round requires.
-pub(super) fn compare(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[CheckedRun]) {
-    let with_log = runs.iter().filter_map(|r| Some((r, r.detail.as_ref()?)));
-    let mut first: Option<(&RunKind, BTreeSet<String>)> = None;
-    for (run, detail) in with_log {
-        let at = layout::run_folder(&result.folder, &run.kind).join(loadgen_log::DETAIL);
-        for what in loadgen(&check.round.loadgen, detail) {
-            check.say(RUN_LOADGEN, &at, what);
-        }
-        let nodes: BTreeSet<String> = detail.nodes().into_iter().collect();
-        let Some((of, others)) = &first else {
-            first = Some((&run.kind, nodes));
-            continue;
-        };
-        if nodes != *others {
-            let list = |set: &BTreeSet<String>| Vec::from_iter(set.iter().cloned()).join(", ");
-            let what = format!("nodes {}; the {of} run's: {}", list(&nodes), list(others));
-            check.say(RUN_SAME, &at, what);
-        }
-    }
-}
-
-/// Reports how the LoadGen that wrote a log differs from the round's release.
-fn loadgen(release: &LoadgenRelease, detail: &Detail) -> Vec<String> {
-    let mut found = Vec::new();
-    let (version, wanted) = (detail.text("loadgen_version"), &release.version);
-    if version != *wanted {
-        found.push(format!("LoadGen {version:?}, not {wanted:?}"));
-    }
-    if !detail.text("loadgen_git_status_message").trim().is_empty() {
-        found.push("LoadGen was built from changed sources".to_owned());
-    }
-    let files = detail.text("loadgen_file_sha1");
-    let files: BTreeMap<String, String> = serde_json::from_str(&files).unwrap_or_default();
-    let lines = files.iter().map(|(name, sha1)| format!("{sha1} {name}"));
-    let lines: Vec<_> = lines.collect();
-    if fabric::os::sha256_of(lines.join("\n").as_bytes()) != release.files {
-        let what = "LoadGen's files, by loadgen_file_sha1, are not those of";
-        found.push(format!("{what} {wanted}"));
-    }
-    found
 }

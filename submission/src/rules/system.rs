@@ -15,93 +15,41 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
         Err(error) => return check.say(SYSTEM_JSON, &path, error.to_string()),
     };
     let round = check.round;
-    let make = |field: &str| match field {
-        "status" => format!("fill in status of the form; {REBUILD}"),
-        "division" | "submitter" | "system_type" => REBUILD.to_owned(),
-        _ => format!("fill in fields.{field} of the form; {REBUILD}"),
-    };
-    let division = check.tree.division;
-    let said = fields.get("is_network");
+    let is_network = fields.get("is_network").and_then(Value::as_str);
     // The checker asks for the fields of a network where is_network says something.
-    let network = match said
-        .and_then(Value::as_str)
-        .is_some_and(|text| !text.is_empty())
-    {
+    let network = match is_network.is_some_and(|text| !text.is_empty()) {
         true => &round.system.network[..],
-        false => round.system.network_of(division),
+        false => round.system.network_of(check.tree.division),
     };
     let all = round.system.fields.iter().chain(network);
-    for missing in all.filter(|f| !fields.contains_key(*f)) {
-        check.say_make(
-            SYSTEM_FIELD,
-            &path,
-            format!("{missing} is missing"),
-            make(missing),
-        );
-    }
-    let must_say = round.system.filled.iter().chain(network);
-    for field in must_say {
+    let must_say: Vec<_> = round.system.filled.iter().chain(network).collect();
+    for field in all {
+        let Some(value) = fields.get(field) else {
+            check.say(SYSTEM_FIELD, &path, format!("{field} is missing"));
+            continue;
+        };
         // The checker calls the number 0 empty, but not the text "0".
-        if fields.get(field).is_some_and(is_empty) {
-            check.say_make(
-                SYSTEM_EMPTY,
+        if is_empty(value) && must_say.contains(&field) {
+            check.say(SYSTEM_EMPTY, &path, format!("{field} is empty"));
+        } else if let Some(wanted) = wanted(check, field, value) {
+            check.say(
+                SYSTEM_FIELD,
                 &path,
-                format!("{field} is empty"),
-                make(field),
+                format!("{field} is {value}, not {wanted}"),
             );
         }
     }
-    for field in &round.system.numbers {
-        if let Some(value) = fields.get(field).filter(|v| !is_whole(v)) {
-            let what = format!("{field} is {value}, no whole number");
-            check.say_make(SYSTEM_NUMBER, &path, what, make(field));
-        }
+    if check.tree.division == Division::Closed
+        && let Some(said) = fields.get("is_network")
+        && is_network.is_none_or(|text| text.eq_ignore_ascii_case("true"))
+    {
+        let what = format!("is_network is {said}, which has no place in the Closed division");
+        check.say(SYSTEM_FIELD, &path, what);
     }
     let text = |field: &str| {
         let value = fields.get(field).and_then(Value::as_str);
         value.map_or("", str::trim)
     };
-    let shown = |field: &str| fields.get(field).cloned().unwrap_or_default();
-    let right = match (division, said) {
-        (Division::Network, said) => said == Some(&Value::from("True")),
-        (_, None) => true,
-        // The checker calls lower() on the value. A system of the Open division may have a network.
-        (Division::Open, Some(said)) => said.is_string(),
-        (Division::Closed, Some(said)) => {
-            let text = said.as_str().map(str::to_ascii_lowercase);
-            text.is_some_and(|text| text != "true")
-        }
-    };
-    if !right {
-        let wanted = match division {
-            Division::Network => "is not the string \"True\"",
-            Division::Closed => "has no place in the Closed division",
-            Division::Open => "is no string",
-        };
-        let what = format!("is_network is {}, which {wanted}", shown("is_network"));
-        check.say(SYSTEM_NETWORK, &path, what);
-    }
-    for (rule, field, wanted) in [
-        (SYSTEM_DIVISION, "division", division.name()),
-        (SYSTEM_SUBMITTER, "submitter", &check.tree.submitter),
-        (SYSTEM_TYPE, "system_type", &round.system_type),
-    ] {
-        // The checker ignores case in the first two, and aborts on an unknown system_type.
-        let same = match field {
-            "system_type" => text(field) == wanted,
-            _ => text(field).to_lowercase() == wanted.to_lowercase(),
-        };
-        if !same {
-            let what = format!("{field} is {}, not {wanted:?}", shown(field));
-            check.say(rule, &path, what);
-        }
-    }
-    let status = text("status").to_ascii_lowercase();
-    if !round.statuses.contains(&status) {
-        let all = round.statuses.join(", ");
-        let what = format!("status is {}, none of {all}", shown("status"));
-        check.say(SYSTEM_STATUS, &path, what);
-    }
     let fabric = text("network_type");
     if !fabric.is_empty() && facts::fabrics(round, fabric).is_none() {
         let all = round.fabrics.join(", ");
@@ -123,12 +71,31 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     ecc(check, system);
 }
 
-fn is_whole(value: &Value) -> bool {
-    match value {
-        Value::Number(n) => n.is_u64(),
-        Value::String(text) => text.trim().parse::<u64>().is_ok(),
-        _ => false,
-    }
+/// What a field must be, if it is not. The checker ignores case in some.
+fn wanted(check: &TreeCheck<'_>, field: &str, value: &Value) -> Option<String> {
+    let (tree, round) = (check.tree, check.round);
+    let text = value.as_str().unwrap_or_default().trim();
+    let same = |wanted: &str| text.to_lowercase() == wanted.to_lowercase();
+    let is_whole = || value.is_u64() || text.parse::<u64>().is_ok();
+    let (is_right, wanted) = match field {
+        "division" => (same(tree.division.name()), tree.division.name().to_owned()),
+        "submitter" => (same(&tree.submitter), tree.submitter.to_string()),
+        "system_type" => (text == round.system_type, round.system_type.clone()),
+        "status" => {
+            let is_one = round.statuses.iter().any(|status| same(status));
+            (is_one, format!("one of {}", round.statuses.join(", ")))
+        }
+        // The checker calls lower() on the value.
+        "is_network" => {
+            let is_said = tree.division != Division::Network && value.is_string();
+            (is_said || value == "True", "the string \"True\"".to_owned())
+        }
+        _ if round.system.numbers.iter().any(|number| number == field) => {
+            (is_whole(), "a whole number".to_owned())
+        }
+        _ => return None,
+    };
+    (!is_right).then_some(wanted)
 }
 
 /// Checks that the nodes' descriptions report ECC.
