@@ -25,7 +25,6 @@ mod program;
 mod search;
 mod sizes;
 pub mod streaming;
-mod temporary;
 pub mod tensorrt;
 #[cfg(test)]
 mod testkit;
@@ -62,7 +61,6 @@ pub use http::fuzz_server_events;
 pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
-pub use temporary::remove_temporary_folders;
 pub use tokens::Tokens;
 pub use vllm::ModelFolder;
 

@@ -7,15 +7,15 @@ use std::{
     os::unix::net::UnixListener,
 };
 
+use disk::Temporary;
 use qdl::config::VllmConfig;
 use socket2::Socket;
-use tempfile::TempDir;
 
 use super::{
     messages::{self, Registration, Status, read},
     zmtp::{Connection, MAX_FRAME},
 };
-use crate::engine::{VLLM_VERSIONS, temporary::temporary_folder};
+use crate::engine::VLLM_VERSIONS;
 
 /// Most peers of a socket at a time, beside the cores. Beyond them the oldest silent one goes.
 const STRANGERS: usize = 16;
@@ -30,7 +30,7 @@ pub(super) struct Listeners {
     input: UnixListener,
     output: UnixListener,
     /// Only this user may enter it.
-    folder: TempDir,
+    folder: Temporary,
 }
 
 impl Listeners {
@@ -42,10 +42,10 @@ impl Listeners {
         let handshake = TcpListener::bind(address);
         let handshake =
             handshake.map_err(|e| wrong(&format!("engine.vllm.listen {address}"), e))?;
-        let folder = temporary_folder();
+        let folder = Temporary::folder();
         let folder = folder.map_err(|e| format!("no temporary folder: {e}: see TMPDIR"))?;
         let unix = |name| {
-            let path = folder.path().join(name);
+            let path = folder.join(name);
             UnixListener::bind(&path).map_err(|e| wrong(&path.display(), e))
         };
         let (input, output) = (unix("in")?, unix("out")?);
@@ -69,7 +69,7 @@ impl Listeners {
     }
 
     fn address(&self, name: &str) -> String {
-        format!("ipc://{}", self.folder.path().join(name).display())
+        format!("ipc://{}", self.folder.join(name).display())
     }
 }
 
