@@ -109,7 +109,8 @@ fn a_start_removes_temporary_folders_of_ended_processes_and_a_signal_its_own() {
         "engine: {{kind: vllm, vllm: {{model: {}, command: [sh, -c, sleep 600]}}}}\n",
         at("").display()
     );
-    let config = place.frontend_of(&[], &[common::LLM, &engine, common::PROMPTS].concat());
+    let nics = "nics: [{address: 127.0.0.1}]\n";
+    let config = place.frontend_of(&[], &[common::LLM, &engine, common::PROMPTS, nics].concat());
     let mut command = place.frontend(&config, "out", &local(&offline("500")));
     command.env("TMPDIR", at("tmp"));
     let mut running = Running::start(&place, "frontend", command);

@@ -85,7 +85,7 @@ impl Dispatcher {
     /// Records whether a peer's engine takes samples, from a heartbeat.
     pub(crate) fn set_standing(&self, peer: usize, standing: &Standing) {
         self.shared.note_standing(peer, standing);
-        if matches!(standing, Standing::Away(_)) {
+        if standing.absence().is_some() {
             // A thread that had chosen the peer before may have filled a ring since.
             self.shared.connections_changed();
         }
@@ -98,12 +98,19 @@ impl Shared {
         let now = match standing {
             Standing::Takes => TAKES,
             Standing::Busy => BUSY,
-            Standing::Away(_) => AWAY,
+            Standing::Away(_) | Standing::Overdue(_) => AWAY,
         };
         let known = self.limits.get().and_then(|l| l.standing.get(peer));
         if known.is_some_and(|known| known.swap(now, Ordering::SeqCst) != now) {
             self.connections_changed();
         }
+    }
+
+    /// Whether a connection's accelerator takes no samples for now.
+    pub(super) fn is_away(&self, connection: usize) -> bool {
+        let peer = self.connections[connection].cfgs.peer;
+        let known = self.limits.get().and_then(|l| l.standing.get(peer));
+        known.is_some_and(|known| known.load(Ordering::SeqCst) == AWAY)
     }
 
     /// Sets the slots in use after a connection or an accelerator came or went, or the standing of

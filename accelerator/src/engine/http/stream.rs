@@ -130,6 +130,11 @@ impl LlmServer {
         format!("the server at {} is gone: {why}", self.ask.config.url)
     }
 
+    /// The words of [`LlmServer::gone`] for a line that names the server already.
+    pub(super) fn reason(&self, gone: &str) -> String {
+        gone.replacen(&format!("the server at {}", self.ask.config.url), "it", 1)
+    }
+
     pub(super) fn request_time(&self) -> RequestTime {
         RequestTime {
             at: Instant::now(),

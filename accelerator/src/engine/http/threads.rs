@@ -114,7 +114,9 @@ impl SequenceRunner {
                 if sequence.has_elsewhere() {
                     return sequence.give_back(&why);
                 }
-                server.standing.back(&sequence).await;
+                if let Some(overdue) = server.standing.back(&sequence).await {
+                    return self.end(server.reason(&overdue));
+                }
             }
             let stream = server.counters.stream();
             let trouble = match self.answer(&mut sequence).await {

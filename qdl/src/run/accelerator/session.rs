@@ -310,6 +310,7 @@ impl SessionHandler for Session {
             interior: engine.interior.unwrap_or(Score::ONE),
             standing: match engine.standing {
                 Standing::Away(why) => Standing::Away(clip(&why)),
+                Standing::Overdue(why) => Standing::Overdue(clip(&why)),
                 other => other,
             },
             rails: self
