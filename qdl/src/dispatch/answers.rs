@@ -522,7 +522,7 @@ impl Shared {
         } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
             && !self.give_to_one(&sample, |_| true)
         {
-            self.push_all(iter::once(sample));
+            self.wait_for_room(sample);
         }
         if self.aborted.load(Ordering::SeqCst) {
             self.empty_backlog();

@@ -339,7 +339,7 @@ impl Shared {
     }
 
     /// Free slots of the connections that are up; stops counting at `enough`.
-    fn free_slots(&self, enough: u64) -> u64 {
+    pub(super) fn free_slots(&self, enough: u64) -> u64 {
         let mut free = 0;
         for load in self.connections.iter().map(Connection::load) {
             if load.up {

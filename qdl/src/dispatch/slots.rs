@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU64, Ordering},
 };
 
-use super::{Dispatcher, Shared};
+use super::{Dispatcher, Sample, Shared};
 use crate::wire::Standing;
 
 /// Batches in flight: one outbound, one computing, one inbound.
@@ -111,6 +111,17 @@ impl Shared {
         let peer = self.connections[connection].cfgs.peer;
         let known = self.limits.get().and_then(|l| l.standing.get(peer));
         known.is_some_and(|known| known.load(Ordering::SeqCst) == AWAY)
+    }
+
+    /// Puts a sample into the backlog, though no connection may have room.
+    pub(super) fn wait_for_room(&self, sample: Sample) {
+        self.push_all(std::iter::once(sample));
+        // Either `connections_changed` sees the sample, or this thread the slots that it allows.
+        let limits = self.limits.get().map(|limits| limits.computing.lock());
+        drop(limits);
+        if self.free_slots(1) > 0 {
+            self.wake_all();
+        }
     }
 
     /// Sets the slots in use after a connection or an accelerator came or went, or the standing of
