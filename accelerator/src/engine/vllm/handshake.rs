@@ -194,17 +194,17 @@ impl<'a> Handshake<'a> {
 
     fn accept(&mut self) {
         let most = self.ready.len() + STRANGERS;
-        let mut sockets = None;
-        for _ in 0..AT_ONCE {
-            let Ok((stream, peer)) = self.listeners.handshake.accept() else {
-                break;
-            };
-            let own = stream.local_addr();
-            let user = own.ok().and_then(|own| {
-                let table = sockets.get_or_insert_with(|| sockets_of(own));
-                user_of(table, peer, own)
-            });
-            if let Err(why) = may_connect(user) {
+        let next = || {
+            let (stream, peer) = self.listeners.handshake.accept().ok()?;
+            Some((stream.local_addr().ok()?, stream, peer))
+        };
+        let new: Vec<_> = std::iter::from_fn(next).take(AT_ONCE).collect();
+        // Read behind the accepts: the table has all of them.
+        let table = new
+            .first()
+            .map_or_else(String::new, |new| sockets_of(new.0));
+        for (own, stream, peer) in new {
+            if let Err(why) = may_connect(user_of(&table, peer, own)) {
                 self.drop_peer("handshake", &why);
                 continue;
             }
