@@ -18,6 +18,7 @@ mod error;
 mod http;
 mod inbox;
 mod llm;
+mod llm_server;
 mod onnx;
 mod onnx_data;
 mod outputs;

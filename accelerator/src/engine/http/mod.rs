@@ -125,13 +125,7 @@ impl Http {
             .map_err(|e| wrong("http.url", &e))?;
         Ok(Http {
             count: params.engine.threads,
-            ask: AnswerParams {
-                model: config.model.clone().unwrap_or_else(|| model.name.clone()),
-                max_tokens,
-                vocab: 0,
-                max_prompt,
-                config,
-            },
+            ask: AnswerParams::new(config, &model.name, max_prompt, max_tokens),
             model,
             counters,
             standing: Arc::default(),

@@ -82,7 +82,7 @@ async fn try_again(server: &LlmServer, cache: CacheState) -> Result<(), String> 
     let mut ask = server.ask.clone();
     let facts = start::query_all(&server.client, server.dialect, &ask).await?;
     let (_, now) = start::judge(facts, server.dialect, &mut ask)?;
-    if (ask.vocab, now.state) != (server.ask.vocab, cache) {
+    if (ask.limits.vocab, now.state) != (server.ask.limits.vocab, cache) {
         return Err("it came back with another vocabulary or prefix cache".to_owned());
     }
     let tried = judge::try_once(server, Duration::ZERO).await;

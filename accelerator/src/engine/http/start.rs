@@ -134,7 +134,7 @@ pub(super) fn judge(
             "it serves `{has}` and no `{wants}`: see engine.http.model"
         ));
     }
-    let (prompt, answer) = (ask.max_prompt, ask.max_tokens);
+    let (prompt, answer) = (ask.max_prompt, ask.limits.max_tokens);
     let context = [about.context, ask.config.context]
         .into_iter()
         .flatten()
@@ -152,7 +152,7 @@ pub(super) fn judge(
                 .to_owned(),
         ),
     }
-    ask.vocab = match (ask.config.vocab, about.vocab) {
+    ask.limits.vocab = match (ask.config.vocab, about.vocab) {
         (Some(ours), Some(theirs)) if ours != theirs => {
             return Err(format!(
                 "its vocabulary has {theirs} ids, and engine.http.vocab says {ours}"

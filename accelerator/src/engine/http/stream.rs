@@ -50,7 +50,7 @@ impl LlmServer {
     /// gives the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
     pub async fn answer(
         &self,
-        prompt: &[i32],
+        prompt: &[u32],
         max_tokens: usize,
         mut sink: Sink<'_>,
         patience: Duration,
@@ -58,13 +58,13 @@ impl LlmServer {
         let body = self.dialect.body(&self.ask, prompt, max_tokens);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, &mut sink, patience).await?;
-        let mut account = Account::new(&self.ask, prompt.len(), max_tokens);
+        let mut account = Account::new(&self.ask.limits, prompt.len(), max_tokens);
         let last = self
             .read(&mut answer.body, asked, &mut account, &mut sink)
             .await?;
         let mut counts = self.counters.lock();
         counts.answers += 1;
-        counts.tokens += account.received as u64;
+        counts.tokens += account.received() as u64;
         counts.cached += account.cached as u64;
         let is_news = account.unsent > 0 && counts.unsent == 0;
         counts.unsent += account.unsent as u64;
@@ -154,7 +154,7 @@ impl LlmServer {
         B: Body<Data = Bytes> + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let ids = self.ask.max_prompt + self.ask.max_tokens;
+        let ids = self.ask.max_prompt + self.ask.limits.max_tokens;
         let mut events = EventReader::new(body, EVENT + EVENT_ID * ids);
         let (mut after, mut until) = (
             self.ask.config.first_token(),
@@ -162,7 +162,7 @@ impl LlmServer {
         );
         let mut steps = 0;
         loop {
-            let tokens = account.received;
+            let tokens = account.received();
             let late = || self.extend_deadline(tokens, after, asked);
             let event = wait_while_wanted(sink, until, late, events.next(tokens)).await??;
             if event.is_error {
@@ -170,7 +170,7 @@ impl LlmServer {
             }
             let (now, is_end) = account.take((self.dialect.read)(event.data, tokens)?)?;
             // Only tokens extend the deadline: a server may send other events for ever.
-            if account.received > tokens {
+            if account.received() > tokens {
                 steps += 1;
                 after = self.ask.config.next_token();
                 until = Instant::now() + after;
@@ -180,13 +180,13 @@ impl LlmServer {
             } else if Instant::now() >= until {
                 until = late()?;
             }
-            if tokens == 0 && account.received > 0 {
+            if tokens == 0 && account.received() > 0 {
                 self.counters.first(asked.at.elapsed().as_micros() as u64);
             }
             if is_end {
                 self.counters.lock().steps += steps;
-                if steps == 1 && account.received > 1 && sink.is_some() {
-                    self.count_whole(account.received);
+                if steps == 1 && account.received() > 1 && sink.is_some() {
+                    self.count_whole(account.received());
                 }
                 return Ok(now);
             }

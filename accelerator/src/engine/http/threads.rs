@@ -149,8 +149,9 @@ impl SequenceRunner {
 
     async fn answer(&self, sequence: &mut Sequence) -> Result<(Tokens, OpenAnswer), Trouble> {
         let server = &self.server;
-        let prompt = self.prompt(sequence)?;
-        let most = server.ask.max_tokens.min(sequence.room());
+        let (limits, room, mut prompt) = (&server.ask.limits, sequence.room(), Vec::new());
+        let account = limits.admit(sequence.prompt(), room, &mut prompt);
+        let most = account.map_err(Trouble::Prompt)?.max;
         let patience = server.ask.config.busy();
         let answer = server.answer(&prompt, most, Some(sequence), patience);
         answer.await
@@ -161,19 +162,5 @@ impl SequenceRunner {
             url: self.server.ask.config.url.clone(),
             reason,
         });
-    }
-
-    /// The ids of the prompt; an error if an id is outside the vocabulary.
-    fn prompt(&self, sequence: &Sequence) -> Result<Vec<i32>, Trouble> {
-        let ask = &self.server.ask;
-        let prompt: Vec<i32> = sequence.prompt().collect();
-        let known = |id: &i32| usize::try_from(*id).is_ok_and(|id| id < ask.vocab);
-        match prompt.iter().position(|id| !known(id)) {
-            Some(at) => Err(Trouble::Prompt(format!(
-                "token {at} of the prompt is {}, beyond the vocabulary of {}",
-                prompt[at], ask.vocab
-            ))),
-            None => Ok(prompt),
-        }
     }
 }

@@ -24,11 +24,15 @@ use std::{
 
 use super::{
     counters::Counters,
-    judge::{Account, Limits, Progress},
+    judge::{Progress, judge},
     messages::{ABORT, ADD, DEAD, Output, Sampling, put_abort, put_request, read_step},
     zmtp::Connection,
 };
-use crate::engine::{Sequence, inbox::Inbox};
+use crate::engine::{
+    Sequence,
+    inbox::Inbox,
+    llm_server::{Account, Limits},
+};
 
 /// Interval of checks for unwanted sequences, deadlines and the exit of the program.
 const LOOK: Duration = Duration::from_millis(200);
@@ -367,7 +371,7 @@ impl Driver {
         };
         let mut active = active;
         let before = active.outstanding();
-        let progress = active.account.take(&self.limits, output)?;
+        let progress = judge(&mut active.account, &self.limits, output)?;
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
         let (received, new) = (active.account.received, output.tokens.len());

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`start`], [`handshake`] | the core's process and sockets; the handshake |
 //! | [`drive`] | the thread: requests, steps, aborts, deadlines |
-//! | [`judge`] | checks of each request and each answer |
+//! | [`judge`] | checks of each output |
 //! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
 //! | [`model`] | facts from the model's folder |
 //! | [`counters`] | counts and times |
@@ -45,7 +45,6 @@ use self::{
     counters::Counters,
     drive::{Core, Driver, Wake},
     handshake::{Connected, Listeners},
-    judge::Limits,
     messages::Sampling,
 };
 use super::{
@@ -53,6 +52,7 @@ use super::{
     child::{last_error, last_line},
     error::shorten,
     inbox::Inbox,
+    llm_server::Limits,
     program::{ExitStatus, Program},
     streaming::{self, OnFatal, TokenModel},
 };
@@ -115,12 +115,14 @@ impl Vllm {
         Ok(Vllm {
             model: model.spec,
             limits: Limits {
+                engine: NAME,
                 vocab,
                 // The registration gives the number.
                 context: 0,
                 min_tokens: config.min_tokens,
                 max_tokens,
                 ends,
+                are_all_ends: true,
             },
             sampling,
             inbox: Arc::new(Inbox::new(INBOX)),
