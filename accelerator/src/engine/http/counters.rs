@@ -1,4 +1,5 @@
-//! Counts the requests to the server since the start.
+//! Counts the requests to the server since the start. The pipeline counts tokens and their events,
+//! and the frontend their times.
 
 use std::{
     fmt,
@@ -52,23 +53,12 @@ impl Counters {
             newest => clock::now_ns().saturating_sub(newest),
         })
     }
-
-    /// Counts a first token, `us` microseconds after its request.
-    pub fn first(&self, us: u64) {
-        let mut report = self.lock();
-        report.firsts += 1;
-        report.first_us += us;
-        report.first_most_us = report.first_most_us.max(us);
-    }
 }
 
-/// Counts and times of the requests to a server.
+/// Counts of the requests to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub answers: u64,
-    pub tokens: u64,
-    /// Events that carried the tokens.
-    pub steps: u64,
     pub busy: u64,
     pub opened: u64,
     /// Requests on a kept connection.
@@ -77,38 +67,28 @@ pub struct Report {
     pub cancelled: u64,
     /// Prompt tokens from a prefix cache; if not 0, the run is not valid.
     pub cached: u64,
-    /// Answers of several tokens in one event: LoadGen's TPOT is meaningless for them.
-    pub whole: u64,
     /// Tokens that the server counts and does not send.
     pub unsent: u64,
     now: u64,
     /// Most concurrent streams.
     pub most: u64,
+    /// First tokens of all streams.
     pub firsts: u64,
-    /// Sum of the microseconds from a request to its first token.
-    pub first_us: u64,
-    /// The longest time from a request to its first token, in microseconds.
-    pub first_most_us: u64,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} answers of {} tokens in {} events, at most {} streams at once",
-            self.answers, self.tokens, self.steps, self.most
+            "{} answers, at most {} streams at once",
+            self.answers, self.most
         )?;
-        if let Some(mean) = self.first_us.checked_div(self.firsts) {
-            let most = self.first_most_us;
-            write!(f, "; first token after {mean} us, at most {most}")?;
-        }
         let (opened, kept) = (self.opened, self.kept);
         write!(f, "; {opened} connections, {kept} requests on kept ones")?;
         for (n, what) in [
             (self.busy, "times busy"),
             (self.cancelled, "cancelled"),
             (self.cached, "prompt tokens out of a prefix cache"),
-            (self.whole, "answers in one event"),
             (self.unsent, "tokens not sent"),
         ] {
             if n > 0 {

@@ -64,7 +64,6 @@ impl LlmServer {
             .await?;
         let mut counts = self.counters.lock();
         counts.answers += 1;
-        counts.tokens += account.received() as u64;
         counts.cached += account.cached as u64;
         let is_news = account.unsent > 0 && counts.unsent == 0;
         counts.unsent += account.unsent as u64;
@@ -160,7 +159,6 @@ impl LlmServer {
             self.ask.config.first_token(),
             asked.at + self.ask.config.first_token(),
         );
-        let mut steps = 0;
         loop {
             let tokens = account.received();
             let late = || self.extend_deadline(tokens, after, asked);
@@ -171,7 +169,6 @@ impl LlmServer {
             let (now, is_end) = account.take((self.dialect.read)(event.data, tokens)?)?;
             // Only tokens extend the deadline: a server may send other events for ever.
             if account.received() > tokens {
-                steps += 1;
                 after = self.ask.config.next_token();
                 until = Instant::now() + after;
                 if sink.is_some() {
@@ -181,13 +178,9 @@ impl LlmServer {
                 until = late()?;
             }
             if tokens == 0 && account.received() > 0 {
-                self.counters.first(asked.at.elapsed().as_micros() as u64);
+                self.counters.lock().firsts += 1;
             }
             if is_end {
-                self.counters.lock().steps += steps;
-                if steps == 1 && account.received() > 1 && sink.is_some() {
-                    self.count_whole(account.received());
-                }
                 return Ok(now);
             }
             if let Some(sequence) = sink
@@ -221,19 +214,6 @@ impl LlmServer {
     fn may_wait(&self, within: Duration, asked: RequestTime) -> bool {
         let firsts = self.counters.lock().firsts - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
-    }
-
-    /// Counts an answer of several tokens that arrived in one event, and warns once.
-    fn count_whole(&self, tokens: usize) {
-        let mut counts = self.counters.lock();
-        counts.whole += 1;
-        if counts.whole == 1 {
-            tracing::warn!(
-                "server {}: an answer of {tokens} tokens came whole in one event: its time per \
-                 output token (TPOT) is 0, and LoadGen's TPOT means nothing",
-                self.ask.config.url
-            );
-        }
     }
 }
 

@@ -113,7 +113,6 @@ struct Active {
     sequence: Option<Sequence>,
     account: Account,
     core: usize,
-    begun: Instant,
 }
 
 impl Active {
@@ -252,7 +251,6 @@ impl Driver {
             sequence,
             account,
             core,
-            begun: Instant::now(),
         };
         let to = &mut self.cores[core];
         self.message.clear();
@@ -348,7 +346,6 @@ impl Driver {
             };
             if tokens {
                 core.progress = Instant::now();
-                self.counters.steps.fetch_add(1, Relaxed);
             }
         }
         Ok(())
@@ -374,10 +371,6 @@ impl Driver {
         let progress = judge(&mut active.account, &self.limits, output)?;
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
-        let (received, new) = (active.account.received, output.tokens.len());
-        if new > 0 && received == new && active.sequence.is_some() {
-            self.counters.first(active.begun.elapsed());
-        }
         match progress {
             Progress::More => {
                 let pushed = active.sequence.as_mut().map(|s| s.push(&output.tokens));
@@ -390,7 +383,6 @@ impl Driver {
             Progress::End => {
                 if let Some(sequence) = active.sequence.take() {
                     self.counters.answers.fetch_add(1, Relaxed);
-                    self.counters.tokens.fetch_add(received as u64, Relaxed);
                     sequence.finish(&output.tokens);
                 }
             }
