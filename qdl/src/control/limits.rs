@@ -105,12 +105,11 @@ pub(super) const LIMITS: [(&str, Limit); 37] = [
 const OTHERS: usize = MAX_NAME;
 
 /// Fields whose numbers are counts, a part of a field before the field.
-pub(super) const COUNTS: [&str; 9] = [
+pub(super) const COUNTS: [&str; 8] = [
     "drained.counters",
     "drained.gpus",
     "drained.used.threads",
     "drained.used.nics",
-    "drained.used.engine.decompressed",
     "drained.used.engine",
     "drained.used",
     "heartbeat.counters",

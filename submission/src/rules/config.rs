@@ -7,7 +7,6 @@ use qdl::config::{
     AcceleratorConfig, DatasetKind, EngineConfig, FrontendConfig, ModelFiles, NicConfig, NicFabric,
     QslMode, Verify,
 };
-use qdl::model::Compression;
 
 use super::{nodes::words, run::RunCheck, *};
 use crate::manifest::{FRONTEND_YAML, accelerator_yaml};
@@ -61,7 +60,6 @@ impl RunCheck<'_> {
             let what = "model_files: any lets accelerators run different models";
             (self.say)(CONFIG_MODEL, file, what.into());
         }
-        self.compression(file, config.model.compression);
         self.loopback(file, &config.nics);
         for accelerator in &config.accelerators {
             if is_loopback(&accelerator.control) {
@@ -115,7 +113,6 @@ impl RunCheck<'_> {
     ) {
         let file = &accelerator_yaml(node);
         self.is_of(file, "node", &config.node, node);
-        self.compression(file, config.model.compression);
         self.loopback(file, &config.nics);
         if config.control.listen.ip().to_canonical().is_loopback() {
             let what = format!("it listens at {}: loopback", config.control.listen);
@@ -149,14 +146,6 @@ impl RunCheck<'_> {
         if found != recorded {
             let what = format!("it is of {what} {found:?}, the record's is {recorded:?}");
             (self.say)(RECORD_YAML, file, what);
-        }
-    }
-
-    fn compression(&mut self, file: &str, compression: Option<Compression>) {
-        if compression.is_some() && !self.model.lossless {
-            let (round, input) = (&self.round.round, &self.model.input);
-            let what = format!("model.compression: round {round} allows none ({input})");
-            (self.say)(CONFIG_COMPRESSION, file, what);
         }
     }
 

@@ -94,7 +94,6 @@ rules! {
     CONFIG_MODEL "config.model" "every node runs the same model" "give all nodes one model, without model_files";
     CONFIG_DATASET "config.dataset" "samples are the benchmark's data set, not made up" "set dataset to the benchmark's files";
     CONFIG_STAGED "config.staged" "samples leave from the memory that the QSL loaded them into" "remove qsl: staged" not Closed Open;
-    CONFIG_COMPRESSION "config.compression" "samples are compressed only where the round allows it for the model" "remove model.compression on all nodes" not Open;
     CONFIG_SPECULATION "config.speculation" "decoding is speculative only where the round permits it for the model and scenario" "start the server without it" not Open;
     CONFIG_LENGTH "config.length" "answers may be as long as the round says, and end where the model ends them" "set max_tokens to the round's, without ignore_eos" not Open;
     CONFIG_SAMPLING "config.sampling" "tokens are chosen greedily, or with the round's temperature" "set temperature to the round's" not Open;

@@ -137,7 +137,6 @@ impl Package {
                 inputs: d.inputs.clone(),
                 output: d.output.clone(),
                 other_outputs: Vec::new(),
-                compression: None,
             }),
             (None, Some(spec)) if !spec.other_outputs.is_empty() => Err(EngineError::param(
                 "kind",

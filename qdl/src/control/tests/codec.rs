@@ -78,7 +78,7 @@ const FRAMES: [&str; 33] = [
         "gpus": [{"index": 1, "name": "H200", "batches": {"8": 2}}],
         "used": {"clock_us": 7, "threads": [{"name": "nic", "threads": 1, "ran_us": 2}],
                  "nics": {"sleeps": 3},
-                 "engine": {"max_batch": 8, "decompressed": {"samples": 9}}}}"#,
+                 "engine": {"max_batch": 8}}}"#,
     r#"{"type": "describe", "id": 5}"#,
     r#"{"type": "described", "id": 5, "description": {"machine": "{}", "config": "a: 1\n"}}"#,
     r#"{"type": "side", "id": 6, "at": 0}"#,
