@@ -1,6 +1,11 @@
 //! Requests one streamed answer, reads the stream to its end, and passes tokens on at once.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use hyper::body::Body;
@@ -62,13 +67,9 @@ impl LlmServer {
         let last = self
             .read(&mut answer.body, asked, &mut account, &mut sink)
             .await?;
-        let mut counts = self.counters.lock();
-        counts.answers += 1;
-        counts.cached += account.cached as u64;
-        let is_news = account.unsent > 0 && counts.unsent == 0;
-        counts.unsent += account.unsent as u64;
-        drop(counts);
-        if is_news {
+        let (cached, unsent) = (account.cached as u64, account.unsent as u64);
+        self.counters.cached.fetch_add(cached, Relaxed);
+        if self.counters.unsent.fetch_add(unsent, Relaxed) == 0 && unsent > 0 {
             tracing::warn!(
                 "server {}: ids that end inside a character are counted and not sent: answers lack \
                  them",
@@ -113,7 +114,7 @@ impl LlmServer {
                     after,
                 });
             }
-            self.counters.lock().busy += 1;
+            self.counters.busy.fetch_add(1, Relaxed);
             let _waits = busy.get_or_insert_with(|| self.standing.busy());
             // The last request comes when the patience ends, however long the server asks to wait.
             let left = patience.saturating_sub(after).max(FIRST_PAUSE);
@@ -137,7 +138,7 @@ impl LlmServer {
     pub(super) fn request_time(&self) -> RequestTime {
         RequestTime {
             at: Instant::now(),
-            firsts: self.counters.lock().firsts,
+            firsts: self.counters.firsts.load(Relaxed),
         }
     }
 
@@ -178,7 +179,7 @@ impl LlmServer {
                 until = late()?;
             }
             if tokens == 0 && account.received() > 0 {
-                self.counters.lock().firsts += 1;
+                self.counters.firsts.fetch_add(1, Relaxed);
             }
             if is_end {
                 return Ok(now);
@@ -212,7 +213,7 @@ impl LlmServer {
     /// True if any stream received a token in the last `within`, and so few streams have had their
     /// first token since `asked` that the request may still be in the server's queue.
     fn may_wait(&self, within: Duration, asked: RequestTime) -> bool {
-        let firsts = self.counters.lock().firsts - asked.firsts;
+        let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
     }
 }

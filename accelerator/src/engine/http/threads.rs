@@ -118,21 +118,15 @@ impl SequenceRunner {
                     return self.end(server.reason(&overdue));
                 }
             }
-            let stream = server.counters.stream();
             let trouble = match self.answer(&mut sequence).await {
                 Ok((last, answer)) => {
-                    drop(stream);
                     sequence.finish(&last);
                     return server.client.done(answer).await;
                 }
                 Err(trouble) => trouble,
             };
-            drop(stream);
             match self.judge.verdict(server, trouble).await {
-                Verdict::Drop => {
-                    server.counters.lock().cancelled += 1;
-                    return;
-                }
+                Verdict::Drop => return,
                 Verdict::GiveBack(why) if sequence.has_elsewhere() => {
                     return sequence.give_back(&why);
                 }

@@ -12,11 +12,9 @@
 //! | [`judge`] | checks of each output |
 //! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
 //! | [`model`] | facts from the model's folder |
-//! | [`counters`] | counts and times |
 //!
 //! `docs/llm-servers.md` says when to take this engine, and what becomes of a sample.
 
-mod counters;
 mod drive;
 mod handshake;
 mod judge;
@@ -42,7 +40,6 @@ use record::{CacheState, PrefixCache};
 
 pub use self::model::ModelFolder;
 use self::{
-    counters::Counters,
     drive::{Core, Driver, Wake},
     handshake::{Connected, Listeners},
     messages::Sampling,
@@ -71,7 +68,6 @@ pub struct Vllm {
     sampling: Sampling,
     inbox: Arc<Inbox>,
     wake: Arc<Wake>,
-    counters: Arc<Counters>,
     program: Mutex<Option<Program>>,
     /// Limit of concurrent sequences of all cores, set at the start.
     in_flight: OnceLock<usize>,
@@ -127,7 +123,6 @@ impl Vllm {
             sampling,
             inbox: Arc::new(Inbox::new(INBOX)),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
-            counters: Arc::default(),
             program: Mutex::default(),
             in_flight: OnceLock::new(),
             config,
@@ -200,7 +195,7 @@ impl Vllm {
                 connected.inputs.into_iter().map(Core::new).collect(),
                 connected.outputs,
             ),
-            (self.inbox.clone(), self.wake.clone(), self.counters.clone()),
+            (self.inbox.clone(), self.wake.clone()),
         )
     }
 
@@ -315,7 +310,6 @@ impl Streaming for Vllm {
         self.inbox.close();
         self.wake.notify();
         self.inbox.stop(timeout);
-        tracing::info!("vLLM's engine core: {}", self.counters);
         self.stop_program();
     }
 }

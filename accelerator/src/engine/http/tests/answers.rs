@@ -36,10 +36,6 @@ fn answers_are_the_servers_tokens_whatever_is_streamed() {
             }
         }
         assert_eq!(started.fatal(), None);
-        let report = started.engine.report();
-        // Includes the trial of the start.
-        assert_eq!((report.answers, report.busy, report.cached), (100, 0, 0));
-        assert!(report.most >= 1 && report.firsts > 0, "{report}");
     }
 }
 
