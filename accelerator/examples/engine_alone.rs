@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
         Ok(Bench {
             of: m,
             worker,
-            batch: Batch::new(m.size, None),
+            batch: Batch::new(m.size),
             inputs,
             outputs: Region::new(stride * m.size)?,
             origin: Arc::new(NoFrontend),

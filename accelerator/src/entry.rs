@@ -109,16 +109,10 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     arguments.screen.log(tracing::Level::INFO);
     let code = serve(&arguments, signals);
     let _ = std::io::stdout().flush();
-    remove_temporary();
+    disk::sweep();
     // After an engine failure, threads may still run in libraries whose destructors would then
     // crash. SAFETY: `_exit` ends the process without destructors; the system closes all files.
     unsafe { libc::_exit(i32::from(code)) }
-}
-
-/// Removes the temporary files and folders of this process, before an end without destructors.
-fn remove_temporary() {
-    crate::engine::remove_temporary_folders();
-    disk::sweep();
 }
 
 fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
@@ -131,7 +125,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             Some(stop) => stop.stop(&why),
             None => {
                 eprintln!("{why} before it was ready");
-                remove_temporary();
+                disk::sweep();
                 // SAFETY: `_exit` only ends the process; nothing is served yet.
                 unsafe { libc::_exit(i32::from(OK)) }
             }

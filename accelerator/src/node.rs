@@ -136,8 +136,8 @@ impl Accelerator {
         let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
-                let theirs = engine.model().clone().with_compression(spec.compression);
-                spec.check_against(&theirs).map_err(SetupError::Model)?;
+                spec.check_against(engine.model())
+                    .map_err(SetupError::Model)?;
                 spec.clone()
             }
             (None, _) => engine.model().clone(),

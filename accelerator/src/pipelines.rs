@@ -167,7 +167,6 @@ impl Pipelines {
             sum.batches += one.batches;
             sum.samples += one.samples;
             sum.server_busy += one.server_busy;
-            sum.decompressed.add(&one.decompressed);
             sum.events.merge(&one.events);
         }
         sum

@@ -24,6 +24,5 @@ pub fn model(inputs: Vec<TensorSpec>, output: TensorSpec) -> ModelSpec {
         inputs,
         output,
         other_outputs: Vec::new(),
-        compression: None,
     }
 }

@@ -1,11 +1,17 @@
 //! Files and folders that go with the process.
 
 use std::{
-    fs,
+    env, fs,
+    io::{self, ErrorKind},
     ops::Deref,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
+    process,
     sync::{Mutex, PoisonError},
 };
+
+/// First word of the names of [`Temporary::folder`]; the process id and a number follow.
+const NAME: &str = "qdl-node-";
 
 /// The paths of all [`Temporary`] values of this process.
 static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -21,6 +27,46 @@ impl Temporary {
             .unwrap_or_else(PoisonError::into_inner)
             .push(path.clone());
         Temporary(path)
+    }
+
+    /// Makes a folder in `TMPDIR` that only this user can enter, whatever the umask. Removes those
+    /// of this user's processes that have ended.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn folder() -> io::Result<Self> {
+        folder_in(&env::temp_dir())
+    }
+}
+
+fn folder_in(root: &Path) -> io::Result<Temporary> {
+    let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
+    let mut n = 0;
+    let made = loop {
+        let path = root.join(format!("{NAME}{}-{n}", process::id()));
+        match make(&path) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => n += 1,
+            Err(e) => return Err(e),
+            Ok(()) => break Temporary::new(path),
+        }
+    };
+    // A new folder belongs to this user.
+    remove_stale(root, fs::metadata(&*made)?.uid());
+    Ok(made)
+}
+
+/// Removes the folders of a user's processes that have ended.
+fn remove_stale(root: &Path, user: u32) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let id = name.strip_prefix(NAME).and_then(|n| n.split_once('-'));
+        let is_over =
+            |(id, _): (&str, _)| id.parse::<u32>().is_ok() && !Path::new("/proc").join(id).exists();
+        // The metadata of a link is the link's own.
+        let is_own = |m: fs::Metadata| m.is_dir() && m.uid() == user;
+        if id.is_some_and(is_over) && entry.metadata().is_ok_and(is_own) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -69,5 +115,23 @@ mod tests {
             end(["a", "b"].map(|name| Temporary::new(place.path().join(name))));
             assert_eq!(fs::read_dir(place.path()).expect("there").count(), 0);
         }
+    }
+
+    #[test]
+    fn a_folder_is_this_users_alone_and_those_of_ended_processes_go() {
+        let root = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| root.path().join(name);
+        // No process has this id: the kernel's largest is 2^22.
+        let stale = at(&format!("{NAME}9999999-0"));
+        let others = ["other-9999999-0", &format!("{NAME}1-0")].map(at);
+        fs::create_dir_all(stale.join("in")).expect("made");
+        others.iter().for_each(|f| fs::create_dir(f).expect("made"));
+        let two = [(); 2].map(|()| folder_in(root.path()).expect("made"));
+        for made in &two {
+            let mode = fs::metadata(&**made).expect("there").mode() & 0o777;
+            assert_eq!((mode, stale.exists()), (0o700, false));
+        }
+        drop(two);
+        assert_eq!(fs::read_dir(root.path()).expect("there").count(), 2);
     }
 }

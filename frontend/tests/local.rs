@@ -99,6 +99,31 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
 }
 
 #[test]
+fn a_start_removes_temporary_folders_of_ended_processes_and_a_signal_its_own() {
+    let place = TestFolder::new();
+    let at = |name: &str| place.path(name);
+    fs::create_dir_all(at("tmp/qdl-node-9999999-0/in")).expect("made");
+    place.write("config.json", r#"{"vocab_size": 1000, "eos_token_id": 2}"#);
+    // It never connects.
+    let engine = format!(
+        "engine: {{kind: vllm, vllm: {{model: {}, command: [sh, -c, sleep 600]}}}}\n",
+        at("").display()
+    );
+    let nics = "nics: [{address: 127.0.0.1}]\n";
+    let config = place.frontend_of(&[], &[common::LLM, &engine, common::PROMPTS, nics].concat());
+    let mut command = place.frontend(&config, "out", &local(&offline("500")));
+    command.env("TMPDIR", at("tmp"));
+    let mut running = Running::start(&place, "frontend", command);
+    let own = at(&format!("tmp/qdl-node-{}-0", running.id()));
+    running.wait_until("folder", || {
+        own.exists() && !at("tmp/qdl-node-9999999-0").exists()
+    });
+    running.signal(libc::SIGTERM);
+    running.end().with_code(130);
+    assert_eq!(fs::read_dir(at("tmp")).expect("there").count(), 0);
+}
+
+#[test]
 fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
     let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");

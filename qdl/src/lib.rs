@@ -15,7 +15,6 @@
 //!
 //! The library depends on neither LoadGen nor a GPU runtime.
 
-pub mod compression;
 #[macro_use]
 pub mod config;
 pub mod connection;

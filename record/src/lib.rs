@@ -73,7 +73,6 @@ pub use summary::{
 pub use timeline::Figures;
 pub use tokens::{CountRow, TokenRecord, TokenTime};
 pub use usage::{
-    DecompressedUse, EngineUse, NicPlace, NicUse, NodeUse, PathUse, Places, ThreadGroup,
-    TrafficRecord,
+    EngineUse, NicPlace, NicUse, NodeUse, PathUse, Places, ThreadGroup, TrafficRecord,
 };
 pub use words::is_unprintable;

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::{
-    BatchSizes, DecompressedUse, Places, TrafficRecord,
+    BatchSizes, Places, TrafficRecord,
     counts::{add_counts, counts_since},
     reconcile::Comparison,
 };
@@ -96,8 +96,6 @@ pub struct ServedReport {
     pub sequences: Option<SequenceTotals>,
     /// Inputs copied on the engine's side, because their memory layout did not suit the engine.
     pub engine_copies: u64,
-    /// Samples decompressed on the engine's side.
-    pub decompressed: DecompressedUse,
     /// Times that NIC threads went to sleep.
     pub sleeps: u64,
     /// Times that another thread woke a NIC thread.

@@ -53,38 +53,9 @@ pub struct EngineUse {
     pub samples: u64,
     /// Requests that the engine's server refused for a while: too many (429), or unavailable (503).
     pub server_busy: u64,
-    /// Samples that were compressed.
-    pub decompressed: DecompressedUse,
     /// Events that brought tokens of an answer to the node, by their number of tokens: steps of the
     /// engine, or messages of the server behind it.
     pub events: BatchSizes,
-}
-
-/// Decompression of samples, in front of the engine and as part of their batches' time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DecompressedUse {
-    /// Number of samples.
-    pub samples: u64,
-    /// Bytes of the compressed samples.
-    pub from_bytes: u64,
-    /// Bytes of the decompressed samples.
-    pub to_bytes: u64,
-    /// Microseconds of decompression, summed over the worker threads.
-    pub took_us: u64,
-}
-
-impl DecompressedUse {
-    /// Adds the counts in `o`.
-    pub fn add(&mut self, o: &DecompressedUse) {
-        add_counts!(self += o: samples from_bytes to_bytes took_us);
-    }
-
-    /// Returns the counts since the earlier reading `before`.
-    #[must_use]
-    pub fn since(&self, before: &DecompressedUse) -> DecompressedUse {
-        counts_since!(self, before: samples from_bytes to_bytes took_us)
-    }
 }
 
 /// Use of a node.
@@ -141,7 +112,6 @@ impl NodeUse {
             threads: self.threads.iter().map(group).collect(),
             nics: counts_since!(self.nics, nics: worked_us sleeps),
             engine: EngineUse {
-                decompressed: e.decompressed.since(&b.decompressed),
                 events: e.events.clone().since(&b.events),
                 ..counts_since!(e, b: busy_us batches samples server_busy)
             },

@@ -2,7 +2,7 @@
 
 use qdl::serve::Arrival;
 
-use super::{Decompressed, Decompressor, EngineError};
+use super::EngineError;
 
 /// Samples of one batch whose inputs are contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,15 +13,13 @@ pub struct SampleRun {
     pub count: usize,
 }
 
-/// Work for a batch besides running the model: copies and decompression.
+/// Work for a batch besides running the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     /// Number of copies of inputs.
     pub copies: u64,
     /// Bytes of inputs copied.
     pub copied_bytes: u64,
-    /// Decompression of the batch's samples.
-    pub decompressed: Decompressed,
 }
 
 /// Samples that run together; never empty in an engine.
@@ -34,21 +32,17 @@ pub struct Batch {
     runs: Vec<SampleRun>,
     sample_bytes: Option<usize>,
     counts: BatchCounts,
-    /// For compressed samples: owns the decompressed data.
-    decompressor: Option<Decompressor>,
 }
 
 impl Batch {
-    /// An empty batch with room for `max_batch` samples. With a decompressor,
-    /// [`Batch::decompress`] must precede any read of a sample.
-    pub fn new(max_batch: usize, decompressor: Option<Decompressor>) -> Self {
+    /// An empty batch with room for `max_batch` samples.
+    pub fn new(max_batch: usize) -> Self {
         Batch {
             arrivals: Vec::with_capacity(max_batch),
             lens: Vec::with_capacity(max_batch),
             runs: Vec::with_capacity(max_batch),
             sample_bytes: None,
             counts: BatchCounts::default(),
-            decompressor,
         }
     }
 
@@ -66,24 +60,7 @@ impl Batch {
         self.lens.clear();
         self.lens.resize(self.arrivals.len(), 0);
         self.runs.clear();
-        if self.decompressor.is_none() {
-            self.find_runs();
-        }
-    }
-
-    /// Decompresses compressed samples and finds the runs of the decompressed data. The worker's
-    /// thread calls this without the batcher's lock.
-    ///
-    /// # Errors
-    /// A sample cannot be decompressed. The compressed samples stay in the batch for another try.
-    pub fn decompress(&mut self) -> Result<(), EngineError> {
-        let Some(decompressor) = &mut self.decompressor else {
-            return Ok(());
-        };
-        self.counts.decompressed = decompressor.run(&self.arrivals, self.sample_bytes)?;
-        self.runs.clear();
         self.find_runs();
-        Ok(())
     }
 
     fn find_runs(&mut self) {
@@ -144,26 +121,17 @@ impl Batch {
 
     /// Address of a sample.
     pub fn address(&self, index: usize) -> usize {
-        match &self.decompressor {
-            Some(decompressor) => decompressor.place(index).0,
-            None => self.arrivals[index].address(),
-        }
+        self.arrivals[index].address()
     }
 
     /// Length of a sample in bytes.
     pub fn input_len(&self, index: usize) -> usize {
-        match &self.decompressor {
-            Some(decompressor) => decompressor.place(index).1,
-            None => self.arrivals[index].input_len(),
-        }
+        self.arrivals[index].input_len()
     }
 
     /// The bytes of a sample.
     pub fn input(&self, index: usize) -> &[u8] {
-        match &self.decompressor {
-            Some(decompressor) => decompressor.sample(index),
-            None => self.arrivals[index].input(),
-        }
+        self.arrivals[index].input()
     }
 
     /// Writes the response of a sample.

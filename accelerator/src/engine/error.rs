@@ -65,10 +65,6 @@ pub enum EngineError {
     },
     #[error("a sample of {got} bytes arrived; the model takes {want}")]
     SampleSize { want: String, got: usize },
-    #[error("a compressed sample that cannot be undone: {reason}")]
-    Corrupt { reason: String },
-    #[error("decompressed samples: {reason}; lower engine.max_batch or engine.threads")]
-    Decompress { reason: String },
     #[error(
         "a prompt holds id {id} at position {position}; model `{model}` has tokens 0 to {}: is the data set another model's?",
         .vocabulary.saturating_sub(1)
@@ -185,9 +181,7 @@ impl EngineError {
     /// The cause of this error.
     pub fn fault(&self) -> Fault {
         match self {
-            EngineError::SampleSize { .. }
-            | EngineError::Corrupt { .. }
-            | EngineError::TokenId { .. } => Fault::Sample,
+            EngineError::SampleSize { .. } | EngineError::TokenId { .. } => Fault::Sample,
             EngineError::Run { .. } => Fault::Either,
             _ => Fault::Engine,
         }

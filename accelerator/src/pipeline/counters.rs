@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::engine::{BatchCounts, Decompressed};
+use crate::engine::BatchCounts;
 
 /// Counts of a worker or a pipeline since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,10 +20,8 @@ pub struct Counters {
     pub copies: u64,
     /// Bytes of these copies of inputs.
     pub copied_bytes: u64,
-    /// Nanoseconds that all workers spent in batches, decompression included.
+    /// Nanoseconds that all workers spent in batches.
     pub busy_ns: u64,
-    /// Decompression: samples, bytes and time.
-    pub decompressed: Decompressed,
     /// Batches by size: element `n` counts batches of `n` samples.
     pub batch_sizes: Vec<u64>,
 }
@@ -42,7 +40,6 @@ impl Counters {
         self.samples += samples as u64;
         self.copies += counts.copies;
         self.copied_bytes += counts.copied_bytes;
-        self.decompressed.add(&counts.decompressed);
         self.batches += 1;
         let last = self.batch_sizes.len() - 1;
         self.batch_sizes[samples.min(last)] += 1;
@@ -57,7 +54,6 @@ impl Counters {
         self.copies += o.copies;
         self.copied_bytes += o.copied_bytes;
         self.busy_ns += o.busy_ns;
-        self.decompressed.add(&o.decompressed);
         if self.batch_sizes.len() < o.batch_sizes.len() {
             self.batch_sizes.resize(o.batch_sizes.len(), 0);
         }

@@ -27,7 +27,7 @@ pub(super) struct Intake {
     pub queue: Queue<Arrival>,
     /// Number of samples in the queue and in the engine.
     pub in_flight: CachePadded<AtomicUsize>,
-    /// Valid lengths of a sample; `None` if the engine takes any bytes or samples are compressed.
+    /// Valid lengths of a sample; `None` if the engine takes any bytes.
     lengths: Option<Lengths>,
     mode: AtomicU8,
     failed: AtomicBool,
@@ -37,8 +37,7 @@ pub(super) struct Intake {
 impl Intake {
     pub fn new(engine: Arc<dyn Engine>, options: &Options, on_fatal: OnFatal) -> Self {
         // A model whose lengths are unknown cannot be served: its workers return the reason.
-        let as_they_are = !engine.takes_any_bytes() && options.compression.is_none();
-        let lengths = as_they_are.then(|| Lengths::of_inputs(engine.model()).ok());
+        let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of_inputs(engine.model()).ok());
         Intake {
             engine,
             queue: Queue::new(options.queue),

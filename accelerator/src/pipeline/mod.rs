@@ -43,7 +43,6 @@ use std::{
 use fabric::{Region, clock, os::Near};
 use qdl::{
     config::EngineConfig,
-    model::Compression,
     serve::{Arrival, Finished, Service, respond_all},
 };
 use record::EngineUse;
@@ -58,7 +57,7 @@ use self::{
 use crate::lock;
 use crate::{
     batcher::Policy,
-    engine::{Digest, Engine, EngineError, EngineParams, MAX_BATCH, catch_panic},
+    engine::{Batch, Digest, Engine, EngineError, EngineParams, MAX_BATCH, catch_panic},
 };
 
 /// Least time that an engine that batches by itself gets for its stop.
@@ -79,8 +78,6 @@ pub struct Options {
     /// CPUs and memory near each GPU, for the workers of its engine. Workers of a GPU without an
     /// entry run anywhere.
     pub near: BTreeMap<usize, Near>,
-    /// Compression of arriving samples; workers decompress before the engine runs.
-    pub compression: Option<Compression>,
     /// Longest time for loading the model and warming up.
     pub start_timeout: Duration,
 }
@@ -98,7 +95,6 @@ impl From<&EngineParams> for Options {
             engine: p.engine.clone(),
             queue: 16_384,
             near: BTreeMap::new(),
-            compression: p.spec.as_ref().and_then(|spec| spec.compression),
             start_timeout: server.max(Duration::from_secs(300)),
         }
     }
@@ -183,8 +179,7 @@ impl Pipeline {
             let sequences = Sequences::start(engine, options, on_fatal)?;
             return Ok(Pipeline(PipelineKind::Sequences(sequences)));
         }
-        // With compression, workers answer: decompression on a NIC thread would delay connections.
-        let inline = engine.inline().is_some() && options.compression.is_none();
+        let inline = engine.inline().is_some();
         let mut options = options.clone();
         if let Some(fixed) = engine.fixed_batch() {
             options.engine.max_batch = options.engine.max_batch.min(fixed);
@@ -258,7 +253,6 @@ impl Pipeline {
                     busy_us: counters.busy_ns / 1000,
                     batches: counters.batches,
                     samples: counters.samples,
-                    decompressed: counters.decompressed,
                     ..EngineUse::default()
                 }
             }
@@ -374,11 +368,6 @@ impl Service for Pipeline {
     }
 
     fn slots(&self, _gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
-        let compressed =
-            matches!(&self.0, PipelineKind::Batches(b) if b.shared.compression.is_some());
-        if compressed {
-            return Err("samples are compressed, and decompressed by the CPU".to_owned());
-        }
         self.engine().slots(bytes).map_err(|e| e.to_string())
     }
 }
@@ -426,7 +415,7 @@ fn work(
     let made = catch_panic(engine.name(), index, || {
         let mut worker = engine.worker(index)?;
         let max_batch = options.policy().max_batch;
-        let batch = shared.batch()?;
+        let batch = Batch::new(shared.max_batch);
         let sizes = &options.engine.batch_sizes;
         let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes)?;
         Ok((worker, batch, warm_up))

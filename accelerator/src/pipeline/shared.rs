@@ -9,7 +9,6 @@ use crossbeam_utils::CachePadded;
 use fabric::clock;
 use qdl::{
     connection::Spin,
-    model::Compression,
     serve::{Arrival, Finished, Sent, respond_all},
 };
 
@@ -21,7 +20,7 @@ use super::{
 use crate::lock;
 use crate::{
     batcher::{BatchDecision, Batcher},
-    engine::{Batch, Decompressor, Digest, Engine, EngineError, Fault, Worker, catch_panic},
+    engine::{Batch, Digest, Engine, EngineError, Fault, Worker, catch_panic},
     event_count::EventCount,
 };
 
@@ -45,7 +44,6 @@ pub(super) struct Shared {
     spin: Spin,
     /// Bytes of every sample, if the model's inputs have a fixed size.
     sample_bytes: Option<usize>,
-    pub compression: Option<Compression>,
 }
 
 impl Shared {
@@ -58,7 +56,6 @@ impl Shared {
             .flatten();
         let cells = 0..options.engine.threads.max(1);
         Shared {
-            compression: options.compression,
             events: EventCount::default(),
             cells: cells
                 .map(|_| CachePadded::new(Mutex::new(Counters::new(policy.max_batch))))
@@ -75,21 +72,9 @@ impl Shared {
         }
     }
 
-    /// The engine's inline path, if samples arrive uncompressed.
+    /// The engine's inline path.
     pub fn inline(&self) -> Option<&Digest> {
-        let inline = self.intake.engine.inline();
-        inline.filter(|_| self.compression.is_none())
-    }
-
-    /// Makes the batch of a worker. Call on the worker's thread.
-    pub fn batch(&self) -> Result<Batch, EngineError> {
-        let engine = &self.intake.engine;
-        let model = engine.model().clone().with_compression(self.compression);
-        let decompressor = Decompressor::of(&model, engine.takes_any_bytes(), self.max_batch)?;
-        if let Some(decompressor) = &decompressor {
-            engine.memory(&decompressor.region);
-        }
-        Ok(Batch::new(self.max_batch, decompressor))
+        self.intake.engine.inline()
     }
 
     /// Hands samples from a NIC thread to the workers and wakes one worker.
@@ -152,7 +137,6 @@ impl Shared {
         finished: &mut Vec<Finished>,
     ) -> Result<u64, EngineError> {
         let started = clock::now_ns();
-        batch.decompress()?;
         worker.run(batch)?;
         let took = clock::now_ns().saturating_sub(started);
         let compute_us = clock::micros(took);

@@ -134,7 +134,10 @@ impl Backend for Network {
             .warm_up(samples.to_vec())
             .map_err(|e| e.to_string())?;
         Ok(report.map(|r| {
-            let (connections, ms) = (r.connections.len(), r.took_ns / 1_000_000);
+            let (connections, ms) = (
+                r.connections.iter().flatten().count(),
+                r.took_ns / 1_000_000,
+            );
             format!(
                 "{} samples warmed {connections} connections up in {ms} ms",
                 r.samples

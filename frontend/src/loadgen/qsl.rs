@@ -5,9 +5,6 @@
 //! a fabric registers memory before the test. Its size suffices for all samples that LoadGen may
 //! hold at a time.
 //!
-//! If the model's samples are compressed, the library compresses each sample during the load,
-//! outside measured time. The region then holds each sample at its compressed length.
-//!
 //! LoadGen loads a set, issues it and then unloads it, so an outstanding sample does not move.
 //!
 //! Where answers are tokens, a block of options lies in front of each sample. A sample of the
@@ -26,8 +23,7 @@ use anyhow::{Result, anyhow, bail};
 use fabric::{Region, os::Near};
 use loadgen_bridge::QuerySampleLibrary;
 use qdl::{
-    compression,
-    model::{Compression, ModelSpec},
+    model::ModelSpec,
     request::{OPTIONS_BYTES, RequestOptions},
 };
 
@@ -56,14 +52,6 @@ struct Loaded {
     /// Load count of each sample: LoadGen may load a sample several times.
     times: Vec<u32>,
     total: usize,
-    packing: Packing,
-}
-
-#[derive(Debug, Default)]
-struct Packing {
-    sample: Vec<u8>,
-    scratch: Vec<u8>,
-    carried: Vec<u8>,
 }
 
 /// The query sample library over one data set.
@@ -73,7 +61,6 @@ pub struct Qsl {
     positions: Box<[SamplePosition]>,
     near: Near,
     performance_count: usize,
-    compression: Option<Compression>,
     /// Bytes in front of each sample, which end with its block of options; 0 without options.
     front: usize,
     loaded: Mutex<Loaded>,
@@ -108,9 +95,8 @@ impl Qsl {
             }
         }
         let performance_count = performance_count.unwrap_or(total).clamp(1, total);
-        let compression = model.compression;
         let front = if model.answers_tokens() { ALIGN } else { 0 };
-        let bytes = capacity(&dataset, performance_count, compression);
+        let bytes = capacity(&dataset, performance_count);
         let bytes = bytes.saturating_add(front.saturating_mul(performance_count));
         let region = Region::on_nodes(bytes, &near.nodes);
         let region = region.map_err(|error| {
@@ -124,7 +110,6 @@ impl Qsl {
             region: Arc::new(region),
             positions: (0..total).map(|_| SamplePosition::default()).collect(),
             performance_count,
-            compression,
             front,
             loaded: Mutex::new(Loaded {
                 times: vec![0; total],
@@ -161,7 +146,7 @@ impl Qsl {
             token_limit: NonZeroU32::new(WARM_UP_TOKENS),
         };
         let mut loaded = lock(&self.loaded);
-        let align = stride_of(&self.dataset, self.compression);
+        let align = stride_of(&self.dataset);
         for &index in indices {
             let Some(len) = self.dataset.len(index) else {
                 bail!(
@@ -179,45 +164,15 @@ impl Qsl {
                 let to = self.room(index, offset - OPTIONS_BYTES, OPTIONS_BYTES)?;
                 to.copy_from_slice(&options.encode());
             }
-            let bytes = match self.compression {
-                Some(Compression::Lz4) => {
-                    let packing = &mut loaded.packing;
-                    packing.sample.resize(len as usize, 0);
-                    self.read(index, &mut packing.sample)?;
-                    packing.carried.clear();
-                    compression::compress(
-                        &packing.sample,
-                        &mut packing.scratch,
-                        &mut packing.carried,
-                    );
-                    let to = self.room(index, offset, packing.carried.len())?;
-                    to.copy_from_slice(&packing.carried);
-                    packing.carried.len()
-                }
-                None => {
-                    let to = self.room(index, offset, len as usize)?;
-                    self.read(index, to)?;
-                    len as usize
-                }
-            };
-            loaded.used = offset + bytes.next_multiple_of(align);
+            let to = self.room(index, offset, len as usize)?;
+            self.dataset.read(index, to)?;
+            if let Some(verifier) = &self.verifier {
+                verifier.loaded(index, to);
+            }
+            loaded.used = offset + (len as usize).next_multiple_of(align);
             let position = &self.positions[index];
             position.offset.store(offset as u64, Ordering::Relaxed);
-            let carried =
-                u32::try_from(bytes).map_err(|e| anyhow!("cannot load sample {index}: {e}"))?;
-            position.len.store(carried, Ordering::Release);
-        }
-        // Free the scratch memory, possibly hundreds of megabytes: no load follows until this set
-        // is measured.
-        loaded.packing = Packing::default();
-        Ok(())
-    }
-
-    /// Reads a sample from the data set, uncompressed.
-    fn read(&self, index: usize, to: &mut [u8]) -> Result<()> {
-        self.dataset.read(index, to)?;
-        if let Some(verifier) = &self.verifier {
-            verifier.loaded(index, to);
+            position.len.store(len, Ordering::Release);
         }
         Ok(())
     }
@@ -255,18 +210,17 @@ impl Qsl {
     }
 }
 
-fn stride_of(dataset: &Dataset, compression: Option<Compression>) -> usize {
-    match (dataset.equal_len(), compression) {
-        (Some(_), None) => 1,
-        _ => ALIGN,
+fn stride_of(dataset: &Dataset) -> usize {
+    match dataset.equal_len() {
+        Some(_) => 1,
+        None => ALIGN,
     }
 }
 
-/// Bytes for the `count` longest samples, uncompressed: compressed lengths are unknown in advance.
-fn capacity(dataset: &Dataset, count: usize, compression: Option<Compression>) -> usize {
-    let align = stride_of(dataset, compression);
-    let prefix = compression.map_or(0, |_| compression::PREFIX_BYTES);
-    let carried = |len: u32| (len as usize + prefix).next_multiple_of(align);
+/// Bytes for the `count` longest samples.
+fn capacity(dataset: &Dataset, count: usize) -> usize {
+    let align = stride_of(dataset);
+    let carried = |len: u32| (len as usize).next_multiple_of(align);
     if let Some(len) = dataset.equal_len() {
         return carried(len).saturating_mul(count);
     }
@@ -415,39 +369,6 @@ mod tests {
             error.to_string(),
             "cannot load sample 4: the data set has 4"
         );
-    }
-
-    #[test]
-    fn a_compressed_sample_lies_there_as_long_as_it_became() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("samples");
-        // One compressible sample, one of noise, one of zeros.
-        let noise = |i: u64| xxhash_rust::xxh3::xxh3_64(&i.to_le_bytes()) as u8;
-        let all: [Vec<u8>; 3] = [
-            (0..4000).map(|i| (i / 100) as u8).collect(),
-            (0..4000).map(noise).collect(),
-            vec![0; 4000],
-        ];
-        std::fs::write(&path, all.concat()).expect("written");
-        let mut config = DatasetConfig::new(qdl::config::DatasetKind::Raw);
-        config.samples = Some(path);
-        let mut model = ModelSpec::opaque("m", 4000, 8).with_compression(Some(Compression::Lz4));
-        model.inputs[0].ragged = false;
-        let dataset = Dataset::open(&config, &model, None).expect("sound");
-        let verifier = Arc::new(Verifier::new(3, &model));
-        let q = made(dataset, &model, None, Some(verifier)).expect("memory");
-        q.load(&[0, 1, 2]).expect("fits");
-        let lens = [0, 1, 2].map(|i| q.place(i).expect("loaded").1 as usize);
-        assert!(lens[0] < 1000 && lens[2] < 100, "{lens:?}");
-        assert_eq!(lens[1], 4000 + compression::PREFIX_BYTES);
-        for (i, sample) in all.iter().enumerate() {
-            assert_eq!(q.place(i).expect("loaded").0 % ALIGN, 0);
-            let carried = bytes(&q, i);
-            assert_eq!(compression::decompressed_len(&carried), Ok(4000));
-            let mut back = vec![1; 4000];
-            compression::decompress(&carried, &mut back).expect("sound");
-            assert_eq!(&back, sample);
-        }
     }
 
     #[test]

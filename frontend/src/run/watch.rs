@@ -202,7 +202,7 @@ impl Watch {
             self.rested = true;
             self.fail_stalled(now, cause);
         }
-        // The node of a server that is away ends itself after the server's `ready_s`.
+        // The node of a server that is away says when it is overdue.
         let stalled = match self.backend.waits_for_server() {
             true => 0,
             false => outstanding,

@@ -21,10 +21,7 @@ use super::{
     },
     values::{Auto, port_or_address, socket_address},
 };
-use crate::{
-    compression::room,
-    model::{Compression, DType, ModelSpec, TensorSpec},
-};
+use crate::model::{DType, ModelSpec, TensorSpec};
 
 /// Default length of a response in bytes, and the minimum for `digest`.
 const OUTPUT_BYTES: usize = 8;
@@ -112,8 +109,6 @@ pub struct AcceleratorModel {
     /// Response length in bytes, for `null` and `digest`; default 8, the minimum for `digest`.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub output_bytes: Option<usize>,
-    /// Compression of samples in the frontend's QSL, equal on both nodes; default no compression.
-    pub compression: Option<Compression>,
 }
 
 impl AcceleratorModel {
@@ -125,13 +120,11 @@ impl AcceleratorModel {
                 inputs: inputs.clone(),
                 output: output.clone(),
                 other_outputs: self.other_outputs.clone(),
-                compression: self.compression,
             });
         }
         let output = self.output_bytes.unwrap_or(OUTPUT_BYTES);
-        self.max_input_bytes.map(|input| {
-            ModelSpec::opaque(&self.name, input, output).with_compression(self.compression)
-        })
+        self.max_input_bytes
+            .map(|input| ModelSpec::opaque(&self.name, input, output))
     }
 }
 
@@ -141,61 +134,9 @@ impl AcceleratorConfig {
         Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    /// Returns the budget for all slots in bytes, without the memory of decompressed samples.
+    /// Returns the budget for all slots in bytes.
     pub fn memory(&self) -> usize {
-        (self.memory_mib << 20).saturating_sub(self.decompressed_bytes())
-    }
-
-    /// Returns the bytes of the decompressed batches of all worker threads; 0 without compression.
-    pub(crate) fn decompressed_bytes(&self) -> usize {
-        let spec = self.model.spec().filter(|m| m.compression.is_some());
-        let largest = spec.and_then(|m| m.max_input_bytes()).unwrap_or(0);
-        room(largest, self.engine.max_batch).saturating_mul(self.engine.workers())
-    }
-
-    /// Checks that the engine's side can decompress the samples.
-    fn check_compression(&self, out: &mut Findings<'_>) {
-        let Some(compression) = self.model.compression else {
-            return;
-        };
-        let path = "model.compression";
-        let kind = self.engine.kind;
-        if kind.streams() {
-            out.add_key(
-                path,
-                format!("engine `{}` reads prompts where they land", kind.as_str()),
-                "remove `compression`, on the frontend too",
-            );
-        } else if self.model.spec().is_none() {
-            out.add(
-                path,
-                "how large a sample is when it is decompressed must stand in this file",
-                "add `inputs` and `output`",
-            );
-        } else if self.decompressed_bytes() >= self.memory_mib << 20 {
-            out.add(
-                path,
-                format!(
-                    "batches take {} bytes when they are decompressed, and memory_mib leaves \
-                     nothing for slots",
-                    self.decompressed_bytes()
-                ),
-                "raise `memory_mib`, or lower `engine.max_batch` or `engine.threads`",
-            );
-        }
-        for (i, nic) in self.nics.iter().enumerate() {
-            if !nic.as_ib().is_some_and(|ib| ib.gpudirect) {
-                continue;
-            }
-            out.add_key(
-                format!("nics[{i}].gpudirect"),
-                format!(
-                    "{}: samples in {compression} are decompressed by the CPU",
-                    nic.label()
-                ),
-                "remove `gpudirect`, or `model.compression`",
-            );
-        }
+        self.memory_mib << 20
     }
 
     fn check_model(&self, out: &mut Findings<'_>) {
@@ -442,7 +383,6 @@ impl ConfigFile for AcceleratorConfig {
         self.check_model(out);
         self.check_addresses(out);
         self.engine.check(out);
-        self.check_compression(out);
         self.check_gpus(out);
         self.deadlines.check(Self::SIDE, out);
     }

@@ -54,7 +54,7 @@ pub(super) enum Limit {
 use Limit::{Free, Hash, List, Text, Words};
 
 /// Limits by message and field. An element of a list has the list's name.
-pub(super) const LIMITS: [(&str, Limit); 36] = [
+pub(super) const LIMITS: [(&str, Limit); 37] = [
     ("model.node", Words(1..=MAX_NODE)),
     ("model.spec.name", Words(1..=MAX_NAME)),
     ("model.spec.inputs", List(1..=MAX_INPUTS)),
@@ -94,6 +94,7 @@ pub(super) const LIMITS: [(&str, Limit); 36] = [
     ("drained.used.threads.name", Words(0..=MAX_NODE)),
     ("heartbeat.scores.rails", List(0..=MAX_RAILS)),
     ("heartbeat.scores.standing.away", Words(0..=MAX_TEXT)),
+    ("heartbeat.scores.standing.overdue", Words(0..=MAX_TEXT)),
     ("refused_sample.text", Words(0..=MAX_REFUSAL)),
     ("connection_lost.cause", Text(0..=MAX_TEXT)),
     ("refused.text", Text(0..=MAX_TEXT)),
@@ -104,12 +105,11 @@ pub(super) const LIMITS: [(&str, Limit); 36] = [
 const OTHERS: usize = MAX_NAME;
 
 /// Fields whose numbers are counts, a part of a field before the field.
-pub(super) const COUNTS: [&str; 9] = [
+pub(super) const COUNTS: [&str; 8] = [
     "drained.counters",
     "drained.gpus",
     "drained.used.threads",
     "drained.used.nics",
-    "drained.used.engine.decompressed",
     "drained.used.engine",
     "drained.used",
     "heartbeat.counters",

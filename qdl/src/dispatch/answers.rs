@@ -489,7 +489,7 @@ impl Shared {
         };
         let warms_up = sample.id == WARM_UP_ID;
         let peer = connection.cfgs.peer;
-        if is_away && !warms_up {
+        if is_away {
             // Before the heartbeat says so: else the sample would go there and back meanwhile.
             self.note_standing(peer, &Standing::Away(reason.clone()));
         }
@@ -506,7 +506,10 @@ impl Shared {
         if warms_up {
             connection.warmed.fetch_add(1, Ordering::Relaxed);
             let words = format!("sample {} was refused: {reason}", sample.index);
-            return self.warm_up.refused(connection.index, words);
+            return match is_away {
+                true => self.warm_up.not_answered(connection.index),
+                false => self.warm_up.refused(connection.index, words),
+            };
         }
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.refused[before].fetch_add(1, Ordering::Relaxed);
@@ -519,7 +522,7 @@ impl Shared {
         } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
             && !self.give_to_one(&sample, |_| true)
         {
-            self.push_all(iter::once(sample));
+            self.wait_for_room(sample);
         }
         if self.aborted.load(Ordering::SeqCst) {
             self.empty_backlog();

@@ -384,6 +384,12 @@ impl Dispatcher {
         self.shared.connections.iter().filter(up).count()
     }
 
+    /// Whether a connection to an accelerator is up.
+    pub(crate) fn is_up(&self, peer: usize) -> bool {
+        let mut all = self.shared.connections.iter();
+        all.any(|c| c.cfgs.peer == peer && c.up.load(Ordering::Relaxed))
+    }
+
     /// Issue time of the first sample on [`fabric::clock`], warm-up samples excluded.
     pub(crate) fn first_issued_ns(&self) -> Option<u64> {
         match self.shared.first_ns.load(Ordering::Relaxed) {

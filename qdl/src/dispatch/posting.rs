@@ -165,7 +165,10 @@ impl Shared {
         while let Some(first) = samples.get(given) {
             let mut burst = Burst::first(&samples[given..]);
             let mut is_crowded = false;
-            if !stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns) {
+            // The accelerator of the last burst may take no samples since.
+            let stays = stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns)
+                && self.connections[stay.connection].tracker.allowance() > 0;
+            if !stays {
                 let Some(chosen) = self.pick(first) else {
                     break;
                 };
@@ -339,7 +342,7 @@ impl Shared {
     }
 
     /// Free slots of the connections that are up; stops counting at `enough`.
-    fn free_slots(&self, enough: u64) -> u64 {
+    pub(super) fn free_slots(&self, enough: u64) -> u64 {
         let mut free = 0;
         for load in self.connections.iter().map(Connection::load) {
             if load.up {

@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
-use super::{Dispatcher, Shared};
+use super::{Dispatcher, Sample, Shared};
 use crate::wire::Standing;
 
 /// Batches in flight: one outbound, one computing, one inbound.
@@ -94,11 +94,29 @@ impl Shared {
         let now = match standing {
             Standing::Takes => TAKES,
             Standing::Busy => BUSY,
-            Standing::Away(_) => AWAY,
+            Standing::Away(_) | Standing::Overdue(_) => AWAY,
         };
         let known = self.limits.get().and_then(|l| l.standing.get(peer));
         if known.is_some_and(|known| known.swap(now, Ordering::SeqCst) != now) {
             self.connections_changed();
+        }
+    }
+
+    /// Whether a connection's accelerator takes no samples for now.
+    pub(super) fn is_away(&self, connection: usize) -> bool {
+        let peer = self.connections[connection].cfgs.peer;
+        let known = self.limits.get().and_then(|l| l.standing.get(peer));
+        known.is_some_and(|known| known.load(Ordering::SeqCst) == AWAY)
+    }
+
+    /// Puts a sample into the backlog, though no connection may have room.
+    pub(super) fn wait_for_room(&self, sample: Sample) {
+        self.push_all(std::iter::once(sample));
+        // Either `connections_changed` sees the sample, or this thread the slots that it allows.
+        let limits = self.limits.get().map(|limits| limits.computing.lock());
+        drop(limits);
+        if self.free_slots(1) > 0 {
+            self.wake_all();
         }
     }
 

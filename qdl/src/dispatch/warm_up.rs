@@ -17,6 +17,9 @@
 //! extends the deadline. Samples of token engines carry a limit of two tokens.
 //! Warm-up samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees them, and none
 //! is sent again. If a connection is lost or silent, the warm-up ends with an error that names it.
+//!
+//! The warm-up leaves out connections to an accelerator whose server is away while another one takes
+//! samples. If none does, it waits for one.
 
 use std::{
     sync::{
@@ -67,8 +70,9 @@ pub struct ConnectionWarmUp {
 /// Result of a warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpReport {
-    /// Figures by index of the connection; empty if there were no samples.
-    pub connections: Vec<ConnectionWarmUp>,
+    /// Figures by index of the connection, `None` for one that was left out; empty if there were no
+    /// samples.
+    pub connections: Vec<Option<ConnectionWarmUp>>,
     /// Samples answered.
     pub samples: u64,
     /// Duration of the warm-up in nanoseconds.
@@ -148,6 +152,11 @@ impl WarmUp {
 
     pub(crate) fn not_posted(&self, connection: usize) {
         self.lost_one();
+        self.not_answered(connection);
+    }
+
+    /// Records the end of a sample whose connection is at no fault.
+    pub(crate) fn not_answered(&self, connection: usize) {
         self.answer(connection, None);
     }
 
@@ -296,16 +305,25 @@ impl<'a> WarmUpRound<'a> {
 
     /// Sends the longest sample over each connection, for the first time.
     fn cold(&mut self) -> Result<(), WarmUpError> {
-        // Skipped connections count as answered.
-        let mut first: Vec<Option<u64>> = vec![Some(0); self.shared.connections.len()];
-        self.connections.iter().for_each(|l| first[*l] = None);
+        let mut first: Vec<Option<u64>> = vec![None; self.shared.connections.len()];
         let mut silence = Silence::default();
-        while let Some(connection) = first.iter().position(Option::is_none) {
+        loop {
+            let takes = |c: &usize| !self.shared.is_away(*c);
+            let all = self.connections.iter().copied();
+            let missing: Vec<_> = all.filter(|c| first[*c].is_none()).collect();
+            let Some(connection) = missing.iter().copied().find(takes) else {
+                if missing.is_empty() || self.connections.iter().any(takes) {
+                    break;
+                }
+                self.wait()?;
+                std::thread::sleep(LOOK);
+                silence = Silence::default();
+                continue;
+            };
             let answers = if self.in_budget() {
                 self.one(connection, self.samples[0])?
                     .map(|ns| (connection, ns))
             } else {
-                let missing = (0..first.len()).filter(|l| first[*l].is_none());
                 for connection in missing {
                     self.send(connection, std::iter::once(self.samples[0]))?;
                 }
@@ -318,7 +336,7 @@ impl<'a> WarmUpRound<'a> {
                 first[connection].get_or_insert(ns);
                 came = true;
             }
-            if !came {
+            if !came && !self.shared.is_away(connection) {
                 // The sample could not be posted: the connection had less room than expected.
                 self.time_left(&mut silence, connection)?;
                 std::thread::sleep(AGAIN);
@@ -328,9 +346,11 @@ impl<'a> WarmUpRound<'a> {
         self.report.sizes = (1, self.samples.len());
         self.report.connections = first
             .into_iter()
-            .map(|cold| ConnectionWarmUp {
-                cold_ns: cold.unwrap_or_default(),
-                warm_ns: None,
+            .map(|cold| {
+                Some(ConnectionWarmUp {
+                    cold_ns: cold?,
+                    warm_ns: None,
+                })
             })
             .collect();
         Ok(())
@@ -360,7 +380,9 @@ impl<'a> WarmUpRound<'a> {
                 times.extend(self.one(connection, self.samples[0])?);
             }
             times.sort_unstable();
-            self.report.connections[connection].warm_ns = times.get(times.len() / 2).copied();
+            if let Some(figures) = &mut self.report.connections[connection] {
+                figures.warm_ns = times.get(times.len() / 2).copied();
+            }
         }
         Ok(())
     }
@@ -398,7 +420,8 @@ impl<'a> WarmUpRound<'a> {
         Ok(answers.first().map(|(_, ns)| *ns))
     }
 
-    /// Puts samples into a connection's ring as the ring has room, and posts the ring.
+    /// Puts samples into a connection's ring as the ring has room, and posts the ring. Sends none
+    /// to an accelerator whose server is away.
     fn send(
         &self,
         connection: usize,
@@ -411,11 +434,15 @@ impl<'a> WarmUpRound<'a> {
             self.shared.empty_ring(to);
             Err(self.failed(error))
         };
-        for mut sample in samples {
+        for mut sample in samples.take_while(|_| !self.shared.is_away(connection)) {
             sample.issued_ns = now_ns();
             self.shared.warm_up.lock().due[connection] += 1;
             while to.ring.push(sample).is_err() {
                 self.shared.post(to);
+                if self.shared.is_away(connection) {
+                    self.shared.warm_up.not_answered(connection);
+                    return Ok(());
+                }
                 if let Err(error) = self.time_left(&mut silence, connection) {
                     return fail(error);
                 }

@@ -25,7 +25,7 @@ pub struct NoLengths {
 }
 
 impl Lengths {
-    /// Lengths of a model's samples, uncompressed.
+    /// Lengths of a model's samples.
     ///
     /// # Errors
     /// [`NoLengths`] names the tensor.

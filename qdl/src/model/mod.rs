@@ -10,8 +10,6 @@ use serde::{Deserialize, Serialize};
 pub use foreign::ForeignFormat;
 pub use lengths::{Lengths, NoLengths};
 
-use crate::compression::PREFIX_BYTES;
-
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -93,22 +91,6 @@ impl fmt::Display for TensorSpec {
     }
 }
 
-/// Lossless compression of each sample by the QSL ([`compression`](crate::compression)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// LZ4 blocks.
-    Lz4,
-}
-
-impl fmt::Display for Compression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Compression::Lz4 => "lz4",
-        })
-    }
-}
-
 /// Description of a model, equal on both nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -122,9 +104,6 @@ pub struct ModelSpec {
     /// Further outputs, in their order behind `output`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_outputs: Vec<TensorSpec>,
-    /// Compression of samples on the network; `None` for uncompressed samples.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compression: Option<Compression>,
 }
 
 /// First difference between two descriptions of a model.
@@ -165,7 +144,6 @@ impl ModelSpec {
             inputs: vec![tensor("input", max_input, true)],
             output: tensor("output", output, false),
             other_outputs: Vec::new(),
-            compression: None,
         }
     }
 
@@ -182,7 +160,6 @@ impl ModelSpec {
             inputs: vec![ids("prompt", prompt)],
             output: ids("tokens", answer),
             other_outputs: Vec::new(),
-            compression: None,
         }
     }
 
@@ -191,23 +168,6 @@ impl ModelSpec {
         self.inputs
             .iter()
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
-    }
-
-    /// Bytes of the largest sample on the network; with compression, of a sample that does not
-    /// shrink. `None` if the sum overflows.
-    pub(crate) fn max_carried_bytes(&self) -> Option<usize> {
-        let bytes = self.max_input_bytes()?;
-        match self.compression {
-            Some(_) => bytes.checked_add(PREFIX_BYTES),
-            None => Some(bytes),
-        }
-    }
-
-    /// Sets the compression of samples on the network. (A model file does not state it.)
-    #[must_use]
-    pub fn with_compression(mut self, compression: Option<Compression>) -> Self {
-        self.compression = compression;
-        self
     }
 
     /// All outputs, in their order within a response.
@@ -227,7 +187,7 @@ impl ModelSpec {
         self.other_outputs.is_empty() && o.ragged && o.dtype == DType::I32 && o.shape.len() == 1
     }
 
-    /// Whether every uncompressed sample has the same number of bytes.
+    /// Whether every sample has the same number of bytes.
     pub fn fixed_size(&self) -> bool {
         self.inputs.iter().all(|t| !t.ragged)
     }
@@ -265,9 +225,7 @@ impl ModelSpec {
         for (i, (a, b)) in others.enumerate() {
             differ(format!("other output {i}"), a, b)?;
         }
-        let word = |c: Option<Compression>| c.map_or("none".to_owned(), |c| c.to_string());
-        let (a, b) = (word(self.compression), word(theirs.compression));
-        differ("compression".into(), &a, &b)
+        Ok(())
     }
 }
 
@@ -289,28 +247,6 @@ mod tests {
             &["this node has input: u8[64]", "the peer has input: u8[65]"],
         );
         assert_eq!(a.check_against(&a), Ok(()));
-    }
-
-    #[test]
-    fn compression_is_a_part_of_the_model() {
-        let a = ModelSpec::opaque("m", 64, 8);
-        let b = a.clone().with_compression(Some(Compression::Lz4));
-        let text = b
-            .check_against(&a)
-            .expect_err("they differ")
-            .between("a", "b");
-        assert_has(&text, &["compression: a has lz4, b has none"]);
-        assert_eq!(a.max_carried_bytes(), Some(64));
-        assert_eq!(b.max_carried_bytes(), Some(64 + PREFIX_BYTES));
-        assert_eq!(b.max_input_bytes(), Some(64));
-        let json = serde_json::to_string(&b).expect("JSON");
-        assert!(json.contains(r#""compression":"lz4""#), "{json}");
-        assert_eq!(
-            serde_json::from_str::<ModelSpec>(&json).expect("a model"),
-            b
-        );
-        let json = serde_json::to_string(&a).expect("JSON");
-        assert!(!json.contains("compression"), "{json}");
     }
 
     #[test]

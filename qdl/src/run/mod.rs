@@ -122,8 +122,8 @@ pub(crate) const OPTIONS_ROOM: usize = LINE;
 /// Bytes from one request slot to the next, without room for options. Equals the sample size where
 /// it is fixed, so that neighbouring slots form a batch in place.
 pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
-    let bytes = model.max_carried_bytes()?;
-    if model.fixed_size() && model.compression.is_none() {
+    let bytes = model.max_input_bytes()?;
+    if model.fixed_size() {
         Some(bytes)
     } else {
         bytes.checked_next_multiple_of(LINE)

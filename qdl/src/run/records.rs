@@ -19,7 +19,7 @@ pub(super) fn connections(
 ) -> Vec<ConnectionRecord> {
     for (i, record) in records.iter_mut().enumerate() {
         record.name = name(i);
-        if let Some(w) = warm_up.and_then(|w| w.connections.get(i)) {
+        if let Some(w) = warm_up.and_then(|w| w.connections.get(i)?.as_ref()) {
             record.cold_us = Some(w.cold_ns.div_ceil(1000));
             record.warm_us = w.warm_ns.map(|ns| ns.div_ceil(1000));
         }
@@ -99,9 +99,9 @@ mod tests {
     fn connections_get_their_names_losses_and_warm_up_times() {
         let mut counts = vec![ConnectionRecord::default(); 3];
         counts[1].samples = 7;
-        let warmed = |cold_ns, warm_ns| ConnectionWarmUp { cold_ns, warm_ns };
+        let warmed = |cold_ns, warm_ns| Some(ConnectionWarmUp { cold_ns, warm_ns });
         let report = WarmUpReport {
-            connections: vec![warmed(1_001, Some(500)), warmed(2_000, None)],
+            connections: vec![warmed(1_001, Some(500)), warmed(2_000, None), None],
             ..WarmUpReport::default()
         };
         let lost = [

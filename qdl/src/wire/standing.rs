@@ -13,4 +13,16 @@ pub enum Standing {
     Busy,
     /// It gives samples back until its server answers again. The text is the reason.
     Away(String),
+    /// As `Away`, for longer than the engine grants its server: only other nodes keep the run going.
+    Overdue(String),
+}
+
+impl Standing {
+    /// The reason why the engine takes no samples.
+    pub fn absence(&self) -> Option<&str> {
+        match self {
+            Standing::Away(why) | Standing::Overdue(why) => Some(why),
+            Standing::Takes | Standing::Busy => None,
+        }
+    }
 }

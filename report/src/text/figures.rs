@@ -1,8 +1,8 @@
 //! Formats single records in a line or two.
 
 use record::{
-    Accuracy, BatchSizes, DecompressedUse, Goodput, GpuRecord, NicPlace, Places, ThroughputReport,
-    TrafficRecord, Verified,
+    Accuracy, BatchSizes, Goodput, GpuRecord, NicPlace, Places, ThroughputReport, TrafficRecord,
+    Verified,
 };
 
 use super::numbers as text;
@@ -103,21 +103,6 @@ fn on(nodes: &[u32]) -> String {
         [only] => format!("node {only}"),
         several => format!("nodes {}", several.join(", ")),
     }
-}
-
-/// Formats what was decompressed; `None` if no sample was compressed.
-pub(super) fn decompressed(used: &DecompressedUse) -> Option<String> {
-    if used.samples == 0 {
-        return None;
-    }
-    let times = used.to_bytes as f64 / used.from_bytes.max(1) as f64;
-    Some(format!(
-        "{} samples decompressed, {} from {} ({times:.2} times), in {} of engine threads",
-        text::grouped(used.samples),
-        text::bytes(used.to_bytes),
-        text::bytes(used.from_bytes),
-        text::time_us(used.took_us as f64),
-    ))
 }
 
 /// Draws one bar per power of two: batches with a size from that power up to the next.
@@ -235,20 +220,6 @@ mod tests {
                 "samples on nodes 0, 1",
             ]
         );
-    }
-
-    #[test]
-    fn what_was_decompressed_is_said_where_something_was() {
-        let used = DecompressedUse {
-            samples: 200,
-            from_bytes: 1_000,
-            to_bytes: 2_500,
-            took_us: 70,
-        };
-        let line = decompressed(&used).expect("a line");
-        assert!(line.starts_with("200 samples decompressed, "), "{line}");
-        assert!(line.contains("(2.50 times)"), "{line}");
-        assert_eq!(decompressed(&DecompressedUse::default()), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use record::{ServedConnection, ServedReport};
 
 use super::{
-    figures::{TRAFFIC, decompressed, places, traffic},
+    figures::{TRAFFIC, places, traffic},
     numbers::{self as text, Table},
 };
 
@@ -55,9 +55,6 @@ pub fn served(report: &ServedReport) -> String {
     out.push_str(&format!(
         "NIC threads slept {slept} times and were woken {woken} times by another thread; {ran}\n"
     ));
-    if let Some(line) = decompressed(&report.decompressed) {
-        out.push_str(&format!("{line}\n"));
-    }
     for line in places(&report.places) {
         out.push_str(&format!("{line}\n"));
     }

@@ -8,7 +8,7 @@ use record::{
 use crate::html::columns;
 
 use super::{
-    figures::{self, TRAFFIC, accuracy, bars, decompressed, gpu, traffic},
+    figures::{self, TRAFFIC, accuracy, bars, gpu, traffic},
     numbers::{self as text, INDENT, Table, WIDTH, cut, wrap},
     refusal,
     stages::{stages, token_facts, tokens},
@@ -420,11 +420,6 @@ impl Screen {
         );
         let line = format!("{staged} staged ({bytes}), {copies} by the fabric ({copied})");
         self.fact("copies", &line, None);
-        for a in &run.system.accelerators {
-            if let Some(line) = decompressed(&a.used.engine.decompressed) {
-                self.fact("compressed", &format!("{}: {line}", a.node), None);
-            }
-        }
         let waited = format!(
             "{} found no free slot, at most {} at once; {} had one and were left to a NIC thread",
             text::counted(run.system.backlogged, "sample"),

@@ -167,9 +167,6 @@ pub struct Model {
     pub(crate) dtype: String,
     /// Processing of samples that the rules allow in the QSL.
     pub(crate) input: String,
-    /// Whether the QSL may compress samples, each on its own and without loss.
-    #[serde(default)]
-    pub(crate) lossless: bool,
     /// Minimum duration in ms, if not the round's.
     pub(crate) min_duration_ms: Option<u64>,
     pub(crate) ingress: Option<u64>,

@@ -7,7 +7,6 @@ use qdl::config::{
     AcceleratorConfig, DatasetKind, EngineConfig, FrontendConfig, ModelFiles, NicConfig, NicFabric,
     QslMode, Verify,
 };
-use qdl::model::Compression;
 
 use super::{nodes::words, run::RunCheck, *};
 use crate::manifest::{FRONTEND_YAML, accelerator_yaml};
@@ -65,12 +64,7 @@ impl RunCheck<'_> {
         refuse(is_any, CONFIG_MODEL, what);
         let control = config.accelerators.iter();
         let control = control.map(|a| ("an accelerator".to_owned(), a.control.clone()));
-        self.node(
-            file,
-            config.model.compression,
-            &config.nics,
-            control.collect(),
-        );
+        self.node(file, &config.nics, control.collect());
         if let Some(engine) = &config.engine
             && self.manifest.is_some_and(|manifest| manifest.local)
         {
@@ -124,7 +118,7 @@ impl RunCheck<'_> {
         let file = &accelerator_yaml(node);
         self.is_of(file, "node", &config.node, node);
         let control = ("control".to_owned(), config.control.listen.to_string());
-        self.node(file, config.model.compression, &config.nics, vec![control]);
+        self.node(file, &config.nics, vec![control]);
         let spec = config.model.spec();
         let output = spec.as_ref().and_then(|m| m.output.shape.first().copied());
         self.engine(file, &config.engine, output.unwrap_or(0));
@@ -156,19 +150,8 @@ impl RunCheck<'_> {
         }
     }
 
-    /// Checks what both kinds of nodes have: compression, NICs, and addresses by their names.
-    fn node(
-        &mut self,
-        file: &str,
-        compression: Option<Compression>,
-        nics: &[NicConfig],
-        mut addresses: Vec<(String, String)>,
-    ) {
-        if compression.is_some() && !self.model.lossless {
-            let (round, input) = (&self.round.round, &self.model.input);
-            let what = format!("model.compression: round {round} allows none ({input})");
-            (self.say)(CONFIG_COMPRESSION, file, what);
-        }
+    /// Checks what both kinds of nodes have: NICs, and addresses by their names.
+    fn node(&mut self, file: &str, nics: &[NicConfig], mut addresses: Vec<(String, String)>) {
         for (i, nic) in nics.iter().enumerate() {
             let address = match &nic.fabric {
                 NicFabric::Tcp(tcp) => tcp.address.or(tcp.listen.map(|at| at.ip())),

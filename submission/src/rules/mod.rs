@@ -95,7 +95,6 @@ rules! {
     CONFIG_MODEL "config.model" "every node runs the same model" => "give all nodes one model, without model_files";
     CONFIG_DATASET "config.dataset" "samples are the benchmark's data set, not made up" => "set dataset to the benchmark's files";
     CONFIG_STAGED "config.staged" "samples leave from the memory that the QSL loaded them into" not [Closed Open] => "remove qsl: staged";
-    CONFIG_COMPRESSION "config.compression" "samples are compressed only where the round allows it for the model" not [Open] => "remove model.compression on all nodes";
     CONFIG_SPECULATION "config.speculation" "decoding is speculative only where the round permits it for the model and scenario" not [Open] => "start the server without it";
     CONFIG_LENGTH "config.length" "answers may be as long as the round says, and end where the model ends them" not [Open] => "set max_tokens to the round's, without ignore_eos";
     CONFIG_SAMPLING "config.sampling" "tokens are chosen greedily, or with the round's temperature" not [Open] => "set temperature to the round's";

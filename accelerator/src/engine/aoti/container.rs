@@ -95,7 +95,7 @@ impl Container {
             CString::new(bytes)
                 .map_err(|_| refuse("lies in a folder with a zero in its name".to_owned()))
         };
-        let folder = files.library.parent().unwrap_or(files.folder.path());
+        let folder = files.library.parent().unwrap_or(&files.folder);
         let (device_text, folder) = (
             text(device.as_bytes())?,
             text(folder.as_os_str().as_bytes())?,

@@ -7,14 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use disk::Temporary;
 use qdl::model::{ModelSpec, TensorSpec};
 use serde::Deserialize;
-use tempfile::TempDir;
 use zip::ZipArchive;
 
-use crate::engine::{
-    EngineError, EngineParams, cuda::Device, open_model, temporary::temporary_folder,
-};
+use crate::engine::{EngineError, EngineParams, cuda::Device, open_model};
 
 /// Folder of compiled models, inside the archive's top folder.
 const MODELS: &str = "data/aotinductor/";
@@ -49,7 +47,7 @@ pub(super) struct Package {
 #[derive(Debug)]
 pub(super) struct Files {
     pub package: PathBuf,
-    pub folder: TempDir,
+    pub folder: Temporary,
     pub library: PathBuf,
 }
 
@@ -139,7 +137,6 @@ impl Package {
                 inputs: d.inputs.clone(),
                 output: d.output.clone(),
                 other_outputs: Vec::new(),
-                compression: None,
             }),
             (None, Some(spec)) if !spec.other_outputs.is_empty() => Err(EngineError::param(
                 "kind",
@@ -178,13 +175,13 @@ impl Package {
             let reason = format!("cannot be unpacked to {}: {e}", what.display());
             EngineError::model(&self.path, reason)
         };
-        let folder = temporary_folder().map_err(|e| failed(&std::env::temp_dir(), e))?;
+        let folder = Temporary::folder().map_err(|e| failed(&std::env::temp_dir(), e))?;
         let files = Files {
             package: self.path.clone(),
-            library: folder.path().join(&self.library),
+            library: folder.join(&self.library),
             folder,
         };
-        let to = files.folder.path();
+        let to = &*files.folder;
         let unpacked = open(&self.path)?.extract(to);
         unpacked.map_err(|e| failed(to, e.into()))?;
         Ok(files)

@@ -3,20 +3,18 @@
 //! The account passes tokens on at once, except the tokens of the step that ends the answer: it
 //! holds these until the stream has ended. So the counts are checked before an answer is complete.
 
-use super::dialect::{AnswerEvent, AnswerParams, Finish, Tokens, trouble::Trouble};
-use crate::engine::streaming::TooLong;
+use super::dialect::{AnswerEvent, Tokens, trouble::Trouble};
+use crate::engine::{
+    llm_server::{self, Finish, Limits, uncounted},
+    streaming::TooLong,
+};
 
 #[derive(Debug)]
 pub(super) struct Account<'a> {
-    ask: &'a AnswerParams,
-    prompt: usize,
-    max_tokens: usize,
-    /// Number of tokens.
-    pub received: usize,
-    last: Option<i32>,
+    limits: &'a Limits,
+    answer: llm_server::Account,
     finish: Option<Finish>,
     completion: Option<usize>,
-    is_prompt_counted: bool,
     /// Ids that the server counts and does not send.
     pub unsent: usize,
     /// Tokens of the step that ends the answer, held back until the end of the stream.
@@ -27,34 +25,45 @@ pub(super) struct Account<'a> {
 
 impl<'a> Account<'a> {
     /// An account for an answer of at most `max_tokens` tokens to a prompt of `prompt` ids.
-    pub fn new(ask: &'a AnswerParams, prompt: usize, max_tokens: usize) -> Self {
+    pub fn new(limits: &'a Limits, prompt: usize, max_tokens: usize) -> Self {
         Account {
-            ask,
-            prompt,
-            max_tokens,
-            received: 0,
-            last: None,
+            limits,
+            answer: limits.account(prompt, max_tokens),
             finish: None,
             completion: None,
-            is_prompt_counted: false,
             unsent: 0,
             held: Tokens::new(),
             cached: 0,
         }
     }
 
+    /// Number of tokens.
+    pub fn received(&self) -> usize {
+        self.answer.received
+    }
+
     /// Checks one step of the stream. Returns the tokens to pass on, and true if they are the last:
     /// the answer is complete. None are to pass on if the step has none, or the account holds them.
     pub fn take(&mut self, step: AnswerEvent) -> Result<(Tokens, bool), Trouble> {
-        self.note(&step)?;
-        if self.finish.is_some() && !step.tokens.is_empty() {
-            let (n, came) = (step.tokens.len(), self.received);
-            return Err(Trouble::End(format!(
-                "{n} tokens follow an answer that ended behind {came}"
-            )));
+        let answer = &mut self.answer;
+        self.completion = step.completion.or(self.completion);
+        self.unsent = step.unsent.unwrap_or(self.unsent);
+        // `min` limits a wrong count of the server to the length of the prompt.
+        self.cached = step.cached.unwrap_or(self.cached).min(answer.prompt);
+        if let Some(said) = step.prompt {
+            answer.count_prompt(said)?;
         }
-        self.tokens(&step.tokens)?;
         let mut now = step.tokens;
+        if self.finish.is_some() && !now.is_empty() {
+            let (n, came) = (now.len(), answer.received);
+            let words = format!("{n} tokens follow an answer that ended behind {came}");
+            return Err(words.into());
+        }
+        let (wanted, room) = (answer.received + now.len(), answer.max);
+        if wanted > room {
+            return Err(TooLong { wanted, room }.into());
+        }
+        answer.take(self.limits, &now)?;
         self.finish = self.finish.or(step.finish);
         if self.finish.is_some() {
             // This runs once per answer, for at most `max_tokens` ids.
@@ -67,104 +76,23 @@ impl<'a> Account<'a> {
         Ok((std::mem::take(&mut self.held), true))
     }
 
-    fn note(&mut self, step: &AnswerEvent) -> Result<(), Trouble> {
-        self.completion = step.completion.or(self.completion);
-        self.unsent = step.unsent.unwrap_or(self.unsent);
-        // `min` limits a wrong count of the server to the length of the prompt.
-        self.cached = step.cached.unwrap_or(self.cached).min(self.prompt);
-        self.is_prompt_counted |= step.prompt.is_some();
-        match step.prompt {
-            Some(said) if said != self.prompt => Err(Trouble::PromptCount {
-                said,
-                sent: self.prompt,
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    fn tokens(&mut self, tokens: &[i32]) -> Result<(), Trouble> {
-        let ask = self.ask;
-        let (wanted, room) = (self.received + tokens.len(), self.max_tokens);
-        if wanted > room {
-            return Err(TooLong { wanted, room }.into());
-        }
-        for id in tokens {
-            if !usize::try_from(*id).is_ok_and(|i| i < ask.vocab) {
-                return Err(Trouble::Vocabulary {
-                    id: *id,
-                    vocab: ask.vocab,
-                });
-            }
-            if let Some(last) = self.last
-                && self.received > ask.config.min_tokens
-                && ask.ends_with(last)
-            {
-                return Err(Trouble::End(format!(
-                    "token {id} follows {last}, which engine.http.eos and engine.http.stop end an \
-                     answer with"
-                )));
-            }
-            self.last = Some(*id);
-            self.received += 1;
-        }
-        Ok(())
-    }
-
     fn check(&self) -> Result<(), Trouble> {
-        let came = self.received;
+        let came = self.received();
         if came == 0 && self.completion != Some(0) {
-            return Err(Trouble::NoIds);
+            let words = "its stream carries no token ids: it is too old, or not asked as \
+                         engine.http.dialect says";
+            return Err(words.to_owned().into());
         }
         let came = came + self.unsent;
         match self.completion {
             Some(said) if said == came => {}
-            Some(said) => return Err(Trouble::Lost { said, came }),
-            None => return Err(Trouble::Uncounted("answer")),
+            Some(said) => return Err(Trouble::lost(said, came)),
+            None => return Err(uncounted("answer").into()),
         }
-        if !self.is_prompt_counted {
-            return Err(Trouble::Uncounted("prompt"));
-        }
-        let (min, max) = (
-            self.ask.config.min_tokens.min(self.max_tokens),
-            self.max_tokens,
-        );
-        let wrong = |what: String| Err(Trouble::End(what));
-        match self.finish {
-            None => wrong(format!(
-                "{came} tokens, and no word why they end: no event has a finish_reason"
-            )),
-            Some(Finish::Length) if came != max => wrong(format!(
-                "it says that {max} tokens were reached, and {came} came: its context may be \
-                 shorter than it says"
-            )),
-            Some(Finish::Stop) => self.check_stop(),
-            Some(Finish::Length) => Ok(()),
-        }?;
-        if came < min {
-            return wrong(format!("{came} tokens, and {min} to {max} were asked for"));
-        }
-        Ok(())
-    }
-
-    fn check_stop(&self) -> Result<(), Trouble> {
-        let ask = self.ask;
-        let Some(last) = self.last else {
-            return Err(Trouble::End("an answer without a token".to_owned()));
+        let Some(finish) = self.finish else {
+            let words = "no word why they end: no event has a finish_reason";
+            return Err(format!("{came} tokens, and {words}").into());
         };
-        let known =
-            !ask.config.eos.is_empty() || (ask.config.ignore_eos && !ask.config.stop.is_empty());
-        if ask.config.ignore_eos && ask.config.stop.is_empty() {
-            return Err(Trouble::End(format!(
-                "it stopped at token {last} although engine.http.ignore_eos is set"
-            )));
-        }
-        if known && !ask.ends_with(last) {
-            return Err(Trouble::End(format!(
-                "it stopped behind token {last}, which is none of engine.http.eos and \
-                 engine.http.stop: it keeps the end of sequence to itself, or has another one: if \
-                 {last} is one, add it to engine.http.eos"
-            )));
-        }
-        Ok(())
+        Ok(self.answer.end(self.limits, finish, self.unsent)?)
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     net::{self, ToSocketAddrs},
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::{Duration, SystemTime},
 };
 
@@ -21,10 +21,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::timeout};
 
-use super::{
-    counters::Counters,
-    dialect::trouble::{self, Trouble},
-};
+use super::dialect::trouble::{self, Trouble};
 use crate::{engine::error::shorten, lock};
 
 /// Most bytes of a response that is no stream: vLLM's metrics have some hundred KiB.
@@ -41,7 +38,6 @@ pub(super) struct HttpClient {
     connect: Duration,
     /// Idle connections. The client reuses the newest first: the server closes old ones first.
     idle: Mutex<Vec<Sender>>,
-    counters: Arc<Counters>,
 }
 
 /// An answer's stream whose headers have arrived, and its connection.
@@ -72,12 +68,11 @@ pub(super) fn is_listening(url: &str) -> bool {
 
 impl HttpClient {
     /// A client of the server at `url`, of the form `http://HOST:PORT`. `connect` is a timeout.
-    pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
+    pub fn new(url: &str, connect: Duration) -> Result<Self, String> {
         Ok(HttpClient {
             authority: authority(url)?,
             connect,
             idle: Mutex::default(),
-            counters,
         })
     }
 
@@ -181,9 +176,6 @@ impl HttpClient {
                 .map_err(|e| Trouble::Connect(format!("{}: {e}", self.authority)))?;
             match sender.try_send_request(request).await {
                 Ok(response) => {
-                    if reused {
-                        self.counters.lock().kept += 1;
-                    }
                     return Ok((response, sender));
                 }
                 // A server closes idle connections after some seconds: try the next connection. No
@@ -210,7 +202,6 @@ impl HttpClient {
         let (sender, connection) = timeout(self.connect, opened).await.map_err(late)??;
         // This task ends when `sender` and the body are dropped; errors reach the body's reader.
         tokio::spawn(async move { drop(connection.await) });
-        self.counters.lock().opened += 1;
         Ok(sender)
     }
 

@@ -1,45 +1,28 @@
-//! Counts the requests to the server since the start.
+//! Counts since the start. The pipeline counts answers, tokens and their events.
 
 use std::{
     fmt,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-use crate::lock;
 use fabric::clock;
 
-/// The counts of an engine. The client threads lock the counts a few times per answer.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    report: Mutex<Report>,
+    /// Requests that the server refused for a while.
+    pub busy: AtomicU64,
+    /// Prompt tokens from a prefix cache; if not 0, the run is not valid.
+    pub cached: AtomicU64,
+    /// Tokens that the server counts and does not send.
+    pub unsent: AtomicU64,
+    /// First tokens of all streams.
+    pub firsts: AtomicU64,
     /// Arrival of the newest token of any stream, in nanoseconds on [`fabric::clock`].
     newest_ns: AtomicU64,
 }
 
 impl Counters {
-    /// Locks the counts, to read or change them.
-    pub fn lock(&self) -> MutexGuard<'_, Report> {
-        lock(&self.report)
-    }
-
-    /// Counts one more concurrent stream, until the drop of the returned guard.
-    pub fn stream(&self) -> impl Drop + '_ {
-        struct Open<'a>(&'a Counters);
-        impl Drop for Open<'_> {
-            fn drop(&mut self) {
-                self.0.lock().now -= 1;
-            }
-        }
-        let mut report = self.lock();
-        report.now += 1;
-        report.most = report.most.max(report.now);
-        Open(self)
-    }
-
     /// Records that tokens arrived now, on any stream.
     pub fn token(&self) {
         self.newest_ns.fetch_max(clock::now_ns(), Relaxed);
@@ -52,69 +35,16 @@ impl Counters {
             newest => clock::now_ns().saturating_sub(newest),
         })
     }
-
-    /// Counts a first token, `us` microseconds after its request.
-    pub fn first(&self, us: u64) {
-        let mut report = self.lock();
-        report.firsts += 1;
-        report.first_us += us;
-        report.first_most_us = report.first_most_us.max(us);
-    }
 }
 
-/// Counts and times of the requests to a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    pub answers: u64,
-    pub tokens: u64,
-    /// Events that carried the tokens.
-    pub steps: u64,
-    pub busy: u64,
-    pub opened: u64,
-    /// Requests on a kept connection.
-    pub kept: u64,
-    /// Requests cancelled because the frontend is gone.
-    pub cancelled: u64,
-    /// Prompt tokens from a prefix cache; if not 0, the run is not valid.
-    pub cached: u64,
-    /// Answers of several tokens in one event: LoadGen's TPOT is meaningless for them.
-    pub whole: u64,
-    /// Tokens that the server counts and does not send.
-    pub unsent: u64,
-    now: u64,
-    /// Most concurrent streams.
-    pub most: u64,
-    pub firsts: u64,
-    /// Sum of the microseconds from a request to its first token.
-    pub first_us: u64,
-    /// The longest time from a request to its first token, in microseconds.
-    pub first_most_us: u64,
-}
-
-impl fmt::Display for Report {
+impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [busy, cached, unsent] =
+            [&self.busy, &self.cached, &self.unsent].map(|n| n.load(Relaxed));
         write!(
             f,
-            "{} answers of {} tokens in {} events, at most {} streams at once",
-            self.answers, self.tokens, self.steps, self.most
-        )?;
-        if let Some(mean) = self.first_us.checked_div(self.firsts) {
-            let most = self.first_most_us;
-            write!(f, "; first token after {mean} us, at most {most}")?;
-        }
-        let (opened, kept) = (self.opened, self.kept);
-        write!(f, "; {opened} connections, {kept} requests on kept ones")?;
-        for (n, what) in [
-            (self.busy, "times busy"),
-            (self.cancelled, "cancelled"),
-            (self.cached, "prompt tokens out of a prefix cache"),
-            (self.whole, "answers in one event"),
-            (self.unsent, "tokens not sent"),
-        ] {
-            if n > 0 {
-                write!(f, "; {n} {what}")?;
-            }
-        }
-        Ok(())
+            "{busy} times busy, {cached} prompt tokens out of a prefix cache, {unsent} tokens not \
+             sent"
+        )
     }
 }

@@ -52,13 +52,13 @@ pub fn server_events(data: &[u8]) {
         check(&judged.err().unwrap_or_default());
         return check(&trouble::words(&text));
     }
-    server.ask.vocab = VOCAB;
+    server.ask.limits.vocab = VOCAB;
     let pieces = data.chunks(usize::from(*piece).max(1));
     let frames = pieces.map(|p| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(p))));
     let body = StreamBody::new(stream::iter(frames));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask, PROMPT, ANSWER);
+        let mut account = Account::new(&server.ask.limits, PROMPT, ANSWER);
         let asked = server.request_time();
         match server.read(body, asked, &mut account, &mut None).await {
             Ok(last) => {
@@ -67,7 +67,7 @@ pub fn server_events(data: &[u8]) {
             }
             Err(error) => check(&error.to_string()),
         }
-        assert!(account.received <= ANSWER && account.cached <= PROMPT);
+        assert!(account.received() <= ANSWER && account.cached <= PROMPT);
     });
 }
 

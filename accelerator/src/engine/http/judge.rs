@@ -58,9 +58,9 @@ pub(super) async fn trial(server: &LlmServer, patience: Duration) -> Result<(), 
 pub(super) async fn try_once(server: &LlmServer, patience: Duration) -> Result<(), Trouble> {
     let ask = &server.ask;
     let len = TRIAL_PROMPT.min(ask.max_prompt);
-    let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
-    let prompt: Vec<i32> = ids.collect();
-    let tokens = TRIAL_TOKENS.min(ask.max_tokens);
+    let ids = (1..=len).map(|i| u32::try_from(i % ask.limits.vocab).unwrap_or(0));
+    let prompt: Vec<u32> = ids.collect();
+    let tokens = TRIAL_TOKENS.min(ask.limits.max_tokens);
     let (_, answer) = server.answer(&prompt, tokens, None, patience).await?;
     server.client.done(answer).await;
     Ok(())

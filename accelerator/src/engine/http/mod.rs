@@ -20,7 +20,7 @@
 //! | [`standing`], [`recovery`] | a server that is busy or away; the wait for its return |
 //! | [`start`] | queries before the first sample |
 //! | [`threads`] | the client threads and the path of a sequence |
-//! | [`counters`] | counts and times |
+//! | [`counters`] | counts |
 //!
 //! `docs/llm-servers.md` describes the dialects, the errors and the fate of a sample.
 
@@ -44,12 +44,14 @@ mod tests;
 use std::{
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::Duration,
 };
 
-pub use counters::Report;
 #[cfg(feature = "testkit")]
 pub use fuzz::server_events as fuzz_server_events;
 use qdl::{
@@ -120,20 +122,12 @@ impl Http {
         let lengths = (config.max_tokens, config.min_tokens);
         let max_tokens = streaming::answer_limit(keys, lengths, room)?;
         child::room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
-        let counters: Arc<Counters> = Arc::default();
-        HttpClient::new(&config.url, config.connect(), counters.clone())
-            .map_err(|e| wrong("http.url", &e))?;
+        HttpClient::new(&config.url, config.connect()).map_err(|e| wrong("http.url", &e))?;
         Ok(Http {
             count: params.engine.threads,
-            ask: AnswerParams {
-                model: config.model.clone().unwrap_or_else(|| model.name.clone()),
-                max_tokens,
-                vocab: 0,
-                max_prompt,
-                config,
-            },
+            ask: AnswerParams::new(config, &model.name, max_prompt, max_tokens),
             model,
-            counters,
+            counters: Arc::default(),
             standing: Arc::default(),
             program: Mutex::default(),
             threads: OnceLock::new(),
@@ -142,14 +136,10 @@ impl Http {
         })
     }
 
-    pub fn report(&self) -> Report {
-        *self.counters.lock()
-    }
-
     fn server(&self) -> Result<LlmServer, String> {
         let config = &self.ask.config;
         Ok(LlmServer {
-            client: HttpClient::new(&config.url, config.connect(), self.counters.clone())?,
+            client: HttpClient::new(&config.url, config.connect())?,
             dialect: dialect::of(config.dialect),
             ask: self.ask.clone(),
             counters: self.counters.clone(),
@@ -293,7 +283,7 @@ impl Streaming for Http {
     }
 
     fn server_busy(&self) -> u64 {
-        self.report().busy
+        self.counters.busy.load(Relaxed)
     }
 
     fn submit(&self, sequence: Sequence) {
@@ -308,7 +298,7 @@ impl Streaming for Http {
         self.is_stopping.store(true, SeqCst);
         if let Some(threads) = self.threads.get() {
             threads.stop(timeout);
-            tracing::info!("server {}: {}", self.ask.config.url, self.report());
+            tracing::info!("server {}: {}", self.ask.config.url, self.counters);
         }
         self.stop_program();
     }

@@ -1,9 +1,10 @@
 //! The wait for a server that is away: a trial each second.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
+use qdl::wire::Standing;
 use record::CacheState;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{dialect::trouble, judge, start, stream::LlmServer};
 use crate::engine::program::ExitStatus;
@@ -11,40 +12,59 @@ use crate::engine::program::ExitStatus;
 /// Interval of trials.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Tries the server again whenever it is away. Returns once it has been away for its `ready_s`: the
-/// reason. `cache` is the state of its prefix cache at the start.
+/// Tries the server again whenever it is away. Once it has been away for its `ready_s`, it is
+/// overdue until it is back. `cache` is the state of its prefix cache at the start. Returns the
+/// exit status of a server that this process started and that has ended.
 pub(super) async fn watch_over(
     server: &LlmServer,
     cache: CacheState,
     exit: Option<&ExitStatus>,
 ) -> String {
     let standing = &server.standing;
-    let mut away = standing.away.subscribe();
+    let mut absence = standing.absence.subscribe();
     let (mut since, mut is_known) = (Instant::now(), false);
     loop {
         // An error is impossible: the server holds the sender.
-        let _ = away.wait_for(Option::is_some).await;
+        let _ = absence.wait_for(|known| known.absence().is_some()).await;
         // A trial alone does not end an absence: a sequence must get a token.
         if server.counters.silence() < since.elapsed() || !is_known {
             since = Instant::now();
         }
         is_known = true;
         sleep(ASK).await;
-        let tried = try_again(server, cache).await;
-        let absence = since.elapsed();
-        let s = absence.as_secs();
+        let ready = server.ask.config.ready();
+        let set = |why: &str| {
+            let s = since.elapsed().as_secs();
+            let now = match since.elapsed() < ready {
+                true => Standing::Away(server.gone(why)),
+                false => {
+                    let why = format!("{why} (for {s} s: engine.http.ready_s)");
+                    Standing::Overdue(server.gone(&why))
+                }
+            };
+            let before = standing.absence.send_replace(now.clone());
+            if let (Standing::Away(_), Standing::Overdue(why)) = (before, now) {
+                tracing::warn!("{why}; it is overdue, and a run without another node ends");
+            }
+        };
+        let mut trial = pin!(try_again(server, cache));
+        let tried = tokio::select! {
+            tried = &mut trial => tried,
+            () = sleep_until(since + ready), if since.elapsed() < ready => {
+                set("no answer to a trial");
+                trial.await
+            }
+        };
         let Err(why) = tried else {
-            tracing::info!("server {}: back after {s} s", server.ask.config.url);
-            standing.away.send_replace(None);
+            let (url, s) = (&server.ask.config.url, since.elapsed().as_secs());
+            tracing::info!("server {url}: back after {s} s");
+            standing.absence.send_replace(Standing::Takes);
             continue;
         };
         if let Some(exit) = exit.and_then(ExitStatus::now) {
             return exit;
         }
-        if absence >= server.ask.config.ready() {
-            return format!("it is gone for {s} s: {why}; see engine.http.ready_s");
-        }
-        standing.away.send_replace(Some(server.gone(&why)));
+        set(&why);
     }
 }
 
@@ -62,7 +82,7 @@ async fn try_again(server: &LlmServer, cache: CacheState) -> Result<(), String> 
     let mut ask = server.ask.clone();
     let facts = start::query_all(&server.client, server.dialect, &ask).await?;
     let (_, now) = start::judge(facts, server.dialect, &mut ask)?;
-    if (ask.vocab, now.state) != (server.ask.vocab, cache) {
+    if (ask.limits.vocab, now.state) != (server.ask.limits.vocab, cache) {
         return Err("it came back with another vocabulary or prefix cache".to_owned());
     }
     let tried = judge::try_once(server, Duration::ZERO).await;

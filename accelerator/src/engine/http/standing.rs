@@ -3,7 +3,8 @@
 //! ```text
 //!  429, 503 --> a sequence waits: busy --> accepted, or `busy_s` is over --\
 //!  connection refused, 502 to 504, and a trial fails alike ----------------+--> away
-//!       away: samples are given back; a trial each second --> back, or `ready_s` is over: the end
+//!       away: samples are given back; a trial each second --> back
+//!       away for `ready_s`: overdue; a frontend without another node aborts its run
 //! ```
 
 use std::{
@@ -22,15 +23,15 @@ pub(super) const LOOK: Duration = Duration::from_millis(200);
 pub(super) struct ServerStanding {
     /// Sequences that wait because the server reports to be busy.
     waiting: AtomicUsize,
-    /// The reason while the server is away.
-    pub away: watch::Sender<Option<String>>,
+    /// Away, overdue, or neither.
+    pub absence: watch::Sender<Standing>,
 }
 
 impl Default for ServerStanding {
     fn default() -> Self {
         ServerStanding {
             waiting: AtomicUsize::new(0),
-            away: watch::Sender::new(None),
+            absence: watch::Sender::new(Standing::Takes),
         }
     }
 }
@@ -38,16 +39,15 @@ impl Default for ServerStanding {
 impl ServerStanding {
     /// The standing of the node, for its frontends.
     pub fn of_node(&self) -> Standing {
-        match (self.away(), self.waiting.load(SeqCst)) {
-            (Some(why), _) => Standing::Away(why),
-            (None, 0) => Standing::Takes,
-            (None, _) => Standing::Busy,
+        match (self.absence.borrow().clone(), self.waiting.load(SeqCst)) {
+            (Standing::Takes, 1..) => Standing::Busy,
+            (absence, _) => absence,
         }
     }
 
     /// The reason while the server is away.
     pub fn away(&self) -> Option<String> {
-        self.away.borrow().clone()
+        self.absence.borrow().absence().map(str::to_owned)
     }
 
     /// Counts one more sequence that waits for a busy server, until the drop of the guard.
@@ -62,17 +62,27 @@ impl ServerStanding {
         Waiting(&self.waiting)
     }
 
-    /// Marks the server as away.
+    /// Marks the server as away, unless it is known to be.
     pub fn leave(&self, why: &str) {
-        let before = self.away.send_replace(Some(why.to_owned()));
-        if before.is_none() {
-            tracing::warn!("{why}; asked again each second");
-        }
+        self.absence.send_if_modified(|known| {
+            let is_news = known.absence().is_none();
+            if is_news {
+                tracing::warn!("{why}; asked again each second");
+                *known = Standing::Away(why.to_owned());
+            }
+            is_news
+        });
     }
 
-    /// Waits until the server is back, or no frontend wants the sequence.
-    pub async fn back(&self, sequence: &Sequence) {
-        while self.away().is_some() && sequence.is_wanted() {
+    /// Waits until the server is back or overdue, or no frontend wants the sequence. Returns the
+    /// reason if the server is overdue.
+    pub async fn back(&self, sequence: &Sequence) -> Option<String> {
+        loop {
+            match &*self.absence.borrow() {
+                Standing::Away(_) if sequence.is_wanted() => {}
+                Standing::Overdue(why) => return Some(why.clone()),
+                _ => return None,
+            }
             sleep(LOOK).await;
         }
     }

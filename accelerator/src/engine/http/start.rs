@@ -21,15 +21,16 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Interval of log lines while the server is not ready.
 const SAY: Duration = Duration::from_secs(10);
 
-/// Waits until the server reports that it is ready.
-/// Error text: no server listens, the server ended, or the server was not ready in time.
+/// Waits until the server reports that it is ready. A server that does not listen yet, or whose
+/// name has no address yet, is waited for too.
+/// Error text: the server ended, or was not ready in time.
 pub(super) async fn ready(
     client: &HttpClient,
     config: &HttpConfig,
     program: Option<&Program>,
 ) -> Result<(), String> {
     let began = Instant::now();
-    let mut said = began;
+    let mut said = None;
     loop {
         let why = match client.get("/health").await {
             // A server without `/health` (404) counts as ready.
@@ -37,10 +38,8 @@ pub(super) async fn ready(
             Ok((status, words)) => {
                 format!("it answers {status} to /health: {}", trouble::words(&words))
             }
-            Err(Trouble::Connect(why)) if program.is_none() => {
-                return Err(format!(
-                    "there is none ({why}): start it first, or name it in engine.http.command"
-                ));
+            Err(e @ Trouble::Connect(_)) if program.is_none() => {
+                format!("{e}: start it, or name it in engine.http.command")
             }
             Err(e) => e.to_string(),
         };
@@ -62,8 +61,8 @@ pub(super) async fn ready(
                 "not ready after {s} s ({why}{log}): see engine.http.ready_s"
             ));
         }
-        if said.elapsed() > SAY {
-            said = Instant::now();
+        if said.is_none_or(|at: Instant| at.elapsed() > SAY) {
+            said = Some(Instant::now());
             tracing::info!(
                 "waiting for the server for {} s: {why}{log}",
                 waited.as_secs()
@@ -135,7 +134,7 @@ pub(super) fn judge(
             "it serves `{has}` and no `{wants}`: see engine.http.model"
         ));
     }
-    let (prompt, answer) = (ask.max_prompt, ask.max_tokens);
+    let (prompt, answer) = (ask.max_prompt, ask.limits.max_tokens);
     let context = [about.context, ask.config.context]
         .into_iter()
         .flatten()
@@ -153,7 +152,7 @@ pub(super) fn judge(
                 .to_owned(),
         ),
     }
-    ask.vocab = match (ask.config.vocab, about.vocab) {
+    ask.limits.vocab = match (ask.config.vocab, about.vocab) {
         (Some(ours), Some(theirs)) if ours != theirs => {
             return Err(format!(
                 "its vocabulary has {theirs} ids, and engine.http.vocab says {ours}"

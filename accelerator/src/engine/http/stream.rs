@@ -1,6 +1,11 @@
 //! Requests one streamed answer, reads the stream to its end, and passes tokens on at once.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use hyper::body::Body;
@@ -50,7 +55,7 @@ impl LlmServer {
     /// gives the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
     pub async fn answer(
         &self,
-        prompt: &[i32],
+        prompt: &[u32],
         max_tokens: usize,
         mut sink: Sink<'_>,
         patience: Duration,
@@ -58,18 +63,13 @@ impl LlmServer {
         let body = self.dialect.body(&self.ask, prompt, max_tokens);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, &mut sink, patience).await?;
-        let mut account = Account::new(&self.ask, prompt.len(), max_tokens);
+        let mut account = Account::new(&self.ask.limits, prompt.len(), max_tokens);
         let last = self
             .read(&mut answer.body, asked, &mut account, &mut sink)
             .await?;
-        let mut counts = self.counters.lock();
-        counts.answers += 1;
-        counts.tokens += account.received as u64;
-        counts.cached += account.cached as u64;
-        let is_news = account.unsent > 0 && counts.unsent == 0;
-        counts.unsent += account.unsent as u64;
-        drop(counts);
-        if is_news {
+        let (cached, unsent) = (account.cached as u64, account.unsent as u64);
+        self.counters.cached.fetch_add(cached, Relaxed);
+        if self.counters.unsent.fetch_add(unsent, Relaxed) == 0 && unsent > 0 {
             tracing::warn!(
                 "server {}: ids that end inside a character are counted and not sent: answers lack \
                  them",
@@ -114,7 +114,7 @@ impl LlmServer {
                     after,
                 });
             }
-            self.counters.lock().busy += 1;
+            self.counters.busy.fetch_add(1, Relaxed);
             let _waits = busy.get_or_insert_with(|| self.standing.busy());
             // The last request comes when the patience ends, however long the server asks to wait.
             let left = patience.saturating_sub(after).max(FIRST_PAUSE);
@@ -130,10 +130,15 @@ impl LlmServer {
         format!("the server at {} is gone: {why}", self.ask.config.url)
     }
 
+    /// The words of [`LlmServer::gone`] for a line that names the server already.
+    pub(super) fn reason(&self, gone: &str) -> String {
+        gone.replacen(&format!("the server at {}", self.ask.config.url), "it", 1)
+    }
+
     pub(super) fn request_time(&self) -> RequestTime {
         RequestTime {
             at: Instant::now(),
-            firsts: self.counters.lock().firsts,
+            firsts: self.counters.firsts.load(Relaxed),
         }
     }
 
@@ -149,15 +154,14 @@ impl LlmServer {
         B: Body<Data = Bytes> + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let ids = self.ask.max_prompt + self.ask.max_tokens;
+        let ids = self.ask.max_prompt + self.ask.limits.max_tokens;
         let mut events = EventReader::new(body, EVENT + EVENT_ID * ids);
         let (mut after, mut until) = (
             self.ask.config.first_token(),
             asked.at + self.ask.config.first_token(),
         );
-        let mut steps = 0;
         loop {
-            let tokens = account.received;
+            let tokens = account.received();
             let late = || self.extend_deadline(tokens, after, asked);
             let event = wait_while_wanted(sink, until, late, events.next(tokens)).await??;
             if event.is_error {
@@ -165,8 +169,7 @@ impl LlmServer {
             }
             let (now, is_end) = account.take((self.dialect.read)(event.data, tokens)?)?;
             // Only tokens extend the deadline: a server may send other events for ever.
-            if account.received > tokens {
-                steps += 1;
+            if account.received() > tokens {
                 after = self.ask.config.next_token();
                 until = Instant::now() + after;
                 if sink.is_some() {
@@ -175,14 +178,10 @@ impl LlmServer {
             } else if Instant::now() >= until {
                 until = late()?;
             }
-            if tokens == 0 && account.received > 0 {
-                self.counters.first(asked.at.elapsed().as_micros() as u64);
+            if tokens == 0 && account.received() > 0 {
+                self.counters.firsts.fetch_add(1, Relaxed);
             }
             if is_end {
-                self.counters.lock().steps += steps;
-                if steps == 1 && account.received > 1 && sink.is_some() {
-                    self.count_whole(account.received);
-                }
                 return Ok(now);
             }
             if let Some(sequence) = sink
@@ -214,21 +213,8 @@ impl LlmServer {
     /// True if any stream received a token in the last `within`, and so few streams have had their
     /// first token since `asked` that the request may still be in the server's queue.
     fn may_wait(&self, within: Duration, asked: RequestTime) -> bool {
-        let firsts = self.counters.lock().firsts - asked.firsts;
+        let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
-    }
-
-    /// Counts an answer of several tokens that arrived in one event, and warns once.
-    fn count_whole(&self, tokens: usize) {
-        let mut counts = self.counters.lock();
-        counts.whole += 1;
-        if counts.whole == 1 {
-            tracing::warn!(
-                "server {}: an answer of {tokens} tokens came whole in one event: its time per \
-                 output token (TPOT) is 0, and LoadGen's TPOT means nothing",
-                self.ask.config.url
-            );
-        }
     }
 }
 

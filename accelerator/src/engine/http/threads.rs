@@ -114,23 +114,19 @@ impl SequenceRunner {
                 if sequence.has_elsewhere() {
                     return sequence.give_back(&why);
                 }
-                server.standing.back(&sequence).await;
+                if let Some(overdue) = server.standing.back(&sequence).await {
+                    return self.end(server.reason(&overdue));
+                }
             }
-            let stream = server.counters.stream();
             let trouble = match self.answer(&mut sequence).await {
                 Ok((last, answer)) => {
-                    drop(stream);
                     sequence.finish(&last);
                     return server.client.done(answer).await;
                 }
                 Err(trouble) => trouble,
             };
-            drop(stream);
             match self.judge.verdict(server, trouble).await {
-                Verdict::Drop => {
-                    server.counters.lock().cancelled += 1;
-                    return;
-                }
+                Verdict::Drop => return,
                 Verdict::GiveBack(why) if sequence.has_elsewhere() => {
                     return sequence.give_back(&why);
                 }
@@ -147,8 +143,9 @@ impl SequenceRunner {
 
     async fn answer(&self, sequence: &mut Sequence) -> Result<(Tokens, OpenAnswer), Trouble> {
         let server = &self.server;
-        let prompt = self.prompt(sequence)?;
-        let most = server.ask.max_tokens.min(sequence.room());
+        let (limits, room, mut prompt) = (&server.ask.limits, sequence.room(), Vec::new());
+        let account = limits.admit(sequence.prompt(), room, &mut prompt);
+        let most = account.map_err(Trouble::Prompt)?.max;
         let patience = server.ask.config.busy();
         let answer = server.answer(&prompt, most, Some(sequence), patience);
         answer.await
@@ -159,19 +156,5 @@ impl SequenceRunner {
             url: self.server.ask.config.url.clone(),
             reason,
         });
-    }
-
-    /// The ids of the prompt; an error if an id is outside the vocabulary.
-    fn prompt(&self, sequence: &Sequence) -> Result<Vec<i32>, Trouble> {
-        let ask = &self.server.ask;
-        let prompt: Vec<i32> = sequence.prompt().collect();
-        let known = |id: &i32| usize::try_from(*id).is_ok_and(|id| id < ask.vocab);
-        match prompt.iter().position(|id| !known(id)) {
-            Some(at) => Err(Trouble::Prompt(format!(
-                "token {at} of the prompt is {}, beyond the vocabulary of {}",
-                prompt[at], ask.vocab
-            ))),
-            None => Ok(prompt),
-        }
     }
 }

@@ -72,7 +72,6 @@ pub(super) fn read(
         inputs,
         output,
         other_outputs: outputs.collect(),
-        compression: None,
     };
     Ok(ReadModel {
         model,

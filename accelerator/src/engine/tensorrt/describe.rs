@@ -67,7 +67,6 @@ pub(super) fn describe(
         inputs: inputs.iter().map(|t| spec(t)).collect::<Result<_, _>>()?,
         output: spec(output)?,
         other_outputs: Vec::new(),
-        compression: None,
     };
     Ok((
         model,

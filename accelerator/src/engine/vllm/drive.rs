@@ -13,22 +13,21 @@ use std::{
     os::{fd::AsRawFd, unix::net::UnixStream},
     sync::{
         Arc,
-        atomic::{
-            AtomicBool,
-            Ordering::{Relaxed, SeqCst},
-            fence,
-        },
+        atomic::{AtomicBool, Ordering::SeqCst, fence},
     },
     time::{Duration, Instant},
 };
 
 use super::{
-    counters::Counters,
-    judge::{Account, Limits, Progress},
+    judge::{Progress, judge},
     messages::{ABORT, ADD, DEAD, Output, Sampling, put_abort, put_request, read_step},
     zmtp::Connection,
 };
-use crate::engine::{Sequence, inbox::Inbox};
+use crate::engine::{
+    Sequence,
+    inbox::Inbox,
+    llm_server::{Account, Limits},
+};
 
 /// Interval of checks for unwanted sequences, deadlines and the exit of the program.
 const LOOK: Duration = Duration::from_millis(200);
@@ -109,7 +108,6 @@ struct Active {
     sequence: Option<Sequence>,
     account: Account,
     core: usize,
-    begun: Instant,
 }
 
 impl Active {
@@ -138,7 +136,6 @@ pub(super) struct Driver {
     pub outputs: Vec<Connection>,
     pub inbox: Arc<Inbox>,
     pub wake: Arc<Wake>,
-    pub counters: Arc<Counters>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     polled: Vec<libc::pollfd>,
@@ -152,7 +149,7 @@ impl Driver {
     pub fn new(
         (limits, sampling, step): (Limits, Sampling, Duration),
         (cores, outputs): (Vec<Core>, Vec<Connection>),
-        (inbox, wake, counters): (Arc<Inbox>, Arc<Wake>, Arc<Counters>),
+        (inbox, wake): (Arc<Inbox>, Arc<Wake>),
     ) -> Self {
         Driver {
             limits,
@@ -162,7 +159,6 @@ impl Driver {
             outputs,
             inbox,
             wake,
-            counters,
             slots: Vec::new(),
             free: Vec::new(),
             polled: Vec::new(),
@@ -230,7 +226,6 @@ impl Driver {
                 self.request(core, Some(sequence), account);
             }
             Err(why) => {
-                self.counters.refused.fetch_add(1, Relaxed);
                 sequence.refuse(&why);
             }
         }
@@ -248,7 +243,6 @@ impl Driver {
             sequence,
             account,
             core,
-            begun: Instant::now(),
         };
         let to = &mut self.cores[core];
         self.message.clear();
@@ -261,8 +255,6 @@ impl Driver {
         to.running += 1;
         to.outstanding += active.outstanding();
         slot.active = Some(active);
-        let running = self.cores.iter().map(|core| core.running as u64).sum();
-        self.counters.most.fetch_max(running, Relaxed);
     }
 
     /// Sends what waits, sleeps until something arrives, and handles it.
@@ -344,7 +336,6 @@ impl Driver {
             };
             if tokens {
                 core.progress = Instant::now();
-                self.counters.steps.fetch_add(1, Relaxed);
             }
         }
         Ok(())
@@ -360,20 +351,13 @@ impl Driver {
             .filter(|s| s.generation == generation);
         let Some((slot, active)) = slot.and_then(|s| s.active.take().map(|a| (s, a))) else {
             // An answer under way when its request was aborted.
-            self.counters
-                .late
-                .fetch_add(output.tokens.len() as u64, Relaxed);
             return Ok(());
         };
         let mut active = active;
         let before = active.outstanding();
-        let progress = active.account.take(&self.limits, output)?;
+        let progress = judge(&mut active.account, &self.limits, output)?;
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
-        let (received, new) = (active.account.received, output.tokens.len());
-        if new > 0 && received == new && active.sequence.is_some() {
-            self.counters.first(active.begun.elapsed());
-        }
         match progress {
             Progress::More => {
                 let pushed = active.sequence.as_mut().map(|s| s.push(&output.tokens));
@@ -385,14 +369,11 @@ impl Driver {
             }
             Progress::End => {
                 if let Some(sequence) = active.sequence.take() {
-                    self.counters.answers.fetch_add(1, Relaxed);
-                    self.counters.tokens.fetch_add(received as u64, Relaxed);
                     sequence.finish(&output.tokens);
                 }
             }
             Progress::Refuse(why) => match active.sequence.take() {
                 Some(sequence) => {
-                    self.counters.refused.fetch_add(1, Relaxed);
                     sequence.refuse(&why);
                 }
                 None => return Err(why),
@@ -420,7 +401,6 @@ impl Driver {
         }
         for (core, ids) in self.cores.iter_mut().zip(&ids) {
             if !ids.is_empty() {
-                self.counters.aborted.fetch_add(ids.len() as u64, Relaxed);
                 self.message.clear();
                 put_abort(&mut self.message, ids);
                 core.input.queue(&[ABORT, &self.message]);

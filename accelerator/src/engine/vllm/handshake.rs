@@ -7,15 +7,15 @@ use std::{
     os::unix::net::UnixListener,
 };
 
+use disk::Temporary;
 use qdl::config::VllmConfig;
 use socket2::Socket;
-use tempfile::TempDir;
 
 use super::{
     messages::{self, Registration, Status, read},
     zmtp::{Connection, MAX_FRAME},
 };
-use crate::engine::{VLLM_VERSIONS, temporary::temporary_folder};
+use crate::engine::VLLM_VERSIONS;
 
 /// Most peers of a socket at a time, beside the cores. Beyond them the oldest silent one goes.
 const STRANGERS: usize = 16;
@@ -30,7 +30,7 @@ pub(super) struct Listeners {
     input: UnixListener,
     output: UnixListener,
     /// Only this user may enter it.
-    folder: TempDir,
+    folder: Temporary,
 }
 
 impl Listeners {
@@ -42,10 +42,10 @@ impl Listeners {
         let handshake = TcpListener::bind(address);
         let handshake =
             handshake.map_err(|e| wrong(&format!("engine.vllm.listen {address}"), e))?;
-        let folder = temporary_folder();
+        let folder = Temporary::folder();
         let folder = folder.map_err(|e| format!("no temporary folder: {e}: see TMPDIR"))?;
         let unix = |name| {
-            let path = folder.path().join(name);
+            let path = folder.join(name);
             UnixListener::bind(&path).map_err(|e| wrong(&path.display(), e))
         };
         let (input, output) = (unix("in")?, unix("out")?);
@@ -69,7 +69,7 @@ impl Listeners {
     }
 
     fn address(&self, name: &str) -> String {
-        format!("ipc://{}", self.folder.path().join(name).display())
+        format!("ipc://{}", self.folder.join(name).display())
     }
 }
 
@@ -194,17 +194,17 @@ impl<'a> Handshake<'a> {
 
     fn accept(&mut self) {
         let most = self.ready.len() + STRANGERS;
-        let mut sockets = None;
-        for _ in 0..AT_ONCE {
-            let Ok((stream, peer)) = self.listeners.handshake.accept() else {
-                break;
-            };
-            let own = stream.local_addr();
-            let user = own.ok().and_then(|own| {
-                let table = sockets.get_or_insert_with(|| sockets_of(own));
-                user_of(table, peer, own)
-            });
-            if let Err(why) = may_connect(user) {
+        let next = || {
+            let (stream, peer) = self.listeners.handshake.accept().ok()?;
+            Some((stream.local_addr().ok()?, stream, peer))
+        };
+        let new: Vec<_> = std::iter::from_fn(next).take(AT_ONCE).collect();
+        // Read behind the accepts: the table has all of them.
+        let table = new
+            .first()
+            .map_or_else(String::new, |new| sockets_of(new.0));
+        for (own, stream, peer) in new {
+            if let Err(why) = may_connect(user_of(&table, peer, own)) {
                 self.drop_peer("handshake", &why);
                 continue;
             }

@@ -9,14 +9,12 @@
 //! | --- | --- |
 //! | [`start`], [`handshake`] | the core's process and sockets; the handshake |
 //! | [`drive`] | the thread: requests, steps, aborts, deadlines |
-//! | [`judge`] | checks of each request and each answer |
+//! | [`judge`] | checks of each output |
 //! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
 //! | [`model`] | facts from the model's folder |
-//! | [`counters`] | counts and times |
 //!
 //! `docs/llm-servers.md` says when to take this engine, and what becomes of a sample.
 
-mod counters;
 mod drive;
 mod handshake;
 mod judge;
@@ -42,10 +40,8 @@ use record::{CacheState, PrefixCache};
 
 pub use self::model::ModelFolder;
 use self::{
-    counters::Counters,
     drive::{Core, Driver, Wake},
     handshake::{Connected, Listeners},
-    judge::Limits,
     messages::Sampling,
 };
 use super::{
@@ -53,6 +49,7 @@ use super::{
     child::{last_error, last_line},
     error::shorten,
     inbox::Inbox,
+    llm_server::Limits,
     program::{ExitStatus, Program},
     streaming::{self, OnFatal, TokenModel},
 };
@@ -71,7 +68,6 @@ pub struct Vllm {
     sampling: Sampling,
     inbox: Arc<Inbox>,
     wake: Arc<Wake>,
-    counters: Arc<Counters>,
     program: Mutex<Option<Program>>,
     /// Limit of concurrent sequences of all cores, set at the start.
     in_flight: OnceLock<usize>,
@@ -115,17 +111,18 @@ impl Vllm {
         Ok(Vllm {
             model: model.spec,
             limits: Limits {
+                engine: NAME,
                 vocab,
                 // The registration gives the number.
                 context: 0,
                 min_tokens: config.min_tokens,
                 max_tokens,
                 ends,
+                are_all_ends: true,
             },
             sampling,
             inbox: Arc::new(Inbox::new(INBOX)),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
-            counters: Arc::default(),
             program: Mutex::default(),
             in_flight: OnceLock::new(),
             config,
@@ -198,7 +195,7 @@ impl Vllm {
                 connected.inputs.into_iter().map(Core::new).collect(),
                 connected.outputs,
             ),
-            (self.inbox.clone(), self.wake.clone(), self.counters.clone()),
+            (self.inbox.clone(), self.wake.clone()),
         )
     }
 
@@ -313,7 +310,6 @@ impl Streaming for Vllm {
         self.inbox.close();
         self.wake.notify();
         self.inbox.stop(timeout);
-        tracing::info!("vLLM's engine core: {}", self.counters);
         self.stop_program();
     }
 }

@@ -136,11 +136,7 @@ fn check_model(
 ) -> Result<usize> {
     let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
     if !cfg.kind.takes_any_bytes() {
-        let theirs = engine
-            .model()
-            .clone()
-            .with_compression(config.model.compression);
-        config.model.check_against(&theirs).map_err(|e| {
+        config.model.check_against(engine.model()).map_err(|e| {
             let owner = format!("engine `{}`", engine.name());
             failed(e.between("the configuration", &owner))
         })?;

@@ -41,10 +41,6 @@ pub enum ClientEvent {
 }
 
 /// Events for the owner; `T` is the owner's token of a request.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "answers are rare, and moved once"
-)]
 #[derive(Debug)]
 pub(in crate::control) enum Event<T> {
     /// The session with this accelerator begins.

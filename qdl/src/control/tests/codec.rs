@@ -15,7 +15,7 @@ use crate::control::{
 use crate::wire::{Description, MAX_DESCRIPTION};
 
 /// Frames of every type, with and without the fields that may be absent.
-const FRAMES: [&str; 32] = [
+const FRAMES: [&str; 33] = [
     r#"{"type": "hello", "version": 10, "role": "frontend", "auth": "token",
         "nonce": "1111111111111111111111111111111111111111111111111111111111111111"}"#,
     r#"{"type": "answer",
@@ -78,7 +78,7 @@ const FRAMES: [&str; 32] = [
         "gpus": [{"index": 1, "name": "H200", "batches": {"8": 2}}],
         "used": {"clock_us": 7, "threads": [{"name": "nic", "threads": 1, "ran_us": 2}],
                  "nics": {"sleeps": 3},
-                 "engine": {"max_batch": 8, "decompressed": {"samples": 9}}}}"#,
+                 "engine": {"max_batch": 8}}}"#,
     r#"{"type": "describe", "id": 5}"#,
     r#"{"type": "described", "id": 5, "description": {"machine": "{}", "config": "a: 1\n"}}"#,
     r#"{"type": "side", "id": 6, "at": 0}"#,
@@ -89,6 +89,7 @@ const FRAMES: [&str; 32] = [
         {"nic": 0, "score": 0.5}]},
         "counters": {"arrived": 1, "responded": 1, "refused": 0, "dropped_late": 0,
                      "batches": 1, "copies": 0, "parts": 0, "progress": 0}}"#,
+    r#"{"type": "heartbeat", "seq": 3, "scores": {"interior": 1.0, "standing": {"overdue": "gone"}, "rails": []}}"#,
     r#"{"type": "connection_lost", "connection": 3, "epoch": 1, "cause": "Kabel gezogen: ä…"}"#,
     r#"{"type": "refused_sample", "connection": 3, "epoch": 1, "slot": 9, "use": 7,
         "text": "HTTP 500"}"#,

@@ -35,7 +35,11 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
             let r = warm_up(&b, 4, Duration::from_secs(60)).expect("warm");
             assert_eq!((r.connections.len(), r.sizes, r.at_once), (3, (4, 4), 8));
             assert_eq!(b.dispatcher.warm_up_samples(), r.samples);
-            assert!(r.connections.iter().all(|l| l.warm_ns.is_some()));
+            assert!(
+                r.connections
+                    .iter()
+                    .all(|l| l.is_some_and(|l| l.warm_ns.is_some()))
+            );
             // One cold, three other sizes, five warm; 2, 4 and 8 at once.
             assert_eq!(r.samples, 3 * (1 + 3 + 5 + 14));
             assert_eq!(b.dispatcher.counts().posted, 0);
@@ -68,7 +72,11 @@ fn a_budget_that_is_gone_still_sends_one_over_every_connection() {
     b.connect_all(Over::Memory);
     let r = warm_up(&b, 3, Duration::ZERO).expect("warm");
     assert_eq!((r.samples, r.sizes, r.at_once), (4, (1, 3), 1));
-    assert!(r.connections.iter().all(|l| l.warm_ns.is_none()));
+    assert!(
+        r.connections
+            .iter()
+            .all(|l| l.is_some_and(|l| l.warm_ns.is_none()))
+    );
 }
 
 #[test]

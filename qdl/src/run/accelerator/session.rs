@@ -216,10 +216,6 @@ impl Session {
                 .sequences
                 .map(|s| s.since(&engine_before.sequences.unwrap_or_default())),
             engine_copies: engine.copies.saturating_sub(engine_before.copies),
-            decompressed: engine
-                .used
-                .decompressed
-                .since(&engine_before.used.decompressed),
             sleeps: counts.sleeps - counts_before.sleeps,
             woken: counts.wakeups - counts_before.wakeups,
             places: places(nics.zip(&self.node.near), self.node.server.placed()),
@@ -310,6 +306,7 @@ impl SessionHandler for Session {
             interior: engine.interior.unwrap_or(Score::ONE),
             standing: match engine.standing {
                 Standing::Away(why) => Standing::Away(clip(&why)),
+                Standing::Overdue(why) => Standing::Overdue(clip(&why)),
                 other => other,
             },
             rails: self

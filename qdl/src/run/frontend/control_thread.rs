@@ -1,5 +1,5 @@
 //! The frontend's control thread: brings every session up, runs the peer tasks, and aborts the run
-//! when no connection has been up for too long.
+//! when no accelerator is left.
 
 use std::{
     collections::HashSet,
@@ -19,6 +19,7 @@ use crate::{
     config::ModelFiles,
     control::{ClientSession, ControlError, NotYet, check_unique_names},
     run::error::ClusterError,
+    wire::Standing,
 };
 
 const MONITOR: Duration = Duration::from_millis(50);
@@ -179,7 +180,8 @@ fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
     )))
 }
 
-/// Aborts the run when no connection has been up for too long.
+/// Aborts the run when no accelerator is left: each has been lost for too long, or its engine's
+/// server has been away for too long.
 async fn monitor(state: &ClusterState) {
     let d = &state.config.deadlines;
     let mut none_since: Option<Instant> = None;
@@ -199,10 +201,19 @@ async fn monitor(state: &ClusterState) {
             }
             *was = is;
         }
-        if state.dispatcher().connections_up() > 0 {
+        let standings = state.each_peer(|peer| peer.standing.clone());
+        let is_left = |(i, standing): (usize, &Standing)| {
+            state.dispatcher().is_up(i) && !matches!(standing, Standing::Overdue(_))
+        };
+        if standings.iter().enumerate().any(is_left) {
             none_since = None;
             continue;
         }
+        let overdue = (0..).zip(&standings).filter_map(|(i, standing)| {
+            let (why, peer) = (standing.absence()?, state.peer(i));
+            Some(format!("{} ({}): {why}", peer.node, peer.address))
+        });
+        let mut each: Vec<_> = overdue.collect();
         let since = *none_since.get_or_insert_with(Instant::now);
         let losses: Vec<_> = (0..state.peers.len())
             .filter_map(|i| {
@@ -217,26 +228,27 @@ async fn monitor(state: &ClusterState) {
         } else {
             Duration::ZERO
         };
-        let patience = d.lost().saturating_sub(noticed + ENDING).max(MONITOR);
-        if since.elapsed() >= patience {
-            let mut seen = HashSet::new();
-            let each: Vec<_> = losses
-                .iter()
-                .filter(|(node, ..)| seen.insert(node.clone()))
-                .map(|(node, address, l)| {
-                    let at = match state.in_run(l.at_ns) {
-                        Some(s) => format!("{s:.1} s into the run"),
-                        None => "before the run's first query".to_owned(),
-                    };
-                    format!("{node} ({address}) lost {at}: {}", l.cause)
-                })
-                .collect();
-            state.abort(&format!(
-                "no accelerator left: {}; could not be reached again for {:.1} s",
-                each.join("; "),
-                since.elapsed().as_secs_f64()
-            ));
-            return;
+        let patience = match losses.is_empty() && !each.is_empty() {
+            true => Duration::ZERO,
+            false => d.lost().saturating_sub(noticed + ENDING).max(MONITOR),
+        };
+        if since.elapsed() < patience {
+            continue;
         }
+        let mut seen = HashSet::new();
+        let lost = losses.iter().filter(|(node, ..)| seen.insert(node.clone()));
+        each.extend(lost.map(|(node, address, l)| {
+            let at = match state.in_run(l.at_ns) {
+                Some(s) => format!("{s:.1} s into the run"),
+                None => "before the run's first query".to_owned(),
+            };
+            let s = since.elapsed().as_secs_f64();
+            format!(
+                "{node} ({address}) lost {at}: {}; could not be reached again for {s:.1} s",
+                l.cause
+            )
+        }));
+        state.abort(&format!("no accelerator left: {}", each.join("; ")));
+        return;
     }
 }

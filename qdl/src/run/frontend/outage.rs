@@ -169,11 +169,6 @@ impl Outages {
         all.find(|o| o.away && o.back_ns.is_none())
     }
 
-    /// Whether the accelerator takes no samples for now.
-    pub(crate) fn is_away(&self) -> bool {
-        self.all.iter().any(|o| o.away && o.back_ns.is_none())
-    }
-
     /// Counts a sample that the accelerator gave back.
     pub(crate) fn add_given_back(&mut self) {
         match self.away() {
@@ -364,13 +359,13 @@ mod tests {
         o.add_given_back();
         assert!(!o.set_away(None, 100) && o.set_away(Some("HTTP 503"), 102));
         o.add_given_back();
-        assert!(!o.set_away(Some("HTTP 503"), 103) && o.is_away());
+        assert!(!o.set_away(Some("HTTP 503"), 103));
         assert!(!o.is_whole() && o.open_outage().is_none() && !o.is_news());
         // It is lost while it is away, and comes back.
         o.add_loss(0, 105, &Broken::Closed, 3);
         assert!(o.is_whole() && o.is_news());
         o.session_back(107);
-        assert!(!o.is_away() && o.set_away(Some("gone"), 110) && o.set_away(None, 112));
+        assert!(o.set_away(Some("gone"), 110) && o.set_away(None, 112));
         let records = o.records("acc", seconds);
         assert_eq!(
             records[0].to_string(),

@@ -228,10 +228,8 @@ impl PeerTask {
         let line = {
             let mut peer = self.state.peer(self.index);
             let node = peer.node.clone();
-            let away = match standing {
-                Standing::Away(why) => Some(why.as_str()),
-                Standing::Takes | Standing::Busy => None,
-            };
+            peer.standing = standing.clone();
+            let away = standing.absence();
             let is_news = peer.outages.set_away(away, now_ns());
             is_news.then(|| match away {
                 Some(why) => format!("{node} takes no samples for now: {why}"),
@@ -529,7 +527,7 @@ impl PeerTask {
         self.state.dispatcher().control_session(self.index, true);
         let words = {
             let mut peer = self.state.peer(self.index);
-            peer.handle = None;
+            (peer.handle, peer.standing) = (None, Standing::Takes);
             peer.session_over(|at_ns| self.state.in_run(at_ns));
             let silent = matches!(cause, ControlError::Silent { .. });
             let words = words_of(cause, &peer.node, &peer.address);

@@ -5,7 +5,10 @@ use record::{
 };
 
 use super::{outage::Outages, refusals::Refusals};
-use crate::control::{ClientHandle, Counters};
+use crate::{
+    control::{ClientHandle, Counters},
+    wire::Standing,
+};
 
 const MOST_SESSIONS: usize = 256;
 
@@ -27,6 +30,8 @@ pub(crate) struct PeerState {
     /// Totals of earlier sessions, as of their last heartbeats.
     pub lost_sessions: Vec<LostSession>,
     pub outages: Outages,
+    /// Whether the engine takes samples, from the session's last heartbeat.
+    pub standing: Standing,
     pub refusals: Refusals,
     /// Work of the accelerator's node at the start of LoadGen's clock, and at the end.
     pub used: [Option<NodeUse>; 2],

@@ -20,6 +20,7 @@ use crate::{
     counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
     rails::RailReport,
     run::{error::ClusterError, lock, records},
+    wire::Standing,
 };
 
 /// Time limit for all accelerators to send their sides of the run.
@@ -137,11 +138,16 @@ impl Cluster {
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
-    /// Whether an accelerator takes no samples for now, because its engine's server is away. The
-    /// accelerator itself limits that time.
+    /// Whether no accelerator takes samples for now, and one waits for its engine's server. The
+    /// accelerator limits that time.
     pub fn waits_for_server(&self) -> bool {
-        let waits = |peer: &PeerState| peer.outages.is_away();
-        self.state.each_peer(waits).contains(&true)
+        let standings = self.state.each_peer(|peer| peer.standing.clone());
+        let is_up = |(i, _): &(usize, &Standing)| self.state.dispatcher().is_up(*i);
+        let up: Vec<_> = standings.iter().enumerate().filter(is_up).collect();
+        up.iter().all(|(_, standing)| standing.absence().is_some())
+            && up
+                .iter()
+                .any(|(_, standing)| matches!(standing, Standing::Away(_)))
     }
 
     /// Events and losses of the current run so far.

@@ -77,7 +77,7 @@ fn read(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
         _ if !chunk.stop => None,
         Some("eos" | "word") => Some(Finish::Stop),
         Some("limit") => Some(Finish::Length),
-        other => Some(Finish::of(other.unwrap_or("none"))?),
+        other => Some(super::finish(other.unwrap_or("none"))?),
     };
     let sent = so_far + chunk.tokens.len();
     let counted = chunk

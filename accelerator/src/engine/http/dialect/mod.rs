@@ -16,7 +16,10 @@ mod tensorrt_llm;
 pub(super) mod trouble;
 mod vllm;
 
-use crate::engine::error::shorten;
+use crate::engine::{
+    error::shorten,
+    llm_server::{Finish, Limits},
+};
 use qdl::config::{self, HttpConfig};
 use serde::Deserialize;
 use serde_json::Value;
@@ -34,42 +37,43 @@ pub(super) struct AnswerParams {
     pub config: HttpConfig,
     /// The model's name on the server.
     pub model: String,
-    /// Most tokens in an answer.
-    pub max_tokens: usize,
-    pub vocab: usize,
+    pub limits: Limits,
     /// Most ids in a prompt.
     pub max_prompt: usize,
 }
 
 impl AnswerParams {
-    /// True if the configuration says that `id` ends an answer.
-    pub fn ends_with(&self, id: i32) -> bool {
-        let is = |end: &u32| i64::from(*end) == i64::from(id);
-        let config = &self.config;
-        config.stop.iter().any(is) || (!config.ignore_eos && config.eos.iter().any(is))
+    /// Parameters before the start, which learns the vocabulary.
+    pub fn new(config: HttpConfig, model: &str, max_prompt: usize, max_tokens: usize) -> Self {
+        let eos = config.eos.iter().filter(|_| !config.ignore_eos);
+        AnswerParams {
+            model: config.model.clone().unwrap_or_else(|| model.to_owned()),
+            limits: Limits {
+                engine: "http",
+                vocab: 0,
+                // The start compares it with the longest sample.
+                context: usize::MAX,
+                min_tokens: config.min_tokens,
+                max_tokens,
+                ends: config.stop.iter().chain(eos).copied().collect(),
+                are_all_ends: config.ignore_eos || !config.eos.is_empty(),
+            },
+            max_prompt,
+            config,
+        }
     }
 }
 
-/// Reason why a server ended an answer. If the server gave up, the answer has [`Trouble::Aborted`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finish {
-    /// The answer ended at an end of sequence, or at an id of `stop`.
-    Stop,
-    /// The answer reached `max_tokens`.
-    Length,
-}
-
-impl Finish {
-    /// Parses the server's reason. Any other word means that the server gave the answer up.
-    fn of(word: &str) -> Result<Self, Trouble> {
-        match word {
-            "stop" => Ok(Finish::Stop),
-            "length" => Ok(Finish::Length),
-            other => Err(Trouble::Aborted {
-                status: None,
-                words: format!("it ended the answer with `{}`", shorten(other)),
-            }),
-        }
+/// Parses the server's reason for an answer's end. Any other word means that the server gave the
+/// answer up.
+fn finish(word: &str) -> Result<Finish, Trouble> {
+    match word {
+        "stop" => Ok(Finish::Stop),
+        "length" => Ok(Finish::Length),
+        other => Err(Trouble::Aborted {
+            status: None,
+            words: format!("it ended the answer with `{}`", shorten(other)),
+        }),
     }
 }
 
@@ -138,7 +142,7 @@ impl Dialect {
     pub fn body(
         &self,
         ask: &AnswerParams,
-        prompt: &[i32],
+        prompt: &[u32],
         max_tokens: usize,
     ) -> serde_json::Result<Vec<u8>> {
         let mut body = serde_json::to_vec(&(self.rest)(ask, max_tokens))?;
@@ -173,13 +177,8 @@ mod tests {
     #[test]
     fn the_page_shows_each_dialects_request_and_events_that_are_an_answer() {
         let config = json::<HttpConfig>(r#"{"min_tokens": 2, "eos": [2]}"#).expect("sound");
-        let ask = AnswerParams {
-            config,
-            model: "m".to_owned(),
-            max_tokens: 64,
-            vocab: 1000,
-            max_prompt: 8,
-        };
+        let mut ask = AnswerParams::new(config, "m", 8, 64);
+        ask.limits.vocab = 1000;
         let page = include_str!("../../../../../docs/llm-servers.md");
         let block = page.split("```text\n").find(|b| b.starts_with("vllm  "));
         let block = block.and_then(|b| b.split("```").next()).expect("a block");
@@ -196,9 +195,9 @@ mod tests {
                     let body = dialect.body(&ask, &[5, 6, 7], 64).expect("JSON");
                     let body: Value = serde_json::from_slice(&body).expect("JSON");
                     assert_eq!((dialect.path, &body), (path, &request), "{name}");
-                    let (mut account, mut ids) = (Account::new(&ask, 3, 64), Vec::new());
+                    let (mut account, mut ids) = (Account::new(&ask.limits, 3, 64), Vec::new());
                     for event in &events {
-                        let step = (dialect.read)(event, account.received).expect(event);
+                        let step = (dialect.read)(event, account.received()).expect(event);
                         ids.extend(account.take(step).expect(event).0);
                     }
                     assert_eq!(ids, [504, 17, 2], "{name}");

@@ -13,7 +13,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::{
-    AnswerEvent, AnswerParams, Finish, Question, ServerFacts, Tokens, json,
+    AnswerEvent, AnswerParams, Question, ServerFacts, Tokens, json,
     trouble::{self, Trouble},
 };
 
@@ -79,7 +79,7 @@ pub(super) fn read(data: &str) -> Result<AnswerEvent, Trouble> {
             .as_deref()
             // Some gateways write an empty reason for none.
             .filter(|reason| !reason.is_empty())
-            .map(Finish::of)
+            .map(super::finish)
             .transpose()?;
         step.tokens = choice.token_ids.unwrap_or_default();
     }

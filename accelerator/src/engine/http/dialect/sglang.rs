@@ -81,7 +81,7 @@ struct Reason {
 
 impl Reason {
     fn finish(&self) -> Result<Finish, Trouble> {
-        Finish::of(&self.kind).map_err(|trouble| match &self.message {
+        super::finish(&self.kind).map_err(|trouble| match &self.message {
             Some(message) => Trouble::Aborted {
                 status: self.status_code.as_ref().and_then(trouble::status),
                 words: trouble::text(message),
@@ -112,19 +112,13 @@ fn read(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
     match completion {
         Some(all) if tokens.len() >= all => {
             if tokens.len() < so_far {
-                return Err(Trouble::Lost {
-                    said: all,
-                    came: so_far,
-                });
+                return Err(Trouble::lost(all, so_far));
             }
             tokens.drain(..so_far);
         }
         // The account judges an event without ids.
         Some(all) if so_far + tokens.len() != all && !tokens.is_empty() => {
-            return Err(Trouble::Lost {
-                said: all,
-                came: so_far + tokens.len(),
-            });
+            return Err(Trouble::lost(all, so_far + tokens.len()));
         }
         _ => {}
     }

@@ -52,30 +52,27 @@ pub(in crate::engine::http) enum Trouble {
     Silent { tokens: usize, after: Duration },
     #[error("it does not speak this dialect: {0}; see engine.http.dialect")]
     Garbled(String),
-    #[error(
-        "its stream carries no token ids: it is too old, or not asked as engine.http.dialect says"
-    )]
-    NoIds,
-    #[error(
-        "it counts {said} tokens in an answer of which {came} came: tokens are lost on the way"
-    )]
-    Lost { said: usize, came: usize },
-    #[error(
-        "it does not count the tokens of the {0}, so none can be found lost: it is too old, or not \
-         asked as engine.http.dialect says"
-    )]
-    Uncounted(&'static str),
-    #[error("it counts {said} tokens in a prompt of {sent}: it adds some, or cuts it")]
-    PromptCount { said: usize, sent: usize },
-    #[error("its answers do not end as configured: {0}")]
-    End(String),
-    #[error("it answers with token {id}, beyond the vocabulary of {vocab}: see engine.http.vocab")]
-    Vocabulary { id: i32, vocab: usize },
+    /// The answer breaks a rule. The text says which.
+    #[error("{0}")]
+    Answer(String),
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
 
+impl From<String> for Trouble {
+    fn from(rule: String) -> Self {
+        Trouble::Answer(rule)
+    }
+}
+
 impl Trouble {
+    /// An answer whose tokens are not as many as the server counts.
+    pub fn lost(said: usize, came: usize) -> Self {
+        Trouble::Answer(format!(
+            "it counts {said} tokens in an answer of which {came} came: tokens are lost on the way"
+        ))
+    }
+
     /// Whether the error shows that no server answers for now, as during its restart.
     pub fn is_absence(&self) -> bool {
         match self {
@@ -100,14 +97,7 @@ impl Trouble {
             | Trouble::Busy { .. }
             | Trouble::Cut { .. }
             | Trouble::Silent { .. } => Fault::Either,
-            Trouble::Garbled(_)
-            | Trouble::NoStream(_)
-            | Trouble::NoIds
-            | Trouble::Lost { .. }
-            | Trouble::Uncounted(_)
-            | Trouble::PromptCount { .. }
-            | Trouble::End(_)
-            | Trouble::Vocabulary { .. } => Fault::Engine,
+            Trouble::Garbled(_) | Trouble::NoStream(_) | Trouble::Answer(_) => Fault::Engine,
         }
     }
 }

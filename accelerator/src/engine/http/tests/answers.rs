@@ -36,10 +36,6 @@ fn answers_are_the_servers_tokens_whatever_is_streamed() {
             }
         }
         assert_eq!(started.fatal(), None);
-        let report = started.engine.report();
-        // Includes the trial of the start.
-        assert_eq!((report.answers, report.busy, report.cached), (100, 0, 0));
-        assert!(report.most >= 1 && report.firsts > 0, "{report}");
     }
 }
 
@@ -133,16 +129,9 @@ fn an_event_may_carry_several_tokens_or_a_whole_answer() {
         let prompts = prompts(33);
         let all = samples(&prompts, Stream::All);
         started.run(&all);
-        let mut whole = 0;
         for (i, prompt) in prompts.iter().enumerate() {
             let right = tokens_of(prompt, ROOM);
-            whole += u64::from((2..=most).contains(&right.len()));
             assert_eq!(all.answer(i), Some(right), "{dialect:?}");
         }
-        let report = started.engine.report();
-        assert!(report.steps < report.tokens, "{report}");
-        assert_eq!(report.whole, whole, "{dialect:?}");
-        let said = report.to_string().contains(" answers in one event");
-        assert_eq!(said, whole > 0, "{report}");
     }
 }

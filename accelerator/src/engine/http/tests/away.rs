@@ -34,7 +34,7 @@ fn hasty(server: &Server, ready_s: u64) -> Started {
 }
 
 fn is_away(started: &Started) -> bool {
-    matches!(started.engine.standing(), Standing::Away(_))
+    started.engine.standing().absence().is_some()
 }
 
 /// Runs one sample and returns why it was given back.
@@ -84,16 +84,42 @@ fn a_server_that_is_away_gives_samples_back_and_comes_back() {
     }
 }
 
+/// Waits until the server has been away for its `ready_s`; returns the reason.
+fn overdue(started: &Started) -> String {
+    let mut words = None;
+    eventually("it is overdue", || match started.engine.standing() {
+        Standing::Overdue(why) => words.replace(why).is_none(),
+        _ => false,
+    });
+    words.expect("just seen")
+}
+
 #[test]
-fn a_server_that_does_not_come_back_ends_the_engine_after_ready_s() {
-    let mut server = Server::good(Dialect::Vllm);
+fn a_server_that_is_overdue_comes_back_or_ends_the_engine_of_a_sample_without_another_place() {
+    let status = Arc::new(AtomicU16::new(WORKS));
+    let server = of_status(&status);
     let started = hasty(&server, 1);
-    server.stop();
-    let why = given_back(&started);
-    assert!(why.contains(" is gone: no connection: "), "{why}");
+    for _ in 0..2 {
+        status.store(503, SeqCst);
+        let _ = given_back(&started);
+        let why = overdue(&started);
+        assert!(why.contains(" is gone: HTTP 503: restarting"), "{why}");
+        assert!(why.contains("engine.http.ready_s"), "{why}");
+        status.store(WORKS, SeqCst);
+        eventually("it is back", || !is_away(&started));
+        answered(&started);
+    }
+    status.store(503, SeqCst);
+    let _ = given_back(&started);
+    let _ = overdue(&started);
+    assert_eq!(started.fatal(), None);
+    let one = samples(&prompts(1), Stream::None);
+    one.stay();
+    started.submit(&one, 1);
     eventually("it is given up", || started.fatal().is_some());
     let fatal = started.fatal().expect("an error");
-    assert!(fatal.contains("see engine.http.ready_s"), "{fatal}");
+    let words = format!("server {}: it is gone: HTTP 503", server.url);
+    assert!(fatal.starts_with(&words), "{fatal}");
 }
 
 #[test]
@@ -171,7 +197,6 @@ fn a_server_that_comes_back_as_another_stays_away() {
     status.store(503, SeqCst);
     let _ = given_back(&started);
     status.store(201, SeqCst);
-    eventually("it is given up", || started.fatal().is_some());
-    let fatal = started.fatal().expect("an error");
-    assert!(fatal.contains("it serves `other` and no `m`"), "{fatal}");
+    let why = overdue(&started);
+    assert!(why.contains("it serves `other` and no `m`"), "{why}");
 }

@@ -10,7 +10,10 @@ use super::{
     server::{Reply, Server, StreamPiece, events},
     splits::{read, read_up_to, server},
 };
-use crate::engine::http::{dialect::trouble::Trouble, stream::LlmServer};
+use crate::engine::{
+    http::{dialect::trouble::Trouble, stream::LlmServer},
+    llm_server::uncounted,
+};
 
 const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":null}]}\n\n";
 const END: &str = "data: {\"choices\":[{\"token_ids\":[2],\"finish_reason\":\"stop\"}]}\n\n";
@@ -33,7 +36,7 @@ fn an_answer_that_goes_on_behind_its_end_is_given_up_at_once() {
     for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::TensorRtLlm] {
         let (n, ended) = taken(&server(dialect), END, EVENT, 10_000);
         assert_eq!(n, 1, "{ended}");
-        assert!(matches!(ended, Trouble::End(_)), "{ended}");
+        assert!(matches!(ended, Trouble::Answer(_)), "{ended}");
     }
 }
 
@@ -128,7 +131,7 @@ fn each_dialect_without_its_counts_gives_no_answer() {
             let ended = read(&server(dialect), &[without.as_bytes()]);
             let expected = match without == all {
                 true => Ok(vec![5, 2]),
-                false => Err(Trouble::Uncounted(words)),
+                false => Err(uncounted(words).into()),
             };
             assert_eq!(ended, expected, "{dialect:?} {count}");
         }

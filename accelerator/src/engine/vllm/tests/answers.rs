@@ -86,9 +86,5 @@ fn an_unwanted_sequence_is_aborted_and_late_tokens_are_dropped() {
             "{i}"
         );
     }
-    let counts = started.engine.counters.to_string();
-    assert!(counts.contains("30 answers of"), "{counts}");
-    let words = "; 8 aborted; 8 tokens after an abort";
-    assert!(counts.contains(words), "{counts}");
     assert_eq!(started.fatal(), None);
 }

@@ -1,0 +1,229 @@
+//! Checks each request before it leaves, and each answer: the server may check nothing.
+//!
+//! One invalid request ends vLLM's core with all its sequences, or makes it deaf.
+
+/// Limits that hold for all requests to a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Limits {
+    /// Name of the engine, for the names of keys.
+    pub engine: &'static str,
+    pub vocab: usize,
+    /// Most tokens of prompt and answer together, where an answer may end there.
+    pub context: usize,
+    pub min_tokens: usize,
+    pub max_tokens: usize,
+    /// Ids that end an answer: the end of sequence and the stop ids.
+    pub ends: Vec<u32>,
+    /// Whether these are all: an end of sequence is configured, or ignored.
+    pub are_all_ends: bool,
+}
+
+/// Reason why a server ended an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Finish {
+    /// The answer ended at an end of sequence, or at a stop id.
+    Stop,
+    /// The answer reached its limit.
+    Length,
+}
+
+impl Limits {
+    /// Copies the prompt to `into` and returns the account of its answer, which has at most `room`
+    /// tokens.
+    /// Error text: why the server must not get this prompt.
+    pub fn admit(
+        &self,
+        prompt: impl ExactSizeIterator<Item = i32>,
+        room: usize,
+        into: &mut Vec<u32>,
+    ) -> Result<Account, String> {
+        let (len, max) = (prompt.len(), self.max_tokens.min(room));
+        if len == 0 {
+            return Err("the prompt is empty".to_owned());
+        }
+        if len.saturating_add(2) > self.context {
+            return Err(format!(
+                "the prompt has {len} tokens, and the core's context of {} holds prompts of {}",
+                self.context,
+                self.context.saturating_sub(2)
+            ));
+        }
+        if max == 0 {
+            return Err("the answer's slot holds no token".to_owned());
+        }
+        into.clear();
+        for (at, id) in prompt.enumerate() {
+            let known = self.known(id).ok_or_else(|| {
+                let vocab = self.vocab;
+                format!("token {at} of the prompt is {id}, beyond the vocabulary of {vocab}")
+            });
+            into.push(known?);
+        }
+        Ok(self.account(len, max))
+    }
+
+    /// The account of an answer of at most `max` tokens to a prompt of `prompt` ids.
+    pub fn account(&self, prompt: usize, max: usize) -> Account {
+        Account {
+            prompt,
+            min: self.min_tokens.min(max),
+            max,
+            received: 0,
+            last: None,
+            is_prompt_counted: false,
+        }
+    }
+
+    fn known(&self, id: i32) -> Option<u32> {
+        let id = u32::try_from(id).ok()?;
+        ((id as usize) < self.vocab).then_some(id)
+    }
+}
+
+/// The tokens of one answer so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Account {
+    pub prompt: usize,
+    /// Fewest and most tokens of the answer.
+    pub min: usize,
+    pub max: usize,
+    pub received: usize,
+    last: Option<u32>,
+    is_prompt_counted: bool,
+}
+
+impl Account {
+    /// Compares the server's count of prompt tokens with the prompt.
+    /// Error text: as [`Account::take`].
+    pub fn count_prompt(&mut self, said: usize) -> Result<(), String> {
+        self.is_prompt_counted = true;
+        let sent = self.prompt;
+        match said == sent {
+            true => Ok(()),
+            false => Err(format!(
+                "it counts {said} tokens in a prompt of {sent}: it adds some, or cuts it"
+            )),
+        }
+    }
+
+    /// Checks and counts tokens of the answer.
+    /// Error text: the server breaks a rule, so that no answer of it counts.
+    pub fn take(&mut self, limits: &Limits, tokens: &[i32]) -> Result<(), String> {
+        let engine = limits.engine;
+        for id in tokens {
+            let Some(id) = limits.known(*id) else {
+                return Err(format!(
+                    "it answers with token {id}, beyond the vocabulary of {}: see \
+                     engine.{engine}.vocab",
+                    limits.vocab
+                ));
+            };
+            if let Some(last) = self.last
+                && self.received > self.min
+                && limits.ends.contains(&last)
+            {
+                return Err(format!(
+                    "token {id} follows {last}, which engine.{engine}.eos and \
+                     engine.{engine}.stop end an answer with"
+                ));
+            }
+            self.last = Some(id);
+            self.received += 1;
+        }
+        match self.received > self.max {
+            true => Err(format!(
+                "it answered with {} tokens where {} were asked for",
+                self.received, self.max
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks the end of the answer, of whose tokens the server has not sent `unsent`.
+    /// Error text: as [`Account::take`].
+    pub fn end(&self, limits: &Limits, finish: Finish, unsent: usize) -> Result<(), String> {
+        let (came, min, max) = (self.received + unsent, self.min, self.max);
+        if !self.is_prompt_counted {
+            return Err(uncounted("prompt"));
+        }
+        match finish {
+            Finish::Stop => {
+                self.check_stop(limits)?;
+                match came < min {
+                    true => Err(format!("{came} tokens, and {min} to {max} were asked for")),
+                    false => Ok(()),
+                }
+            }
+            Finish::Length if came == max || self.prompt + came >= limits.context => Ok(()),
+            Finish::Length => Err(format!(
+                "it says that {max} tokens were reached, and {came} came: its context may be \
+                 shorter than it says"
+            )),
+        }
+    }
+
+    fn check_stop(&self, limits: &Limits) -> Result<(), String> {
+        let engine = limits.engine;
+        match self.last {
+            None => Err("an answer without a token".to_owned()),
+            Some(last) if !limits.are_all_ends || limits.ends.contains(&last) => Ok(()),
+            Some(last) if limits.ends.is_empty() => Err(format!(
+                "it stopped at token {last} although engine.{engine}.ignore_eos is set"
+            )),
+            Some(last) => Err(format!(
+                "it stopped behind token {last}, which is none of engine.{engine}.eos and \
+                 engine.{engine}.stop: it keeps the end of sequence to itself, or has another \
+                 one: if {last} is one, add it to engine.{engine}.eos"
+            )),
+        }
+    }
+}
+
+/// Error text for an answer whose tokens, or whose prompt's, the server does not count.
+pub(in crate::engine) fn uncounted(of: &str) -> String {
+    format!(
+        "it does not count the tokens of the {of}, so none can be found lost: it is too old, or not \
+         asked as it should be"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_the_model_and_the_request_end_an_answer() {
+        let limits = Limits {
+            engine: "vllm",
+            vocab: 100,
+            context: 20,
+            min_tokens: 2,
+            max_tokens: 8,
+            ends: vec![2],
+            are_all_ends: true,
+        };
+        let ends = |prompt: usize, room: usize, tokens: &[i32], finish| {
+            let ids = vec![1; prompt].into_iter();
+            let mut account = limits.admit(ids, room, &mut Vec::new()).expect("sound");
+            account.count_prompt(prompt).expect("as many");
+            let taken = account.take(&limits, tokens);
+            taken.and_then(|()| account.end(&limits, finish, 0))
+        };
+        assert_eq!(ends(18, 64, &[1, 1], Finish::Length), Ok(()));
+        // A request's limit below min_tokens wins.
+        assert_eq!(ends(2, 1, &[2], Finish::Stop), Ok(()));
+        for (tokens, finish, words) in [
+            (
+                &[1; 7][..],
+                Finish::Length,
+                "8 tokens were reached, and 7 came",
+            ),
+            (&[1; 9], Finish::Length, "9 tokens where 8 were asked for"),
+            (&[2], Finish::Stop, "1 tokens, and 2 to 8 were asked for"),
+            (&[], Finish::Stop, "an answer without a token"),
+        ] {
+            let why = ends(3, 64, tokens, finish).expect_err(words);
+            assert!(why.contains(words), "{why}");
+        }
+    }
+}
