@@ -74,7 +74,12 @@ use nic::{Command, FrontendNic};
 use slots::SlotLimits;
 use warm_up::WarmUp;
 
+/// Number of the next dispatcher of this process, from 1.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
 pub(crate) struct Shared {
+    /// Tells dispatchers apart, also where a new one lies at the address of an earlier one.
+    number: u64,
     connections: Box<[Connection]>,
     sources: Vec<Arc<Region>>,
     staged_from: Option<Arc<Region>>,
@@ -162,6 +167,7 @@ impl Dispatcher {
             .collect::<Result<Box<[_]>, _>>()?;
         let peers = connections.iter().map(|c| c.cfgs.peer + 1).max();
         let shared = Arc::new(Shared {
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             // With a last burst on another peer's connection, a peer would seem loaded.
             last_of_peer: (0..peers.unwrap_or(0))
                 .map(|peer| connections.iter().position(|c| c.cfgs.peer == peer))
