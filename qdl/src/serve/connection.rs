@@ -184,11 +184,12 @@ impl ServeConnection {
     }
 
     /// Number of live arrivals of this connection, if the caller holds the only other reference.
-    pub(crate) fn readers(self: &Arc<Self>) -> usize {
+    pub fn readers(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }
 
-    pub(crate) fn responded(&self) -> u64 {
+    /// Answers handed to the fabric, complete ones and last parts.
+    pub fn responded(&self) -> u64 {
         self.responded.load(Ordering::Relaxed)
     }
 
@@ -198,7 +199,8 @@ impl ServeConnection {
         self.parts.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn refused(&self) -> u64 {
+    /// Refusals handed to the fabric.
+    pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
@@ -208,7 +210,7 @@ impl ServeConnection {
     }
 
     /// Samples whose answer was not delivered: dropped, or answered after the connection was lost.
-    pub(crate) fn late(&self) -> u64 {
+    pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
@@ -224,7 +226,7 @@ impl ServeConnection {
     }
 
     /// Counts of the receiving half; complete once the connection's local side is destroyed.
-    pub(crate) fn received(&self) -> Received {
+    pub fn received(&self) -> Received {
         *self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
