@@ -91,10 +91,11 @@ impl Frame {
     fn payload(&self) -> &[u8] {
         match &self.payload {
             Payload::Copied(bytes) => bytes,
-            // SAFETY: one thread runs the whole simulation, and each caller drops the slice before
-            // it returns to the code that may write these bytes.
             Payload::In(region, offset) => {
-                unsafe { region.bytes(*offset, self.len as usize) }.unwrap_or_default()
+                // SAFETY: one thread runs the whole simulation, and each caller drops the slice
+                // before it returns to the code that may write these bytes.
+                let bytes = unsafe { region.bytes(*offset, self.len as usize) };
+                bytes.unwrap_or_default()
             }
         }
     }
