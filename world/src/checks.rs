@@ -115,7 +115,7 @@ impl World<'_> {
         }
     }
 
-    /// Both ends have stopped: each connection of an accelerator is reported lost, and the ledgers
+    /// Both ends have stopped: each choice by health has ended, each connection of an accelerator is reported lost, and the ledgers
     /// of both ends agree.
     pub fn check_stopped(&mut self) {
         for c in 0..self.controls.len() {
@@ -126,6 +126,14 @@ impl World<'_> {
             }
             self.controls[c].drop_links();
             self.close_ledger(c);
+        }
+        for peer in 0..self.nodes.servers.len() {
+            let assigned = self.nodes.dispatcher.assigned_bytes(peer);
+            if assigned > 0 {
+                self.wrong(format!(
+                    "ledger: {assigned} bytes on their way to peer {peer}"
+                ));
+            }
         }
         let counts = self.nodes.dispatcher.counts();
         let [arrived, responded, refused, late] = self.ledger;

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use fabric::{testkit::dice::Dice, wire::Stream};
-use qdl::rails::Policy;
+use qdl::rails::{Policy, Score};
 
 macro_rules! shape {
     ($($(#[$doc:meta])* $name:ident = $plain:expr;)*) => {
@@ -57,7 +57,7 @@ shape! {
     stay_us = 0;
     /// 1: a doorbell for each sample.
     one_by_one = 0;
-    /// 0: least outstanding; 1: round robin; 2: by health (best).
+    /// 0: least outstanding; 1: round robin; by health, 2: best, 3: best fit, 4 and 5: spray.
     policy = 0;
     /// 1: slots in use follow the engine's work.
     limits = 0;
@@ -133,7 +133,12 @@ impl Shape {
         match self.policy {
             0 => Policy::LeastOutstanding,
             1 => Policy::RoundRobin,
-            _ => Policy::Best,
+            2 => Policy::Best,
+            3 => Policy::HealthBestFit,
+            above => Policy::HealthSpray {
+                delta: Score::from_steps(8_192),
+                above_only: above > 4,
+            },
         }
     }
 }
@@ -351,7 +356,7 @@ fn draw_shape(d: &mut Dice) -> Shape {
         one_by_one: u64::from(d.percent(15)),
         policy: match asleep {
             1 => d.below(2),
-            _ => d.one(&[0, 0, 0, 1, 2, 2]),
+            _ => d.one(&[0, 0, 0, 0, 0, 1, 2, 2, 3, 4, 5]),
         },
         limits: u64::from(d.percent(30)),
         depth_front: d.skewed(64),
@@ -385,7 +390,9 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         true => (d.skewed(4), d.skewed(24)),
         false => (d.skewed(14), d.skewed(300)),
     };
-    let mut at_us = d.below(20);
+    // In most worlds the first connections are up by then.
+    let first_us = d.one(&[0, 300, 300, 300, 4_000]);
+    let mut at_us = first_us + d.below(20);
     let mut burst = |at_us, n| {
         events.push(Event {
             at_us,
@@ -402,7 +409,8 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         // After a silence that only echoes end.
         burst(at_us + 100_000, d.skewed(most));
     }
-    let span_us = 200 + at_us + shape.service_ns / 500;
+    let from_us = first_us / 2;
+    let span_us = 200 + at_us - from_us + shape.service_ns / 500;
     let is_awake = shape.asleep == 0;
     let is_quiet = Dice::of(seed, &[3]).percent(25);
     let stop_us = if is_awake { 60_000 } else { 5_000 };
@@ -431,7 +439,7 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         }
         for _ in 0..d.skewed(most) {
             events.push(Event {
-                at_us: d.below(span_us),
+                at_us: from_us + d.below(span_us),
                 kind,
                 on: d.below(shape.count(kind.concerns())),
                 n: d.skewed(n),

@@ -39,6 +39,12 @@ impl Dispatcher {
         }
     }
 
+    /// Bytes on their way to a peer by the books of a policy by health.
+    pub fn assigned_bytes(&self, peer: usize) -> u64 {
+        let rails = self.rail_report(peer);
+        rails.iter().map(|rail| rail.assigned_bytes).sum()
+    }
+
     /// Samples that wait for a free slot of any connection.
     pub fn backlog(&self) -> u64 {
         self.shared.backlog_len.load(Ordering::SeqCst)
