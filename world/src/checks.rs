@@ -1,6 +1,8 @@
 //! Invariants that hold when no step is due, at rest, and after the stop. The book and the fabric
 //! check those of each callback and of each write.
 
+use fabric::Broken;
+
 use crate::{plan::Kind, world::World};
 
 /// Events after which a connection may be lost.
@@ -16,7 +18,19 @@ const LOSSES: &[Kind] = &[
     Kind::Abort,
 ];
 
+/// Events after which a peer may be silent.
+const SILENCES: &[Kind] = &[Kind::Silent, Kind::Hole, Kind::Delay, Kind::Stop];
+
 impl World<'_> {
+    /// A peer is called silent only where it was.
+    pub fn check_cause(&self, connection: usize, cause: &Broken) {
+        if cause.by_silence() && self.plan.has_none(SILENCES) {
+            self.wrong(format!(
+                "loss: connection {connection} was not silent: {cause}"
+            ));
+        }
+    }
+
     /// A sleep of an hour has ended: nothing else would have ended it.
     pub fn check_timeout(&self) {
         let outstanding = self.nodes.dispatcher.outstanding();

@@ -520,8 +520,14 @@ impl<'p> World<'p> {
             self.say(|| format!("frontend: {event:?}"));
             match event {
                 DispatchEvent::ConnectionLost {
-                    connection, epoch, ..
-                } => self.lost(connection, epoch, false),
+                    connection,
+                    epoch,
+                    cause,
+                    ..
+                } => {
+                    self.check_cause(connection, &cause);
+                    self.lost(connection, epoch, false);
+                }
                 DispatchEvent::Refused(r) if r.tries.refusals >= 3 => {
                     self.soon(r.connection, 1_000_000, Task::Abort);
                 }
