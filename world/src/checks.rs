@@ -40,8 +40,8 @@ impl World<'_> {
         }
     }
 
-    /// No step of the two ends is due, so samples wait for an engine, or for a connection. Returns
-    /// whether the world has ended.
+    /// No step of the two ends is due, so samples wait for an engine, or for a connection, and all
+    /// parts have come. Returns whether the world has ended.
     pub fn check_idle(&mut self) -> bool {
         let dispatcher = self.nodes.dispatcher.clone();
         let outstanding = dispatcher.outstanding();
@@ -60,8 +60,13 @@ impl World<'_> {
             if !is_healthy || !look.up {
                 continue;
             }
-            let owed = self.engine().hung(c);
-            if look.in_flight > owed || look.blocked {
+            let (owed, held_back) = {
+                let engine = self.engine();
+                (engine.owed(c), engine.held_back(c))
+            };
+            if let Some(id) = held_back {
+                self.wrong(format!("lost wake-up: a part of sample {id} is held back"));
+            } else if look.in_flight > owed || look.blocked {
                 let text = format!("lost wake-up: connection {c}, engine owes {owed}: {look:?}");
                 self.wrong(text);
             } else if !is_by_health && look.takes && (look.ring > 0 || backlog > 0) {
@@ -71,6 +76,9 @@ impl World<'_> {
         }
         if self.is_wrong() {
             return true;
+        }
+        if self.engine().due().is_some() {
+            return false;
         }
         if nothing_comes && !self.engine().hung_connections().is_empty() {
             self.end_hangs();

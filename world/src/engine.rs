@@ -24,6 +24,7 @@ enum End {
 
 struct Job {
     arrival: Arrival,
+    id: u64,
     server: usize,
     connection: usize,
     digest: u64,
@@ -41,6 +42,11 @@ impl Job {
         self.next
             .checked_sub(1)
             .map_or(0, |i| self.parts[i] as usize)
+    }
+
+    /// Whether the connection can still carry the answer.
+    fn is_of(&self, connection: usize) -> bool {
+        self.connection == connection && !self.arrival.origin().is_gone()
     }
 
     /// Writes the answer up to `to` into the output.
@@ -103,6 +109,7 @@ impl Engine {
         drop(book);
         let job = Job {
             arrival,
+            id,
             server,
             connection,
             digest,
@@ -228,10 +235,20 @@ impl Engine {
         later.into_iter().for_each(|job| self.plan(job, now));
     }
 
-    /// Samples of a connection that are never answered.
-    pub fn hung(&self, connection: usize) -> usize {
-        let of = |job: &&Job| job.connection == connection;
-        self.hung.iter().filter(of).count()
+    /// Samples of a connection that the engines owe an answer.
+    pub fn owed(&self, connection: usize) -> usize {
+        let jobs = self.jobs.values().chain(&self.hung);
+        jobs.filter(|job| job.is_of(connection)).count()
+    }
+
+    /// The first sample of a connection whose last part has not reached the frontend.
+    pub fn held_back(&self, connection: usize) -> Option<u64> {
+        let book = self.book.lock();
+        let is_held = |job: &&Job| {
+            let sent = job.sent();
+            job.is_of(connection) && sent > 0 && book.fates[job.id as usize].bytes != sent as u32
+        };
+        self.jobs.values().find(is_held).map(|job| job.id)
     }
 
     /// Connections with samples that are never answered.

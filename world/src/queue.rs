@@ -49,6 +49,8 @@ pub enum Task {
 enum Cause {
     /// The two ends at work: samples may wait for it.
     Work,
+    /// The engines, which owe answers.
+    Engine,
     /// The plan, or the control sessions in their own time: while a connection is up, no sample may
     /// wait for it.
     Outside,
@@ -60,6 +62,7 @@ impl Task {
     fn cause(self) -> Cause {
         match self {
             Task::Timeout { .. } => Cause::Idle,
+            Task::Engine => Cause::Engine,
             Task::Event(_)
             | Task::Told { .. }
             | Task::Open(_)
@@ -108,7 +111,7 @@ impl Queue {
         match task.cause() {
             Cause::Work => Some(&mut self.work),
             Cause::Outside => Some(&mut self.outside),
-            Cause::Idle => None,
+            Cause::Engine | Cause::Idle => None,
         }
     }
 
