@@ -153,6 +153,11 @@ impl Connection {
         self.up.load(Ordering::SeqCst) && self.tracker.has_free() && !self.send.is_blocked()
     }
 
+    /// Whether samples must go elsewhere: the connection is down, or its accelerator is away.
+    pub(crate) fn takes_none(&self) -> bool {
+        !self.up.load(Ordering::SeqCst) || self.tracker.allowance() == 0
+    }
+
     /// Brings the connection up with a fresh link.
     pub(crate) fn attach(&self, tx: Box<dyn Tx>) {
         self.window.grants().reset();

@@ -211,7 +211,7 @@ impl Shared {
                 &mut stay.for_sleeper,
             ) {
                 self.post(connection);
-            } else if !connection.up.load(Ordering::Relaxed) {
+            } else if connection.takes_none() {
                 stay = Stay::NONE;
             }
         }
@@ -247,7 +247,7 @@ impl Shared {
     /// Returns whether this thread posts a burst that lies in a connection's ring. It does if the
     /// burst is small and either `posts` is true or the NIC thread sleeps. Otherwise the NIC thread
     /// posts; this call wakes it if needed. `for_sleeper` counts bursts posted while the NIC thread
-    /// sleeps. If the connection is down, its ring goes back to the backlog.
+    /// sleeps. If the connection takes no samples, its ring goes back to the backlog.
     fn is_posted_here(
         &self,
         connection: &Connection,
@@ -255,12 +255,12 @@ impl Shared {
         posts: bool,
         for_sleeper: &mut u32,
     ) -> bool {
-        // After the fence in `is_asleep`, either this thread sees the connection down, or the
-        // thread that takes the connection down sees the samples. A NIC thread that is awake sees
-        // the samples before it sleeps.
+        // After the fence in `is_asleep`, either this thread sees the connection down or without a
+        // slot to use, or the thread that changes that sees the samples. A NIC thread that is awake
+        // sees the samples before it sleeps.
         let thread = self.handles().get(connection.share);
         let sleeper = thread.filter(|t| t.is_asleep());
-        if !connection.up.load(Ordering::SeqCst) {
+        if connection.takes_none() {
             self.empty_ring(connection);
             self.wake_all();
             return false;

@@ -11,7 +11,7 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicU8, AtomicU64, Ordering},
+    atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
 use super::{Dispatcher, Shared};
@@ -133,6 +133,8 @@ impl Shared {
             let standing = standing(c.peer);
             if standing == AWAY || (standing == BUSY && any_takes) {
                 connection.tracker.allow(0);
+                // A thread that fills the ring sees that, or its samples are seen here.
+                fence(Ordering::SeqCst);
                 more |= !connection.ring.is_empty();
                 self.empty_ring(connection);
                 continue;
