@@ -69,6 +69,9 @@ impl World<'_> {
             } else if look.in_flight > owed || look.blocked {
                 let text = format!("lost wake-up: connection {c}, engine owes {owed}: {look:?}");
                 self.wrong(text);
+            } else if look.ring > 0 && look.allowance == 0 {
+                let text = format!("away: samples wait in the ring of connection {c}: {look:?}");
+                self.wrong(text);
             } else if !is_by_health && look.takes && (look.ring > 0 || backlog > 0) {
                 let text = format!("lost wake-up: connection {c} is free: {look:?}, {backlog}");
                 self.wrong(text);

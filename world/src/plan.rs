@@ -385,10 +385,11 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
     let mut events = Vec::new();
     let few = shape.longest > 100_000;
     let mut d = Dice::of(seed, &[2]);
-    let gap_us = d.one(&[1, 20, 200, 2_000]);
-    let (bursts, most) = match few {
-        true => (d.skewed(4), d.skewed(24)),
-        false => (d.skewed(14), d.skewed(300)),
+    let (gap_us, bursts, most) = match (few, d.percent(15)) {
+        // A trickle: each sample may stay with the last one's connection.
+        (false, true) => (10, d.skewed(60), 2),
+        (false, false) => (d.one(&[1, 20, 200, 2_000]), d.skewed(14), d.skewed(300)),
+        (true, _) => (d.one(&[1, 20, 200, 2_000]), d.skewed(4), d.skewed(24)),
     };
     // In most worlds the first connections are up by then.
     let first_us = d.one(&[0, 300, 300, 300, 4_000]);
@@ -426,7 +427,7 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::GiveUp, 25, 3, 1),
         (Kind::Stop, 30, 4, stop_us),
         (Kind::Works, 60 * shape.limits, 4, 64),
-        (Kind::Away, 12, 3, 3_000),
+        (Kind::Away, 20, 3, 3_000),
         (Kind::Busy, 12, 3, 3_000),
         (Kind::Leave, 8, 2, 2),
         (Kind::Abort, 8, 1, 1),
