@@ -327,7 +327,16 @@ impl ServeConnection {
     /// Posts ready responses, or leaves them to the owner of the send token. Returns whether this
     /// call did any work.
     pub(super) fn post(&self) -> bool {
-        self.send.post(&mut Responses::new(self, &[]))
+        self.post_from(&mut Responses::new(self, &[]))
+    }
+
+    fn post_from(&self, responses: &mut Responses<'_>) -> bool {
+        let is_work = self.send.post(responses);
+        if self.send.has_failed() {
+            // The NIC thread takes the connection down, even if no event comes from the link.
+            self.nic.get().inspect(|nic| nic.wake());
+        }
+        is_work
     }
 
     /// Whether responses wait and the last flush was not blocked.
@@ -527,7 +536,7 @@ impl Origin for ServeConnection {
 
     fn respond(&self, finished: &[Finished]) {
         let mut responses = Responses::new(self, finished);
-        self.send.post(&mut responses);
+        self.post_from(&mut responses);
         // These were not posted: a second thread holds the token, or the fabric was full.
         let left = responses.direct.as_slice();
         if !left.is_empty() {
