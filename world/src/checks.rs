@@ -11,6 +11,7 @@ const LOSSES: &[Kind] = &[
     Kind::Silent,
     Kind::Hole,
     Kind::Delay,
+    Kind::Fail,
     Kind::Stray,
     Kind::GiveUp,
     Kind::Stop,

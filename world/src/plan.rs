@@ -180,6 +180,8 @@ kinds! {
     Hole = "hole";
     /// Frames of path `on` are `n` us late.
     Delay = "delay";
+    /// The sending half of path `on` fails.
+    Fail = "fail";
     /// A faulty peer writes into path `on` without a grant.
     Stray = "stray";
     /// The sending end of path `on` gives the connection up.
@@ -220,7 +222,7 @@ impl Kind {
     pub fn concerns(self) -> Concerns {
         match self {
             Kind::Cut | Kind::Silent => Concerns::Connection,
-            Kind::Hole | Kind::Delay | Kind::Stray | Kind::GiveUp => Concerns::Path,
+            Kind::Hole | Kind::Delay | Kind::Fail | Kind::Stray | Kind::GiveUp => Concerns::Path,
             Kind::Works | Kind::Away | Kind::Busy | Kind::Leave => Concerns::Server,
             Kind::Stop => Concerns::Process,
             Kind::Meanwhile | Kind::Answers => Concerns::Call,
@@ -423,6 +425,7 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::Silent, 25 * u64::from(is_awake), 2, 3),
         (Kind::Hole, 30 * u64::from(is_awake), 2, 1),
         (Kind::Delay, 25, 6, 2_000),
+        (Kind::Fail, 20, 4, 1),
         (Kind::Stray, 15, 2, 1),
         (Kind::GiveUp, 25, 3, 1),
         (Kind::Stop, 30, 4, stop_us),

@@ -31,9 +31,7 @@ impl State {
 
 /// Counts of events by kind and state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table([[u64; State::WORDS.len()]; 16]);
-
-const _: () = assert!(Kind::ALL.len() <= 16);
+pub struct Table([[u64; State::WORDS.len()]; Kind::ALL.len()]);
 
 impl Table {
     /// Counts an event.

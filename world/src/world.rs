@@ -386,7 +386,9 @@ impl<'p> World<'p> {
             }
             Kind::Meanwhile | Kind::Answers => lock(&self.meanwhile).push(event),
             Kind::Cut | Kind::Silent => self.cut(on as usize, kind, n),
-            Kind::Hole | Kind::Delay | Kind::Stray | Kind::GiveUp => self.fault(&event),
+            Kind::Hole | Kind::Delay | Kind::Fail | Kind::Stray | Kind::GiveUp => {
+                self.fault(&event);
+            }
             Kind::Stop => {
                 let process = on as usize;
                 self.threads.stopped[process] = until;
@@ -455,6 +457,7 @@ impl<'p> World<'p> {
                 self.sim.black_hole(pipe);
             }
             Kind::Delay => self.sim.delay(pipe, event.n * 1_000),
+            Kind::Fail => self.sim.fail(pipe),
             Kind::Stray => self.sim.stray(pipe),
             _ if direction == 0 && control.is_attached_front() => {
                 control.is_doomed = true;

@@ -132,6 +132,8 @@ struct Pipe {
     black_hole: bool,
     /// The connection is cut: further frames vanish.
     cut: bool,
+    /// The sending half has failed.
+    failed: bool,
     /// The receiver knows, or will know, that the connection is over.
     closed: bool,
     closing: bool,
@@ -222,6 +224,7 @@ impl Sim {
                 blocked: false,
                 black_hole: false,
                 cut: false,
+                failed: false,
                 closed: false,
                 closing: false,
                 receivers: 2,
@@ -276,6 +279,11 @@ impl Sim {
         let pipe = &mut self.state().pipes[pipe];
         pipe.black_hole = true;
         pipe.under_way.iter_mut().for_each(|f| f.lost = true);
+    }
+
+    /// Makes the sending half of a pipe fail; frames under way still land.
+    pub fn fail(&self, pipe: usize) {
+        self.state().pipes[pipe].failed = true;
     }
 
     /// Delays the frames that are flushed from now on by `ns`.
@@ -428,9 +436,11 @@ struct SimTx {
 
 impl SimTx {
     fn alive(&self) -> Result<(), Broken> {
-        match self.sim.state().pipes[self.back].closed {
-            true => Err(Broken::Closed),
-            false => Ok(()),
+        let pipes = &self.sim.state().pipes;
+        match (pipes[self.back].closed, pipes[self.pipe].failed) {
+            (true, _) => Err(Broken::Closed),
+            (_, true) => Err(Broken::Device("the send queue has failed".to_owned())),
+            _ => Ok(()),
         }
     }
 }
