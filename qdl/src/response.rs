@@ -63,7 +63,8 @@ impl Refusal {
     }
 }
 
-pub(crate) const RESPONSE_TRAILER_BYTES: usize = 16;
+/// Bytes of a [`ResponseTrailer`].
+pub const RESPONSE_TRAILER_BYTES: usize = 16;
 
 /// End of the last of several parts, behind the payload: total length and times are known only
 /// then. A response in one piece has no trailer.

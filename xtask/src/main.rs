@@ -9,7 +9,8 @@
 //! * `fuzz` feeds random bytes to the parsers of frames and files;
 //! * `soft-roce` runs a command in a guest with an RDMA device in software;
 //! * `submission` rehearses a submission on one machine;
-//! * `tensorrt` compiles the shim that the accelerator's engine of that name opens.
+//! * `tensorrt` compiles the shim that the accelerator's engine of that name opens;
+//! * `world` runs both ends of the data plane in one thread, seed by seed.
 //!
 //! The program builds with cargo and a linker alone, before `setup` has fetched anything.
 
@@ -25,6 +26,7 @@ mod soft_roce;
 mod submission;
 mod tensorrt;
 mod test;
+mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -106,6 +108,9 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Run both ends of the data plane in one thread, seed by seed, until a seed breaks an
+    /// invariant. Prints the shortest plan that breaks it too, and the line that keeps the plan.
+    World(world::Args),
     /// Run the checks that read only sources: circular imports of files, forbidden dependencies
     /// between crates, and lines over 100 columns.
     Rooms,
@@ -158,6 +163,7 @@ fn main() -> ExitCode {
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),
+        Task::World(args) => world::run(&root, &args),
         Task::Tensorrt(args) => tensorrt::run(&root, args),
         Task::SoftRoce { numa, command } => {
             let machine = if numa {

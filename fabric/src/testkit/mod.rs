@@ -4,14 +4,18 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`counting`] | an allocator that counts allocations |
+//! | [`dice`] | a seeded generator |
 //! | [`memory`] | a fabric inside the process, which can be cut |
+//! | [`sim`] | a fabric in one thread, with a clock, delays and faults |
 //! | [`device_memory`] | a GPU's memory without a GPU |
 //!
 //! The crate `verbs` has RDMA devices without a NIC: its feature `stub`.
 
 pub mod counting;
 pub mod device_memory;
+pub mod dice;
 pub mod memory;
+pub mod sim;
 
 use std::{
     net::{TcpListener, TcpStream, UdpSocket},

@@ -23,9 +23,10 @@ mod send;
 pub(crate) use echo::EchoAction;
 pub use echo::{Echo, EchoCfgs};
 pub use nic_thread::{
-    CrewPlan, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait, join_all, spawn,
+    CrewPlan, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
+    join_all, spawn,
 };
-pub(crate) use nic_thread::{ENDING, MakeWork, arm_all, spawn_crew};
+pub(crate) use nic_thread::{ENDING, MakeWork, arm_all, make_crew, start};
 pub(crate) use polling::PollOrder;
 pub(crate) use receive::{Receiving, burst};
 pub(crate) use send::{SendCounts, SendHalf, WriteSource, not_posted};

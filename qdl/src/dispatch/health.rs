@@ -33,7 +33,7 @@ thread_local! {
 }
 
 /// Returns whether the link of a local NIC, by index, is down; `None` without a report.
-pub(crate) type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
+pub type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
 pub(super) struct Health {
     pub arbiter: RailArbiter,

@@ -28,6 +28,8 @@ mod backlog;
 mod connection;
 mod health;
 mod link;
+#[cfg(feature = "testkit")]
+mod look;
 mod nic;
 mod posting;
 mod progress;
@@ -53,14 +55,18 @@ pub use api::{
     DispatchNic, Owner, Part, RefusedSample, Response,
 };
 pub use connection::ConnectionCfgs;
-pub(crate) use health::NicDown;
+pub use health::NicDown;
+#[cfg(feature = "testkit")]
+pub use look::Look;
 pub(crate) use warm_up::WarmUpCfgs;
 #[cfg(test)]
 use warm_up::WarmUpError;
 pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpReport};
 
 use crate::{
-    connection::{self as threads, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Placed},
+    connection::{
+        self as threads, CrewPlan, EchoCfgs, MakeWork, NicThread, NicThreadHandle, Placed,
+    },
     model::Lengths,
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
@@ -74,7 +80,12 @@ use nic::{Command, FrontendNic};
 use slots::SlotLimits;
 use warm_up::WarmUp;
 
+/// Number of the next dispatcher of this process, from 1.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
 pub(crate) struct Shared {
+    /// Tells dispatchers apart, also where a new one lies at the address of an earlier one.
+    number: u64,
     connections: Box<[Connection]>,
     sources: Vec<Arc<Region>>,
     staged_from: Option<Arc<Region>>,
@@ -141,6 +152,20 @@ impl Dispatcher {
         shares: Vec<DispatchNic>,
         owner: Arc<dyn Owner>,
     ) -> Result<Self, DispatchError> {
+        let (dispatcher, threads) = Dispatcher::assemble(cfgs, shares, owner)?;
+        *dispatcher.threads() = threads::start(threads)?;
+        Ok(dispatcher)
+    }
+
+    /// As [`Dispatcher::new`], but returns the NIC threads in place of starting them.
+    ///
+    /// # Errors
+    /// [`DispatchError`].
+    pub fn assemble(
+        cfgs: DispatchCfgs,
+        shares: Vec<DispatchNic>,
+        owner: Arc<dyn Owner>,
+    ) -> Result<(Self, Vec<NicThread>), DispatchError> {
         let staged = cfgs.staged_from.is_some();
         let crew = cfgs.crew.unwrap_or_else(|| CrewPlan::each(shares.len()));
         let mut shared_out = crew.share_out();
@@ -162,6 +187,7 @@ impl Dispatcher {
             .collect::<Result<Box<[_]>, _>>()?;
         let peers = connections.iter().map(|c| c.cfgs.peer + 1).max();
         let shared = Arc::new(Shared {
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             // With a last burst on another peer's connection, a peer would seem loaded.
             last_of_peer: (0..peers.unwrap_or(0))
                 .map(|peer| connections.iter().position(|c| c.cfgs.peer == peer))
@@ -199,32 +225,28 @@ impl Dispatcher {
             stay_ns: cfgs.stay_ns,
             one_by_one: cfgs.one_by_one,
         });
-        // On an error below, dropping `dispatcher` ends the threads that have started.
-        let mut dispatcher = Dispatcher {
+        let mut inboxes = Vec::new();
+        let mut works = Vec::new();
+        for (index, r) in shares.into_iter().enumerate() {
+            let inbox = Arc::new(SegQueue::new());
+            let (s, i) = (shared.clone(), inbox.clone());
+            let make: MakeWork = Box::new(move |handle| {
+                Box::new(FrontendNic::new(index, s, i, r.completer, &handle))
+            });
+            works.push((r.cfgs, make));
+            inboxes.push(inbox);
+        }
+        let (handles, threads) = threads::make_crew(works, &crew)?;
+        let _ = shared.nic_threads.set(handles.clone());
+        let dispatcher = Dispatcher {
             shared,
-            handles: Vec::new(),
-            inboxes: Vec::new(),
+            handles,
+            inboxes,
             threads: Mutex::default(),
             crew,
             send_depth: cfgs.send_depth,
         };
-        let mut works = Vec::new();
-        for (index, r) in shares.into_iter().enumerate() {
-            let inbox = Arc::new(SegQueue::new());
-            let (s, i) = (dispatcher.shared.clone(), inbox.clone());
-            let make: MakeWork<FrontendNic> =
-                Box::new(move |handle| FrontendNic::new(index, s, i, r.completer, &handle));
-            works.push((r.cfgs, make));
-            dispatcher.inboxes.push(inbox);
-        }
-        let (handles, threads) = threads::spawn_crew(works, &dispatcher.crew)?;
-        dispatcher.handles = handles;
-        *dispatcher.threads() = threads;
-        let _ = dispatcher
-            .shared
-            .nic_threads
-            .set(dispatcher.handles.clone());
-        Ok(dispatcher)
+        Ok((dispatcher, threads))
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -236,7 +258,8 @@ impl Dispatcher {
         self.shared.connections[connection].endpoint(&self.shared.sources, self.send_depth)
     }
 
-    pub(crate) fn connection(&self, connection: usize) -> ConnectionCfgs {
+    /// Settings of a connection.
+    pub fn connection(&self, connection: usize) -> ConnectionCfgs {
         self.shared.connections[connection].cfgs
     }
 
@@ -285,12 +308,7 @@ impl Dispatcher {
     /// Switches to a policy by health; before this call, the number of outstanding samples decides.
     /// Measurements are folded into scores every `tick_ns`. `nic_down` returns whether a NIC is
     /// down. Only the first call has an effect.
-    pub(crate) fn choose_by_health(
-        &self,
-        arbiter: RailArbiter,
-        tick_ns: u64,
-        nic_down: Box<NicDown>,
-    ) {
+    pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
         let peers = 1 + self
             .shared
             .connections
@@ -335,7 +353,7 @@ impl Dispatcher {
     }
 
     /// Aborts the run: takes all connections down and completes all outstanding samples empty.
-    pub(crate) fn abort(&self, cause: &str) {
+    pub fn abort(&self, cause: &str) {
         self.shared.aborted.store(true, Ordering::SeqCst);
         for inbox in &self.inboxes {
             inbox.push(Command::GiveUpAll(Broken::GivenUp(cause.to_owned())));
@@ -500,7 +518,7 @@ impl Drop for Dispatcher {
 }
 
 impl Shared {
-    /// Handle of each share's thread; empty while the threads are starting.
+    /// Handle of each share's thread.
     fn handles(&self) -> &[NicThreadHandle] {
         self.nic_threads.get().map_or(&[], Vec::as_slice)
     }

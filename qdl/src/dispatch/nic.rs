@@ -87,7 +87,9 @@ impl FrontendNic {
                 link,
             } => {
                 if self.shared.aborted.load(Ordering::SeqCst) {
-                    return;
+                    drop(link);
+                    let cause = Broken::GivenUp("the run has been aborted".to_owned());
+                    return self.shared.report_loss(connection, epoch, cause, 0);
                 }
                 let Link { tx, rx } = link;
                 self.new_fds.push(rx.fd());
@@ -198,12 +200,7 @@ impl FrontendNic {
         if known {
             shared.health_lost(connection);
         }
-        shared.owner.event(DispatchEvent::ConnectionLost {
-            connection: index,
-            epoch,
-            cause: cause.clone(),
-            again,
-        });
+        shared.report_loss(index, epoch, cause.clone(), again);
         if let Some(sample) = worn {
             shared.owner.event(DispatchEvent::WornOut {
                 index: sample.index,
@@ -373,6 +370,15 @@ impl NicWork for FrontendNic {
 }
 
 impl Shared {
+    fn report_loss(&self, connection: usize, epoch: u32, cause: Broken, again: usize) {
+        self.owner.event(DispatchEvent::ConnectionLost {
+            connection,
+            epoch,
+            cause,
+            again,
+        });
+    }
+
     /// Whether samples wait that this connection may post.
     fn waits_for(&self, connection: &Connection) -> bool {
         !connection.ring.is_empty() || (!connection.by_health && self.has_backlog())

@@ -15,7 +15,7 @@
 
 use std::{
     cell::Cell,
-    iter, ptr,
+    iter,
     sync::atomic::{Ordering, fence},
 };
 
@@ -42,7 +42,8 @@ const ROUND_TRIP_NS: u64 = 4_000;
 /// The connection that a thread issues to, and the room left in that connection's burst.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
-    dispatcher: usize,
+    /// Number of the dispatcher ([`Shared::number`]); 0 for none.
+    dispatcher: u64,
     connection: usize,
     issued_ns: u64,
     /// Samples that still fit the burst, each with a free slot.
@@ -63,7 +64,7 @@ impl Stay {
     };
 
     /// Whether the whole burst goes to the connection of the thread's last burst.
-    fn takes(&self, dispatcher: usize, burst: &Burst, now_ns: u64, stay_ns: u64) -> bool {
+    fn takes(&self, dispatcher: u64, burst: &Burst, now_ns: u64, stay_ns: u64) -> bool {
         self.dispatcher == dispatcher
             && burst.samples <= self.samples
             && burst.bytes <= self.bytes
@@ -159,16 +160,13 @@ impl Shared {
     /// Puts samples into connections' rings, burst by burst, and posts those bursts that fall to
     /// this thread. Returns the number of samples put; no connection has room for the rest.
     fn issue_bursts(&self, samples: &[Sample]) -> usize {
-        let dispatcher = ptr::from_ref(self).addr();
+        let dispatcher = self.number;
         let mut stay = STAY.get();
         let mut given = 0;
         while let Some(first) = samples.get(given) {
             let mut burst = Burst::first(&samples[given..]);
             let mut is_crowded = false;
-            // The accelerator of the last burst may take no samples since.
-            let stays = stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns)
-                && self.connections[stay.connection].tracker.allowance() > 0;
-            if !stays {
+            if !stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns) {
                 let Some(chosen) = self.pick(first) else {
                     break;
                 };

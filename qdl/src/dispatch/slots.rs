@@ -61,7 +61,7 @@ pub(super) struct SlotLimits {
 
 impl Dispatcher {
     /// Limits the slots in use of each connection with `auto` true. Only the first call counts.
-    pub(crate) fn limit_slots(&self, auto: &[bool]) {
+    pub fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
         let peers = s.connections.iter().map(|c| c.cfgs.peer + 1).max();
         let peers = 0..peers.unwrap_or(0);
@@ -74,7 +74,7 @@ impl Dispatcher {
     }
 
     /// Sets the number of samples that a peer's engine works on at once; 0 where unknown.
-    pub(crate) fn engine_works_on(&self, peer: usize, samples: u64) {
+    pub fn engine_works_on(&self, peer: usize, samples: u64) {
         let s = &*self.shared;
         if let Some(works_on) = s.limits.get().and_then(|l| l.works_on.get(peer)) {
             works_on.store(samples, Ordering::SeqCst);
@@ -83,7 +83,7 @@ impl Dispatcher {
     }
 
     /// Records whether a peer's engine takes samples, from a heartbeat.
-    pub(crate) fn set_standing(&self, peer: usize, standing: &Standing) {
+    pub fn set_standing(&self, peer: usize, standing: &Standing) {
         self.shared.note_standing(peer, standing);
     }
 }

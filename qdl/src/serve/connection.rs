@@ -184,11 +184,12 @@ impl ServeConnection {
     }
 
     /// Number of live arrivals of this connection, if the caller holds the only other reference.
-    pub(crate) fn readers(self: &Arc<Self>) -> usize {
+    pub fn readers(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }
 
-    pub(crate) fn responded(&self) -> u64 {
+    /// Answers handed to the fabric, complete ones and last parts.
+    pub fn responded(&self) -> u64 {
         self.responded.load(Ordering::Relaxed)
     }
 
@@ -198,7 +199,8 @@ impl ServeConnection {
         self.parts.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn refused(&self) -> u64 {
+    /// Refusals handed to the fabric.
+    pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
@@ -208,7 +210,7 @@ impl ServeConnection {
     }
 
     /// Samples whose answer was not delivered: dropped, or answered after the connection was lost.
-    pub(crate) fn late(&self) -> u64 {
+    pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
@@ -224,7 +226,7 @@ impl ServeConnection {
     }
 
     /// Counts of the receiving half; complete once the connection's local side is destroyed.
-    pub(crate) fn received(&self) -> Received {
+    pub fn received(&self) -> Received {
         *self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -325,7 +327,16 @@ impl ServeConnection {
     /// Posts ready responses, or leaves them to the owner of the send token. Returns whether this
     /// call did any work.
     pub(super) fn post(&self) -> bool {
-        self.send.post(&mut Responses::new(self, &[]))
+        self.post_from(&mut Responses::new(self, &[]))
+    }
+
+    fn post_from(&self, responses: &mut Responses<'_>) -> bool {
+        let is_work = self.send.post(responses);
+        if self.send.has_failed() {
+            // The NIC thread takes the connection down, even if no event comes from the link.
+            self.nic.get().inspect(|nic| nic.wake());
+        }
+        is_work
     }
 
     /// Whether responses wait and the last flush was not blocked.
@@ -525,7 +536,7 @@ impl Origin for ServeConnection {
 
     fn respond(&self, finished: &[Finished]) {
         let mut responses = Responses::new(self, finished);
-        self.send.post(&mut responses);
+        self.post_from(&mut responses);
         // These were not posted: a second thread holds the token, or the fabric was full.
         let left = responses.direct.as_slice();
         if !left.is_empty() {

@@ -82,11 +82,12 @@ use prepare::Preparer;
 use record::{NicUse, TrafficRecord};
 
 use crate::connection::{
-    self as threads, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed,
+    self as threads, CrewPlan, MakeWork, NicThread, NicThreadCfgs, NicThreadHandle, Placed,
 };
 
 pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
 pub use connection::{ServeConnection, ServeConnectionCfgs};
+pub use prepare::Preparing;
 
 /// A lost connection, as reported to the server's owner.
 #[derive(Clone, Debug)]
@@ -161,36 +162,55 @@ impl Server {
         service: &Arc<dyn Service>,
         lost: &Arc<OnConnectionLost>,
     ) -> io::Result<Self> {
+        let (server, threads, preparing) = Server::assemble(shares, crew, service, lost)?;
         // On an error below, dropping `server` ends the threads that have started.
-        let mut server = Server {
-            handles: Vec::new(),
-            inboxes: Vec::new(),
-            preparers: Vec::new(),
-            counts: Vec::new(),
+        *server.threads() = threads::start(threads)?;
+        for (preparer, preparing) in server.preparers.iter().zip(preparing) {
+            preparer.start(preparing)?;
+        }
+        Ok(server)
+    }
+
+    /// As [`Server::with_crew`], but returns the NIC threads and their companions in place of
+    /// starting them.
+    ///
+    /// # Errors
+    /// No descriptor is left, or the plan does not fit `shares`.
+    pub fn assemble(
+        shares: Vec<NicThreadCfgs>,
+        crew: &CrewPlan,
+        service: &Arc<dyn Service>,
+        lost: &Arc<OnConnectionLost>,
+    ) -> io::Result<(Self, Vec<NicThread>, Vec<Preparing>)> {
+        let (mut inboxes, mut counts) = (Vec::new(), Vec::new());
+        let (mut works, mut all_cfgs) = (Vec::new(), Vec::new());
+        for cfgs in shares {
+            let inbox = Arc::new(SegQueue::new());
+            let of_nic = Arc::new(NicCounts::default());
+            let (i, c) = (inbox.clone(), of_nic.clone());
+            let (s, l) = (service.clone(), lost.clone());
+            let make: MakeWork = Box::new(move |_| Box::new(ServeNic::new(i, s, l, c)));
+            all_cfgs.push(cfgs.clone());
+            works.push((cfgs, make));
+            inboxes.push(inbox);
+            counts.push(of_nic);
+        }
+        let (handles, threads) = threads::make_crew(works, crew)?;
+        let shares = all_cfgs.iter().zip(&inboxes).zip(&handles);
+        let (preparers, preparing) = shares
+            .map(|((cfgs, inbox), handle)| {
+                Preparer::new(cfgs, service.clone(), inbox.clone(), handle.clone())
+            })
+            .unzip();
+        let server = Server {
+            handles,
+            inboxes,
+            preparers,
+            counts,
             threads: Mutex::default(),
             crew: crew.clone(),
         };
-        let mut works = Vec::new();
-        for cfgs in shares {
-            let inbox = Arc::new(SegQueue::new());
-            let counts = Arc::new(NicCounts::default());
-            let (i, c) = (inbox.clone(), counts.clone());
-            let (s, l) = (service.clone(), lost.clone());
-            let make: MakeWork<ServeNic> = Box::new(move |_| ServeNic::new(i, s, l, c));
-            works.push((cfgs, make));
-            server.inboxes.push(inbox);
-            server.counts.push(counts);
-        }
-        let cfgs: Vec<_> = works.iter().map(|(cfgs, _)| cfgs.clone()).collect();
-        let (handles, threads) = threads::spawn_crew(works, crew)?;
-        server.handles = handles;
-        *server.threads() = threads;
-        for (share, cfgs) in cfgs.iter().enumerate() {
-            let (inbox, handle) = (server.inboxes[share].clone(), server.handles[share].clone());
-            let preparer = Preparer::new(cfgs, service.clone(), inbox, handle)?;
-            server.preparers.push(preparer);
-        }
-        Ok(server)
+        Ok((server, threads, preparing))
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -237,10 +257,7 @@ impl Server {
 
     fn command(&self, share: usize, command: Command) {
         self.inboxes[share].push(command);
-        // `handles` is empty while the threads are starting.
-        if let Some(handle) = self.handles.get(share) {
-            handle.wake();
-        }
+        self.handles[share].wake();
     }
 
     /// Totals so far.
@@ -261,7 +278,7 @@ impl Server {
     }
 
     /// Stops the NIC threads and takes every connection down. Detaches threads beyond the limit.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         // Stop the preparers first, so that no NIC thread gets a connection after the stop.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
         threads::join_all(preparers.collect(), threads::ENDING);

@@ -78,9 +78,12 @@ impl ServeNic {
             Command::Attach { connection, link } => {
                 self.new_fds.push(link.rx.fd());
                 connection.send.attach(link.tx);
+                let mut half = Receiving::new(link.rx);
+                // Its preparation may outlast the time limit of a stop.
+                half.broken = self.stopping.then(stopping);
                 self.up.push(ServeLink {
                     connection,
-                    half: Receiving::new(link.rx),
+                    half,
                     arrived: 0,
                 });
             }
@@ -93,10 +96,9 @@ impl ServeNic {
             }
             Command::Stop => {
                 self.stopping = true;
-                let cause = Broken::GivenUp("this node is stopping".to_owned());
                 self.up
                     .iter_mut()
-                    .for_each(|u| u.half.broken = Some(cause.clone()));
+                    .for_each(|u| u.half.broken = Some(stopping()));
             }
         }
     }
@@ -182,6 +184,10 @@ impl ServeNic {
         }
         (events, up.half.is_busy)
     }
+}
+
+fn stopping() -> Broken {
+    Broken::GivenUp("this node is stopping".to_owned())
 }
 
 impl NicWork for ServeNic {

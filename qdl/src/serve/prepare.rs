@@ -12,6 +12,7 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
+use fabric::os::Near;
 
 use super::{Service, nic::Command};
 use crate::connection::{NicThreadCfgs, NicThreadHandle};
@@ -22,45 +23,84 @@ pub(super) struct Preparer {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// The queue of one [`Preparer`], whose jobs a thread or a test does.
+pub struct Preparing {
+    name: String,
+    near: Near,
+    queue: mpsc::Receiver<Command>,
+    service: Arc<dyn Service>,
+    inbox: Arc<SegQueue<Command>>,
+    handle: NicThreadHandle,
+}
+
+impl Preparing {
+    /// Does the next job. Returns false if there is none.
+    pub fn step(&self) -> bool {
+        let job = self.queue.try_recv();
+        job.map(|command| self.prepare(command)).is_ok()
+    }
+
+    /// Does all jobs until the queue is closed.
+    fn run(&self) {
+        // Where memory cannot be bound to a node, the pinned thread's first touch places the
+        // memory.
+        self.near.pin();
+        self.queue.iter().for_each(|command| self.prepare(command));
+    }
+
+    fn prepare(&self, command: Command) {
+        if let Command::Attach { connection, .. } = &command {
+            connection.prefault();
+            let memory = connection.memory();
+            memory.for_each(|region| self.handle.note_memory(region));
+            self.service.memory(connection.requests());
+        }
+        self.inbox.push(command);
+        self.handle.wake();
+    }
+}
+
 impl Preparer {
-    /// Starts the thread beside the NIC thread of `inbox` and `handle`.
+    /// Makes the queue beside the NIC thread of `inbox` and `handle`.
     pub(crate) fn new(
         thread: &NicThreadCfgs,
         service: Arc<dyn Service>,
         inbox: Arc<SegQueue<Command>>,
         handle: NicThreadHandle,
-    ) -> io::Result<Self> {
+    ) -> (Self, Preparing) {
         let (jobs, queue) = mpsc::channel();
-        let near = thread.near.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("{}-slots", thread.name))
-            .spawn(move || {
-                // Where memory cannot be bound to a node, the pinned thread's first touch places
-                // the memory.
-                near.pin();
-                for command in queue {
-                    if let Command::Attach { connection, .. } = &command {
-                        connection.prefault();
-                        connection
-                            .memory()
-                            .for_each(|region| handle.note_memory(region));
-                        service.memory(connection.requests());
-                    }
-                    inbox.push(command);
-                    handle.wake();
-                }
-            })?;
-        Ok(Preparer {
+        let preparing = Preparing {
+            name: format!("{}-slots", thread.name),
+            near: thread.near.clone(),
+            queue,
+            service,
+            inbox,
+            handle,
+        };
+        let preparer = Preparer {
             jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
-        })
+            thread: Mutex::default(),
+        };
+        (preparer, preparing)
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread is left.
+    pub(crate) fn start(&self, preparing: Preparing) -> io::Result<()> {
+        let thread = std::thread::Builder::new()
+            .name(preparing.name.clone())
+            .spawn(move || preparing.run())?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
     }
 
     /// Passes a command to the NIC thread after earlier commands. Drops the command after `stop`.
     pub(crate) fn pass(&self, command: Command) {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = &*jobs {
-            // `send` cannot fail: the thread ends only when the queue is closed.
+            // `send` fails only where the thread was never started.
             let _ = jobs.send(command);
         }
     }

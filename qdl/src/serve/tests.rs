@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::{request::RequestOptions, testkit::rig};
+use crate::request::RequestOptions;
 use fabric::wire::Stream;
 use fabric::{Flushed, Imm, Post, PostError, Tx};
 
@@ -47,11 +47,6 @@ fn part(arrival: &Arrival, from: u32, to: u32) {
         queue_us: 1,
         compute_us: 2,
     });
-}
-
-fn finished(arrival: &Arrival, len: u32, parts: u32) -> Finished {
-    let none = Sent::default();
-    rig::finished(arrival, len, Sent { parts, ..none })
 }
 
 /// Takes every post; the first flush signals that it runs, and waits for permission to end.
@@ -138,71 +133,4 @@ fn options_lie_in_front_of_the_payload_and_are_not_in_the_answers_immediate() {
     assert_eq!((a.input(), a.input_len()), (&b"payload"[..], 7));
     assert_eq!(a.options(), Ok(limit));
     assert_eq!(a.ticket(), u64::from(imm.bits()));
-}
-
-#[test]
-fn every_sample_without_an_answer_is_counted_once() {
-    for stream in [Stream::None, Stream::First, Stream::All] {
-        let connection = connection(stream);
-        let late = |slot, end: &dyn Fn(Arrival)| {
-            let before = connection.late();
-            end(arrival(&connection, slot));
-            assert_eq!(connection.late() - before, 1, "slot {slot}, {stream:?}");
-        };
-        late(0, &drop);
-        late(1, &|a| a.refuse(&"too long"));
-        // The connection is down, so its answers cannot be delivered.
-        late(2, &|a| {
-            let f = finished(&a, 8, 0);
-            a.respond(&f);
-        });
-        late(3, &|a| {
-            let f = finished(&a, 8, 0);
-            respond_all([(a, f)], &mut Vec::new());
-        });
-        if stream == Stream::None {
-            continue;
-        }
-        late(4, &|a| {
-            part(&a, 0, 4);
-            drop(a);
-        });
-        late(5, &|a| {
-            part(&a, 0, 4);
-            a.refuse(&"too long");
-        });
-        late(6, &|a| {
-            part(&a, 0, 4);
-            let f = finished(&a, 8, 1);
-            a.respond(&f);
-        });
-        assert_eq!(connection.responded(), 0);
-    }
-}
-
-#[test]
-fn an_answer_is_no_loss() {
-    let connection = connection(Stream::All);
-    let (there, _came) = mpsc::channel();
-    let slow = Slow { there, go_on: None };
-    connection.send.attach(Box::new(slow));
-    let a = arrival(&connection, 0);
-    part(&a, 0, 4);
-    let f = finished(&a, 8, 1);
-    a.respond(&f);
-    let batch: Vec<_> = (1..3)
-        .map(|slot| arrival(&connection, slot))
-        .map(|a| {
-            let f = finished(&a, 8, 0);
-            (a, f)
-        })
-        .collect();
-    respond_all(batch, &mut Vec::new());
-    let counts = (
-        connection.responded(),
-        connection.parts(),
-        connection.late(),
-    );
-    assert_eq!(counts, (3, 1, 0));
-    assert_eq!(connection.readers(), 0);
 }

@@ -92,6 +92,7 @@ fn run_steps(
     }
     steps.run("model scripts", Wants::Success, scripts(root));
     steps.run("tests", Wants::Tests, tests(root, filters));
+    steps.run("world", Wants::Tests, new_seeds(root));
     if !has_libfabric() {
         let why = "no libfabric here: its tests passed without a look (Debian: libfabric1)";
         steps.leave("libfabric", why);
@@ -173,6 +174,20 @@ fn in_namespaces(root: &Path) -> Command {
         } else {
             "test --workspace --locked --no-fail-fast --test faults --test token_faults \
              --test topology --test own_model --test submission -- --ignored"
+        },
+    )
+}
+
+/// The world's new seeds, for 30 s. The output has the first seed. The command uses the build of
+/// all other tests.
+fn new_seeds(root: &Path) -> Command {
+    with(
+        root,
+        if on_path("cargo-nextest") {
+            "nextest run --workspace --locked --retries 0 --run-ignored only --no-capture \
+             -E package(world)"
+        } else {
+            "test --workspace --locked --test seeds -- --ignored --nocapture"
         },
     )
 }

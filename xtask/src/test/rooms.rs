@@ -16,6 +16,8 @@ record: qdl report submission tune loadgen-bridge accelerator frontend
 qdl: report submission tune loadgen-bridge accelerator frontend
 report submission: loadgen-bridge accelerator frontend
 accelerator: tune loadgen-bridge frontend
+world: report submission tune loadgen-bridge accelerator frontend
+fabric record qdl report submission tune accelerator frontend xtask: world
 xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 
 /// A module's path within its crate.

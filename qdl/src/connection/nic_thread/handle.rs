@@ -24,7 +24,7 @@ pub(super) const AWAKE: u8 = 0;
 /// The thread sleeps, or will poll once more before it sleeps.
 pub(super) const ASLEEP: u8 = 1;
 /// As `ASLEEP`, and a second thread is about to wake the thread.
-const WAKING: u8 = 2;
+pub(super) const WAKING: u8 = 2;
 
 /// State of one NIC thread that other threads access.
 #[derive(Debug)]

@@ -3,11 +3,14 @@
 //! one NIC, several NICs, or a share of one NIC's connections ([`crew`]).
 //!
 //! * this file: the work of a thread, its start and its end
-//! * `turning`: the loop
+//! * `turning`: the loop, as steps
+//! * `by_hand`: the same steps, taken by a test
 //! * `handle`: the interface for other threads: whether the thread sleeps, and its wake-up
 //! * [`crew`]: the plan of shares and threads
 //! * [`spin`]: how an idle thread waits
 
+#[cfg(feature = "testkit")]
+pub mod by_hand;
 pub mod crew;
 pub mod spin;
 
@@ -30,7 +33,7 @@ use mio::Poll;
 
 use self::{
     handle::{Thread, lock},
-    turning::run,
+    turning::{Turning, run},
 };
 use fabric::{
     Armed,
@@ -120,51 +123,85 @@ pub trait NicWork {
 }
 
 /// Function that makes the work of a share, called on the share's thread.
-pub(crate) type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
+pub(crate) type MakeWork = Box<dyn FnOnce(NicThreadHandle) -> Box<dyn NicWork> + Send>;
 
-/// Starts NIC threads by the plan. A thread takes its settings from its first share. Each thread is
-/// pinned before it makes the work of its shares, so that memory is near. Returns the handle of
-/// each share's thread, and all threads.
+/// A NIC thread that has not started.
+pub struct NicThread {
+    cfgs: NicThreadCfgs,
+    handle: NicThreadHandle,
+    poll: Poll,
+    shares: Vec<MakeWork>,
+}
+
+impl NicThread {
+    /// Makes the works of its shares, on the thread that turns them.
+    fn make(self) -> (Turning, NicThreadHandle, Poll) {
+        let works = self
+            .shares
+            .into_iter()
+            .map(|make| make(self.handle.clone()));
+        let turning = Turning::new(self.cfgs, works.collect());
+        (turning, self.handle, self.poll)
+    }
+}
+
+/// Makes NIC threads by the plan; [`start`] starts them. A thread takes its settings from its first
+/// share. Returns the handle of each share's thread, and all threads.
 ///
 /// # Errors
-/// No descriptor or thread is left, or the plan does not fit `shares`.
-pub(crate) fn spawn_crew<W: NicWork + Send + 'static>(
-    shares: Vec<(NicThreadCfgs, MakeWork<W>)>,
+/// No descriptor is left, or the plan does not fit `shares`.
+pub(crate) fn make_crew(
+    shares: Vec<(NicThreadCfgs, MakeWork)>,
     plan: &CrewPlan,
-) -> io::Result<(Vec<NicThreadHandle>, Vec<JoinHandle<()>>)> {
+) -> io::Result<(Vec<NicThreadHandle>, Vec<NicThread>)> {
     if plan.shares() != shares.len() || !plan.is_sound() {
         let text = format!("{} shares of NICs do not fit {plan:?}", shares.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    let polls = (0..plan.threads()).map(|_| Poll::new());
-    let polls = polls.collect::<io::Result<Vec<_>>>()?;
-    let handle = |poll| Ok(NicThreadHandle(Arc::new(Thread::new(poll)?)));
-    let handles = polls.iter().map(handle).collect::<io::Result<Vec<_>>>()?;
-    let mut of_thread: Vec<Vec<_>> = polls.iter().map(|_| Vec::new()).collect();
+    let mut of_thread: Vec<Vec<_>> = (0..plan.threads()).map(|_| Vec::new()).collect();
     for (thread, share) in plan.thread_of.iter().zip(shares) {
         of_thread[*thread].push(share);
     }
-    // Set to whether all threads have started; if not, each thread ends.
-    let complete = Arc::new(OnceLock::new());
-    let mut started = Vec::new();
-    for ((poll, handle), shares) in polls.into_iter().zip(&handles).zip(of_thread) {
+    let mut threads = Vec::new();
+    for shares in of_thread {
         // `is_sound` has checked that every thread has a share.
         let Some((cfgs, _)) = shares.first() else {
             continue;
         };
-        let (cfgs, handle, complete_here) = (cfgs.clone(), handle.clone(), complete.clone());
+        let poll = Poll::new()?;
+        threads.push(NicThread {
+            cfgs: cfgs.clone(),
+            handle: NicThreadHandle(Arc::new(Thread::new(&poll)?)),
+            poll,
+            shares: shares.into_iter().map(|(_, make)| make).collect(),
+        });
+    }
+    let of_share = plan.thread_of.iter().map(|t| threads[*t].handle.clone());
+    Ok((of_share.collect(), threads))
+}
+
+/// Starts NIC threads. Each thread is pinned before it makes the works of its shares, so that
+/// memory is near.
+///
+/// # Errors
+/// No thread is left.
+pub(crate) fn start(threads: Vec<NicThread>) -> io::Result<Vec<JoinHandle<()>>> {
+    // Set to whether all threads have started; if not, each thread ends.
+    let complete = Arc::new(OnceLock::new());
+    let mut started = Vec::new();
+    for of_crew in threads {
+        let complete_here = complete.clone();
         let thread = std::thread::Builder::new()
-            .name(cfgs.name.clone())
+            .name(of_crew.cfgs.name.clone())
             .spawn(move || {
-                cfgs.near.pin();
-                if let Some(begin) = cfgs.begin {
+                of_crew.cfgs.near.pin();
+                if let Some(begin) = of_crew.cfgs.begin {
                     begin();
                 }
-                *lock(&handle.0.cpus) = affinity();
+                *lock(&of_crew.handle.0.cpus) = affinity();
                 if *complete_here.wait() {
-                    let works = shares.into_iter().map(|(_, make)| make(handle.clone()));
-                    let works = works.collect();
-                    run(&cfgs, &handle.0, poll, works);
+                    let (turning, handle, poll) = of_crew.make();
+                    run(turning, &handle.0, poll);
                 }
             });
         match thread {
@@ -176,21 +213,20 @@ pub(crate) fn spawn_crew<W: NicWork + Send + 'static>(
         }
     }
     let _ = complete.set(true);
-    let of_share = plan.thread_of.iter().map(|thread| handles[*thread].clone());
-    Ok((of_share.collect(), started))
+    Ok(started)
 }
 
-/// Starts one NIC thread for one NIC, as [`spawn_crew`] does.
+/// Starts one NIC thread for one NIC.
 ///
 /// # Errors
 /// No descriptor or thread is left.
-pub fn spawn<W: NicWork + Send + 'static>(
+pub fn spawn<W: NicWork + 'static>(
     cfgs: NicThreadCfgs,
     make: impl FnOnce(NicThreadHandle) -> W + Send + 'static,
 ) -> io::Result<(NicThreadHandle, JoinHandle<()>)> {
-    let make: MakeWork<W> = Box::new(make);
-    let (mut handles, mut threads) = spawn_crew(vec![(cfgs, make)], &CrewPlan::each(1))?;
-    match (handles.pop(), threads.pop()) {
+    let make: MakeWork = Box::new(|handle| Box::new(make(handle)));
+    let (mut handles, threads) = make_crew(vec![(cfgs, make)], &CrewPlan::each(1))?;
+    match (handles.pop(), start(threads)?.pop()) {
         (Some(handle), Some(thread)) => Ok((handle, thread)),
         _ => Err(io::Error::other("no thread was started")),
     }

@@ -95,14 +95,15 @@ fn a_wake_reaches_each_share_of_a_thread() {
         .each_ref()
         .map(|c| (c.mail.clone(), c.seen.clone()));
     let share = |counter| {
-        let make: MakeWork<Counter> = Box::new(move |_| counter);
+        let make: MakeWork = Box::new(move |_| Box::new(counter));
         (cfgs_of_a_sleeper(), make)
     };
     let plan = CrewPlan {
         nic_of: vec![0, 1, 1],
         thread_of: vec![0, 0, 1],
     };
-    let (handles, threads) = spawn_crew(counters.map(share).into(), &plan).expect("started");
+    let (handles, threads) = make_crew(counters.map(share).into(), &plan).expect("sound");
+    let threads = start(threads).expect("started");
     assert_eq!(threads.len(), 2);
     let end = Instant::now() + Duration::from_secs(20);
     for i in 1..=500 {
@@ -125,10 +126,11 @@ fn a_wake_reaches_each_share_of_a_thread() {
 
 #[test]
 fn a_plan_for_other_nics_is_refused() {
-    let make: MakeWork<Counter> = Box::new(|_| Counter::default());
+    let make: MakeWork = Box::new(|_| Box::new(Counter::default()));
     let nics = vec![(cfgs_of_a_sleeper(), make)];
-    let error = spawn_crew(nics, &CrewPlan::each(2)).expect_err("two threads for one NIC");
-    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    let error = make_crew(nics, &CrewPlan::each(2)).err();
+    let kind = error.expect("two threads for one NIC").kind();
+    assert_eq!(kind, io::ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -146,14 +148,15 @@ fn every_thread_of_a_crew_begins_in_the_same_way() {
             }),
             ..cfgs_of_a_sleeper()
         };
-        let make: MakeWork<Counter> = Box::new(move |_| work);
+        let make: MakeWork = Box::new(move |_| Box::new(work));
         (cfgs, make)
     };
     let plan = CrewPlan {
         nic_of: vec![0, 0, 0],
         thread_of: vec![0, 1, 0],
     };
-    let (_, threads) = spawn_crew([0; 3].map(share).into(), &plan).expect("started");
+    let (_, threads) = make_crew([0; 3].map(share).into(), &plan).expect("sound");
+    let threads = start(threads).expect("started");
     for thread in threads {
         thread.join().expect("well");
     }

@@ -1,6 +1,6 @@
 //! Policies by health: each keeps the guarantees of the other policies, and each pick ends.
 
-use super::{everything::all_come_back, losses::cut_and_make_again, rig::*, *};
+use super::{everything::all_come_back, rig::*, *};
 
 /// Runs `then` under every policy by health, with the issuing thread or NIC threads posting.
 fn by_health(then: impl Fn(&Bench)) {
@@ -22,6 +22,37 @@ fn by_health(then: impl Fn(&Bench)) {
         // Every pick has ended, with an answer or by being taken back.
         assert!(rails.iter().all(|r| r.assigned_bytes == 0), "{rails:?}");
     }
+}
+
+/// Cuts each of three connections twenty times and reconnects it, while samples flow.
+fn cut_and_make_again(b: &Bench) {
+    let mut faults = b.connect_all(Over::Memory);
+    let n = 6000u64;
+    let mut epochs = [1u32; 3];
+    for id in 0..n {
+        let s = b.sample(id);
+        b.dispatcher.issue(&[s]);
+        if id % 100 == 50 {
+            let connection = (id / 100) as usize % 3;
+            if let Some(f) = faults[connection].take() {
+                f.cut();
+                // The connection is down before it is made again.
+                let seen = |e: &DispatchEvent| {
+                    matches!(e, DispatchEvent::ConnectionLost { connection: l, epoch, .. }
+                        if (*l, *epoch) == (connection, epochs[connection]))
+                };
+                eventually_or(
+                    || format!("the loss of connection {connection} was never reported"),
+                    || b.book.events.lock().expect("alive").iter().any(seen),
+                );
+                epochs[connection] += 1;
+                faults[connection] = b.connect(connection, epochs[connection], Over::Memory);
+            }
+        }
+    }
+    b.drain();
+    b.check(n);
+    assert_eq!(b.dispatcher.counts().connections_lost, 60);
 }
 
 #[test]
@@ -59,20 +90,6 @@ fn by_health_a_call_rings_once_for_its_samples_of_a_connection() {
     assert_eq!(tx.writes, calls * size);
     // A NIC thread that wakes up also rings for the samples that a call has left.
     assert!(tx.syscalls <= 2 * calls, "{tx:?}");
-}
-
-#[test]
-fn by_health_an_abort_completes_waiting_samples() {
-    by_health(|b| {
-        // No connection ever comes up.
-        b.issue(0..50);
-        assert_eq!(b.dispatcher.outstanding(), 50);
-        b.dispatcher.abort("test");
-        b.dispatcher.issue(&[b.sample(50)]);
-        b.drain();
-        let answers = b.book.answers.lock().expect("alive");
-        assert!(answers.len() == 51 && answers.values().all(|a| *a == (1, None)));
-    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Two NICs that share a thread, and one NIC whose connections use two threads.
 
-use super::{everything::all_come_back, losses::cut_and_make_again, rig::*, *};
+use super::{everything::all_come_back, rig::*, *};
 
 fn shared() -> CrewPlan {
     CrewPlan {
@@ -60,22 +60,4 @@ fn a_nics_connections_are_shared_out_and_go_with_its_link() {
     };
     let left: Vec<_> = (0..4).filter(up).collect();
     assert_eq!(left, [1, 3], "those of the other NIC");
-}
-
-/// Samples come one at a time without a tick, so each must wake the thread.
-#[test]
-fn a_sample_alone_wakes_the_thread_that_its_nics_share() {
-    let b = bench(2, shared(), 0, Wait::asleep());
-    b.connect_all(Over::Tcp);
-    for id in 0..1_000 {
-        b.dispatcher.issue(&[b.sample(id)]);
-        b.drain();
-    }
-    b.check(1_000);
-}
-
-#[test]
-fn connections_are_lost_and_made_again_where_threads_are_shared() {
-    cut_and_make_again(&bench(3, shared(), 1 << 20, Wait::default()));
-    cut_and_make_again(&bench(3, parted(), 1 << 20, Wait::default()));
 }

@@ -1,9 +1,8 @@
 //! Every issued sample comes back, over every fabric and in any bursts, and the work is counted.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{rig::*, *};
-use crate::serve::{Arrival, Service};
 
 /// Over this, staged or not, posted by the issuer up to a burst of so many bytes.
 #[test]
@@ -86,59 +85,4 @@ fn a_connection_counts_what_it_did_and_the_counts_agree() {
     );
     assert!(sum(|l| l.tx.syscalls) >= n && sum(|l| l.rx.syscalls) >= n);
     assert!(sum(|l| l.tx.copies) <= n);
-}
-
-/// Keeps the first `wanted` samples in flight, and answers the others at once.
-struct Company {
-    kept: Hoard,
-    wanted: usize,
-    came: AtomicU64,
-}
-
-impl Service for Company {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let came = arrivals.len() as u64;
-        {
-            let mut kept = self.kept.0.lock().expect("alive");
-            while kept.len() < self.wanted {
-                let Some(a) = arrivals.pop() else { break };
-                kept.push(a);
-            }
-        }
-        Digest.arrived(arrivals);
-        self.came.fetch_add(came, Ordering::SeqCst);
-    }
-}
-
-#[test]
-fn a_waiting_doorbell_is_rung_without_further_samples() {
-    rings_without_further_samples(1 << 20);
-}
-
-/// Samples with company, to connections whose NIC threads sleep at once.
-pub(crate) fn rings_without_further_samples(up_to: u64) {
-    let company = Arc::new(Company {
-        kept: Hoard::default(),
-        wanted: 20,
-        came: AtomicU64::new(0),
-    });
-    let cfgs = RigCfgs::new(1, 64).up_to(up_to).wait(Wait::asleep());
-    let b = Bench::new(cfgs, company.clone());
-    b.connect_all(Over::Tcp);
-    let mut id = 0;
-    for round in 0..3_000u64 {
-        // The first sample rings; those right behind it may wait.
-        for _ in 0..1 + round % 4 {
-            b.dispatcher.issue(&[b.sample(id)]);
-            id += 1;
-        }
-        eventually("a sample was posted and never left", || {
-            company.came.load(Ordering::SeqCst) >= id
-        });
-    }
-    let mut kept = std::mem::take(&mut *company.kept.0.lock().expect("alive"));
-    Digest.arrived(&mut kept);
-    b.drain();
-    b.dispatcher.stop();
-    b.check(id);
 }

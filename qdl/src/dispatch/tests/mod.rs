@@ -9,7 +9,6 @@ mod crews;
 mod everything;
 mod halves;
 mod hostile;
-mod losses;
 mod parts;
 mod posting;
 mod refused;

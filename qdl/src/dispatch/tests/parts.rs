@@ -418,26 +418,6 @@ fn lost_after_its_first_token() -> (Parts, Far, Imm) {
 }
 
 #[test]
-fn a_first_token_is_reported_once_though_the_sample_goes_again() {
-    let (rig, mut far, imm) = lost_after_its_first_token();
-    far.first(imm, &[10]);
-    far.last(imm, &[12], 2);
-    far.flush();
-    assert_eq!(rig.next(), Call::Part(7, 0, vec![10], false));
-    assert_eq!(rig.next(), Call::Whole(7, vec![10, 12], false));
-    assert_eq!(rig.dispatcher.counts().again, 1);
-    rig.nothing_more();
-}
-
-#[test]
-fn a_first_token_is_reported_once_though_the_answer_then_comes_whole() {
-    let (rig, mut far, imm) = lost_after_its_first_token();
-    far.whole(imm, &[10, 11, 12]);
-    assert_eq!(rig.next(), Call::Whole(7, vec![10, 11, 12], false));
-    rig.nothing_more();
-}
-
-#[test]
 fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
     for whole in [true, false] {
         let (rig, mut far, imm) = lost_after_its_first_token();

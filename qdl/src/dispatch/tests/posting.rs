@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{everything::rings_without_further_samples, losses::cut_and_make_again, rig::*, *};
+use super::{rig::*, *};
 
 fn one_by_one(b: &Bench, ids: std::ops::Range<u64>) {
     ids.for_each(|id| b.dispatcher.issue(&[b.sample(id)]));
@@ -104,16 +104,6 @@ fn few_samples_in_flight_are_spread_over_the_accelerators() {
     let posted: Vec<_> = records.iter().map(|c| c.posted).collect();
     assert_eq!(posted, [10, 10, 10]);
     b.dispatcher.abort("the test is over");
-}
-
-#[test]
-fn samples_left_to_a_nic_thread_that_sleeps_are_posted() {
-    rings_without_further_samples(0);
-}
-
-#[test]
-fn samples_left_to_a_connection_that_is_lost_go_by_another() {
-    cut_and_make_again(&Bench::digests(RigCfgs::new(3, 8).up_to(DEFAULT)));
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! State of a connection, for the checks of a simulation.
+
+use std::sync::atomic::Ordering;
+
+use super::Dispatcher;
+
+/// State of one connection at the frontend.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// A link is attached.
+    pub up: bool,
+    /// Slots in use.
+    pub in_flight: usize,
+    /// Slots whose answer the peer owes.
+    pub granted: usize,
+    /// Slots that samples may use.
+    pub allowance: usize,
+    /// Samples given to the connection and not posted.
+    pub ring: usize,
+    /// The connection can post a sample now.
+    pub takes: bool,
+    /// The last flush left writes behind.
+    pub blocked: bool,
+}
+
+impl Dispatcher {
+    /// State of a connection.
+    pub fn look(&self, connection: usize) -> Look {
+        let c = &self.shared.connections[connection];
+        let slots = 0..c.cfgs.slots as u16;
+        Look {
+            up: c.up.load(Ordering::SeqCst),
+            in_flight: c.tracker.in_flight(),
+            granted: slots.filter(|s| c.window.grants().is_open(*s)).count(),
+            allowance: c.tracker.allowance(),
+            ring: c.ring.len(),
+            takes: c.takes(),
+            blocked: c.send.is_blocked(),
+        }
+    }
+
+    /// Bytes on their way to a peer by the books of a policy by health.
+    pub fn assigned_bytes(&self, peer: usize) -> u64 {
+        let rails = self.rail_report(peer);
+        rails.iter().map(|rail| rail.assigned_bytes).sum()
+    }
+
+    /// Samples that wait for a free slot of any connection.
+    pub fn backlog(&self) -> u64 {
+        self.shared.backlog_len.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,139 @@
+//! The queue of tasks, in the order of their times. Tasks of the same time keep their order.
+
+use std::{cmp::Ordering, collections::BinaryHeap};
+
+use fabric::testkit::sim::Due;
+
+/// A step of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// The next step of a NIC thread.
+    Thread(usize),
+    /// The end of a NIC thread's sleep without an event.
+    Timeout {
+        thread: usize,
+        sleep: u64,
+    },
+    /// The fabric.
+    Net(Due),
+    /// A job of a server's companion thread.
+    Prepare {
+        server: usize,
+        share: usize,
+    },
+    /// The engines have work.
+    Engine,
+    /// An event of the plan.
+    Event(usize),
+    /// The control session tells one end of the loss of an epoch by the other.
+    Told {
+        connection: usize,
+        epoch: u32,
+        back: bool,
+    },
+    /// An end of a new epoch attaches its link.
+    AttachFront(usize),
+    AttachBack(usize),
+    /// The next epoch of a connection.
+    Open(usize),
+    /// The engines let go of the samples that they cannot deliver.
+    Purge,
+    /// A heartbeat tells the standing of an accelerator.
+    Heartbeat(usize),
+    /// The owner aborts the run.
+    Abort,
+}
+
+/// Who causes a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The two ends at work: samples may wait for it.
+    Work,
+    /// The engines, which owe answers.
+    Engine,
+    /// The plan, or the control sessions in their own time: while a connection is up, no sample may
+    /// wait for it.
+    Outside,
+    /// Only time passes.
+    Idle,
+}
+
+impl Task {
+    fn cause(self) -> Cause {
+        match self {
+            Task::Timeout { .. } => Cause::Idle,
+            Task::Engine => Cause::Engine,
+            Task::Event(_)
+            | Task::Told { .. }
+            | Task::Open(_)
+            | Task::Purge
+            | Task::Heartbeat(_)
+            | Task::Abort => Cause::Outside,
+            _ => Cause::Work,
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    at: u64,
+    number: u64,
+    task: Task,
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap's greatest entry is the earliest one.
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Tasks by time.
+#[derive(Debug, Default)]
+pub struct Queue {
+    heap: BinaryHeap<Entry>,
+    /// Tasks so far.
+    pub planned: u64,
+    /// Tasks of the two ends at work.
+    pub work: usize,
+    /// Tasks from outside.
+    pub outside: usize,
+}
+
+impl Queue {
+    fn count(&mut self, task: Task) -> Option<&mut usize> {
+        match task.cause() {
+            Cause::Work => Some(&mut self.work),
+            Cause::Outside => Some(&mut self.outside),
+            Cause::Engine | Cause::Idle => None,
+        }
+    }
+
+    /// Adds a task at a time in nanoseconds.
+    pub fn at(&mut self, at: u64, task: Task) {
+        self.planned += 1;
+        if let Some(count) = self.count(task) {
+            *count += 1;
+        }
+        self.heap.push(Entry {
+            at,
+            number: self.planned,
+            task,
+        });
+    }
+
+    /// The earliest task with its time.
+    pub fn next(&mut self) -> Option<(u64, Task)> {
+        let Entry { at, task, .. } = self.heap.pop()?;
+        if let Some(count) = self.count(task) {
+            *count -= 1;
+        }
+        Some((at, task))
+    }
+}

@@ -1,0 +1,25 @@
+//! New seeds, which `cargo xtask test` tries for some seconds.
+
+use std::{
+    sync::atomic::AtomicU64,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use world::search::{Search, search};
+
+#[test]
+#[ignore = "takes 30 s; a step of `cargo xtask test` runs it"]
+fn new_seeds_keep_all_invariants() {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let cfgs = Search {
+        seed: since.expect("a clock after 1970").as_nanos() as u64 % 1_000_000_000_000,
+        schedules: u64::MAX,
+        most: Duration::from_secs(30),
+    };
+    println!("seeds from {}", cfgs.seed);
+    let (tally, found) = search(&cfgs, &AtomicU64::new(0));
+    println!("{tally}");
+    if let Some(found) = found {
+        panic!("{found}");
+    }
+}
