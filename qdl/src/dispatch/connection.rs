@@ -157,6 +157,7 @@ impl Connection {
     pub(crate) fn takes(&self) -> bool {
         self.up.load(Ordering::SeqCst) && self.tracker.has_free() && !self.send.is_blocked()
     }
+
     /// Brings the connection up with a fresh link.
     pub(crate) fn attach(&self, tx: Box<dyn Tx>) {
         self.window.grants().reset();
