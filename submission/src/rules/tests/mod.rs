@@ -15,11 +15,11 @@ use crate::{
     build::{self, FoundRun, Material},
     describe::form::Form,
     layout::{Division, Tree},
-    official::{Official, ScriptResult},
+    official::Official,
     round::{AccuracyFigure, Round, newest},
 };
 use faults::Fault;
-use sound::{LLAMA, Sound};
+use sound::LLAMA;
 
 /// Each fault breaks exactly its rules; a correct tree breaks none.
 #[test]
@@ -85,39 +85,37 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
             logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
         }
         let found = super::check_runs(&material(round, &form, &runs), &tree);
-        found
-            .into_iter()
-            .map(|f| (f.rule.id, f.what))
-            .collect::<Vec<_>>()
+        let found = found.iter().map(|f| format!("{}: {}\n", f.rule.id, f.what));
+        found.collect::<String>()
     };
-    assert_eq!(found(&round, &text), []);
+    assert_eq!(found(&round, &text), "");
     let sample = |n: usize, data: &str| format!("\"qsl_idx\" : {n}, \"data\" : \"{data}");
     let whole = "0700000008000000";
     let seven = sample(7, whole);
-    for (from, to, rule, what) in [
+    for (from, to, says) in [
         (
             &*seven,
-            &*sample(7, ""),
-            "accuracy.samples",
-            "sample 7 is empty",
+            sample(7, ""),
+            "samples: the answer to sample 7 is empty",
         ),
         (
             &seven,
-            &sample(8, whole),
-            "accuracy.samples",
-            "sample 8 has two answers",
+            sample(8, whole),
+            "samples: sample 8 has two answers",
         ),
         (
             &seven,
-            &sample(13_368, whole),
-            "accuracy.samples",
-            "the data set ends before it",
+            sample(13_368, whole),
+            "samples: sample 13368: the data set ends",
         ),
-        ("\n]\n", "", "accuracy.log", "it ends before its ]"),
+        (
+            "\n]\n",
+            String::new(),
+            "log: line 13370: it ends before its ]",
+        ),
     ] {
-        let found = found(&round, &text.replacen(from, to, 1));
-        let is_found = found.iter().any(|(r, w)| *r == rule && w.contains(what));
-        assert!(is_found, "{what}: {found:?}");
+        let found = found(&round, &text.replacen(from, &to, 1));
+        assert_has(&found, &[says]);
     }
     // Some models' scripts do not print the length of answers, which have two tokens here.
     let limit = round.models["gpt-oss-120b"].accuracy[1].clone();
@@ -130,8 +128,7 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
             ..limit.clone()
         }];
         let found = found(&round, &text);
-        let is_found = found.iter().any(|(rule, _)| *rule == "accuracy.high");
-        assert_eq!(is_found, is_long, "{found:?}");
+        assert_eq!(found.contains("accuracy.high"), is_long, "{found}");
     }
 }
 
@@ -171,39 +168,26 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
     assert!(json.contains("Three nodes"), "{json}");
 }
 
-/// Runs the official checker on a tree; `None` without a checkout.
-fn official(sound: &Sound) -> Option<ScriptResult> {
-    let checkout = std::env::var_os("QDL_MLPERF_CHECKOUT")?;
+/// The official checker accepts each tree without a finding; needs a checkout. It knows the round's
+/// own counts and tests alone, and no `code/`, which the rules allow.
+#[test]
+fn the_official_checker_accepts_correct_trees() {
+    let Some(checkout) = std::env::var_os("QDL_MLPERF_CHECKOUT") else {
+        return;
+    };
     let python = std::env::var_os("QDL_MLPERF_PYTHON").unwrap_or("python3".into());
-    let official = Official::new(Path::new(&checkout), Path::new(&python), &sound.round);
-    let ran = official.expect("a checkout");
-    let ran = ran.check(&sound.round, &sound.tree);
-    Some(ran.expect("the checker ran"))
-}
-
-#[test]
-fn the_official_checker_accepts_a_sound_tree_of_each_division() {
-    for division in [Division::Closed, Division::Open, Division::Network] {
-        let ran = official(&Sound::new(LLAMA.model, division));
-        assert!(
-            ran.as_ref().is_none_or(|ran| ran.good),
-            "{division:?}: {ran:#?}"
-        );
-        ran.iter()
-            .for_each(|ran| println!("{division:?}: {}", ran.lines.join("\n")));
-    }
-}
-
-/// The official checker refuses no tree without a finding.
-#[test]
-fn what_the_official_checker_refuses_has_a_finding() {
-    let missed = in_parts(&faults::all(), |fault| {
+    let mut faults = faults::all();
+    faults.retain(|fault| fault.breaks.is_empty() && fault.model == LLAMA.model);
+    let refused = in_parts(&faults, |fault| {
         let sound = fault.planted();
-        let ran = official(&sound)?;
-        (!ran.good && sound.findings().is_empty())
-            .then(|| format!("{}:\n  {}", fault.name, ran.lines.join("\n  ")))
+        let official = Official::new(Path::new(&checkout), Path::new(&python), &sound.round);
+        let ran = official.and_then(|o| o.check(&sound.round, &sound.tree));
+        let ran = ran.expect("the checker ran");
+        let is_unknown =
+            sound.round.tests["TEST06"].baseline.is_some() || sound.tree.source().ends_with("code");
+        (!ran.good && !is_unknown).then(|| format!("{}:\n  {}", fault.name, ran.lines.join("\n  ")))
     });
-    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 
 /// Runs `check` on each fault, on all processors, and collects its texts.
