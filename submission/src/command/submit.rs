@@ -149,7 +149,10 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     {
         finding.make.clear();
     }
-    if let Some(official) = &official {
+    // The checker waits for ever for the writer of a pipe, which is a finding.
+    let is_pipe = |f: &rules::RuleFinding| f.what.starts_with("it is no plain file");
+    let checks = official.filter(|_| !findings.iter().any(is_pipe));
+    if let Some(official) = &checks {
         scripts.push(official.check(&round, &tree)?);
     }
     let mut text = table::scripts(&scripts);
