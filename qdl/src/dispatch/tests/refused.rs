@@ -172,8 +172,15 @@ fn a_sample_given_back_waits_for_an_accelerator_that_takes_it() {
         answer(&mut far[away], id);
     }
     rig.dispatcher.set_standing(peer, &Standing::Takes);
-    rig.issue(9..10);
-    rig.issue(10..11);
+    // So long after one another that the thread does not stay with one connection.
+    for (id, later_ms) in [(9, 1), (10, 2)] {
+        let sample = rig.sample(id);
+        let issued_ns = sample.issued_ns + later_ms * 1_000_000;
+        rig.dispatcher.issue(&[Sample {
+            issued_ns,
+            ..sample
+        }]);
+    }
     for far in &mut far {
         let imm = far.request();
         far.whole(imm, &[9]);
