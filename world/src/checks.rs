@@ -150,8 +150,8 @@ impl World<'_> {
         }
     }
 
-    /// Both ends have stopped: each choice by health has ended, each connection of an accelerator is reported lost, and the ledgers
-    /// of both ends agree.
+    /// Both ends have stopped: each choice by health has ended, each connection of an accelerator
+    /// is reported lost, and the ledgers of both ends agree.
     pub fn check_stopped(&mut self) {
         for c in 0..self.controls.len() {
             if self.controls[c].is_attached_back() {

@@ -14,8 +14,8 @@ use qdl::{dispatch::DispatchEvent, wire::Standing};
 
 use crate::{
     book::Shared,
-    control::Control,
     engine::Engine,
+    epoch::Control,
     load::Load,
     plan::{Concerns, Event, Kind, Plan},
     queue::{Queue, Task},
