@@ -41,6 +41,18 @@ impl World<'_> {
         }
     }
 
+    /// A burst has been issued: no sample waits for an accelerator that takes none.
+    pub fn check_away(&self) {
+        for c in 0..self.controls.len() {
+            let look = self.nodes.dispatcher.look(c);
+            if look.ring > 0 && look.allowance == 0 {
+                self.wrong(format!(
+                    "away: samples wait in the ring of connection {c}: {look:?}"
+                ));
+            }
+        }
+    }
+
     /// No step of the two ends is due, so samples wait for an engine, or for a connection, and all
     /// parts have come. Returns whether the world has ended.
     pub fn check_idle(&mut self) -> bool {
@@ -69,9 +81,6 @@ impl World<'_> {
                 self.wrong(format!("lost wake-up: a part of sample {id} is held back"));
             } else if look.in_flight > owed || look.blocked {
                 let text = format!("lost wake-up: connection {c}, engine owes {owed}: {look:?}");
-                self.wrong(text);
-            } else if look.ring > 0 && look.allowance == 0 {
-                let text = format!("away: samples wait in the ring of connection {c}: {look:?}");
                 self.wrong(text);
             } else if !is_by_health && look.takes && (look.ring > 0 || backlog > 0) {
                 let text = format!("lost wake-up: connection {c} is free: {look:?}, {backlog}");
@@ -141,8 +150,8 @@ impl World<'_> {
         }
     }
 
-    /// Both ends have stopped: each choice by health has ended, each connection of an accelerator is reported lost, and the ledgers
-    /// of both ends agree.
+    /// Both ends have stopped: each choice by health has ended, each connection of an accelerator
+    /// is reported lost, and the ledgers of both ends agree.
     pub fn check_stopped(&mut self) {
         for c in 0..self.controls.len() {
             if self.controls[c].is_attached_back() {

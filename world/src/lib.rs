@@ -2,11 +2,11 @@
 //! moves only between two steps.
 //!
 //! ```text
-//!   seed --> plan --> queue of (time, task) --> one step of: a NIC thread, a companion, the fabric,
-//!                                               an engine, LoadGen, a control session, a fault
+//!   seed --> plan --> queue of (time, task) --> one step of: a NIC thread, a companion,
+//!                     the fabric, an engine, LoadGen, a control session, a fault
 //!   real:       the dispatcher and the servers, with the loops of their NIC threads, and rails
-//!   simulated:  the clock, the fabric (by its contract alone), the engines, LoadGen; of the control
-//!               sessions: what `control` says
+//!   simulated:  the clock, the fabric (by its contract alone), the engines, LoadGen;
+//!               of the control sessions: what `control` says
 //! ```
 //!
 //! | file | content |
@@ -14,7 +14,7 @@
 //! | [`plan`] | the shape of a world and its timed events, drawn or read |
 //! | `queue` | tasks by time |
 //! | `nodes`, `threads` | the real nodes, and the steps of their NIC threads |
-//! | `load`, `engine`, `control` | what stands around the data plane |
+//! | `load`, `engine`, `control`, `epoch` | what stands around the data plane |
 //! | `book` | the fate of each sample, and the history |
 //! | `world` | the steps and their effects |
 //! | `checks` | what holds when no step is due, at rest, and after the stop |
@@ -28,6 +28,7 @@ mod book;
 mod checks;
 mod control;
 mod engine;
+mod epoch;
 mod load;
 mod nodes;
 pub mod plan;
@@ -52,7 +53,7 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs a plan on this thread. A panic is a violation. With `tracing`, the history is kept in words.
+/// Runs a plan on this thread. A panic is a violation. With `tracing`, the history is kept.
 pub fn run(plan: &Plan, tracing: bool) -> Outcome {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

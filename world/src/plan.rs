@@ -1,4 +1,4 @@
-//! A plan: the shape of a world, and a list of timed events. A seed draws it, and its text keeps it.
+//! A plan: the shape of a world, and a list of timed events. A seed draws it; its text keeps it.
 //!
 //! Each thing in a world draws its numbers from dice of its own ([`Dice::of`]), and a burst's dice
 //! are named after its time. So the world without an event resembles the world with it.

@@ -14,8 +14,8 @@ use qdl::{dispatch::DispatchEvent, wire::Standing};
 
 use crate::{
     book::Shared,
-    control::Control,
     engine::Engine,
+    epoch::Control,
     load::Load,
     plan::{Concerns, Event, Kind, Plan},
     queue::{Queue, Task},
@@ -383,6 +383,7 @@ impl<'p> World<'p> {
             Kind::Burst => {
                 let samples = lock(&self.load).samples(name_of(&event), n);
                 self.nodes.dispatcher.issue(&samples);
+                self.check_away();
             }
             Kind::Meanwhile | Kind::Answers => lock(&self.meanwhile).push(event),
             Kind::Cut | Kind::Silent => self.cut(on as usize, kind, n),
