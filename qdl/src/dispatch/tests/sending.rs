@@ -1,7 +1,7 @@
 //! A posting thread finds a link failed or full while the NIC thread sleeps; no tick wakes it.
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -77,42 +77,6 @@ fn samples_that_were_taken_when_their_link_failed_go_by_another() {
     b.connect(1, 1, Over::Memory);
     b.drain();
     b.check(70);
-}
-
-#[test]
-fn samples_of_a_connection_whose_token_is_taken_go_by_another_that_has_room() {
-    let b = asleep(2, Policy::RoundRobin);
-    let (flushing, is_flushing) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel();
-    let mut first = true;
-    let _faults = b.connect_tampered(0, move |tx: &mut dyn Tx| {
-        if std::mem::take(&mut first) {
-            let _ = flushing.send(());
-            let _ = may_go_on.recv_timeout(Duration::from_secs(30));
-        }
-        tx.flush()
-    });
-    b.connect(1, 1, Over::Memory);
-    b.wait_up(2);
-    std::thread::scope(|scope| {
-        // This thread takes the token of connection 0 and keeps it.
-        scope.spawn(|| b.dispatcher.issue(&[b.sample(0)]));
-        is_flushing
-            .recv_timeout(Duration::from_secs(10))
-            .expect("flushed");
-        // The arbiter alternates: connection 1, then 0.
-        b.dispatcher.issue(&[b.sample(1)]);
-        b.dispatcher.issue(&[b.sample(2)]);
-        let end = Instant::now() + Duration::from_secs(10);
-        while b.dispatcher.outstanding() > 1 && Instant::now() < end {
-            std::thread::yield_now();
-        }
-        let waiting = b.dispatcher.outstanding() - 1;
-        let _ = go_on.send(());
-        assert_eq!(waiting, 0, "samples waited for connection 0 alone");
-    });
-    b.drain();
-    b.check(3);
 }
 
 #[test]
