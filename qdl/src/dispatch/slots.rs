@@ -147,7 +147,7 @@ impl Shared {
             let standing = standing(c.peer);
             if standing == AWAY || (standing == BUSY && any_takes) {
                 connection.tracker.allow(0);
-                // A thread that puts a sample into the ring from here on sees the connection closed.
+                // A thread that fills the ring from here on sees the connection closed.
                 fence(Ordering::SeqCst);
                 more |= !connection.ring.is_empty();
                 self.empty_ring(connection);

@@ -18,7 +18,7 @@
 //! Warm-up samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees them, and none
 //! is sent again. If a connection is lost or silent, the warm-up ends with an error that names it.
 //!
-//! The warm-up leaves out connections to an accelerator whose server is away while another one takes
+//! The warm-up leaves out connections to an accelerator whose server is away while another takes
 //! samples. If none does, it waits for one.
 
 use std::{

@@ -13,7 +13,7 @@ pub enum Standing {
     Busy,
     /// It gives samples back until its server answers again. The text is the reason.
     Away(String),
-    /// As `Away`, for longer than the engine grants its server: only other nodes keep the run going.
+    /// As `Away`, for longer than the engine grants its server: other nodes keep the run going.
     Overdue(String),
 }
 
