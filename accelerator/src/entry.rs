@@ -135,6 +135,13 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         Ok(config) => config,
         Err(e) => return failed(e),
     };
+    if arguments.check
+        && let Some(http) = &mut config.engine.http
+        && http.command.is_empty()
+    {
+        // A check does not wait for a server that the user has to start.
+        http.ready_s = 1;
+    }
     match qdl::topology::spell_out(&config.nics, true) {
         Ok(nics) => config.nics = nics.into_iter().map(|(_, nic)| nic).collect(),
         Err(e) => return failed(e),

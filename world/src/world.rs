@@ -392,6 +392,8 @@ impl<'p> World<'p> {
             }
             Kind::Stop => {
                 let process = on as usize;
+                // A second stop does not shorten the first.
+                let until = until.max(self.threads.stopped[process]);
                 self.threads.stopped[process] = until;
                 if process > 0 {
                     self.engine().stopped[process - 1] = until;

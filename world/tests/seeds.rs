@@ -1,6 +1,7 @@
-//! New seeds, which `cargo xtask test` tries for some seconds.
+//! Seeds that `cargo xtask test` tries for some seconds: new ones each time, but for CI.
 
 use std::{
+    env,
     sync::atomic::AtomicU64,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -11,8 +12,10 @@ use world::search::{Search, search};
 #[ignore = "takes 30 s; a step of `cargo xtask test` runs it"]
 fn new_seeds_keep_all_invariants() {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = since.expect("a clock after 1970").as_nanos() as u64 % 1_000_000_000_000;
     let cfgs = Search {
-        seed: since.expect("a clock after 1970").as_nanos() as u64 % 1_000_000_000_000,
+        // In CI the seeds are the same for each change, which so fails for itself alone.
+        seed: if env::var_os("CI").is_some() { 1 } else { seed },
         schedules: u64::MAX,
         most: Duration::from_secs(30),
     };

@@ -84,15 +84,16 @@ impl<'a> Account<'a> {
             return Err(words.to_owned().into());
         }
         let came = came + self.unsent;
+        // Before the count, which some servers give with the reason alone.
+        let Some(finish) = self.finish else {
+            let words = "no word why they end: no event has a finish_reason";
+            return Err(format!("{came} tokens, and {words}").into());
+        };
         match self.completion {
             Some(said) if said == came => {}
             Some(said) => return Err(Trouble::lost(said, came)),
             None => return Err(uncounted("answer").into()),
         }
-        let Some(finish) = self.finish else {
-            let words = "no word why they end: no event has a finish_reason";
-            return Err(format!("{came} tokens, and {words}").into());
-        };
         Ok(self.answer.end(self.limits, finish, self.unsent)?)
     }
 }

@@ -144,6 +144,9 @@ pub fn open(path: &Path, raw: RawBytes, select: Selector<'_>) -> Result<Option<A
             let save = "decode it, and write its numbers with np.save, or its bytes alone";
             Err(format!("it is {}", format.text(save)))
         }
+        _ if begin.is_empty() && (named("npy") || named("npz")) => {
+            Err("is empty: 0 bytes".to_owned())
+        }
         _ if raw != RawBytes::Typed && (named("npy") || named("npz")) => Err(
             "by its name it is NumPy's, and it does not begin as NumPy's files do: is it cut \
              short, or raw bytes under a wrong name? Labels with a `dtype` may have any name"
