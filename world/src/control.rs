@@ -163,7 +163,7 @@ impl World<'_> {
     }
 
     /// One end hears of the loss of an epoch by the other end.
-    pub fn told(&mut self, c: usize, epoch: u32, back: bool) {
+    pub fn hear_of_loss(&mut self, c: usize, epoch: u32, back: bool) {
         let control = &self.controls[c];
         match (control.epoch == epoch, back) {
             (true, true) if control.back => self.give_up_back(c, "the frontend lost it"),
@@ -187,12 +187,12 @@ impl World<'_> {
         match *other {
             true => {
                 let (connection, back) = (c, !by_back);
-                let told = Task::Told {
+                let report = Task::LossReport {
                     connection,
                     epoch,
                     back,
                 };
-                self.soon(c, 400_000, told);
+                self.soon(c, 400_000, report);
             }
             false => self.soon(c, 2_000_000, Task::Open(c)),
         }

@@ -26,7 +26,7 @@ pub enum Task {
     /// An event of the plan.
     Event(usize),
     /// The control session tells one end of the loss of an epoch by the other.
-    Told {
+    LossReport {
         connection: usize,
         epoch: u32,
         back: bool,
@@ -44,7 +44,7 @@ pub enum Task {
     Abort,
 }
 
-/// Who causes a task.
+/// Cause of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     /// The two ends at work: samples may wait for it.
@@ -64,7 +64,7 @@ impl Task {
             Task::Timeout { .. } => Cause::Idle,
             Task::Engine => Cause::Engine,
             Task::Event(_)
-            | Task::Told { .. }
+            | Task::LossReport { .. }
             | Task::Open(_)
             | Task::Purge
             | Task::Heartbeat(_)

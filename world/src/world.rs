@@ -330,11 +330,11 @@ impl<'p> World<'p> {
                 self.engine().run(now, now);
             }
             Task::Event(i) => self.event(self.plan.events[i]),
-            Task::Told {
+            Task::LossReport {
                 connection,
                 epoch,
                 back,
-            } => self.told(connection, epoch, back),
+            } => self.hear_of_loss(connection, epoch, back),
             Task::AttachFront(c) => self.attach_front(c),
             Task::AttachBack(c) => self.attach_back(c),
             Task::Open(c) => self.open(c),

@@ -178,8 +178,8 @@ fn in_namespaces(root: &Path) -> Command {
     )
 }
 
-/// The world's new seeds, for 30 s. The output has the first seed. The command uses the build of
-/// all other tests.
+/// The world's seeds: new ones for 30 s, in CI the same ones each time. The output has the first.
+/// The command uses the build of all other tests.
 fn new_seeds(root: &Path) -> Command {
     with(
         root,
