@@ -104,6 +104,7 @@ mod counts;
 mod grants;
 mod imm;
 mod nic;
+mod opening;
 mod parts;
 mod probe;
 mod region;
@@ -125,6 +126,7 @@ pub use counts::{FabricCounts, PathReading};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use nic::OpenError;
+pub use opening::{Accepted, Connecting, DeviceSlots, Half, Made, Nic, Which};
 pub use probe::probe;
 pub use region::{DeviceMemory, Region, RegionError};
 

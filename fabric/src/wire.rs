@@ -16,6 +16,36 @@ pub fn is_control_frame(bytes: &[u8]) -> bool {
     matches!(bytes, [0, _, _, _, b'{', ..])
 }
 
+/// Longest description of an end, in bytes.
+pub const MAX_END: usize = 1024;
+
+/// Description of one end of a connection, as the control session carries it. `Debug` does not
+/// print the text, which may hold a key.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct End {
+    /// Name of the fabric: `tcp`, `ib` or `ofi`.
+    pub fabric: String,
+    /// The fabric's own text, at most [`MAX_END`] bytes.
+    pub end: String,
+}
+
+impl End {
+    /// An end of the fabric `fabric`.
+    pub fn new(fabric: &str, end: String) -> Self {
+        End {
+            fabric: fabric.to_owned(),
+            end,
+        }
+    }
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "End({}, {} bytes)", self.fabric, self.end.len())
+    }
+}
+
 /// A region registered with libibverbs that the peer may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

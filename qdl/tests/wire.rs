@@ -15,11 +15,11 @@ use fabric::tcp::{HEADER_BYTES, PREAMBLE_BYTES, Preamble};
 use harness::*;
 use qdl::{
     config::NicConfig,
-    control::{Auth, ClientEvent, ConnectionGrant, Key},
+    control::{Auth, ClientEvent, ConnectionGrant},
     model::ModelSpec,
     testkit::{
         assert_has,
-        peer::{Peer, connect_to, granted_address},
+        peer::{Key, Peer, connect_to, granted_address},
     },
 };
 

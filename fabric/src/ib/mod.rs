@@ -43,6 +43,7 @@
 mod cfgs;
 mod connection;
 mod device;
+mod nic;
 mod resources;
 mod rx;
 mod shared;
@@ -52,6 +53,7 @@ pub use crate::wire::{IbEnd, IbRegion};
 pub use cfgs::{IbCfgs, IbWishes, OWN_RECEIVES, Traffic};
 pub use connection::IbConnection;
 pub use device::{IbDevice, IbDeviceCfgs};
+pub use nic::IbNic;
 pub use resources::{IbResources, check_memory, locked_memory_limit};
 
 /// The immediate of the goodbye, a connection's last message: control kind 2.

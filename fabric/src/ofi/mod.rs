@@ -39,6 +39,7 @@ mod cfgs;
 mod connection;
 mod device;
 mod nap;
+mod nic;
 mod resources;
 mod rx;
 mod shared;
@@ -49,6 +50,7 @@ pub use crate::wire::{OfiEnd, OfiForm, OfiRegion};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
 pub use device::{OfiDevice, OfiDeviceCfgs, library_version, locks_memory};
+pub use nic::OfiNic;
 pub use ofi::NicAddress;
 pub use resources::OfiResources;
 

@@ -13,12 +13,14 @@
 
 mod device;
 mod frame;
+mod nic;
 mod rx;
 mod tx;
 
 pub use device::PREAMBLE_DEADLINE;
 pub use device::{ConnectionSecret, Preamble, TcpDevice, TcpError};
 pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
+pub use nic::TcpNic;
 
 use std::{
     io,

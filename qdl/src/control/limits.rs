@@ -4,7 +4,7 @@
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
-use fabric::wire::MAX_SLOTS;
+use fabric::wire::{MAX_END, MAX_SLOTS};
 use record::{MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST};
 use serde_json::Value;
 
@@ -75,15 +75,9 @@ pub(super) const LIMITS: [(&str, Limit); 37] = [
     ("model.facts.links", List(0..=MAX_RAILS)),
     ("model.facts.links.name", Words(0..=MAX_NODE)),
     ("open.connections", List(1..=MAX_CONNECTIONS)),
-    (
-        "open.connections.transport.end.address",
-        Words(0..=MAX_TEXT),
-    ),
+    ("open.connections.transport.end", Words(0..=MAX_END)),
     ("opened.connections", List(1..=MAX_CONNECTIONS)),
-    (
-        "opened.connections.transport.end.address",
-        Words(0..=MAX_TEXT),
-    ),
+    ("opened.connections.transport.end", Words(0..=MAX_END)),
     ("name_is.name", Words(1..=MAX_NAME)),
     // The description checks itself.
     ("described.description.machine", Free),

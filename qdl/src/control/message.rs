@@ -1,9 +1,9 @@
 //! Messages of the control plane. The set is closed: an unknown type or field is an error.
 //! `docs/protocol.md` is normative; a change here requires a change there and of [`VERSION`].
 
-use std::{fmt, io, net::SocketAddr};
+use std::{fmt, io};
 
-use fabric::wire::{IbEnd, OfiEnd, Stream};
+use fabric::wire::{End, Stream};
 use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse, is_unprintable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of the protocol, for both planes.
-pub const VERSION: u64 = 10;
+pub const VERSION: u64 = 11;
 
 /// Role of a node in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -87,9 +87,6 @@ impl fmt::Display for ErrorCode {
 /// since some are secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hex<const N: usize>(pub [u8; N]);
-
-/// Random key of a data connection, fresh for each connection and epoch.
-pub type Key = Hex<32>;
 
 impl<const N: usize> Hex<N> {
     /// Fresh random bytes from the system.
@@ -170,70 +167,6 @@ pub struct RailScore {
     pub score: Score,
 }
 
-/// Fabric of a connection, with the frontend's parameters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
-pub enum RequestTransport {
-    /// A socket, which the frontend opens.
-    Tcp {
-        /// Key that both ends of the data connection prove.
-        key: Key,
-    },
-    /// A queue pair.
-    Ib {
-        /// Description of the frontend's end.
-        end: IbEnd,
-    },
-    /// A libfabric connection.
-    Ofi {
-        /// Description of the frontend's end.
-        end: OfiEnd,
-    },
-}
-
-impl RequestTransport {
-    /// Name of the fabric: `tcp`, `ib` or `ofi`.
-    pub(crate) const fn fabric(&self) -> &'static str {
-        match self {
-            RequestTransport::Tcp { .. } => "tcp",
-            RequestTransport::Ib { .. } => "ib",
-            RequestTransport::Ofi { .. } => "ofi",
-        }
-    }
-}
-
-/// Fabric of a connection, with the accelerator's parameters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
-pub enum GrantTransport {
-    /// A socket.
-    Tcp {
-        /// Address that the frontend connects to.
-        address: SocketAddr,
-    },
-    /// A queue pair.
-    Ib {
-        /// Description of the accelerator's end, which is connected to the frontend's end already.
-        end: IbEnd,
-    },
-    /// A libfabric connection.
-    Ofi {
-        /// Description of the accelerator's end, which is connected to the frontend's end already.
-        end: OfiEnd,
-    },
-}
-
-impl GrantTransport {
-    /// Name of the fabric: `tcp`, `ib` or `ofi`.
-    pub(crate) const fn fabric(&self) -> &'static str {
-        match self {
-            GrantTransport::Tcp { .. } => "tcp",
-            GrantTransport::Ib { .. } => "ib",
-            GrantTransport::Ofi { .. } => "ofi",
-        }
-    }
-}
-
 /// One connection that the frontend requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -253,8 +186,8 @@ pub struct ConnectionRequest {
     pub request_stride: u32,
     /// Bytes of one response slot, on the frontend, header included.
     pub response_stride: u32,
-    /// Fabric, with the frontend's parameters.
-    pub transport: RequestTransport,
+    /// The frontend's end.
+    pub transport: End,
 }
 
 /// One connection that the accelerator grants.
@@ -271,8 +204,8 @@ pub struct ConnectionGrant {
     pub nic: u16,
     /// GPU whose engine runs the samples; `None` for any GPU.
     pub gpu: Option<u32>,
-    /// Fabric, with the accelerator's parameters.
-    pub transport: GrantTransport,
+    /// The accelerator's end.
+    pub transport: End,
 }
 
 /// A frame of the control plane.

@@ -37,8 +37,7 @@ pub use auth::{Auth, AuthError, Token};
 pub use error::ControlError;
 pub(crate) use error::{NotYet, check_unique_names};
 pub use message::{
-    ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
-    RequestTransport, Role, Scores,
+    ConnectionGrant, ConnectionRequest, Counters, ErrorCode, RailScore, Role, Scores,
 };
 pub use shell::{
     ClientEvents, ClientHandle, ClientSession, Pending, Server, ServerHandle, ServerSession,

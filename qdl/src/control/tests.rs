@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use fabric::wire::Stream;
+use fabric::wire::{End, Stream};
 use record::{EngineInfo, NodeFacts};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{control::message::Hex, model::ModelSpec, wire::Description};
+use crate::{model::ModelSpec, wire::Description};
 
 /// Time limit that no sound test reaches.
 const LONG: Duration = Duration::from_secs(20);
@@ -152,7 +152,7 @@ pub(in crate::control) fn connection(connection: u16, epoch: u32) -> ConnectionR
         slots: 4,
         request_stride: 64,
         response_stride: 24,
-        transport: RequestTransport::Tcp { key: Hex([7; 32]) },
+        transport: End::new("tcp", "07".repeat(32)),
     }
 }
 
@@ -163,9 +163,7 @@ pub(in crate::control) fn grant(request: &ConnectionRequest) -> ConnectionGrant 
         slots: request.slots,
         nic: 0,
         gpu: None,
-        transport: GrantTransport::Tcp {
-            address: any_port(),
-        },
+        transport: End::new("tcp", any_port().to_string()),
     }
 }
 

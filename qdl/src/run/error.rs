@@ -3,7 +3,6 @@
 use std::error::Error;
 
 use crate::{control::ControlError, dispatch::DispatchError, rails::RailsError};
-use fabric::tcp::TcpError;
 
 /// Error of a configured NIC, or of a connection on it.
 #[derive(Debug, thiserror::Error)]
@@ -51,10 +50,7 @@ pub enum NodeError {
     /// The control plane failed, or the token is invalid.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// A data port failed.
-    #[error(transparent)]
-    Data(#[from] TcpError),
-    /// An RDMA or libfabric NIC failed.
+    /// A NIC or its data port failed.
     #[error(transparent)]
     Nic(#[from] NicError),
     /// No thread or descriptor is left.

@@ -10,7 +10,7 @@ use super::runtime;
 use crate::{
     control::{
         Auth, ClientEvent, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
-        GrantTransport, Key, LocalNode, Pending, RequestTransport, RolePart, Timing,
+        LocalNode, Pending, RolePart, Timing, message::Hex,
     },
     model::ModelSpec,
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
@@ -19,7 +19,7 @@ use crate::{
 use fabric::{
     Imm,
     tcp::{ConnectionSecret, HEADER_BYTES, Preamble, TcpDevice, TcpError},
-    wire::Stream,
+    wire::{End, Stream},
 };
 use record::NodeFacts;
 
@@ -43,7 +43,7 @@ pub fn request(
     connection: u16,
     slots: usize,
     model: &ModelSpec,
-    transport: RequestTransport,
+    transport: End,
 ) -> ConnectionRequest {
     ConnectionRequest {
         connection,
@@ -56,6 +56,9 @@ pub fn request(
         transport,
     }
 }
+
+/// Key of a data connection.
+pub type Key = Hex<32>;
 
 /// A frontend in a session, with connections over TCP.
 pub struct Peer {
@@ -101,7 +104,7 @@ impl Peer {
 
     /// The grants of so many connections with this key.
     pub fn open(&self, model: &ModelSpec, connections: u16, key: Key) -> Vec<ConnectionGrant> {
-        let tcp = |c| request(c, 8, model, RequestTransport::Tcp { key });
+        let tcp = |c| request(c, 8, model, End::new("tcp", hex::encode(key.0)));
         let asked = (0..connections).map(tcp).collect();
         self.get(self.session.handle.open(asked)).expect("granted")
     }
@@ -190,8 +193,5 @@ pub fn connect_to(
 }
 
 pub fn granted_address(grant: &ConnectionGrant) -> SocketAddr {
-    match grant.transport {
-        GrantTransport::Tcp { address } => address,
-        _ => panic!("not over TCP"),
-    }
+    grant.transport.end.parse().expect("an address")
 }

@@ -14,13 +14,13 @@ use std::{
 use fabric::{
     Broken,
     tcp::{self, ConnectionSecret, TcpCfgs, TcpDevice},
+    wire::End,
 };
 use qdl::{
     connection::{NicThreadCfgs, Spin},
     control::{
-        Auth, ConnectionGrant, ConnectionRequest, ControlError, Counters, GrantTransport,
-        LocalNode, Refusal, RequestTransport, RolePart, Server, ServerHandle, SessionHandler,
-        Timing,
+        Auth, ConnectionGrant, ConnectionRequest, ControlError, Counters, LocalNode, Refusal,
+        RolePart, Server, ServerHandle, SessionHandler, Timing,
     },
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
     testkit::runtime,
@@ -64,11 +64,10 @@ impl SessionHandler for Inner {
                 stream: fabric::wire::Stream::None,
             };
             let connection = Arc::new(ServeConnection::new(cfgs).expect("memory"));
-            let RequestTransport::Tcp { key } = r.transport else {
-                panic!("not over TCP");
-            };
+            let mut key = [0; 32];
+            hex::decode_to_slice(&r.transport.end, &mut key).expect("a key");
             let secret = ConnectionSecret {
-                key: key.0,
+                key,
                 address: self.data,
             };
             self.connections
@@ -81,7 +80,7 @@ impl SessionHandler for Inner {
                 slots: r.slots,
                 nic: 0,
                 gpu: None,
-                transport: GrantTransport::Tcp { address: self.data },
+                transport: End::new("tcp", self.data.to_string()),
             }
         };
         Ok(requests.iter().map(grant).collect())

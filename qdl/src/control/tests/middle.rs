@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Mutex};
 
-use fabric::wire::{IbEnd, IbRegion};
+use fabric::wire::End;
 use tokio::time::sleep;
 
 use super::*;
@@ -171,23 +171,8 @@ async fn a_capture_of_a_session_holds_no_secret_name_configuration_or_address() 
     let mut calls = serve(server);
     let session = connect(address, local("fe-1")).await.expect("connected");
     let (handle, mut events) = (session.handle, session.events);
-    let window = IbRegion {
-        address: 0x7f12_3456_789a,
-        length: 4096,
-        rkey: 987_654_321,
-    };
-    let end = IbEnd {
-        qp_num: 7_654_321,
-        psn: 1_234_567,
-        lid: 0,
-        gid: std::net::Ipv6Addr::LOCALHOST,
-        mtu: 4096,
-        solicited: true,
-        slots: window,
-        cells: window,
-    };
     let mut asked = vec![connection(0, 1), connection(1, 1)];
-    asked[1].transport = RequestTransport::Ib { end };
+    asked[1].transport = End::new("ib", "987654321".to_owned());
     handle.open(asked).within(LONG).await.expect("opened");
     handle.describe().within(LONG).await.expect("described");
     handle.name().within(LONG).await.expect("named");
@@ -207,9 +192,7 @@ async fn a_capture_of_a_session_holds_no_secret_name_configuration_or_address() 
         "digest",
         "node:",
         "127.0.0.1",
-        "7654321",
         "987654321",
-        &0x7f12_3456_789a_u64.to_string(),
     ] {
         assert!(!holds(secret.as_bytes()), "{secret} is in the capture");
     }

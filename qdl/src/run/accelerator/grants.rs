@@ -2,21 +2,17 @@
 
 use std::{
     error::Error,
-    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{node_state::ServerNic, session::Session};
+use super::session::Session;
 use crate::{
-    control::{
-        ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Refusal, RequestTransport,
-        lobby::canonical,
-    },
+    control::{ConnectionGrant, ConnectionRequest, ErrorCode, Refusal},
     request::MAX_OPTIONS,
     run::{lock, request_stride, response_stride, settings},
     serve::{ServeConnection, ServeConnectionCfgs},
 };
-use fabric::{Link, MAX_SLOTS, ib::check_memory, tcp::ConnectionSecret};
+use fabric::{Link, MAX_SLOTS, Made, OpenError, tcp::ConnectionSecret, wire::End};
 
 pub(crate) struct NewConnection {
     connection: Arc<ServeConnection>,
@@ -40,11 +36,7 @@ impl Session {
         if bytes > node.config.memory() {
             return Ok(());
         }
-        let refused = node.nics.iter().find_map(|n| match n {
-            ServerNic::Ib(nic) => Some(check_memory(nic.name(), bytes).err()?.to_string()),
-            ServerNic::Ofi(nic) => Some(nic.check_memory(bytes).err()?.to_string()),
-            ServerNic::Tcp(_) => None,
-        });
+        let refused = node.nics.iter().find_map(|n| n.check_memory(bytes).err());
         refused.map_or(Ok(()), |e| {
             let text = format!("{}: {e}", node.config.node);
             Err(Refusal::new(ErrorCode::Budget, text))
@@ -106,60 +98,49 @@ impl Session {
         })?;
         let no_memory = |e: &dyn Error| refusal(ErrorCode::Budget, e.to_string());
         let slot_bytes = cfgs.request_stride.saturating_mul(slots);
-        let on_gpu = match &node.nics[nic_index] {
-            ServerNic::Ib(nic) => nic.gpu_slots(nic_index, gpu, slot_bytes, |bytes| {
-                node.service.slots(gpu, bytes)
-            }),
-            ServerNic::Tcp(_) | ServerNic::Ofi(_) => None,
-        };
+        let nic = &node.nics[nic_index];
+        let on_gpu = nic.device_slots(gpu, slot_bytes, &|bytes| node.service.slots(gpu, bytes));
         let make = |on_gpu| {
             let nodes = &node.near[nic_index].nodes;
             let connection = ServeConnection::on_nodes(cfgs, nodes, on_gpu);
             connection.map(Arc::new).map_err(|e| no_memory(&e))
         };
         let mut connection = make(on_gpu)?;
-        let (transport, link, secret) = match (&node.nics[nic_index], &r.transport) {
-            (ServerNic::Tcp(address), RequestTransport::Tcp { key }) => {
-                let Some(address) = reachable(*address, self.local) else {
-                    let text = format!(
-                        "came over IPv6, and nics[{nic_index}].listen of {} is {address}: listen \
-                         on [::], which takes both, or name an IPv4 address in \
-                         accelerators[].control",
-                        node.config.node
-                    );
-                    return Err(refusal(ErrorCode::Protocol, text));
-                };
-                let secret = ConnectionSecret {
-                    key: key.0,
-                    address,
-                };
-                (GrantTransport::Tcp { address }, None, Some(secret))
-            }
-            (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
-                let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
-                if let (Err(e), true) = (&accepted, connection.is_on_device()) {
-                    // A GPU may expose less memory to NICs than it has.
-                    nic.no_gpu_slots(nic_index, gpu, &e.to_string());
-                    connection = make(None)?;
-                    accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
-                }
-                let (end, link) = accepted.map_err(|e| no_memory(&e))?;
-                (GrantTransport::Ib { end }, Some(link), None)
-            }
-            (ServerNic::Ofi(nic), RequestTransport::Ofi { end }) => {
-                let endpoint = connection.endpoint(settings::SEND_DEPTH);
-                let (end, link) = nic.accept(endpoint, end).map_err(|e| no_memory(&e))?;
-                (GrantTransport::Ofi { end }, Some(link), None)
-            }
-            (_, wanted) => {
-                let text = format!(
-                    "asks for the {} fabric, and nics[{nic_index}] of {} is {}",
-                    wanted.fabric(),
-                    node.config.node,
-                    node.config.nics[nic_index].fabric.as_str()
-                );
-                return Err(refusal(ErrorCode::Protocol, text));
-            }
+        let end = nic.end_of(&r.transport).map_err(|other| {
+            let text = format!(
+                "asks for the {other} fabric, and nics[{nic_index}] of {} is {}",
+                node.config.node,
+                nic.fabric()
+            );
+            refusal(ErrorCode::Protocol, text)
+        })?;
+        let accept = |connection: &ServeConnection| {
+            nic.accept(
+                connection.endpoint(settings::SEND_DEPTH),
+                end,
+                self.local.ip(),
+            )
+        };
+        let mut accepted = accept(&connection);
+        if let (Err(e), true) = (&accepted, connection.is_on_device()) {
+            // A GPU may expose less memory to NICs than it has.
+            nic.no_device_slots(gpu, &e.to_string());
+            connection = make(None)?;
+            accepted = accept(&connection);
+        }
+        let accepted = accepted.map_err(|e| {
+            let code = match e {
+                OpenError::Refused(_) => ErrorCode::Protocol,
+                _ => ErrorCode::Budget,
+            };
+            refusal(
+                code,
+                format!("nics[{nic_index}] of {}: {e}", node.config.node),
+            )
+        })?;
+        let (link, secret) = match accepted.made {
+            Made::Link(link) => (Some(link), None),
+            Made::Awaited(secret) => (None, Some(secret)),
         };
         reservation.tie_to(&connection);
         Ok(NewConnection {
@@ -172,7 +153,7 @@ impl Session {
                 slots: r.slots,
                 nic: nic_index as u16,
                 gpu,
-                transport,
+                transport: End::new(nic.fabric(), accepted.end),
             },
         })
     }
@@ -212,19 +193,6 @@ impl Session {
 const LOGGED_REASONS: u64 = 32;
 /// Most full reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;
-
-/// Address of the data port, IPv4-mapped addresses as IPv4. A port on any address gets the IP
-/// address by which the control connection came; `None` where the port is on any IPv4 address and
-/// the frontend came over IPv6.
-fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
-    if configured.ip().is_unspecified() {
-        if configured.is_ipv4() && reached.is_ipv6() {
-            return None;
-        }
-        configured.set_ip(reached.ip());
-    }
-    Some(canonical(configured))
-}
 
 /// GPU of a connection over NIC `nic_index` with `gpu_turn` `turn`, counted from the NIC's own GPU.
 fn gpu_for(nics: &[Option<u32>], nic_index: usize, turn: u16) -> Option<u32> {

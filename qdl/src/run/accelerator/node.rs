@@ -7,36 +7,29 @@ use std::{
 };
 
 use record::ServedReport;
-use tokio::{
-    net::TcpListener,
-    sync::{oneshot, watch},
-};
+use tokio::sync::{oneshot, watch};
 
 use super::{
     budget::Budget,
     data_port::admit_all,
-    node_state::{NodeFigures, NodeParams, NodeState, ServerNic},
+    node_state::{NodeFigures, NodeParams, NodeState},
     session::{CurrentSession, Session},
 };
 use crate::{
-    config::{AcceleratorConfig, Auth, NicFabric},
+    config::{AcceleratorConfig, Auth},
     control::{self, ErrorCode, LocalNode, RolePart},
     model::ModelSpec,
     run::{
         crew::{accelerator_crew, near},
-        error::{NicError, NodeError},
+        error::NodeError,
         facts::node_facts,
-        ib_nic::IbNic,
         lock,
-        ofi_nic::OfiNic,
+        nics::{self, DataPort},
         request_stride, response_stride, settings,
     },
     serve::{ConnectionLost, OnConnectionLost, Server, Service},
 };
-use fabric::{
-    os::more_open_files,
-    tcp::{TcpCfgs, TcpDevice},
-};
+use fabric::os::more_open_files;
 
 /// Most places in the lobby of the control port, and in the lobbies of all data ports together. The
 /// limit of open files is raised for them; otherwise each uses a quarter of the limit.
@@ -66,7 +59,7 @@ pub struct Node {
     current: Arc<CurrentSession>,
     control: control::Server,
     /// Listeners of the data ports, with the index of the NIC.
-    data: Vec<(usize, TcpListener, TcpCfgs)>,
+    data: Vec<(usize, DataPort)>,
     runtime: tokio::runtime::Runtime,
     /// Places in the lobby of each data port.
     strangers: usize,
@@ -156,25 +149,12 @@ impl LoadingNode {
         let panicked = |_| std::io::Error::other("the thread of the control port panicked");
         let runtime = driver.join().map_err(panicked)?;
         let _inside = runtime.enter();
-        let (mut nics, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut open, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in config.nics.iter().enumerate() {
             links.push(settings::link(nic));
-            nics.push(match &nic.fabric {
-                NicFabric::Tcp(tcp) => {
-                    let listen = tcp.at();
-                    let congestion = settings::congestion(tcp, &nic.label())?;
-                    let listener = TcpDevice::listen(listen, congestion.as_deref())?;
-                    let address = listener.local_addr().unwrap_or(listen);
-                    data.push((index, listener, settings::tcp(nic, tcp, &config.deadlines)));
-                    ServerNic::Tcp(address)
-                }
-                NicFabric::Ib(ib) => IbNic::open(nic, ib)
-                    .map(ServerNic::Ib)
-                    .map_err(NicError::of(index))?,
-                NicFabric::Ofi(ofi) => OfiNic::open(nic, ofi, 1)
-                    .map(ServerNic::Ofi)
-                    .map_err(NicError::of(index))?,
-            });
+            let (nic, port) = nics::listen(index, nic, &config.deadlines)?;
+            open.push(nic);
+            data.extend(port.map(|port| (index, port)));
         }
         let current: Arc<CurrentSession> = Arc::new(Mutex::default());
         // Weak, since the session holds the server, which holds this callback.
@@ -194,7 +174,7 @@ impl LoadingNode {
         let state = Arc::new(NodeState {
             config,
             params,
-            nics,
+            nics: open,
             links,
             near,
             server: Server::with_crew(shares, &crew, service, &lost)?,
@@ -262,7 +242,7 @@ impl Node {
         } = self;
         let config = &state.config;
         let why = runtime.block_on(async {
-            for (nic_index, listener, cfgs) in data {
+            for (nic_index, (listener, cfgs)) in data {
                 let elsewhere = format!(
                     "this is the data port of nics[{nic_index}] of {}, whose control port is {}: \
                      name that in accelerators[].control",

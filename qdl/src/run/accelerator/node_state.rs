@@ -1,9 +1,6 @@
 //! State of an accelerator's node that outlives its sessions: NIC threads, memory budget, totals.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use record::{BatchSizes, EngineInfo, EngineUse, GpuRecord, SequenceTotals};
 
@@ -13,12 +10,11 @@ use crate::{
     control::Counters,
     model::ModelSpec,
     rails::Score,
-    run::{ib_nic::IbNic, ofi_nic::OfiNic},
     serve::{ServeConnection, Server, Service},
     topology::LinkWatch,
     wire::{Description, Standing},
 };
-use fabric::os::Near;
+use fabric::{Nic, os::Near};
 
 /// Totals of the engine since the node started.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +64,7 @@ pub type Describe = Arc<dyn Fn() -> Result<Description, String> + Send + Sync>;
 pub(crate) struct NodeState {
     pub config: AcceleratorConfig,
     pub params: NodeParams,
-    pub nics: Vec<ServerNic>,
+    pub nics: Vec<Box<dyn Nic>>,
     pub links: Vec<LinkWatch>,
     pub near: Vec<Near>,
     pub server: Server,
@@ -76,11 +72,4 @@ pub(crate) struct NodeState {
     pub budget: Budget<ServeConnection>,
     /// Totals of the samples of connections that have ended.
     pub ended: Mutex<Counters>,
-}
-
-#[derive(Debug)]
-pub(crate) enum ServerNic {
-    Tcp(SocketAddr),
-    Ib(IbNic),
-    Ofi(OfiNic),
 }

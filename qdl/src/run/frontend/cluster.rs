@@ -15,7 +15,6 @@ use record::{NicUse, Places, PostingRule, SystemRecord};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    client_nic::ClientNic,
     cluster_state::{ClusterState, ConnectionOf, EventRouter, OnClusterEvent, REASON},
     control_thread::{LOADING, control},
     outage::Outages,
@@ -34,8 +33,8 @@ use crate::{
     run::{
         OPTIONS_ROOM,
         crew::{frontend_crew, near},
-        error::ClusterError,
-        lock,
+        error::{ClusterError, NicError},
+        lock, nics,
         records::{self, places},
         request_stride, response_stride, settings,
     },
@@ -90,14 +89,14 @@ impl Cluster {
             .iter()
             .map(|l| l.slots * l.response_stride)
             .sum();
-        let nics = config
-            .nics
-            .iter()
-            .enumerate()
-            .map(|(i, nic)| {
-                ClientNic::open(i, nic, config.accelerators.len(), d, &memory.sources, slots)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let nics = config.nics.iter().enumerate().map(|(i, keys)| {
+            let nic = nics::open(i, keys, d, config.accelerators.len() * keys.connections())?;
+            let kept = nic
+                .check_memory(slots)
+                .and_then(|()| nic.keep(&memory.sources));
+            kept.map(|()| nic).map_err(NicError::of(i))
+        });
+        let nics = nics.collect::<Result<Vec<_>, _>>()?;
         let near = near(&config.nics);
         let crew = frontend_crew(config);
         let shares = crew.nic_of.iter().enumerate();

@@ -11,7 +11,6 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    client_nic::ClientNic,
     peer_state::PeerState,
     rail_map::{ConnectionEnd, RailMap},
     refusals::OnRefusal,
@@ -23,7 +22,7 @@ use crate::{
     run::lock,
     topology::LinkWatch,
 };
-use fabric::{Broken, clock::now_ns};
+use fabric::{Broken, Nic, clock::now_ns};
 
 const MOST_LOSSES: usize = 256;
 
@@ -72,7 +71,7 @@ pub(crate) struct ClusterState {
     pub lost: Mutex<Vec<(usize, String)>>,
     /// Peer and index within the peer of each connection.
     pub connection_of: ConnectionOf,
-    pub nics: Vec<ClientNic>,
+    pub nics: Vec<Box<dyn Nic>>,
     pub links: Vec<LinkWatch>,
     /// Accelerator's end of each connection, once granted.
     pub ends: Mutex<Vec<Option<ConnectionEnd>>>,

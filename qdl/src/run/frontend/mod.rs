@@ -3,7 +3,6 @@
 //! [`Cluster`] owns the state that all threads share. `control_thread` brings the sessions up and
 //! runs one `peer` task for each accelerator; `opening` has the steps that open a connection.
 
-mod client_nic;
 mod cluster;
 mod cluster_state;
 mod control_thread;

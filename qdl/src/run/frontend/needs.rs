@@ -1,22 +1,16 @@
 //! Connections and memory that a frontend's run needs, computed from its configuration alone.
 
-use std::{net::UdpSocket, sync::Arc};
+use std::sync::Arc;
 
 use super::cluster::plan;
 use crate::{
-    config::{FrontendConfig, NicFabric},
+    config::FrontendConfig,
     run::{
         error::{ClusterError, NicError},
-        ofi_nic::OfiNic,
-        settings,
+        nics, settings,
     },
-    topology::Topology,
 };
-use fabric::{
-    Endpoint, Grants, OpenError, Region, RegionError, Window,
-    ib::{IbDevice, check_memory},
-    wire::Stream,
-};
+use fabric::{Endpoint, Grants, OpenError, Region, RegionError, Window, wire::Stream};
 
 /// Connections and slots of one entry of `nics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,33 +88,14 @@ impl SlotNeeds {
     pub fn check_node(&self, config: &FrontendConfig) -> Result<(), ClusterError> {
         settings::auth(config.auth())?;
         for (index, nic) in config.nics.iter().enumerate() {
-            match &nic.fabric {
-                NicFabric::Tcp(tcp) => {
-                    let ip = tcp.at().ip();
-                    // Binds a port of the system's choice for a moment: only the address matters.
-                    UdpSocket::bind((ip, 0))
-                        .map_err(|e| format!("{ip} is no address of this machine: {e}"))
-                        .map_err(NicError::of(index))?;
-                }
-                NicFabric::Ib(ib) => {
-                    let topology = Topology::of_this_machine().unwrap_or_default();
-                    let cfgs = settings::ib_device(&topology, nic, ib);
-                    check_memory(&ib.device, self.frontend_bytes())
-                        .and_then(|()| IbDevice::open(&cfgs).map(drop))
-                        .map_err(NicError::of(index))?;
-                }
-                NicFabric::Ofi(ofi) => {
-                    let needs = &self.nics[index];
-                    let open = || -> Result<_, OpenError> {
-                        let open = OfiNic::open(nic, ofi, self.accelerators * needs.connections)?;
-                        open.check_memory(self.frontend_bytes())?;
-                        let endpoint =
-                            self.endpoint(needs.slots, config.stream.unwrap_or_default())?;
-                        open.prepare(endpoint).map(drop)
-                    };
-                    open().map_err(NicError::of(index))?;
-                }
-            }
+            let needs = &self.nics[index];
+            let connections = self.accelerators * needs.connections;
+            let nic = nics::open(index, nic, &config.deadlines, connections)?;
+            let check = || -> Result<_, OpenError> {
+                nic.check_memory(self.frontend_bytes())?;
+                nic.check(self.endpoint(needs.slots, config.stream.unwrap_or_default())?)
+            };
+            check().map_err(NicError::of(index))?;
         }
         Ok(())
     }

@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::spawn_blocking;
 
-use super::{client_nic::Prepared, cluster_state::ClusterState};
+use super::cluster_state::ClusterState;
 use crate::{
     control::{ClientHandle, ConnectionGrant, ConnectionRequest, ControlError},
-    run::error::ClusterError,
+    run::error::{ClusterError, NicError},
 };
-use fabric::Link;
+use fabric::{Half, Link, OpenError, Which, wire::End};
 
 /// A connection that is due to be opened: its index among all connections, and the request for it,
 /// without the parameters of its local half.
@@ -29,7 +29,7 @@ pub struct Requested {
     pub failed: Vec<(u16, u32)>,
     pub error: Option<ClusterError>,
     /// The requested connections, with their local halves.
-    pub prepared: Vec<((u16, u32), Prepared)>,
+    pub prepared: Vec<((u16, u32), Box<dyn Half>)>,
     /// The accelerator's answer; `None` where nothing was requested.
     pub answer: Option<Result<Vec<ConnectionGrant>, ControlError>>,
 }
@@ -41,15 +41,20 @@ fn prepare(state: &ClusterState, due: Vec<DueConnection>) -> (Requested, Vec<Con
     for (connection, mut request) in due {
         let nic_index = dispatcher.connection(connection).nic_index;
         let which = (request.connection, request.epoch);
-        match state.nics[nic_index].prepare(nic_index, || dispatcher.endpoint(connection)) {
-            Ok((half, transport)) => {
-                request.transport = transport;
+        let nic = &state.nics[nic_index];
+        let number = Which {
+            connection: which.0,
+            epoch: which.1,
+        };
+        match nic.prepare(number, dispatcher.endpoint(connection)) {
+            Ok(half) => {
+                request.transport = End::new(nic.fabric(), half.end());
                 requested.prepared.push((which, half));
                 requests.push(request);
             }
             Err(e) => {
                 // A NIC that is down delays only its own connections.
-                requested.error = Some(e);
+                requested.error = Some(NicError::of(nic_index)(e).into());
                 requested.failed.push(which);
             }
         }
@@ -86,14 +91,17 @@ pub(crate) async fn connect(
     state: Arc<ClusterState>,
     connection: usize,
     grant: ConnectionGrant,
-    half: Prepared,
+    half: Box<dyn Half>,
     node: String,
 ) -> OpeningResult {
     let deadline: Duration = state.config.deadlines.step();
     let nic_index = state.dispatcher().connection(connection).nic_index;
-    let endpoint = || state.dispatcher().endpoint(connection);
-    let link = state.nics[nic_index]
-        .connect(nic_index, half, &grant, endpoint, &node, deadline)
-        .await;
+    let link = match state.nics[nic_index].end_of(&grant.transport) {
+        Ok(end) => half.connect(end.to_owned(), deadline).await,
+        Err(other) => Err(OpenError::Refused(format!(
+            "granted a `{other}` connection"
+        ))),
+    };
+    let link = link.map_err(|e| NicError::of(nic_index)(format!("{node}: {e}")).into());
     OpeningResult::Connected(grant, link)
 }

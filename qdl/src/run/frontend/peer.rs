@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fabric::{Broken, clock::now_ns};
+use fabric::{Broken, Half, clock::now_ns, wire::End};
 use record::EngineInfo;
 use tokio::{
     sync::{mpsc, watch},
@@ -12,7 +12,6 @@ use tokio::{
 };
 
 use super::{
-    client_nic::Prepared,
     cluster_state::{ClusterState, LocalLoss, REASON},
     opening::{self, OpeningResult, Requested},
     rail_map::ConnectionEnd,
@@ -21,7 +20,7 @@ use crate::{
     config::{Gpus, ModelFiles},
     control::{
         ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
-        RequestTransport, Scores, message::Hex,
+        Scores,
     },
     run::{
         error::ClusterError,
@@ -325,7 +324,7 @@ impl PeerTask {
                     request_stride: cfgs.request_stride as u32,
                     response_stride: cfgs.response_stride as u32,
                     // The NIC's own parameters replace this.
-                    transport: RequestTransport::Tcp { key: Hex([0; 32]) },
+                    transport: End::new("", String::new()),
                 };
                 Some((l.connection, request))
             });
@@ -408,7 +407,7 @@ impl PeerTask {
         &mut self,
         handle: &ClientHandle,
         grants: Vec<ConnectionGrant>,
-        prepared: Vec<((u16, u32), Prepared)>,
+        prepared: Vec<((u16, u32), Box<dyn Half>)>,
     ) {
         let now = self.now();
         let node = self.state.peer(self.index).node.clone();

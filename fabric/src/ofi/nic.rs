@@ -1,20 +1,20 @@
-//! A NIC of a libfabric provider, for both sides.
+//! A NIC of a libfabric provider, for both ends.
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use tokio::task::spawn_blocking;
 
-use super::{lock, settings};
-use crate::config::{NicConfig, OfiKeys};
-use fabric::{
-    Endpoint, Link, OpenError,
+use super::{Dialling, OfiCfgs, OfiConnection, OfiEnd, OfiResources};
+use crate::{
+    Endpoint, Link, OpenError, Region,
     ib::check_memory,
-    ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiResources},
+    opening::{self, Accepted, Connecting, Half, Made, Nic, Which},
 };
 
 /// Number of polls without a pause. Later pauses double from `SHORTEST` to `LONGEST`.
@@ -25,64 +25,61 @@ const LONGEST: Duration = Duration::from_millis(8);
 const FAIR: u32 = 200;
 const MOST: u32 = 3;
 
+/// A libfabric NIC that opens connections.
 #[derive(Debug)]
-pub(super) struct OfiNic {
+pub struct OfiNic {
+    /// The NIC's domain and registrations.
     pub resources: Arc<OfiResources>,
-    inline_bytes: u32,
+    /// Payloads of at most this many bytes are copied at `post`.
+    pub inline_bytes: u32,
 }
 
 impl OfiNic {
-    /// Opens the NIC and checks that it can have `connections` connections.
-    pub(crate) fn open(
-        config: &NicConfig,
-        keys: &OfiKeys,
-        connections: usize,
-    ) -> Result<Self, OpenError> {
-        let device = OfiDevice::open(&settings::ofi_device(config, keys)?)?;
-        device.check(connections)?;
-        let info = device.info();
-        tracing::info!(
-            "{} is up: {}libfabric {}, writes arrive {}",
-            device.name(),
-            info.limits()
-                .gbps
-                .map_or(String::new(), |g| format!("{g} Gbit/s, ")),
-            info.ofi().version(),
-            if device.keeps_order() {
-                "in order"
-            } else {
-                "in any order"
-            },
-        );
-        Ok(OfiNic {
-            resources: OfiResources::new(device)?,
-            inline_bytes: config.inline_bytes(),
-        })
-    }
-
-    /// Checks that this machine can lock `bytes` of slots, where the NIC writes them.
-    pub(crate) fn check_memory(&self, bytes: usize) -> Result<(), OpenError> {
-        let device = self.resources.device();
-        if !device.locks_memory() {
-            return Ok(());
-        }
-        check_memory(&device.name(), bytes)
-    }
-
-    pub(crate) fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OpenError> {
+    fn half(&self, endpoint: Endpoint) -> Result<OfiConnection, OpenError> {
         let cfgs = OfiCfgs::resolve(self.resources.device(), &endpoint, self.inline_bytes)?;
         OfiConnection::prepare(&self.resources, endpoint, &cfgs)
     }
+}
 
-    /// Accepts a connection: returns this end's description, and the link. The peer sends first.
-    pub(crate) fn accept(
-        &self,
-        endpoint: Endpoint,
-        peer: &OfiEnd,
-    ) -> Result<(OfiEnd, Link), OpenError> {
-        let half = self.prepare(endpoint)?;
-        let end = half.end().clone();
-        Ok((end, half.accept(peer)?))
+impl Nic for OfiNic {
+    fn fabric(&self) -> &'static str {
+        "ofi"
+    }
+
+    /// Only a NIC that writes the slots itself needs them locked.
+    fn check_memory(&self, bytes: usize) -> Result<(), OpenError> {
+        let device = self.resources.device();
+        match device.locks_memory() {
+            true => check_memory(&device.name(), bytes),
+            false => Ok(()),
+        }
+    }
+
+    fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OpenError> {
+        self.resources.keep(sources)
+    }
+
+    fn prepare(&self, _: Which, endpoint: Endpoint) -> Result<Box<dyn Half>, OpenError> {
+        Ok(Box::new(self.half(endpoint)?))
+    }
+
+    /// The peer sends first.
+    fn accept(&self, endpoint: Endpoint, end: &str, _: IpAddr) -> Result<Accepted, OpenError> {
+        let peer: OfiEnd = opening::read("ofi", end)?;
+        let half = self.half(endpoint)?;
+        let end = opening::write(half.end());
+        let made = Made::Link(half.accept(&peer)?);
+        Ok(Accepted { end, made })
+    }
+}
+
+impl Half for OfiConnection {
+    fn end(&self) -> String {
+        opening::write(OfiConnection::end(self))
+    }
+
+    fn connect(self: Box<Self>, end: String, deadline: Duration) -> Connecting {
+        Box::pin(async move { dial(*self, &opening::read("ofi", &end)?, deadline).await })
     }
 }
 
@@ -90,9 +87,15 @@ impl OfiNic {
 /// gives up drops the connection while the thread still polls.
 struct SharedDialling(Arc<Mutex<Option<Dialling>>>);
 
+impl SharedDialling {
+    fn take(&self) -> Option<Dialling> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 impl Drop for SharedDialling {
     fn drop(&mut self) {
-        drop(lock(&self.0).take());
+        drop(self.take());
     }
 }
 
@@ -103,9 +106,11 @@ fn poll(dialling: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), Op
     let mut pause = SHORTEST;
     for looks in 0.. {
         // Only this thread polls; an empty slot means that the caller has given up.
-        let Some(crossed) = lock(dialling).as_mut().map(Dialling::step) else {
+        let mut slot = dialling.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(crossed) = slot.as_mut().map(Dialling::step) else {
             break;
         };
+        drop(slot);
         let waited = started.elapsed();
         let late = waited >= deadline && (looks >= FAIR || waited >= MOST * deadline);
         if crossed? || late {
@@ -123,11 +128,7 @@ fn poll(dialling: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), Op
 
 /// Connects to the peer and waits until a message has crossed both ways. The provider may block, so
 /// a second thread drives it.
-pub(super) async fn dial(
-    half: OfiConnection,
-    peer: &OfiEnd,
-    deadline: Duration,
-) -> Result<Link, OpenError> {
+async fn dial(half: OfiConnection, peer: &OfiEnd, deadline: Duration) -> Result<Link, OpenError> {
     let system = |source| OpenError::System {
         what: "the thread that connects",
         source,
@@ -137,8 +138,7 @@ pub(super) async fn dial(
     spawn_blocking(move || poll(&polled, deadline))
         .await
         .map_err(|e| system(io::Error::other(e)))??;
-    let taken = lock(&shared.0).take();
-    match taken {
+    match shared.take() {
         Some(dialling) if dialling.is_up() => Ok(dialling.link()),
         Some(dialling) => Err(dialling.too_late(deadline)),
         None => Err(system(io::Error::other("it has gone"))),

@@ -1,0 +1,161 @@
+//! An RDMA device as a NIC, for both ends.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use super::{IbCfgs, IbConnection, IbEnd, IbResources, IbWishes, Traffic, check_memory};
+use crate::{
+    Endpoint, Link, OpenError, Region,
+    opening::{self, Accepted, Connecting, DeviceSlots, Half, Made, Nic, Which},
+    probe,
+};
+
+/// Bytes of GPU memory for the probe: one allocation unit of the driver, so that the slots lie in
+/// other memory.
+const PROBE_BYTES: usize = 2 << 20;
+/// Time limit of the probe's writes.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// An RDMA device that opens connections.
+#[derive(Debug)]
+pub struct IbNic {
+    resources: Arc<IbResources>,
+    wishes: IbWishes,
+    /// The NIC's name in log lines.
+    label: String,
+    gpudirect: bool,
+    /// GPUs tried so far, each with true if slots of this NIC may lie in the GPU's memory.
+    direct: Mutex<Vec<(Option<u32>, bool)>>,
+}
+
+impl IbNic {
+    /// A NIC whose connections have these settings. With `gpudirect`, slots lie in GPU memory where
+    /// a probe shows that the device's writes reach it.
+    pub fn new(
+        resources: Arc<IbResources>,
+        wishes: IbWishes,
+        label: String,
+        gpudirect: bool,
+    ) -> Self {
+        IbNic {
+            resources,
+            wishes,
+            label,
+            gpudirect,
+            direct: Mutex::default(),
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.resources.device().name()
+    }
+
+    fn half(&self, mut endpoint: Endpoint) -> Result<IbConnection, OpenError> {
+        let limits = self.resources.device().limits();
+        let cfgs = IbCfgs::resolve(&self.wishes, limits, Traffic::of(&endpoint))?;
+        endpoint.send_depth = cfgs.writes as usize;
+        IbConnection::prepare(&self.resources, endpoint, &cfgs)
+    }
+
+    /// Makes a connection of the device with itself.
+    fn join(&self, a: Endpoint, b: Endpoint) -> Result<(Link, Link), OpenError> {
+        let (a, b) = (self.half(a)?, self.half(b)?);
+        let (at_a, at_b) = (a.end(), b.end());
+        Ok((a.connect(&at_b)?, b.connect(&at_a)?))
+    }
+
+    fn direct(&self) -> std::sync::MutexGuard<'_, Vec<(Option<u32>, bool)>> {
+        self.direct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Nic for IbNic {
+    fn fabric(&self) -> &'static str {
+        "ib"
+    }
+
+    fn check_memory(&self, bytes: usize) -> Result<(), OpenError> {
+        check_memory(self.name(), bytes)
+    }
+
+    fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OpenError> {
+        self.resources.keep(sources)
+    }
+
+    fn prepare(&self, _: Which, endpoint: Endpoint) -> Result<Box<dyn Half>, OpenError> {
+        Ok(Box::new(self.half(endpoint)?))
+    }
+
+    fn accept(&self, endpoint: Endpoint, end: &str, _: IpAddr) -> Result<Accepted, OpenError> {
+        let peer: IbEnd = opening::read("ib", end)?;
+        let half = self.half(endpoint)?;
+        let end = opening::write(&half.end());
+        let made = Made::Link(half.connect(&peer)?);
+        Ok(Accepted { end, made })
+    }
+
+    /// The first call per GPU probes a write through a connection of the NIC with itself. If the
+    /// probe or the allocation fails, a warning says why, and later slots for the GPU are in host
+    /// memory.
+    fn device_slots(
+        &self,
+        gpu: Option<u32>,
+        bytes: usize,
+        make: &DeviceSlots<'_>,
+    ) -> Option<Arc<Region>> {
+        let known = self
+            .direct()
+            .iter()
+            .find_map(|(g, is)| (*g == gpu).then_some(*is));
+        if !self.gpudirect || known == Some(false) {
+            return None;
+        }
+        let attempt = || {
+            if known.is_none() {
+                let join = |a, b| self.join(a, b).map_err(|e| e.to_string());
+                probe(&make(PROBE_BYTES)?, PROBE_PATIENCE, join).map_err(|e| e.to_string())?;
+            }
+            make(bytes)
+        };
+        match attempt() {
+            Ok(region) => {
+                if known.is_none() {
+                    let device = region.device().map(|d| d.device()).unwrap_or_default();
+                    let (label, name) = (&self.label, self.name());
+                    tracing::info!(
+                        "{label}: its slots are in the memory of {device}, where a write through \
+                         {name} was seen"
+                    );
+                    self.direct().push((gpu, true));
+                }
+                Some(region)
+            }
+            Err(why) => {
+                self.no_device_slots(gpu, &why);
+                None
+            }
+        }
+    }
+
+    fn no_device_slots(&self, gpu: Option<u32>, why: &str) {
+        let mut direct = self.direct();
+        direct.retain(|(g, _)| *g != gpu);
+        direct.push((gpu, false));
+        let label = &self.label;
+        tracing::warn!("{label}: gpudirect: its slots are in the host's memory: {why}");
+    }
+}
+
+impl Half for IbConnection {
+    fn end(&self) -> String {
+        opening::write(&IbConnection::end(self))
+    }
+
+    fn connect(self: Box<Self>, end: String, _: Duration) -> Connecting {
+        // Connects at once: the accelerator's end is there already.
+        Box::pin(async move { IbConnection::connect(*self, &opening::read("ib", &end)?) })
+    }
+}
