@@ -16,7 +16,7 @@ use crate::wire::{Description, MAX_DESCRIPTION};
 
 /// Frames of every type, with and without the fields that may be absent.
 const FRAMES: [&str; 33] = [
-    r#"{"type": "hello", "version": 10, "role": "frontend", "auth": "token",
+    r#"{"type": "hello", "version": 11, "role": "frontend", "auth": "token",
         "nonce": "1111111111111111111111111111111111111111111111111111111111111111"}"#,
     r#"{"type": "answer",
         "noise": "2222222222222222222222222222222222222222222222222222222222222222"}"#,

@@ -225,7 +225,7 @@ async fn a_changed_handshake_begins_no_session() {
     let before = captured(to, &mut calls, 0).await;
     let again = |toward: Toward, i: usize| Attack::Splice(before[toward as usize][i].clone());
     let downgrade = Attack::Replace("\"token\"", "\"none\"");
-    let older = Attack::Replace("\"version\":10", "\"version\":9");
+    let older = Attack::Replace("\"version\":11", "\"version\":9");
     let nonce = Attack::Replace("\"nonce\":\"", "\"nonce\":\"0");
     let cases = [
         (Accelerator, 0, downgrade.clone(), [MISSING, MISSING]),
@@ -235,8 +235,8 @@ async fn a_changed_handshake_begins_no_session() {
             0,
             older.clone(),
             [
-                "version 10, the frontend 9",
-                "version 9, this node speaks 10",
+                "version 11, the frontend 9",
+                "version 9, this node speaks 11",
             ],
         ),
         (
@@ -244,8 +244,8 @@ async fn a_changed_handshake_begins_no_session() {
             0,
             older,
             [
-                "version 9, this node speaks 10",
-                "version 10, the accelerator 9",
+                "version 9, this node speaks 11",
+                "version 11, the accelerator 9",
             ],
         ),
         (Accelerator, 0, nonce.clone(), [DIGITS, DIGITS]),
