@@ -126,7 +126,7 @@ pub use counts::{FabricCounts, PathReading};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use nic::OpenError;
-pub use opening::{Accepted, Connecting, DeviceSlots, Half, Made, Nic, Which};
+pub use opening::{Accepted, Connecting, ConnectionSecret, DeviceSlots, Half, Made, Nic, Which};
 pub use probe::probe;
 pub use region::{DeviceMemory, Region, RegionError};
 

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use super::{Broken, Imm, Post, Region, RegionError, tcp::TcpError};
+use super::{Broken, Imm, Post, Region, RegionError};
 
 /// Why a NIC cannot be opened or a connection cannot be made: names the NIC, and the key, limit,
 /// verb or call.
@@ -23,9 +23,9 @@ pub enum OpenError {
     /// libfabric: a failed call, a missing library, provider or NIC.
     #[error(transparent)]
     Ofi(#[from] ofi::Error),
-    /// TCP: an address, a socket, or a peer's proof.
-    #[error(transparent)]
-    Tcp(#[from] TcpError),
+    /// TCP: the text names the address, and the socket's error or what the peer answered.
+    #[error("{0}")]
+    Socket(String),
     #[error("{nic}: {key}: {problem}")]
     Setting {
         nic: String,

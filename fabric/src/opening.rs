@@ -8,9 +8,16 @@
 //!
 //! The control session carries an [`End`] each way. Its text is the fabric's own.
 
-use std::{fmt, future::Future, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::{Endpoint, Link, OpenError, Region, tcp::ConnectionSecret, wire::End};
+use crate::{Endpoint, Link, OpenError, Region, wire::End};
 
 /// The future of a link.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Link, OpenError>> + Send>>;
@@ -101,6 +108,21 @@ pub trait Half: fmt::Debug + Send {
 
     /// Connects to the accelerator's end within `deadline`.
     fn connect(self: Box<Self>, end: String, deadline: Duration) -> Connecting;
+}
+
+/// Secret of one connection and epoch; its `Debug` output does not show it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionSecret {
+    /// Random key, valid for one connection and epoch only.
+    pub key: [u8; 32],
+    /// The granted address, to which the frontend connects.
+    pub address: SocketAddr,
+}
+
+impl fmt::Debug for ConnectionSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectionSecret({})", self.address)
+    }
 }
 
 /// An accelerator's end of a connection.

@@ -4,7 +4,7 @@
 //! before it has checked the other's proof.
 
 use std::{
-    fmt, io,
+    io,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -20,6 +20,7 @@ use tokio::{
 
 use super::frame::PREAMBLE_BYTES;
 use crate::{
+    opening::ConnectionSecret,
     os::{listen, set_congestion},
     wire::{DATA_MAGIC, is_control_frame},
 };
@@ -86,21 +87,6 @@ fn nonce() -> io::Result<[u8; 16]> {
     let mut nonce = [0; 16];
     getrandom::fill(&mut nonce).map_err(io::Error::other)?;
     Ok(nonce)
-}
-
-/// Secret of one connection and epoch; its `Debug` output does not show it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ConnectionSecret {
-    /// Random key, valid for one connection and epoch only.
-    pub key: [u8; 32],
-    /// The granted address, to which the frontend connects.
-    pub address: SocketAddr,
-}
-
-impl fmt::Debug for ConnectionSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ConnectionSecret({})", self.address)
-    }
 }
 
 /// The end that proves.

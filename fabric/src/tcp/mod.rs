@@ -17,8 +17,9 @@ mod nic;
 mod rx;
 mod tx;
 
+pub use crate::opening::ConnectionSecret;
 pub use device::PREAMBLE_DEADLINE;
-pub use device::{ConnectionSecret, Preamble, TcpDevice, TcpError};
+pub use device::{Preamble, TcpDevice, TcpError};
 pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 pub use nic::TcpNic;
 

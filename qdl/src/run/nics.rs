@@ -35,7 +35,8 @@ pub(crate) fn open(
                 congestion,
                 cfgs: settings::tcp(config, tcp, deadlines),
             });
-            nic.map(|nic| Box::new(nic) as _).map_err(OpenError::from)
+            nic.map(|nic| Box::new(nic) as _)
+                .map_err(|e| OpenError::Socket(e.to_string()))
         }
         NicFabric::Ib(ib) => open_ib(index, config, ib).map(|nic| Box::new(nic) as _),
         NicFabric::Ofi(ofi) => open_ofi(config, ofi, connections).map(|nic| Box::new(nic) as _),
