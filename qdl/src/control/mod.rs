@@ -40,6 +40,6 @@ pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, RailScore, Role, Scores,
 };
 pub use shell::{
-    ClientEvents, ClientHandle, ClientSession, Pending, Server, ServerHandle, ServerSession,
-    SessionHandler,
+    Blocking, ClientEvents, ClientHandle, ClientSession, Connected, Connector, ControlStream,
+    Pending, Reception, Server, ServerHandle, ServerSession, SessionHandler, Sockets, Visitor,
 };

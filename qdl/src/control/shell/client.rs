@@ -1,18 +1,15 @@
 //! The frontend's side of a session: connection, requests and events.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
 use fabric::clock::now_ns;
 use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
-use tokio::{
-    net::{TcpStream, lookup_host},
-    sync::{mpsc, oneshot},
-    time::timeout,
-};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     io::Wire,
     pending::{Ended, Pending, ReplySender},
+    stream::{Connector, Sockets},
 };
 use crate::{
     control::{
@@ -20,7 +17,7 @@ use crate::{
             Core, LocalNode, RolePart,
             frontend::{ClientEvent, Event, Frontend},
         },
-        error::{CONNECTION, ControlError},
+        error::ControlError,
         message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
     },
     wire::Description,
@@ -29,9 +26,6 @@ use crate::{
 /// Events kept for a slow reader. Beyond this number heartbeats are dropped, and any other event
 /// ends the session.
 const MAX_EVENTS: usize = 4096;
-
-/// Most addresses of a name that are tried.
-const MOST_ADDRESSES: usize = 8;
 
 type Session = Frontend<ReplySender>;
 
@@ -214,12 +208,23 @@ impl ClientSession {
         address: String,
         local: LocalNode,
     ) -> Result<ClientSession, ControlError> {
+        ClientSession::connect_by(&Sockets, address, local).await
+    }
+
+    /// As [`ClientSession::connect`], over a stream of `connector`.
+    ///
+    /// # Errors
+    /// As [`ClientSession::connect`].
+    pub(crate) async fn connect_by(
+        connector: &dyn Connector,
+        address: String,
+        local: LocalNode,
+    ) -> Result<ClientSession, ControlError> {
         local.check()?;
-        let step = local.timing.step;
-        let (stream, peer_address) = dial(&address, step).await?;
+        let (stream, peer_address) = connector.connect(&address, local.timing.step).await?;
         local.auth.check(peer_address.ip())?;
         let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
-        let mut wire = Wire::new(stream, &address)?;
+        let mut wire = Wire::new(stream);
         let mut core = Session::new(Arc::new(local), address, nonce, now_ns());
         let peer_node = loop {
             match wire.next(&mut core).await {
@@ -265,39 +270,6 @@ impl ClientSession {
     }
 }
 
-/// Connects to the first address of `address` that takes the connection; looking the name up, and
-/// each of its addresses, may take `step`. Of several errors, a refused connection counts.
-async fn dial(address: &str, step: Duration) -> Result<(TcpStream, SocketAddr), ControlError> {
-    let peer = || address.to_owned();
-    let unknown = |source| ControlError::Lookup {
-        peer: peer(),
-        source: Arc::new(source),
-    };
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let found = timeout(step, lookup_host(address)).await;
-    let found = found.map_err(late).flatten().map_err(unknown)?;
-    let (mut error, mut refused) = (unknown(io::Error::other("the resolver gives none")), false);
-    for at in found.take(MOST_ADDRESSES) {
-        error = match timeout(step, TcpStream::connect(at)).await {
-            Ok(Ok(stream)) => return Ok((stream, at)),
-            _ if refused => continue,
-            Ok(Err(e)) => {
-                refused = e.kind() == io::ErrorKind::ConnectionRefused;
-                ControlError::Connect {
-                    peer: peer(),
-                    source: Arc::new(e),
-                }
-            }
-            Err(_) => ControlError::Timeout {
-                peer: peer(),
-                waiting_for: CONNECTION,
-                after: step,
-            },
-        };
-    }
-    Err(error)
-}
-
 /// Runs the session until its end.
 async fn run(
     mut wire: Wire,
@@ -308,7 +280,7 @@ async fn run(
 ) {
     let mut asked = true;
     loop {
-        let event = tokio::select! {
+        let event = tokio::select! { biased;
             event = wire.next(&mut core) => event,
             command = inbox.recv(), if asked => {
                 match command {

@@ -1,27 +1,20 @@
-//! The I/O around a core: moves bytes between a socket and the core, and sleeps until its
+//! The I/O around a core: moves bytes between a stream and the core, and sleeps until its
 //! deadlines.
 
-use std::{
-    io::{self, Read},
-    net::Shutdown,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use bytes::{Buf, BytesMut};
-use socket2::SockRef;
 use tokio::{
     io::{ErrorKind, Interest},
-    net::TcpStream,
     time::sleep,
 };
 use tokio_util::codec::{Decoder, Encoder};
 
 use fabric::clock::now_ns;
 
+use super::stream::ControlStream;
 use crate::control::{
     core::{Core, Link},
-    error::ControlError,
     frame::{Codec, FrameError},
 };
 
@@ -31,10 +24,10 @@ const CHUNK: usize = 8192;
 /// Most bytes of the peer that are drained when a session ends.
 const LINGER_BYTES: usize = 4 << 20;
 
-/// Socket and buffers of a control connection.
+/// Stream and buffers of a control connection.
 #[derive(Debug)]
 pub(super) struct Wire {
-    stream: TcpStream,
+    stream: Box<dyn ControlStream>,
     codec: Codec,
     input: BytesMut,
     output: BytesMut,
@@ -48,13 +41,8 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Wraps a connected stream.
-    pub(crate) fn new(stream: TcpStream, address: &str) -> Result<Self, ControlError> {
-        stream.set_nodelay(true).map_err(|e| ControlError::Io {
-            peer: address.to_owned(),
-            doing: "setting TCP_NODELAY",
-            source: Arc::new(e),
-        })?;
-        Ok(Wire {
+    pub(crate) fn new(stream: Box<dyn ControlStream>) -> Self {
+        Wire {
             stream,
             codec: Codec::before_auth(),
             input: BytesMut::new(),
@@ -62,7 +50,7 @@ impl Wire {
             eof: false,
             shut: false,
             lingered: 0,
-        })
+        }
     }
 
     /// Drives the core until its next event; `None` once the session is over. Cancelling the wait
@@ -93,14 +81,16 @@ impl Wire {
         if self.eof || !core.link().wants_input() {
             return;
         }
-        self.input.reserve(CHUNK);
-        let mut read = self.stream.try_read_buf(&mut self.input);
+        let mut chunk = [0; CHUNK];
+        let mut read = self.stream.try_read(&mut chunk);
         let now = now_ns();
         if would_block(&read) && core.poll_timeout().is_some_and(|at| now >= at) {
             // The runtime's readiness may be stale. A thread that was blocked may not have polled
             // since then, and would take its own delay for the peer's silence.
-            read = self.read_at_once();
+            read = self.stream.read_at_once(&mut chunk);
         }
+        self.input
+            .extend_from_slice(&chunk[..*read.as_ref().unwrap_or(&0)]);
         match read {
             Ok(0) => {
                 self.eof = true;
@@ -123,14 +113,6 @@ impl Wire {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
             Err(e) => core.link_mut().fail_frame(FrameError::from(e), now),
         }
-    }
-
-    /// Reads from the socket directly, whatever the runtime's readiness.
-    fn read_at_once(&mut self) -> io::Result<usize> {
-        let mut chunk = [0; CHUNK];
-        let n = (&*SockRef::from(&self.stream)).read(&mut chunk)?;
-        self.input.extend_from_slice(&chunk[..n]);
-        Ok(n)
     }
 
     fn decode<C: Core>(&mut self, core: &mut C, now: u64) {
@@ -173,8 +155,7 @@ impl Wire {
         }
         if link.is_shut() && !self.shut {
             self.shut = true;
-            // An error means that the peer is gone already.
-            let _ = SockRef::from(&self.stream).shutdown(Shutdown::Write);
+            self.stream.shut();
         }
         if link.is_shut() && self.eof {
             link.end_lingering();
@@ -190,8 +171,7 @@ impl Wire {
             return sleep.await;
         };
         tokio::select! { biased;
-            // The next read or write reports a socket error.
-            _ = self.stream.ready(interest) => {}
+            () = self.stream.ready(interest) => {}
             () = sleep => {}
         }
     }

@@ -1,18 +1,24 @@
-//! Sockets and tasks of the control plane; all decisions are in the core.
+//! Streams and tasks of the control plane; all decisions are in the core.
 //!
+//! * `stream`: the byte stream under a session, and who opens it: sockets, or a simulation.
 //! * `io`: one control connection; reads, writes, and sleeps until the core's next deadline.
 //! * `client`: the frontend's session, and its handle for other threads.
 //! * `server`: accepts peers, bounds pending handshakes, admits one frontend.
 //! * `session`: the accelerator's session; runs slow calls of its handler on other threads.
 //! * `pending`: an answer that has not come yet.
+//! * `blocking`: the thread of calls that may block.
 
+mod blocking;
 mod client;
 mod io;
 mod pending;
 mod server;
 mod session;
+mod stream;
 
+pub use blocking::Blocking;
 pub use client::{ClientEvents, ClientHandle, ClientSession};
 pub use pending::Pending;
-pub use server::Server;
+pub use server::{Reception, Server, Visitor};
 pub use session::{ServerHandle, ServerSession, SessionHandler};
+pub use stream::{Connected, Connector, ControlStream, Sockets};

@@ -1,12 +1,13 @@
 //! The accelerator's side of a session, from the handshake to its end.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use fabric::{clock::now_ns, wire::Stream};
+use futures_util::future::BoxFuture;
 use record::{BatchSizes, GpuRecord, NodeUse};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::sync::mpsc;
 
-use super::io::Wire;
+use super::{blocking::Blocking, io::Wire};
 use crate::{
     control::{
         core::{
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// Callbacks of an accelerator's session. The session's task makes the calls, which must not block.
-/// Only [`SessionHandler::open`] and [`SessionHandler::describe`] run on a separate thread.
+/// Only [`SessionHandler::open`] and [`SessionHandler::describe`] may take time ([`Blocking`]).
 pub trait SessionHandler: Send + Sync + 'static {
     /// Opens connections: one grant per request, in the same order, or none. A request with a
     /// higher epoch opens an existing connection again.
@@ -104,6 +105,7 @@ pub struct ServerSession {
     pub(crate) local_address: SocketAddr,
     pub(super) claim: Claim,
     pub(super) inbox: mpsc::UnboundedReceiver<Command>,
+    pub(super) blocking: Blocking,
     /// Handle for messages from other threads.
     pub handle: ServerHandle,
 }
@@ -176,6 +178,7 @@ impl ServerSession {
             mut core,
             claim,
             mut inbox,
+            blocking,
             // This handle lives as long as the session, so the inbox stays open.
             handle,
             ..
@@ -189,9 +192,9 @@ impl ServerSession {
             },
             _claim: claim,
         };
-        let mut opening: Option<JoinHandle<_>> = None;
+        let mut opening: Option<BoxFuture<'static, io::Result<_>>> = None;
         loop {
-            let event = tokio::select! {
+            let event = tokio::select! { biased;
                 event = wire.next(&mut core) => event,
                 Some(command) = inbox.recv() => {
                     command(&mut core, now_ns());
@@ -212,18 +215,16 @@ impl ServerSession {
             match event {
                 Some(Event::Open(connections)) => {
                     let handler = handler.clone();
-                    opening = Some(tokio::task::spawn_blocking(move || {
-                        handler.open(&connections)
-                    }));
+                    opening = Some(blocking.run(move || handler.open(&connections)));
                 }
                 Some(Event::Name(id)) => core.named(id, handler.name()),
                 Some(Event::Describe) => {
                     let (handler, handle) = (handler.clone(), handle.clone());
                     // The handler may query devices and drivers, which takes time.
-                    tokio::task::spawn_blocking(move || {
+                    tokio::spawn(blocking.run(move || {
                         let answer = handler.describe();
                         handle.command(move |session, _| session.described(answer));
-                    });
+                    }));
                 }
                 Some(Event::Side(id, at)) => core.side_is(id, handler.side(at)),
                 Some(Event::Drain) => {

@@ -3,7 +3,7 @@
 //!
 //! `S` is a cloneable handle of the slots; the caller can tell whether other clones still exist.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use fabric::tcp::ConnectionSecret;
 
@@ -31,17 +31,17 @@ pub(crate) struct LossActions {
 
 #[derive(Debug)]
 pub(crate) struct AcceleratorEnds<S> {
-    connections: HashMap<u16, Connection<S>>,
+    connections: BTreeMap<u16, Connection<S>>,
     /// Secrets of granted connections whose data connection has not come yet, by number and epoch.
-    secrets: HashMap<(u16, u32), ConnectionSecret>,
+    secrets: BTreeMap<(u16, u32), ConnectionSecret>,
     over: bool,
 }
 
 impl<S> Default for AcceleratorEnds<S> {
     fn default() -> Self {
         AcceleratorEnds {
-            connections: HashMap::new(),
-            secrets: HashMap::new(),
+            connections: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             over: false,
         }
     }

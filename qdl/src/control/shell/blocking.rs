@@ -1,0 +1,45 @@
+//! Calls that may block: drivers, providers and files.
+
+use std::{io, time::Duration};
+
+use futures_util::future::{BoxFuture, ready};
+use tokio::{task::spawn_blocking, time::sleep};
+
+/// The thread of calls that may block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Blocking {
+    /// A second thread, so that the runtime's thread goes on with its sessions.
+    #[default]
+    SecondThread,
+    /// The runtime's thread, after a time: a simulation, in which no call blocks.
+    SameThread {
+        /// Time until the call; zero for a call at once.
+        after: Duration,
+    },
+}
+
+impl Blocking {
+    /// Runs `call`, also if the future is dropped.
+    ///
+    /// # Errors
+    /// `call` panicked on the second thread.
+    pub(crate) fn run<T: Send + 'static>(
+        self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> BoxFuture<'static, io::Result<T>> {
+        match self {
+            Blocking::SecondThread => {
+                let call = spawn_blocking(call);
+                Box::pin(async { call.await.map_err(io::Error::other) })
+            }
+            Blocking::SameThread { after } if after.is_zero() => Box::pin(ready(Ok(call()))),
+            Blocking::SameThread { after } => {
+                let call = tokio::spawn(async move {
+                    sleep(after).await;
+                    call()
+                });
+                Box::pin(async { call.await.map_err(io::Error::other) })
+            }
+        }
+    }
+}
