@@ -99,14 +99,18 @@ mod records;
 mod settings;
 mod usage;
 
-pub use accelerator::{Describe, EngineTotals, LoadingNode, Node, NodeFigures, NodeParams, Stop};
+pub use accelerator::{
+    Describe, EngineTotals, LoadingNode, Node, NodeCore, NodeFigures, NodeHandle, NodeParams,
+    NodeParts, Stop,
+};
 pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use error::{ClusterError, NicError, NodeError};
 pub use facts::{node_facts, version};
 pub use frontend::{
-    Cluster, ClusterEvent, Described, NicNeeds, OnRefusal, Refusals, SampleMemory, SlotNeeds,
-    descriptions,
+    Answers, Asked, Cluster, ClusterEvent, ClusterParts, Described, NicNeeds, OnRefusal, Refusals,
+    SampleMemory, SlotNeeds, Totals, descriptions,
 };
+pub use life::frontend_end::RetryPauses;
 pub use settings::pinning_warnings;
 pub use usage::usage;
 

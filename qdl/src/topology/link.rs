@@ -10,6 +10,10 @@ use std::{
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use record::{LinkFact, LinkLayer};
@@ -148,11 +152,16 @@ fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
 }
 
 /// Reads the link state of one NIC. An unreadable state does not count as down.
-#[derive(Clone, Debug)]
-pub(crate) enum LinkWatch {
+#[derive(Clone, Debug, Default)]
+pub enum LinkWatch {
+    /// Name of a network interface.
     Interface(String),
     /// Path of the `state` file of an RDMA device's port.
     Port(PathBuf),
+    /// The caller's state: whether the link is down.
+    Stated(Arc<AtomicBool>),
+    /// No state is known.
+    #[default]
     Unknown,
 }
 
@@ -172,7 +181,7 @@ impl LinkWatch {
     pub(crate) fn interface(&self) -> Option<&str> {
         match self {
             Self::Interface(name) => Some(name),
-            Self::Port(_) | Self::Unknown => None,
+            Self::Port(_) | Self::Stated(_) | Self::Unknown => None,
         }
     }
 
@@ -189,6 +198,7 @@ impl LinkWatch {
                 let number = state.split(':').next()?.trim().parse::<u8>().ok()?;
                 Some(number < 4)
             }
+            Self::Stated(is_down) => Some(is_down.load(Ordering::Relaxed)),
             Self::Unknown => None,
         }
     }

@@ -47,8 +47,8 @@ impl<S> Budget<S> {
         })
     }
 
-    #[cfg(test)]
-    fn in_use(&self) -> usize {
+    /// Bytes in use.
+    pub(crate) fn in_use(&self) -> usize {
         lock(&self.0).in_use()
     }
 }

@@ -4,9 +4,11 @@ mod budget;
 mod data_port;
 mod grants;
 mod node;
+mod node_core;
 mod node_state;
 mod readings;
 mod session;
 
-pub use node::{LoadingNode, Node, Stop};
+pub use node::{LoadingNode, Node};
+pub use node_core::{NodeCore, NodeHandle, NodeParts, Stop};
 pub use node_state::{Describe, EngineTotals, NodeFigures, NodeParams};

@@ -1,69 +1,43 @@
 //! The accelerator's side of a run: serves one frontend at a time, with its connections and memory.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use fabric::os::{more_open_files, thread_times};
 use record::ServedReport;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::{
-    budget::Budget,
     data_port::admit_all,
-    node_state::{NodeFigures, NodeParams, NodeState},
-    session::{CurrentSession, Session},
+    node_core::{NodeCore, NodeParts, Stop},
+    node_state::{NodeFigures, NodeParams},
 };
 use crate::{
     config::{AcceleratorConfig, Auth},
-    control::{self, ErrorCode, LocalNode, RolePart},
+    control::{self, LocalNode, RolePart},
     model::ModelSpec,
     run::{
         crew::{accelerator_crew, near},
         error::NodeError,
         facts::node_facts,
-        lock,
         nics::{self, DataPort},
-        request_stride, response_stride, settings,
+        settings,
     },
-    serve::{ConnectionLost, OnConnectionLost, Server, Service},
+    serve::{OnConnectionLost, Server, Service},
 };
-use fabric::os::more_open_files;
 
 /// Most places in the lobby of the control port, and in the lobbies of all data ports together. The
 /// limit of open files is raised for them; otherwise each uses a quarter of the limit.
 const PLACES: usize = 2_048;
 const FEWEST_PLACES: usize = 32;
 
-/// Handle that stops a node from any thread.
-#[derive(Clone, Debug)]
-pub struct Stop(watch::Sender<Option<String>>);
-
-impl Stop {
-    /// Stops the node, which sends the reason `why` to its frontend. Later calls have no effect.
-    pub fn stop(&self, why: &str) {
-        self.0.send_if_modified(|w| {
-            let first = w.is_none();
-            if first {
-                *w = Some(why.to_owned());
-            }
-            first
-        });
-    }
-}
-
 /// The accelerator's node, before [`Node::run_with`].
 pub struct Node {
-    state: Arc<NodeState>,
-    current: Arc<CurrentSession>,
-    control: control::Server,
+    core: NodeCore,
     /// Listeners of the data ports, with the index of the NIC.
     data: Vec<(usize, DataPort)>,
     runtime: tokio::runtime::Runtime,
     /// Places in the lobby of each data port.
     strangers: usize,
-    stop: watch::Sender<Option<String>>,
 }
 
 /// A node whose control port is open while its engine loads: frontends hear that they have to wait.
@@ -142,9 +116,6 @@ impl LoadingNode {
             driver,
             loaded,
         } = self;
-        let overflow = || NodeError::Model(params.model.name.clone());
-        request_stride(&params.model).ok_or_else(overflow)?;
-        response_stride(&params.model).ok_or_else(overflow)?;
         drop(loaded);
         let panicked = |_| std::io::Error::other("the thread of the control port panicked");
         let runtime = driver.join().map_err(panicked)?;
@@ -156,41 +127,25 @@ impl LoadingNode {
             open.push(nic);
             data.extend(port.map(|port| (index, port)));
         }
-        let current: Arc<CurrentSession> = Arc::new(Mutex::default());
-        // Weak, since the session holds the server, which holds this callback.
-        let weak = Arc::downgrade(&current);
-        let lost: Arc<OnConnectionLost> = Arc::new(move |l: ConnectionLost| {
-            let session = weak.upgrade().and_then(|current| lock(&current).clone());
-            if let Some(session) = session.filter(|s| s.id == l.session) {
-                session.lost_here(&l);
-            }
-        });
         let near = near(&config.nics);
         let crew = accelerator_crew(&config);
         let share = |nic: &usize| settings::nic_thread(*nic, &config.nics[*nic], &near[*nic]);
         let shares = crew.nic_of.iter().map(share).collect();
         let strangers = (places / config.nics.len().max(1)).max(FEWEST_PLACES);
-        control.loaded(params.model.clone(), params.engine_info.clone());
-        let state = Arc::new(NodeState {
-            config,
-            params,
+        let parts = NodeParts {
             nics: open,
             links,
             near,
-            server: Server::with_crew(shares, &crew, service, &lost)?,
             service: service.clone(),
-            budget: Budget::new(),
-            ended: Mutex::default(),
-        });
-        let (stop, _) = watch::channel(None);
+            thread_times,
+        };
+        let make = |lost: &Arc<OnConnectionLost>| Server::with_crew(shares, &crew, service, lost);
+        let core = NodeCore::new(config, params, parts, control, make)?;
         Ok(Node {
-            state,
-            current,
-            control,
+            core,
             data,
             runtime,
             strangers,
-            stop,
         })
     }
 }
@@ -210,21 +165,17 @@ impl Node {
 
     /// Address of the control plane, with the port that the system chose.
     pub fn control_address(&self) -> SocketAddr {
-        self.control.address()
+        self.core.control.address()
     }
 
     /// Handle that stops the node.
     pub fn stopper(&self) -> Stop {
-        Stop(self.stop.clone())
+        self.core.stopper()
     }
 
     /// Returns a reader of the node's figures for any thread, also while no frontend is served.
     pub fn figures(&self) -> impl Fn() -> NodeFigures + Send + Sync + 'static {
-        let (state, current) = (self.state.clone(), self.current.clone());
-        move || {
-            let session = lock(&current).clone();
-            session.map_or_else(|| (*lock(&state.ended), [0; 2]), |s| s.figures())
-        }
+        self.core.figures()
     }
 
     /// Serves frontends, one after another, until stopped (with `once`: one frontend). Returns the
@@ -232,83 +183,28 @@ impl Node {
     /// connections are down.
     pub fn run_with(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         let Node {
-            state,
-            current,
-            mut control,
+            core,
             data,
             runtime,
             strangers,
-            stop,
         } = self;
-        let config = &state.config;
+        let state = core.state.clone();
         let why = runtime.block_on(async {
             for (nic_index, (listener, cfgs)) in data {
                 let elsewhere = format!(
                     "this is the data port of nics[{nic_index}] of {}, whose control port is {}: \
                      name that in accelerators[].control",
-                    config.node,
-                    control.address().port()
+                    state.config.node,
+                    core.control.address().port()
                 );
                 let guests = (strangers, elsewhere);
-                let current = current.clone();
+                let current = core.current.clone();
                 tokio::spawn(admit_all(listener, guests, nic_index, current, cfgs));
             }
-            let mut stopped = stop.subscribe();
-            let mut sessions = 0;
-            loop {
-                let session = tokio::select! {
-                    s = control.accept_session() => s,
-                    why = stop_reason(&mut stopped) => break Some(why),
-                };
-                let session = match session {
-                    Ok(s) => s,
-                    Err(e) => break Some(e.to_string()),
-                };
-                let peer = session.peer_node.clone();
-                tracing::info!("serving {peer} ({})", session.peer_address);
-                sessions += 1;
-                let own = Arc::new(Session::new(sessions, state.clone(), &session));
-                *lock(&current) = Some(own.clone());
-                let handle = session.handle.clone();
-                let watching = tokio::spawn(own.clone().watch());
-                let reading = tokio::spawn(own.clone().take_readings());
-                let mut running = tokio::spawn(session.run(own.clone()));
-                let ended = tokio::select! {
-                    cause = &mut running => Ok(cause),
-                    why = stop_reason(&mut stopped) => {
-                        handle.close(ErrorCode::ShuttingDown, &why);
-                        let _ = tokio::time::timeout(Duration::from_secs(1), &mut running).await;
-                        Err(why)
-                    }
-                };
-                watching.abort();
-                reading.abort();
-                // NIC threads report what they take down, so the session stays current until then.
-                own.release(config.deadlines.drain()).await;
-                *lock(&current) = None;
-                let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());
-                served(&own.report(&peer, clean));
-                match ended {
-                    Ok(Ok(cause)) if cause.is_clean() => tracing::info!("{peer} is done"),
-                    Ok(Ok(cause)) => tracing::warn!("the session with {peer} ended: {cause}"),
-                    Ok(Err(e)) => tracing::warn!("the session with {peer} failed: {e}"),
-                    Err(why) => break Some(why),
-                }
-                if state.params.once {
-                    break None;
-                }
-            }
+            core.serve(served).await
         });
         state.server.stop();
         runtime.shutdown_timeout(Duration::from_millis(200));
         why
-    }
-}
-
-async fn stop_reason(stopped: &mut watch::Receiver<Option<String>>) -> String {
-    match stopped.wait_for(Option::is_some).await {
-        Ok(why) => why.clone().unwrap_or_default(),
-        // Impossible: the node holds the sender.
-        Err(_) => std::future::pending().await,
     }
 }

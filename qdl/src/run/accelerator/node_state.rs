@@ -14,7 +14,10 @@ use crate::{
     topology::LinkWatch,
     wire::{Description, Standing},
 };
-use fabric::{Nic, os::Near};
+use fabric::{
+    Nic,
+    os::{Near, ThreadTime},
+};
 
 /// Totals of the engine since the node started.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +72,8 @@ pub(crate) struct NodeState {
     pub near: Vec<Near>,
     pub server: Server,
     pub service: Arc<dyn Service>,
+    /// Reads the work of this process's threads.
+    pub thread_times: fn() -> Vec<ThreadTime>,
     pub budget: Budget<ServeConnection>,
     /// Totals of the samples of connections that have ended.
     pub ended: Mutex<Counters>,

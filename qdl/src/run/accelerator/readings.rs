@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use fabric::{clock::now_ns, os::thread_times};
+use fabric::{clock::now_ns, os::ThreadTime};
 use record::timeline::NodeSide;
 
 use super::node_state::EngineTotals;
@@ -18,6 +18,9 @@ use crate::{
 
 /// Every fifth reading includes the threads, which cost two small reads each.
 const THREADS: u64 = 5;
+
+/// Reads the work of this process's threads.
+type ReadThreads = fn() -> Vec<ThreadTime>;
 
 #[derive(Debug, Default)]
 pub(crate) struct NodeReadings {
@@ -46,7 +49,13 @@ fn reading(counters: &Counters, engine: EngineTotals) -> EngineReading {
 }
 
 impl NodeReadings {
-    pub(crate) fn read(&self, now_ns: u64, counters: &Counters, engine: EngineTotals) {
+    pub(crate) fn read(
+        &self,
+        now_ns: u64,
+        counters: &Counters,
+        engine: EngineTotals,
+        threads: ReadThreads,
+    ) {
         let reading = reading(counters, engine);
         let mut ticks = lock(&self.ticks);
         let begun = ticks.as_ref().is_some_and(|g| g.readings > 0);
@@ -65,16 +74,16 @@ impl NodeReadings {
         if let Some(g) = &mut *ticks
             && g.readings.is_multiple_of(THREADS)
         {
-            read_threads(g, now_ns);
+            read_threads(g, now_ns, threads);
         }
     }
 
     /// The text from byte `at` on: its total length, and a piece that fits one frame. With `at` 0
     /// the text is assembled anew.
-    pub(crate) fn part(&self, node: &str, at: u64) -> (u64, String) {
+    pub(crate) fn part(&self, node: &str, at: u64, threads: ReadThreads) -> (u64, String) {
         let mut text = lock(&self.text);
         if at == 0 {
-            *text = self.to_json(node);
+            *text = self.to_json(node, threads);
         }
         let from = usize::try_from(at).unwrap_or(usize::MAX);
         let rest = text.get(from..).unwrap_or_default();
@@ -86,13 +95,13 @@ impl NodeReadings {
     }
 
     /// This node's side of the run as JSON, empty without readings. `begins_s` is minus the age.
-    fn to_json(&self, node: &str) -> String {
+    fn to_json(&self, node: &str, threads: ReadThreads) -> String {
         let now_ns = now_ns();
         let mut ticks = lock(&self.ticks);
         let Some(g) = ticks.as_mut().filter(|g| g.readings > 0) else {
             return String::new();
         };
-        read_threads(g, now_ns);
+        read_threads(g, now_ns, threads);
         let lasted_ns = now_ns.saturating_sub(g.begin_ns);
         let (tick_ns, n) = (g.engines.tick_ns(), g.engines.ticks().len());
         let side = NodeSide {
@@ -110,8 +119,8 @@ impl NodeReadings {
     }
 }
 
-fn read_threads(g: &mut RunTicks, now_ns: u64) {
-    let all = thread_times();
+fn read_threads(g: &mut RunTicks, now_ns: u64, threads: ReadThreads) {
+    let all = threads();
     let each = all.iter().map(|t| ThreadReading {
         id: t.id,
         name: &t.name,
@@ -123,6 +132,7 @@ fn read_threads(g: &mut RunTicks, now_ns: u64) {
 
 #[cfg(test)]
 mod tests {
+    use fabric::os::thread_times;
     use record::BatchSizes;
 
     use super::*;
@@ -139,7 +149,7 @@ mod tests {
     fn all_of(side: &NodeReadings) -> NodeSide {
         let mut text = String::new();
         loop {
-            let (of, part) = side.part("acc", text.len() as u64);
+            let (of, part) = side.part("acc", text.len() as u64, thread_times);
             text += &part;
             if part.is_empty() || text.len() as u64 >= of {
                 break;
@@ -151,14 +161,14 @@ mod tests {
     #[test]
     fn a_side_begins_with_its_first_sample_and_is_told_in_parts() {
         let side = NodeReadings::default();
-        assert_eq!(side.part("acc", 0), (0, String::new()));
+        assert_eq!(side.part("acc", 0, thread_times), (0, String::new()));
         let began = now_ns();
         let at = |k: u64| began + k * FIRST_TICK_NS;
         for k in 0..3 {
-            side.read(at(k), &counters(0), EngineTotals::default());
+            side.read(at(k), &counters(0), EngineTotals::default(), thread_times);
         }
         // Readings before the first arrival are not sent.
-        assert_eq!(side.part("acc", 0).0, 0);
+        assert_eq!(side.part("acc", 0, thread_times).0, 0);
         // Batches of several sizes in each tick make the text longer than one piece.
         let mut batches = BatchSizes::new(16);
         for k in 3..1_003u64 {
@@ -167,9 +177,9 @@ mod tests {
                 batches: batches.clone(),
                 ..EngineTotals::default()
             };
-            side.read(at(k), &counters(7 * (k - 2)), engine);
+            side.read(at(k), &counters(7 * (k - 2)), engine, thread_times);
         }
-        let (of, first) = side.part("acc", 0);
+        let (of, first) = side.part("acc", 0, thread_times);
         assert!(
             first.len() <= MAX_SIDE_PART && of > first.len() as u64,
             "{of} bytes"

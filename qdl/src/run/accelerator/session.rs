@@ -4,13 +4,13 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{Arc, Mutex, atomic::AtomicU64},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use record::{BatchSizes, GpuRecord, NodeUse, ServedConnection, ServedReport};
 use tokio::{
     sync::Notify,
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 
 use super::{
@@ -38,7 +38,7 @@ use crate::{
     topology::LinkWatch,
     wire::{Description, Standing},
 };
-use fabric::{Broken, Link, clock::now_ns, os::thread_times, wire::Stream};
+use fabric::{Broken, Link, clock::now_ns, wire::Stream};
 
 /// Interval of checks while connections are quarantined.
 const LOOK: Duration = Duration::from_millis(5);
@@ -241,7 +241,8 @@ impl Session {
 
     fn read_now(&self) {
         let (counters, engine) = (self.counters(), (self.node.params.engine)());
-        self.readings.read(now_ns(), &counters, engine);
+        let threads = self.node.thread_times;
+        self.readings.read(now_ns(), &counters, engine, threads);
     }
 
     pub(crate) fn figures(&self) -> NodeFigures {
@@ -396,7 +397,7 @@ impl SessionHandler for Session {
     fn used(&self) -> NodeUse {
         NodeUse {
             engine: (self.node.params.engine)().used,
-            ..usage(&thread_times(), &[], self.node.server.nic_use())
+            ..usage(&(self.node.thread_times)(), &[], self.node.server.nic_use())
         }
     }
 
@@ -405,7 +406,8 @@ impl SessionHandler for Session {
             // Takes a reading, so that the side includes the time since the last reading.
             self.read_now();
         }
-        self.readings.part(&self.node.config.node, at)
+        let threads = self.node.thread_times;
+        self.readings.part(&self.node.config.node, at, threads)
     }
 
     fn name(&self) -> String {

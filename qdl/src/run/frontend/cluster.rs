@@ -1,39 +1,46 @@
 //! The frontend's connections to all accelerators, from connect to finish.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
         mpsc::RecvTimeoutError,
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use fabric::{MAX_SLOTS, Region, clock::now_ns, os::Near};
-use record::{NicUse, Places, PostingRule, SystemRecord};
-use tokio::sync::{mpsc, watch};
+use fabric::{MAX_SLOTS, Nic, Region, clock::now_ns, os::Near};
+use record::{
+    BatchSizes, GpuRecord, NicUse, NodeUse, Places, PostingRule, SystemRecord, timeline::NodeSide,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 use super::{
+    asked::{Answers, Asked},
     cluster_state::{ClusterState, ConnectionOf, EventRouter, OnClusterEvent, REASON},
-    control_thread::{LOADING, control},
+    control_thread::{Inboxes, LOADING, control},
     outage::Outages,
     peer_state::PeerState,
-    rail_map::RailMap,
 };
 use crate::{
-    config::{Auto, FrontendConfig, NicConfig},
+    config::{FrontendConfig, NicConfig},
     connection::join_all,
-    control::ClientHandle,
+    control::{Blocking, ClientHandle, Connector, Counters, LocalNode, Pending, Sockets},
     dispatch::{
-        Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Sample, WarmUpCfgs,
-        WarmUpReport,
+        Completer, ConnectionCfgs, DispatchCfgs, DispatchError, DispatchNic, Dispatcher, Owner,
+        Sample, WarmUpCfgs, WarmUpReport,
     },
     model::Lengths,
     run::{
         OPTIONS_ROOM,
         crew::{frontend_crew, near},
         error::{ClusterError, NicError},
+        life::frontend_end::RetryPauses,
         lock, nics,
         records::{self, places},
         request_stride, response_stride, settings,
@@ -45,6 +52,8 @@ use crate::{
 const LEAVING: Duration = Duration::from_secs(10);
 /// Time limit for accelerators to report their work before the run starts.
 const USE: Duration = Duration::from_secs(1);
+/// Time limit for the accelerators' totals after an abort.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Memory of the samples.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +63,31 @@ pub struct SampleMemory {
     /// Unregistered memory, from which samples are copied (`qsl: staged`).
     pub staged_from: Option<Arc<Region>>,
 }
+
+/// The parts of a cluster around its dispatcher.
+pub struct ClusterParts {
+    /// Connections of the dispatcher.
+    pub connections: Vec<ConnectionCfgs>,
+    /// The open NICs, in the order of the configuration.
+    pub nics: Vec<Box<dyn Nic>>,
+    /// Placement of each NIC.
+    pub near: Vec<Near>,
+    /// State of each NIC's link.
+    pub links: Vec<LinkWatch>,
+    /// This node in its sessions.
+    pub local: LocalNode,
+    /// Opens the streams of the sessions.
+    pub connector: Arc<dyn Connector>,
+    /// Thread that makes the local halves of connections.
+    pub blocking: Blocking,
+    /// Pauses before a connection or a session is made again.
+    pub retry: RetryPauses,
+    /// Consumer of the cluster's events.
+    pub on_event: Arc<OnClusterEvent>,
+}
+
+/// An accelerator's totals: counters, batches, GPUs, and the work of its node.
+pub type Totals = (Counters, BatchSizes, Vec<GpuRecord>, NodeUse);
 
 /// The frontend's connections to all accelerators.
 pub struct Cluster {
@@ -81,7 +115,7 @@ impl Cluster {
         completer: &mut dyn FnMut(usize) -> Box<dyn Completer>,
         on_event: Arc<OnClusterEvent>,
     ) -> Result<Cluster, ClusterError> {
-        let (connections, connection_of) = plan(config)?;
+        let connections = plan(config)?;
         let answers = Lengths::of_outputs(&config.model)
             .map_err(|e| ClusterError::Failed(format!("model {}: {e}", config.model.name)))?;
         let d = &config.deadlines;
@@ -107,6 +141,18 @@ impl Cluster {
             DispatchNic { cfgs, completer }
         });
         let shares = shares.collect();
+        let links = config.nics.iter().map(settings::link).collect();
+        let parts = ClusterParts {
+            connections: connections.clone(),
+            nics,
+            near,
+            links,
+            local: settings::frontend_node(config)?,
+            connector: Arc::new(Sockets),
+            blocking: Blocking::SecondThread,
+            retry: RetryPauses::default(),
+            on_event,
+        };
         let cfgs = DispatchCfgs {
             sources: memory.sources,
             staged_from: memory.staged_from,
@@ -115,14 +161,58 @@ impl Cluster {
             answers: Some(answers),
             ..settings::dispatch(config)
         };
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (mut cluster, control) = Cluster::prepare(
+            config,
+            parts,
+            |owner| Dispatcher::new(cfgs, shares, owner).map(Arc::new),
+            // An error means that `connect` has given up.
+            move |result| drop(ready.send(result)),
+        )?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let thread = std::thread::Builder::new().name("qdl-control".to_owned());
+        cluster.control = Some(thread.spawn(move || runtime.block_on(control))?);
+        // Upper bound of all steps: two for the whole cluster and three per accelerator, each with
+        // its own deadline, and one until all connections are up.
+        let steps = 3 + 3 * config.accelerators.len() as u32;
+        let deadline = LOADING + d.connect() + d.step().saturating_mul(steps) + LEAVING;
+        match is_ready.recv_timeout(deadline) {
+            Ok(ready) => ready.map(|()| cluster),
+            Err(RecvTimeoutError::Timeout) => {
+                let text = format!("not done with bringing connections up after {deadline:?}");
+                Err(std::io::Error::other(text).into())
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(std::io::Error::other("it ended").into()),
+        }
+    }
+
+    /// Makes a cluster and the task that brings it up and runs it, on a thread with a tokio runtime
+    /// or by hand. `dispatcher` makes the dispatcher for its owner. The task reports to `ready`
+    /// once every connection is up, and ends after [`Cluster::stop`].
+    ///
+    /// # Errors
+    /// The dispatcher cannot be made.
+    pub fn prepare(
+        config: &FrontendConfig,
+        parts: ClusterParts,
+        dispatcher: impl FnOnce(Arc<dyn Owner>) -> Result<Arc<Dispatcher>, DispatchError>,
+        ready: impl FnOnce(Result<(), ClusterError>) + Send + 'static,
+    ) -> Result<(Cluster, impl Future<Output = ()> + Send + 'static), ClusterError> {
         let (losses, inboxes): (Vec<_>, Vec<_>) = config
             .accelerators
             .iter()
             .map(|_| mpsc::unbounded_channel())
             .unzip();
+        let connection_of = connection_of(&parts.connections);
+        let (abort, reasons) = mpsc::unbounded_channel();
         let state = Arc::new(ClusterState {
             dispatcher: std::sync::OnceLock::new(),
-            local: settings::frontend_node(config)?,
+            connector: parts.connector,
+            blocking: parts.blocking,
+            local: parts.local,
+            retry: parts.retry,
             peers: config
                 .accelerators
                 .iter()
@@ -137,122 +227,36 @@ impl Cluster {
                 })
                 .collect(),
             config: config.clone(),
-            on_event,
+            on_event: parts.on_event,
             began: Instant::now(),
             closing: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
+            reasons: abort,
             losses,
             lost: Mutex::default(),
             ends: Mutex::new(vec![None; connection_of.len()]),
             rails: std::sync::OnceLock::new(),
-            links: config.nics.iter().map(settings::link).collect(),
+            links: parts.links,
             connection_of,
-            nics,
+            nics: parts.nics,
         });
-        let dispatcher =
-            Dispatcher::new(cfgs, shares, Arc::new(EventRouter(Arc::downgrade(&state))))?;
+        let dispatcher = dispatcher(Arc::new(EventRouter(Arc::downgrade(&state))))?;
         let _ = state.dispatcher.set(dispatcher);
-
         let (stop, stopped) = watch::channel(false);
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let shared = state.clone();
-        let control = std::thread::Builder::new()
-            .name("qdl-control".to_owned())
-            .spawn(move || runtime.block_on(control(shared, inboxes, stopped, ready)))?;
+        let inboxes = Inboxes {
+            losses: inboxes,
+            reasons,
+            stopped,
+        };
+        let task = control(state.clone(), inboxes, ready);
         let cluster = Cluster {
             state,
             stop,
-            control: Some(control),
+            control: None,
             warmed: Mutex::default(),
-            near,
+            near: parts.near,
         };
-        // Upper bound of all steps: two for the whole cluster and three per accelerator, each with
-        // its own deadline.
-        let steps = 2 + 3 * config.accelerators.len() as u32;
-        let deadline = LOADING + d.connect() + d.step().saturating_mul(steps) + LEAVING;
-        match is_ready.recv_timeout(deadline) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return Err(e),
-            Err(RecvTimeoutError::Timeout) => {
-                let text = format!("not done with bringing connections up after {deadline:?}");
-                return Err(std::io::Error::other(text).into());
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(std::io::Error::other("it ended").into());
-            }
-        }
-        cluster.wait_up(config.deadlines.step())?;
-        cluster.choose_by_health()?;
-        cluster.limit_slots();
-        Ok(cluster)
-    }
-
-    /// Under a policy by health, makes the arbiter once every connection is granted.
-    fn choose_by_health(&self) -> Result<(), ClusterError> {
-        let state = &self.state;
-        let policy = state.config.arbiter;
-        if !policy.is_by_health() {
-            return Ok(());
-        }
-        let ends = lock(&state.ends).clone();
-        let connections: Vec<_> = ends
-            .iter()
-            .enumerate()
-            .filter_map(|(connection, end)| {
-                let (peer, _) = state.connection_of[connection];
-                Some((
-                    peer,
-                    state.dispatcher().connection(connection).nic_index,
-                    (*end)?,
-                ))
-            })
-            .collect();
-        let health = state.config.health;
-        let (map, arbiter) = RailMap::new(&connections, state.peers.len(), policy, health)?;
-        // Set the names before the first change.
-        let _ = state.rails.set(map);
-        let links = state.links.clone();
-        let nic_down = Box::new(move |nic: usize| links.get(nic).and_then(LinkWatch::is_down));
-        state
-            .dispatcher()
-            .choose_by_health(arbiter, health.tick_ms * 1_000_000, nic_down);
-        Ok(())
-    }
-
-    /// Limits the slots in use with `slots: auto`, once every engine has stated the number of
-    /// samples that it works on at once.
-    fn limit_slots(&self) {
-        let (state, dispatcher) = (&self.state, self.state.dispatcher());
-        let auto = |i| {
-            let nic = dispatcher.connection(i).nic_index;
-            state.config.nics[nic].slots == Auto::Auto
-        };
-        let auto: Vec<_> = (0..dispatcher.connections()).map(auto).collect();
-        dispatcher.limit_slots(&auto);
-        for peer in 0..state.peers.len() {
-            let at_once = state.peer(peer).engine.at_once;
-            dispatcher.engine_works_on(peer, at_once);
-        }
-    }
-
-    fn wait_up(&self, deadline: Duration) -> Result<(), ClusterError> {
-        let end = Instant::now() + deadline;
-        let d = self.state.dispatcher();
-        while d.connections_up() < d.connections() {
-            if Instant::now() >= end {
-                return Err(ClusterError::Failed(format!(
-                    "{} of {} connections came up within {deadline:?}",
-                    d.connections_up(),
-                    d.connections()
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        Ok((cluster, task))
     }
 
     /// Warms every connection up with these samples, one per size in use, as `warm_up` configures.
@@ -270,13 +274,9 @@ impl Cluster {
     /// Requests every accelerator's work so far. A missing answer costs a line of the summary, not
     /// the run.
     fn read_use(&self) {
-        let asked = self
-            .state
-            .each_peer(|peer| peer.handle.as_ref().map(ClientHandle::drain));
-        let end = Instant::now() + USE;
-        for (i, pending) in asked.into_iter().enumerate() {
-            let left = end.saturating_duration_since(Instant::now());
-            let answer = pending.and_then(|p| p.wait(left).ok());
+        let answers = self.ask(ClientHandle::drain).wait(USE);
+        for (i, answer) in answers.into_iter().enumerate() {
+            let answer = answer.and_then(Result::ok);
             self.state.peer(i).used[0] = answer.map(|(_, _, _, used)| used);
         }
     }
@@ -370,34 +370,54 @@ impl Cluster {
             true => Vec::new(),
             false => self.sides(),
         };
-        state.closing.store(true, Ordering::SeqCst);
-        let ask = |h: &ClientHandle| (h.drain(), h.clone());
-        let asked = state.each_peer(|peer| peer.handle.as_ref().map(ask));
-        let wait = if aborted {
-            Duration::from_millis(200)
-        } else {
-            deadline
+        let wait = match aborted {
+            true => LAST_WORDS,
+            false => deadline,
         };
-        let end = Instant::now() + wait;
-        let mut leaving = Vec::new();
-        for (i, asked) in asked.into_iter().enumerate() {
-            if let Some((pending, handle)) = asked {
-                let left = end.saturating_duration_since(Instant::now());
-                if let Ok((counters, batches, gpus, used)) = pending.wait(left) {
-                    let mut peer = state.peer(i);
-                    peer.drained = Some(counters);
-                    peer.heartbeat = None;
-                    peer.batches = batches;
-                    peer.gpus = gpus;
-                    peer.used[1] = Some(used);
-                }
-                leaving.push(handle);
-            }
-        }
+        let answers = self.leave().wait(wait);
+        self.take_totals(answers);
         // Stops the NIC threads before the byes: a connection closed first by its peer looks lost.
         state.dispatcher().stop();
-        leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
+        self.record(sides)
+    }
+
+    /// Begins to leave: nothing is reconnected, and each accelerator is asked for its totals.
+    pub fn leave(&self) -> Asked<Totals> {
+        self.state.closing.store(true, Ordering::SeqCst);
+        self.ask(ClientHandle::drain)
+    }
+
+    /// Takes the answers to [`Cluster::leave`].
+    pub fn take_totals(&self, answers: Answers<Totals>) {
+        for (i, answer) in answers.into_iter().enumerate() {
+            if let Some(Ok((counters, batches, gpus, used))) = answer {
+                let mut peer = self.state.peer(i);
+                peer.drained = Some(counters);
+                peer.heartbeat = None;
+                peer.batches = batches;
+                peer.gpus = gpus;
+                peer.used[1] = Some(used);
+            }
+        }
+    }
+
+    /// Ends the sessions with a bye, and then the control task.
+    pub fn stop(&self) {
+        self.state.closing.store(true, Ordering::SeqCst);
+        // An error means that the control task has ended.
+        let _ = self.stop.send(true);
+    }
+
+    /// One request to each accelerator whose session is up.
+    pub(super) fn ask<T>(&self, ask: impl Fn(&ClientHandle) -> Pending<T>) -> Asked<T> {
+        let asked = self.state.each_peer(|peer| peer.handle.as_ref().map(&ask));
+        Asked(asked)
+    }
+
+    /// The record of the run, once the dispatcher and the control task have ended.
+    pub fn record(&self, sides: Vec<NodeSide>) -> SystemRecord {
+        let state = &self.state;
         let counts = state.dispatcher().connection_records();
         let (events, _) = self.happened();
         let warm_up = lock(&self.warmed).take();
@@ -471,8 +491,7 @@ impl Cluster {
     }
 
     fn stop_control(&mut self) {
-        self.state.closing.store(true, Ordering::SeqCst);
-        let _ = self.stop.send(true);
+        self.stop();
         if let Some(thread) = self.control.take() {
             join_all(vec![thread], LEAVING);
         }
@@ -487,14 +506,23 @@ impl Drop for Cluster {
     }
 }
 
+/// Peer of each connection, and its index within the peer.
+fn connection_of(connections: &[ConnectionCfgs]) -> ConnectionOf {
+    let mut next: BTreeMap<usize, u16> = BTreeMap::new();
+    let number = |c: &ConnectionCfgs| {
+        let next = next.entry(c.peer).or_default();
+        *next += 1;
+        (c.peer, *next - 1)
+    };
+    connections.iter().map(number).collect()
+}
+
 /// Plans the connections: every NIC entry has its connections to every accelerator. Returns each
-/// connection's settings, its peer, and its index within the peer.
+/// connection's settings.
 ///
 /// # Errors
 /// [`ClusterError::Failed`]: sizes overflow, or there are too many connections.
-pub(crate) fn plan(
-    config: &FrontendConfig,
-) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
+pub(crate) fn plan(config: &FrontendConfig) -> Result<Vec<ConnectionCfgs>, ClusterError> {
     let too_large =
         || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
     let options = match config.model.answers_tokens() {
@@ -511,7 +539,7 @@ pub(crate) fn plan(
             u32::MAX
         )));
     }
-    let (mut connections, mut connection_of) = (Vec::new(), Vec::new());
+    let mut connections = Vec::new();
     for peer in 0..config.accelerators.len() {
         let mut index = 0u16;
         for (nic_index, nic) in config.nics.iter().enumerate() {
@@ -524,7 +552,6 @@ pub(crate) fn plan(
                     response_stride: response,
                     request_stride: request,
                 });
-                connection_of.push((peer, index));
                 index = index.checked_add(1).ok_or_else(|| {
                     ClusterError::Failed(
                         "more than 65,535 connections to one accelerator".to_owned(),
@@ -533,5 +560,5 @@ pub(crate) fn plan(
             }
         }
     }
-    Ok((connections, connection_of))
+    Ok(connections)
 }

@@ -5,10 +5,10 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     peer_state::PeerState,
@@ -16,10 +16,10 @@ use super::{
     refusals::OnRefusal,
 };
 use crate::{
-    config::FrontendConfig,
-    control::{ClientSession, ControlError, LocalNode},
+    config::{Auto, FrontendConfig},
+    control::{Blocking, ClientSession, Connector, ControlError, LocalNode},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    run::lock,
+    run::{error::ClusterError, life::frontend_end::RetryPauses, lock},
     topology::LinkWatch,
 };
 use fabric::{Broken, Nic, clock::now_ns};
@@ -57,7 +57,13 @@ pub(crate) struct LocalLoss {
 pub(crate) type ConnectionOf = Vec<(usize, u16)>;
 
 pub(crate) struct ClusterState {
-    pub dispatcher: OnceLock<Dispatcher>,
+    pub dispatcher: OnceLock<Arc<Dispatcher>>,
+    /// Opens the streams of the sessions.
+    pub connector: Arc<dyn Connector>,
+    /// Thread that makes the local halves of connections.
+    pub blocking: Blocking,
+    /// Pauses before a connection or a session is made again.
+    pub retry: RetryPauses,
     pub config: FrontendConfig,
     pub local: LocalNode,
     pub peers: Vec<Mutex<PeerState>>,
@@ -66,7 +72,8 @@ pub(crate) struct ClusterState {
     /// The run is ending, so nothing is reconnected.
     pub closing: AtomicBool,
     pub aborted: AtomicBool,
-    pub ending: AtomicBool,
+    /// Reasons to abort the run soon.
+    pub reasons: mpsc::UnboundedSender<AbortReason>,
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
     pub lost: Mutex<Vec<(usize, String)>>,
     /// Peer and index within the peer of each connection.
@@ -109,11 +116,63 @@ impl ClusterState {
         }
     }
 
+    /// Aborts the run after [`REASON`].
+    fn abort_after_reason(&self, reason: impl FnOnce(&ClusterState) -> String + Send + 'static) {
+        // The receiver is gone only when the run has ended.
+        let _ = self.reasons.send(Box::new(reason));
+    }
+
     /// Converts a clock time to seconds since the first query; `None` before it.
     pub(crate) fn in_run(&self, at_ns: u64) -> Option<f64> {
         let began = self.dispatcher().first_issued_ns()?;
         let ns = at_ns.checked_sub(began)?;
         Some((ns as f64 / 1e6).round() / 1e3)
+    }
+
+    /// Under a policy by health, makes the arbiter once every connection is granted.
+    pub(crate) fn choose_by_health(&self) -> Result<(), ClusterError> {
+        let policy = self.config.arbiter;
+        if !policy.is_by_health() {
+            return Ok(());
+        }
+        let ends = lock(&self.ends).clone();
+        let connections: Vec<_> = ends
+            .iter()
+            .enumerate()
+            .filter_map(|(connection, end)| {
+                let (peer, _) = self.connection_of[connection];
+                Some((
+                    peer,
+                    self.dispatcher().connection(connection).nic_index,
+                    (*end)?,
+                ))
+            })
+            .collect();
+        let health = self.config.health;
+        let (map, arbiter) = RailMap::new(&connections, self.peers.len(), policy, health)?;
+        // Set the names before the first change.
+        let _ = self.rails.set(map);
+        let links = self.links.clone();
+        let nic_down = Box::new(move |nic: usize| links.get(nic).and_then(LinkWatch::is_down));
+        self.dispatcher()
+            .choose_by_health(arbiter, health.tick_ms * 1_000_000, nic_down);
+        Ok(())
+    }
+
+    /// Limits the slots in use with `slots: auto`, once every engine has stated the number of
+    /// samples that it works on at once.
+    pub(crate) fn limit_slots(&self) {
+        let dispatcher = self.dispatcher();
+        let auto = |i| {
+            let nic = dispatcher.connection(i).nic_index;
+            self.config.nics[nic].slots == Auto::Auto
+        };
+        let auto: Vec<_> = (0..dispatcher.connections()).map(auto).collect();
+        dispatcher.limit_slots(&auto);
+        for peer in 0..self.peers.len() {
+            let at_once = self.peer(peer).engine.at_once;
+            dispatcher.engine_works_on(peer, at_once);
+        }
     }
 
     /// Name of a connection for users: its accelerator's node, and the index there.
@@ -124,32 +183,24 @@ impl ClusterState {
 
     pub(crate) async fn connect(&self, index: usize) -> Result<ClientSession, ControlError> {
         let address = self.config.accelerators[index].control.to_string();
-        ClientSession::connect(address, self.local.clone()).await
+        ClientSession::connect_by(&*self.connector, address, self.local.clone()).await
     }
 }
 
 /// Time limit for an accelerator's reason of a loss or of the run's end.
 pub(crate) const REASON: Duration = Duration::from_secs(1);
 
-/// Aborts the run after [`REASON`], so that an accelerator can send a reason first.
-fn abort_soon(
-    state: &Arc<ClusterState>,
-    words: impl Fn(&ClusterState) -> String + Send + Sync + 'static,
+/// Makes the reason of an abort, from the state at its time.
+pub(crate) type AbortReason = Box<dyn FnOnce(&ClusterState) -> String + Send>;
+
+/// Aborts the run [`REASON`] after the first reason, so that an accelerator can say more first.
+pub(crate) async fn abort_soon(
+    state: Arc<ClusterState>,
+    mut reasons: mpsc::UnboundedReceiver<AbortReason>,
 ) {
-    if state.ending.swap(true, Ordering::SeqCst) {
-        return;
-    }
-    let (weak, words) = (Arc::downgrade(state), Arc::new(words));
-    let later = words.clone();
-    let end = move || {
-        std::thread::sleep(REASON);
-        if let Some(state) = weak.upgrade() {
-            state.abort(&later(&state));
-        }
-    };
-    let thread = std::thread::Builder::new().name("qdl-reason".to_owned());
-    if thread.spawn(end).is_err() {
-        state.abort(&words(state));
+    if let Some(reason) = reasons.recv().await {
+        tokio::time::sleep(REASON).await;
+        state.abort(&reason(&state));
     }
 }
 
@@ -181,7 +232,7 @@ impl Owner for EventRouter {
                 connection,
                 cause,
             } => {
-                return abort_soon(&state, move |state| {
+                return state.abort_after_reason(move |state| {
                     let (peer, number) = state.connection_of[connection];
                     let why = state.peer(peer).outages.last_cause(number);
                     format!(
@@ -207,7 +258,7 @@ impl Owner for EventRouter {
                     OnRefusal::Note(_) if state.is_closing() => {}
                     OnRefusal::Note(line) => state.note(&line),
                     OnRefusal::End(words) => state.abort(&words),
-                    OnRefusal::EndSoon(words) => abort_soon(&state, move |_| words.clone()),
+                    OnRefusal::EndSoon(words) => state.abort_after_reason(move |_| words),
                 };
             }
             DispatchEvent::Rail { peer, change } => {

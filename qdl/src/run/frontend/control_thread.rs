@@ -1,18 +1,18 @@
 //! The frontend's control thread: brings every session up, runs the peer tasks, and aborts the run
 //! when no accelerator is left.
 
-use std::{
-    collections::HashSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use fabric::Broken;
 use record::Content;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::Instant,
+};
 
 use super::{
-    cluster_state::{ClusterEvent, ClusterState, LocalLoss},
+    cluster_state::{AbortReason, ClusterEvent, ClusterState, LocalLoss, abort_soon},
     peer::PeerTask,
 };
 use crate::{
@@ -23,6 +23,10 @@ use crate::{
 };
 
 const MONITOR: Duration = Duration::from_millis(50);
+/// Interval of checks whether the first connections are up.
+const LOOK: Duration = Duration::from_millis(1);
+/// Time limit for the byes of all sessions.
+const LEAVE: Duration = Duration::from_millis(500);
 
 /// Interval of attempts to reach an accelerator, and interval of the log lines about it.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -33,36 +37,73 @@ pub(super) const LOADING: Duration = Duration::from_secs(3600);
 /// Part of the frontend's time limit that is reserved for ending the run.
 const ENDING: Duration = Duration::from_millis(500);
 
+/// Receivers of the control task.
+pub(crate) struct Inboxes {
+    /// Losses of each accelerator's connections.
+    pub losses: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
+    /// Reasons to abort the run soon.
+    pub reasons: mpsc::UnboundedReceiver<AbortReason>,
+    /// The stop of the run.
+    pub stopped: watch::Receiver<bool>,
+}
+
+/// Brings the cluster up, reports that to `ready`, and runs it until it is stopped.
 pub(crate) async fn control(
     state: Arc<ClusterState>,
-    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
-    mut stopped: watch::Receiver<bool>,
-    tell: std::sync::mpsc::Sender<Result<(), ClusterError>>,
+    inboxes: Inboxes,
+    ready: impl FnOnce(Result<(), ClusterError>),
 ) {
-    let tasks = tokio::select! {
-        tasks = bring_up(&state, inboxes) => tasks,
+    let Inboxes {
+        losses,
+        reasons,
+        mut stopped,
+    } = inboxes;
+    let tasks = tokio::select! { biased;
         // The caller of `connect` has given up.
         _ = stopped.wait_for(|s| *s) => return,
+        tasks = bring_up(&state, losses) => tasks,
     };
     let tasks = match tasks {
         Ok(tasks) => tasks,
-        Err(e) => {
-            let _ = tell.send(Err(e));
-            return;
-        }
+        Err(e) => return ready(Err(e)),
     };
-    let mut running: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+    let mut running = JoinSet::new();
     for (task, session) in tasks {
-        let stopped = stopped.clone();
-        running.spawn(task.run(session, stopped));
+        running.spawn(task.run(session, stopped.clone()));
     }
-    let _ = tell.send(Ok(()));
-    let watching = tokio::spawn(async move { monitor(&state).await });
+    let begun = tokio::select! { biased;
+        _ = stopped.wait_for(|s| *s) => Ok(()),
+        begun = begin(&state) => begun,
+    };
+    ready(begun);
+    let mut watching = JoinSet::new();
+    let watched = state.clone();
+    watching.spawn(async move { monitor(&watched).await });
+    watching.spawn(abort_soon(state, reasons));
     let _ = stopped.wait_for(|s| *s).await;
-    watching.abort();
+    watching.abort_all();
     // The tasks see the stop too, and end their sessions with a bye.
     let leave = async { while running.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
+    let _ = tokio::time::timeout(LEAVE, leave).await;
+}
+
+/// Waits until every connection is up, and lets the dispatcher use the accelerators' facts.
+async fn begin(state: &ClusterState) -> Result<(), ClusterError> {
+    let (dispatcher, deadline) = (state.dispatcher(), state.config.deadlines.step());
+    let end = Instant::now() + deadline;
+    while dispatcher.connections_up() < dispatcher.connections() {
+        if Instant::now() >= end {
+            return Err(ClusterError::Failed(format!(
+                "{} of {} connections came up within {deadline:?}",
+                dispatcher.connections_up(),
+                dispatcher.connections()
+            )));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    state.choose_by_health()?;
+    state.limit_slots();
+    Ok(())
 }
 
 /// Connects to all accelerators, checks their names, and opens all connections.
@@ -70,7 +111,7 @@ async fn bring_up(
     state: &Arc<ClusterState>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
 ) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
-    let mut connecting = tokio::task::JoinSet::new();
+    let mut connecting = JoinSet::new();
     for i in 0..state.peers.len() {
         let state = state.clone();
         connecting.spawn(async move { reach(&state, i).await.map(|session| (i, session)) });
@@ -235,7 +276,7 @@ async fn monitor(state: &ClusterState) {
         if since.elapsed() < patience {
             continue;
         }
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         let lost = losses.iter().filter(|(node, ..)| seen.insert(node.clone()));
         each.extend(lost.map(|(node, address, l)| {
             let at = match state.in_run(l.at_ns) {

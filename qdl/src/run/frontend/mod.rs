@@ -3,6 +3,7 @@
 //! [`Cluster`] owns the state that all threads share. `control_thread` brings the sessions up and
 //! runs one `peer` task for each accelerator; `opening` has the steps that open a connection.
 
+mod asked;
 mod cluster;
 mod cluster_state;
 mod control_thread;
@@ -17,7 +18,8 @@ mod rail_map;
 mod refusals;
 mod status;
 
-pub use cluster::{Cluster, SampleMemory};
+pub use asked::{Answers, Asked};
+pub use cluster::{Cluster, ClusterParts, SampleMemory, Totals};
 pub use cluster_state::ClusterEvent;
 pub use description::{Described, descriptions};
 pub use needs::{NicNeeds, SlotNeeds};

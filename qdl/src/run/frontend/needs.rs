@@ -48,7 +48,7 @@ impl SlotNeeds {
     /// # Errors
     /// [`ClusterError::Failed`] where the model's sizes are invalid for slots.
     pub fn of(config: &FrontendConfig) -> Result<Self, ClusterError> {
-        let (connections, _) = plan(config)?;
+        let connections = plan(config)?;
         let first = connections.first();
         let nics = config.nics.iter().enumerate().map(|(i, nic)| NicNeeds {
             label: nic.label(),

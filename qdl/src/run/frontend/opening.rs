@@ -3,8 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::spawn_blocking;
-
 use super::cluster_state::ClusterState;
 use crate::{
     control::{ClientHandle, ConnectionGrant, ConnectionRequest, ControlError},
@@ -71,11 +69,12 @@ pub(crate) async fn request(
 ) -> OpeningResult {
     let deadline = state.config.deadlines.step();
     let all = due.iter().map(|(_, r)| (r.connection, r.epoch)).collect();
-    let prepared = spawn_blocking(move || prepare(&state, due)).await;
+    let blocking = state.blocking;
+    let prepared = blocking.run(move || prepare(&state, due)).await;
     let (mut requested, requests) = prepared.unwrap_or_else(|e| {
         let none = Requested {
             failed: all,
-            error: Some(std::io::Error::other(e).into()),
+            error: Some(e.into()),
             ..Requested::default()
         };
         (none, Vec::new())

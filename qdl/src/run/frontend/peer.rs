@@ -83,18 +83,18 @@ impl PeerTask {
                     // accelerator's remaining NICs.
                     turn: (nic_index + nth * seen_nics) as u16,
                     gpu_turn: if nic.gpus == Gpus::All { nth as u16 } else { 0 },
-                    life: FrontendEnd::new(),
+                    life: FrontendEnd::new(state.retry),
                 }
             })
             .collect();
         PeerTask {
             index,
+            backoff: RetryBackoff::new(state.retry),
             state,
             losses,
             connections,
             tasks: JoinSet::new(),
             asking: false,
-            backoff: RetryBackoff::new(),
             report_at: None,
         }
     }
@@ -111,9 +111,9 @@ impl PeerTask {
         mut stopped: watch::Receiver<bool>,
     ) {
         loop {
-            let ended = tokio::select! {
-                e = self.serve(&mut session) => Some(e),
+            let ended = tokio::select! { biased;
                 _ = stopped.wait_for(|s| *s) => None,
+                e = self.serve(&mut session) => Some(e),
             };
             let Some(cause) = ended else {
                 session.handle.bye();
@@ -126,9 +126,9 @@ impl PeerTask {
                 return;
             }
             self.on_session_end(&cause).await;
-            session = tokio::select! {
-                s = self.come_back() => s,
+            session = tokio::select! { biased;
                 _ = stopped.wait_for(|s| *s) => return,
+                s = self.come_back() => s,
             };
         }
     }
@@ -138,7 +138,7 @@ impl PeerTask {
         loop {
             let due = self.reopen_at();
             let report_at = self.report_at;
-            tokio::select! {
+            tokio::select! { biased;
                 event = session.events.next() => match event {
                     ClientEvent::ConnectionLost { connection, epoch, cause } => {
                         self.reason(connection, &cause);
@@ -170,7 +170,15 @@ impl PeerTask {
                     ClientEvent::Gone(cause) => return cause,
                 },
                 Some(loss) = self.losses.recv() => self.on_loss(&handle, &loss),
-                Some(Ok(done)) = self.tasks.join_next() => {
+                Some(done) = self.tasks.join_next() => {
+                    let done = match done {
+                        Ok(done) => done,
+                        // The task held connections, which the session's end takes down.
+                        Err(e) => return ControlError::Setting {
+                            key: "control",
+                            problem: format!("a task that opens connections panicked: {e}"),
+                        },
+                    };
                     let up = match &done {
                         OpeningResult::Connected(grant, _) => Some(grant.connection),
                         OpeningResult::Requested(_) => None,
@@ -281,7 +289,7 @@ impl PeerTask {
         self.open(&session.handle, self.now().max(all_due));
         let mut failed = None;
         loop {
-            let done = tokio::select! {
+            let done = tokio::select! { biased;
                 done = self.tasks.join_next() => done,
                 () = tokio::time::sleep(SESSION_LOOK) => {
                     // After the session's end, tasks that wait for the peer's NIC cannot succeed.

@@ -9,6 +9,7 @@ use record::{
 };
 
 use super::{
+    asked::{Answers, Asked},
     cluster::Cluster,
     description::{DESCRIBING, Described},
     notes,
@@ -98,14 +99,22 @@ impl Cluster {
     /// cover all nodes.
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
-        let deadline = self.state.config.deadlines.name();
-        let asked = self
-            .state
-            .each_peer(|peer| peer.handle.as_ref().map(ClientHandle::name));
-        let mut parts = Vec::with_capacity(asked.len());
-        for (i, asked) in asked.into_iter().enumerate() {
-            let left = deadline.saturating_sub(began.elapsed());
-            let answer = asked.map(|p| p.wait(left));
+        let answers = self.ask_names().wait(self.state.config.deadlines.name());
+        Ok((self.name_of(answers)?, began.elapsed()))
+    }
+
+    /// Requests every accelerator's part of the SUT's name.
+    pub fn ask_names(&self) -> Asked<String> {
+        self.ask(ClientHandle::name)
+    }
+
+    /// The SUT's name from the answers to [`Cluster::ask_names`].
+    ///
+    /// # Errors
+    /// As [`Cluster::name`].
+    pub fn name_of(&self, answers: Answers<String>) -> Result<String, ClusterError> {
+        let mut parts = Vec::with_capacity(answers.len());
+        for (i, answer) in answers.into_iter().enumerate() {
             let mut peer = self.state.peer(i);
             let gone = match &answer {
                 Some(Ok(name)) => {
@@ -134,8 +143,7 @@ impl Cluster {
                 }
             }
         }
-        let took = began.elapsed();
-        Ok((format!("Network SUT: {}", parts.join(" + ")), took))
+        Ok(format!("Network SUT: {}", parts.join(" + ")))
     }
 
     /// Whether no accelerator takes samples for now, and one waits for its engine's server. The

@@ -5,23 +5,38 @@ use std::time::Duration;
 
 use super::Life;
 
-/// First pause before a retry; each retry doubles it up to [`LAST_RETRY`].
-pub(crate) const FIRST_RETRY: Duration = Duration::from_millis(50);
-/// Longest pause before a retry.
-pub(crate) const LAST_RETRY: Duration = Duration::from_secs(1);
+/// Pauses before retries: the first one, doubled by each retry up to the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPauses {
+    /// First pause.
+    pub first: Duration,
+    /// Longest pause.
+    pub last: Duration,
+}
+
+impl Default for RetryPauses {
+    fn default() -> Self {
+        RetryPauses {
+            first: Duration::from_millis(50),
+            last: Duration::from_secs(1),
+        }
+    }
+}
 
 /// Exponential back-off. Times are relative to one fixed moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetryBackoff {
     at: Duration,
     pause: Duration,
+    pauses: RetryPauses,
 }
 
 impl RetryBackoff {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(pauses: RetryPauses) -> Self {
         RetryBackoff {
             at: Duration::ZERO,
-            pause: FIRST_RETRY,
+            pause: pauses.first,
+            pauses,
         }
     }
 
@@ -32,7 +47,7 @@ impl RetryBackoff {
 
     /// Records the start of an attempt, which doubles the next pause.
     pub(crate) fn start_attempt(&mut self, now: Duration) {
-        self.pause = (self.pause * 2).min(LAST_RETRY);
+        self.pause = (self.pause * 2).min(self.pauses.last);
         self.fail(now);
     }
 
@@ -42,7 +57,7 @@ impl RetryBackoff {
     }
 
     pub(crate) fn reset(&mut self) {
-        self.pause = FIRST_RETRY;
+        self.pause = self.pauses.first;
     }
 }
 
@@ -78,10 +93,10 @@ pub(crate) struct FrontendEnd {
 
 impl FrontendEnd {
     /// Makes the state of a connection that was never requested.
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(pauses: RetryPauses) -> Self {
         FrontendEnd {
             life: Life::new(),
-            backoff: RetryBackoff::new(),
+            backoff: RetryBackoff::new(pauses),
         }
     }
 

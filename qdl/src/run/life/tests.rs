@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::{
     Life, LifeError,
     accelerator_ends::AcceleratorEnds,
-    frontend_end::{EndActions, FIRST_RETRY, FrontendEnd, LAST_RETRY, OpenAnswer},
+    frontend_end::{EndActions, FrontendEnd, OpenAnswer, RetryPauses},
 };
 
 const CONNECTIONS: u16 = 3;
@@ -192,7 +192,7 @@ impl World {
         let n = usize::from(CONNECTIONS);
         World {
             now: Duration::ZERO,
-            front: vec![FrontendEnd::new(); n],
+            front: vec![FrontendEnd::new(RetryPauses::default()); n],
             asking: None,
             connecting: vec![],
             nic: vec![],
@@ -221,8 +221,9 @@ impl World {
             assert_eq!(self.memory[at], NONE, "one user of the memory");
             assert_eq!(self.here.alive(i), NONE, "asked for before both let go");
             if let Some(last) = self.attempts[at].last() {
-                let doubled = FIRST_RETRY * (1 << self.attempts[at].len().min(10));
-                assert!(self.now - *last >= doubled.min(LAST_RETRY), "paced");
+                let pauses = RetryPauses::default();
+                let doubled = pauses.first * (1 << self.attempts[at].len().min(10));
+                assert!(self.now - *last >= doubled.min(pauses.last), "paced");
             }
             self.attempts[at].push(self.now);
             self.memory[at].push(epoch);
@@ -518,7 +519,7 @@ impl World {
                 let lost = self.here.lose(i);
                 self.say(lost);
             }
-            self.now += LAST_RETRY;
+            self.now += RetryPauses::default().last;
             self.ask();
             let all = usize::from(CONNECTIONS);
             if (self.nic.len(), self.here.nic.len()) == (all, all) && self.asking.is_none() {
