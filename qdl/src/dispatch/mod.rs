@@ -139,6 +139,7 @@ pub struct Dispatcher {
     threads: Mutex<Vec<JoinHandle<()>>>,
     crew: CrewPlan,
     send_depth: usize,
+    is_stopped: AtomicBool,
 }
 
 impl Dispatcher {
@@ -245,6 +246,7 @@ impl Dispatcher {
             threads: Mutex::default(),
             crew,
             send_depth: cfgs.send_depth,
+            is_stopped: AtomicBool::new(false),
         };
         Ok((dispatcher, threads))
     }
@@ -267,8 +269,12 @@ impl Dispatcher {
         self.shared.connections.len()
     }
 
-    /// Brings a connection up with a link of a new epoch. Its slots must be out of quarantine.
+    /// Brings a connection up with a link of a new epoch. Its slots must be out of quarantine. Drops
+    /// the link after [`Dispatcher::stop`], because no NIC thread would.
     pub fn attach(&self, connection: usize, epoch: u32, link: Link) {
+        if self.is_stopped.load(Ordering::SeqCst) {
+            return;
+        }
         self.command(
             connection,
             Command::Attach {
@@ -502,6 +508,7 @@ impl Dispatcher {
     /// Stops the NIC threads and takes every connection down. Detaches a thread that does not end
     /// within the time limit, because a callback does not return.
     pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
         for inbox in &self.inboxes {
             inbox.push(Command::Stop);
         }
