@@ -1,18 +1,17 @@
 //! The book: the fate of each sample, as the callbacks of both ends tell it, and the history.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabric::testkit::dice::Dice;
+use fabric::{Broken, testkit::dice::Dice};
 use qdl::{
     counters::Recorder,
-    dispatch::{
-        Completer, Contradiction, DispatchEvent, Owner, Part as AnswerPart, Response, Sample,
-    },
-    serve::{Arrival, ConnectionLost, Service},
+    dispatch::{Completer, Contradiction, Part as AnswerPart, Response, Sample},
+    serve::{Arrival, Service},
 };
+use record::ServedReport;
 
 /// The engine's answer to a sample with this digest: at least one token, at most `most` bytes.
 pub fn answer(digest: u64, most: usize) -> Vec<u8> {
@@ -40,11 +39,22 @@ pub struct Fate {
     pub refusals: u32,
 }
 
+/// A connection that one end has reported lost.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// The frontend's number, or that of the accelerator's session.
+    pub connection: usize,
+    pub epoch: u32,
+    pub cause: Broken,
+    /// The accelerator and its session; `None`: the frontend has reported it.
+    pub server: Option<(usize, u64)>,
+}
+
 /// Everything that has happened in a world.
 #[derive(Default)]
 pub struct Book {
     pub fates: Vec<Fate>,
-    pub of_digest: HashMap<u64, u64>,
+    pub of_digest: BTreeMap<u64, u64>,
     /// Longest answer in bytes.
     pub most: usize,
     pub answered: u64,
@@ -52,9 +62,14 @@ pub struct Book {
     pub recorded: u64,
     pub aborted: bool,
     pub violations: Vec<String>,
-    /// Events of the ends that the world has not handled.
-    pub events: Vec<DispatchEvent>,
-    pub lost: Vec<ConnectionLost>,
+    /// Losses that the world has not handled.
+    pub losses: Vec<Loss>,
+    /// Control tasks may have work.
+    pub is_news: bool,
+    /// Whether the cluster came up, once that is known.
+    pub ready: Option<bool>,
+    /// Reports of accelerators.
+    pub served: Vec<(usize, ServedReport)>,
     pub arrivals: VecDeque<(usize, Arrival)>,
     pub now: u64,
     /// Hash of the history.
@@ -102,6 +117,11 @@ impl Book {
             true => self.empty += 1,
             false => self.answered += 1,
         }
+    }
+
+    /// Notes samples that are completed without an answer.
+    pub fn completed_empty(&mut self, samples: &[Sample]) {
+        samples.iter().for_each(|s| self.end(s.id, true));
     }
 
     fn response(&mut self, r: &Response<'_>) {
@@ -202,17 +222,6 @@ impl Completer for Keeper {
 
     fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
         self.1.as_mut()
-    }
-}
-
-impl Owner for Shared {
-    fn complete_empty(&self, samples: &[Sample]) {
-        let mut book = self.lock();
-        samples.iter().for_each(|s| book.end(s.id, true));
-    }
-
-    fn event(&self, event: DispatchEvent) {
-        self.lock().events.push(event);
     }
 }
 

@@ -4,7 +4,11 @@
 use std::collections::BTreeMap;
 
 use fabric::testkit::dice::Dice;
-use qdl::serve::{Arrival, Finished, Part, Sent, respond_all};
+use qdl::{
+    serve::{Arrival, Finished, Part, Sent, respond_all},
+    wire::Standing,
+};
+use record::BatchSizes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -68,6 +72,12 @@ pub struct Engine {
     /// Per accelerator: the end of its stop, and of the time for which its engine is away.
     pub stopped: Vec<u64>,
     pub away: Vec<u64>,
+    /// Per accelerator: the end of the time for which its server is busy.
+    pub busy: Vec<u64>,
+    /// Per accelerator: steps of work, for heartbeats.
+    pub steps: Vec<u64>,
+    /// Per accelerator: batches, each of one sample.
+    pub batches: Vec<BatchSizes>,
 }
 
 impl Engine {
@@ -81,11 +91,15 @@ impl Engine {
             hung: Vec::new(),
             stopped: vec![0; shape.servers as usize],
             away: vec![0; shape.servers as usize],
+            busy: vec![0; shape.servers as usize],
+            steps: vec![0; shape.servers as usize],
+            batches: vec![BatchSizes::new(1); shape.servers as usize],
         }
     }
 
     /// Takes an arrival of connection `connection`.
     pub fn take(&mut self, server: usize, connection: usize, arrival: Arrival, now: u64) {
+        self.batches[server].record(1);
         let digest = xxh3_64(arrival.input());
         let book = self.book.clone();
         let mut book = book.lock();
@@ -122,6 +136,17 @@ impl Engine {
         match hangs {
             true => self.hung.push(job),
             false => self.plan(job, now),
+        }
+    }
+
+    /// Whether the engine takes samples.
+    pub fn standing(&self, server: usize, now: u64) -> Standing {
+        if self.away[server] > now {
+            Standing::Away("the engine is away".to_owned())
+        } else if self.busy[server] > now {
+            Standing::Busy
+        } else {
+            Standing::Takes
         }
     }
 
@@ -191,6 +216,7 @@ impl Engine {
                 later.push(job);
                 continue;
             }
+            self.steps[job.server] += 1;
             if xxh3_64(job.arrival.input()) != job.digest {
                 let text = "slot: a sample's bytes changed while the engine held it";
                 self.book.lock().wrong(text.to_owned());
@@ -262,6 +288,12 @@ impl Engine {
     /// Drops the hung samples that can no longer be answered.
     pub fn purge(&mut self) {
         self.hung.retain(|job| !job.arrival.origin().is_gone());
+    }
+
+    /// Drops the samples of an accelerator, whose process ends.
+    pub fn drop_server(&mut self, server: usize) {
+        self.jobs.retain(|_, job| job.server != server);
+        self.hung.retain(|job| job.server != server);
     }
 
     /// Drops everything.

@@ -1,63 +1,54 @@
-//! State of one connection between two nodes: its current epoch.
+//! State of one connection between two nodes, as the world sees it: its current epoch.
 
-use std::sync::Arc;
+use fabric::testkit::{dice::Dice, sim::PathCfgs};
 
-use fabric::{Link, testkit::dice::Dice};
-use qdl::serve::ServeConnection;
+use crate::plan::Shape;
 
-/// One connection, as the sessions of both ends know it.
-pub struct Control {
+/// One connection.
+pub struct Seen {
+    /// The current epoch; 0 before the first one.
     pub epoch: u32,
-    pub serve: Option<Arc<ServeConnection>>,
     /// The frontend's outgoing pipe of the fabric.
     pub pipe: usize,
-    /// Whether the frontend, and the accelerator, have the epoch: it is not reported lost.
-    pub front: bool,
-    pub back: bool,
+    /// Whether the frontend, and the accelerator, have reported the epoch lost.
+    pub is_lost: [bool; 2],
     /// Frames vanish, and not both ends learn of it.
     pub is_faulty: bool,
     /// One end was asked to give the epoch up.
     pub is_doomed: bool,
-    /// Links that wait to be attached.
-    pub near: Option<Link>,
-    pub far: Option<Link>,
     pub dice: Dice,
 }
 
-impl Control {
+impl Seen {
     /// A connection without an epoch.
     pub fn new(seed: u64, connection: usize) -> Self {
-        Control {
+        Seen {
             epoch: 0,
-            serve: None,
             pipe: 0,
-            front: false,
-            back: false,
+            is_lost: [false; 2],
             is_faulty: false,
             is_doomed: false,
-            near: None,
-            far: None,
             dice: Dice::of(seed, &[30, connection as u64]),
         }
     }
 
-    /// Whether both ends have attached their links and lost none.
-    pub fn is_up(&self) -> bool {
-        self.front && self.back && self.near.is_none() && self.far.is_none()
+    /// Whether the accelerator has the epoch.
+    pub fn is_at_accelerator(&self) -> bool {
+        self.epoch > 0 && !self.is_lost[1]
     }
+}
 
-    /// Whether the frontend has attached its link and not reported its loss.
-    pub fn is_attached_front(&self) -> bool {
-        self.front && self.near.is_none()
-    }
-
-    /// Whether the accelerator has attached its link and not reported its loss.
-    pub fn is_attached_back(&self) -> bool {
-        self.back && self.far.is_none()
-    }
-
-    /// Forgets links that were never attached.
-    pub fn drop_links(&mut self) {
-        (self.near, self.far) = (None, None);
-    }
+/// Path of a connection in direction 0, from the frontend, or 1. Each epoch has its own speed.
+pub fn path(seed: u64, shape: &Shape, names: [u64; 3], direction: u64) -> (PathCfgs, Dice) {
+    let [server, connection, epoch] = names;
+    let mut dice = Dice::of(seed, &[31, server, connection, epoch, direction]);
+    let path = PathCfgs {
+        delay_ns: dice.from_to(shape.delay_ns / 4, shape.delay_ns * 3),
+        jitter_ns: shape.jitter_ns,
+        capacity: shape.capacity as usize,
+        partial: shape.partial,
+        room_by_landing: shape.landing > 0,
+        linger_ns: shape.linger_us * 1_000,
+    };
+    (path, dice)
 }

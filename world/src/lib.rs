@@ -1,20 +1,23 @@
-//! Both ends of the data plane in one thread. A seed decides the order of all steps, and a clock
+//! A frontend and its accelerators in one thread. A seed decides the order of all steps, and a clock
 //! moves only between two steps.
 //!
 //! ```text
 //!   seed --> plan --> queue of (time, task) --> one step of: a NIC thread, a companion,
-//!                     the fabric, an engine, LoadGen, a control session, a fault
-//!   real:       the dispatcher and the servers, with the loops of their NIC threads, and rails
-//!   simulated:  the clock, the fabric (by its contract alone), the engines, LoadGen;
-//!               of the control sessions: what `control` says
+//!                     the fabric, an engine, LoadGen, a control stream, a fault;
+//!                     then all control tasks that are woken or whose timers are due
+//!   real:       the cluster and the nodes, with their sessions and their NIC threads' loops
+//!   simulated:  the clock, the fabric (by its contract alone), the control streams, the engines,
+//!               LoadGen
 //! ```
 //!
 //! | file | content |
 //! | --- | --- |
 //! | [`plan`] | the shape of a world and its timed events, drawn or read |
 //! | `queue` | tasks by time |
-//! | `nodes`, `threads` | the real nodes, and the steps of their NIC threads |
-//! | `load`, `engine`, `control`, `epoch` | what stands around the data plane |
+//! | `frontend`, `accelerator`, `threads` | the real nodes, and the steps of their NIC threads |
+//! | `load`, `engine`, `stream` | what stands around them |
+//! | `epoch`, `connection` | what the world sees of a connection |
+//! | `faults` | faults of connections, control streams and nodes |
 //! | `book` | the fate of each sample, and the history |
 //! | `world` | the steps and their effects |
 //! | `checks` | what holds when no step is due, at rest, and after the stop |
@@ -24,17 +27,20 @@
 //! Steps are atomic, but for bursts and answers within the calls of a link (`meanwhile` and
 //! `answers` of a plan). Memory orders are not tried: all runs on one thread.
 
+mod accelerator;
 mod book;
 mod checks;
-mod control;
+mod connection;
 mod engine;
 mod epoch;
+mod faults;
+mod frontend;
 mod load;
-mod nodes;
 pub mod plan;
 mod queue;
 pub mod search;
 pub mod shrink;
+mod stream;
 pub mod table;
 mod threads;
 mod world;

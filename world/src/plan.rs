@@ -3,7 +3,7 @@
 //! Each thing in a world draws its numbers from dice of its own ([`Dice::of`]), and a burst's dice
 //! are named after its time. So the world without an event resembles the world with it.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use fabric::{testkit::dice::Dice, wire::Stream};
 use qdl::rails::{Policy, Score};
@@ -99,6 +99,29 @@ shape! {
     never = 0;
     /// 1: the times of samples are recorded.
     records = 0;
+    /// 0: the times of events begin when the cluster is up; 1: when it starts.
+    early = 0;
+    /// Mean time of bytes of a control stream on their way.
+    control_ns = 20_000;
+    /// Interval of heartbeats; four of them are a silence.
+    beat_ms = 50;
+    /// Time limit of each step of a session.
+    step_ms = 500;
+    /// Time of calls that open connections.
+    slow_ms = 0;
+    /// First pause before a retry; the longest one is 20 times as long.
+    retry_ms = 2;
+    /// Time without a connection after which the run is aborted.
+    lost_ms = 2_000;
+    /// Time limit of a drain.
+    drain_ms = 300;
+    /// Memory budget of each accelerator.
+    memory_mib = 4_096;
+}
+
+/// So many milliseconds.
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
 }
 
 impl Shape {
@@ -113,6 +136,8 @@ impl Shape {
             Concerns::Connection => self.servers * self.each,
             Concerns::Path => 2 * self.servers * self.each,
             Concerns::Server => self.servers,
+            Concerns::Way => 2 * self.servers,
+            Concerns::Nic => self.nics,
             Concerns::Process => self.servers + 1,
             Concerns::Call => 4,
             Concerns::All => 1,
@@ -196,6 +221,24 @@ kinds! {
     Busy = "busy";
     /// Accelerator `on` stops for good; if `n` is even, a companion's job outlasts the stop.
     Leave = "leave";
+    /// The control stream of accelerator `on` is reset.
+    Reset = "reset";
+    /// The control stream of accelerator `on` falls silent: from the frontend (1), to it (2), both.
+    Mute = "mute";
+    /// The next bytes of the control stream of accelerator `on` come one by one.
+    Tear = "tear";
+    /// The control stream of path `on` is stuck for `n` us; paths as for connections.
+    Stick = "stick";
+    /// Accelerator `on` stops, and starts again after `n` us.
+    Restart = "restart";
+    /// As restart, with another engine.
+    Change = "change";
+    /// The link of the frontend's NIC `on` is down for `n` us.
+    Down = "down";
+    /// The frontend asks all accelerators for their names.
+    Name = "name";
+    /// The frontend ends the run, whatever is outstanding.
+    Finish = "finish";
     /// The run is aborted.
     Abort = "abort";
 }
@@ -209,6 +252,10 @@ pub enum Concerns {
     Path,
     /// An accelerator.
     Server,
+    /// One direction of an accelerator's control stream.
+    Way,
+    /// A NIC of the frontend.
+    Nic,
     /// A node.
     Process,
     /// A call of any link.
@@ -223,10 +270,20 @@ impl Kind {
         match self {
             Kind::Cut | Kind::Silent => Concerns::Connection,
             Kind::Hole | Kind::Delay | Kind::Fail | Kind::Stray | Kind::GiveUp => Concerns::Path,
-            Kind::Works | Kind::Away | Kind::Busy | Kind::Leave => Concerns::Server,
+            Kind::Works
+            | Kind::Away
+            | Kind::Busy
+            | Kind::Leave
+            | Kind::Reset
+            | Kind::Mute
+            | Kind::Tear
+            | Kind::Restart
+            | Kind::Change => Concerns::Server,
+            Kind::Stick => Concerns::Way,
+            Kind::Down => Concerns::Nic,
             Kind::Stop => Concerns::Process,
             Kind::Meanwhile | Kind::Answers => Concerns::Call,
-            Kind::Burst | Kind::Abort => Concerns::All,
+            Kind::Burst | Kind::Abort | Kind::Name | Kind::Finish => Concerns::All,
         }
     }
 }
@@ -380,6 +437,15 @@ fn draw_shape(d: &mut Dice) -> Shape {
         refusals: if !quiet && d.percent(10) { 3 } else { 2 },
         never: share(d, 15, 5),
         records: u64::from(d.percent(12)),
+        early: u64::from(d.percent(25)),
+        control_ns: d.one(&[2_000, 20_000, 200_000]),
+        beat_ms: d.one(&[20, 50, 100]),
+        step_ms: d.one(&[200, 500]),
+        slow_ms: d.one(&[0, 0, 1, 5]),
+        retry_ms: d.one(&[1, 1, 5, 50]),
+        lost_ms: d.one(&[600, 2_000, 2_000]),
+        drain_ms: d.one(&[100, 300]),
+        memory_mib: d.one(&[4_096, 4_096, 4_096, 1]),
     }
 }
 
@@ -416,6 +482,8 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
     let span_us = 200 + at_us - from_us + shape.service_ns / 500;
     let is_awake = shape.asleep == 0;
     let is_quiet = Dice::of(seed, &[3]).percent(25);
+    // Of the worlds, half have faults of their sessions.
+    let is_troubled = u64::from(Dice::of(seed, &[5]).percent(50));
     let stop_us = if is_awake { 60_000 } else { 5_000 };
     // Percent of the worlds with such events, the most of them, and the most of `n`.
     let table = [
@@ -434,6 +502,15 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::Busy, 12, 3, 3_000),
         (Kind::Leave, 8, 2, 2),
         (Kind::Abort, 8, 1, 1),
+        (Kind::Reset, 20 * is_troubled, 3, 1),
+        (Kind::Mute, 15 * is_troubled, 2, 3),
+        (Kind::Tear, 30 * is_troubled, 3, 1),
+        (Kind::Stick, 20 * is_troubled, 3, 30_000),
+        (Kind::Restart, 15 * is_troubled, 2, 20_000),
+        (Kind::Change, 6 * is_troubled, 1, 20_000),
+        (Kind::Down, 15 * is_troubled, 2, 60_000),
+        (Kind::Name, 10, 2, 1),
+        (Kind::Finish, 5, 1, 1),
     ];
     for (kind, percent, most, n) in table {
         let mut d = Dice::of(seed, &[4, kind as u64]);

@@ -4,44 +4,35 @@ use std::{cmp::Ordering, collections::BinaryHeap};
 
 use fabric::testkit::sim::Due;
 
+use crate::stream::Arrives;
+
 /// A step of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// The next step of a NIC thread.
     Thread(usize),
     /// The end of a NIC thread's sleep without an event.
-    Timeout {
-        thread: usize,
-        sleep: u64,
-    },
+    Timeout { thread: usize, sleep: u64 },
     /// The fabric.
     Net(Due),
     /// A job of a server's companion thread.
-    Prepare {
-        server: usize,
-        share: usize,
-    },
+    Prepare { server: usize, share: usize },
     /// The engines have work.
     Engine,
     /// An event of the plan.
     Event(usize),
-    /// The control session tells one end of the loss of an epoch by the other.
-    LossReport {
-        connection: usize,
-        epoch: u32,
-        back: bool,
-    },
-    /// An end of a new epoch attaches its link.
-    AttachFront(usize),
-    AttachBack(usize),
-    /// The next epoch of a connection.
-    Open(usize),
+    /// Bytes of a control stream arrive.
+    Stream(Arrives),
+    /// The accelerators greet the peers that have connected.
+    Visits,
+    /// The millisecond at which timers of the control tasks fire.
+    Tick,
+    /// An accelerator starts again.
+    Start(usize),
+    /// The link of a NIC of the frontend is up again.
+    Up(usize),
     /// The engines let go of the samples that they cannot deliver.
     Purge,
-    /// A heartbeat tells the standing of an accelerator.
-    Heartbeat(usize),
-    /// The owner aborts the run.
-    Abort,
 }
 
 /// Cause of a task.
@@ -61,14 +52,9 @@ enum Cause {
 impl Task {
     fn cause(self) -> Cause {
         match self {
-            Task::Timeout { .. } => Cause::Idle,
+            Task::Timeout { .. } | Task::Stream(_) | Task::Visits | Task::Tick => Cause::Idle,
             Task::Engine => Cause::Engine,
-            Task::Event(_)
-            | Task::LossReport { .. }
-            | Task::Open(_)
-            | Task::Purge
-            | Task::Heartbeat(_)
-            | Task::Abort => Cause::Outside,
+            Task::Event(_) | Task::Purge | Task::Start(_) | Task::Up(_) => Cause::Outside,
             _ => Cause::Work,
         }
     }

@@ -2,28 +2,38 @@
 //! followed by its effects and checks.
 
 use std::{
+    collections::BTreeSet,
     os::fd::RawFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
 use fabric::{
-    clock,
-    testkit::sim::{Call, Due, Sim},
+    Which, clock,
+    testkit::{
+        sim::{Call, Due, Sim},
+        sim_nic::SimNics,
+    },
 };
-use qdl::{dispatch::DispatchEvent, wire::Standing};
+use qdl::run::{Answers, NodeHandle};
+use tokio::{
+    runtime::Builder,
+    task::{JoinHandle, yield_now},
+};
 
 use crate::{
+    accelerator::{Accelerator, ENGINE, Leaving, check_memory},
     book::Shared,
     engine::Engine,
-    epoch::Control,
+    epoch::{Seen, path},
+    frontend::Frontend,
     load::Load,
-    plan::{Concerns, Event, Kind, Plan},
+    plan::{Concerns, Event, Kind, Plan, ms},
     queue::{Queue, Task},
+    stream::{Arrives, Streams},
     table::Table,
     threads::Threads,
 };
-
-pub use crate::nodes::Nodes;
 
 /// Steps after which a world does not end.
 const MOST_STEPS: u64 = 1_000_000;
@@ -36,6 +46,12 @@ const HANG_NS: u64 = 50_000_000;
 
 /// Time after the last fault in which everything ends: silence, hold times and retries are shorter.
 const DEADLINE_NS: u64 = 20_000_000_000;
+
+/// Steps after which a stop does not end.
+const MOST_ENDING: u64 = 200_000;
+
+/// Time until samples that the cluster is not up for are issued.
+const BEFORE_NS: u64 = 100_000;
 
 /// Calls of a link, as events number them.
 const CALLS: [Call; 4] = [Call::Post, Call::Flush, Call::Poll, Call::Arm];
@@ -75,36 +91,63 @@ pub struct World<'p> {
     pub now: u64,
     pub queue: Queue,
     pub sim: Sim,
-    pub nodes: Nodes,
-    pub controls: Vec<Control>,
+    pub front: Frontend,
+    pub back: Vec<Accelerator>,
+    pub seen: Vec<Seen>,
+    /// Losses so far: connection, epoch, session, and whether the accelerator has reported it.
+    pub losses: BTreeSet<(usize, u32, u64, bool)>,
     pub book: Shared,
     pub outcome: Outcome,
     /// Both ends stop.
     pub is_ending: bool,
-    /// Sums over all closed epochs: arrived, responded, refused and late.
-    pub ledger: [u64; 4],
-    threads: Threads,
-    engine: Arc<Mutex<Engine>>,
+    /// Handles of all nodes that have run.
+    pub handles: Vec<NodeHandle>,
+    pub streams: Streams,
+    pub nics: SimNics,
+    pub threads: Threads,
+    pub engine: Arc<Mutex<Engine>>,
     load: Arc<Mutex<Load>>,
     /// Events that wait for a call of a link.
     meanwhile: Arc<Mutex<Vec<Event>>>,
-    /// Per accelerator: end of the time for which it is busy.
-    busy: Vec<u64>,
-    /// Per accelerator: it has stopped for good.
-    pub has_left: Vec<bool>,
+    /// Per accelerator: how it goes on, once it has stopped.
+    pub leaving: Vec<Option<Leaving>>,
+    /// Requests for names under way.
+    names: Vec<JoinHandle<Answers<String>>>,
     /// Time of the next task for the engines.
     engine_at: u64,
+    /// Time of the control tasks.
+    settled: u64,
     due: Vec<(u64, Due)>,
+    arrives: Vec<(u64, Arrives)>,
     signals: Vec<(RawFd, bool)>,
 }
 
 /// Runs a plan on this thread. With `tracing`, the history is kept in words.
 pub fn run(plan: &Plan, tracing: bool) -> Outcome {
     clock::by_hand::set(Some(1_000));
-    let mut world = World::new(plan, tracing);
-    world.live();
-    let outcome = world.outcome();
-    drop(world);
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        // All woken tasks run before the world's next step.
+        .event_interval(1 << 20)
+        .build();
+    let runtime = runtime.expect("no driver for sockets");
+    let (book, handles, mut outcome) = runtime.block_on(async {
+        let mut world = World::new(plan, tracing);
+        world.live().await;
+        let outcome = world.outcome();
+        (
+            world.book.clone(),
+            std::mem::take(&mut world.handles),
+            outcome,
+        )
+    });
+    // Drops the tasks.
+    drop(runtime);
+    if outcome.violation.is_none() {
+        outcome.violation = check_memory(&handles);
+    }
+    drop(book);
     clock::by_hand::set(None);
     outcome
 }
@@ -114,11 +157,28 @@ impl<'p> World<'p> {
         let (shape, book) = (plan.shape, Shared::default());
         book.lock().most = shape.answer as usize;
         book.lock().trace = tracing.then(Vec::new);
+        let servers = shape.servers as usize;
         let mut queue = Queue::default();
-        let mut threads = Threads::new(shape.servers as usize + 1);
-        let add = |process, thread| threads.add(process, thread, plan.seed, &mut queue);
-        let nodes = Nodes::new(plan, &book, add).expect("descriptors for the NIC threads");
-        let of_book = Arc::downgrade(&nodes.dispatcher);
+        let mut threads = Threads::new(servers + 1);
+        let sim = Sim::default();
+        let seed = plan.seed;
+        let paths = move |server: usize, which: Which| {
+            let names = [server as u64, which.connection.into(), which.epoch.into()];
+            [0, 1].map(|direction| path(seed, &shape, names, direction))
+        };
+        let nics = SimNics::new(sim.clone(), Arc::new(paths));
+        let streams = Streams::new(plan.seed, servers, shape.control_ns);
+        let engine = Arc::new(Mutex::new(Engine::new(&shape, book.clone())));
+        let add = |thread| threads.add(0, thread, plan.seed, &mut queue);
+        let front = Frontend::new(plan, &book, &streams, &nics, add);
+        let back: Vec<_> = (0..servers)
+            .map(|server| {
+                let add = |thread| threads.add(server + 1, thread, plan.seed, &mut queue);
+                let world = (&book, &streams, &nics, &engine);
+                Accelerator::new(plan, (server, ENGINE), world, add)
+            })
+            .collect();
+        let of_book = Arc::downgrade(&front.dispatcher);
         book.lock().in_flight = Some(Box::new(move |c| {
             let dispatcher = of_book.upgrade();
             dispatcher.map_or(usize::MAX, |d| d.look(c).in_flight)
@@ -129,25 +189,31 @@ impl<'p> World<'p> {
             longest: shape.longest,
             issued: 0,
         };
-        let controls = 0..shape.connections();
+        let connections = 0..shape.connections();
         World {
             plan,
             now: 1_000,
             queue,
-            sim: Sim::default(),
-            nodes,
-            controls: controls.map(|c| Control::new(plan.seed, c)).collect(),
+            sim,
+            front,
+            handles: back.iter().map(|b| b.handle.clone()).collect(),
+            back,
+            seen: connections.map(|c| Seen::new(plan.seed, c)).collect(),
+            losses: BTreeSet::new(),
             outcome: Outcome::default(),
             is_ending: false,
-            ledger: [0; 4],
+            streams,
+            nics,
             threads,
-            engine: Arc::new(Mutex::new(Engine::new(&shape, book.clone()))),
+            engine,
             load: Arc::new(Mutex::new(load)),
             meanwhile: Arc::default(),
-            busy: vec![0; shape.servers as usize],
-            has_left: vec![false; shape.servers as usize],
+            leaving: vec![None; servers],
+            names: Vec::new(),
             engine_at: u64::MAX,
+            settled: 1_000,
             due: Vec::new(),
+            arrives: Vec::new(),
             signals: Vec::new(),
             book,
         }
@@ -189,34 +255,35 @@ impl<'p> World<'p> {
             virtual_ns: now,
             samples: lock(&self.load).issued,
             frames: self.sim.carried().0,
-            again: self.nodes.dispatcher.counts().again,
+            again: self.front.dispatcher.counts().again,
             violation: book.violations.first().cloned(),
             trace: book.trace.take().unwrap_or_default(),
             ..std::mem::take(&mut self.outcome)
         }
     }
 
-    fn live(&mut self) {
-        for c in 0..self.controls.len() {
-            // Some connections come up late.
-            let within = self.controls[c].dice.one(&[1_000, 100_000, 3_000_000]);
-            self.soon(c, within, Task::Open(c));
+    async fn live(&mut self) {
+        self.queue.at(1_000, Task::Tick);
+        self.set_meanwhile();
+        if self.plan.shape.early == 0 {
+            let is_ready = |w: &Self| w.book.lock().ready.is_some();
+            self.until("the start", is_ready).await;
         }
         for (i, event) in self.plan.events.iter().enumerate() {
             // Not all at whole microseconds, which the engine's batches prefer.
-            let at = 1_000 + event.at_us * 1_000 + i as u64 % 1_000;
+            let at = self.now + event.at_us * 1_000 + i as u64 % 1_000;
             self.queue.at(at, Task::Event(i));
         }
-        self.set_meanwhile();
-        self.until_rest();
+        self.until_rest().await;
         self.sim.set_meanwhile(None);
-        if !self.is_wrong() {
+        if !self.is_wrong() && !self.is_ending {
             self.check_rest();
         }
         if !self.is_wrong() {
-            self.stop();
+            self.stop().await;
         }
         self.engine().clear();
+        self.book.lock().arrivals.clear();
     }
 
     /// Lets second threads issue, and engines answer, within calls of a link.
@@ -229,7 +296,7 @@ impl<'p> World<'p> {
             self.load.clone(),
             self.engine.clone(),
         );
-        let (dispatcher, book) = (Arc::downgrade(&self.nodes.dispatcher), self.book.clone());
+        let (dispatcher, book) = (Arc::downgrade(&self.front.dispatcher), self.book.clone());
         self.sim.set_meanwhile(Some(Box::new(move |call| {
             let next = {
                 let mut waiting = lock(&waiting);
@@ -255,9 +322,9 @@ impl<'p> World<'p> {
     }
 
     /// Takes steps until everything has ended and nothing more can come.
-    fn until_rest(&mut self) {
+    async fn until_rest(&mut self) {
         let (mut rest_since, mut last, mut quiet) = (None, 0, 0);
-        while !self.is_wrong() {
+        while !self.is_wrong() && !self.is_ending {
             let is_done = self.is_done();
             if self.queue.outside > 0 || !is_done {
                 rest_since = None;
@@ -269,7 +336,7 @@ impl<'p> World<'p> {
             } else if self.now > last + HANG_NS && !self.engine().hung_connections().is_empty() {
                 last = self.now;
                 self.end_hangs();
-            } else if self.plan.shape.asleep == 0 && self.now > last + DEADLINE_NS {
+            } else if self.now > last + DEADLINE_NS {
                 self.wrong("no end: samples outlive the deadline after the last event".to_owned());
             }
             quiet += 1;
@@ -281,20 +348,24 @@ impl<'p> World<'p> {
             if quiet > 400_000 {
                 self.wrong("no end: nothing happens, and samples are outstanding".to_owned());
             }
-            if !self.step() {
+            if !self.step().await {
                 return;
             }
         }
     }
 
-    fn is_done(&self) -> bool {
+    /// Whether the cluster came up or failed, all samples have ended, and all processes run.
+    pub fn is_done(&self) -> bool {
         let book = self.book.lock();
         let ended = book.answered + book.empty;
-        ended >= self.issued() && self.threads.stopped.iter().all(|until| *until <= self.now)
+        book.ready.is_some()
+            && ended >= self.issued()
+            && self.threads.stopped.iter().all(|until| *until <= self.now)
+            && self.names.iter().all(JoinHandle::is_finished)
     }
 
     /// Takes the earliest task; false if there is none.
-    pub fn step(&mut self) -> bool {
+    pub async fn step(&mut self) -> bool {
         let Some((at, task)) = self.queue.next() else {
             return false;
         };
@@ -303,14 +374,32 @@ impl<'p> World<'p> {
         {
             let mut book = self.book.lock();
             book.now = self.now;
-            book.mix(10, self.now);
+            if task != Task::Tick {
+                book.mix(10, at);
+            }
         }
         if self.queue.planned > MOST_STEPS {
             self.wrong(format!("no end: {MOST_STEPS} steps"));
         }
         self.handle(task);
+        if std::mem::take(&mut self.book.lock().is_news) {
+            self.settle().await;
+        }
         self.effects();
         true
+    }
+
+    /// Lets all control tasks run that are woken, or whose timers are due.
+    async fn settle(&mut self) {
+        let later = self.now - std::mem::replace(&mut self.settled, self.now);
+        // Runs the woken tasks, then the driver of the timers.
+        tokio::time::advance(Duration::from_nanos(later)).await;
+        yield_now().await;
+    }
+
+    /// Control tasks may have work.
+    pub fn news(&self) {
+        self.book.lock().is_news = true;
     }
 
     fn handle(&mut self, task: Task) {
@@ -323,54 +412,65 @@ impl<'p> World<'p> {
                 }
             }
             Task::Net(due) => self.sim.handle(due),
-            Task::Prepare { server, share } => _ = self.nodes.preparing[server][share].step(),
+            Task::Prepare { server, share } => {
+                // Another process may run by now, with other companions.
+                if let Some(companion) = self.back[server].preparing.get(share) {
+                    companion.step();
+                }
+            }
             Task::Engine => {
                 self.engine_at = u64::MAX;
                 let now = self.now;
                 self.engine().run(now, now);
+                self.news();
             }
-            Task::Event(i) => self.event(self.plan.events[i]),
-            Task::LossReport {
-                connection,
-                epoch,
-                back,
-            } => self.hear_of_loss(connection, epoch, back),
-            Task::AttachFront(c) => self.attach_front(c),
-            Task::AttachBack(c) => self.attach_back(c),
-            Task::Open(c) => self.open(c),
+            Task::Event(i) => self.event_or_wait(i),
             Task::Purge => self.engine().purge(),
-            Task::Heartbeat(server) => self.heartbeat(server),
-            Task::Abort => self.abort(),
+            Task::Stream(arrives) => {
+                if self.streams.handle(arrives) {
+                    self.news();
+                }
+            }
+            Task::Visits => {
+                for (reception, visitor) in self.streams.take_visits() {
+                    let book = self.book.clone();
+                    drop(tokio::spawn(async move {
+                        if let Err(e) = reception.receive(visitor).await {
+                            book.lock().say(|| format!("refused: {e}"));
+                        }
+                    }));
+                }
+                self.news();
+            }
+            Task::Tick => {
+                self.queue.at(self.now + 1_000_000, Task::Tick);
+                // Jobs that were passed on without a new connection.
+                self.back.iter().for_each(Accelerator::prepare);
+                self.stop_servers();
+                self.news();
+            }
+            Task::Start(server) => self.start(server),
+            Task::Up(nic) => self.front.links[nic].store(false, Ordering::Relaxed),
         }
     }
 
     fn abort(&mut self) {
-        if !std::mem::replace(&mut self.book.lock().aborted, true) {
-            self.say(|| "abort".to_owned());
-            self.nodes.dispatcher.abort("the world aborts");
-        }
+        self.front.cluster.abort("the world aborts");
+        self.news();
     }
 
-    /// Tells the frontend the standing of an accelerator.
-    fn heartbeat(&self, server: usize) {
-        let standing = if self.engine().away[server] > self.now {
-            Standing::Away("the engine is away".to_owned())
-        } else if self.busy[server] > self.now {
-            Standing::Busy
-        } else {
-            Standing::Takes
-        };
-        self.nodes.dispatcher.set_standing(server, &standing);
-    }
-
-    /// Plans heartbeats around a time for which an accelerator takes no samples, and some after it:
-    /// a sample that was given back before may come late.
-    fn heartbeats(&mut self, server: usize, until: u64) {
-        let c = server * self.plan.shape.each as usize;
-        self.soon(c, 1_000_000, Task::Heartbeat(server));
-        for after_ms in [0, 1, 5, 20, 100, 200] {
-            self.queue
-                .at(until + after_ms * 1_000_000, Task::Heartbeat(server));
+    /// Handles an event of the plan. Samples are issued once the cluster is up.
+    fn event_or_wait(&mut self, i: usize) {
+        let event = self.plan.events[i];
+        let is_issue = matches!(
+            event.kind,
+            Kind::Burst | Kind::Meanwhile | Kind::Name | Kind::Finish
+        );
+        let ready = self.book.lock().ready;
+        match ready {
+            None if is_issue => self.queue.at(self.now + BEFORE_NS, Task::Event(i)),
+            Some(false) if is_issue => {}
+            _ => self.event(event),
         }
     }
 
@@ -382,7 +482,7 @@ impl<'p> World<'p> {
         match kind {
             Kind::Burst => {
                 let samples = lock(&self.load).samples(name_of(&event), n);
-                self.nodes.dispatcher.issue(&samples);
+                self.front.dispatcher.issue(&samples);
                 self.check_away();
             }
             Kind::Meanwhile | Kind::Answers => lock(&self.meanwhile).push(event),
@@ -398,18 +498,40 @@ impl<'p> World<'p> {
                 if process > 0 {
                     self.engine().stopped[process - 1] = until;
                 }
+                for server in 0..self.back.len() {
+                    if process == 0 || process == server + 1 {
+                        self.stick(server, 3, until - self.now);
+                    }
+                }
             }
-            Kind::Works => self.nodes.dispatcher.engine_works_on(on as usize, n),
-            Kind::Away => {
-                self.engine().away[on as usize] = until;
-                self.heartbeats(on as usize, until);
+            Kind::Works => self.front.dispatcher.engine_works_on(on as usize, n),
+            Kind::Away => self.engine().away[on as usize] = until,
+            Kind::Busy => self.engine().busy[on as usize] = until,
+            Kind::Leave => self.leave(on as usize, n % 2 == 0, None),
+            Kind::Restart => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, ENGINE))),
+            Kind::Change => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, "other"))),
+            Kind::Reset | Kind::Mute | Kind::Tear => {
+                if let Some(stream) = self.streams.last_of(on as usize) {
+                    match kind {
+                        Kind::Reset => self.streams.cut(stream),
+                        Kind::Mute => self.streams.black_hole(stream, n),
+                        _ => self.streams.tear(stream),
+                    }
+                }
             }
-            Kind::Busy => {
-                self.busy[on as usize] = until;
-                self.heartbeats(on as usize, until);
+            Kind::Stick => self.stick(on as usize / 2, 1 + on % 2, n * 1_000),
+            Kind::Down => {
+                self.front.links[on as usize].store(true, Ordering::Relaxed);
+                self.queue.at(until, Task::Up(on as usize));
             }
-            Kind::Leave => self.leave(on as usize, n % 2 == 0),
+            Kind::Name => {
+                let asked = self.front.cluster.ask_names();
+                let most = ms(self.plan.shape.step_ms);
+                self.names.push(tokio::spawn(asked.within(most)));
+                self.news();
+            }
             Kind::Abort => self.abort(),
+            Kind::Finish => self.is_ending = true,
         }
     }
 
@@ -421,56 +543,15 @@ impl<'p> World<'p> {
             Concerns::Connection => on..on + 1,
             Concerns::Path => on / 2..on / 2 + 1,
             Concerns::Server => of_server(on),
+            Concerns::Way => of_server(on / 2),
             Concerns::Process if on > 0 => of_server(on - 1),
-            Concerns::Process | Concerns::Call | Concerns::All => 0..self.controls.len(),
+            Concerns::Process | Concerns::Nic | Concerns::Call | Concerns::All => {
+                0..self.seen.len()
+            }
         };
         for c in met {
             let state = self.state(c);
             self.outcome.table.count(event.kind, state);
-        }
-    }
-
-    fn cut(&mut self, c: usize, kind: Kind, who: u64) {
-        let control = &mut self.controls[c];
-        if control.epoch == 0 {
-            return;
-        }
-        // The receiver of the first pipe is the accelerator.
-        let silent = match (kind, who) {
-            (Kind::Cut, _) => [false, false],
-            (_, 1) => [true, false],
-            (_, 2) => [false, true],
-            _ => [true, true],
-        };
-        control.is_faulty |= kind == Kind::Silent;
-        self.sim.cut(control.pipe, 300_000, silent);
-    }
-
-    /// A fault of one direction.
-    fn fault(&mut self, event: &Event) {
-        let (c, direction) = (event.on as usize / 2, event.on as usize % 2);
-        let control = &mut self.controls[c];
-        if control.epoch == 0 {
-            return;
-        }
-        let pipe = control.pipe + direction;
-        match event.kind {
-            Kind::Hole => {
-                control.is_faulty = true;
-                self.sim.black_hole(pipe);
-            }
-            Kind::Delay => self.sim.delay(pipe, event.n * 1_000),
-            Kind::Fail => self.sim.fail(pipe),
-            Kind::Stray => self.sim.stray(pipe),
-            _ if direction == 0 && control.is_attached_front() => {
-                control.is_doomed = true;
-                self.give_up_front(c, "the control session ended");
-            }
-            _ if direction == 1 && control.is_attached_back() => {
-                control.is_doomed = true;
-                self.give_up_back(c, "the control session ended");
-            }
-            _ => {}
         }
     }
 
@@ -479,18 +560,32 @@ impl<'p> World<'p> {
         for violation in self.sim.take_violations() {
             self.wrong(violation);
         }
-        self.reports();
+        let losses = std::mem::take(&mut self.book.lock().losses);
+        losses.iter().for_each(|loss| self.lost(loss));
+        let opened = self.nics.take_opened();
+        opened.into_iter().for_each(|opened| self.opened(opened));
         loop {
             let next = self.book.lock().arrivals.pop_front();
             let Some((server, arrival)) = next else { break };
-            let at = Arc::as_ptr(arrival.origin()).cast::<()>();
-            let is_it = |c: &Control| {
-                let serve = c.serve.as_ref();
-                serve.is_some_and(|s| Arc::as_ptr(s).cast::<()>() == at)
-            };
-            let connection = self.controls.iter().position(is_it);
-            let (connection, now) = (connection.unwrap_or(usize::MAX), self.now);
+            let of = self.back[server].handle.connection_of(&arrival);
+            let of = of.map(|(number, epoch)| {
+                let c = server * self.plan.shape.each as usize + usize::from(number);
+                (c, epoch)
+            });
+            // An arrival of an epoch or a session that is over counts for no connection.
+            let current = of.filter(|(c, epoch)| self.seen[*c].epoch == *epoch);
+            let connection = current.map_or(usize::MAX, |(c, _)| c);
+            let now = self.now;
             self.engine().take(server, connection, arrival, now);
+        }
+        let mut arrives = std::mem::take(&mut self.arrives);
+        self.streams.take_due(&mut arrives);
+        for (at, arrives) in arrives.drain(..) {
+            self.queue.at(at, Task::Stream(arrives));
+        }
+        self.arrives = arrives;
+        if self.streams.has_visits() {
+            self.soon(0, self.plan.shape.control_ns, Task::Visits);
         }
         let mut due = std::mem::take(&mut self.due);
         self.sim.take_due(&mut due);
@@ -510,91 +605,53 @@ impl<'p> World<'p> {
         }
     }
 
-    /// Handles the reports of both ends.
-    fn reports(&mut self) {
-        let (events, lost) = {
-            let mut book = self.book.lock();
-            if book.events.is_empty() && book.lost.is_empty() {
-                return;
-            }
-            (
-                std::mem::take(&mut book.events),
-                std::mem::take(&mut book.lost),
-            )
-        };
-        for event in events {
-            self.say(|| format!("frontend: {event:?}"));
-            match event {
-                DispatchEvent::ConnectionLost {
-                    connection,
-                    epoch,
-                    cause,
-                    ..
-                } => {
-                    self.check_cause(connection, &cause);
-                    self.lost(connection, epoch, false);
-                }
-                DispatchEvent::Refused(r) if r.tries.refusals >= 3 => {
-                    self.soon(r.connection, 1_000_000, Task::Abort);
-                }
-                _ => {}
-            }
-        }
-        for lost in lost {
-            let c = usize::from(lost.connection);
-            self.say(|| format!("accelerator {}: {lost:?}", self.server_of(c)));
-            self.soon(c, 1_000_000, Task::Purge);
-            self.lost(c, lost.epoch, true);
-        }
-    }
-
     /// Engines hang: their accelerators give the connections up.
     pub fn end_hangs(&mut self) {
         let hung = self.engine().hung_connections();
         for c in hung {
-            if self.controls.get(c).is_some_and(Control::is_attached_back) {
+            if self.seen.get(c).is_some_and(Seen::is_at_accelerator) {
                 self.give_up_back(c, "the engine hangs");
-            } else {
-                self.queue.at(self.now + 1_000, Task::Purge);
             }
+            self.queue.at(self.now + 1_000, Task::Purge);
         }
     }
 
-    /// An accelerator stops for good. Its companions end their jobs before the NIC threads stop, or
-    /// behind it: a stop waits for a job, but not for ever.
-    fn leave(&mut self, server: usize, is_late: bool) {
-        if std::mem::replace(&mut self.has_left[server], true) {
+    /// Both ends stop in order, the frontend first.
+    async fn stop(&mut self) {
+        self.is_ending = true;
+        let most = ms(self.plan.shape.drain_ms);
+        let end = self.now + most.as_nanos() as u64;
+        self.until("the drain of the frontend", |w| {
+            w.front.dispatcher.outstanding() == 0 || w.book.lock().aborted || w.now > end
+        })
+        .await;
+        let totals = tokio::spawn(self.front.cluster.leave().within(most));
+        self.news();
+        self.until("a drain", |_| totals.is_finished()).await;
+        if self.is_wrong() {
             return;
         }
-        if !is_late {
-            self.prepare_all(server);
-        }
-        self.nodes.servers[server].stop();
-        if is_late {
-            self.prepare_all(server);
-        }
-        for c in 0..self.controls.len() {
-            if self.server_of(c) == server {
-                self.lose_unattached(c);
-            }
-        }
-        if self.has_left.iter().all(|has| *has) {
-            self.soon(0, 1_000_000, Task::Abort);
-        }
-    }
-
-    /// Both ends stop, the frontend first.
-    fn stop(&mut self) {
-        self.is_ending = true;
-        self.nodes.dispatcher.stop();
+        let answers = totals.await.expect("no panic");
+        self.front.cluster.take_totals(answers);
+        self.front.dispatcher.stop();
         self.effects();
-        self.until_ended(true);
-        for server in 0..self.nodes.servers.len() {
-            self.prepare_all(server);
-            self.nodes.servers[server].stop();
+        self.until("a NIC thread of the frontend", |w| {
+            w.threads.have_ended(true)
+        })
+        .await;
+        self.check_names().await;
+        self.front.cluster.stop();
+        self.news();
+        self.until("the control task", |w| w.front.control.is_finished())
+            .await;
+        for server in 0..self.back.len() {
+            self.leave(server, false, None);
         }
-        self.effects();
-        self.until_ended(false);
+        self.news();
+        self.until("an accelerator", |w| {
+            w.back.iter().all(|b| b.has_stopped) && w.threads.have_ended(false)
+        })
+        .await;
         self.effects();
         self.engine().clear();
         if !self.is_wrong() {
@@ -602,17 +659,23 @@ impl<'p> World<'p> {
         }
     }
 
-    fn prepare_all(&self, server: usize) {
-        for companion in &self.nodes.preparing[server] {
-            while companion.step() {}
+    /// The names that the accelerators have answered.
+    async fn check_names(&mut self) {
+        for asked in std::mem::take(&mut self.names) {
+            let name = self.front.cluster.name_of(asked.await.expect("no panic"));
+            self.say(|| format!("name: {name:?}"));
+            if let (Err(e), true) = (name, self.is_untroubled()) {
+                self.wrong(format!("name: {e}"));
+            }
         }
     }
 
-    fn until_ended(&mut self, of_frontend: bool) {
+    /// Takes steps until `is_done`.
+    async fn until(&mut self, what: &str, is_done: impl Fn(&Self) -> bool) {
         let before = self.queue.planned;
-        while !self.threads.have_ended(of_frontend) && !self.is_wrong() {
-            if self.queue.planned > before + 200_000 || !self.step() {
-                self.wrong("no end: a NIC thread does not stop".to_owned());
+        while !self.is_wrong() && !is_done(self) {
+            if self.queue.planned > before + MOST_ENDING || !self.step().await {
+                self.wrong(format!("no end: {what} does not end"));
             }
         }
     }

@@ -16,6 +16,7 @@ pub mod device_memory;
 pub mod dice;
 pub mod memory;
 pub mod sim;
+pub mod sim_nic;
 
 use std::{
     net::{TcpListener, TcpStream, UdpSocket},

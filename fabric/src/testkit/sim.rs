@@ -274,6 +274,17 @@ impl Sim {
         (state.frames, state.bytes)
     }
 
+    /// Halves of links that live.
+    pub fn live_halves(&self) -> usize {
+        let state = self.state();
+        state.pipes.iter().map(|p| usize::from(p.receivers)).sum()
+    }
+
+    /// Whether a half of the end that receives from a pipe lives.
+    pub fn has_receiver(&self, pipe: usize) -> bool {
+        self.state().pipes[pipe].receivers > 0
+    }
+
     /// Makes the frames of a pipe vanish from now on, those under way included.
     pub fn black_hole(&self, pipe: usize) {
         let pipe = &mut self.state().pipes[pipe];
