@@ -19,9 +19,9 @@ use common::{
 };
 
 /// Answers like vLLM's server; see `tests/command.rs` of the engine.
-const SERVER: &str = include_str!("../src/engine/http/tests/server.py");
+const SERVER: &str = include_str!("../src/engine/llm_server/http/tests/server.py");
 /// An engine core of vLLM: a process that starts a second one, which starts a third.
-const CORE: &str = include_str!("../src/engine/vllm/tests/core.py");
+const CORE: &str = include_str!("../src/engine/llm_server/vllm/tests/core.py");
 /// Soft limit of open files at the node's start. 512 requests at once need more, so the engine
 /// raises the limit before it starts the server.
 const OPEN_FILES: libc::rlim_t = 600;

@@ -29,8 +29,8 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
+    batch::Sizes,
     cuda::{Device, Gpu},
-    sizes::Sizes,
 };
 
 #[cfg(test)]

@@ -34,9 +34,8 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
-    inbox::Inbox,
     onnx::{self, SessionCfgs},
-    streaming::{OnFatal, TokenModel},
+    streaming::{Inbox, OnFatal, TokenModel},
 };
 use crate::lock;
 

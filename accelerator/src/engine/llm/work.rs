@@ -9,7 +9,7 @@ use super::{
     decoder::{Candidates, Decoder, StepRow},
     schedule::{DecodeStep, Schedule},
 };
-use crate::engine::{EngineError, Sequence, inbox::Inbox};
+use crate::engine::{EngineError, Sequence, streaming::Inbox};
 
 /// Longest sleep of the engine's thread without sequences, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 500_000_000;

@@ -4,7 +4,7 @@
 
 /// Limits that hold for all requests to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Limits {
+pub(super) struct Limits {
     /// Name of the engine, for the names of keys.
     pub engine: &'static str,
     pub vocab: usize,
@@ -20,7 +20,7 @@ pub(in crate::engine) struct Limits {
 
 /// Reason why a server ended an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Finish {
+pub(super) enum Finish {
     /// The answer ended at an end of sequence, or at a stop id.
     Stop,
     /// The answer reached its limit.
@@ -82,7 +82,7 @@ impl Limits {
 
 /// The tokens of one answer so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Account {
+pub(super) struct Account {
     pub prompt: usize,
     /// Fewest and most tokens of the answer.
     pub min: usize,
@@ -180,7 +180,7 @@ impl Account {
 }
 
 /// Error text for an answer whose tokens, or whose prompt's, the server does not count.
-pub(in crate::engine) fn uncounted(of: &str) -> String {
+pub(super) fn uncounted(of: &str) -> String {
     format!(
         "it does not count the tokens of the {of}, so none can be found lost: it is too old, or not \
          asked as it should be"

@@ -2,5 +2,10 @@
 //! (`vllm`).
 
 mod account;
+mod http;
+mod vllm;
 
-pub(super) use account::{Account, Finish, Limits, uncounted};
+pub use http::Http;
+#[cfg(feature = "testkit")]
+pub use http::fuzz_server_events;
+pub use vllm::{ModelFolder, Vllm};

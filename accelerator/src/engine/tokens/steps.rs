@@ -7,7 +7,10 @@ use qdl::{config::TokensConfig, connection::Spin};
 
 use super::Answers;
 use crate::{
-    engine::{Sequence, inbox::Inbox, streaming::TOKEN_BYTES},
+    engine::{
+        Sequence,
+        streaming::{Inbox, TOKEN_BYTES},
+    },
     event_count::EventCount,
 };
 

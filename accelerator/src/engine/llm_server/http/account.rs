@@ -5,14 +5,14 @@
 
 use super::dialect::{AnswerEvent, Tokens, trouble::Trouble};
 use crate::engine::{
-    llm_server::{self, Finish, Limits, uncounted},
+    llm_server::account::{self, Finish, Limits, uncounted},
     streaming::TooLong,
 };
 
 #[derive(Debug)]
 pub(super) struct Account<'a> {
     limits: &'a Limits,
-    answer: llm_server::Account,
+    answer: account::Account,
     finish: Option<Finish>,
     completion: Option<usize>,
     /// Ids that the server counts and does not send.

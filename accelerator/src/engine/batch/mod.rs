@@ -1,8 +1,13 @@
 //! The samples of a batch in order, their runs in memory, and the lengths of their responses.
 
+mod outputs;
+mod sizes;
+mod unpack;
+
 use qdl::serve::Arrival;
 
 use super::EngineError;
+pub(super) use {outputs::Outputs, sizes::Sizes, unpack::Unpacker};
 
 /// Samples of one batch whose inputs are contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

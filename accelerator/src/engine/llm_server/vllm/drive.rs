@@ -25,8 +25,8 @@ use super::{
 };
 use crate::engine::{
     Sequence,
-    inbox::Inbox,
-    llm_server::{Account, Limits},
+    llm_server::account::{Account, Limits},
+    streaming::Inbox,
 };
 
 /// Interval of checks for unwanted sequences, deadlines and the exit of the program.

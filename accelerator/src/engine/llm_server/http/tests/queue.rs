@@ -11,7 +11,7 @@ use super::{
     rig::{Started, eventually, prompts, samples, started},
     server::{Reply, Request, Server, ServerState, StreamPiece, about, answer, begun, correct},
 };
-use crate::engine::{Streaming, http::start::in_flight};
+use crate::engine::{Streaming, llm_server::http::start::in_flight};
 
 /// The answer of a server that takes 20 ms for each event.
 fn slow(dialect: Dialect, asked: &Request) -> Reply {

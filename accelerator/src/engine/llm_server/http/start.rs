@@ -14,7 +14,11 @@ use super::{
         trouble::{self, Trouble},
     },
 };
-use crate::engine::{child, error::shorten, program::Program, streaming};
+use crate::engine::{
+    error::shorten,
+    program::{Program, last_line},
+    streaming,
+};
 
 /// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,7 +51,7 @@ pub(super) async fn ready(
             return Err(format!("{exit} (before it was ready)"));
         }
         let waited = began.elapsed();
-        let log = program.map(|p| (&p.log, child::last_line(&p.log).unwrap_or_default()));
+        let log = program.map(|p| (&p.log, last_line(&p.log).unwrap_or_default()));
         let log = log.map_or_else(String::new, |(path, line)| {
             format!(
                 "; the last line of its log {}: {}",

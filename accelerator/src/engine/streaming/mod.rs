@@ -11,6 +11,7 @@
 //! decides whether tokens go to the frontend as parts; engines need not know this choice.
 
 mod events;
+mod inbox;
 mod sequence;
 
 use std::{sync::Arc, time::Duration};
@@ -24,6 +25,7 @@ use qdl::{
 use super::EngineError;
 
 pub use events::EventSizes;
+pub(super) use inbox::Inbox;
 pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 
 /// Callback for an error that ends the engine during a run. Only the first call has an effect.

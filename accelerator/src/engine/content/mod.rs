@@ -4,6 +4,8 @@
 //! fast. A separate thread reads the files while the engine loads them. So a large file adds little
 //! time: one of the two reads comes mostly from the page cache.
 
+mod onnx_data;
+
 use std::{
     io,
     path::Path,
@@ -15,7 +17,8 @@ use fabric::os::{sha256_of, sha256_of_file};
 use qdl::config::EngineKind;
 use record::{Content, MAX_CONTENT_NAME};
 
-use super::{EngineError, EngineParams, onnx_data};
+use super::{EngineError, EngineParams};
+pub use onnx_data::files as onnx_data_files;
 
 /// A hash that a separate thread computes, or a content that needs no hash.
 pub struct Hashing(Result<Hashed, JoinHandle<Result<Hashed, EngineError>>>);
@@ -147,8 +150,8 @@ fn short(name: &str) -> String {
 mod tests {
     use std::fs;
 
+    use super::onnx_data::tests::model as model_with_data;
     use super::*;
-    use crate::engine::onnx_data::tests::model as model_with_data;
 
     fn hash_of(path: &Path) -> String {
         let mut params = EngineParams::new(EngineKind::Onnx);

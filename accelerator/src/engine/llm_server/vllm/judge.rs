@@ -3,7 +3,7 @@
 use super::messages::{Output, finish};
 use crate::engine::{
     error::shorten,
-    llm_server::{Account, Finish, Limits},
+    llm_server::account::{Account, Finish, Limits},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Starts, watches and stops a child process that runs the model: an engine's own server.
 
+mod child;
+
 use std::{
     fs::File,
     io::{self, Read},
@@ -20,8 +22,12 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{child, error::shorten};
+use super::error::shorten;
 use crate::lock;
+
+pub use child::keep_open_files;
+use child::place;
+pub(super) use child::{isolate, last_error, last_line, room_for};
 
 const KILLED: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
@@ -264,7 +270,7 @@ fn run(
         let _ = watchman.kill();
         let _ = watchman.wait();
     }
-    let line = child::last_line(log);
+    let line = last_line(log);
     let line = line.map_or_else(|| "(nothing)".to_owned(), |line| shorten(&line));
     format!(
         "it ended ({status}); the last line of its log {}: {line}",
@@ -281,8 +287,8 @@ fn spawn(launch: &Launch, log: &File) -> io::Result<Child> {
     command.stdout(log.try_clone()?).stderr(log.try_clone()?);
     command.process_group(0);
     command.envs(launch.env.iter().map(|(name, value)| (name, value)));
-    child::place(&mut command, &launch.cpus, launch.node);
-    child::isolate(&mut command, Some(libc::SIGTERM));
+    place(&mut command, &launch.cpus, launch.node);
+    isolate(&mut command, Some(libc::SIGTERM));
     command.spawn()
 }
 
@@ -293,7 +299,7 @@ fn watchman(pid: libc::pid_t, grace: Duration) -> Option<Child> {
     command.args(["-c", WATCH, &pid.to_string(), &grace.as_secs().to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::null());
     command.stderr(Stdio::null()).process_group(0);
-    child::isolate(&mut command, None);
+    isolate(&mut command, None);
     let started = command.spawn();
     if let Err(e) = &started {
         tracing::warn!(

@@ -9,7 +9,7 @@ use crate::engine::{Fault, streaming::TooLong};
 
 /// Reason why a sequence has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(in crate::engine::http) enum Trouble {
+pub(in crate::engine::llm_server::http) enum Trouble {
     #[error("the frontend of the sample is gone")]
     Unwanted,
     #[error("{0}")]
@@ -143,14 +143,14 @@ pub(super) fn parse_error(error: &Value) -> Trouble {
 }
 
 /// Parses an event with an error object, alone or as the value of `error` or `detail`.
-pub(in crate::engine::http) fn parse_error_event(data: &str) -> Trouble {
+pub(in crate::engine::llm_server::http) fn parse_error_event(data: &str) -> Trouble {
     let value = serde_json::from_str(data).unwrap_or_else(|_| Value::from(data));
     let error = value.get("error").or_else(|| value.get("detail"));
     parse_error(error.unwrap_or(&value))
 }
 
 /// Whether a JSON text is an error object, in one of the forms of an error event.
-pub(in crate::engine::http) fn is_error(text: &str) -> bool {
+pub(in crate::engine::llm_server::http) fn is_error(text: &str) -> bool {
     let value = serde_json::from_str(text).unwrap_or(Value::Null);
     let keys = ["error", "detail", "message"];
     keys.iter().any(|key| value.get(key).is_some())
@@ -169,7 +169,7 @@ pub(super) fn text(words: &Value) -> String {
 }
 
 /// The server's message in the body of an error response, which has the forms of an error event.
-pub(in crate::engine::http) fn words(body: &str) -> String {
+pub(in crate::engine::llm_server::http) fn words(body: &str) -> String {
     match parse_error_event(body) {
         Trouble::Said { words, .. } => words,
         other => other.to_string(),

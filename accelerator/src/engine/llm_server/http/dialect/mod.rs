@@ -18,7 +18,7 @@ mod vllm;
 
 use crate::engine::{
     error::shorten,
-    llm_server::{Finish, Limits},
+    llm_server::account::{Finish, Limits},
 };
 use qdl::config::{self, HttpConfig};
 use serde::Deserialize;
@@ -172,14 +172,14 @@ fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::http::account::Account;
+    use crate::engine::llm_server::http::account::Account;
 
     #[test]
     fn the_page_shows_each_dialects_request_and_events_that_are_an_answer() {
         let config = json::<HttpConfig>(r#"{"min_tokens": 2, "eos": [2]}"#).expect("sound");
         let mut ask = AnswerParams::new(config, "m", 8, 64);
         ask.limits.vocab = 1000;
-        let page = include_str!("../../../../../docs/llm-servers.md");
+        let page = include_str!("../../../../../../docs/llm-servers.md");
         let block = page.split("```text\n").find(|b| b.starts_with("vllm  "));
         let block = block.and_then(|b| b.split("```").next()).expect("a block");
         // A long line goes on behind its comma. A dialect without events has the next one's.

@@ -20,9 +20,8 @@ use super::{
     with_last_error,
 };
 use crate::engine::{
-    child::last_line,
     error::shorten,
-    program::{self, ExitStatus, Launch, Program},
+    program::{self, ExitStatus, Launch, Program, last_line},
 };
 use qdl::config::VllmConfig;
 use record::secrets;

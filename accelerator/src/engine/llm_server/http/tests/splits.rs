@@ -16,7 +16,7 @@ use super::{
     server::{events, sglang},
 };
 use crate::engine::{
-    http::{Http, account::Account, dialect::trouble::Trouble, stream::LlmServer},
+    llm_server::http::{Http, account::Account, dialect::trouble::Trouble, stream::LlmServer},
     streaming::TOKEN_BYTES,
 };
 

@@ -35,7 +35,7 @@ const DESCRIPTORS: libc::c_int = 1 << 16;
 /// * the child gets the signal `on_death`, if any, at the end of the thread that started the child.
 ///
 /// With `on_death`, the child fails to start if this process has ended.
-pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
+pub(in crate::engine) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
     let parent = std::process::id() as libc::pid_t;
     let files = OPEN_FILES.get().copied();
     // SAFETY: between fork and exec the closure only makes async-signal-safe system calls and does
@@ -71,7 +71,7 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
 
 /// Places the child of `command`: on the processors `cpus`, unless empty, and with its memory on
 /// the NUMA node `node`. Processes that the child starts inherit both.
-pub(super) fn place(command: &mut Command, cpus: &[usize], node: Option<u32>) {
+pub(in crate::engine) fn place(command: &mut Command, cpus: &[usize], node: Option<u32>) {
     let cpus = cpus.to_vec();
     // SAFETY: between fork and exec the closure only makes system calls and does not allocate.
     unsafe {
@@ -120,7 +120,7 @@ pub fn keep_open_files() {
 
 /// Raises this process's limit of open files for `connections` more connections, within the hard
 /// limit. Children still get the initial limit ([`isolate`]).
-pub(super) fn room_for(connections: usize) -> Result<(), String> {
+pub(in crate::engine) fn room_for(connections: usize) -> Result<(), String> {
     let want = connections as u64 * ENDING + OTHERS;
     let mut limit = open_files().map_err(|e| e.to_string())?;
     OPEN_FILES.get_or_init(|| limit);
@@ -140,13 +140,13 @@ pub(super) fn room_for(connections: usize) -> Result<(), String> {
 
 /// The last line near the end of a log that a logger marks `ERROR`, or that names an exception of
 /// Python.
-pub(super) fn last_error(path: &Path) -> Option<String> {
+pub(in crate::engine) fn last_error(path: &Path) -> Option<String> {
     let tail = tail(path, 16 * TAIL)?;
     let is_error = |line: &&str| line.contains("ERROR") || line.contains("Error: ");
     Some(tail.lines().rfind(is_error)?.trim().to_owned())
 }
 
-pub(super) fn last_line(path: &Path) -> Option<String> {
+pub(in crate::engine) fn last_line(path: &Path) -> Option<String> {
     let tail = tail(path, TAIL)?;
     let line = tail.lines().rfind(|line| !line.trim().is_empty())?;
     Some(line.trim().to_owned())

@@ -9,10 +9,11 @@
 
 use qdl::model::ModelSpec;
 
-use super::{EngineError, unpack::unsuited};
+use super::unpack::unsuited;
+use crate::engine::EngineError;
 
 #[derive(Debug)]
-pub(super) struct Outputs {
+pub(in crate::engine) struct Outputs {
     /// Bytes per sample of each output.
     pub widths: Vec<usize>,
     /// Buffer for a response that consists of several outputs, filled anew for each sample.

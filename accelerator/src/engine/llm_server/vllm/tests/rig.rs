@@ -6,7 +6,8 @@ use fabric::wire::Stream;
 use qdl::{config::VllmConfig, model::ModelSpec};
 
 use crate::engine::{
-    EngineError, EngineKind, EngineParams, streaming::TOKEN_BYTES, testkit::samples, vllm::Vllm,
+    EngineError, EngineKind, EngineParams, llm_server::Vllm, streaming::TOKEN_BYTES,
+    testkit::samples,
 };
 
 pub use crate::engine::testkit::{processes, samples::Samples};

@@ -44,16 +44,16 @@ use self::{
     handshake::{Connected, Listeners},
     messages::Sampling,
 };
-use super::{
-    Engine, EngineError, EngineParams, Sequence, Streaming,
-    child::{last_error, last_line},
-    error::shorten,
-    inbox::Inbox,
-    llm_server::Limits,
-    program::{ExitStatus, Program},
-    streaming::{self, OnFatal, TokenModel},
+use super::account::Limits;
+use crate::{
+    engine::{
+        Engine, EngineError, EngineParams, Sequence, Streaming,
+        error::shorten,
+        program::{ExitStatus, Program, last_error, last_line},
+        streaming::{self, Inbox, OnFatal, TokenModel},
+    },
+    lock,
 };
-use crate::lock;
 
 const NAME: &str = "vllm";
 /// Sequences that the inbox holds without an allocation.

@@ -9,7 +9,7 @@ use super::{
     rig::{Started, VOCAB, params, start},
     server::{Reply, Server, ServerState, about, correct},
 };
-use crate::engine::{Engine, EngineError, EngineKind, EngineParams, http::Http};
+use crate::engine::{Engine, EngineError, EngineKind, EngineParams, llm_server::Http};
 
 fn warnings(started: &Started) -> &[String] {
     &started.engine.known.get().expect("started").warnings

@@ -10,7 +10,7 @@ use qdl::{
 
 use super::server::Server;
 use crate::engine::{
-    EngineError, EngineKind, EngineParams, http::Http, streaming::TOKEN_BYTES, testkit,
+    EngineError, EngineKind, EngineParams, llm_server::Http, streaming::TOKEN_BYTES, testkit,
 };
 
 pub use crate::engine::testkit::{

@@ -10,9 +10,9 @@ use super::{
     server::{Reply, Server, StreamPiece, events},
     splits::{read, read_up_to, server},
 };
-use crate::engine::{
+use crate::engine::llm_server::{
+    account::uncounted,
     http::{dialect::trouble::Trouble, stream::LlmServer},
-    llm_server::uncounted,
 };
 
 const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":null}]}\n\n";

@@ -11,11 +11,16 @@ use std::{
 
 use qdl::connection::join_all;
 
-use super::{EngineError, Sequence, catch_panic, streaming::OnFatal};
-use crate::{event_count::EventCount, lock, queue::Queue};
+use super::{OnFatal, Sequence};
+use crate::{
+    engine::{EngineError, catch_panic},
+    event_count::EventCount,
+    lock,
+    queue::Queue,
+};
 
 /// Sequences that wait for the engine's thread.
-pub(super) struct Inbox {
+pub(in crate::engine) struct Inbox {
     pub queue: Queue<Sequence>,
     /// Notified when a sequence arrives or the inbox closes.
     pub arrived: EventCount,

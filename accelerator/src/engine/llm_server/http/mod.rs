@@ -69,12 +69,14 @@ use self::{
     stream::LlmServer,
     threads::Threads,
 };
-use super::{
-    Engine, EngineError, EngineParams, Sequence, Streaming, child,
-    program::{self, Launch, Program},
-    streaming::{self, OnFatal},
+use crate::{
+    engine::{
+        Engine, EngineError, EngineParams, Sequence, Streaming,
+        program::{self, Launch, Program, room_for},
+        streaming::{self, OnFatal},
+    },
+    lock,
 };
-use crate::lock;
 
 const NAME: &str = "http";
 
@@ -121,7 +123,7 @@ impl Http {
         let keys = ["http.max_tokens", "http.min_tokens"];
         let lengths = (config.max_tokens, config.min_tokens);
         let max_tokens = streaming::answer_limit(keys, lengths, room)?;
-        child::room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
+        room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
         HttpClient::new(&config.url, config.connect()).map_err(|e| wrong("http.url", &e))?;
         Ok(Http {
             count: params.engine.threads,
@@ -203,7 +205,7 @@ impl Http {
         start::ready(&server.client, config, program).await?;
         let about = start::query_all(&server.client, server.dialect, &server.ask).await?;
         let (in_flight, why) = start::in_flight(about.at_once, config);
-        child::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
+        room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
         tracing::info!(
             "server {}: at most {in_flight} requests at once: {why}",
             config.url

@@ -6,7 +6,7 @@ use fabric::wire::Stream;
 use qdl::config::{MAX_IN_FLIGHT, VllmConfig};
 
 use super::rig::{EOS, Started, answer, folder, params, processes::free_port, start};
-use crate::engine::{EngineError, Streaming, vllm::Vllm};
+use crate::engine::{EngineError, Streaming, llm_server::Vllm};
 
 fn error(started: Result<Started, EngineError>) -> String {
     started.map(|_| ()).expect_err("refused").to_string()

@@ -15,7 +15,8 @@ use std::{mem::size_of, ptr};
 
 use qdl::model::{Lengths, ModelSpec, TensorSpec};
 
-use super::{Batch, EngineError};
+use super::Batch;
+use crate::engine::EngineError;
 
 /// A cache line. The alignment of 64 bytes suits every element type and vector instruction.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ struct InputBuffer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TensorPart {
+pub(in crate::engine) struct TensorPart {
     pub input: usize,
     /// Offset of the tensor's first byte in the sample.
     pub at: usize,
@@ -59,12 +60,12 @@ pub(super) struct TensorPart {
 }
 
 /// [`EngineError::Param`] for a tensor that this engine cannot take or give.
-pub(super) fn unsuited(tensor: &str, reason: &str) -> EngineError {
+pub(in crate::engine) fn unsuited(tensor: &str, reason: &str) -> EngineError {
     EngineError::param("model", format!("tensor `{tensor}` {reason}"))
 }
 
 #[derive(Debug)]
-pub(super) struct Unpacker {
+pub(in crate::engine) struct Unpacker {
     lengths: Lengths,
     fields: Vec<InputBuffer>,
     /// Alignment of the first input's elements, in bytes.
