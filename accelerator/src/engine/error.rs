@@ -89,10 +89,9 @@ pub enum EngineError {
         worker: usize,
         message: String,
     },
-    #[error("server {url}: {reason}")]
-    Server { url: String, reason: String },
-    #[error("vLLM's engine core: {reason}")]
-    Core { reason: String },
+    /// Of the server that the engine uses.
+    #[error("{name}: {reason}")]
+    Server { name: String, reason: String },
     #[error(
         "the engine's workers were not ready after {seconds} s: a smaller max_batch warms up faster"
     )]
@@ -139,6 +138,13 @@ impl EngineError {
             engine,
             batch,
             reason: reason.into(),
+        }
+    }
+
+    pub(super) fn server(name: &str, reason: String) -> Self {
+        EngineError::Server {
+            name: name.to_owned(),
+            reason,
         }
     }
 

@@ -2,6 +2,18 @@
 //!
 //! One invalid request ends vLLM's core with all its sequences, or makes it deaf.
 
+use qdl::config::MAX_IN_FLIGHT;
+
+use crate::engine::EngineError;
+
+/// Prompt and answer of the request that tries a server, in tokens.
+const TRIAL_PROMPT: usize = 16;
+pub(super) const TRIAL_TOKENS: usize = 2;
+/// Requests beyond a server's concurrency: when an answer ends, the server has the next request.
+const AHEAD: usize = 8;
+/// Concurrent requests to a server that does not report its concurrency.
+const UNKNOWN: usize = 512;
+
 /// Limits that hold for all requests to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
@@ -43,7 +55,7 @@ impl Limits {
         }
         if len.saturating_add(2) > self.context {
             return Err(format!(
-                "the prompt has {len} tokens, and the core's context of {} holds prompts of {}",
+                "the prompt has {len} tokens, and the server's context of {} holds prompts of {}",
                 self.context,
                 self.context.saturating_sub(2)
             ));
@@ -72,6 +84,12 @@ impl Limits {
             last: None,
             is_prompt_counted: false,
         }
+    }
+
+    /// A harmless prompt of at most `most` ids.
+    pub fn trial_prompt(&self, most: usize) -> impl ExactSizeIterator<Item = i32> {
+        let vocab = self.vocab;
+        (0..TRIAL_PROMPT.min(most)).map(move |i| ((i + 1) % vocab) as i32)
     }
 
     fn known(&self, id: i32) -> Option<u32> {
@@ -177,6 +195,41 @@ impl Account {
             )),
         }
     }
+}
+
+/// Limit of concurrent requests to a server that works on `at_once` sequences, and the reason: the
+/// value `set` of the key `key`, or `at_once`.
+pub(super) fn in_flight(at_once: Option<usize>, set: Option<usize>, key: &str) -> (usize, String) {
+    let says = match at_once {
+        Some(n) => format!("it says that it works on {n} sequences at once"),
+        None => "it does not say how many sequences it works on at once".to_owned(),
+    };
+    let n = match (set, at_once) {
+        (Some(n), _) => return (n, format!("{says}, and {key} is {n}")),
+        (None, Some(n)) => n.saturating_add(AHEAD).min(MAX_IN_FLIGHT),
+        (None, None) => UNKNOWN,
+    };
+    (n, says)
+}
+
+/// The longest answer of an engine whose keys `[max_tokens, min_tokens]` have these values, for a
+/// model whose output holds `room` tokens.
+/// Error: [`EngineError::Param`] names the key that does not fit.
+pub(super) fn answer_limit(
+    keys: [&'static str; 2],
+    (max, min): (Option<usize>, usize),
+    room: usize,
+) -> Result<usize, EngineError> {
+    let max = max.unwrap_or(room);
+    if max > room {
+        let reason = format!("{max} is more than the model's output of {room}");
+        return Err(EngineError::param(keys[0], reason));
+    }
+    if min > max {
+        let reason = format!("{min} is more than max_tokens, {max}");
+        return Err(EngineError::param(keys[1], reason));
+    }
+    Ok(max)
 }
 
 /// Error text for an answer whose tokens, or whose prompt's, the server does not count.

@@ -43,7 +43,7 @@ kill -s KILL -- "-$0""#;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launch {
     /// The configuration's key of `command`, for messages.
-    pub key: &'static str,
+    pub key: String,
     pub command: Vec<String>,
     pub log: PathBuf,
     /// Time from SIGTERM to SIGKILL.
@@ -145,7 +145,6 @@ pub(super) struct Program {
     /// True while the end of the program is an error.
     is_needed: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
-    pub log: PathBuf,
 }
 
 impl Program {
@@ -192,7 +191,6 @@ impl Program {
             exit: ExitStatus(exit),
             is_needed,
             reaped,
-            log,
         })
     }
 

@@ -17,7 +17,6 @@ mod sequence;
 use std::{sync::Arc, time::Duration};
 
 use qdl::{
-    config::MAX_IN_FLIGHT,
     model::{DType, ModelSpec, TensorSpec},
     wire::Standing,
 };
@@ -112,46 +111,6 @@ impl TokenModel {
             answer,
         })
     }
-}
-
-/// Requests beyond a server's concurrency: when an answer ends, the server has the next request.
-const AHEAD: usize = 8;
-/// Concurrent requests to a server that does not report its concurrency.
-const UNKNOWN: usize = 512;
-
-/// Limit of concurrent requests to a server or core that works on `at_once` sequences, and the
-/// reason: the value `set` of the key `key`, or `at_once`.
-pub(super) fn in_flight(at_once: Option<usize>, set: Option<usize>, key: &str) -> (usize, String) {
-    let says = match at_once {
-        Some(n) => format!("it says that it works on {n} sequences at once"),
-        None => "it does not say how many sequences it works on at once".to_owned(),
-    };
-    let n = match (set, at_once) {
-        (Some(n), _) => return (n, format!("{says}, and {key} is {n}")),
-        (None, Some(n)) => n.saturating_add(AHEAD).min(MAX_IN_FLIGHT),
-        (None, None) => UNKNOWN,
-    };
-    (n, says)
-}
-
-/// The maximum answer of an engine whose keys `[max_tokens, min_tokens]` have these values, for a
-/// model whose output holds `room` tokens.
-/// Error: [`EngineError::Param`] names the key that does not fit.
-pub(super) fn answer_limit(
-    keys: [&'static str; 2],
-    (max, min): (Option<usize>, usize),
-    room: usize,
-) -> Result<usize, EngineError> {
-    let max = max.unwrap_or(room);
-    if max > room {
-        let reason = format!("{max} is more than the model's output of {room}");
-        return Err(EngineError::param(keys[0], reason));
-    }
-    if min > max {
-        let reason = format!("{min} is more than max_tokens, {max}");
-        return Err(EngineError::param(keys[1], reason));
-    }
-    Ok(max)
 }
 
 /// Most ids in a tensor; `None` unless the tensor is ragged `i32` of one dimension.

@@ -41,7 +41,7 @@ pub fn server_events(data: &[u8]) {
     params.spec = Some(ModelSpec::of_tokens("m", 32, ANSWER));
     params.engine.http = Some(HttpConfig::new("http://127.0.0.1:1", dialect));
     let http = Http::open(&params).expect("an engine");
-    let mut server = http.server().expect("a server");
+    let mut server = http.transport.server().expect("a server");
     if how & 1 == 1 {
         let text = String::from_utf8_lossy(data);
         let mut facts = ServerFacts::default();

@@ -7,16 +7,16 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{dialect::trouble::Trouble, stream::LlmServer};
+use super::{
+    super::{account::TRIAL_TOKENS, process::EXIT_SEEN},
+    dialect::trouble::Trouble,
+    stream::LlmServer,
+};
 use crate::engine::{Fault, program::ExitStatus};
 
-/// Time to wait for the exit of our server process after the server stops answering.
-const EXIT_SEEN: Duration = Duration::from_secs(3);
 /// Time limit of a trial, which decides whether the server works. The sum with `next_token_s`, or
 /// with `first_token_s`, stays below the frontend's default `watchdog_s`.
 pub(super) const TRIAL: Duration = Duration::from_secs(10);
-const TRIAL_PROMPT: usize = 16;
-const TRIAL_TOKENS: usize = 2;
 /// Requests of a trial before the server counts as failed.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(200);
@@ -56,12 +56,11 @@ pub(super) async fn trial(server: &LlmServer, patience: Duration) -> Result<(), 
 
 /// As [`trial`], with one request.
 pub(super) async fn try_once(server: &LlmServer, patience: Duration) -> Result<(), Trouble> {
-    let ask = &server.ask;
-    let len = TRIAL_PROMPT.min(ask.max_prompt);
-    let ids = (1..=len).map(|i| u32::try_from(i % ask.limits.vocab).unwrap_or(0));
-    let prompt: Vec<u32> = ids.collect();
-    let tokens = TRIAL_TOKENS.min(ask.limits.max_tokens);
-    let (_, answer) = server.answer(&prompt, tokens, None, patience).await?;
+    let (limits, mut prompt) = (&server.ask.limits, Vec::new());
+    let ids = limits.trial_prompt(server.ask.max_prompt);
+    let account = limits.admit(ids, TRIAL_TOKENS, &mut prompt);
+    let most = account.map_err(Trouble::Prompt)?.max;
+    let (_, answer) = server.answer(&prompt, most, None, patience).await?;
     server.client.done(answer).await;
     Ok(())
 }

@@ -1,9 +1,4 @@
-//! The `http` engine: a language model's server on this machine, used over HTTP.
-//!
-//! ```text
-//! NIC threads ── submit() ──> thread http-0 ──> one request per sequence ──> server
-//!      origins <── push, finish ──┘  <── events: token ids ────────────────┘
-//! ```
+//! The transport of the engine `http`: an API of a language model's server over HTTP.
 //!
 //! The [`Origin`](qdl::serve::Origin) of a sample is the connection that delivered the sample, or
 //! LoadGen in a single-process run. The answer goes back to the origin.
@@ -21,8 +16,6 @@
 //! | [`start`] | queries before the first sample |
 //! | [`threads`] | the client threads and the path of a sequence |
 //! | [`counters`] | counts |
-//!
-//! `docs/llm-servers.md` describes the dialects, the errors and the fate of a sample.
 
 mod account;
 mod client;
@@ -42,23 +35,18 @@ mod threads;
 mod tests;
 
 use std::{
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{
-            AtomicBool,
-            Ordering::{Relaxed, SeqCst},
-        },
-    },
+    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 #[cfg(feature = "testkit")]
 pub use fuzz::server_events as fuzz_server_events;
 use qdl::{
-    model::{DType, ModelSpec, TensorSpec},
+    model::{DType, TensorSpec},
     wire::Standing,
 };
-use record::{CacheState, PrefixCache};
+use record::CacheState;
+use tokio::runtime::Runtime;
 
 use self::{
     client::HttpClient,
@@ -69,41 +57,30 @@ use self::{
     stream::LlmServer,
     threads::Threads,
 };
-use crate::{
-    engine::{
-        Engine, EngineError, EngineParams, Sequence, Streaming,
-        program::{self, Launch, Program, room_for},
-        streaming::{self, OnFatal},
-    },
-    lock,
+use super::{
+    Http, ServerFacts, Transport,
+    account::{answer_limit, in_flight},
+    process::ServerProcess,
+};
+use crate::engine::{
+    EngineError, EngineParams, Sequence,
+    program::{Launch, room_for},
+    streaming::OnFatal,
 };
 
-const NAME: &str = "http";
-
-pub struct Http {
-    model: ModelSpec,
+/// Requests to a server over HTTP, one for each sequence.
+pub struct HttpTransport {
+    /// Number of client threads.
     count: usize,
     ask: AnswerParams,
     counters: Arc<Counters>,
     standing: Arc<ServerStanding>,
-    program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
-    known: OnceLock<ServerStart>,
-    /// True from the beginning of the stop: errors are no longer reported.
-    is_stopping: Arc<AtomicBool>,
-}
-
-struct ServerStart {
-    in_flight: usize,
-    /// One sentence each: a prefix cache that is on, an unknown context.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the start has logged them"))]
-    warnings: Vec<String>,
-    cache: PrefixCache,
 }
 
 impl Http {
     /// Makes the engine from `engine.http`, `engine.threads` and the model's tensors. Sends no
-    /// request yet: [`Streaming::start`] does.
+    /// request yet: [`Streaming::start`](crate::engine::Streaming) does.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let wrong = |field, reason: &str| EngineError::param(field, reason.to_owned());
         let Some(config) = params.engine.http.clone() else {
@@ -122,22 +99,27 @@ impl Http {
         let (max_prompt, room) = (model.inputs[0].shape[0], model.output.shape[0]);
         let keys = ["http.max_tokens", "http.min_tokens"];
         let lengths = (config.max_tokens, config.min_tokens);
-        let max_tokens = streaming::answer_limit(keys, lengths, room)?;
+        let max_tokens = answer_limit(keys, lengths, room)?;
         room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
         HttpClient::new(&config.url, config.connect()).map_err(|e| wrong("http.url", &e))?;
-        Ok(Http {
+        let process = ServerProcess::new(
+            HttpTransport::NAME,
+            format!("server {}", config.url),
+            &config.log,
+            [config.ready(), config.stop_within()],
+        );
+        let transport = HttpTransport {
             count: params.engine.threads,
             ask: AnswerParams::new(config, &model.name, max_prompt, max_tokens),
-            model,
             counters: Arc::default(),
             standing: Arc::default(),
-            program: Mutex::default(),
             threads: OnceLock::new(),
-            known: OnceLock::new(),
-            is_stopping: Arc::default(),
-        })
+        };
+        Ok(Self::new(model, transport, process))
     }
+}
 
+impl HttpTransport {
     fn server(&self) -> Result<LlmServer, String> {
         let config = &self.ask.config;
         Ok(LlmServer {
@@ -146,146 +128,76 @@ impl Http {
             ask: self.ask.clone(),
             counters: self.counters.clone(),
             standing: self.standing.clone(),
-            in_flight: self.in_flight(),
+            in_flight: self.in_flight(None).0,
+            cache: CacheState::Unknown,
         })
     }
+}
 
-    fn try_start(&self, fatal: &OnFatal) -> Result<(), String> {
+impl Transport for HttpTransport {
+    const NAME: &'static str = "http";
+    type Connected = (Runtime, LlmServer);
+
+    fn connect(
+        &self,
+        process: &ServerProcess,
+        fatal: &OnFatal,
+    ) -> Result<(ServerFacts, Self::Connected), String> {
         let config = &self.ask.config;
-        let program = match &config.command[..] {
-            [] => None,
-            command => {
-                if client::is_listening(&config.url) {
-                    return Err(format!(
-                        "something listens there already, and engine.http.command would start a \
-                         second server: end it, or leave out engine.http.command (url: {})",
-                        config.url
-                    ));
-                }
-                let (fatal, url) = (fatal.clone(), config.url.clone());
-                let on_end = move |reason| fatal(EngineError::Server { url, reason });
-                let vars = config.env_file.as_deref();
-                let launch = Launch {
-                    key: "engine.http.command",
-                    env: program::read_env("engine.http.env_file", vars)?,
-                    command: command.to_vec(),
-                    log: config.log.clone(),
-                    grace: config.stop_within(),
-                    ..Launch::default()
-                };
-                let program = Program::start(launch, on_end)?;
-                tracing::info!("server started; its log is {}", config.log.display());
-                Some(program)
+        let is_own = !config.command.is_empty();
+        if is_own {
+            if client::is_listening(&config.url) {
+                return Err(format!(
+                    "something listens there already, and engine.http.command would start a \
+                     second server: end it, or leave out engine.http.command (url: {})",
+                    config.url
+                ));
             }
-        };
-        let exit = program.as_ref().map(|p| p.exit.clone());
-        let mut slot = lock(&self.program);
-        *slot = program;
+            let launch = Launch {
+                command: config.command.clone(),
+                ..Launch::default()
+            };
+            process.start(config.env_file.as_deref(), launch, Some(fatal.clone()))?;
+        }
         // The pipeline starts an engine on a thread without a runtime.
         let runtime = threads::runtime(self.count);
         let runtime = runtime.map_err(|e| format!("no thread to ask it from: {e}"))?;
-        let server = runtime.block_on(self.query_server(slot.as_ref()))?;
-        if let Some(program) = &*slot {
-            program.need()?;
-        }
-        drop(slot);
-        let judge = Judge::new(exit, TRIAL);
-        let cache = self
-            .known
-            .get()
-            .map_or(CacheState::Unknown, |k| k.cache.state);
-        let threads = Threads::new(runtime, (server, cache), judge, fatal.clone());
-        let set = self.threads.set(threads);
-        set.map_err(|_| "it is started already".to_owned())
-    }
-
-    async fn query_server(&self, program: Option<&Program>) -> Result<LlmServer, String> {
-        let config = &self.ask.config;
         let mut server = self.server()?;
-        start::ready(&server.client, config, program).await?;
-        let about = start::query_all(&server.client, server.dialect, &server.ask).await?;
-        let (in_flight, why) = start::in_flight(about.at_once, config);
-        room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
-        tracing::info!(
-            "server {}: at most {in_flight} requests at once: {why}",
-            config.url
-        );
+        process.wait(|| Ok(runtime.block_on(start::unready(&server.client, is_own))))?;
+        let about = start::query_all(&server.client, server.dialect, &server.ask);
+        let about = runtime.block_on(about)?;
+        let in_flight = self.in_flight(about.at_once);
+        room_for(in_flight.0).map_err(|e| format!("engine.http.in_flight: {e}"))?;
+        server.in_flight = in_flight.0;
         let (warnings, cache) = start::judge(about, server.dialect, &mut server.ask)?;
-        for warning in &warnings {
-            tracing::warn!("server {}: {warning}", config.url);
-        }
-        let _ = self.known.set(ServerStart {
+        server.cache = cache.state;
+        let facts = ServerFacts {
             in_flight,
-            warnings,
             cache,
-        });
-        server.in_flight = in_flight;
-        judge::trial(&server, config.busy())
-            .await
-            .map_err(|e| e.to_string())?;
-        Ok(server)
+            warnings,
+        };
+        Ok((facts, (runtime, server)))
     }
 
-    fn stop_program(&self) {
-        let mut slot = lock(&self.program);
-        if let Some(program) = slot.take()
-            && let Err(e) = program.stop(self.ask.config.stop_within())
-        {
-            tracing::warn!("server {}: {e}", self.ask.config.url);
-        }
-    }
-}
-
-impl Engine for Http {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn model(&self) -> &ModelSpec {
-        &self.model
+    fn run(
+        &self,
+        (runtime, server): Self::Connected,
+        process: &Arc<ServerProcess>,
+        _left: Duration,
+        fatal: OnFatal,
+    ) -> Result<(), String> {
+        let tried = runtime.block_on(judge::trial(&server, self.ask.config.busy()));
+        tried.map_err(|e| e.to_string())?;
+        process.need()?;
+        let judge = Judge::new(process.exit(), TRIAL);
+        let _ = self
+            .threads
+            .set(Threads::new(runtime, server, judge, fatal));
+        Ok(())
     }
 
-    fn prefix_cache(&self) -> Option<PrefixCache> {
-        let known = self.known.get().map(|known| known.cache.clone());
-        Some(known.unwrap_or_else(|| PrefixCache {
-            state: CacheState::Unknown,
-            how: "its server has not been asked yet".to_owned(),
-        }))
-    }
-
-    fn streaming(&self) -> Option<&dyn Streaming> {
-        Some(self)
-    }
-}
-
-impl Streaming for Http {
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
-        let is_stopping = self.is_stopping.clone();
-        let fatal: OnFatal = Arc::new(move |error| {
-            if !is_stopping.load(SeqCst) {
-                fatal(error);
-            }
-        });
-        self.try_start(&fatal).map_err(|reason| {
-            self.stop_program();
-            EngineError::Server {
-                url: self.ask.config.url.clone(),
-                reason,
-            }
-        })
-    }
-
-    fn in_flight(&self) -> usize {
-        let known = self.known.get().map(|known| known.in_flight);
-        known.unwrap_or_else(|| start::in_flight(None, &self.ask.config).0)
-    }
-
-    fn standing(&self) -> Standing {
-        self.standing.of_node()
-    }
-
-    fn server_busy(&self) -> u64 {
-        self.counters.busy.load(Relaxed)
+    fn in_flight(&self, at_once: Option<usize>) -> (usize, String) {
+        in_flight(at_once, self.ask.config.in_flight, "engine.http.in_flight")
     }
 
     fn submit(&self, sequence: Sequence) {
@@ -295,19 +207,18 @@ impl Streaming for Http {
         }
     }
 
-    /// Ends the threads within `timeout`, then our server process within `engine.http.stop_s`.
     fn stop(&self, timeout: Duration) {
-        self.is_stopping.store(true, SeqCst);
         if let Some(threads) = self.threads.get() {
             threads.stop(timeout);
             tracing::info!("server {}: {}", self.ask.config.url, self.counters);
         }
-        self.stop_program();
     }
-}
 
-impl Drop for Http {
-    fn drop(&mut self) {
-        self.stop_program();
+    fn standing(&self) -> Standing {
+        self.standing.of_node()
+    }
+
+    fn server_busy(&self) -> u64 {
+        self.counters.busy.load(Relaxed)
     }
 }

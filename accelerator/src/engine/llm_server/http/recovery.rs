@@ -3,7 +3,6 @@
 use std::{pin::pin, time::Duration};
 
 use qdl::wire::Standing;
-use record::CacheState;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{dialect::trouble, judge, start, stream::LlmServer};
@@ -13,13 +12,9 @@ use crate::engine::program::ExitStatus;
 const ASK: Duration = Duration::from_secs(1);
 
 /// Tries the server again whenever it is away. Once it has been away for its `ready_s`, it is
-/// overdue until it is back. `cache` is the state of its prefix cache at the start. Returns the
-/// exit status of a server that this process started and that has ended.
-pub(super) async fn watch_over(
-    server: &LlmServer,
-    cache: CacheState,
-    exit: Option<&ExitStatus>,
-) -> String {
+/// overdue until it is back. Returns the exit status of a server that this process started and that
+/// has ended.
+pub(super) async fn watch_over(server: &LlmServer, exit: Option<&ExitStatus>) -> String {
     let standing = &server.standing;
     let mut absence = standing.absence.subscribe();
     let (mut since, mut is_known) = (Instant::now(), false);
@@ -47,7 +42,7 @@ pub(super) async fn watch_over(
                 tracing::warn!("{why}; it is overdue, and a run without another node ends");
             }
         };
-        let mut trial = pin!(try_again(server, cache));
+        let mut trial = pin!(try_again(server));
         let tried = tokio::select! {
             tried = &mut trial => tried,
             () = sleep_until(since + ready), if since.elapsed() < ready => {
@@ -70,7 +65,7 @@ pub(super) async fn watch_over(
 
 /// Asks what the start asks, and for one short answer. Error text: the server does not answer, or
 /// is not the server that it was.
-async fn try_again(server: &LlmServer, cache: CacheState) -> Result<(), String> {
+async fn try_again(server: &LlmServer) -> Result<(), String> {
     let health = server.client.get("/health").await;
     match health.map_err(|e| e.to_string())? {
         (200 | 404, _) => {}
@@ -82,7 +77,7 @@ async fn try_again(server: &LlmServer, cache: CacheState) -> Result<(), String> 
     let mut ask = server.ask.clone();
     let facts = start::query_all(&server.client, server.dialect, &ask).await?;
     let (_, now) = start::judge(facts, server.dialect, &mut ask)?;
-    if (ask.limits.vocab, now.state) != (server.ask.limits.vocab, cache) {
+    if (ask.limits.vocab, now.state) != (server.ask.limits.vocab, server.cache) {
         return Err("it came back with another vocabulary or prefix cache".to_owned());
     }
     let tried = judge::try_once(server, Duration::ZERO).await;

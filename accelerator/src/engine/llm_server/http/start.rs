@@ -1,11 +1,8 @@
 //! Queries to the server before the first sample: readiness, model, context, vocabulary, prefix
 //! cache, and one short answer with the parameters of every sequence.
 
-use std::time::{Duration, Instant};
-
 use qdl::config::HttpConfig;
 use record::{CacheState, PrefixCache, secrets};
-use tokio::time::sleep;
 
 use super::{
     client::HttpClient,
@@ -14,66 +11,22 @@ use super::{
         trouble::{self, Trouble},
     },
 };
-use crate::engine::{
-    error::shorten,
-    program::{Program, last_line},
-    streaming,
-};
+use crate::engine::error::shorten;
 
-/// Interval of readiness queries to a starting server.
-const LOOK: Duration = Duration::from_millis(100);
-/// Interval of log lines while the server is not ready.
-const SAY: Duration = Duration::from_secs(10);
-
-/// Waits until the server reports that it is ready. A server that does not listen yet, or whose
-/// name has no address yet, is waited for too.
-/// Error text: the server ended, or was not ready in time.
-pub(super) async fn ready(
-    client: &HttpClient,
-    config: &HttpConfig,
-    program: Option<&Program>,
-) -> Result<(), String> {
-    let began = Instant::now();
-    let mut said = None;
-    loop {
-        let why = match client.get("/health").await {
-            // A server without `/health` (404) counts as ready.
-            Ok((200 | 404, _)) => return Ok(()),
-            Ok((status, words)) => {
-                format!("it answers {status} to /health: {}", trouble::words(&words))
-            }
-            Err(e @ Trouble::Connect(_)) if program.is_none() => {
-                format!("{e}: start it, or name it in engine.http.command")
-            }
-            Err(e) => e.to_string(),
-        };
-        if let Some(exit) = program.and_then(|p| p.exit.now()) {
-            return Err(format!("{exit} (before it was ready)"));
+/// Why the server is not ready; `None` if it is. A server that does not listen yet, or whose name
+/// has no address yet, is not ready. `is_own`: this engine starts the server.
+pub(super) async fn unready(client: &HttpClient, is_own: bool) -> Option<String> {
+    Some(match client.get("/health").await {
+        // A server without `/health` (404) counts as ready.
+        Ok((200 | 404, _)) => return None,
+        Ok((status, words)) => {
+            format!("it answers {status} to /health: {}", trouble::words(&words))
         }
-        let waited = began.elapsed();
-        let log = program.map(|p| (&p.log, last_line(&p.log).unwrap_or_default()));
-        let log = log.map_or_else(String::new, |(path, line)| {
-            format!(
-                "; the last line of its log {}: {}",
-                path.display(),
-                shorten(&line)
-            )
-        });
-        if waited > config.ready() {
-            let s = waited.as_secs();
-            return Err(format!(
-                "not ready after {s} s ({why}{log}): see engine.http.ready_s"
-            ));
+        Err(e @ Trouble::Connect(_)) if !is_own => {
+            format!("{e}: start it, or name it in engine.http.command")
         }
-        if said.is_none_or(|at: Instant| at.elapsed() > SAY) {
-            said = Some(Instant::now());
-            tracing::info!(
-                "waiting for the server for {} s: {why}{log}",
-                waited.as_secs()
-            );
-        }
-        sleep(LOOK).await;
-    }
+        Err(e) => e.to_string(),
+    })
 }
 
 /// Sends the dialect's queries; returns the facts from the responses.
@@ -116,11 +69,6 @@ async fn query(
         last = format!("it answers {status} to {path} ({words}): see engine.http.dialect");
     }
     Err(last)
-}
-
-/// Limit of concurrent requests to a server that works on `at_once` sequences, and the reason.
-pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, String) {
-    streaming::in_flight(at_once, config.in_flight, "engine.http.in_flight")
 }
 
 /// Compares the server's facts with the configuration and completes `ask`. Returns warnings for the

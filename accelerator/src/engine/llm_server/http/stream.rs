@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::Body;
+use record::CacheState;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -39,21 +40,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 type Sink<'s> = Option<&'s mut Sequence>;
 
 /// The connections to the server, with the parameters of every request.
-pub(super) struct LlmServer {
-    pub client: HttpClient,
-    pub dialect: &'static Dialect,
-    pub ask: AnswerParams,
-    pub counters: Arc<Counters>,
-    pub standing: Arc<ServerStanding>,
+pub struct LlmServer {
+    pub(super) client: HttpClient,
+    pub(super) dialect: &'static Dialect,
+    pub(super) ask: AnswerParams,
+    pub(super) counters: Arc<Counters>,
+    pub(super) standing: Arc<ServerStanding>,
     /// Limit of concurrent requests.
-    pub in_flight: usize,
+    pub(super) in_flight: usize,
+    /// State of the prefix cache at the start.
+    pub(super) cache: CacheState,
 }
 
 impl LlmServer {
     /// Requests an answer of at most `max_tokens` and passes the tokens to `sink`, except those of
     /// the last step. Checks the answer, then returns these last tokens and the stream. The caller
     /// gives the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
-    pub async fn answer(
+    pub(super) async fn answer(
         &self,
         prompt: &[u32],
         max_tokens: usize,

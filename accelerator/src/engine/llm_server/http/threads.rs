@@ -13,10 +13,9 @@ use std::{
 use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 
-use record::CacheState;
-
 use super::{
-    NAME,
+    super::Transport,
+    HttpTransport,
     client::OpenAnswer,
     dialect::{Tokens, trouble::Trouble},
     judge::{Judge, Verdict},
@@ -43,14 +42,8 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Runs sequences on `runtime`, and watches over the server's absences. `cache` is the state of
-    /// the server's prefix cache.
-    pub fn new(
-        runtime: Runtime,
-        (server, cache): (LlmServer, CacheState),
-        judge: Judge,
-        fatal: OnFatal,
-    ) -> Self {
+    /// Runs sequences on `runtime`, and watches over the server's absences.
+    pub fn new(runtime: Runtime, server: LlmServer, judge: Judge, fatal: OnFatal) -> Self {
         let client = Arc::new(SequenceRunner {
             server,
             judge,
@@ -59,7 +52,7 @@ impl Threads {
         let watching = client.clone();
         runtime.spawn(async move {
             let SequenceRunner { server, judge, .. } = &*watching;
-            let end = watch_over(server, cache, judge.exit.as_ref());
+            let end = watch_over(server, judge.exit.as_ref());
             watching.end(end.await);
         });
         Threads {
@@ -78,7 +71,11 @@ impl Threads {
         let run = AssertUnwindSafe(client.clone().run(sequence)).catch_unwind();
         runtime.spawn(async move {
             if let Err(panic) = run.await {
-                (client.fatal)(EngineError::panicked(NAME, 0, panic.as_ref()));
+                (client.fatal)(EngineError::panicked(
+                    HttpTransport::NAME,
+                    0,
+                    panic.as_ref(),
+                ));
             }
         });
     }
@@ -152,9 +149,7 @@ impl SequenceRunner {
     }
 
     fn end(&self, reason: String) {
-        (self.fatal)(EngineError::Server {
-            url: self.server.ask.config.url.clone(),
-            reason,
-        });
+        let name = format!("server {}", self.server.ask.config.url);
+        (self.fatal)(EngineError::server(&name, reason));
     }
 }

@@ -19,13 +19,14 @@ use std::{
 };
 
 use super::{
-    judge::{Progress, judge},
-    messages::{ABORT, ADD, DEAD, Output, Sampling, put_abort, put_request, read_step},
+    handshake::Connected,
+    messages::{ABORT, ADD, DEAD, Output, Sampling, finish, put_abort, put_request, read_step},
     zmtp::Connection,
 };
 use crate::engine::{
     Sequence,
-    llm_server::account::{Account, Limits},
+    error::shorten,
+    llm_server::account::{Account, Finish, Limits, TRIAL_TOKENS},
     streaming::Inbox,
 };
 
@@ -33,9 +34,6 @@ use crate::engine::{
 const LOOK: Duration = Duration::from_millis(200);
 /// Bits of a request's id for the slot: 65,536 sequences on each of 64 cores.
 const SLOT_BITS: u32 = 22;
-/// Prompt and answer of the request that tries a core at the start.
-const TRIAL_PROMPT: usize = 16;
-const TRIAL_TOKENS: usize = 2;
 
 /// Wakes the thread of the cores, with a system call only if the thread sleeps.
 pub(super) struct Wake {
@@ -83,7 +81,7 @@ impl Wake {
     }
 }
 
-pub(super) struct Core {
+struct Core {
     input: Connection,
     running: usize,
     /// Tokens that its sequences still need: prompts without a first token, and rests of answers.
@@ -93,7 +91,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub fn new(input: Connection) -> Self {
+    fn new(input: Connection) -> Self {
         Core {
             input,
             running: 0,
@@ -128,14 +126,14 @@ struct Slot {
 }
 
 pub(super) struct Driver {
-    pub limits: Limits,
-    pub sampling: Sampling,
+    limits: Limits,
+    sampling: Sampling,
     /// Time limit between two tokens of a core that has sequences.
-    pub step: Duration,
-    pub cores: Vec<Core>,
-    pub outputs: Vec<Connection>,
-    pub inbox: Arc<Inbox>,
-    pub wake: Arc<Wake>,
+    step: Duration,
+    cores: Vec<Core>,
+    outputs: Vec<Connection>,
+    inbox: Arc<Inbox>,
+    wake: Arc<Wake>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     polled: Vec<libc::pollfd>,
@@ -148,15 +146,15 @@ pub(super) struct Driver {
 impl Driver {
     pub fn new(
         (limits, sampling, step): (Limits, Sampling, Duration),
-        (cores, outputs): (Vec<Core>, Vec<Connection>),
+        connected: Connected,
         (inbox, wake): (Arc<Inbox>, Arc<Wake>),
     ) -> Self {
         Driver {
             limits,
             sampling,
             step,
-            cores,
-            outputs,
+            cores: connected.inputs.into_iter().map(Core::new).collect(),
+            outputs: connected.outputs,
             inbox,
             wake,
             slots: Vec::new(),
@@ -171,12 +169,9 @@ impl Driver {
     /// Requests one short answer from each core, with the parameters of all requests.
     /// Error text: a core breaks a rule, or does not answer within `within`.
     pub fn try_cores(&mut self, within: Duration) -> Result<(), String> {
-        let (vocab, least) = (self.limits.vocab as i32, self.limits.min_tokens);
-        let len = TRIAL_PROMPT.min(self.limits.context.saturating_sub(2));
-        let prompt: Vec<i32> = (0..len as i32).map(|i| (i + 1) % vocab).collect();
+        let room = TRIAL_TOKENS.max(self.limits.min_tokens);
         for core in 0..self.cores.len() {
-            let room = TRIAL_TOKENS.max(least);
-            let ids = prompt.iter().copied();
+            let ids = (self.limits).trial_prompt(self.limits.context.saturating_sub(2));
             let account = self.limits.admit(ids, room, &mut self.prompt)?;
             self.request(core, None, account);
         }
@@ -355,7 +350,7 @@ impl Driver {
         };
         let mut active = active;
         let before = active.outstanding();
-        let progress = judge(&mut active.account, &self.limits, output)?;
+        let progress = check(&mut active.account, &self.limits, output)?;
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
         match progress {
@@ -434,9 +429,48 @@ fn parse_id(id: &str) -> Option<(usize, u32)> {
     Some((slot as usize, u32::try_from(id >> SLOT_BITS).ok()?))
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Progress {
+    More,
+    End,
+    /// The core could not run this sample; others go on.
+    Refuse(String),
+}
+
+/// Checks an output and counts its tokens.
+/// Error text: the core violates the protocol; the engine must stop.
+fn check(account: &mut Account, limits: &Limits, output: &Output<'_>) -> Result<Progress, String> {
+    if let Some(counts) = output.prompt {
+        account.count_prompt(usize::try_from(counts.num_prompt_tokens).unwrap_or(usize::MAX))?;
+        match counts.num_cached_tokens {
+            0 => {}
+            n => {
+                return Err(format!(
+                    "it took {n} prompt tokens from its prefix cache, which is forbidden"
+                ));
+            }
+        }
+    }
+    account.take(limits, &output.tokens)?;
+    let finish = match output.finish {
+        None => return Ok(Progress::More),
+        Some(finish::STOP) => Finish::Stop,
+        Some(finish::LENGTH) => Finish::Length,
+        Some(finish::ERROR) => {
+            let words = output.error.map(|words| format!(": {}", shorten(words)));
+            let words = words.unwrap_or_default();
+            let why = format!("the core could not run this prompt{words}");
+            return Ok(Progress::Refuse(why));
+        }
+        Some(finish::ABORT) => return Err("it gave up an answer that is wanted".to_owned()),
+        Some(n) => return Err(format!("it ended an answer for the unknown reason {n}")),
+    };
+    account.end(limits, finish, 0).map(|()| Progress::End)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::messages::PromptCounts, *};
 
     /// A call that comes between the end of a sleep and the next one leaves a byte behind.
     #[test]
@@ -456,5 +490,65 @@ mod tests {
         assert!(!sleep());
         wake.notify();
         assert!(!sleep(), "an awake thread needs no byte");
+    }
+
+    /// Scripted cores test refused prompts (`tests::answers`), and the account the other rules.
+    #[test]
+    fn outputs_are_judged() {
+        let limits = Limits {
+            engine: "vllm",
+            vocab: 100,
+            context: 20,
+            min_tokens: 0,
+            max_tokens: 8,
+            ends: vec![2],
+            are_all_ends: true,
+        };
+        let none = None::<(u64, u64)>;
+        for (token, reason, counts, words) in [
+            (1, None, Some((3, 0)), "More"),
+            (2, Some(finish::STOP), Some((3, 0)), "End"),
+            (
+                2,
+                Some(finish::STOP),
+                none,
+                "it does not count the tokens of the prompt",
+            ),
+            (
+                1,
+                None,
+                Some((3, 1)),
+                "it took 1 prompt tokens from its prefix cache",
+            ),
+            (
+                1,
+                Some(finish::ABORT),
+                Some((3, 0)),
+                "it gave up an answer that is wanted",
+            ),
+            (1, Some(4), Some((3, 0)), "unknown reason 4"),
+            (
+                1,
+                Some(finish::ERROR),
+                none,
+                "could not run this prompt: no room",
+            ),
+        ] {
+            let output = Output {
+                tokens: [token].into_iter().collect(),
+                finish: reason,
+                prompt: counts.map(|(num_prompt_tokens, num_cached_tokens)| PromptCounts {
+                    num_prompt_tokens,
+                    num_cached_tokens,
+                }),
+                error: Some("no room"),
+                ..Output::default()
+            };
+            let verdict = match check(&mut limits.account(3, 8), &limits, &output) {
+                Ok(Progress::Refuse(words)) | Err(words) => words,
+                Ok(other) => format!("{other:?}"),
+            };
+            assert!(verdict.contains(words), "{words}: {verdict}");
+        }
     }
 }

@@ -74,13 +74,13 @@ impl Listeners {
 }
 
 /// Cores after the handshake.
-pub(super) struct Connected {
+pub struct Connected {
     /// Requests of each core, in the order of their indices.
-    pub inputs: Vec<Connection>,
+    pub(super) inputs: Vec<Connection>,
     /// Outputs of all cores, in no order.
-    pub outputs: Vec<Connection>,
+    pub(super) outputs: Vec<Connection>,
     /// Of the first core; all cores have one model and one version.
-    pub registration: Registration,
+    pub(super) registration: Registration,
 }
 
 /// A peer of the handshake's port.

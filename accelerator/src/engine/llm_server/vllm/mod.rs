@@ -1,4 +1,4 @@
-//! The `vllm` engine: the engine core of vLLM, without its HTTP server.
+//! The transport of the engine `vllm`: the engine core of vLLM, without its HTTP server.
 //!
 //! ```text
 //! NIC threads ── submit() ──> thread vllm ── ADD ──> core: scheduler, GPUs
@@ -7,17 +7,13 @@
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`start`], [`handshake`] | the core's process and sockets; the handshake |
+//! | [`start`], [`handshake`] | the core's command and sockets; the handshake |
 //! | [`drive`] | the thread: requests, steps, aborts, deadlines |
-//! | [`judge`] | checks of each output |
 //! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
 //! | [`model`] | facts from the model's folder |
-//!
-//! `docs/llm-servers.md` says when to take this engine, and what becomes of a sample.
 
 mod drive;
 mod handshake;
-mod judge;
 mod messages;
 mod model;
 mod start;
@@ -25,63 +21,52 @@ mod start;
 mod tests;
 mod zmtp;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
-use qdl::{
-    config::{MAX_IN_FLIGHT, VllmConfig},
-    model::ModelSpec,
-};
+use qdl::config::{MAX_IN_FLIGHT, VllmConfig};
 use record::{CacheState, PrefixCache};
 
 pub use self::model::ModelFolder;
 use self::{
-    drive::{Core, Driver, Wake},
-    handshake::{Connected, Listeners},
+    drive::{Driver, Wake},
+    handshake::{Connected, Handshake, Listeners},
     messages::Sampling,
 };
-use super::account::Limits;
-use crate::{
-    engine::{
-        Engine, EngineError, EngineParams, Sequence, Streaming,
-        error::shorten,
-        program::{ExitStatus, Program, last_error, last_line},
-        streaming::{self, Inbox, OnFatal, TokenModel},
-    },
-    lock,
+use super::{
+    ServerFacts, Transport, Vllm,
+    account::{self, Limits},
+    process::ServerProcess,
+};
+use crate::engine::{
+    EngineError, EngineParams, Sequence,
+    program::ExitStatus,
+    streaming::{Inbox, OnFatal, TokenModel},
 };
 
-const NAME: &str = "vllm";
 /// Sequences that the inbox holds without an allocation.
 const INBOX: usize = 512;
-/// Time to wait for the exit of the core after it stops answering.
-const EXIT_SEEN: Duration = Duration::from_secs(3);
 
-pub struct Vllm {
-    model: ModelSpec,
+/// Messages to the engine cores of vLLM.
+pub struct CoreTransport {
     config: VllmConfig,
+    /// The registration gives the context.
     limits: Limits,
+    /// Most tokens in a prompt.
+    max_prompt: usize,
     sampling: Sampling,
     inbox: Arc<Inbox>,
     wake: Arc<Wake>,
-    program: Mutex<Option<Program>>,
-    /// Limit of concurrent sequences of all cores, set at the start.
-    in_flight: OnceLock<usize>,
 }
 
 impl Vllm {
     /// Makes the engine from `engine.vllm` and the files of the model's folder. Starts no core yet:
-    /// [`Streaming::start`] does.
+    /// [`Streaming::start`](crate::engine::Streaming) does.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let wrong = |field, reason: String| EngineError::param(field, reason);
         let Some(config) = params.engine.vllm.clone() else {
             return Err(wrong("vllm", "no core is described".to_owned()));
         };
-        let model = TokenModel::of(NAME, params.spec.as_ref())?;
+        let model = TokenModel::of(CoreTransport::NAME, params.spec.as_ref())?;
         let folder = ModelFolder::read(&config.model).map_err(|e| wrong("vllm.model", e))?;
         if folder.has_experts && config.data_parallel > 1 {
             return Err(wrong("vllm.data_parallel", handshake::EXPERTS.to_owned()));
@@ -92,7 +77,7 @@ impl Vllm {
         };
         let keys = ["vllm.max_tokens", "vllm.min_tokens"];
         let lengths = (config.max_tokens, config.min_tokens);
-        let max_tokens = streaming::answer_limit(keys, lengths, model.answer)?;
+        let max_tokens = account::answer_limit(keys, lengths, model.answer)?;
         let eos = match config.ignore_eos {
             true => Vec::new(),
             false => config.eos.clone().unwrap_or(folder.eos),
@@ -107,197 +92,127 @@ impl Vllm {
             let reason = format!("id {id} of `eos` or `stop` is beyond the vocabulary of {vocab}");
             return Err(wrong("vllm.stop", reason));
         }
-        let sampling = Sampling::new(config.temperature, &eos, &config.stop);
-        Ok(Vllm {
-            model: model.spec,
+        let process = ServerProcess::new(
+            CoreTransport::NAME,
+            "vLLM's engine core".to_owned(),
+            &config.log,
+            [config.ready(), config.stop_within()],
+        );
+        let transport = CoreTransport {
+            sampling: Sampling::new(config.temperature, &eos, &config.stop),
             limits: Limits {
-                engine: NAME,
+                engine: CoreTransport::NAME,
                 vocab,
-                // The registration gives the number.
                 context: 0,
                 min_tokens: config.min_tokens,
                 max_tokens,
                 ends,
                 are_all_ends: true,
             },
-            sampling,
+            max_prompt: model.prompt,
             inbox: Arc::new(Inbox::new(INBOX)),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
-            program: Mutex::default(),
-            in_flight: OnceLock::new(),
             config,
-        })
+        };
+        Ok(Self::new(model.spec, transport, process))
     }
+}
 
-    fn try_start(&self, fatal: &OnFatal) -> Result<(), EngineError> {
-        let core = |reason| EngineError::Core { reason };
-        let listeners = Listeners::bind(self.config.listen).map_err(core)?;
-        let began = Instant::now();
-        let port = listeners.port().map_err(core)?;
-        match self.config.listen {
-            None => {
-                let program = start::launch(&self.config, port).map_err(core)?;
-                *lock(&self.program) = Some(program);
-            }
+impl Transport for CoreTransport {
+    const NAME: &'static str = "vllm";
+    type Connected = Connected;
+
+    fn connect(
+        &self,
+        process: &ServerProcess,
+        _fatal: &OnFatal,
+    ) -> Result<(ServerFacts, Connected), String> {
+        let config = &self.config;
+        let listeners = Listeners::bind(config.listen)?;
+        let port = listeners.port()?;
+        match config.listen {
+            // The thread of the cores sees the exit, and reports it with its own words.
+            None => process.start(
+                config.env_file.as_deref(),
+                start::launch(config, port)?,
+                None,
+            )?,
             Some(address) => tracing::info!(
                 "waiting for a core at {address}: `vllm serve {} --headless \
                  --data-parallel-address {} --data-parallel-rpc-port {port} ...`",
-                self.config.model.display(),
+                config.model.display(),
                 address.ip()
             ),
         }
-        let exit = lock(&self.program).as_ref().map(|p| p.exit.clone());
-        let connected = start::connect(&self.config, &listeners, exit.as_ref());
-        let mut driver = self.driver(connected.map_err(core)?);
-        let left = self.config.ready().saturating_sub(began.elapsed());
-        let within = left.max(self.config.step());
-        let is_own = self.config.listen.is_none();
-        let log = is_own.then(|| self.config.log.clone());
-        let words = LastWords { exit, log };
-        driver
-            .try_cores(within)
-            .map_err(|reason| core(words.add(&reason)))?;
-        let ms = began.elapsed().as_millis();
-        tracing::info!("vLLM's engine core is ready after {ms} ms");
-        self.inbox.start(NAME, fatal.clone(), move || {
-            let run = driver.run(|| words.exit.as_ref().and_then(ExitStatus::now));
-            run.map_err(|reason| EngineError::Core {
-                reason: words.add(&reason),
-            })
-        })
+        let mut handshake = Handshake::new(config, &listeners);
+        process.wait(|| Ok((!handshake.step()?).then(|| handshake.stage())))?;
+        let connected = handshake.finish()?;
+        let (registration, cores) = (&connected.registration, connected.inputs.len());
+        tracing::info!("vLLM {}: {cores} cores", registration.vllm_version);
+        let (context, answer) = (registration.max_model_len, self.limits.max_tokens);
+        let mut warnings = Vec::new();
+        if self.max_prompt + answer > context {
+            warnings.push(format!(
+                "prompts of {} and answers of {answer} tokens exceed its context of {context}: \
+                 longer answers end there",
+                self.max_prompt
+            ));
+        }
+        let facts = ServerFacts {
+            in_flight: self.in_flight(registration.max_num_seqs),
+            cache: PrefixCache {
+                state: CacheState::Off,
+                how: "started with --no-enable-prefix-caching; each request skips the cache, and \
+                      each answer counts no cached token"
+                    .to_owned(),
+            },
+            warnings,
+        };
+        Ok((facts, connected))
     }
 
-    fn driver(&self, connected: Connected) -> Driver {
-        let registration = &connected.registration;
-        let (context, longest) = (registration.max_model_len, self.model.inputs[0].shape[0]);
-        if longest + self.limits.max_tokens > context {
-            tracing::warn!(
-                "vLLM's engine core: prompts of {longest} and answers of {} tokens exceed its \
-                 context of {context}: longer answers end there",
-                self.limits.max_tokens
-            );
-        }
-        let (sequences, why) = sequences(&self.config, registration.max_num_seqs);
-        let cores = connected.inputs.len();
-        let in_flight = (sequences * cores).min(MAX_IN_FLIGHT);
-        let _ = self.in_flight.set(in_flight);
-        tracing::info!(
-            "vLLM {}: {cores} cores, at most {in_flight} sequences at once: {why}",
-            registration.vllm_version
-        );
+    fn run(
+        &self,
+        connected: Connected,
+        process: &Arc<ServerProcess>,
+        left: Duration,
+        fatal: OnFatal,
+    ) -> Result<(), String> {
         let limits = Limits {
-            context,
+            context: connected.registration.max_model_len,
             ..self.limits.clone()
         };
-        Driver::new(
-            (limits, self.sampling.clone(), self.config.step()),
-            (
-                connected.inputs.into_iter().map(Core::new).collect(),
-                connected.outputs,
-            ),
+        let step = self.config.step();
+        let mut driver = Driver::new(
+            (limits, self.sampling.clone(), step),
+            connected,
             (self.inbox.clone(), self.wake.clone()),
-        )
+        );
+        let tried = driver.try_cores(left.max(step));
+        tried.map_err(|reason| process.last_words(&reason))?;
+        let (process, exit) = (process.clone(), process.exit());
+        let started = self.inbox.start(Self::NAME, fatal, move || {
+            let run = driver.run(|| exit.as_ref().and_then(ExitStatus::now));
+            run.map_err(|reason| process.error(process.last_words(&reason)))
+        });
+        started.map_err(|e| e.to_string())
     }
 
-    fn stop_program(&self) {
-        if let Some(program) = lock(&self.program).take()
-            && let Err(e) = program.stop(self.config.stop_within())
-        {
-            tracing::warn!("vLLM's engine core: {e}");
-        }
-    }
-}
-
-/// Limit of concurrent sequences of a core, which may report how many it runs, and the reason.
-fn sequences(config: &VllmConfig, reported: Option<usize>) -> (usize, String) {
-    let args = &config.args;
-    let of_args = args.iter().enumerate().find_map(|(i, arg)| {
-        let value = match arg.split_once('=') {
-            Some(("--max-num-seqs", value)) => Some(value),
-            None if arg == "--max-num-seqs" => args.get(i + 1).map(String::as_str),
-            _ => None,
-        };
-        value?.parse::<usize>().ok()
-    });
-    let at_once = of_args.or(reported);
-    streaming::in_flight(at_once, config.in_flight, "engine.vllm.in_flight")
-}
-
-/// The last words of a core: its exit status, and the end of its log.
-struct LastWords {
-    exit: Option<ExitStatus>,
-    log: Option<PathBuf>,
-}
-
-impl LastWords {
-    /// Adds the last words to an error. Waits up to [`EXIT_SEEN`] for the exit.
-    fn add(&self, reason: &str) -> String {
-        let until = Instant::now() + EXIT_SEEN;
-        let exit = loop {
-            let exit = self.exit.as_ref().and_then(ExitStatus::now);
-            if exit.is_some() || self.exit.is_none() || Instant::now() > until {
-                break exit;
-            }
-            thread::sleep(Duration::from_millis(20));
-        };
-        let Some(log) = &self.log else {
-            return reason.to_owned();
-        };
-        let words = match exit {
-            Some(exit) if exit == reason => exit,
-            Some(exit) => format!("{reason}; {exit}"),
-            None => {
-                let line = shorten(&last_line(log).unwrap_or_default());
-                format!(
-                    "{reason}; the last line of its log {}: {line}",
-                    log.display()
-                )
-            }
-        };
-        with_last_error(words, log)
-    }
-}
-
-/// Adds the last error of a log, unless the words have it.
-fn with_last_error(words: String, log: &Path) -> String {
-    let error = last_error(log).map(|line| shorten(&line));
-    match error.filter(|error| !words.contains(error)) {
-        Some(error) => format!("{words}; the last error in it: {error}"),
-        None => words,
-    }
-}
-
-impl Engine for Vllm {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn model(&self) -> &ModelSpec {
-        &self.model
-    }
-
-    fn prefix_cache(&self) -> Option<PrefixCache> {
-        Some(PrefixCache {
-            state: CacheState::Off,
-            how: "started with --no-enable-prefix-caching; each request skips the cache, and each \
-                  answer counts no cached token"
-                .to_owned(),
-        })
-    }
-
-    fn streaming(&self) -> Option<&dyn Streaming> {
-        Some(self)
-    }
-}
-
-impl Streaming for Vllm {
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
-        self.try_start(&fatal).inspect_err(|_| self.stop_program())
-    }
-
-    fn in_flight(&self) -> usize {
-        let known = self.in_flight.get().copied();
-        known.unwrap_or_else(|| sequences(&self.config, None).0 * self.config.data_parallel)
+    /// Of all cores together. Each core may say how many sequences it runs, if `args` do not.
+    fn in_flight(&self, at_once: Option<usize>) -> (usize, String) {
+        let args = &self.config.args;
+        let of_args = args.iter().enumerate().find_map(|(i, arg)| {
+            let value = match arg.split_once('=') {
+                Some(("--max-num-seqs", value)) => Some(value),
+                None if arg == "--max-num-seqs" => args.get(i + 1).map(String::as_str),
+                _ => None,
+            };
+            value?.parse::<usize>().ok()
+        });
+        let (set, key) = (self.config.in_flight, "engine.vllm.in_flight");
+        let (each, why) = account::in_flight(of_args.or(at_once), set, key);
+        let all = each.saturating_mul(self.config.data_parallel);
+        (all.min(MAX_IN_FLIGHT), why)
     }
 
     fn submit(&self, sequence: Sequence) {
@@ -305,17 +220,9 @@ impl Streaming for Vllm {
         self.wake.notify();
     }
 
-    /// Ends the thread within `timeout`, then the core within `engine.vllm.stop_s`.
     fn stop(&self, timeout: Duration) {
         self.inbox.close();
         self.wake.notify();
         self.inbox.stop(timeout);
-        self.stop_program();
-    }
-}
-
-impl Drop for Vllm {
-    fn drop(&mut self) {
-        self.stop_program();
     }
 }

@@ -1,4 +1,4 @@
-//! The start of the core: sockets, the child process and the wait for the handshake.
+//! The program of the cores: its command, variables and place.
 //!
 //! ```text
 //! core                          engine
@@ -10,25 +10,11 @@
 //!  |-- READY ------------------> handshake
 //! ```
 
-use std::{
-    fs, thread,
-    time::{Duration, Instant},
-};
+use std::fs;
 
-use super::{
-    handshake::{Connected, Handshake, Listeners},
-    with_last_error,
-};
-use crate::engine::{
-    error::shorten,
-    program::{self, ExitStatus, Launch, Program, last_line},
-};
 use qdl::config::VllmConfig;
-use record::secrets;
 
-const LOOK: Duration = Duration::from_millis(20);
-/// Interval of log lines while the core is not ready.
-const SAY: Duration = Duration::from_secs(10);
+use crate::engine::program::Launch;
 
 fn command(config: &VllmConfig, port: u16) -> Vec<String> {
     let n = config.data_parallel;
@@ -43,78 +29,29 @@ fn command(config: &VllmConfig, port: u16) -> Vec<String> {
     all.chain(config.args.iter().cloned()).collect()
 }
 
-/// Starts the cores of `config` as a child process.
-/// Error text: the file of variables, or the program, and why.
-pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Program, String> {
-    let mut env = program::read_env("engine.vllm.env_file", config.env_file.as_deref())?;
-    if !config.gpus.is_empty() {
-        let gpus: Vec<String> = config.gpus.iter().map(usize::to_string).collect();
-        env.push(("CUDA_VISIBLE_DEVICES".to_owned(), gpus.join(",")));
-    }
+/// The program of the cores of `config`, which connects to `port`.
+/// Error text: the processors of the NUMA node are unknown.
+pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Launch, String> {
+    let gpus: Vec<String> = config.gpus.iter().map(usize::to_string).collect();
+    let gpus = (!gpus.is_empty()).then(|| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus.join(",")));
     let cpus = match (&config.cpus, config.numa) {
         (Some(cpus), _) => cpus.clone(),
         (None, Some(node)) => cpus_of(node)?,
         (None, None) => Vec::new(),
     };
-    let launch = Launch {
-        key: "engine.vllm.command",
+    Ok(Launch {
         command: command(config, port),
-        log: config.log.clone(),
-        grace: config.stop_within(),
-        env,
+        env: gpus.into_iter().collect(),
         cpus,
         node: config.numa,
-    };
-    let words = secrets::mask_words(&launch.command).0;
-    tracing::info!("vLLM's engine core: {}", words.join(" "));
-    // The thread of the sequences sees the exit, and reports it with its own words.
-    Program::start(launch, |_| ())
+        ..Launch::default()
+    })
 }
 
 fn cpus_of(node: u32) -> Result<Vec<usize>, String> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
-    let list =
-        fs::read_to_string(&path).map_err(|e| format!("engine.vllm.numa {node}: {path}: {e}"))?;
-    let cpus = fabric::os::CpuList::parse(list.trim());
-    let cpus = cpus.map_err(|e| format!("engine.vllm.numa {node}: {path}: {e}"))?;
+    let wrong = |e: String| format!("engine.vllm.numa {node}: {path}: {e}");
+    let list = fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
+    let cpus = fabric::os::CpuList::parse(list.trim()).map_err(|e| wrong(e.to_string()))?;
     Ok(cpus.as_slice().to_vec())
-}
-
-/// Waits until all cores of `config` are ready.
-/// Error text: the core ended, was not ready in time, or is not the core that is needed.
-pub(super) fn connect(
-    config: &VllmConfig,
-    listeners: &Listeners,
-    exit: Option<&ExitStatus>,
-) -> Result<Connected, String> {
-    let mut handshake = Handshake::new(config, listeners);
-    let began = Instant::now();
-    let mut said = began;
-    while !handshake.step()? {
-        if let Some(exit) = exit.and_then(ExitStatus::now) {
-            return Err(with_last_error(
-                format!("{exit} (before it was ready)"),
-                &config.log,
-            ));
-        }
-        let log = exit.map_or_else(String::new, |_| {
-            let (path, line) = (&config.log, last_line(&config.log).unwrap_or_default());
-            let (path, line) = (path.display(), shorten(&line));
-            format!("; the last line of its log {path}: {line}")
-        });
-        let (waited, stage) = (began.elapsed(), handshake.stage());
-        if waited > config.ready() {
-            let s = waited.as_secs();
-            return Err(format!(
-                "not ready after {s} s ({stage}{log}): see engine.vllm.ready_s"
-            ));
-        }
-        if said.elapsed() > SAY {
-            said = Instant::now();
-            let s = waited.as_secs();
-            tracing::info!("waiting for vLLM's engine core for {s} s: {stage}{log}");
-        }
-        thread::sleep(LOOK);
-    }
-    handshake.finish()
 }

@@ -425,7 +425,7 @@ fn a_trial_that_hangs_decides_against_the_server() {
     let mut params = params(&server.url, Dialect::Vllm);
     params.engine.http.as_mut().expect("http").first_token_s = 86_400;
     let http = Http::open(&params).expect("a configuration");
-    let mut asked = http.server().expect("an address");
+    let mut asked = http.transport.server().expect("an address");
     asked.ask.limits.vocab = VOCAB;
     let judge = Judge::new(None, Duration::from_millis(100));
     let silent = Trouble::Silent {

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use fabric::wire::Stream;
-use qdl::config::{Dialect, HttpConfig, MAX_IN_FLIGHT};
+use qdl::config::{Dialect, MAX_IN_FLIGHT};
 use tokio::sync::Semaphore;
 
 use super::{
     rig::{Started, eventually, prompts, samples, started},
     server::{Reply, Request, Server, ServerState, StreamPiece, about, answer, begun, correct},
 };
-use crate::engine::{Streaming, llm_server::http::start::in_flight};
+use crate::engine::{Streaming, llm_server::account::in_flight};
 
 /// The answer of a server that takes 20 ms for each event.
 fn slow(dialect: Dialect, asked: &Request) -> Reply {
@@ -106,9 +106,8 @@ fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
         (Some(usize::MAX), None, MAX_IN_FLIGHT),
         (Some(MAX_IN_FLIGHT), None, MAX_IN_FLIGHT),
     ] {
-        let mut config = HttpConfig::new("http://127.0.0.1:1", Dialect::Sglang);
-        config.in_flight = configured;
-        assert_eq!(in_flight(said, &config).0, most, "{said:?} {configured:?}");
+        let limit = in_flight(said, configured, "a key").0;
+        assert_eq!(limit, most, "{said:?} {configured:?}");
     }
 }
 

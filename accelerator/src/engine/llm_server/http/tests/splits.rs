@@ -22,7 +22,7 @@ use crate::engine::{
 
 pub fn server(dialect: Dialect) -> LlmServer {
     let http = Http::open(&params("http://127.0.0.1:1", dialect)).expect("an engine");
-    let mut server = http.server().expect("a server");
+    let mut server = http.transport.server().expect("a server");
     server.ask.limits.vocab = VOCAB;
     server
 }
