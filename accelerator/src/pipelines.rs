@@ -47,7 +47,7 @@ impl Pipelines {
     /// thread names include the GPU.
     ///
     /// # Errors
-    /// As [`Pipeline::start`]; [`EngineError::Param`] if `engines` is empty.
+    /// As [`Pipeline::start`]; `engines` is empty.
     pub fn start(
         engines: Vec<EngineOfGpu>,
         options: &Options,

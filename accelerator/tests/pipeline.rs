@@ -12,7 +12,9 @@ use std::{
 };
 
 use accelerator::{
-    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, SampleRun, create},
+    engine::{
+        Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Fault, SampleRun, create,
+    },
     pipeline::{Options, Pipeline},
 };
 use common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
@@ -227,12 +229,8 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         let engine = Puppet::new(4, move |batch| {
             if batches.fetch_add(1, SeqCst) == 5 {
                 assert!(!panics, "asked to");
-                return Err(EngineError::Cuda {
-                    gpu: 0,
-                    verb: "computing",
-                    name: "CUDA_ERROR_ILLEGAL_ADDRESS".into(),
-                    text: format!("a batch of {}", batch.len()),
-                });
+                let line = format!("GPU 0: computing: a batch of {}", batch.len());
+                return Err(EngineError::new(Fault::Engine, line));
             }
             Ok(())
         });
@@ -264,10 +262,7 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
 fn a_worker_that_cannot_be_made_keeps_the_pipeline_from_starting() {
     let fails: fn(usize) -> Result<(), EngineError> = |index| match index {
         0 => Ok(()),
-        _ => Err(EngineError::Param {
-            field: "threads",
-            reason: "one is enough".into(),
-        }),
+        _ => Err(EngineError::param("threads", "one is enough")),
     };
     let panics: fn(usize) -> Result<(), EngineError> = |_| panic!("cannot");
     for (make, text) in [

@@ -485,7 +485,7 @@ fn a_late_error_of_an_engine_ends_the_pipeline_once() {
     assert_eq!((Arc::strong_count(&origin), origin.total()), (1, 0));
     // The engine keeps the callback after the pipeline is dropped.
     drop(pipeline);
-    fatal(EngineError::NoDriver);
+    fatal(puppet_error(1, "too late"));
 }
 
 #[test]
@@ -519,7 +519,7 @@ fn an_engine_that_keeps_sequences_is_named() {
 
 #[test]
 fn an_engine_that_does_not_start_keeps_the_pipeline_from_starting() {
-    let fails: Start = Box::new(|_| Err(EngineError::NoDriver));
+    let fails: Start = Box::new(|_| Err(puppet_error(1, "no driver")));
     let panics: Start = Box::new(|_| panic!("cannot"));
     let (release, hold) = mpsc::channel::<()>();
     let hold = Mutex::new(hold);
@@ -529,7 +529,11 @@ fn an_engine_that_does_not_start_keeps_the_pipeline_from_starting() {
     });
     let short = Duration::from_millis(1);
     for (start, start_timeout, words) in [
-        (fails, PATIENCE, "there is no NVIDIA driver here"),
+        (
+            fails,
+            PATIENCE,
+            "engine puppet failed on a batch of 1: no driver",
+        ),
         (
             panics,
             PATIENCE,

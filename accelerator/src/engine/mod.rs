@@ -79,8 +79,8 @@ pub trait Engine: Send + Sync {
     /// Makes a worker for the calling thread. `index` is the worker's number, from 0.
     ///
     /// # Errors
-    /// The engine cannot load the model for this worker. [`EngineError::Param`] if the engine
-    /// batches by itself and so has no workers.
+    /// The engine cannot load the model for this worker. An engine that batches by itself has no
+    /// workers.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let _ = index;
         Err(EngineError::param(
@@ -138,13 +138,11 @@ pub trait Engine: Send + Sync {
     /// ([`qdl::serve::Service::slots`]).
     ///
     /// # Errors
-    /// [`EngineError::Slots`] if the engine cannot read slots in GPU memory; driver errors.
+    /// The engine cannot read slots in GPU memory; driver errors.
     fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
         let _ = bytes;
-        Err(EngineError::Slots {
-            engine: self.name(),
-            reason: "it runs on the CPU, or copies every batch".to_owned(),
-        })
+        let reason = "it runs on the CPU, or copies every batch";
+        Err(EngineError::slots(self.name(), reason))
     }
 
     /// Records of the GPUs since the start; empty for an engine without a GPU.

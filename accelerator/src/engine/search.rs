@@ -23,11 +23,13 @@ pub(super) fn find_first(
 ) -> Result<PathBuf, EngineError> {
     match candidates.iter().find(|path| usable(path)) {
         Some(found) => Ok(found.clone()),
-        None => Err(EngineError::Missing {
-            what: what.to_owned(),
-            searched: candidates,
-            advice,
-        }),
+        None => {
+            let searched = candidates.iter().map(|path| path.display().to_string());
+            let searched = searched.collect::<Vec<_>>().join(", ");
+            Err(EngineError::engine(format!(
+                "{what} not found (looked for {searched}): {advice}"
+            )))
+        }
     }
 }
 
@@ -48,8 +50,10 @@ pub(super) fn find_trusted(
     let Some((path, why)) = refused else {
         return find_first(candidates, |_| false, what, advice);
     };
-    let reason = format!("is not loaded, as {why}: {advice}");
-    Err(EngineError::Library { path, reason })
+    let path = path.display();
+    Err(EngineError::engine(format!(
+        "{path}: is not loaded, as {why}: {advice}"
+    )))
 }
 
 /// The folders of Python packages: of the active virtual environment, then of every `python3` on
@@ -137,7 +141,9 @@ mod tests {
             let error = found.expect_err("not there");
             let text = error.to_string();
             assert!(text.contains(advice) && !text.contains('\n'), "{text}");
-            assert!(matches!(error, EngineError::Missing { searched: s, .. } if s == searched));
+            let searched = searched.iter().map(|path| path.display().to_string());
+            let words = format!("(looked for {})", searched.collect::<Vec<_>>().join(", "));
+            assert!(text.contains(&words), "{text}");
         }
         let file = folder.join("Cargo.toml");
         assert_eq!(plan(&file).expect("there"), file);

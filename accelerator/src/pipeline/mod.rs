@@ -168,7 +168,7 @@ impl Pipeline {
     /// return soon: it should only pass the error on.
     ///
     /// # Errors
-    /// The error of the first worker that failed, or [`EngineError::StartTimeout`].
+    /// The error of the first worker that failed, or the time limit of the start.
     pub fn start(
         engine: Arc<dyn Engine>,
         options: &Options,
@@ -299,10 +299,7 @@ impl Batches {
             let thread = thread::Builder::new()
                 .name(format!("{}-{index}", options.name))
                 .spawn(move || work(&shared, index, &options, &ready))
-                .map_err(|source| EngineError::Thread {
-                    worker: index,
-                    source,
-                })?;
+                .map_err(|e| EngineError::thread(index, &e))?;
             lock(&self.threads).push(thread);
         }
         drop(ready);
@@ -310,11 +307,13 @@ impl Batches {
         let mut slowest = WarmUp::default();
         for _ in 0..workers {
             let left = deadline.saturating_duration_since(Instant::now());
-            let warm_up = readies
-                .recv_timeout(left)
-                .map_err(|_| EngineError::StartTimeout {
-                    seconds: options.start_timeout.as_secs(),
-                })??;
+            let warm_up = readies.recv_timeout(left).map_err(|_| {
+                EngineError::engine(format!(
+                    "the engine's workers were not ready after {} s: a smaller max_batch warms \
+                         up faster",
+                    options.start_timeout.as_secs()
+                ))
+            })??;
             slowest = slowest.max(warm_up);
         }
         Ok(slowest)

@@ -93,16 +93,19 @@ impl Sequences {
             stopped: AtomicBool::new(false),
         };
         let (ready, readies) = mpsc::channel();
+        let starting = inner.clone();
         thread::Builder::new()
             .name(format!("{}-start", options.name))
             .spawn(move || {
                 // The send fails only if the start has timed out.
-                let _ = ready.send(inner.start());
+                let _ = ready.send(starting.start());
             })
-            .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        let not_ready = |_| EngineError::NotReady {
-            engine: sequences.inner.intake.engine.name(),
-            seconds: options.start_timeout.as_secs(),
+            .map_err(|e| EngineError::thread(0, &e))?;
+        let not_ready = |_| {
+            let (name, s) = (inner.intake.engine.name(), options.start_timeout.as_secs());
+            EngineError::engine(format!(
+                "engine {name} was not ready after {s} s: its log says how far it came"
+            ))
         };
         let started = readies.recv_timeout(options.start_timeout);
         started.map_err(not_ready)??;

@@ -142,11 +142,11 @@ impl Batch {
     /// Writes the response of a sample.
     ///
     /// # Errors
-    /// [`EngineError::OutputRoom`] if the response does not fit.
+    /// The response does not fit.
     pub fn write(&mut self, index: usize, response: &[u8]) -> Result<(), EngineError> {
         let output = self.arrivals[index].output();
         let (need, room) = (response.len(), output.len());
-        let too_long = || EngineError::OutputRoom { need, room };
+        let too_long = || EngineError::output_room(need, room);
         let len = u32::try_from(need).map_err(|_| too_long())?;
         let output = output.get_mut(..need).ok_or_else(too_long)?;
         output.copy_from_slice(response);

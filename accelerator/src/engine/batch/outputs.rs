@@ -35,7 +35,7 @@ impl Outputs {
     /// Passes the responses of the first `samples` samples to `each`; discards padding. `tensor`
     /// gets the index of an output, and the bytes per sample of all outputs before this output. It
     /// returns the output's bytes for at least `samples` samples.
-    /// Error: the error of `each`; [`EngineError::Run`] for a tensor with too few samples.
+    /// Error: the error of `each`; a tensor with too few samples.
     pub fn split<'t>(
         &mut self,
         samples: usize,

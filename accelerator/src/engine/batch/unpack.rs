@@ -59,7 +59,7 @@ pub(in crate::engine) struct TensorPart {
     pub room: usize,
 }
 
-/// [`EngineError::Param`] for a tensor that this engine cannot take or give.
+/// The error for a tensor that this engine cannot take or give.
 pub(in crate::engine) fn unsuited(tensor: &str, reason: &str) -> EngineError {
     EngineError::param("model", format!("tensor `{tensor}` {reason}"))
 }
@@ -73,7 +73,7 @@ pub(in crate::engine) struct Unpacker {
 }
 
 impl Unpacker {
-    /// Error: [`EngineError::Param`] names the tensor that cannot be unpacked, and the reason.
+    /// Error: names the tensor that cannot be unpacked, and the reason.
     pub fn new(model: &ModelSpec) -> Result<Self, EngineError> {
         let lengths = Lengths::of_inputs(model).map_err(|e| unsuited(&e.tensor, e.reason))?;
         let field = |t: &TensorSpec| {
@@ -176,8 +176,7 @@ impl Unpacker {
 
     /// Copies the batch into the buffers. A single tensor of fixed size takes one copy per run;
     /// other inputs take one copy per sample and tensor. Zeros follow short tensors.
-    /// Error: [`EngineError::SampleSize`] for a sample of a wrong length; [`EngineError::Run`] for
-    /// samples in GPU memory. After an error, the batch must not run.
+    /// Error: a sample of a wrong length, or in GPU memory. After an error, the batch must not run.
     fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         if batch.on_device() {

@@ -76,7 +76,7 @@ impl Hashing {
     /// Waits for the hash. Call after the engine is made.
     ///
     /// # Errors
-    /// [`EngineError::Model`]: the model file, or a file of weights, cannot be read.
+    /// The model file, or a file of weights, cannot be read.
     pub fn end(self) -> Result<Hashed, EngineError> {
         self.0.or_else(|thread| {
             let hashed = thread.join();

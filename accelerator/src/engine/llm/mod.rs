@@ -100,16 +100,16 @@ impl Llm {
         })
     }
 
-    fn refusal(&self, sequence: &Sequence) -> Option<EngineError> {
+    fn refusal(&self, sequence: &Sequence) -> Option<String> {
         let known = 0..self.vocabulary as i64;
         let wrong = |id: &i32| !known.contains(&i64::from(*id));
         let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
-        Some(EngineError::TokenId {
-            model: self.model.name.clone(),
-            id,
-            position,
-            vocabulary: self.vocabulary,
-        })
+        Some(format!(
+            "a prompt holds id {id} at position {position}; model `{}` has tokens 0 to {}: is the \
+             data set another model's?",
+            self.model.name,
+            self.vocabulary.saturating_sub(1)
+        ))
     }
 }
 

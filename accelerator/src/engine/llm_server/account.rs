@@ -214,7 +214,7 @@ pub(super) fn in_flight(at_once: Option<usize>, set: Option<usize>, key: &str) -
 
 /// The longest answer of an engine whose keys `[max_tokens, min_tokens]` have these values, for a
 /// model whose output holds `room` tokens.
-/// Error: [`EngineError::Param`] names the key that does not fit.
+/// Error: names the key that does not fit.
 pub(super) fn answer_limit(
     keys: [&'static str; 2],
     (max, min): (Option<usize>, usize),

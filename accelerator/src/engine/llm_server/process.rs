@@ -60,7 +60,7 @@ impl ServerProcess {
     }
 
     pub(super) fn error(&self, reason: String) -> EngineError {
-        EngineError::server(&self.name, reason)
+        EngineError::engine(format!("{}: {reason}", self.name))
     }
 
     /// Starts the program of `launch`, which has command, variables and place, with further
@@ -87,7 +87,7 @@ impl ServerProcess {
         let name = self.name.clone();
         let on_end = move |reason| {
             if let Some(fatal) = fatal {
-                fatal(EngineError::server(&name, reason));
+                fatal(EngineError::engine(format!("{name}: {reason}")));
             }
         };
         *lock(&self.program) = Some(Program::start(launch, on_end)?);

@@ -54,7 +54,7 @@ impl Inbox {
             }
             inbox.close();
         });
-        let thread = thread.map_err(|source| EngineError::Thread { worker: 0, source })?;
+        let thread = thread.map_err(|e| EngineError::thread(0, &e))?;
         *lock(&self.thread) = Some(thread);
         Ok(())
     }

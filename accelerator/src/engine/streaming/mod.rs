@@ -83,14 +83,13 @@ pub struct TokenModel {
 impl TokenModel {
     /// Checks the configured model of an engine that answers with token ids: one input and one
     /// output, each ragged `i32` of one dimension.
-    /// Error: [`EngineError::TokenModel`] names the key and shows a correct value.
+    /// Error: names the key and shows a correct value.
     pub fn of(engine: &'static str, spec: Option<&ModelSpec>) -> Result<Self, EngineError> {
-        let refuse = |field, found: &str| {
-            let reason = format!(
-                "{found}; engine `{engine}` takes and gives token ids, as in `{{name: tokens, \
+        let refuse = |field: &str, found: &str| {
+            Err(EngineError::engine(format!(
+                "model.{field}: {found}; engine `{engine}` takes and gives token ids, as in `{{name: tokens, \
                  dtype: i32, shape: [1024], ragged: true}}`"
-            );
-            Err(EngineError::TokenModel { field, reason })
+            )))
         };
         let Some(spec) = spec else {
             return refuse("inputs", "there are none");

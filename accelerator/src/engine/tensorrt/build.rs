@@ -34,7 +34,7 @@ impl Order {
     }
 
     /// Runs the child and waits for the plan. Calls `slow` if the build takes longer than 15 s.
-    /// Error: [`EngineError::Model`] with the last line of the child's log.
+    /// Error: the last line of the child's log.
     pub fn carry_out(&self, slow: impl FnOnce()) -> Result<(), EngineError> {
         let refuse = |reason: String| EngineError::model(&self.onnx, reason);
         let log = self.log();

@@ -33,8 +33,7 @@ impl Tokens {
     /// Makes the engine from `spec` and the engine's settings `spin_us` and `tokens`.
     ///
     /// # Errors
-    /// [`EngineError::TokenModel`] if the model's input and output are not token ids;
-    /// [`EngineError::Param`] if `engine.tokens` does not fit the model's output.
+    /// The model's input and output are not token ids, or `engine.tokens` does not fit the output.
     pub fn new(params: &EngineParams) -> Result<Self, EngineError> {
         let model = TokenModel::of(NAME, params.spec.as_ref())?;
         let settings = params.engine.tokens.clone().unwrap_or_default();

@@ -149,7 +149,7 @@ impl SequenceRunner {
     }
 
     fn end(&self, reason: String) {
-        let name = format!("server {}", self.server.ask.config.url);
-        (self.fatal)(EngineError::server(&name, reason));
+        let line = format!("server {}: {reason}", self.server.ask.config.url);
+        (self.fatal)(EngineError::engine(line));
     }
 }

@@ -9,7 +9,7 @@ use super::{
     rig::{Started, VOCAB, params, start},
     server::{Reply, Server, ServerState, about, correct},
 };
-use crate::engine::{Engine, EngineError, EngineKind, EngineParams, llm_server::Http};
+use crate::engine::{Engine, EngineKind, EngineParams, llm_server::Http};
 
 fn warnings(started: &Started) -> &[String] {
     &started.engine.facts.get().expect("started").warnings
@@ -234,8 +234,7 @@ fn an_unusable_configuration_is_refused_by_its_key() {
         let mut params = params(url, Dialect::Vllm);
         change(&mut params);
         match Http::open(&params) {
-            Err(EngineError::Param { field, reason }) => format!("{field}: {reason}"),
-            Err(e) => e.to_string(),
+            Err(e) => e.to_string().replacen("engine.", "", 1),
             Ok(http) => format!("it opens: {}", http.name()),
         }
     };
