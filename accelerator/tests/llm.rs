@@ -6,7 +6,6 @@ mod common;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use accelerator::engine::{
@@ -216,19 +215,6 @@ fn a_sequence_that_is_not_wanted_leaves_and_the_others_stay() {
     wait(&leaves);
     (0..26).for_each(|i| assert_eq!(answer(&stays, i), alone[i], "sequence {i}"));
     assert!(leaves.total() < 14 && leaves.refused().is_empty());
-}
-
-#[test]
-fn a_stop_drops_all_sequences() {
-    let engine = running(&tiny(2));
-    let all = samples(&prompts(30), Stream::None);
-    for i in 0..29 {
-        engine.submit_one(&all, i);
-    }
-    engine.streaming().stop(Duration::from_secs(60));
-    engine.submit_one(&all, 29);
-    wait(&all);
-    assert_eq!(all.record(29).ended, Some(SequenceOutcome::Unanswered));
 }
 
 #[test]

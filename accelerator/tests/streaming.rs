@@ -6,7 +6,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     thread,
@@ -16,7 +16,7 @@ use std::{
 use accelerator::{
     engine::{
         Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, create,
-        streaming::OnFatal,
+        streaming::{OnFatal, SequenceSource},
         tokens::{Answers, answer},
     },
     pipeline::{Options, Pipeline},
@@ -342,14 +342,16 @@ impl Engine for Puppet {
 }
 
 impl Streaming for Puppet {
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+    fn start(&self, _: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), EngineError> {
         (self.start)(fatal)
     }
     fn in_flight(&self) -> usize {
         self.most
     }
-    fn submit(&self, s: Sequence) {
-        (self.act)(self, s);
+    fn wake(&self, source: &dyn SequenceSource) {
+        while let Some(s) = source.next() {
+            (self.act)(self, s);
+        }
     }
     fn stop(&self, _: Duration) {
         while self.lets_go
@@ -407,34 +409,6 @@ fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
         assert_eq!(pipeline.counters().samples, total as u64);
         assert!(total > 4_000 && total < 8_000);
     }
-}
-
-/// Each sequence ends during its submission, which submits the next one. Recursion would overflow
-/// the stack after a hundred thousand sequences.
-#[test]
-fn an_engine_that_answers_or_refuses_at_once_goes_no_deeper() {
-    const N: usize = 100_000;
-    let waits = Arc::new(AtomicBool::new(true));
-    let first = Arc::clone(&waits);
-    let puppet = Arc::new(Puppet::new(1, move |p, mut s| {
-        if first.load(SeqCst) {
-            p.hold(s);
-        } else if s.input()[0].is_multiple_of(2) {
-            s.push(&[3]).expect("room");
-            s.finish(&[4]);
-        } else {
-            s.refuse(&"asked to");
-        }
-    }));
-    let pipeline = run(Arc::clone(&puppet));
-    let prompts: Vec<_> = (0..N as i32).map(|i| vec![i]).collect();
-    let origin = Samples::prompts(&prompts, 8, Stream::None);
-    pipeline.arrived(&mut origin.all());
-    assert_eq!(pipeline.in_flight(), N);
-    waits.store(false, SeqCst);
-    drop(puppet.let_go());
-    assert!(pipeline.idle());
-    assert_eq!(origin.total() + origin.refused().len(), N - 1);
 }
 
 #[test]

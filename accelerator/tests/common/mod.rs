@@ -19,7 +19,7 @@ use std::{
 use accelerator::{
     engine::{
         Batch, Engine, EngineError, EngineParams, Sequence, Streaming, Worker, create,
-        streaming::SequenceOutcome,
+        streaming::{SequenceOutcome, SequenceSource},
     },
     pipeline::{Options, Pipeline},
 };

@@ -35,7 +35,7 @@ use self::{
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
     onnx::{self, SessionCfgs},
-    streaming::{Inbox, OnFatal, TokenModel},
+    streaming::{EngineThread, OnFatal, SequenceSource, TokenModel},
 };
 use crate::lock;
 
@@ -50,7 +50,7 @@ pub struct Llm {
     context: usize,
     limits: AnswerLimits,
     gpu: Option<i32>,
-    inbox: Arc<Inbox>,
+    thread: Arc<EngineThread>,
     loaded: Mutex<Option<(Session, DecoderGraph)>>,
 }
 
@@ -95,22 +95,22 @@ impl Llm {
             context,
             limits,
             gpu,
-            inbox: Arc::new(Inbox::new(config.sequences)),
+            thread: Arc::default(),
             loaded: Mutex::new(Some((session, graph))),
         })
     }
+}
 
-    fn refusal(&self, sequence: &Sequence) -> Option<String> {
-        let known = 0..self.vocabulary as i64;
-        let wrong = |id: &i32| !known.contains(&i64::from(*id));
-        let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
-        Some(format!(
-            "a prompt holds id {id} at position {position}; model `{}` has tokens 0 to {}: is the \
-             data set another model's?",
-            self.model.name,
-            self.vocabulary.saturating_sub(1)
-        ))
-    }
+/// Why the model cannot run a sequence, if it cannot.
+fn refusal(sequence: &Sequence, model: &str, vocabulary: usize) -> Option<String> {
+    let known = 0..vocabulary as i64;
+    let wrong = |id: &i32| !known.contains(&i64::from(*id));
+    let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
+    Some(format!(
+        "a prompt holds id {id} at position {position}; model `{model}` has tokens 0 to {}: is the \
+         data set another model's?",
+        vocabulary.saturating_sub(1)
+    ))
 }
 
 impl Engine for Llm {
@@ -128,7 +128,7 @@ impl Engine for Llm {
 }
 
 impl Streaming for Llm {
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+    fn start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), EngineError> {
         let loaded = lock(&self.loaded).take();
         let (session, graph) =
             loaded.ok_or_else(|| failed(self.slots, "it was started before".to_owned()))?;
@@ -137,23 +137,25 @@ impl Streaming for Llm {
         let decoder = Decoder::new(session, graph, slots, context, memory);
         let decoder = decoder.map_err(|e| failed(slots, e))?;
         let longest = context - limits.max;
-        let decode = DecodeLoop::new(decoder, slots, longest, limits, self.inbox.clone())?;
-        self.inbox.start(NAME, fatal, move || decode.serve())
+        let decode = DecodeLoop::new(decoder, slots, longest, limits)?;
+        let thread = self.thread.clone();
+        let (model, vocabulary) = (self.model.name.clone(), self.vocabulary);
+        self.thread.start(NAME, fatal, move || {
+            let refusal = |sequence: &Sequence| refusal(sequence, &model, vocabulary);
+            decode.serve(&thread, &*source, refusal)
+        })
     }
 
     fn in_flight(&self) -> usize {
         self.slots
     }
 
-    fn submit(&self, sequence: Sequence) {
-        match self.refusal(&sequence) {
-            Some(why) => sequence.refuse(&why),
-            None => self.inbox.submit(sequence),
-        }
+    fn wake(&self, _source: &dyn SequenceSource) {
+        self.thread.events.notify();
     }
 
     fn stop(&self, timeout: Duration) {
-        self.inbox.stop(timeout);
+        self.thread.stop(timeout);
     }
 }
 

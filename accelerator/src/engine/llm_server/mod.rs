@@ -1,8 +1,8 @@
 //! The engines `http` and `vllm`: a language model's server, over one of two transports.
 //!
 //! ```text
-//! NIC threads ── submit() ──> transport ── prompts ──> server: scheduler, GPUs
-//!      origins <── push, finish ──┘  <── token ids ──────┘
+//! NIC threads ── wake() ──> transport ── prompts ──> server: scheduler, GPUs
+//!      origins <── push, finish ──┘  <── token ids ───┘
 //! ```
 //!
 //! | module | purpose |
@@ -30,7 +30,10 @@ use std::{
 use qdl::{model::ModelSpec, wire::Standing};
 use record::{CacheState, PrefixCache};
 
-use super::{Engine, EngineError, Sequence, Streaming, streaming::OnFatal};
+use super::{
+    Engine, EngineError, Streaming,
+    streaming::{OnFatal, SequenceSource},
+};
 #[cfg(feature = "testkit")]
 pub use http::fuzz_server_events;
 use process::ServerProcess;
@@ -65,14 +68,15 @@ pub trait Transport: Send + Sync {
         connected: Self::Connected,
         process: &Arc<ServerProcess>,
         left: Duration,
+        source: Arc<dyn SequenceSource>,
         fatal: OnFatal,
     ) -> Result<(), String>;
 
     /// Limit of concurrent sequences of a server that works on `at_once`, and the reason.
     fn in_flight(&self, at_once: Option<usize>) -> (usize, String);
 
-    /// See [`Streaming::submit`].
-    fn submit(&self, sequence: Sequence);
+    /// See [`Streaming::wake`].
+    fn wake(&self, source: &dyn SequenceSource);
 
     /// Drops the sequences and ends the threads, within `timeout`.
     fn stop(&self, timeout: Duration);
@@ -119,7 +123,7 @@ impl<T: Transport> ServerEngine<T> {
         }
     }
 
-    fn try_start(&self, fatal: OnFatal) -> Result<(), String> {
+    fn try_start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), String> {
         let (began, name) = (Instant::now(), &self.process.name);
         let (facts, connected) = self.transport.connect(&self.process, &fatal)?;
         let (in_flight, why) = &facts.in_flight;
@@ -130,7 +134,8 @@ impl<T: Transport> ServerEngine<T> {
         let set = self.facts.set(facts);
         set.map_err(|_| "it is started already".to_owned())?;
         let left = self.process.ready.saturating_sub(began.elapsed());
-        self.transport.run(connected, &self.process, left, fatal)?;
+        let process = &self.process;
+        (self.transport).run(connected, process, left, source, fatal)?;
         tracing::info!("{name}: ready after {} ms", began.elapsed().as_millis());
         Ok(())
     }
@@ -159,14 +164,14 @@ impl<T: Transport> Engine for ServerEngine<T> {
 }
 
 impl<T: Transport> Streaming for ServerEngine<T> {
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+    fn start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), EngineError> {
         let is_stopping = self.is_stopping.clone();
         let fatal: OnFatal = Arc::new(move |error| {
             if !is_stopping.load(SeqCst) {
                 fatal(error);
             }
         });
-        self.try_start(fatal).map_err(|reason| {
+        self.try_start(source, fatal).map_err(|reason| {
             self.process.stop();
             self.process.error(reason)
         })
@@ -185,8 +190,8 @@ impl<T: Transport> Streaming for ServerEngine<T> {
         self.transport.server_busy()
     }
 
-    fn submit(&self, sequence: Sequence) {
-        self.transport.submit(sequence);
+    fn wake(&self, source: &dyn SequenceSource) {
+        self.transport.wake(source);
     }
 
     /// Ends the threads within `timeout`, then the server's program within its `stop_s`.

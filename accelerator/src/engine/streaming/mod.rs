@@ -1,9 +1,9 @@
 //! Engines that batch by themselves: samples go in one by one, tokens come back at any time.
 //!
 //! ```text
-//!  NIC thread --> below the limit? --yes--> Streaming::submit(Sequence) --> the engine's batches
-//!                      \--no--> queue <-- drawn from as sequences end ----/        |
-//!        frontend <-- part, part, last <-- Sequence::push, Sequence::finish <-------+
+//!  NIC thread --> queue --> SequenceSource::next, below the limit --> the engine's batches
+//!      \---------- Streaming::wake ---------^                               |
+//!        frontend <-- part, part, last <-- Sequence::push, Sequence::finish <-+
 //! ```
 //!
 //! A [`Sequence`] is one sample in progress: the prompt in the input slot, the answer in the output
@@ -11,8 +11,8 @@
 //! decides whether tokens go to the frontend as parts; engines need not know this choice.
 
 mod events;
-mod inbox;
 mod sequence;
+mod thread;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,8 +24,8 @@ use qdl::{
 use super::EngineError;
 
 pub use events::EventSizes;
-pub(super) use inbox::Inbox;
 pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
+pub(super) use thread::EngineThread;
 
 /// Callback for an error that ends the engine during a run. Only the first call has an effect.
 pub type OnFatal = Arc<dyn Fn(EngineError) + Send + Sync>;
@@ -37,12 +37,13 @@ pub const TOKEN_BYTES: usize = 4;
 /// own threads, without batcher and workers.
 pub trait Streaming: Send + Sync {
     /// Starts the engine's threads, and loads the model or connects to a server. Returns when the
-    /// engine can take sequences. After a later failure, the engine calls `fatal` and drops its
-    /// sequences.
+    /// engine can take sequences, from `source`. Only threads that [`Streaming::stop`] ends may
+    /// keep the source, which keeps the engine. After a later failure, the engine calls `fatal` and
+    /// drops its sequences.
     ///
     /// # Errors
     /// [`EngineError`] names the model or server, and what to do.
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError>;
+    fn start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), EngineError>;
 
     /// Limit of concurrent sequences; further samples wait in the pipeline. The value may change in
     /// [`Streaming::start`], when the engine learns the limit of a server.
@@ -59,14 +60,25 @@ pub trait Streaming: Send + Sync {
         0
     }
 
-    /// Takes a sequence; never blocks. The caller is a NIC thread, or a thread that has just ended
-    /// a sequence; calls never overlap. No prompt may cause a panic: now or later, the engine calls
+    /// Lets the engine take sequences from `source` until there is none, on this thread or on its
+    /// own; never blocks and ends no sequence. The caller is a NIC thread, or a thread that has
+    /// just ended a sequence. No prompt may cause a panic: later, the engine calls
     /// [`Sequence::refuse`] for a sequence that it cannot run.
-    fn submit(&self, sequence: Sequence);
+    fn wake(&self, source: &dyn SequenceSource);
 
-    /// Drops the engine's sequences and ends its threads, within `timeout`. The engine drops every
-    /// sequence that is submitted afterwards. The pipeline calls this once.
+    /// Drops the engine's sequences and ends its threads, within `timeout`. The pipeline calls this
+    /// once.
     fn stop(&self, timeout: Duration);
+}
+
+/// The samples that wait for an engine that batches by itself.
+pub trait SequenceSource: Send + Sync {
+    /// The next sequence; `None` if no sample waits, or the engine holds as many sequences as
+    /// [`Streaming::in_flight`] says.
+    fn next(&self) -> Option<Sequence>;
+
+    /// True if [`Self::next`] would return a sequence.
+    fn has_next(&self) -> bool;
 }
 
 /// A configured model whose input and output are token ids.

@@ -63,9 +63,9 @@ use super::{
     process::ServerProcess,
 };
 use crate::engine::{
-    EngineError, EngineParams, Sequence,
+    EngineError, EngineParams,
     program::{Launch, room_for},
-    streaming::OnFatal,
+    streaming::{OnFatal, SequenceSource},
 };
 
 /// Requests to a server over HTTP, one for each sequence.
@@ -184,6 +184,7 @@ impl Transport for HttpTransport {
         (runtime, server): Self::Connected,
         process: &Arc<ServerProcess>,
         _left: Duration,
+        _source: Arc<dyn SequenceSource>,
         fatal: OnFatal,
     ) -> Result<(), String> {
         let tried = runtime.block_on(judge::trial(&server, self.ask.config.busy()));
@@ -200,10 +201,9 @@ impl Transport for HttpTransport {
         in_flight(at_once, self.ask.config.in_flight, "engine.http.in_flight")
     }
 
-    fn submit(&self, sequence: Sequence) {
-        // A sequence before the start is dropped: no thread can answer it.
+    fn wake(&self, source: &dyn SequenceSource) {
         if let Some(threads) = self.threads.get() {
-            threads.submit(sequence);
+            threads.wake(source);
         }
     }
 

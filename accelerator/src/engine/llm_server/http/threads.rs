@@ -22,7 +22,10 @@ use super::{
     recovery::watch_over,
     stream::LlmServer,
 };
-use crate::engine::{EngineError, Sequence, streaming::OnFatal};
+use crate::engine::{
+    EngineError, Sequence,
+    streaming::{OnFatal, SequenceSource},
+};
 use crate::lock;
 
 /// A runtime of `count` client threads, for the queries at the start and for all sequences.
@@ -61,28 +64,29 @@ impl Threads {
         }
     }
 
-    /// Runs a sequence on the client threads. After the stop, drops the sequence. The pipeline
-    /// submits at most [`Streaming::in_flight`](crate::engine::Streaming) sequences.
-    pub fn submit(&self, sequence: Sequence) {
+    /// Runs the sequences of the source on the client threads, until the stop.
+    pub fn wake(&self, source: &dyn SequenceSource) {
         let Some(runtime) = &*lock(&self.runtime) else {
             return;
         };
-        let client = self.client.clone();
-        let run = AssertUnwindSafe(client.clone().run(sequence)).catch_unwind();
-        runtime.spawn(async move {
-            if let Err(panic) = run.await {
-                (client.fatal)(EngineError::panicked(
-                    HttpTransport::NAME,
-                    0,
-                    panic.as_ref(),
-                ));
-            }
-        });
+        while let Some(sequence) = source.next() {
+            let client = self.client.clone();
+            let run = AssertUnwindSafe(client.clone().run(sequence)).catch_unwind();
+            runtime.spawn(async move {
+                if let Err(panic) = run.await {
+                    (client.fatal)(EngineError::panicked(
+                        HttpTransport::NAME,
+                        0,
+                        panic.as_ref(),
+                    ));
+                }
+            });
+        }
     }
 
     /// Drops the sequences with their connections, and ends the threads within `timeout`.
     pub fn stop(&self, timeout: Duration) {
-        // A dropped sequence lets the pipeline submit the next one, so the lock is free by then.
+        // A dropped sequence wakes the engine, so the lock is free by then.
         let runtime = lock(&self.runtime).take();
         if let Some(runtime) = runtime {
             runtime.shutdown_timeout(timeout);

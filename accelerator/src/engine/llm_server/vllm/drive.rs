@@ -1,7 +1,7 @@
 //! The thread of the cores: requests out, one message in for each step of a core.
 //!
 //! ```text
-//! inbox --> begin: checked, to the core with the fewest outstanding tokens --> one write per core
+//! source --> begin: checked, to the core with the fewest outstanding tokens --> one write per core
 //! one read per step --> each output: slot, account --> push or finish
 //! ```
 //!
@@ -27,7 +27,7 @@ use crate::engine::{
     Sequence,
     error::shorten,
     llm_server::account::{Account, Finish, Limits, TRIAL_TOKENS},
-    streaming::Inbox,
+    streaming::{EngineThread, SequenceSource},
 };
 
 /// Interval of checks for unwanted sequences, deadlines and the exit of the program.
@@ -132,7 +132,8 @@ pub(super) struct Driver {
     step: Duration,
     cores: Vec<Core>,
     outputs: Vec<Connection>,
-    inbox: Arc<Inbox>,
+    source: Arc<dyn SequenceSource>,
+    thread: Arc<EngineThread>,
     wake: Arc<Wake>,
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -147,7 +148,8 @@ impl Driver {
     pub fn new(
         (limits, sampling, step): (Limits, Sampling, Duration),
         connected: Connected,
-        (inbox, wake): (Arc<Inbox>, Arc<Wake>),
+        source: Arc<dyn SequenceSource>,
+        (thread, wake): (Arc<EngineThread>, Arc<Wake>),
     ) -> Self {
         Driver {
             limits,
@@ -155,7 +157,8 @@ impl Driver {
             step,
             cores: connected.inputs.into_iter().map(Core::new).collect(),
             outputs: connected.outputs,
-            inbox,
+            source,
+            thread,
             wake,
             slots: Vec::new(),
             free: Vec::new(),
@@ -186,10 +189,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Runs until the inbox closes. Calls `exited` now and then; its words are an error.
+    /// Runs until the thread is closed. Calls `exited` now and then; its words are an error.
     pub fn run(&mut self, exited: impl Fn() -> Option<String>) -> Result<(), String> {
-        while !self.inbox.is_closed() {
-            while let Some(sequence) = self.inbox.queue.pop() {
+        while !self.thread.is_closed() {
+            while let Some(sequence) = self.source.next() {
                 self.begin(sequence);
             }
             self.turn()?;
@@ -276,8 +279,8 @@ impl Driver {
             fd(&c.stream, libc::POLLIN | out)
         });
         self.polled.extend(polled);
-        let inbox = &self.inbox;
-        let has_work = || !inbox.queue.is_empty() || inbox.is_closed();
+        let (source, thread) = (&self.source, &self.thread);
+        let has_work = || source.has_next() || thread.is_closed();
         self.wake.sleep(&mut self.polled, LOOK, has_work);
         let came = |fds: &[libc::pollfd], i: usize| fds[1 + i].revents & !libc::POLLOUT != 0;
         for i in 0..self.outputs.len() {

@@ -1,8 +1,8 @@
 //! The transport of the engine `vllm`: the engine core of vLLM, without its HTTP server.
 //!
 //! ```text
-//! NIC threads ── submit() ──> thread vllm ── ADD ──> core: scheduler, GPUs
-//!      origins <── push, finish ──┘  <── one message per step: token ids ──┘
+//! NIC threads ── wake() ──> thread vllm ── ADD ──> core: scheduler, GPUs
+//!    origins <── push, finish ──┘  <── one message per step: token ids ──┘
 //! ```
 //!
 //! | file | purpose |
@@ -38,13 +38,10 @@ use super::{
     process::ServerProcess,
 };
 use crate::engine::{
-    EngineError, EngineParams, Sequence,
+    EngineError, EngineParams,
     program::ExitStatus,
-    streaming::{Inbox, OnFatal, TokenModel},
+    streaming::{EngineThread, OnFatal, SequenceSource, TokenModel},
 };
-
-/// Sequences that the inbox holds without an allocation.
-const INBOX: usize = 512;
 
 /// Messages to the engine cores of vLLM.
 pub struct CoreTransport {
@@ -54,7 +51,7 @@ pub struct CoreTransport {
     /// Most tokens in a prompt.
     max_prompt: usize,
     sampling: Sampling,
-    inbox: Arc<Inbox>,
+    thread: Arc<EngineThread>,
     wake: Arc<Wake>,
 }
 
@@ -110,7 +107,7 @@ impl Vllm {
                 are_all_ends: true,
             },
             max_prompt: model.prompt,
-            inbox: Arc::new(Inbox::new(INBOX)),
+            thread: Arc::default(),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
             config,
         };
@@ -176,6 +173,7 @@ impl Transport for CoreTransport {
         connected: Connected,
         process: &Arc<ServerProcess>,
         left: Duration,
+        source: Arc<dyn SequenceSource>,
         fatal: OnFatal,
     ) -> Result<(), String> {
         let limits = Limits {
@@ -186,12 +184,13 @@ impl Transport for CoreTransport {
         let mut driver = Driver::new(
             (limits, self.sampling.clone(), step),
             connected,
-            (self.inbox.clone(), self.wake.clone()),
+            source,
+            (self.thread.clone(), self.wake.clone()),
         );
         let tried = driver.try_cores(left.max(step));
         tried.map_err(|reason| process.last_words(&reason))?;
         let (process, exit) = (process.clone(), process.exit());
-        let started = self.inbox.start(Self::NAME, fatal, move || {
+        let started = self.thread.start(Self::NAME, fatal, move || {
             let run = driver.run(|| exit.as_ref().and_then(ExitStatus::now));
             run.map_err(|reason| process.error(process.last_words(&reason)))
         });
@@ -215,14 +214,13 @@ impl Transport for CoreTransport {
         (all.min(MAX_IN_FLIGHT), why)
     }
 
-    fn submit(&self, sequence: Sequence) {
-        self.inbox.submit(sequence);
+    fn wake(&self, _source: &dyn SequenceSource) {
         self.wake.notify();
     }
 
     fn stop(&self, timeout: Duration) {
-        self.inbox.close();
+        self.thread.close();
         self.wake.notify();
-        self.inbox.stop(timeout);
+        self.thread.stop(timeout);
     }
 }
