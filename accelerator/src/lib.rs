@@ -30,6 +30,7 @@ pub mod node;
 pub mod pipeline;
 pub mod pipelines;
 mod queue;
+mod size_counts;
 #[cfg(test)]
 mod testkit;
 pub mod trust;
@@ -38,6 +39,7 @@ pub mod web;
 pub use allocator::Allocator;
 #[cfg(feature = "testkit")]
 pub use engine::fuzz_server_events;
+pub use size_counts::SizeCounts;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

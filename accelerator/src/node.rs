@@ -17,7 +17,7 @@ use qdl::{
     topology::Topology,
     wire::Description,
 };
-use record::{BatchSizes, EngineInfo, ServedReport, secrets};
+use record::{EngineInfo, ServedReport, secrets};
 use submission::describe::{self, Role};
 
 use crate::lock;
@@ -235,7 +235,7 @@ fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut 
     to.add(Family::Samples, counters.samples as f64);
     match pipelines.sequences() {
         Some(_) => to.add(Family::Tokens, counters.tokens as f64),
-        None => to.add_batches(&BatchSizes::from_counts(&counters.batch_sizes)),
+        None => to.add_batches(&counters.batch_sizes),
     }
     to.add(Family::Busy, counters.busy_ns as f64 / 1e9);
     let failures = [

@@ -17,7 +17,7 @@ use qdl::{
     serve::{Arrival, Service},
     wire::Standing,
 };
-use record::{BatchSizes, EngineUse, GpuRecord, SequenceTotals};
+use record::{EngineUse, GpuRecord, SequenceTotals};
 
 use crate::{
     engine::{self, Engine, EngineError, EngineParams, Streaming},
@@ -133,7 +133,7 @@ impl Pipelines {
         let counters = self.counters();
         EngineTotals {
             copies: counters.copies,
-            batches: BatchSizes::from_counts(&counters.batch_sizes),
+            batches: counters.batch_sizes,
             sequences: self.sequences().map(|_| SequenceTotals {
                 answered: counters.samples,
                 tokens: counters.tokens,
@@ -183,7 +183,7 @@ impl Pipelines {
                 records.push(GpuRecord {
                     index: *gpu,
                     name: p.engine().name().to_owned(),
-                    batches: BatchSizes::from_counts(&counters.batch_sizes),
+                    batches: counters.batch_sizes,
                     copies_in: counters.copies,
                     bytes_in: counters.copied_bytes,
                     ..GpuRecord::default()

@@ -420,7 +420,7 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
             assert_eq!(samples.output(i), samples.input(i), "sample {i}");
         }
         let sizes = pipeline.counters().batch_sizes;
-        assert!(sizes.iter().skip(most + 1).all(|n| *n == 0), "{sizes:?}");
+        assert!(sizes.iter().all(|(size, _)| size <= most), "{sizes:?}");
         samples.assert_each_answered_once();
     }
 }

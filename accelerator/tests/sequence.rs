@@ -4,9 +4,12 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use accelerator::engine::{
-    Sequence,
-    streaming::{EventSizes, SequenceOutcome, TooLong},
+use accelerator::{
+    SizeCounts,
+    engine::{
+        Sequence,
+        streaming::{SequenceOutcome, TooLong},
+    },
 };
 use common::{BLANK, Samples};
 use fabric::wire::Stream;
@@ -84,7 +87,7 @@ fn queue_and_compute_times_are_measured() {
 #[test]
 fn each_event_counts_with_its_tokens() {
     for stream in [Stream::None, Stream::First, Stream::All] {
-        let events = Arc::new(EventSizes::new(16));
+        let events = Arc::new(SizeCounts::new(16));
         let prompts = Samples::prompts(&[vec![1], vec![1]], 64, stream);
         let on_end = Arc::new(|_: SequenceOutcome| ());
         let of = |i| Sequence::new(prompts.arrival(i), 64, on_end.clone()).counted(events.clone());
@@ -96,6 +99,6 @@ fn each_event_counts_with_its_tokens() {
         of(1).finish(&[1, 2]);
         let sizes = events.sizes();
         assert_eq!(sizes.iter().collect::<Vec<_>>(), [(1, 1), (2, 1), (3, 2)]);
-        assert_eq!(events.tokens(), 9);
+        assert_eq!(events.sum(), 9);
     }
 }

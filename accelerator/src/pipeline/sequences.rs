@@ -31,9 +31,10 @@ use super::{
     Counters, ENGINE_END, LOOK, Options, StopTimeout,
     intake::{ABANDONED, DRAINING, Intake, OnFatal},
 };
+use crate::SizeCounts;
 use crate::engine::{
     Engine, EngineError, Sequence, Streaming, catch_panic,
-    streaming::{self, EventSizes, OnEnd, SequenceOutcome, SequenceSource, TOKEN_BYTES},
+    streaming::{self, OnEnd, SequenceOutcome, SequenceSource, TOKEN_BYTES},
 };
 
 /// The pipeline of an engine that batches by itself.
@@ -53,7 +54,7 @@ pub(super) struct Inner {
     /// Samples answered; `tokens` is the number of tokens of their answers.
     answered: AtomicU64,
     tokens: AtomicU64,
-    events: Arc<EventSizes>,
+    events: Arc<SizeCounts>,
     on_end: OnEnd,
 }
 
@@ -72,7 +73,7 @@ impl Sequences {
             inside: CachePadded::default(),
             answered: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
-            events: Arc::new(EventSizes::new(output_bytes / TOKEN_BYTES)),
+            events: Arc::new(SizeCounts::new(output_bytes / TOKEN_BYTES)),
             on_end: {
                 let weak = weak.clone();
                 Arc::new(move |outcome| {
@@ -118,7 +119,7 @@ impl Sequences {
         Counters {
             samples: self.inner.answered.load(Relaxed),
             tokens: self.inner.tokens.load(Relaxed),
-            made: self.inner.events.tokens(),
+            made: self.inner.events.sum(),
             ..Counters::default()
         }
     }

@@ -10,7 +10,6 @@
 //! slot. The engine pushes each token at once. The frontend's choice of [`fabric::wire::Stream`]
 //! decides whether tokens go to the frontend as parts; engines need not know this choice.
 
-mod events;
 mod sequence;
 mod thread;
 
@@ -23,7 +22,6 @@ use qdl::{
 
 use super::EngineError;
 
-pub use events::EventSizes;
 pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 pub(super) use thread::EngineThread;
 
