@@ -6,7 +6,6 @@ mod common;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use accelerator::engine::{EngineKind, EngineParams, create};
@@ -121,30 +120,6 @@ fn digits_are_read_where_they_lie_and_gathered_where_they_do_not() {
     );
 }
 
-#[test]
-fn several_workers_agree_with_one() {
-    let (pixels, _) = digits();
-    let places: Vec<_> = (0..pixels.len() / PIXELS)
-        .map(|i| (i * PIXELS, PIXELS))
-        .collect();
-    let file = repository().join("models/digits.onnx");
-    let run = |threads, intra_threads| {
-        let pipeline = start(&params(file.clone()).with(|e| {
-            e.threads = threads;
-            e.intra_threads = intra_threads;
-        }));
-        let samples = Samples::new(&pixels, places.clone(), 8, None);
-        common::answer(&pipeline, &samples, 0..samples.len());
-        samples.assert_each_answered_once();
-        pipeline
-            .stop(Duration::from_secs(60))
-            .expect("idle workers end");
-        assert_eq!(Arc::strong_count(&samples), 1);
-        classes(&samples)
-    };
-    assert_eq!(run(3, 1), run(1, 2));
-}
-
 /// A long sample, then a short one that must see no byte of the long one.
 #[test]
 fn ragged_inputs_are_padded_with_zeros() {
@@ -175,31 +150,6 @@ fn ragged_inputs_are_padded_with_zeros() {
         (c.copies, c.copied_bytes),
         (3 * samples.len() as u64, total)
     );
-}
-
-#[test]
-fn a_sample_of_a_wrong_size_is_refused_by_name() {
-    let digits = || params(repository().join("models/digits.onnx"));
-    let ragged = "takes 8 bytes and 1 to 8 times 16 bytes";
-    for (params, size, text) in [
-        (
-            digits(),
-            63,
-            "of 63 bytes arrived; the model takes 64 bytes",
-        ),
-        (masked_sum(), 8, ragged),
-        (masked_sum(), 8 + 9 * 16, "a sample of 152 bytes"),
-        (masked_sum(), 8 + 17, "a sample of 25 bytes"),
-    ] {
-        let pipeline = start(&params);
-        let samples = Samples::random(&[size], 8, None);
-        pipeline.arrived(&mut samples.all());
-        let [(0, why)] = &samples.refused()[..] else {
-            panic!("not refused on arrival: {:?}", samples.refused());
-        };
-        assert!(why.contains(text), "{why}");
-        assert!(pipeline.idle());
-    }
 }
 
 /// ONNX Runtime fails the batch of a sample with indices outside the model's table.
@@ -422,24 +372,6 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
         let sizes = pipeline.counters().batch_sizes;
         assert!(sizes.iter().all(|(size, _)| size <= most), "{sizes:?}");
         samples.assert_each_answered_once();
-    }
-}
-
-#[test]
-fn a_fixed_batch_of_several_tensors_is_filled_up() {
-    let params = EngineParams {
-        spec: Some(named()),
-        ..params(fixture("detect_of_4.onnx"))
-    };
-    let pipeline = start(&params);
-    let samples = detections(11);
-    // A batch of one each, after a full one whose bytes must not be seen again.
-    common::answer(&pipeline, &samples, 0..4);
-    for i in 4..11 {
-        common::answer(&pipeline, &samples, i..i + 1);
-    }
-    for i in 0..11 {
-        assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
     }
 }
 

@@ -244,9 +244,8 @@ pub(super) fn uncounted(of: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn limits_of_the_model_and_the_request_end_an_answer() {
-        let limits = Limits {
+    fn limits() -> Limits {
+        Limits {
             engine: "vllm",
             vocab: 100,
             context: 20,
@@ -254,29 +253,85 @@ mod tests {
             max_tokens: 8,
             ends: vec![2],
             are_all_ends: true,
-        };
-        let ends = |prompt: usize, room: usize, tokens: &[i32], finish| {
-            let ids = vec![1; prompt].into_iter();
-            let mut account = limits.admit(ids, room, &mut Vec::new()).expect("sound");
-            account.count_prompt(prompt).expect("as many");
-            let taken = account.take(&limits, tokens);
-            taken.and_then(|()| account.end(&limits, finish, 0))
-        };
-        assert_eq!(ends(18, 64, &[1, 1], Finish::Length), Ok(()));
+        }
+    }
+
+    /// The end of an answer of these tokens to a prompt of `prompt` ids in a slot of `room` tokens.
+    fn ends(
+        limits: &Limits,
+        (prompt, room): (usize, usize),
+        tokens: &[i32],
+        finish: Finish,
+    ) -> Result<(), String> {
+        let ids = vec![1; prompt].into_iter();
+        let mut account = limits.admit(ids, room, &mut Vec::new())?;
+        account.count_prompt(prompt)?;
+        account.take(limits, tokens)?;
+        account.end(limits, finish, 0)
+    }
+
+    #[test]
+    fn limits_of_the_model_and_the_request_end_an_answer() {
+        let all = limits();
+        let of = |sizes, tokens, finish| ends(&all, sizes, tokens, finish);
+        assert_eq!(of((18, 64), &[1, 1], Finish::Length), Ok(()), "the context");
         // A request's limit below min_tokens wins.
-        assert_eq!(ends(2, 1, &[2], Finish::Stop), Ok(()));
-        for (tokens, finish, words) in [
-            (
-                &[1; 7][..],
-                Finish::Length,
-                "8 tokens were reached, and 7 came",
-            ),
-            (&[1; 9], Finish::Length, "9 tokens where 8 were asked for"),
-            (&[2], Finish::Stop, "1 tokens, and 2 to 8 were asked for"),
-            (&[], Finish::Stop, "an answer without a token"),
+        assert_eq!(of((2, 1), &[2], Finish::Stop), Ok(()));
+        assert_eq!(of((2, 8), &[2, 2, 2], Finish::Stop), Ok(()), "too early");
+        let any = |change: fn(&mut Limits)| {
+            let mut limits = limits();
+            change(&mut limits);
+            limits
+        };
+        let unknown = any(|l| l.are_all_ends = false);
+        assert_eq!(ends(&unknown, (2, 8), &[5, 6], Finish::Stop), Ok(()));
+        let ignored = any(|l| l.ends.clear());
+        let (longer, stop) = ("8 tokens were reached, and 7 came", Finish::Stop);
+        for (limits, tokens, finish, words) in [
+            (&all, &[1; 7][..], Finish::Length, longer),
+            (&all, &[1; 9], stop, "9 tokens where 8 were asked for"),
+            (&all, &[2], stop, "1 tokens, and 2 to 8 were asked for"),
+            (&all, &[], stop, "an answer without a token"),
+            (&all, &[5, 100], stop, "beyond the vocabulary of 100"),
+            (&all, &[5, 5, 2, 7], stop, "token 7 follows 2, which"),
+            (&all, &[5, 6], stop, "if 6 is one, add it to engine"),
+            (&ignored, &[5, 2], stop, "at token 2 although"),
         ] {
-            let why = ends(3, 64, tokens, finish).expect_err(words);
+            let why = ends(limits, (3, 64), tokens, finish).expect_err(words);
             assert!(why.contains(words), "{why}");
+        }
+        let has = |ended: Result<(), String>, words| ended.is_err_and(|e| e.contains(words));
+        let mut account = all.account(3, 8);
+        assert!(has(account.end(&all, stop, 0), "it does not count"));
+        assert!(has(account.count_prompt(4), "4 tokens in a prompt of 3"));
+    }
+
+    #[test]
+    fn a_prompt_that_a_server_must_not_get_is_named() {
+        for (prompt, room, words) in [
+            (vec![], 8, "the prompt is empty"),
+            (vec![20, 100], 8, "token 1 of the prompt is 100, beyond"),
+            (vec![-1], 8, "token 0 of the prompt is -1"),
+            (vec![20; 19], 8, "context of 20 holds prompts of 18"),
+            (vec![1], 0, "the answer's slot holds no token"),
+        ] {
+            let why = limits().admit(prompt.into_iter(), room, &mut Vec::new());
+            let why = why.expect_err(words);
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
+        for (said, configured, most) in [
+            (Some(3), None, 11),
+            (Some(3), Some(5), 5),
+            (None, Some(7), 7),
+            (None, None, 512),
+            (Some(usize::MAX), None, MAX_IN_FLIGHT),
+        ] {
+            let limit = in_flight(said, configured, "a key").0;
+            assert_eq!(limit, most, "{said:?} {configured:?}");
         }
     }
 }

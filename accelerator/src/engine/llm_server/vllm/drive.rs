@@ -495,9 +495,9 @@ mod tests {
         assert!(!sleep(), "an awake thread needs no byte");
     }
 
-    /// Scripted cores test refused prompts (`tests::answers`), and the account the other rules.
+    /// The account's tests have the rules of an answer, scripted cores an error of a prompt.
     #[test]
-    fn outputs_are_judged() {
+    fn an_output_ends_its_answer_or_breaks_a_rule() {
         let limits = Limits {
             engine: "vllm",
             vocab: 100,
@@ -507,42 +507,20 @@ mod tests {
             ends: vec![2],
             are_all_ends: true,
         };
-        let none = None::<(u64, u64)>;
-        for (token, reason, counts, words) in [
-            (1, None, Some((3, 0)), "More"),
-            (2, Some(finish::STOP), Some((3, 0)), "End"),
-            (
-                2,
-                Some(finish::STOP),
-                none,
-                "it does not count the tokens of the prompt",
-            ),
-            (
-                1,
-                None,
-                Some((3, 1)),
-                "it took 1 prompt tokens from its prefix cache",
-            ),
-            (
-                1,
-                Some(finish::ABORT),
-                Some((3, 0)),
-                "it gave up an answer that is wanted",
-            ),
-            (1, Some(4), Some((3, 0)), "unknown reason 4"),
-            (
-                1,
-                Some(finish::ERROR),
-                none,
-                "could not run this prompt: no room",
-            ),
+        for (token, reason, cached, words) in [
+            (1, None, 0, "More"),
+            (2, Some(finish::STOP), 0, "End"),
+            (1, None, 1, "it took 1 prompt tokens from its prefix cache"),
+            (1, Some(finish::ABORT), 0, "an answer that is wanted"),
+            (1, Some(4), 0, "unknown reason 4"),
+            (1, Some(finish::ERROR), 0, "this prompt: no room"),
         ] {
             let output = Output {
                 tokens: [token].into_iter().collect(),
                 finish: reason,
-                prompt: counts.map(|(num_prompt_tokens, num_cached_tokens)| PromptCounts {
-                    num_prompt_tokens,
-                    num_cached_tokens,
+                prompt: Some(PromptCounts {
+                    num_prompt_tokens: 3,
+                    num_cached_tokens: cached,
                 }),
                 error: Some("no room"),
                 ..Output::default()

@@ -308,27 +308,22 @@ mod tests {
             num_prompt_tokens: 9,
             num_cached_tokens: 4,
         };
-        let fields = (
-            ("a", [5, 6], (), (), (), 3, ()),
-            ((), (), (), 7, true),
-            (0.5, "no room"),
-        );
         let map = BTreeMap::from([("num_prompt_tokens", 9), ("num_cached_tokens", 4), ("n", 1)]);
-        let ((id, tokens, a, b, c, reason, d), (e, f, g, h, i), (j, error)) = fields;
+        let (more, reason, error) = (((), ()), 3, "no room");
         let output = (
-            id,
-            tokens,
-            a,
-            b,
-            c,
+            "a",
+            [5, 6],
+            (),
+            (),
+            (),
             reason,
-            d,
-            (e, f),
-            g,
-            h,
-            i,
+            (),
+            more,
+            (),
+            7,
+            true,
             map,
-            j,
+            0.5,
             error,
         );
         let message = rmp_serde::to_vec(&(1, [&output], (), 1.5)).expect("written");

@@ -176,9 +176,14 @@ mod tests {
 
     #[test]
     fn the_page_shows_each_dialects_request_and_events_that_are_an_answer() {
-        let config = json::<HttpConfig>(r#"{"min_tokens": 2, "eos": [2]}"#).expect("sound");
-        let mut ask = AnswerParams::new(config, "m", 8, 64);
+        let params = |keys| {
+            let config = json::<HttpConfig>(keys).expect("sound");
+            AnswerParams::new(config, "m", 8, 64)
+        };
+        let mut ask = params(r#"{"min_tokens": 2, "eos": [2]}"#);
         ask.limits.vocab = 1000;
+        let keys = r#"{"min_tokens": 7, "stop": [5], "temperature": 0.5, "ignore_eos": true}"#;
+        let other = params(keys);
         let page = include_str!("../../../../../../docs/llm-servers.md");
         let block = page.split("```text\n").find(|b| b.starts_with("vllm  "));
         let block = block.and_then(|b| b.split("```").next()).expect("a block");
@@ -195,6 +200,13 @@ mod tests {
                     let body = dialect.body(&ask, &[5, 6, 7], 64).expect("JSON");
                     let body: Value = serde_json::from_slice(&body).expect("JSON");
                     assert_eq!((dialect.path, &body), (path, &request), "{name}");
+                    let body = dialect.body(&other, &[5, 6, 7], 64).expect("JSON");
+                    let body = String::from_utf8(body).expect("text");
+                    // llama.cpp has neither a minimum nor stop ids.
+                    let words = ["\":0.5", "_eos\":true", "_tokens\":7", "_ids\":[5]"];
+                    let words = &words[..if name == "llama_cpp" { 2 } else { 4 }];
+                    let has = |word: &&str| body.contains(*word);
+                    assert!(words.iter().all(has), "{name}: {body}");
                     let (mut account, mut ids) = (Account::new(&ask.limits, 3, 64), Vec::new());
                     for event in &events {
                         let step = (dialect.read)(event, account.received()).expect(event);

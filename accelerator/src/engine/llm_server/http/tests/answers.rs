@@ -1,8 +1,7 @@
-//! Correct answers in every dialect: their tokens, parts and requests.
+//! Correct answers in every dialect: their tokens and parts.
 
 use fabric::wire::Stream;
 use qdl::config::Dialect;
-use serde_json::{Value, json};
 
 use super::{
     rig::{ROOM, prompts, samples, started},
@@ -37,82 +36,6 @@ fn answers_are_the_servers_tokens_whatever_is_streamed() {
         }
         assert_eq!(started.fatal(), None);
     }
-}
-
-/// The body of the second request; the first is the trial.
-fn body_of(dialect: Dialect) -> Value {
-    let server = Server::good(dialect);
-    let started = started(&server, dialect, |http| {
-        http.max_tokens = Some(40);
-        http.temperature = 0.5;
-        if dialect != Dialect::LlamaCpp {
-            http.min_tokens = 1;
-            http.stop = vec![5];
-        }
-    });
-    started.run(&samples(&[vec![7, 8]], Stream::None));
-    let bodies = server.state.bodies.lock().expect("whole");
-    let path = match dialect {
-        Dialect::Vllm | Dialect::TensorRtLlm => "/v1/completions",
-        Dialect::VllmGenerate => "/inference/v1/generate",
-        Dialect::Sglang => "/generate",
-        Dialect::LlamaCpp => "/completion",
-    };
-    assert_eq!(bodies[1].path, path);
-    bodies[1].body.clone()
-}
-
-#[test]
-fn a_request_is_what_each_server_takes() {
-    let sampling = json!({
-        "max_tokens": 40, "min_tokens": 1, "temperature": 0.5, "ignore_eos": false,
-        "stop_token_ids": [5],
-    });
-    let with = |more: Value| {
-        let mut all = sampling.clone();
-        let more = more.as_object().expect("a map").clone();
-        all.as_object_mut().expect("a map").extend(more);
-        all
-    };
-    let usage = json!({"include_usage": true});
-    assert_eq!(
-        body_of(Dialect::Vllm),
-        with(json!({
-            "model": "m", "prompt": [7, 8], "stream": true, "stream_options": usage,
-            "return_token_ids": true,
-        }))
-    );
-    assert_eq!(
-        body_of(Dialect::VllmGenerate),
-        json!({
-            "model": "m", "token_ids": [7, 8], "stream": true, "stream_options": usage,
-            "sampling_params": with(json!({"detokenize": false})),
-        })
-    );
-    assert_eq!(
-        body_of(Dialect::TensorRtLlm),
-        with(json!({
-            "model": "m", "prompt": [7, 8], "stream": true, "stream_options": usage,
-            "include_stop_str_in_output": true, "add_special_tokens": false, "detokenize": false,
-        }))
-    );
-    assert_eq!(
-        body_of(Dialect::Sglang),
-        json!({
-            "input_ids": [7, 8], "stream": true,
-            "sampling_params": {
-                "max_new_tokens": 40, "min_new_tokens": 1, "temperature": 0.5,
-                "ignore_eos": false, "stop_token_ids": [5], "skip_special_tokens": false,
-            },
-        })
-    );
-    assert_eq!(
-        body_of(Dialect::LlamaCpp),
-        json!({
-            "prompt": [7, 8], "n_predict": 40, "temperature": 0.5, "ignore_eos": false,
-            "cache_prompt": false, "return_tokens": true, "stream": true,
-        })
-    );
 }
 
 #[test]

@@ -112,7 +112,9 @@ fn an_error_of_any_length_keeps_its_first_words() {
 
 #[test]
 fn headers_without_an_end_are_given_up() {
-    let server = Server::working(Dialect::Vllm, |_| Reply::Headers(1 << 24));
+    let server = Server::working(Dialect::Vllm, |_| {
+        Reply::Raw(format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(1 << 24)))
+    });
     let why = refused(&server, 20);
     assert!(why.contains("message head is too large"), "{why}");
 }

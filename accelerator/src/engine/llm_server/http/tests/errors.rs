@@ -45,6 +45,13 @@ fn status(status: u16, text: &str) -> Reply {
     Reply::Whole(status, text.to_owned())
 }
 
+fn raw(head: &str, body: &str) -> Reply {
+    let len = body.len();
+    Reply::Raw(format!(
+        "HTTP/1.1 {head}\r\ncontent-length: {len}\r\n\r\n{body}"
+    ))
+}
+
 #[test]
 fn an_error_of_one_sample_refuses_that_sample() {
     let none: Change = |_| ();
@@ -113,31 +120,21 @@ fn an_error_of_every_answer_ends_the_engine() {
         (|_| status(403, "no"), "--enable-scale-out"),
         (|_| status(404, "no"), "see engine.http.model"),
         (
-            |_| {
-                let to = "http://127.0.0.1/v1/completions/";
-                let head = format!("HTTP/1.1 307 X\r\nlocation: {to}\r\n");
-                Reply::Raw(head + "content-length: 0\r\n\r\n")
-            },
+            |_| raw("307 X\r\nlocation: http://127.0.0.1/v1/completions/", ""),
             "HTTP 307: it redirects to http://127.0.0.1/v1/completions/ (from /v1/completions): \
              give the address of the server itself in engine.http.url",
         ),
         (
             |_| {
-                let head = "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n";
-                Reply::Raw(format!(
-                    "{head}content-encoding: gzip\r\ncontent-length: 0\r\n\r\n"
-                ))
+                let head = "200 X\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip";
+                raw(head, "")
             },
             "its answer is no event stream: it is compressed (content-encoding: gzip)",
         ),
         (
             |_| {
-                let page = "<html>\n<body>login</body></html>";
-                let head = "HTTP/1.1 200 X\r\ncontent-type: Text/HTML; charset=utf-8\r\n";
-                Reply::Raw(format!(
-                    "{head}content-length: {}\r\n\r\n{page}",
-                    page.len()
-                ))
+                let head = "200 X\r\ncontent-type: Text/HTML; charset=utf-8";
+                raw(head, "<html>\n<body>login</body></html>")
             },
             "a web page (content-type: text/html): <html> <body>login</body></html>",
         ),
@@ -285,98 +282,20 @@ fn an_error_that_names_the_request_is_the_samples_without_a_trial() {
 }
 
 #[test]
-fn ids_beyond_the_vocabulary_do_not_leave() {
-    let server = Server::good(Dialect::Vllm);
-    let started = started(&server, Dialect::Vllm, |_| ());
-    let samples = samples(&[vec![1, VOCAB as i32], vec![-1], vec![1]], Stream::None);
-    started.run(&samples);
-    for (i, token) in [
-        (0, "token 1 of the prompt is 1000"),
-        (1, "token 0 of the prompt is -1"),
-    ] {
-        let words = format!("{token}, beyond the vocabulary of 1000");
-        assert_eq!(samples.record(i).refused, Some(words));
-    }
-    assert!(samples.answer(2).is_some());
-    let asked = server.state.asked.load(SeqCst);
-    assert_eq!(asked, 2, "the trial and the good one");
-    assert_eq!(started.fatal(), None);
-}
-
-#[test]
-fn a_lost_token_ends_the_engine() {
+fn a_lost_token_is_an_error() {
     // llama.cpp itself leaves ids out, and counts them.
     let others = Dialect::ALL.into_iter().filter(|d| *d != Dialect::LlamaCpp);
     for dialect in others {
-        let server = Server::working(dialect, move |asked| {
-            let mut all = singly(dialect, asked, &[5, 6, 7], "stop");
-            all.remove(1);
-            if dialect == Dialect::Sglang {
-                // New ids only, as with its option, and one of them is missing.
-                let prompt = asked.prompt().len();
-                let third = super::server::sglang(&[7], 3, prompt, Some("stop"));
-                all[1] = format!("data: {third}\n\n");
-            }
-            Reply::of(all)
-        });
-        let words = "it counts 3 tokens in an answer of which 2 came: tokens are lost";
-        ended(run_one(&server, dialect, |_| ()), words);
+        let mut all = events(dialect, 3, &[&[5], &[6], &[7]], "stop");
+        all.remove(1);
+        if dialect == Dialect::Sglang {
+            // New ids only, as with its option, and one of them is missing.
+            let third = super::server::sglang(&[7], 3, 3, Some("stop"));
+            all[1] = format!("data: {third}\n\n");
+        }
+        let lost = read(&server(dialect), &[all.concat().as_bytes()]);
+        assert_eq!(lost, Err(Trouble::lost(3, 2)), "{dialect:?}");
     }
-}
-
-#[test]
-fn an_end_of_sequence_that_differs_ends_the_engine() {
-    let cases: [(&[i32], &str, Change, &str); 5] = [
-        // The server omits the end of sequence, or uses a different one.
-        (
-            &[5, 6],
-            "stop",
-            |h| h.eos = vec![9],
-            "another one: if 6 is one, add it to engine.http.eos",
-        ),
-        // The server goes on after the end of sequence.
-        (
-            &[9, 6, 7],
-            "stop",
-            |h| h.eos = vec![9],
-            "token 6 follows 9, which engine.http.eos",
-        ),
-        // The server stops despite `ignore_eos`.
-        (
-            &[5, 9],
-            "stop",
-            |h| h.ignore_eos = true,
-            "it stopped at token 9 although",
-        ),
-        // The server reports the limit too early.
-        (
-            &[5, 6],
-            "length",
-            |_| (),
-            "it says that 64 tokens were reached, and 2 came",
-        ),
-        // The answer is too short.
-        (
-            &[5, 6],
-            "stop",
-            |h| h.min_tokens = 3,
-            "2 tokens, and 3 to 64 were asked for",
-        ),
-    ];
-    for (tokens, finish, change, words) in cases {
-        // The trial's answer ends at its limit, which says nothing of the end of sequence.
-        let server = Server::of(Dialect::Vllm, move |asked| match asked.is_trial() {
-            true => Reply::of(singly(Dialect::Vllm, asked, &[5, 6], "length")),
-            false => Reply::of(singly(Dialect::Vllm, asked, tokens, finish)),
-        });
-        ended(vllm(&server, change), words);
-    }
-    // A correct end of sequence is part of the answer.
-    let server = Server::working(Dialect::Vllm, |asked| {
-        Reply::of(singly(Dialect::Vllm, asked, &[5, 9], "stop"))
-    });
-    let (record, fatal) = vllm(&server, |http| http.eos = vec![2, 9]);
-    assert_eq!(record.answer(), Some(vec![5, 9]), "{fatal:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -21,9 +21,7 @@ use tokio::{
 
 use super::rig::VOCAB;
 
-#[derive(Clone, Debug)]
 pub struct Request {
-    pub path: String,
     pub body: Value,
     pub number: usize,
 }
@@ -62,8 +60,6 @@ impl Request {
 pub enum Reply {
     Whole(u16, String),
     Stream(Vec<StreamPiece>),
-    /// Status 200 with headers of this many bytes.
-    Headers(usize),
     /// These bytes, head included.
     Raw(String),
 }
@@ -100,7 +96,6 @@ pub struct ServerState {
     pub asked: AtomicUsize,
     /// Connections that the client closed during an answer.
     pub cancelled: AtomicUsize,
-    pub bodies: Mutex<Vec<Request>>,
     /// True closes the connection after every request.
     pub closes: bool,
     /// Limit of concurrent streams, if any; more wait.
@@ -229,13 +224,10 @@ async fn serve(
         let reply = if line.starts_with("GET") {
             about(&path).unwrap_or(Reply::Whole(404, r#"{"detail":"Not Found"}"#.to_owned()))
         } else {
-            let asked = Request {
-                path,
+            script(&Request {
                 body: serde_json::from_slice(&body).expect("JSON"),
                 number: state.asked.fetch_add(1, SeqCst),
-            };
-            state.bodies.lock().expect("whole").push(asked.clone());
-            script(&asked)
+            })
         };
         match reply {
             Reply::Whole(status, text) => {
@@ -245,10 +237,6 @@ async fn serve(
                     text.len()
                 );
                 to.write_all(reply.as_bytes()).await.ok()?;
-            }
-            Reply::Headers(bytes) => {
-                to.write_all(b"HTTP/1.1 200 OK\r\nx: ").await.ok()?;
-                to.write_all(&vec![b'x'; bytes]).await.ok()?;
             }
             Reply::Raw(bytes) => to.write_all(bytes.as_bytes()).await.ok()?,
             Reply::Stream(pieces) => {

@@ -7,7 +7,6 @@ use fabric::wire::Stream;
 use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use proptest::prelude::*;
 use qdl::config::Dialect;
 use tokio::runtime::Builder;
 
@@ -160,27 +159,5 @@ fn sglang_may_send_new_ids_or_all_of_them() {
         let text = events.concat() + "data: [DONE]\n\n";
         let answer = read(&server(Dialect::Sglang), &[text.as_bytes()]);
         assert_eq!(answer, Ok(vec![5, 6, 7]));
-    }
-}
-
-proptest! {
-    #[test]
-    fn no_bytes_make_it_panic(dialect in 0usize..5, text in "(data: [\\PC\\n]{0,40}\\n\\n){0,5}") {
-        let answer = read(&server(Dialect::ALL[dialect]), &[text.as_bytes()]);
-        prop_assert!(answer.is_err(), "{:?}", answer);
-    }
-
-    #[test]
-    fn no_json_makes_it_panic(
-        dialect in 0usize..5,
-        ids in prop::collection::vec(any::<i64>(), 0..5),
-        count: Option<u32>,
-    ) {
-        let event = serde_json::json!({
-            "choices": [{"token_ids": ids}], "output_ids": ids, "tokens": ids,
-            "meta_info": {"completion_tokens": count}, "tokens_predicted": count,
-        });
-        let text = format!("data: {event}\n\n");
-        prop_assert!(read(&server(Dialect::ALL[dialect]), &[text.as_bytes()]).is_err());
     }
 }

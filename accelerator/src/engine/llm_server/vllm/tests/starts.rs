@@ -85,38 +85,18 @@ fn a_configuration_that_does_not_fit_the_model_is_refused() {
             .to_string()
     };
     let whole = r#"{"vocab_size": 100, "eos_token_id": 2}"#;
+    let no_eos = r#"{"vocab_size": 100}"#;
+    let far_eos = r#"{"vocab_size": 100, "eos_token_id": 100}"#;
+    let experts = r#"{"num_experts": 8}"#;
+    let none: fn(&mut VllmConfig) = |_| ();
     for (config, change, words) in [
-        (
-            "{}",
-            (|_| ()) as fn(&mut VllmConfig),
-            "give engine.vllm.vocab",
-        ),
-        (r#"{"vocab_size": 100}"#, |_| (), "give engine.vllm.eos"),
-        (
-            r#"{"vocab_size": 100, "eos_token_id": 100}"#,
-            |_| (),
-            "id 100 of `eos` or `stop`",
-        ),
-        (
-            whole,
-            |c| c.max_tokens = Some(13),
-            "13 is more than the model's output of 12",
-        ),
-        (
-            whole,
-            |c| c.min_tokens = 13,
-            "13 is more than max_tokens, 12",
-        ),
-        (
-            whole,
-            |c| c.model.push("none"),
-            "none/config.json: No such file",
-        ),
-        (
-            r#"{"num_experts": 8}"#,
-            |c| c.data_parallel = 2,
-            "a mixture of experts cannot run",
-        ),
+        ("{}", none, "give engine.vllm.vocab"),
+        (no_eos, none, "give engine.vllm.eos"),
+        (far_eos, none, "id 100 of `eos` or `stop`"),
+        (whole, |c| c.max_tokens = Some(13), "13 is more than the"),
+        (whole, |c| c.min_tokens = 13, "more than max_tokens, 12"),
+        (whole, |c| c.model.push("none"), "none/config.json: No"),
+        (experts, |c| c.data_parallel = 2, "a mixture of experts"),
     ] {
         let error = with(config, change);
         assert!(error.contains(words), "{error}");
@@ -136,12 +116,6 @@ fn the_core_gets_its_variables_gpus_and_processors() {
     let log = started.expect("a core").log();
     let words = format!("Loading model 3,1 a=b [{cpu}]");
     assert!(log.contains(&words), "{log}");
-    fs::write(vars.path(), "fine=1\nsecret\n").expect("written");
-    let error = error(start(&[], |c| c.env_file = Some(vars.path().to_owned())));
-    assert!(
-        error.contains("line 2 is not `NAME=value`") && !error.contains("secret"),
-        "{error}"
-    );
 }
 
 #[test]
