@@ -1,7 +1,5 @@
 //! The pipeline with engines that need no installed library.
 
-mod common;
-
 use std::{
     sync::{
         Arc, Mutex,
@@ -11,13 +9,13 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
 use accelerator::{
     engine::{
         Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Fault, SampleRun, create,
     },
     pipeline::{Options, Pipeline},
 };
-use common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
 use qdl::{
     model::ModelSpec,
     serve::{Arrival, Service},
@@ -115,7 +113,7 @@ fn null_answers_with_zeros_of_its_output_size() {
         });
         assert_eq!(pipeline.engine().model().max_output_bytes(), Some(5));
         let samples = Samples::random(&[3, 0, 9], 8, None);
-        common::answer(&pipeline, &samples, 0..3);
+        crate::common::answer(&pipeline, &samples, 0..3);
         for f in samples.finished() {
             assert_eq!(f.len, 5);
             let output = samples.output(f.ticket as usize);
@@ -130,7 +128,7 @@ fn pretended_compute_is_reported_and_never_inline() {
     let pipeline = start(&params);
     assert!(pipeline.engine().inline().is_none());
     let samples = Samples::random(&[10; 4], 8, Some(digest));
-    common::answer(&pipeline, &samples, 0..4);
+    crate::common::answer(&pipeline, &samples, 0..4);
     assert!(samples.finished().iter().all(|f| f.compute_us >= 3_000));
 }
 

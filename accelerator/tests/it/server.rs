@@ -11,17 +11,15 @@ use std::{
 
 use qdl::testkit::assert_has;
 
-mod common;
-
-use common::{
+use crate::common::{
     eventually,
     processes::{free_port, is_running, pids, stat},
 };
 
-/// Answers like vLLM's server; see `tests/command.rs` of the engine.
-const SERVER: &str = include_str!("../src/engine/llm_server/http/tests/server.py");
+/// Answers like vLLM's server; see `command.rs` of the engine.
+const SERVER: &str = include_str!("../../src/engine/llm_server/http/tests/server.py");
 /// An engine core of vLLM: a process that starts a second one, which starts a third.
-const CORE: &str = include_str!("../src/engine/llm_server/vllm/tests/core.py");
+const CORE: &str = include_str!("../../src/engine/llm_server/vllm/tests/core.py");
 /// Soft limit of open files at the node's start. 512 requests at once need more, so the engine
 /// raises the limit before it starts the server.
 const OPEN_FILES: libc::rlim_t = 600;

@@ -1,15 +1,13 @@
 //! Engine `onnx` on real models: where samples lie, several outputs, fixed batches. The tests fail
 //! without the files that `cargo xtask setup` fetches.
 
-mod common;
-
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use crate::common::{Samples, eventually, model, ragged, start, tensor};
 use accelerator::engine::{EngineKind, EngineParams, create};
-use common::{Samples, eventually, model, ragged, start, tensor};
 use qdl::{
     config::Provider,
     model::{DType, ModelSpec},
@@ -110,7 +108,7 @@ fn digits_are_read_where_they_lie_and_gathered_where_they_do_not() {
     let scattered = Samples::new(&apart, places, 16, None);
     for first in (0..n).step_by(27) {
         let last = (first + 27).min(n);
-        common::answer(&pipeline, &scattered, first..last);
+        crate::common::answer(&pipeline, &scattered, first..last);
     }
     assert_eq!(classes(&scattered), reference);
     let c = pipeline.counters();
@@ -142,7 +140,7 @@ fn ragged_inputs_are_padded_with_zeros() {
     let samples = Samples::new(&bytes, places, 8, None);
     for i in 0..samples.len() {
         // One sample at a time, so that all use the same row of the buffers.
-        common::answer(&pipeline, &samples, i..i + 1);
+        crate::common::answer(&pipeline, &samples, i..i + 1);
     }
     assert_eq!(classes(&samples), want);
     let c = pipeline.counters();
@@ -286,7 +284,7 @@ fn several_outputs_come_packed_in_the_order_of_the_configuration() {
     let pipeline = start(&params);
     assert_eq!(pipeline.engine().model(), &named());
     let samples = detections(50);
-    common::answer(&pipeline, &samples, 0..50);
+    crate::common::answer(&pipeline, &samples, 0..50);
     for i in 0..50 {
         assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
     }
@@ -324,7 +322,7 @@ fn outputs_without_a_name_in_the_configuration_are_left_out() {
     });
     assert_eq!(pipeline.engine().model(), &class_alone);
     let samples = detections(5);
-    common::answer(&pipeline, &samples, 0..5);
+    crate::common::answer(&pipeline, &samples, 0..5);
     for i in 0..5 {
         assert_eq!(samples.output(i)[..8], answer(i)[..8], "sample {i}");
     }
@@ -364,8 +362,8 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
         assert_eq!(pipeline.engine().fixed_batch(), Some(4));
         let floats: Vec<u8> = (0..28).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let samples = Samples::new(&floats, (0..14).map(|i| (i * 8, 8)).collect(), 8, None);
-        common::answer(&pipeline, &samples, 0..10);
-        common::answer(&pipeline, &samples, 10..14);
+        crate::common::answer(&pipeline, &samples, 0..10);
+        crate::common::answer(&pipeline, &samples, 10..14);
         for i in 0..14 {
             assert_eq!(samples.output(i), samples.input(i), "sample {i}");
         }
@@ -382,8 +380,8 @@ fn a_batch_is_filled_up_with_zeros() {
     let floats: Vec<u8> = (1..21).flat_map(|i| (i as f32).to_le_bytes()).collect();
     // The samples are not adjacent, so the engine copies all of them to the batch's buffer.
     let samples = Samples::new(&floats, (0..5).map(|i| (i * 16, 8)).collect(), 8, None);
-    common::answer(&pipeline, &samples, 0..4);
-    common::answer(&pipeline, &samples, 4..5);
+    crate::common::answer(&pipeline, &samples, 0..4);
+    crate::common::answer(&pipeline, &samples, 4..5);
     let twice: Vec<u8> = [34f32, 36.0].iter().flat_map(|f| f.to_le_bytes()).collect();
     assert_eq!(samples.output(4), twice);
 }

@@ -1,9 +1,8 @@
 //! One sequence, with the engine's calls made by the test.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
+use crate::common::{BLANK, Samples};
 use accelerator::{
     SizeCounts,
     engine::{
@@ -11,7 +10,6 @@ use accelerator::{
         streaming::{SequenceOutcome, TooLong},
     },
 };
-use common::{BLANK, Samples};
 use fabric::wire::Stream;
 
 fn sequence(

@@ -1,20 +1,18 @@
 //! Engine `aoti`: each error at the start is one clear line. One test runs a real package on the
 //! CPU; it needs PyTorch and the packages of `models/export_aoti.py --device cpu`.
 
-mod common;
-
 use std::{
     fs::File,
     io::Write,
     path::{Path, PathBuf},
 };
 
+use crate::common::{Samples, eventually};
 use accelerator::{
     engine::{EngineKind, EngineParams, create},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-use common::{Samples, eventually};
 use qdl::{serve::Service, testkit::assert_has};
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
@@ -111,7 +109,7 @@ fn a_package_that_does_not_say_enough_and_pytorch_that_is_not_there() {
 }
 
 /// `models/export_aoti.py --device cpu DIR digits`, then
-/// `QDL_TORCH=.../torch/lib QDL_AOTI=DIR cargo test -p accelerator --test aoti -- --ignored`.
+/// `QDL_TORCH=.../torch/lib QDL_AOTI=DIR cargo test -p accelerator --test it -- --ignored aoti`.
 #[test]
 #[ignore = "takes PyTorch and packages compiled for this machine's CPU"]
 fn digits_on_the_cpu_are_what_onnx_says() {

@@ -1,18 +1,16 @@
 //! Engine `llm` on real graphs, with one origin per prompt. The tests fail without the files that
 //! `cargo xtask setup` fetches.
 
-mod common;
-
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use crate::common::{Samples, Started, eventually};
 use accelerator::engine::{
     Engine, EngineKind, EngineParams, create,
     streaming::{SequenceOutcome, TOKEN_BYTES},
 };
-use common::{Samples, Started, eventually};
 use fabric::wire::Stream;
 use qdl::{
     config::LlmConfig,

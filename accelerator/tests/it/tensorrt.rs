@@ -117,16 +117,3 @@ fn lean_a_library_that_is_missing_another_or_of_another_version() {
         assert_has(&refused("m.plan", kind, library.as_slice()), words);
     }
 }
-
-/// The library loads; then the GPU is missing, or the file is no plan.
-#[test]
-#[ignore = "wants a shim and a TensorRT: cargo xtask tensorrt --check"]
-fn lean_no_driver_or_no_plan() {
-    for name in ["m.plan", "m.onnx"] {
-        let text = refused(name, "tensorrt", &[]);
-        assert!(
-            text.contains("there is no NVIDIA driver") || text.contains("model file"),
-            "{text}"
-        );
-    }
-}

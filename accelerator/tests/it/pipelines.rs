@@ -1,16 +1,14 @@
 //! Several GPUs behind one node, with an engine that needs no GPU: which GPU gets which samples,
 //! and the record of each GPU.
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::common::{Samples, eventually};
 use accelerator::{
     engine::{Digest, EngineKind, EngineParams},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-use common::{Samples, eventually};
 use fabric::Region;
 use qdl::{model::ModelSpec, serve::Service};
 

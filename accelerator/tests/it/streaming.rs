@@ -1,7 +1,5 @@
 //! The pipeline with engines that form their own batches.
 
-mod common;
-
 use std::{
     collections::VecDeque,
     sync::{
@@ -13,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{Samples, eventually, failing, no_error, puppet_error, start};
 use accelerator::{
     engine::{
         Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, create,
@@ -21,7 +20,6 @@ use accelerator::{
     },
     pipeline::{Options, Pipeline},
 };
-use common::{Samples, eventually, failing, no_error, puppet_error, start};
 use fabric::wire::Stream;
 use qdl::{config::TokensConfig, model::ModelSpec, serve::Service};
 
