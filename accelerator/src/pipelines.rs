@@ -21,7 +21,7 @@ use record::{EngineUse, GpuRecord, SequenceTotals};
 
 use crate::{
     engine::{self, Engine, EngineError, EngineParams, Streaming},
-    pipeline::{Counters, Options, Pipeline, StopTimeout, WarmUp},
+    pipeline::{Counters, Options, Pipeline, WarmUp},
 };
 
 type EngineOfGpu = (usize, Arc<dyn Engine>);
@@ -198,7 +198,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// The first timeout. The function stops the other pipelines nevertheless.
-    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    pub fn stop(&self, timeout: Duration) -> Result<(), String> {
         let mut result = Ok(());
         for p in self.all() {
             result = result.and(p.stop(timeout));

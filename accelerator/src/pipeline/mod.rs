@@ -131,12 +131,6 @@ impl WarmUp {
     }
 }
 
-/// An engine did not stop in time. The text has the number of workers that still run, or of
-/// sequences that the engine still holds.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct StopTimeout(String);
-
 /// A running engine.
 pub struct Pipeline(PipelineKind);
 
@@ -279,8 +273,8 @@ impl Pipeline {
     /// keeps sequences, then end by themselves. A second call has no further effect.
     ///
     /// # Errors
-    /// [`StopTimeout`] names the number of workers or sequences that remain.
-    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    /// Text: the number of workers that still run, or of sequences that the engine still holds.
+    pub fn stop(&self, timeout: Duration) -> Result<(), String> {
         match &self.0 {
             PipelineKind::Batches(b) => b.stop(timeout),
             PipelineKind::Sequences(s) => s.stop(timeout),
@@ -319,7 +313,7 @@ impl Batches {
         Ok(slowest)
     }
 
-    fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    fn stop(&self, timeout: Duration) -> Result<(), String> {
         self.shared.drain();
         let deadline = Instant::now() + timeout;
         let mut threads = lock(&self.threads);
@@ -335,10 +329,10 @@ impl Batches {
         }
         match threads.len() {
             0 => Ok(()),
-            workers => Err(StopTimeout(format!(
+            workers => Err(format!(
                 "{workers} engine worker(s) still run a batch after {} ms",
                 timeout.as_millis()
-            ))),
+            )),
         }
     }
 }

@@ -28,7 +28,7 @@ use qdl::serve::Arrival;
 use record::EngineUse;
 
 use super::{
-    Counters, ENGINE_END, LOOK, Options, StopTimeout,
+    Counters, ENGINE_END, LOOK, Options,
     intake::{ABANDONED, DRAINING, Intake, OnFatal},
 };
 use crate::SizeCounts;
@@ -133,7 +133,7 @@ impl Sequences {
     }
 
     /// See [`Pipeline::stop`](super::Pipeline::stop). The engine gets at least 1 s for its stop.
-    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    pub fn stop(&self, timeout: Duration) -> Result<(), String> {
         let inner = &self.inner;
         let begun = Instant::now();
         inner.drain(begun + timeout);
@@ -143,11 +143,11 @@ impl Sequences {
         }
         match inner.inside.load(SeqCst) {
             0 => Ok(()),
-            sequences => Err(StopTimeout(format!(
+            sequences => Err(format!(
                 "engine {} still holds {sequences} sequence(s) after {} ms",
                 inner.intake.engine.name(),
                 begun.elapsed().as_millis()
-            ))),
+            )),
         }
     }
 }

@@ -334,7 +334,7 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
         .stop(Duration::from_millis(20))
         .expect_err("it is held");
     let words = "1 engine worker(s) still run a batch after 20 ms";
-    assert_eq!(error.to_string(), words);
+    assert_eq!(error, words);
     eventually("only the one that runs is left", || stuck.in_flight() <= 1);
 
     // A slow worker: the stop waits until all pending samples are answered.

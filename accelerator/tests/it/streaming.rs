@@ -473,10 +473,9 @@ fn an_engine_that_keeps_sequences_is_named() {
     let error = pipeline
         .stop(Duration::from_millis(20))
         .expect_err("it keeps two");
-    let words = error.to_string();
     assert!(
-        words.starts_with("engine puppet still holds 2 sequence(s) after "),
-        "{words}"
+        error.starts_with("engine puppet still holds 2 sequence(s) after "),
+        "{error}"
     );
     assert_eq!(
         Arc::strong_count(&origin),
