@@ -1,8 +1,8 @@
 //! The `llm` engine: several sequences of a small language model, in this process on ONNX Runtime.
 //!
 //! ```text
-//!  submit --> queue --> thread `llm`: Schedule::next --> Decoder::step --> Sequence::push, finish
-//!                            ^-- joins, moves, leaves       (one prompt, or one token of each)
+//!  queue --> thread `llm`: Schedule::next --> Decoder::step --> Sequence::push, finish
+//!                  ^-- joins, moves, leaves       (one prompt, or one token of each)
 //! ```
 //!
 //! * `graph` - the inputs and outputs of the model file

@@ -52,16 +52,16 @@ pub trait Transport: Send + Sync {
     type Connected;
 
     /// Starts the server's program, unless the user starts the server. Waits until the server is
-    /// ready, and asks for its facts. Once the engine runs, the program's end calls `fatal`.
+    /// ready, and asks for its facts. The program's end during a run calls `fatal`.
     /// Error text: the server cannot be started or used.
     fn connect(
         &self,
         process: &ServerProcess,
         fatal: &OnFatal,
-    ) -> Result<(ServerFacts, Self::Connected), String>;
+    ) -> Result<(ServerStart, Self::Connected), String>;
 
-    /// Requests a short answer, within `left` where nothing else limits it; then starts the
-    /// threads of the sequences.
+    /// Requests a short answer, then starts the threads of the sequences. `left` is the rest of the
+    /// time until the server must be ready.
     /// Error text: the server does not answer as it should.
     fn run(
         &self,
@@ -92,8 +92,8 @@ pub trait Transport: Send + Sync {
     }
 }
 
-/// What a server says of itself at the start.
-pub struct ServerFacts {
+/// What a start learns of the server.
+pub struct ServerStart {
     /// Limit of concurrent sequences, and the reason.
     in_flight: (usize, String),
     cache: PrefixCache,
@@ -106,8 +106,7 @@ pub struct ServerEngine<T: Transport> {
     model: ModelSpec,
     transport: T,
     process: Arc<ServerProcess>,
-    /// Set at the start.
-    facts: OnceLock<ServerFacts>,
+    started: OnceLock<ServerStart>,
     /// True from the beginning of the stop: errors are no longer reported.
     is_stopping: Arc<AtomicBool>,
 }
@@ -118,20 +117,20 @@ impl<T: Transport> ServerEngine<T> {
             model,
             transport,
             process: Arc::new(process),
-            facts: OnceLock::new(),
+            started: OnceLock::new(),
             is_stopping: Arc::default(),
         }
     }
 
     fn try_start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), String> {
         let (began, name) = (Instant::now(), &self.process.name);
-        let (facts, connected) = self.transport.connect(&self.process, &fatal)?;
-        let (in_flight, why) = &facts.in_flight;
+        let (start, connected) = self.transport.connect(&self.process, &fatal)?;
+        let (in_flight, why) = &start.in_flight;
         tracing::info!("{name}: at most {in_flight} sequences at once: {why}");
-        for warning in &facts.warnings {
+        for warning in &start.warnings {
             tracing::warn!("{name}: {warning}");
         }
-        let set = self.facts.set(facts);
+        let set = self.started.set(start);
         set.map_err(|_| "it is started already".to_owned())?;
         let left = self.process.ready.saturating_sub(began.elapsed());
         let process = &self.process;
@@ -151,7 +150,7 @@ impl<T: Transport> Engine for ServerEngine<T> {
     }
 
     fn prefix_cache(&self) -> Option<PrefixCache> {
-        let known = self.facts.get().map(|facts| facts.cache.clone());
+        let known = self.started.get().map(|start| start.cache.clone());
         Some(known.unwrap_or_else(|| PrefixCache {
             state: CacheState::Unknown,
             how: "its server has not been asked yet".to_owned(),
@@ -178,7 +177,7 @@ impl<T: Transport> Streaming for ServerEngine<T> {
     }
 
     fn in_flight(&self) -> usize {
-        let known = self.facts.get().map(|facts| facts.in_flight.0);
+        let known = self.started.get().map(|start| start.in_flight.0);
         known.unwrap_or_else(|| self.transport.in_flight(None).0)
     }
 

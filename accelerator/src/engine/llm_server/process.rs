@@ -64,7 +64,7 @@ impl ServerProcess {
     }
 
     /// Starts the program of `launch`, which has command, variables and place, with further
-    /// variables from `env_file`. `fatal` hears of the program's end after [`Self::need`].
+    /// variables from `env_file`. After [`Self::need`], the program's end calls `fatal`.
     /// Error text: the file of variables, the program or its log, and why.
     pub(super) fn start(
         &self,

@@ -58,7 +58,7 @@ use self::{
     threads::Threads,
 };
 use super::{
-    Http, ServerFacts, Transport,
+    Http, ServerStart, Transport,
     account::{answer_limit, in_flight},
     process::ServerProcess,
 };
@@ -142,7 +142,7 @@ impl Transport for HttpTransport {
         &self,
         process: &ServerProcess,
         fatal: &OnFatal,
-    ) -> Result<(ServerFacts, Self::Connected), String> {
+    ) -> Result<(ServerStart, Self::Connected), String> {
         let config = &self.ask.config;
         let is_own = !config.command.is_empty();
         if is_own {
@@ -171,12 +171,12 @@ impl Transport for HttpTransport {
         server.in_flight = in_flight.0;
         let (warnings, cache) = start::judge(about, server.dialect, &mut server.ask)?;
         server.cache = cache.state;
-        let facts = ServerFacts {
+        let start = ServerStart {
             in_flight,
             cache,
             warnings,
         };
-        Ok((facts, (runtime, server)))
+        Ok((start, (runtime, server)))
     }
 
     fn run(

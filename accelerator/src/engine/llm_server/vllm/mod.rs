@@ -33,7 +33,7 @@ use self::{
     messages::Sampling,
 };
 use super::{
-    ServerFacts, Transport, Vllm,
+    ServerStart, Transport, Vllm,
     account::{self, Limits},
     process::ServerProcess,
 };
@@ -123,7 +123,7 @@ impl Transport for CoreTransport {
         &self,
         process: &ServerProcess,
         _fatal: &OnFatal,
-    ) -> Result<(ServerFacts, Connected), String> {
+    ) -> Result<(ServerStart, Connected), String> {
         let config = &self.config;
         let listeners = Listeners::bind(config.listen)?;
         let port = listeners.port()?;
@@ -155,7 +155,7 @@ impl Transport for CoreTransport {
                 self.max_prompt
             ));
         }
-        let facts = ServerFacts {
+        let start = ServerStart {
             in_flight: self.in_flight(registration.max_num_seqs),
             cache: PrefixCache {
                 state: CacheState::Off,
@@ -165,7 +165,7 @@ impl Transport for CoreTransport {
             },
             warnings,
         };
-        Ok((facts, connected))
+        Ok((start, connected))
     }
 
     fn run(

@@ -12,7 +12,7 @@ use super::{
 use crate::engine::{Engine, EngineKind, EngineParams, llm_server::Http};
 
 fn warnings(started: &Started) -> &[String] {
-    &started.engine.facts.get().expect("started").warnings
+    &started.engine.started.get().expect("started").warnings
 }
 
 /// Checks the start: a warning with these words (none if empty), or an error.
