@@ -51,6 +51,7 @@ pub use llm_server::ModelFolder;
 pub use llm_server::fuzz_server_events;
 pub(crate) use program::keep_open_files;
 pub use qdl::config::EngineKind;
+pub use search::trust;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
 

@@ -1,12 +1,13 @@
 //! Finds the libraries that engines open at run time.
 
+pub mod trust;
+
 use std::{
     env,
     path::{Path, PathBuf},
 };
 
 use super::EngineError;
-use crate::trust;
 
 /// The configured path, else the value of the environment variable `variable`, if not empty.
 pub(super) fn named_path(configured: Option<&Path>, variable: &str) -> Option<PathBuf> {
