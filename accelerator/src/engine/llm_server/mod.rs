@@ -132,11 +132,9 @@ impl<T: Transport> ServerEngine<T> {
         }
         let set = self.started.set(start);
         set.map_err(|_| "it is started already".to_owned())?;
-        let left = self.process.ready.saturating_sub(began.elapsed());
-        let process = &self.process;
-        (self.transport).run(connected, process, left, source, fatal)?;
-        tracing::info!("{name}: ready after {} ms", began.elapsed().as_millis());
-        Ok(())
+        let (process, left) = (&self.process, self.process.ready);
+        let left = left.saturating_sub(began.elapsed());
+        (self.transport).run(connected, process, left, source, fatal)
     }
 }
 
