@@ -41,43 +41,19 @@ fn refused(name: &str, kind: &str, environment: &[(&str, &Path)]) -> String {
 fn a_failed_start_names_the_cause() {
     let none = Path::new("/nowhere/shim.so");
     let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let (plan, absent) = ("m.plan", "/nowhere/m.onnx");
     for (model, kind, shim, words) in [
-        (
-            "m.plan",
-            "tensorrt",
-            none,
-            &[
-                "the shim over TensorRT was not found (looked for /nowhere/shim.so)",
-                "cargo xtask tensorrt --include DIR",
-            ][..],
-        ),
-        (
-            "m.plan",
-            "tensorrt",
-            &other,
-            &["Cargo.toml: cannot be used by engine tensorrt"],
-        ),
-        (
-            "/nowhere/m.onnx",
-            "tensorrt",
-            none,
-            &["/nowhere/m.onnx: No such file"],
-        ),
-        (
-            "m.plan",
-            "tensorrt, precision: int8",
-            none,
-            &["engine.precision: ", "is a plan"],
-        ),
-        (
-            "m.onnx",
-            "tensorrt, precision: int4",
-            none,
-            &["int4", "int8"],
-        ),
+        (plan, "", none, "found (looked for /nowhere/shim.so)"),
+        (plan, "", none, "cargo xtask tensorrt --include DIR"),
+        (plan, "", &other, "Cargo.toml: cannot be used by engine"),
+        (absent, "", none, "/nowhere/m.onnx: No such file"),
+        (plan, ", precision: int8", none, "engine.precision: "),
+        (plan, ", precision: int8", none, "is a plan"),
+        ("m.onnx", ", precision: int4", none, "int4"),
     ] {
-        let text = refused(model, kind, &[("QDL_TENSORRT_SHIM", shim)]);
-        assert_has(&text, words);
+        let kind = format!("tensorrt{kind}");
+        let text = refused(model, &kind, &[("QDL_TENSORRT_SHIM", shim)]);
+        assert_has(&text, &[words]);
     }
 }
 

@@ -144,28 +144,21 @@ mod tests {
         let with = |inputs, output| Some(model(inputs, output));
         let input = |t: TensorSpec| with(vec![t], ids());
         let output = |shape: &[usize]| with(vec![ids()], ragged("t", DType::I32, shape));
+        let wide = tensor("t", DType::I32, &[64]);
         let cases = [
-            (
-                with(vec![ids(), ids()], ids()),
-                "model.inputs: there are 2;",
-            ),
-            (
-                input(ragged("t", DType::I64, &[64])),
-                "model.inputs: t: i64[64] ragged;",
-            ),
-            (
-                input(tensor("t", DType::I32, &[64])),
-                "model.inputs: t: i32[64];",
-            ),
-            (output(&[8, 8]), "model.output: t: i32[8, 8] ragged;"),
-            (output(&[0]), "model.output: t: i32[0] ragged;"),
-            (None, "model.inputs: there are none;"),
+            (with(vec![ids(), ids()], ids()), "inputs: there are 2;"),
+            (input(ragged("t", DType::I64, &[64])), "inputs: t: i64[64]"),
+            (input(wide), "inputs: t: i32[64];"),
+            (output(&[8, 8]), "output: t: i32[8, 8] ragged;"),
+            (output(&[0]), "output: t: i32[0] ragged;"),
+            (None, "inputs: there are none;"),
         ];
         for (spec, words) in cases {
             let error = TokenModel::of("tokens", spec.as_ref())
                 .expect_err(words)
                 .to_string();
-            assert!(error.starts_with(words), "{error}");
+            let words = format!("model.{words}");
+            assert!(error.starts_with(&words), "{error}");
             assert!(
                 error.contains("engine `tokens`") && error.contains("dtype: i32"),
                 "{error}"

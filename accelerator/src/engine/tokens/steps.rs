@@ -170,3 +170,21 @@ impl Steps {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_takes_its_time_and_that_of_each_prompt_token_and_neighbour() {
+        let settings = TokensConfig {
+            step_us: 1_000,
+            prefill_us: 100,
+            beside_us: 200,
+            ..TokensConfig::default()
+        };
+        let pace = Pace::new(&settings, 0);
+        assert_eq!(pace.step(1, 0), 1_000_000);
+        assert_eq!(pace.step(3, 50), 6_400_000);
+    }
+}
