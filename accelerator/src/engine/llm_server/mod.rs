@@ -10,7 +10,7 @@
 //! | [`account`] | limits of all requests; the check of each prompt and answer |
 //! | [`process`] | the server's process: start, readiness, last words, end |
 //! | [`http`] | the transport of `http`: an API over HTTP, one request for each sequence |
-//! | [`vllm`] | the transport of `vllm`: vLLM's engine core over ZeroMQ, one message for each step |
+//! | [`vllm`] | the transport of `vllm`: vLLM's engine core over ZeroMQ, one message a step |
 //!
 //! `docs/llm-servers.md` describes the errors and the fate of a sample.
 
