@@ -30,14 +30,16 @@ pub mod node;
 pub mod pipeline;
 pub mod pipelines;
 mod queue;
+mod size_counts;
 #[cfg(test)]
 mod testkit;
-pub mod trust;
 pub mod web;
 
 pub use allocator::Allocator;
 #[cfg(feature = "testkit")]
 pub use engine::fuzz_server_events;
+pub use engine::trust;
+pub use size_counts::SizeCounts;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,7 +1,7 @@
 //! Builds a serving node from a configuration: engine, pipeline, NIC threads, control plane.
 
 use std::{
-    io,
+    fmt::Display,
     path::Path,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
@@ -10,39 +10,23 @@ use std::{
 use fabric::os::Near;
 use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
-    control::{AuthError, Token},
-    model::{ModelMismatch, ModelSpec},
-    run::{Describe, LoadingNode, Node, NodeError, NodeFigures, NodeParams, Stop},
+    control::Token,
+    model::ModelSpec,
+    run::{Describe, LoadingNode, Node, NodeFigures, NodeParams, Stop},
     serve::Service,
     topology::Topology,
     wire::Description,
 };
-use record::{BatchSizes, EngineInfo, ServedReport, secrets};
+use record::{EngineInfo, ServedReport, secrets};
 use submission::describe::{self, Role};
 
 use crate::lock;
 use crate::{
-    engine::{Engine, EngineError, EngineParams, Hashed, Hashing},
+    engine::{Engine, EngineParams, Hashed, Hashing},
     metrics::{Endpoint, Family, Figures},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-
-/// A failure to start a node.
-#[allow(missing_docs, reason = "the texts say what each variant is")]
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error("{}", .0.between("the configuration", "the model file"))]
-    Model(ModelMismatch),
-    #[error("metrics: {0}")]
-    Metrics(#[source] io::Error),
-    #[error(transparent)]
-    MetricsToken(#[from] AuthError),
-    #[error(transparent)]
-    Node(#[from] NodeError),
-}
 
 /// Engine parameters from the configuration keys that the frontend and the accelerator share.
 pub fn engine_params(
@@ -107,9 +91,9 @@ impl Accelerator {
     /// serves one frontend, then ends.
     ///
     /// # Errors
-    /// [`SetupError`] names the key, file or port.
-    pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, SetupError> {
-        let loading = LoadingNode::listen(config)?;
+    /// Text: the key, file or port that is wrong.
+    pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, String> {
+        let loading = LoadingNode::listen(config).map_err(line)?;
         let started = Arc::default();
         let metrics = start_metrics(config, &started)?;
         let spec = config.model.spec();
@@ -123,21 +107,24 @@ impl Accelerator {
         for gpu in config.engine.all_gpus() {
             let near = engine_near(gpu, &config.nics, &topology);
             // Threads that the engine starts inherit this binding.
-            engines.extend(near.run(|| pipelines::create(&params, &[gpu]))?);
+            engines.extend(
+                near.run(|| pipelines::create(&params, &[gpu]))
+                    .map_err(line)?,
+            );
             options.near.insert(gpu, near);
         }
         let engine = engines[0].1.clone();
         if let Some(fixed) = engine.fixed_batch() {
             params.engine.max_batch = params.engine.max_batch.min(fixed);
         }
-        let hashed = hashing.end()?;
+        let hashed = hashing.end().map_err(line)?;
         // An engine without a model file, or one that answers inline, has the configured model. A
         // model file must match the configured model.
         let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
-                spec.check_against(engine.model())
-                    .map_err(SetupError::Model)?;
+                let checked = spec.check_against(engine.model());
+                checked.map_err(|e| e.between("the configuration", "the model file"))?;
                 spec.clone()
             }
             (None, _) => engine.model().clone(),
@@ -145,13 +132,14 @@ impl Accelerator {
         let fatal: Arc<Mutex<Option<String>>> = Arc::default();
         let stopper: Arc<OnceLock<Stop>> = Arc::default();
         let (first, stop) = (fatal.clone(), stopper.clone());
-        let pipelines = Arc::new(Pipelines::start(engines, &options, move |e| {
+        let pipelines = Pipelines::start(engines, &options, move |e| {
             let why = format!("engine: {e}");
             lock(&first).get_or_insert_with(|| why.clone());
             if let Some(stop) = stop.get() {
                 stop.stop(&why);
             }
-        })?);
+        });
+        let pipelines = Arc::new(pipelines.map_err(line)?);
         let counting = pipelines.clone();
         let service: Arc<dyn Service> = pipelines.clone();
         let node = loading.start(
@@ -167,7 +155,8 @@ impl Accelerator {
                 describe: describe(&config.node, text),
             },
             &service,
-        )?;
+        );
+        let node = node.map_err(line)?;
         let _ = stopper.set(node.stopper());
         let (running, figures) = (pipelines.clone(), node.figures());
         let _ = started.set(Box::new(move |to| add_figures(&running, figures(), to)));
@@ -206,13 +195,17 @@ impl Accelerator {
     }
 }
 
+fn line(error: impl Display) -> String {
+    error.to_string()
+}
+
 type AddFigures = Box<dyn Fn(&mut Figures) + Send + Sync>;
 
 /// Starts the endpoint of the key `metrics`. `started` is set once the engine is loaded.
 fn start_metrics(
     config: &AcceleratorConfig,
     started: &Arc<OnceLock<AddFigures>>,
-) -> Result<Option<Endpoint>, SetupError> {
+) -> Result<Option<Endpoint>, String> {
     let Some(at) = config.metrics else {
         return Ok(None);
     };
@@ -225,8 +218,8 @@ fn start_metrics(
     };
     let token = config.metrics_token_file.as_deref();
     let token = token.map(|path| Token::from_file("metrics_token_file", path));
-    let endpoint = Endpoint::start(at, token.transpose()?, read);
-    endpoint.map(Some).map_err(SetupError::Metrics)
+    let endpoint = Endpoint::start(at, token.transpose().map_err(line)?, read);
+    endpoint.map(Some).map_err(|e| format!("metrics: {e}"))
 }
 
 fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut Figures) {
@@ -235,7 +228,7 @@ fn add_figures(pipelines: &Pipelines, (sums, [up, lost]): NodeFigures, to: &mut 
     to.add(Family::Samples, counters.samples as f64);
     match pipelines.sequences() {
         Some(_) => to.add(Family::Tokens, counters.tokens as f64),
-        None => to.add_batches(&BatchSizes::from_counts(&counters.batch_sizes)),
+        None => to.add_batches(&counters.batch_sizes),
     }
     to.add(Family::Busy, counters.busy_ns as f64 / 1e9);
     let failures = [

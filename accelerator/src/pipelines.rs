@@ -17,11 +17,11 @@ use qdl::{
     serve::{Arrival, Service},
     wire::Standing,
 };
-use record::{BatchSizes, EngineUse, GpuRecord, SequenceTotals};
+use record::{EngineUse, GpuRecord, SequenceTotals};
 
 use crate::{
     engine::{self, Engine, EngineError, EngineParams, Streaming},
-    pipeline::{Counters, Options, Pipeline, StopTimeout, WarmUp},
+    pipeline::{Counters, Options, Pipeline, WarmUp},
 };
 
 type EngineOfGpu = (usize, Arc<dyn Engine>);
@@ -47,7 +47,7 @@ impl Pipelines {
     /// thread names include the GPU.
     ///
     /// # Errors
-    /// As [`Pipeline::start`]; [`EngineError::Param`] if `engines` is empty.
+    /// As [`Pipeline::start`]; `engines` is empty.
     pub fn start(
         engines: Vec<EngineOfGpu>,
         options: &Options,
@@ -133,7 +133,7 @@ impl Pipelines {
         let counters = self.counters();
         EngineTotals {
             copies: counters.copies,
-            batches: BatchSizes::from_counts(&counters.batch_sizes),
+            batches: counters.batch_sizes,
             sequences: self.sequences().map(|_| SequenceTotals {
                 answered: counters.samples,
                 tokens: counters.tokens,
@@ -183,7 +183,7 @@ impl Pipelines {
                 records.push(GpuRecord {
                     index: *gpu,
                     name: p.engine().name().to_owned(),
-                    batches: BatchSizes::from_counts(&counters.batch_sizes),
+                    batches: counters.batch_sizes,
                     copies_in: counters.copies,
                     bytes_in: counters.copied_bytes,
                     ..GpuRecord::default()
@@ -198,7 +198,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// The first timeout. The function stops the other pipelines nevertheless.
-    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    pub fn stop(&self, timeout: Duration) -> Result<(), String> {
         let mut result = Ok(());
         for p in self.all() {
             result = result.and(p.stop(timeout));

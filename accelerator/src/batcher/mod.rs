@@ -339,22 +339,6 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_begins_so_long_after_the_one_before_unless_the_engine_is_idle() {
-        let mut b = batcher(2, [10, 50], &[]);
-        (0..4).for_each(|i| b.push(100, i));
-        assert_eq!(b.step(100, 1), BatchDecision::Run);
-        b.take(100, &mut Vec::new());
-        let full = b.step(101, 1);
-        assert_eq!(full, BatchDecision::WaitUntil(150), "though it is full");
-        assert_eq!(b.step(101, 0), BatchDecision::Run, "an idle engine");
-        assert_eq!(b.step(150, 1), BatchDecision::Run);
-        b.take(150, &mut Vec::new());
-        b.push(195, 4);
-        let late = b.step(196, 1);
-        assert_eq!(late, BatchDecision::WaitUntil(205), "later than 200");
-    }
-
-    #[test]
     fn a_time_near_the_end_of_the_clock_does_not_wrap() {
         let mut b = batcher(2, [u64::MAX, 0], &[]);
         b.push(7, ());

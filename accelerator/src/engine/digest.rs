@@ -150,13 +150,13 @@ impl Digest {
         };
         let room = to.len();
         let Some(to) = to.get_mut(..need) else {
-            return Err(EngineError::OutputRoom { need, room });
+            return Err(EngineError::output_room(need, room));
         };
         match self.zeros {
             true => to.fill(0),
             false => Answers::fill(digest, to),
         }
-        u32::try_from(need).map_err(|_| EngineError::OutputRoom { need, room })
+        u32::try_from(need).map_err(|_| EngineError::output_room(need, room))
     }
 }
 

@@ -9,28 +9,20 @@
 
 mod aoti;
 mod batch;
-mod child;
 mod content;
 mod cuda;
 mod digest;
 mod error;
-mod http;
-mod inbox;
 mod llm;
 mod llm_server;
 mod onnx;
-mod onnx_data;
-mod outputs;
 mod program;
 mod search;
-mod sizes;
 pub mod streaming;
 pub mod tensorrt;
 #[cfg(test)]
 mod testkit;
 pub mod tokens;
-mod unpack;
-mod vllm;
 
 use std::{
     fs::File,
@@ -48,20 +40,20 @@ use qdl::{
 use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, SampleRun};
-pub(crate) use child::keep_open_files;
-pub use content::{Hashed, Hashing};
+pub use content::{Hashed, Hashing, onnx_data_files};
 use cuda::Gpu;
 pub use digest::{Answers as DigestAnswers, Digest};
 pub(crate) use error::catch_panic;
 use error::one_line;
 pub use error::{EngineError, Fault};
+pub use llm_server::ModelFolder;
 #[cfg(feature = "testkit")]
-pub use http::fuzz_server_events;
-pub use onnx_data::files as onnx_data_files;
+pub use llm_server::fuzz_server_events;
+pub(crate) use program::keep_open_files;
 pub use qdl::config::EngineKind;
+pub use search::trust;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
-pub use vllm::ModelFolder;
 
 /// Largest sample, in bytes, if the engine takes any bytes and no model is configured.
 const ANY_INPUT: usize = 150_528;
@@ -88,8 +80,8 @@ pub trait Engine: Send + Sync {
     /// Makes a worker for the calling thread. `index` is the worker's number, from 0.
     ///
     /// # Errors
-    /// The engine cannot load the model for this worker. [`EngineError::Param`] if the engine
-    /// batches by itself and so has no workers.
+    /// The engine cannot load the model for this worker. An engine that batches by itself has no
+    /// workers.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let _ = index;
         Err(EngineError::param(
@@ -147,13 +139,11 @@ pub trait Engine: Send + Sync {
     /// ([`qdl::serve::Service::slots`]).
     ///
     /// # Errors
-    /// [`EngineError::Slots`] if the engine cannot read slots in GPU memory; driver errors.
+    /// The engine cannot read slots in GPU memory; driver errors.
     fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
         let _ = bytes;
-        Err(EngineError::Slots {
-            engine: self.name(),
-            reason: "it runs on the CPU, or copies every batch".to_owned(),
-        })
+        let reason = "it runs on the CPU, or copies every batch";
+        Err(EngineError::slots(self.name(), reason))
     }
 
     /// Records of the GPUs since the start; empty for an engine without a GPU.
@@ -319,8 +309,8 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
         EngineKind::Tokens => Arc::new(Tokens::new(params)?),
-        EngineKind::Http => Arc::new(http::Http::open(params)?),
-        EngineKind::Vllm => Arc::new(vllm::Vllm::open(params)?),
+        EngineKind::Http => Arc::new(llm_server::Http::open(params)?),
+        EngineKind::Vllm => Arc::new(llm_server::Vllm::open(params)?),
         EngineKind::Llm => Arc::new(llm::Llm::open(params)?),
         other => {
             return Err(EngineError::param(

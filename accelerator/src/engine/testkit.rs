@@ -7,4 +7,7 @@ pub mod processes;
 #[path = "../../tests/common/samples.rs"]
 pub mod samples;
 
-use super::{Engine, EngineError, Sequence, Streaming, streaming::SequenceOutcome};
+use super::{
+    Engine, EngineError, Sequence, Streaming,
+    streaming::{SequenceOutcome, SequenceSource},
+};

@@ -131,12 +131,6 @@ impl WarmUp {
     }
 }
 
-/// An engine did not stop in time. The text has the number of workers that still run, or of
-/// sequences that the engine still holds.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct StopTimeout(String);
-
 /// A running engine.
 pub struct Pipeline(PipelineKind);
 
@@ -168,7 +162,7 @@ impl Pipeline {
     /// return soon: it should only pass the error on.
     ///
     /// # Errors
-    /// The error of the first worker that failed, or [`EngineError::StartTimeout`].
+    /// The error of the first worker that failed, or the time limit of the start.
     pub fn start(
         engine: Arc<dyn Engine>,
         options: &Options,
@@ -279,8 +273,8 @@ impl Pipeline {
     /// keeps sequences, then end by themselves. A second call has no further effect.
     ///
     /// # Errors
-    /// [`StopTimeout`] names the number of workers or sequences that remain.
-    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    /// Text: the number of workers that still run, or of sequences that the engine still holds.
+    pub fn stop(&self, timeout: Duration) -> Result<(), String> {
         match &self.0 {
             PipelineKind::Batches(b) => b.stop(timeout),
             PipelineKind::Sequences(s) => s.stop(timeout),
@@ -299,10 +293,7 @@ impl Batches {
             let thread = thread::Builder::new()
                 .name(format!("{}-{index}", options.name))
                 .spawn(move || work(&shared, index, &options, &ready))
-                .map_err(|source| EngineError::Thread {
-                    worker: index,
-                    source,
-                })?;
+                .map_err(|e| EngineError::thread(index, &e))?;
             lock(&self.threads).push(thread);
         }
         drop(ready);
@@ -310,17 +301,19 @@ impl Batches {
         let mut slowest = WarmUp::default();
         for _ in 0..workers {
             let left = deadline.saturating_duration_since(Instant::now());
-            let warm_up = readies
-                .recv_timeout(left)
-                .map_err(|_| EngineError::StartTimeout {
-                    seconds: options.start_timeout.as_secs(),
-                })??;
+            let warm_up = readies.recv_timeout(left).map_err(|_| {
+                EngineError::engine(format!(
+                    "the engine's workers were not ready after {} s: a smaller max_batch warms \
+                         up faster",
+                    options.start_timeout.as_secs()
+                ))
+            })??;
             slowest = slowest.max(warm_up);
         }
         Ok(slowest)
     }
 
-    fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    fn stop(&self, timeout: Duration) -> Result<(), String> {
         self.shared.drain();
         let deadline = Instant::now() + timeout;
         let mut threads = lock(&self.threads);
@@ -336,10 +329,10 @@ impl Batches {
         }
         match threads.len() {
             0 => Ok(()),
-            workers => Err(StopTimeout(format!(
+            workers => Err(format!(
                 "{workers} engine worker(s) still run a batch after {} ms",
                 timeout.as_millis()
-            ))),
+            )),
         }
     }
 }

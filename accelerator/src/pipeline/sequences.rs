@@ -1,15 +1,14 @@
 //! The pipeline of an engine that batches by itself: each sample becomes a [`Sequence`].
 //!
 //! ```text
-//! NIC threads -- arrived() --> queue --> below the limit? --> Streaming::submit
-//!                                |              ^
-//!                                \-- draw() ----+-- a sequence has ended
+//! NIC threads -- arrived() --> queue --> next(), below the limit --> the engine
+//!                  \-- wake() -----------> ^
+//!                                          \-- wake(): a sequence has ended
 //! ```
 //!
-//! A thread that queues a sample or ends a sequence draws from the queue: it moves samples to the
-//! engine. Only the holder of a [`SendToken`] draws. Other threads leave the drawing to the holder,
-//! which checks the queue again before it leaves. So no sample waits while the engine is below its
-//! limit. If an engine ends a sequence inside `submit`, the loop of `draw` takes one more turn.
+//! A thread that queues a sample, or ends a sequence while samples wait, wakes the engine. The
+//! engine then takes sequences until none waits or it is at its limit, so no sample waits while the
+//! engine is below its limit.
 
 use std::{
     sync::{
@@ -25,16 +24,17 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use qdl::{connection::token::SendToken, serve::Arrival};
+use qdl::serve::Arrival;
 use record::EngineUse;
 
 use super::{
-    Counters, ENGINE_END, LOOK, Options, StopTimeout,
+    Counters, ENGINE_END, LOOK, Options,
     intake::{ABANDONED, DRAINING, Intake, OnFatal},
 };
+use crate::SizeCounts;
 use crate::engine::{
     Engine, EngineError, Sequence, Streaming, catch_panic,
-    streaming::{self, EventSizes, OnEnd, SequenceOutcome, TOKEN_BYTES},
+    streaming::{self, OnEnd, SequenceOutcome, SequenceSource, TOKEN_BYTES},
 };
 
 /// The pipeline of an engine that batches by itself.
@@ -46,17 +46,15 @@ pub(super) struct Sequences {
 
 pub(super) struct Inner {
     pub intake: Intake,
-    /// The thread that holds the token moves samples from the queue to the engine.
-    drawing: SendToken<()>,
     /// Limit of concurrent sequences; 0 until the engine has started.
     most: AtomicUsize,
-    /// Number of sequences in the engine. Only the drawing thread increments this counter.
+    /// Number of sequences in the engine.
     inside: CachePadded<AtomicUsize>,
     output_bytes: usize,
     /// Samples answered; `tokens` is the number of tokens of their answers.
     answered: AtomicU64,
     tokens: AtomicU64,
-    events: Arc<EventSizes>,
+    events: Arc<SizeCounts>,
     on_end: OnEnd,
 }
 
@@ -71,12 +69,11 @@ impl Sequences {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
             output_bytes,
             intake: Intake::new(engine, options, on_fatal),
-            drawing: SendToken::new(()),
             most: AtomicUsize::new(0),
             inside: CachePadded::default(),
             answered: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
-            events: Arc::new(EventSizes::new(output_bytes / TOKEN_BYTES)),
+            events: Arc::new(SizeCounts::new(output_bytes / TOKEN_BYTES)),
             on_end: {
                 let weak = weak.clone();
                 Arc::new(move |outcome| {
@@ -93,16 +90,19 @@ impl Sequences {
             stopped: AtomicBool::new(false),
         };
         let (ready, readies) = mpsc::channel();
+        let starting = inner.clone();
         thread::Builder::new()
             .name(format!("{}-start", options.name))
             .spawn(move || {
                 // The send fails only if the start has timed out.
-                let _ = ready.send(inner.start());
+                let _ = ready.send(starting.start());
             })
-            .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        let not_ready = |_| EngineError::NotReady {
-            engine: sequences.inner.intake.engine.name(),
-            seconds: options.start_timeout.as_secs(),
+            .map_err(|e| EngineError::thread(0, &e))?;
+        let not_ready = |_| {
+            let (name, s) = (inner.intake.engine.name(), options.start_timeout.as_secs());
+            EngineError::engine(format!(
+                "engine {name} was not ready after {s} s: its log says how far it came"
+            ))
         };
         let started = readies.recv_timeout(options.start_timeout);
         started.map_err(not_ready)??;
@@ -119,7 +119,7 @@ impl Sequences {
         Counters {
             samples: self.inner.answered.load(Relaxed),
             tokens: self.inner.tokens.load(Relaxed),
-            made: self.inner.events.tokens(),
+            made: self.inner.events.sum(),
             ..Counters::default()
         }
     }
@@ -133,22 +133,21 @@ impl Sequences {
     }
 
     /// See [`Pipeline::stop`](super::Pipeline::stop). The engine gets at least 1 s for its stop.
-    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    pub fn stop(&self, timeout: Duration) -> Result<(), String> {
         let inner = &self.inner;
         let begun = Instant::now();
         inner.drain(begun + timeout);
-        inner.intake.abandon();
-        inner.draw();
+        inner.abandon();
         if !self.stopped.swap(true, SeqCst) {
             inner.stop(timeout.saturating_sub(begun.elapsed()).max(ENGINE_END));
         }
         match inner.inside.load(SeqCst) {
             0 => Ok(()),
-            sequences => Err(StopTimeout(format!(
+            sequences => Err(format!(
                 "engine {} still holds {sequences} sequence(s) after {} ms",
                 inner.intake.engine.name(),
                 begun.elapsed().as_millis()
-            ))),
+            )),
         }
     }
 }
@@ -180,7 +179,7 @@ impl Inner {
             }
         });
         self.call(|engine| {
-            engine.start(fatal)?;
+            engine.start(self.clone(), fatal)?;
             self.most.store(engine.in_flight().max(1), SeqCst);
             Ok(())
         })
@@ -199,60 +198,56 @@ impl Inner {
     /// Reports the first error and ends the pipeline. Drops the queued samples unanswered; the
     /// engine drops the sequences that it holds.
     fn fail(&self, error: EngineError) {
-        self.intake.abandon();
-        self.draw();
+        self.abandon();
         self.intake.report(error);
     }
 
+    /// From now on the pipeline drops all samples, also queued ones.
+    fn abandon(&self) {
+        self.intake.abandon();
+        while let Some(arrival) = self.intake.queue.pop() {
+            drop(arrival);
+            self.intake.in_flight.fetch_sub(1, SeqCst);
+        }
+    }
+
     pub fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        if self.intake.take(arrivals) {
-            self.draw();
+        if !self.intake.take(arrivals) {
+            return;
+        }
+        self.wake();
+        // `abandon` may have emptied the queue before these samples were pushed.
+        if self.intake.mode() == ABANDONED {
+            self.abandon();
         }
     }
 
-    /// Moves queued samples to the engine up to its limit. Drops them if the pipeline is abandoned.
-    fn draw(&self) {
-        let mut claim = self.drawing.claim();
-        while let Some(_drawing) = claim.next() {
-            loop {
-                let over = self.intake.mode() == ABANDONED;
-                if !over && self.inside.load(SeqCst) >= self.most.load(SeqCst) {
-                    break;
-                }
-                let Some(arrival) = self.intake.queue.pop() else {
-                    break;
-                };
-                if over || arrival.origin().is_gone() {
-                    drop(arrival);
-                    self.intake.in_flight.fetch_sub(1, SeqCst);
-                } else {
-                    self.submit(arrival);
-                }
-            }
-        }
-    }
-
-    fn submit(&self, arrival: Arrival) {
-        let options = match arrival.options() {
-            Ok(options) => options,
-            Err(why) => {
-                arrival.refuse(&why);
-                self.intake.in_flight.fetch_sub(1, SeqCst);
-                return;
-            }
-        };
-        let limit = options.token_limit.map_or(usize::MAX, |n| n.get() as usize);
-        let most = self.output_bytes.min(limit.saturating_mul(TOKEN_BYTES));
-        self.inside.fetch_add(1, SeqCst);
-        let sequence = Sequence::new(arrival, most, self.on_end.clone());
-        let sequence = sequence.counted(self.events.clone());
-        let submitted = self.call(|engine| {
-            engine.submit(sequence);
+    fn wake(&self) {
+        let woken = self.call(|engine| {
+            engine.wake(self);
             Ok(())
         });
-        if let Err(error) = submitted {
+        if let Err(error) = woken {
             self.fail(error);
         }
+    }
+
+    /// The oldest sample that is wanted and whose options are known.
+    fn pop(&self) -> Option<Sequence> {
+        while let Some(arrival) = self.intake.queue.pop() {
+            match arrival.options() {
+                _ if arrival.origin().is_gone() => drop(arrival),
+                Ok(options) => {
+                    let limit = options.token_limit.map_or(usize::MAX, |n| n.get() as usize);
+                    let most = self.output_bytes.min(limit.saturating_mul(TOKEN_BYTES));
+                    let sequence = Sequence::new(arrival, most, self.on_end.clone());
+                    return Some(sequence.counted(self.events.clone()));
+                }
+                Err(why) => arrival.refuse(&why),
+            }
+            self.intake.in_flight.fetch_sub(1, SeqCst);
+        }
+        None
     }
 
     /// Lets the pipeline drop new samples. Waits until no sample is in flight, the engine fails, or
@@ -274,6 +269,32 @@ impl Inner {
         }
         self.inside.fetch_sub(1, SeqCst);
         self.intake.in_flight.fetch_sub(1, SeqCst);
-        self.draw();
+        // An engine whose thread panics ends.
+        if !self.intake.queue.is_empty() && !thread::panicking() {
+            self.wake();
+        }
+    }
+}
+
+impl SequenceSource for Inner {
+    fn next(&self) -> Option<Sequence> {
+        loop {
+            let most = self.most.load(SeqCst);
+            let below = |n| (n < most).then_some(n + 1);
+            self.inside.fetch_update(SeqCst, SeqCst, below).ok()?;
+            let next = self.pop();
+            if next.is_some() {
+                return next;
+            }
+            self.inside.fetch_sub(1, SeqCst);
+            // Another thread may have queued a sample and found no place.
+            if self.intake.queue.is_empty() {
+                return None;
+            }
+        }
+    }
+
+    fn has_next(&self) -> bool {
+        self.inside.load(SeqCst) < self.most.load(SeqCst) && !self.intake.queue.is_empty()
     }
 }

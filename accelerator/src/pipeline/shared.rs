@@ -14,14 +14,14 @@ use qdl::{
 
 use super::{
     Counters,
-    counters::InlineCounts,
     intake::{ABANDONED, DRAINING, Intake, OnFatal, RUNNING},
 };
-use crate::lock;
 use crate::{
+    SizeCounts,
     batcher::{BatchDecision, Batcher},
     engine::{Batch, Digest, Engine, EngineError, Fault, Worker, catch_panic},
     event_count::EventCount,
+    lock,
 };
 
 /// Time in nanoseconds after which a sleeping worker checks for work without a notification.
@@ -38,7 +38,8 @@ pub(super) struct Shared {
     events: EventCount,
     /// The counters of each worker. A worker locks its own counters once per batch.
     pub cells: Vec<CachePadded<Mutex<Counters>>>,
-    pub inline_counts: InlineCounts,
+    /// The samples of each NIC poll that its thread answered inline.
+    pub inline_counts: SizeCounts,
     state: Mutex<BatcherState>,
     pub max_batch: usize,
     spin: Spin,
@@ -60,7 +61,7 @@ impl Shared {
             cells: cells
                 .map(|_| CachePadded::new(Mutex::new(Counters::new(policy.max_batch))))
                 .collect(),
-            inline_counts: InlineCounts::new(policy.max_batch),
+            inline_counts: SizeCounts::new(policy.max_batch),
             state: Mutex::new(BatcherState {
                 batcher: Batcher::new(policy, &options.engine.batch_sizes),
                 busy: 0,
@@ -244,7 +245,7 @@ impl Shared {
 
     /// The sum of the inline counts and all workers' counts.
     pub fn counters(&self) -> Counters {
-        let mut sum = self.inline_counts.counters();
+        let mut sum = Counters::inline(&self.inline_counts);
         for cell in &self.cells {
             sum.add(&lock(cell));
         }

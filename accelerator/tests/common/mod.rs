@@ -19,7 +19,7 @@ use std::{
 use accelerator::{
     engine::{
         Batch, Engine, EngineError, EngineParams, Sequence, Streaming, Worker, create,
-        streaming::SequenceOutcome,
+        streaming::{SequenceOutcome, SequenceSource},
     },
     pipeline::{Options, Pipeline},
 };
@@ -129,9 +129,5 @@ impl Worker for Puppet {
 }
 
 pub fn puppet_error(batch: usize, reason: &str) -> EngineError {
-    EngineError::Run {
-        engine: "puppet",
-        batch,
-        reason: reason.into(),
-    }
+    EngineError::run("puppet", batch, reason)
 }

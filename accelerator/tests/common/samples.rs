@@ -3,6 +3,7 @@
 
 use std::{
     cell::UnsafeCell,
+    collections::VecDeque,
     ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,7 +18,7 @@ use qdl::{
     testkit::eventually,
 };
 
-use super::{Engine, EngineError, Sequence, SequenceOutcome, Streaming};
+use super::{Engine, EngineError, Sequence, SequenceOutcome, SequenceSource, Streaming};
 
 /// Initial value of each output byte.
 pub const BLANK: u8 = 0xEE;
@@ -349,9 +350,24 @@ impl Origin for Samples {
     }
 }
 
+/// Sequences that wait for an engine, without a limit.
+#[derive(Default)]
+struct Waiting(Mutex<VecDeque<Sequence>>);
+
+impl SequenceSource for Waiting {
+    fn next(&self) -> Option<Sequence> {
+        self.0.lock().expect("whole").pop_front()
+    }
+
+    fn has_next(&self) -> bool {
+        !self.0.lock().expect("whole").is_empty()
+    }
+}
+
 /// A started engine, which dropping stops, and the error that ended it.
 pub struct Started<E: Engine + ?Sized> {
     pub engine: Arc<E>,
+    waiting: Arc<Waiting>,
     output_bytes: usize,
     fatal: Arc<Mutex<Option<String>>>,
 }
@@ -362,12 +378,15 @@ impl<E: Engine + ?Sized> Started<E> {
         let fatal: Arc<Mutex<Option<String>>> = Arc::default();
         let first = fatal.clone();
         let streaming = engine.streaming().expect("it batches by itself");
-        streaming.start(Arc::new(move |e| {
+        let waiting: Arc<Waiting> = Arc::default();
+        let on_fatal = move |e: EngineError| {
             let mut first = first.lock().expect("whole");
             first.get_or_insert_with(|| e.to_string());
-        }))?;
+        };
+        streaming.start(waiting.clone(), Arc::new(on_fatal))?;
         Ok(Started {
             engine,
+            waiting,
             output_bytes,
             fatal,
         })
@@ -383,7 +402,8 @@ impl<E: Engine + ?Sized> Started<E> {
 
     pub fn submit_one(&self, samples: &Arc<Samples>, i: usize) {
         let sequence = samples.sequence(i, self.output_bytes);
-        self.streaming().submit(sequence);
+        self.waiting.0.lock().expect("whole").push_back(sequence);
+        self.streaming().wake(&*self.waiting);
     }
 
     /// Submits all samples, up to `most` at once.

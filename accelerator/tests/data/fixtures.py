@@ -55,26 +55,25 @@ write(
     [("rows", np.array([0], dtype=np.int64))],
 )
 # Two inputs, one of a single element; three outputs of three types and shapes, the class not the first of them.
-for name, batch in (("detect", "N"), ("detect_of_4", 4)):
-    write(
-        name,
-        [
-            h.make_node("Cast", ["pixels"], ["grey"], to=T.FLOAT),
-            h.make_node("Unsqueeze", ["bias", "last"], ["column"]),
-            h.make_node("Add", ["grey", "column"], ["scores"]),
-            h.make_node("ArgMax", ["scores"], ["class"], axis=1, keepdims=0),
-            h.make_node("Unsqueeze", ["scores", "last"], ["row"]),
-            h.make_node("Neg", ["row"], ["negative"]),
-            h.make_node("Concat", ["row", "negative"], ["boxes"], axis=1),
-        ],
-        [("pixels", T.UINT8, [batch, 4]), ("bias", T.FLOAT, [batch])],
-        [
-            ("boxes", T.FLOAT, [batch, 2, 4]),
-            ("class", T.INT64, [batch]),
-            ("scores", T.FLOAT, [batch, 4]),
-        ],
-        [("last", np.array([1], dtype=np.int64))],
-    )
+write(
+    "detect",
+    [
+        h.make_node("Cast", ["pixels"], ["grey"], to=T.FLOAT),
+        h.make_node("Unsqueeze", ["bias", "last"], ["column"]),
+        h.make_node("Add", ["grey", "column"], ["scores"]),
+        h.make_node("ArgMax", ["scores"], ["class"], axis=1, keepdims=0),
+        h.make_node("Unsqueeze", ["scores", "last"], ["row"]),
+        h.make_node("Neg", ["row"], ["negative"]),
+        h.make_node("Concat", ["row", "negative"], ["boxes"], axis=1),
+    ],
+    [("pixels", T.UINT8, ["N", 4]), ("bias", T.FLOAT, ["N"])],
+    [
+        ("boxes", T.FLOAT, ["N", 2, 4]),
+        ("class", T.INT64, ["N"]),
+        ("scores", T.FLOAT, ["N", 4]),
+    ],
+    [("last", np.array([1], dtype=np.int64))],
+)
 # What cannot be served: batches of two sizes, another dynamic dimension, halves.
 write(
     "two_batches",

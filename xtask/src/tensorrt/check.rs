@@ -61,7 +61,7 @@ pub fn check(root: &Path) -> Result<i32> {
         // The whole workspace, as `xtask test` builds it: other packages could select other
         // features, and build everything again.
         .args(["test", "--workspace", "--locked", "--lib"])
-        .args(["--test", "tensorrt", "--", "--ignored", "lean_"])
+        .args(["--test", "it", "--", "--ignored", "lean_"])
         .env("QDL_TENSORRT_SHIM", &shim)
         .env("QDL_TENSORRT", &runtime)
         .env("QDL_TENSORRT_OTHER", &other);

@@ -29,8 +29,8 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
+    batch::Sizes,
     cuda::{Device, Gpu},
-    sizes::Sizes,
 };
 
 #[cfg(test)]
@@ -106,10 +106,10 @@ impl Engine for Aoti {
     fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
         match &self.gpu {
             Some(gpu) => gpu.slots(self.name(), bytes),
-            None => Err(EngineError::Slots {
-                engine: self.name(),
-                reason: "its model is compiled for the CPU".to_owned(),
-            }),
+            None => {
+                let reason = "its model is compiled for the CPU";
+                Err(EngineError::slots(self.name(), reason))
+            }
         }
     }
 }

@@ -83,7 +83,7 @@ impl Torch {
 /// Finds the folder of PyTorch's libraries: the configured path, of the folder or a file inside;
 /// else the environment variable `QDL_TORCH`; else the `torch` package of the active virtual
 /// environment, or of any Python on the `PATH`.
-/// Error: [`EngineError::Missing`] lists every searched path. A named path without the libraries is
+/// Error: lists every searched path. A named path without the libraries is
 /// an error, without a search elsewhere.
 pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let candidates = match search::named_path(configured, "QDL_TORCH") {

@@ -5,10 +5,8 @@ use std::{ffi::c_void, ptr, sync::Arc};
 use super::{Aoti, container::Container};
 use crate::engine::{
     Batch, EngineError, Worker,
+    batch::{Outputs, Sizes, Unpacker},
     cuda::{Gpu, StreamWorker},
-    outputs::Outputs,
-    sizes::Sizes,
-    unpack::Unpacker,
 };
 
 /// A worker on a GPU. While this worker waits for kernels, other workers copy.

@@ -74,7 +74,10 @@ impl Device {
     /// Error: no driver, no such GPU, or a driver error.
     pub fn open(index: usize) -> Result<Arc<Self>, EngineError> {
         if !driver_present() {
-            return Err(EngineError::NoDriver);
+            return Err(EngineError::engine(
+                "there is no NVIDIA driver here (no libcuda.so.1): run on a machine with a GPU, or \
+                 use a model compiled for the CPU",
+            ));
         }
         let check = |verb, result| check(index, verb, result);
         // SAFETY: the library is present. `cuInit` has no precondition, and every out pointer is a
@@ -82,7 +85,7 @@ impl Device {
         unsafe {
             match sys::cuInit(0) {
                 CUresult::CUDA_ERROR_NO_DEVICE => {
-                    return Err(EngineError::NoGpu { index, found: 0 });
+                    return Err(no_gpu(index, 0));
                 }
                 result => check("starting the driver", result)?,
             }
@@ -90,7 +93,7 @@ impl Device {
             check("counting GPUs", sys::cuDeviceGetCount(&mut found))?;
             let found = usize::try_from(found).unwrap_or(0);
             if index >= found {
-                return Err(EngineError::NoGpu { index, found });
+                return Err(no_gpu(index, found));
             }
             let mut device: CUdevice = 0;
             check("opening", sys::cuDeviceGet(&mut device, index as i32))?;
@@ -190,12 +193,13 @@ impl Device {
     /// The error for a lack of GPU memory, with free memory. The thread must be bound to the GPU.
     pub(in crate::engine) fn out_of_memory(&self, verb: &'static str) -> EngineError {
         let (free, total) = self.memory();
-        EngineError::GpuMemory {
-            gpu: self.index,
-            verb,
-            free_mib: free >> 20,
-            total_mib: total >> 20,
-        }
+        EngineError::engine(format!(
+            "GPU {}: {verb}: out of memory, {} MiB of {} MiB are free: lower engine.max_batch or \
+             engine.threads",
+            self.index,
+            free >> 20,
+            total >> 20
+        ))
     }
 }
 
@@ -203,6 +207,11 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({}: {})", self.index, self.name)
     }
+}
+
+fn no_gpu(index: usize, found: usize) -> EngineError {
+    let reason = format!("there is no GPU {index}; this machine has {found}, counted from 0");
+    EngineError::param("gpu", reason)
 }
 
 fn driver_present() -> bool {
@@ -225,12 +234,10 @@ fn check(gpu: usize, verb: &'static str, result: CUresult) -> Result<(), EngineE
             CStr::from_ptr(text).to_string_lossy().into_owned()
         }
     };
-    Err(EngineError::Cuda {
-        gpu,
-        verb,
-        name: text(sys::cuGetErrorName),
-        text: text(sys::cuGetErrorString),
-    })
+    let (name, text) = (text(sys::cuGetErrorName), text(sys::cuGetErrorString));
+    Err(EngineError::engine(format!(
+        "GPU {gpu}: {verb}: {name} ({text})"
+    )))
 }
 
 #[cfg(test)]

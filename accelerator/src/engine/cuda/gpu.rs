@@ -30,8 +30,7 @@ pub struct Gpu {
 
 #[derive(Debug)]
 struct GpuCounts {
-    sizes: Vec<u64>,
-    /// All counts except batch sizes and times.
+    /// All counts except times.
     sums: GpuRecord,
     copy_in: Duration,
     compute: Duration,
@@ -130,8 +129,10 @@ impl Gpu {
 impl GpuCounts {
     fn new(max_batch: usize) -> Self {
         GpuCounts {
-            sizes: vec![0; max_batch + 1],
-            sums: GpuRecord::default(),
+            sums: GpuRecord {
+                batches: BatchSizes::new(max_batch),
+                ..GpuRecord::default()
+            },
             copy_in: Duration::ZERO,
             compute: Duration::ZERO,
             copy_out: Duration::ZERO,
@@ -147,8 +148,7 @@ impl GpuCounts {
             self.interior.0.observe(len, ns);
             self.interior.1 = true;
         }
-        let last = self.sizes.len() - 1;
-        self.sizes[batch.samples.min(last)] += 1;
+        self.sums.batches.record(batch.samples);
         self.sums.padded += batch.padded as u64;
         self.sums.copies_in += staged.copies;
         self.sums.bytes_in += staged.bytes;
@@ -165,7 +165,6 @@ impl GpuCounts {
     fn record(&self) -> GpuRecord {
         let us = |d: Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
         GpuRecord {
-            batches: BatchSizes::from_counts(&self.sizes),
             copy_in_us: us(self.copy_in),
             compute_us: us(self.compute),
             copy_out_us: us(self.copy_out),

@@ -13,7 +13,7 @@ use super::{
     registry::{self, MemoryKind},
     stream::{CudaEvent, CudaStream},
 };
-use crate::engine::{Batch, EngineError, unpack::Unpacker};
+use crate::engine::{Batch, EngineError, batch::Unpacker};
 
 /// Input buffers and copy stream of one worker. The worker's thread makes and uses them.
 pub(super) struct Inputs {

@@ -1,7 +1,7 @@
 //! Plans the copies of a batch: merges its runs, or the tensors of its samples. Plain data.
 
 use super::registry::{MemoryKind, Ranges};
-use crate::engine::{Batch, unpack::Unpacker};
+use crate::engine::{Batch, batch::Unpacker};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyPiece {

@@ -21,17 +21,15 @@ const PAGE: u64 = 4096;
 
 /// Allocates at least `bytes` bytes of zeroed slots on `device`. Kernels read samples in place if
 /// the model has a single input of fixed size; other inputs are copied within the GPU.
-/// Error: [`EngineError::Slots`] if the GPU has no usable fence; the driver's errors.
+/// Error: the GPU has no usable fence; the driver's errors.
 pub(super) fn slots(
     engine: &'static str,
     device: &Arc<Device>,
     bytes: usize,
 ) -> Result<Arc<Region>, EngineError> {
     if device.direct.fence == Fence::Impossible {
-        return Err(EngineError::Slots {
-            engine,
-            reason: "the driver offers no fence behind a NIC's writes".to_owned(),
-        });
+        let reason = "the driver offers no fence behind a NIC's writes";
+        return Err(EngineError::slots(engine, reason));
     }
     device.bind()?;
     let region = Arc::new(Region::of_device(Box::new(SlotMemory::new(device, bytes)?)));

@@ -20,7 +20,7 @@ use super::{
     memory::{DeviceMemory, Pinned},
     stream::{CudaEvent, CudaStream, KernelGraph},
 };
-use crate::engine::{Batch, EngineError, outputs::Outputs};
+use crate::engine::{Batch, EngineError, batch::Outputs};
 
 /// Streams and buffers of one worker. The worker's thread makes and uses them.
 pub(in crate::engine) struct StreamWorker {

@@ -31,7 +31,7 @@ pub(super) struct DecoderGraph {
 }
 
 impl DecoderGraph {
-    /// Error: [`EngineError::Model`] names the tensor, or the metadata entry.
+    /// Error: names the tensor, or the metadata entry.
     pub fn read(session: &Session, path: &Path) -> Result<Self, EngineError> {
         let refuse = |tensor: &str, reason: &str| {
             let reason = format!("{reason}: engine llm runs what models/export_llm.py writes");

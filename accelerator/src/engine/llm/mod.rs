@@ -1,8 +1,8 @@
 //! The `llm` engine: several sequences of a small language model, in this process on ONNX Runtime.
 //!
 //! ```text
-//!  submit --> queue --> thread `llm`: Schedule::next --> Decoder::step --> Sequence::push, finish
-//!                            ^-- joins, moves, leaves       (one prompt, or one token of each)
+//!  queue --> thread `llm`: Schedule::next --> Decoder::step --> Sequence::push, finish
+//!                  ^-- joins, moves, leaves       (one prompt, or one token of each)
 //! ```
 //!
 //! * `graph` - the inputs and outputs of the model file
@@ -34,9 +34,8 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
-    inbox::Inbox,
     onnx::{self, SessionCfgs},
-    streaming::{OnFatal, TokenModel},
+    streaming::{EngineThread, OnFatal, SequenceSource, TokenModel},
 };
 use crate::lock;
 
@@ -51,7 +50,7 @@ pub struct Llm {
     context: usize,
     limits: AnswerLimits,
     gpu: Option<i32>,
-    inbox: Arc<Inbox>,
+    thread: Arc<EngineThread>,
     loaded: Mutex<Option<(Session, DecoderGraph)>>,
 }
 
@@ -96,22 +95,22 @@ impl Llm {
             context,
             limits,
             gpu,
-            inbox: Arc::new(Inbox::new(config.sequences)),
+            thread: Arc::default(),
             loaded: Mutex::new(Some((session, graph))),
         })
     }
+}
 
-    fn refusal(&self, sequence: &Sequence) -> Option<EngineError> {
-        let known = 0..self.vocabulary as i64;
-        let wrong = |id: &i32| !known.contains(&i64::from(*id));
-        let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
-        Some(EngineError::TokenId {
-            model: self.model.name.clone(),
-            id,
-            position,
-            vocabulary: self.vocabulary,
-        })
-    }
+/// Why the model cannot run a sequence, if it cannot.
+fn refusal(sequence: &Sequence, model: &str, vocabulary: usize) -> Option<String> {
+    let known = 0..vocabulary as i64;
+    let wrong = |id: &i32| !known.contains(&i64::from(*id));
+    let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
+    Some(format!(
+        "a prompt holds id {id} at position {position}; model `{model}` has tokens 0 to {}: is the \
+         data set another model's?",
+        vocabulary.saturating_sub(1)
+    ))
 }
 
 impl Engine for Llm {
@@ -129,7 +128,7 @@ impl Engine for Llm {
 }
 
 impl Streaming for Llm {
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+    fn start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), EngineError> {
         let loaded = lock(&self.loaded).take();
         let (session, graph) =
             loaded.ok_or_else(|| failed(self.slots, "it was started before".to_owned()))?;
@@ -138,23 +137,25 @@ impl Streaming for Llm {
         let decoder = Decoder::new(session, graph, slots, context, memory);
         let decoder = decoder.map_err(|e| failed(slots, e))?;
         let longest = context - limits.max;
-        let decode = DecodeLoop::new(decoder, slots, longest, limits, self.inbox.clone())?;
-        self.inbox.start(NAME, fatal, move || decode.serve())
+        let decode = DecodeLoop::new(decoder, slots, longest, limits)?;
+        let thread = self.thread.clone();
+        let (model, vocabulary) = (self.model.name.clone(), self.vocabulary);
+        self.thread.start(NAME, fatal, move || {
+            let refusal = |sequence: &Sequence| refusal(sequence, &model, vocabulary);
+            decode.serve(&thread, &*source, refusal)
+        })
     }
 
     fn in_flight(&self) -> usize {
         self.slots
     }
 
-    fn submit(&self, sequence: Sequence) {
-        match self.refusal(&sequence) {
-            Some(why) => sequence.refuse(&why),
-            None => self.inbox.submit(sequence),
-        }
+    fn wake(&self, _source: &dyn SequenceSource) {
+        self.thread.events.notify();
     }
 
     fn stop(&self, timeout: Duration) {
-        self.inbox.stop(timeout);
+        self.thread.stop(timeout);
     }
 }
 

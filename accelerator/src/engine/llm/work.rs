@@ -1,7 +1,5 @@
 //! The engine's thread: takes sequences from the queue, runs steps and passes tokens on.
 
-use std::sync::Arc;
-
 use fabric::clock;
 use qdl::connection::Spin;
 
@@ -9,7 +7,10 @@ use super::{
     decoder::{Candidates, Decoder, StepRow},
     schedule::{DecodeStep, Schedule},
 };
-use crate::engine::{EngineError, Sequence, inbox::Inbox};
+use crate::engine::{
+    EngineError, Sequence,
+    streaming::{EngineThread, SequenceSource},
+};
 
 /// Longest sleep of the engine's thread without sequences, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 500_000_000;
@@ -41,7 +42,6 @@ pub(super) struct DecodeLoop {
     decoder: Decoder,
     schedule: Schedule<Sequence>,
     limits: AnswerLimits,
-    inbox: Arc<Inbox>,
     prompt: Vec<i64>,
     /// For each row of a step: its newest token, and the positions in use after the step.
     newest: Vec<(i64, usize)>,
@@ -55,13 +55,11 @@ impl DecodeLoop {
         slots: usize,
         longest: usize,
         limits: AnswerLimits,
-        inbox: Arc<Inbox>,
     ) -> Result<Self, EngineError> {
         let mut this = DecodeLoop {
             schedule: Schedule::new(slots, decoder.can_move),
             decoder,
             limits,
-            inbox,
             prompt: Vec::with_capacity(longest),
             newest: Vec::with_capacity(slots),
             best: Vec::with_capacity(slots),
@@ -89,20 +87,28 @@ impl DecodeLoop {
         Ok(())
     }
 
-    /// Serves until the inbox is closed.
-    pub fn serve(mut self) -> Result<(), EngineError> {
-        while !self.inbox.is_closed() {
-            let seen = self.inbox.arrived.epoch();
-            while let Some(sequence) = self.inbox.queue.pop() {
+    /// Serves until the thread is closed. `refusal`: why a sequence cannot run, if it cannot.
+    pub fn serve(
+        mut self,
+        thread: &EngineThread,
+        source: &dyn SequenceSource,
+        refusal: impl Fn(&Sequence) -> Option<String>,
+    ) -> Result<(), EngineError> {
+        while !thread.is_closed() {
+            let seen = thread.events.epoch();
+            while let Some(sequence) = source.next() {
                 let prompt = sequence.prompt().len();
-                self.schedule.push(sequence, prompt);
+                match refusal(&sequence) {
+                    Some(why) => sequence.refuse(&why),
+                    None => self.schedule.push(sequence, prompt),
+                }
             }
             self.schedule.retain(Sequence::is_wanted);
             let decoder = &mut self.decoder;
             match self.schedule.next(|m| decoder.move_slot(m)) {
                 DecodeStep::Idle => {
                     let until = clock::now_ns().saturating_add(LOOK_AGAIN_NS);
-                    self.inbox.arrived.wait(seen, until, Spin::new(0));
+                    thread.events.wait(seen, until, Spin::new(0));
                 }
                 DecodeStep::Join { slot } => self.join(slot).map_err(|e| failed(1, e))?,
                 DecodeStep::Decode { first, rows } => {

@@ -2,9 +2,21 @@
 //!
 //! One invalid request ends vLLM's core with all its sequences, or makes it deaf.
 
+use qdl::config::MAX_IN_FLIGHT;
+
+use crate::engine::EngineError;
+
+/// Prompt and answer of the request that tries a server, in tokens.
+const TRIAL_PROMPT: usize = 16;
+pub(super) const TRIAL_TOKENS: usize = 2;
+/// Requests beyond a server's concurrency: when an answer ends, the server has the next request.
+const AHEAD: usize = 8;
+/// Concurrent requests to a server that does not report its concurrency.
+const UNKNOWN: usize = 512;
+
 /// Limits that hold for all requests to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Limits {
+pub(super) struct Limits {
     /// Name of the engine, for the names of keys.
     pub engine: &'static str,
     pub vocab: usize,
@@ -20,7 +32,7 @@ pub(in crate::engine) struct Limits {
 
 /// Reason why a server ended an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Finish {
+pub(super) enum Finish {
     /// The answer ended at an end of sequence, or at a stop id.
     Stop,
     /// The answer reached its limit.
@@ -43,7 +55,7 @@ impl Limits {
         }
         if len.saturating_add(2) > self.context {
             return Err(format!(
-                "the prompt has {len} tokens, and the core's context of {} holds prompts of {}",
+                "the prompt has {len} tokens, and the server's context of {} holds prompts of {}",
                 self.context,
                 self.context.saturating_sub(2)
             ));
@@ -74,6 +86,12 @@ impl Limits {
         }
     }
 
+    /// A harmless prompt of at most `most` ids.
+    pub fn trial_prompt(&self, most: usize) -> impl ExactSizeIterator<Item = i32> {
+        let vocab = self.vocab;
+        (0..TRIAL_PROMPT.min(most)).map(move |i| ((i + 1) % vocab) as i32)
+    }
+
     fn known(&self, id: i32) -> Option<u32> {
         let id = u32::try_from(id).ok()?;
         ((id as usize) < self.vocab).then_some(id)
@@ -82,7 +100,7 @@ impl Limits {
 
 /// The tokens of one answer so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Account {
+pub(super) struct Account {
     pub prompt: usize,
     /// Fewest and most tokens of the answer.
     pub min: usize,
@@ -179,8 +197,43 @@ impl Account {
     }
 }
 
+/// Limit of concurrent requests to a server that works on `at_once` sequences, and the reason: the
+/// value `set` of the key `key`, or `at_once`.
+pub(super) fn in_flight(at_once: Option<usize>, set: Option<usize>, key: &str) -> (usize, String) {
+    let says = match at_once {
+        Some(n) => format!("it says that it works on {n} sequences at once"),
+        None => "it does not say how many sequences it works on at once".to_owned(),
+    };
+    let n = match (set, at_once) {
+        (Some(n), _) => return (n, format!("{says}, and {key} is {n}")),
+        (None, Some(n)) => n.saturating_add(AHEAD).min(MAX_IN_FLIGHT),
+        (None, None) => UNKNOWN,
+    };
+    (n, says)
+}
+
+/// The longest answer of an engine whose keys `[max_tokens, min_tokens]` have these values, for a
+/// model whose output holds `room` tokens.
+/// Error: names the key that does not fit.
+pub(super) fn answer_limit(
+    keys: [&'static str; 2],
+    (max, min): (Option<usize>, usize),
+    room: usize,
+) -> Result<usize, EngineError> {
+    let max = max.unwrap_or(room);
+    if max > room {
+        let reason = format!("{max} is more than the model's output of {room}");
+        return Err(EngineError::param(keys[0], reason));
+    }
+    if min > max {
+        let reason = format!("{min} is more than max_tokens, {max}");
+        return Err(EngineError::param(keys[1], reason));
+    }
+    Ok(max)
+}
+
 /// Error text for an answer whose tokens, or whose prompt's, the server does not count.
-pub(in crate::engine) fn uncounted(of: &str) -> String {
+pub(super) fn uncounted(of: &str) -> String {
     format!(
         "it does not count the tokens of the {of}, so none can be found lost: it is too old, or not \
          asked as it should be"
@@ -191,9 +244,8 @@ pub(in crate::engine) fn uncounted(of: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn limits_of_the_model_and_the_request_end_an_answer() {
-        let limits = Limits {
+    fn limits() -> Limits {
+        Limits {
             engine: "vllm",
             vocab: 100,
             context: 20,
@@ -201,29 +253,85 @@ mod tests {
             max_tokens: 8,
             ends: vec![2],
             are_all_ends: true,
-        };
-        let ends = |prompt: usize, room: usize, tokens: &[i32], finish| {
-            let ids = vec![1; prompt].into_iter();
-            let mut account = limits.admit(ids, room, &mut Vec::new()).expect("sound");
-            account.count_prompt(prompt).expect("as many");
-            let taken = account.take(&limits, tokens);
-            taken.and_then(|()| account.end(&limits, finish, 0))
-        };
-        assert_eq!(ends(18, 64, &[1, 1], Finish::Length), Ok(()));
+        }
+    }
+
+    /// The end of an answer of these tokens to a prompt of `prompt` ids in a slot of `room` tokens.
+    fn ends(
+        limits: &Limits,
+        (prompt, room): (usize, usize),
+        tokens: &[i32],
+        finish: Finish,
+    ) -> Result<(), String> {
+        let ids = vec![1; prompt].into_iter();
+        let mut account = limits.admit(ids, room, &mut Vec::new())?;
+        account.count_prompt(prompt)?;
+        account.take(limits, tokens)?;
+        account.end(limits, finish, 0)
+    }
+
+    #[test]
+    fn limits_of_the_model_and_the_request_end_an_answer() {
+        let all = limits();
+        let of = |sizes, tokens, finish| ends(&all, sizes, tokens, finish);
+        assert_eq!(of((18, 64), &[1, 1], Finish::Length), Ok(()), "the context");
         // A request's limit below min_tokens wins.
-        assert_eq!(ends(2, 1, &[2], Finish::Stop), Ok(()));
-        for (tokens, finish, words) in [
-            (
-                &[1; 7][..],
-                Finish::Length,
-                "8 tokens were reached, and 7 came",
-            ),
-            (&[1; 9], Finish::Length, "9 tokens where 8 were asked for"),
-            (&[2], Finish::Stop, "1 tokens, and 2 to 8 were asked for"),
-            (&[], Finish::Stop, "an answer without a token"),
+        assert_eq!(of((2, 1), &[2], Finish::Stop), Ok(()));
+        assert_eq!(of((2, 8), &[2, 2, 2], Finish::Stop), Ok(()), "too early");
+        let any = |change: fn(&mut Limits)| {
+            let mut limits = limits();
+            change(&mut limits);
+            limits
+        };
+        let unknown = any(|l| l.are_all_ends = false);
+        assert_eq!(ends(&unknown, (2, 8), &[5, 6], Finish::Stop), Ok(()));
+        let ignored = any(|l| l.ends.clear());
+        let (longer, stop) = ("8 tokens were reached, and 7 came", Finish::Stop);
+        for (limits, tokens, finish, words) in [
+            (&all, &[1; 7][..], Finish::Length, longer),
+            (&all, &[1; 9], stop, "9 tokens where 8 were asked for"),
+            (&all, &[2], stop, "1 tokens, and 2 to 8 were asked for"),
+            (&all, &[], stop, "an answer without a token"),
+            (&all, &[5, 100], stop, "beyond the vocabulary of 100"),
+            (&all, &[5, 5, 2, 7], stop, "token 7 follows 2, which"),
+            (&all, &[5, 6], stop, "if 6 is one, add it to engine"),
+            (&ignored, &[5, 2], stop, "at token 2 although"),
         ] {
-            let why = ends(3, 64, tokens, finish).expect_err(words);
+            let why = ends(limits, (3, 64), tokens, finish).expect_err(words);
             assert!(why.contains(words), "{why}");
+        }
+        let has = |ended: Result<(), String>, words| ended.is_err_and(|e| e.contains(words));
+        let mut account = all.account(3, 8);
+        assert!(has(account.end(&all, stop, 0), "it does not count"));
+        assert!(has(account.count_prompt(4), "4 tokens in a prompt of 3"));
+    }
+
+    #[test]
+    fn a_prompt_that_a_server_must_not_get_is_named() {
+        for (prompt, room, words) in [
+            (vec![], 8, "the prompt is empty"),
+            (vec![20, 100], 8, "token 1 of the prompt is 100, beyond"),
+            (vec![-1], 8, "token 0 of the prompt is -1"),
+            (vec![20; 19], 8, "context of 20 holds prompts of 18"),
+            (vec![1], 0, "the answer's slot holds no token"),
+        ] {
+            let why = limits().admit(prompt.into_iter(), room, &mut Vec::new());
+            let why = why.expect_err(words);
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
+        for (said, configured, most) in [
+            (Some(3), None, 11),
+            (Some(3), Some(5), 5),
+            (None, Some(7), 7),
+            (None, None, 512),
+            (Some(usize::MAX), None, MAX_IN_FLIGHT),
+        ] {
+            let limit = in_flight(said, configured, "a key").0;
+            assert_eq!(limit, most, "{said:?} {configured:?}");
         }
     }
 }

@@ -26,7 +26,7 @@ static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 /// trusted library: what `cargo xtask setup` installed in a folder above the program, the Python
 /// package `onnxruntime` of the installation that has this program, what `cargo xtask setup`
 /// installed above the working directory.
-/// Error: [`EngineError::Missing`] lists every searched path. A named path that does not exist is
+/// Error: lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let (what, advice) = (
@@ -74,12 +74,12 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
     let path = find_library(configured)?;
     // For a relative path, the loader would first search beside the program.
     let path = std::path::absolute(&path).unwrap_or(path);
-    let invalid = |e: &dyn Error| EngineError::Library {
-        path: path.clone(),
-        reason: format!(
-            "not a usable ONNX Runtime library ({e}): run `cargo xtask setup` for the one this was \
-             built for"
-        ),
+    let invalid = |e: &dyn Error| {
+        EngineError::engine(format!(
+            "{}: not a usable ONNX Runtime library ({e}): run `cargo xtask setup` for the one this \
+             was built for",
+            path.display()
+        ))
     };
     let opened = ort::init_from(&path).map_err(|e| invalid(&e))?;
     let made = opened.with_name("qdl").with_telemetry(false).build();

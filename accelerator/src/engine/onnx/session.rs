@@ -18,8 +18,9 @@ use qdl::{
 
 use super::library;
 use crate::engine::{
-    Batch, EngineError, EngineParams, Worker, onnx_data_files, open_model, outputs::Outputs,
-    unpack::Unpacker,
+    Batch, EngineError, EngineParams, Worker,
+    batch::{Outputs, Unpacker},
+    onnx_data_files, open_model,
 };
 
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use fabric::clock;
 use fabric::wire::Stream;
 use qdl::serve::{Arrival, Finished, Part, Sent};
 
-use super::{EventSizes, TOKEN_BYTES};
+use super::TOKEN_BYTES;
+use crate::SizeCounts;
 
 /// The error if an answer does not fit the model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,7 +53,7 @@ pub struct Sequence {
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
     /// Counts the events of all sequences of the engine.
-    events: Option<Arc<EventSizes>>,
+    events: Option<Arc<SizeCounts>>,
 }
 
 impl Sequence {
@@ -73,7 +74,7 @@ impl Sequence {
 
     /// Counts each call that brings tokens in `events`, sent or not: the engine's progress.
     #[must_use]
-    pub fn counted(mut self, events: Arc<EventSizes>) -> Self {
+    pub fn counted(mut self, events: Arc<SizeCounts>) -> Self {
         self.events = Some(events);
         self
     }
@@ -182,7 +183,7 @@ impl Sequence {
             }
             self.written = end * TOKEN_BYTES;
             if let Some(events) = &self.events {
-                events.count(tokens.len());
+                events.add(tokens.len());
             }
         }
         Ok(())

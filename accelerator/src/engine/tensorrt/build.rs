@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{libraries::parser_beside, order::Order, shim::Library};
-use crate::engine::{EngineError, child, cuda::Device};
+use crate::engine::{EngineError, cuda::Device, program};
 
 /// First argument of the child's command line.
 const WORD: &str = "tensorrt-build";
@@ -34,7 +34,7 @@ impl Order {
     }
 
     /// Runs the child and waits for the plan. Calls `slow` if the build takes longer than 15 s.
-    /// Error: [`EngineError::Model`] with the last line of the child's log.
+    /// Error: the last line of the child's log.
     pub fn carry_out(&self, slow: impl FnOnce()) -> Result<(), EngineError> {
         let refuse = |reason: String| EngineError::model(&self.onnx, reason);
         let log = self.log();
@@ -48,7 +48,7 @@ impl Order {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(lines);
-        child::isolate(&mut command, Some(libc::SIGKILL));
+        program::isolate(&mut command, Some(libc::SIGKILL));
         let mut child = command.spawn().map_err(no_child)?;
         let (began, mut slow) = (Instant::now(), Some(slow));
         let until = began + DEADLINE;
@@ -79,7 +79,7 @@ impl Order {
             let _ = fs::remove_file(&log);
             return Ok(());
         }
-        let last = child::last_line(&log).unwrap_or_else(|| "it said nothing".to_owned());
+        let last = program::last_line(&log).unwrap_or_else(|| "it said nothing".to_owned());
         let said = last.strip_prefix("error: ").unwrap_or(&last);
         let how = if status.code() == Some(2) {
             String::new()

@@ -15,7 +15,7 @@ pub const SHIM: &str = "libqdl_tensorrt.so";
 /// tensorrt` puts it).
 ///
 /// # Errors
-/// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
+/// Lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_shim() -> Result<PathBuf, EngineError> {
     let (what, advice) = (

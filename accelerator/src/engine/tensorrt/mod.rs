@@ -43,9 +43,9 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
+    batch::Sizes,
     cuda::{Device, Gpu},
     open_model,
-    sizes::Sizes,
 };
 use crate::lock;
 

@@ -19,8 +19,8 @@ impl Answers {
     /// Takes lengths and vocabulary from `settings`. `room` is the model's output in tokens.
     ///
     /// # Errors
-    /// [`EngineError::Param`] if the longest answer does not fit the output or is shorter than the
-    /// shortest, or if EOS is outside the vocabulary.
+    /// The longest answer does not fit the output or is shorter than the shortest, or EOS is
+    /// outside the vocabulary.
     pub fn new(settings: &TokensConfig, room: usize) -> Result<Self, EngineError> {
         let refuse = |reason: String| Err(EngineError::param("tokens", reason));
         let (min, max) = (settings.min_tokens, settings.max_tokens.unwrap_or(room));

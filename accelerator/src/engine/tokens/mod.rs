@@ -13,8 +13,8 @@ use std::{sync::Arc, time::Duration};
 use qdl::model::ModelSpec;
 
 use super::{
-    Engine, EngineError, EngineParams, Sequence, Streaming,
-    streaming::{OnFatal, TokenModel},
+    Engine, EngineError, EngineParams, Streaming,
+    streaming::{OnFatal, SequenceSource, TokenModel},
 };
 
 pub use answer::{Answers, answer};
@@ -33,8 +33,7 @@ impl Tokens {
     /// Makes the engine from `spec` and the engine's settings `spin_us` and `tokens`.
     ///
     /// # Errors
-    /// [`EngineError::TokenModel`] if the model's input and output are not token ids;
-    /// [`EngineError::Param`] if `engine.tokens` does not fit the model's output.
+    /// The model's input and output are not token ids, or `engine.tokens` does not fit the output.
     pub fn new(params: &EngineParams) -> Result<Self, EngineError> {
         let model = TokenModel::of(NAME, params.spec.as_ref())?;
         let settings = params.engine.tokens.clone().unwrap_or_default();
@@ -63,10 +62,10 @@ impl Engine for Tokens {
 }
 
 impl Streaming for Tokens {
-    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+    fn start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), EngineError> {
         let steps = Arc::clone(&self.steps);
-        self.steps.inbox.start(NAME, fatal, move || {
-            steps.run();
+        self.steps.thread.start(NAME, fatal, move || {
+            steps.run(&*source);
             Ok(())
         })
     }
@@ -75,13 +74,13 @@ impl Streaming for Tokens {
         self.steps.most
     }
 
-    fn submit(&self, sequence: Sequence) {
-        self.steps.inbox.submit(sequence);
+    fn wake(&self, _source: &dyn SequenceSource) {
+        self.steps.thread.events.notify();
     }
 
     fn stop(&self, timeout: Duration) {
         self.steps.close();
-        self.steps.inbox.stop(timeout);
+        self.steps.thread.stop(timeout);
     }
 }
 

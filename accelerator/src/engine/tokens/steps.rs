@@ -7,7 +7,10 @@ use qdl::{config::TokensConfig, connection::Spin};
 
 use super::Answers;
 use crate::{
-    engine::{Sequence, inbox::Inbox, streaming::TOKEN_BYTES},
+    engine::{
+        Sequence,
+        streaming::{EngineThread, SequenceSource, TOKEN_BYTES},
+    },
     event_count::EventCount,
 };
 
@@ -60,7 +63,7 @@ pub(super) struct Steps {
     pace: Pace,
     /// Limit of concurrent sequences.
     pub most: usize,
-    pub inbox: Arc<Inbox>,
+    pub thread: Arc<EngineThread>,
     /// Notified when the engine closes: ends the wait of a step, which new sequences must not end.
     over: EventCount,
 }
@@ -71,29 +74,29 @@ impl Steps {
             answers,
             pace,
             most,
-            inbox: Arc::new(Inbox::new(most)),
+            thread: Arc::default(),
             over: EventCount::default(),
         }
     }
 
-    /// Ends the engine's thread and drops the sequences that have not joined the batch.
+    /// Ends the engine's thread.
     pub fn close(&self) {
-        self.inbox.close();
+        self.thread.close();
         self.over.notify_all();
     }
 
     /// The body of the engine's thread, until `close`.
-    pub fn run(&self) {
+    pub fn run(&self, source: &dyn SequenceSource) {
         let mut batch: Vec<Active> = Vec::with_capacity(self.most);
         // End of the previous step; `None` if the batch was empty since then.
         let mut last_end = None;
-        while !self.inbox.is_closed() {
-            let seen = self.inbox.arrived.epoch();
-            let prefill = self.join(&mut batch);
+        while !self.thread.is_closed() {
+            let seen = self.thread.events.epoch();
+            let prefill = self.join(source, &mut batch);
             if batch.is_empty() {
                 last_end = None;
                 let until = clock::now_ns().saturating_add(LONGEST_SLEEP_NS);
-                self.inbox.arrived.wait(seen, until, self.pace.spin);
+                self.thread.events.wait(seen, until, self.pace.spin);
                 continue;
             }
             let took = self.pace.step(batch.len(), prefill);
@@ -113,9 +116,9 @@ impl Steps {
     }
 
     /// Moves new sequences into the batch; returns the number of their prompt tokens.
-    fn join(&self, batch: &mut Vec<Active>) -> u64 {
+    fn join(&self, source: &dyn SequenceSource, batch: &mut Vec<Active>) -> u64 {
         let mut prefill = 0;
-        while let Some(sequence) = self.inbox.queue.pop() {
+        while let Some(sequence) = source.next() {
             let seed = Answers::seed(sequence.input());
             let len = self.answers.len(seed).min(sequence.room());
             prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
@@ -133,7 +136,7 @@ impl Steps {
     fn wait_until(&self, end_ns: u64) -> bool {
         loop {
             let seen = self.over.epoch();
-            if self.inbox.is_closed() {
+            if self.thread.is_closed() {
                 return false;
             }
             let now = clock::now_ns();
@@ -165,5 +168,23 @@ impl Steps {
                 Err(why) => batch.swap_remove(i).sequence.refuse(&why),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_takes_its_time_and_that_of_each_prompt_token_and_neighbour() {
+        let settings = TokensConfig {
+            step_us: 1_000,
+            prefill_us: 100,
+            beside_us: 200,
+            ..TokensConfig::default()
+        };
+        let pace = Pace::new(&settings, 0);
+        assert_eq!(pace.step(1, 0), 1_000_000);
+        assert_eq!(pace.step(3, 50), 6_400_000);
     }
 }

@@ -26,7 +26,7 @@ use qdl::{
     serve::{Arrival, Finished, Origin, Part, Service},
     wire::Standing,
 };
-use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemRecord};
+use record::{AcceleratorRecord, EngineInfo, Ledger, NodeUse, SystemRecord};
 
 use super::part_times::PartTimes;
 use crate::{
@@ -449,7 +449,7 @@ impl Backend for LocalBackend {
                 content: self.parts.info.content.clone(),
                 samples: Some(counters.samples),
                 dropped_late: self.counts.late.load(Ordering::Relaxed),
-                batches: BatchSizes::from_counts(&counters.batch_sizes),
+                batches: counters.batch_sizes,
                 gpus: pipelines.gpus(),
                 used: NodeUse {
                     engine: pipelines.used(),

@@ -1,0 +1,14 @@
+//! The engines and their pipelines through the public interface, and the program `accelerator`.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod aoti;
+mod llm;
+mod onnx;
+mod pipeline;
+mod pipelines;
+mod sequence;
+mod server;
+mod streaming;
+mod tensorrt;
