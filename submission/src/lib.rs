@@ -15,7 +15,6 @@
 //! | `configs` | the nodes' configurations, as the programs read them |
 //! | `build` | copies runs into a tree |
 //! | `official` | MLCommons' scripts, from the user's checkout |
-//! | `rehearsal` | rules that a rehearsal cannot keep |
 //! | `rules` | checks of a finished tree |
 //! | `table` | findings as text for the terminal |
 //! | [`command`] | `submit` and `describe` |
@@ -29,7 +28,6 @@ pub mod guard;
 mod layout;
 pub mod manifest;
 mod official;
-mod rehearsal;
 pub mod round;
 mod rules;
 mod table;

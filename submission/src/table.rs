@@ -32,6 +32,20 @@ pub fn no_finding(scripts: &[ScriptResult], expected: bool) -> &'static str {
     }
 }
 
+/// Prints the rules that a rehearsal cannot keep: id, number of findings, reason.
+pub fn excused<'a>(findings: impl Iterator<Item = (&'a str, &'a String)>) -> String {
+    let mut counts: BTreeMap<(&str, &String), usize> = BTreeMap::new();
+    for finding in findings {
+        *counts.entry(finding).or_default() += 1;
+    }
+    let wide = counts.keys().map(|(id, _)| id.len()).max().unwrap_or(0);
+    let mut out = "what a rehearsal cannot have\n".to_owned();
+    for ((id, why), n) in counts {
+        out += &format!("  {id:<wide$}  {n:>2} x  {why}\n");
+    }
+    out + "\n"
+}
+
 /// Prints the findings; without any, the line `none`.
 pub fn page(findings: &[RuleFinding], none: &str) -> String {
     let mut out = String::new();

@@ -8,7 +8,6 @@
 //! * `bench` runs a measurement by name;
 //! * `fuzz` feeds random bytes to the parsers of frames and files;
 //! * `soft-roce` runs a command in a guest with an RDMA device in software;
-//! * `submission` rehearses a submission on one machine;
 //! * `tensorrt` compiles the shim that the accelerator's engine of that name opens;
 //! * `world` runs both ends of the data plane in one thread, seed by seed.
 //!
@@ -23,7 +22,6 @@ mod namespaces;
 mod programs;
 mod setup;
 mod soft_roce;
-mod submission;
 mod tensorrt;
 mod test;
 mod world;
@@ -70,7 +68,7 @@ enum Task {
     /// Writes the run folders to target/demo.
     Demo {
         /// Run a small language model instead of the digits: accuracy compared with --local, then
-        /// Offline and Server with token latencies. Writes target/demo/llm.json.
+        /// Offline and Server with token latencies. Writes the run folders to target/demo/llm.
         #[arg(long)]
         llm: bool,
     },
@@ -97,11 +95,6 @@ enum Task {
     /// Compile the shim for the engine `tensorrt`, with your headers of the TensorRT version that
     /// will run (8.5 to 11).
     Tensorrt(tensorrt::Args),
-    /// Rehearse a submission on one machine: short runs of llama3.1-8b with simulated answers,
-    /// `describe`, the form, and `submit`. The nodes are two network namespaces, or loopback where
-    /// the system permits none. Writes a submission tree to target/submission, and prints a table
-    /// of the rules that a rehearsal cannot keep. Exit code 0: no other rule is broken.
-    Submission(submission::Args),
     /// Build the wheels and the Debian packages into target/dist.
     Dist {
         /// Install, run and remove each in a bare Debian root (as root; needs debootstrap).
@@ -158,7 +151,6 @@ fn main() -> ExitCode {
         } => Ok(test::run(&root, quick, sanitize, &filters)),
         Task::Dist { check } => dist::run_dist(&root, check),
         Task::Rooms => Ok(test::sources(&root)),
-        Task::Submission(args) => submission::rehearse(&root, &args),
         Task::Demo { llm } => demo::run_demo(&root, llm),
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),

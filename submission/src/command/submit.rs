@@ -11,7 +11,6 @@ use crate::{
     error::{self, Error},
     layout::{Division, Tree},
     official::{Official, ScriptResult},
-    rehearsal::Rehearsal,
     round::{self, Round},
     rules, table,
 };
@@ -58,11 +57,6 @@ pub struct SubmitArgs {
     #[arg(long = "src", value_name = "DIR")]
     source: Option<PathBuf>,
 
-    /// Treat the tree as a rehearsal: FILE (configs/rounds/rehearsal.yaml) lists the rules that a
-    /// rehearsal cannot keep, with reasons. All other rules apply
-    #[arg(long, value_name = "FILE")]
-    rehearsal: Option<PathBuf>,
-
     /// Round: its name in configs/rounds, or the path of a .yaml file
     #[arg(long, value_name = "ROUND", default_value = round::newest())]
     round: String,
@@ -91,12 +85,6 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     let official = args.checker.as_deref();
     let official = official.map(|checker| Official::new(checker, &args.python, &round));
     let official = official.transpose()?;
-    let rehearsal = args.rehearsal.as_deref();
-    let rehearsal = rehearsal.map(Rehearsal::read).transpose()?;
-    let rehearsal = match args.checker {
-        Some(_) => rehearsal,
-        None => rehearsal.map(Rehearsal::without_checker),
-    };
     let checkout = official.as_ref().map(|o| &*o.checker);
     let tree = Tree::new(&args.output, args.division, &form.submitter);
     let (mut scripts, mut of_runs) = (Vec::new(), Vec::new());
@@ -157,16 +145,14 @@ pub fn submit(args: &SubmitArgs, quiet: bool) -> Result<bool, Error> {
     }
     let mut text = table::scripts(&scripts);
     // A rehearsal breaks rules that the checker has too.
-    let expected = |ran: &ScriptResult| ran.good || (ran.is_checker && rehearsal.is_some());
+    let is_rehearsal = !round.cannot_have.is_empty();
+    let expected = |ran: &ScriptResult| ran.good || (ran.is_checker && is_rehearsal);
     let scripts_good = scripts.iter().all(expected);
-    let others = match &rehearsal {
-        None => findings,
-        Some(rehearsal) => {
-            let (known, others) = rehearsal.apart(findings);
-            text += &rehearsal.table(&known);
-            others
-        }
-    };
+    let excuse = |f: &rules::RuleFinding| round.excuse(f.rule.id, args.checker.is_some());
+    let (known, others): (Vec<_>, Vec<_>) = findings.into_iter().partition(|f| excuse(f).is_some());
+    if is_rehearsal {
+        text += &table::excused(known.iter().filter_map(|f| Some((f.rule.id, excuse(f)?))));
+    }
     text += &table::page(&others, table::no_finding(&scripts, scripts_good));
     let good = others.is_empty() && scripts_good;
     if !(good && quiet) {

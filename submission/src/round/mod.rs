@@ -54,6 +54,12 @@ pub struct Round {
     pub(crate) tests: BTreeMap<Name, ComplianceTest>,
     /// The models, by folder name.
     pub models: BTreeMap<Name, Model>,
+    /// Rules that a tree of this round cannot keep, with the reason: those of a rehearsal.
+    #[serde(default)]
+    pub(crate) cannot_have: BTreeMap<String, String>,
+    /// Further such rules without a checkout of mlcommons/inference.
+    #[serde(default)]
+    pub(crate) without_checker: BTreeMap<String, String>,
 }
 
 /// A scenario's row.
@@ -306,6 +312,12 @@ impl Round {
             (interactive || model.conf == conf).then_some((name, interactive))
         })
         .collect()
+    }
+
+    /// Why a tree of this round cannot keep the rule `id`; `None` if it must.
+    pub(crate) fn excuse(&self, id: &str, has_checker: bool) -> Option<&String> {
+        let without = self.without_checker.get(id).filter(|_| !has_checker);
+        self.cannot_have.get(id).or(without)
     }
 
     /// Minimum duration of a model's performance run, in ms.

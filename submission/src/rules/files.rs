@@ -54,11 +54,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>) {
     }
     for (rule, path) in pages {
         let path = layout::document(&path);
-        if check.has(rule, &path)
-            && let Some(what) = page::fault(&path)
-        {
-            check.say(rule, &path, what);
-        }
+        check.has(rule, &path);
     }
     for file in layout::files(&tree.systems_folder()) {
         let system = file.strip_suffix(".json");
@@ -154,7 +150,7 @@ fn batching(check: &mut TreeCheck<'_>, id: &ResultId) {
     let readme = check.tree.scenario(id).join("README.md");
     let is_explained = |path: &Path| {
         let text = error::read(path).unwrap_or_default().to_ascii_lowercase();
-        page::fault(path).is_none() && text.contains("batch")
+        text.contains("batch")
     };
     if row.is_some_and(|row| row.batching) && ![&page, &readme].iter().any(|p| is_explained(p)) {
         check.say(
@@ -231,9 +227,6 @@ fn readme(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checked
         Ok(text) => text,
         Err(error) => return check.say(MEASURED_README, &path, error.to_string()),
     };
-    if let Some(what) = page::fault(&path) {
-        return check.say(MEASURED_README, &path, what);
-    }
     // A shell takes quotes and backslashes away.
     let plain = |text: &str| text.replace(['\'', '"', '\\'], "");
     let text = plain(&text);

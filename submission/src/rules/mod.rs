@@ -8,7 +8,6 @@ mod facts;
 mod figures;
 mod files;
 mod nodes;
-mod page;
 mod record;
 mod run;
 mod system;

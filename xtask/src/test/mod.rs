@@ -172,8 +172,8 @@ fn in_namespaces(root: &Path) -> Command {
         if on_path("cargo-nextest") {
             "nextest run --workspace --locked --no-fail-fast --run-ignored only -E package(frontend)"
         } else {
-            "test --workspace --locked --no-fail-fast --test faults --test token_faults \
-             --test topology --test own_model --test submission -- --ignored"
+            "test --workspace --locked --no-fail-fast --test faults --test topology \
+             --test own_model --test submission -- --ignored"
         },
     )
 }

@@ -52,6 +52,23 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
     assert_eq!(idle.collect::<Vec<_>>(), [] as [&&SubmissionRule; 0]);
 }
 
+#[test]
+fn a_rehearsal_is_a_round_that_excuses_known_rules() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../configs/rounds/rehearsal.yaml"
+    );
+    let round = Round::find(path).expect("sound");
+    assert_eq!(round.round, newest());
+    let all = round.cannot_have.keys().chain(round.without_checker.keys());
+    let odd: Vec<_> = all
+        .filter(|id| ALL.iter().all(|rule| rule.id != **id))
+        .collect();
+    assert!(odd.is_empty(), "{odd:?}");
+    let excused = |has_checker| round.excuse("accuracy.hash", has_checker).is_some();
+    assert_eq!([excused(false), excused(true)], [true, false]);
+}
+
 /// Runs for the Network division, without descriptions of nodes.
 fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [FoundRun]) -> Material<'a> {
     static NONE: BTreeMap<String, std::path::PathBuf> = BTreeMap::new();
