@@ -132,27 +132,6 @@ fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
 }
 
 #[test]
-fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
-    let model = fetched("models/bert-tiny.onnx");
-    let place = TestFolder::new();
-    let dataset = "{kind: tokens, count: 400, min_len: 2, vocab: 1000}";
-    let (_acc, config) = nodes(
-        &place,
-        &model,
-        dataset,
-        "connections: 2, slots: 32",
-        [16, 1],
-    );
-    let answers = wire_and_local(&place, &config);
-    assert_eq!(answers.len(), 400);
-    // Texts travel at their true length, on average half of the longest.
-    let carried = place.summary("wire")["carried"]["bytes_out"].as_f64();
-    let padded = (400 * 3 * 8 * LENGTH) as f64;
-    let share = carried.expect("bytes") / padded;
-    assert!((0.4..0.65).contains(&share), "{share}");
-}
-
-#[test]
 fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
     let model = fetched("models/bert-tiny.onnx");
     let place = TestFolder::new();

@@ -85,60 +85,6 @@ fn a_hundred_thousand_digests_over_six_connections() {
     }
 }
 
-/// Number of samples that each GPU of the only accelerator ran, by GPU index.
-fn by_gpu(summary: &serde_json::Value) -> Vec<(u64, u64)> {
-    let gpus = summary["accelerators"][0]["gpus"].as_array().expect("GPUs");
-    let samples = |gpu: &serde_json::Value| {
-        let sizes = gpu["batches"].as_object().expect("sizes");
-        let each = sizes.iter().map(|(size, batches)| {
-            size.parse::<u64>().expect("a number") * batches.as_u64().expect("a number")
-        });
-        each.sum()
-    };
-    let each = gpus
-        .iter()
-        .map(|g| (g["index"].as_u64().expect("an index"), samples(g)));
-    each.collect()
-}
-
-#[test]
-fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
-    let place = TestFolder::new();
-    let [port] = free_ports();
-    let engine = "engine: {kind: digest, max_batch: 8, threads: 2, delay_us: 20, gpus: [1, 4]}\n";
-    let acc = place.write(
-        "acc.yaml",
-        format!(
-            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: digest, max_input_bytes: 20000}}\n{engine}\
-             nics:\n  - {{listen: \"127.0.0.1:0\", gpu: 1}}\n  - {{listen: \"127.0.0.1:0\", gpu: 4}}\n"
-        ),
-    );
-    let _acc = accelerator(&place, &acc);
-    let nics = "nics:\n  - {address: 127.0.0.1, connections: 2}\n  - {address: 127.0.0.1, connections: 2}\n";
-    let config = place.digest_frontend(&[port], &format!("{nics}{engine}"));
-    let arguments = offline("20000");
-    for (out, more) in [("wire", None), ("local", Some("--local"))] {
-        let arguments = [&arguments[..], more.as_slice()].concat();
-        let ended = place.run(&config, out, &arguments).with_code(0);
-        let s = place.summary(out);
-        assert_eq!((&s["samples"], &s["valid"]), (&20_000.into(), &true.into()));
-        let each = by_gpu(&s);
-        assert_eq!(
-            each.iter().map(|(gpu, _)| *gpu).collect::<Vec<_>>(),
-            [1, 4],
-            "{out}"
-        );
-        // The GPUs also ran the warm-up samples.
-        let warmed = s["ledger"]["warmed"].as_u64().expect("a count");
-        assert_eq!(warmed > 0, out == "wire");
-        let all = each.iter().map(|(_, n)| n).sum::<u64>();
-        assert_eq!(all, 20_000 + warmed, "{out}");
-        assert!(each.iter().all(|(_, n)| *n > 1_000), "{out}: {each:?}");
-        assert_has(&ended.stdout, &["GPU 4 digest"]);
-    }
-}
-
 #[test]
 fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
     let place = TestFolder::new();

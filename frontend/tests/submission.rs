@@ -11,13 +11,13 @@ use common::{
     TestFolder, accelerator_in, assert_has,
     netns::Star,
     run,
-    submission::{KEY, LLAMA, Rig, checkout, files_with, rules},
+    submission::{KEY, Rig, accelerator_yaml, checkout, files_with, frontend_yaml, rules},
     words,
 };
 
 #[test]
 fn runs_become_a_tree_and_the_table_names_what_is_missing() {
-    let rig = Rig::new(&LLAMA);
+    let rig = Rig::new();
     rig.runs();
     // The printed form is not filled in.
     let form = rig.program(&["describe", "--ask"]).stdout;
@@ -82,7 +82,7 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
 
 #[test]
 fn one_command_on_the_frontend_describes_every_node() {
-    let rig = Rig::new(&LLAMA);
+    let rig = Rig::new();
     let config = rig.config("llama3_1-8b", "");
     let config = config.to_string_lossy().into_owned();
     rig.program(&["describe", "--config", &config, "--output", "nodes"])
@@ -106,7 +106,7 @@ fn one_command_on_the_frontend_describes_every_node() {
 
 #[test]
 fn runs_that_were_patched_to_be_long_enough_pass_whole() {
-    let rig = Rig::new(&LLAMA);
+    let rig = Rig::new();
     rig.runs();
     rig.nodes();
     rig.form();
@@ -124,7 +124,7 @@ fn runs_that_were_patched_to_be_long_enough_pass_whole() {
 
 #[test]
 fn what_would_not_count_is_refused_before_anything_is_measured() {
-    let rig = Rig::new(&LLAMA);
+    let rig = Rig::new();
     let model = "llama3_1-8b-interactive";
     let refused = |more: &str, flags: &[&str]| {
         let all = [&["--scenario", "server"][..], flags].concat();
@@ -183,7 +183,7 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
 
 #[test]
 fn a_run_that_would_not_count_says_so_in_its_summary() {
-    let rig = Rig::new(&LLAMA);
+    let rig = Rig::new();
     let flags = ["--scenario", "offline", "--duration-s", "1"];
     let ended = rig.run("llama3_1-8b", "out", &flags);
     assert_has(&ended.stdout, &["would not count in a submission"]);
@@ -198,9 +198,9 @@ fn two_namespaces_of_one_host_are_one_host() {
     let place = TestFolder::new();
     let star = Star::new();
     place.write("user.conf", "llama3_1-8b.Offline.target_qps = 50\n");
-    let yaml = LLAMA.accelerator_yaml("10.97.0.2:7460", "10.97.0.2:7461") + "auth: none\n";
+    let yaml = accelerator_yaml("10.97.0.2:7460", "10.97.0.2:7461") + "auth: none\n";
     let _accelerator = accelerator_in(&star.leaves[0], &place, &place.write("acc-a.yaml", yaml));
-    let yaml = LLAMA.frontend_yaml("10.97.0.2:7460", "10.97.0.1", "llama3_1-8b");
+    let yaml = frontend_yaml("10.97.0.2:7460", "10.97.0.1", "llama3_1-8b");
     let yaml = yaml + "auth: none\n";
     let config = place.write("front.yaml", yaml);
     let mut command = star.hub.command(Path::new(env!("CARGO_BIN_EXE_frontend")));

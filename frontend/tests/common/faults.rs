@@ -51,8 +51,6 @@ pub struct Workload {
     pub offline: &'static str,
     /// Arguments of Server and Offline runs.
     pub always: &'static str,
-    /// Waits until a fault may strike.
-    pub begun: fn(&TestFolder, &mut Running),
 }
 
 impl Workload {
@@ -138,7 +136,8 @@ impl Trial {
         });
         command.args(words(of.always));
         let mut running = Running::start(place, "frontend", command);
-        (of.begun)(place, &mut running);
+        // From here on all samples are LoadGen's.
+        running.wait_until_it_says(" up in ");
         sleep(Duration::from_millis(self.at));
         running
     }
