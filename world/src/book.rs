@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabric::testkit::dice::Dice;
+use fabric::{Region, testkit::dice::Dice};
 use qdl::{
     counters::Recorder,
     dispatch::{
@@ -57,6 +57,8 @@ pub struct Book {
     pub lost: Vec<ConnectionLost>,
     pub arrivals: VecDeque<(usize, Arrival)>,
     pub now: u64,
+    /// A companion takes a step.
+    pub is_preparing: bool,
     /// Hash of the history.
     pub hash: u64,
     /// The history in words, if wanted.
@@ -212,7 +214,15 @@ impl Owner for Shared {
     }
 
     fn event(&self, event: DispatchEvent) {
-        self.lock().events.push(event);
+        let mut book = self.lock();
+        if let DispatchEvent::Refused(r) = &event
+            && let Some(index) = r.index
+            && let Some(fate) = book.fates.get((index - index_of(0)) as usize).copied()
+            && u32::from(r.tries.refusals) > fate.refusals
+        {
+            book.wrong(format!("refusals: sample {index}: {:?}, {fate:?}", r.tries));
+        }
+        book.events.push(event);
     }
 }
 
@@ -224,5 +234,12 @@ impl Service for Door {
         let mut book = self.0.lock();
         let arrivals = arrivals.drain(..).map(|a| (self.1, a));
         book.arrivals.extend(arrivals);
+    }
+
+    fn memory(&self, _: &Arc<Region>) {
+        let mut book = self.0.lock();
+        if !book.is_preparing {
+            book.wrong("preparation: a NIC thread waits for a registration".to_owned());
+        }
     }
 }

@@ -323,7 +323,7 @@ impl<'p> World<'p> {
                 }
             }
             Task::Net(due) => self.sim.handle(due),
-            Task::Prepare { server, share } => _ = self.nodes.preparing[server][share].step(),
+            Task::Prepare { server, share } => _ = self.prepare(server, share),
             Task::Engine => {
                 self.engine_at = u64::MAX;
                 let now = self.now;
@@ -603,9 +603,17 @@ impl<'p> World<'p> {
     }
 
     fn prepare_all(&self, server: usize) {
-        for companion in &self.nodes.preparing[server] {
-            while companion.step() {}
+        for share in 0..self.nodes.preparing[server].len() {
+            while self.prepare(server, share) {}
         }
+    }
+
+    /// Takes a step of a companion; false if it has no job.
+    fn prepare(&self, server: usize, share: usize) -> bool {
+        self.book.lock().is_preparing = true;
+        let has_worked = self.nodes.preparing[server][share].step();
+        self.book.lock().is_preparing = false;
+        has_worked
     }
 
     fn until_ended(&mut self, of_frontend: bool) {
