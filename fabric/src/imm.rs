@@ -13,12 +13,10 @@
 //! *m*: in an answer, more parts follow; in a request, a block of options is in front of the
 //! payload. *s* (`ib`, `ofi`): the payload is the write before.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::fmt;
 
 use super::{Broken, Event};
+use crate::sync::{AtomicU32, Ordering};
 
 pub use crate::wire::MAX_SLOTS;
 

@@ -27,6 +27,14 @@ impl conformance::Fabric for Memory {
         let (a, b, _) = memory::pair(a, b).expect("descriptors");
         (a, b)
     }
+
+    fn looks_before_bytes_land(&self) -> bool {
+        false
+    }
+
+    fn fills_up_unread(&self) -> bool {
+        false
+    }
 }
 
 mod tcp {

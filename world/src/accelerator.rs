@@ -45,7 +45,8 @@ pub struct Accelerator {
     /// The task that serves frontends.
     pub serving: JoinHandle<Option<String>>,
     /// The companions of its NIC threads.
-    pub preparing: Vec<Preparing>,
+    preparing: Vec<Preparing>,
+    book: Shared,
     /// Its server has stopped.
     pub has_stopped: bool,
 }
@@ -155,15 +156,31 @@ impl Accelerator {
             stop,
             serving: tokio::spawn(serving),
             preparing: companions.expect("made"),
+            book: book.clone(),
             has_stopped: false,
         }
     }
 
     /// Lets the companions of the NIC threads do all their jobs.
     pub fn prepare(&self) {
-        for companion in &self.preparing {
-            while companion.step() {}
+        for share in 0..self.companions() {
+            while self.step(share) {}
         }
+    }
+
+    pub fn companions(&self) -> usize {
+        self.preparing.len()
+    }
+
+    /// Lets a companion do a job; false if it has none.
+    pub fn step(&self, companion: usize) -> bool {
+        let Some(companion) = self.preparing.get(companion) else {
+            return false;
+        };
+        self.book.lock().is_preparing = true;
+        let has_worked = companion.step();
+        self.book.lock().is_preparing = false;
+        has_worked
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabric::{Broken, testkit::dice::Dice};
+use fabric::{Broken, Region, testkit::dice::Dice};
 use qdl::{
     counters::Recorder,
     dispatch::{Completer, Contradiction, Part as AnswerPart, Response, Sample},
@@ -72,6 +72,8 @@ pub struct Book {
     pub served: Vec<(usize, ServedReport)>,
     pub arrivals: VecDeque<(usize, Arrival)>,
     pub now: u64,
+    /// A companion takes a step.
+    pub is_preparing: bool,
     /// Hash of the history.
     pub hash: u64,
     /// The history in words, if wanted.
@@ -233,5 +235,12 @@ impl Service for Door {
         let mut book = self.0.lock();
         let arrivals = arrivals.drain(..).map(|a| (self.1, a));
         book.arrivals.extend(arrivals);
+    }
+
+    fn memory(&self, _: &Arc<Region>) {
+        let mut book = self.0.lock();
+        if !book.is_preparing {
+            book.wrong("preparation: a NIC thread waits for a registration".to_owned());
+        }
     }
 }

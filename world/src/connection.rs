@@ -53,7 +53,7 @@ impl World<'_> {
     /// The companions of the connection's accelerator have jobs.
     fn prepare_soon(&mut self, c: usize) {
         let server = self.server_of(c);
-        for share in 0..self.back[server].preparing.len() {
+        for share in 0..self.back[server].companions() {
             for within in [30_000, 200_000] {
                 self.soon(c, within, Task::Prepare { server, share });
             }

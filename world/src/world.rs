@@ -412,12 +412,8 @@ impl<'p> World<'p> {
                 }
             }
             Task::Net(due) => self.sim.handle(due),
-            Task::Prepare { server, share } => {
-                // Another process may run by now, with other companions.
-                if let Some(companion) = self.back[server].preparing.get(share) {
-                    companion.step();
-                }
-            }
+            // Another process may run by now, with other companions.
+            Task::Prepare { server, share } => _ = self.back[server].step(share),
             Task::Engine => {
                 self.engine_at = u64::MAX;
                 let now = self.now;

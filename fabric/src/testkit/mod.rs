@@ -84,14 +84,6 @@ pub fn free_port() -> u16 {
     port
 }
 
-/// The next number below `n` of a xorshift generator.
-pub fn below(state: &mut u64, n: usize) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 11) as usize % n
-}
-
 /// Calls `done` until it returns true; panics with `what` after [`PATIENCE`].
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;

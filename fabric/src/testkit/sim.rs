@@ -8,14 +8,15 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::RawFd,
+    io,
+    os::fd::{AsRawFd, RawFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::dice::Dice;
 use crate::{
     Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Region, Rx,
-    Tx, Window, clock::now_ns, parts::Parts,
+    Tx, Window, clock::now_ns, os::EventFd, parts::Parts,
 };
 
 /// Longest payload that `post` copies, in bytes.
@@ -92,8 +93,9 @@ impl Frame {
         match &self.payload {
             Payload::Copied(bytes) => bytes,
             Payload::In(region, offset) => {
-                // SAFETY: one thread runs the whole simulation, and each caller drops the slice
-                // before it returns to the code that may write these bytes.
+                // SAFETY: one thread runs the whole simulation, or the sender's thread lands the
+                // frame within the flush. Each caller drops the slice before it returns to the code
+                // that may write these bytes.
                 let bytes = unsafe { region.bytes(*offset, self.len as usize) };
                 bytes.unwrap_or_default()
             }
@@ -161,6 +163,8 @@ struct State {
     violations: Vec<String>,
     frames: u64,
     bytes: u64,
+    /// Real descriptors of the two ends of a pair, where everything that is due happens at once.
+    at_once: Option<[EventFd; 2]>,
 }
 
 /// The fabric of one simulation.
@@ -171,6 +175,17 @@ pub struct Sim {
 }
 
 impl Sim {
+    /// A fabric of one pair, whose ends may have threads of their own: it has descriptors to sleep
+    /// on, and everything that is due happens at once.
+    ///
+    /// # Errors
+    /// The kernel has no descriptor left.
+    pub(super) fn at_once() -> io::Result<Self> {
+        let sim = Sim::default();
+        sim.state().at_once = Some([EventFd::new()?, EventFd::new()?]);
+        Ok(sim)
+    }
+
     /// Sets the actions of other threads within [`Tx::post`], [`Tx::flush`], [`Rx::poll`] and
     /// [`Rx::arm`].
     pub fn set_meanwhile(&self, meanwhile: Option<Meanwhile>) {
@@ -205,7 +220,10 @@ impl Sim {
     ) -> (Link, Link, usize) {
         let mut state = self.state();
         let first = state.pipes.len();
-        let fds = [FIRST_FD + first as RawFd, FIRST_FD + first as RawFd + 1];
+        let fds = match &state.at_once {
+            Some(fds) => [0, 1].map(|end: usize| fds[end].as_raw_fd()),
+            None => [0, 1].map(|end| FIRST_FD + first as RawFd + end),
+        };
         let [out, back] = paths;
         for ((path, dice), (from, to), window) in [
             (out, (fds[0], fds[1]), b.window.clone()),
@@ -320,6 +338,7 @@ impl Sim {
             sum: None,
             lost: p.loses(),
         });
+        state.settle();
     }
 
     /// Cuts both directions from pipe `first` on. Some of the frames under way still land. Each end
@@ -339,28 +358,12 @@ impl Sim {
                 due.push((at, Due::Close { pipe }));
             }
         }
+        state.settle();
     }
 
     /// Handles an event at its time.
     pub fn handle(&self, due: Due) {
-        let mut state = self.state();
-        match due {
-            Due::Writable { pipe } => {
-                let p = &mut state.pipes[pipe];
-                p.blocked = false;
-                let from = p.from;
-                state.signals.push((from, true));
-            }
-            Due::Close { pipe } => {
-                let p = &mut state.pipes[pipe];
-                if !p.black_hole {
-                    p.closed = true;
-                    let to = p.to;
-                    state.signals.push((to, false));
-                }
-            }
-            Due::Land { pipe } => state.land(pipe),
-        }
+        self.state().handle(due);
     }
 
     /// Drops one half of the end that sends into `out` and receives from `input`.
@@ -382,10 +385,44 @@ impl Sim {
                 due.push((at, Due::Close { pipe: out }));
             }
         }
+        state.settle();
     }
 }
 
 impl State {
+    fn handle(&mut self, due: Due) {
+        match due {
+            Due::Writable { pipe } => {
+                let p = &mut self.pipes[pipe];
+                p.blocked = false;
+                self.signals.push((p.from, true));
+            }
+            Due::Close { pipe } => {
+                let p = &mut self.pipes[pipe];
+                if !p.black_hole {
+                    p.closed = true;
+                    self.signals.push((p.to, false));
+                }
+            }
+            Due::Land { pipe } => self.land(pipe),
+        }
+    }
+
+    /// Where everything that is due happens at once, lets it happen.
+    fn settle(&mut self) {
+        if self.at_once.is_none() {
+            return;
+        }
+        for (_, due) in std::mem::take(&mut self.due) {
+            self.handle(due);
+        }
+        for (signal, _) in self.signals.drain(..) {
+            let mut ends = self.at_once.iter().flatten();
+            ends.find(|end| end.as_raw_fd() == signal)
+                .inspect(|end| end.signal());
+        }
+    }
+
     /// Lands the first frame of a pipe that is not lost. Lost ones stay, so the sender finds no
     /// room.
     fn land(&mut self, pipe: usize) {
@@ -411,12 +448,11 @@ impl State {
             match p.window.landing(imm, frame.at, frame.len) {
                 Err(e) => self.violations.push(format!("bounds: pipe {pipe}: {e}")),
                 Ok(offset) => {
-                    if let Err(e) = p.window.grants().permits(imm) {
-                        self.violations.push(format!("grant: pipe {pipe}: {e}"));
+                    match p.window.grants().permits(imm) {
+                        Err(e) => self.violations.push(format!("grant: pipe {pipe}: {e}")),
+                        // SAFETY: the grant is open, so the sender owns these bytes.
+                        Ok(_) => _ = unsafe { p.window.region().store(offset, payload) },
                     }
-                    // SAFETY: the grant is open, so the sender owns these bytes. Without a grant,
-                    // the violation above ends the simulation.
-                    let _ = unsafe { p.window.region().store(offset, payload) };
                 }
             }
             self.bytes += u64::from(frame.len);
@@ -491,6 +527,7 @@ impl Tx for SimTx {
         self.alive()?;
         self.sim.meanwhile(Call::Flush);
         let mut state = self.sim.state();
+        let is_at_once = state.at_once.is_some();
         let State { pipes, due, .. } = &mut *state;
         let (pipe, p) = (self.pipe, &mut pipes[self.pipe]);
         let mut cut_short = false;
@@ -510,6 +547,10 @@ impl Tx for SimTx {
         self.counts.syscalls += 1;
         let outstanding = self.posted - p.retired;
         let is_full = p.path.room_by_landing && outstanding >= self.endpoint.send_depth as u64;
+        if is_at_once {
+            state.settle();
+            return Ok(Flushed::Done);
+        }
         if self.queue.is_empty() && !is_full {
             return Ok(Flushed::Done);
         }
@@ -599,7 +640,11 @@ impl Rx for SimRx {
 
     fn arm(&mut self) -> Armed {
         self.sim.meanwhile(Call::Arm);
-        let p = &self.sim.state().pipes[self.pipe];
+        let state = self.sim.state();
+        let p = &state.pipes[self.pipe];
+        let mut ends = state.at_once.iter().flatten();
+        ends.find(|end| end.as_raw_fd() == p.to)
+            .inspect(|end| end.clear());
         match !self.broken && (!p.landed.is_empty() || p.closed) {
             true => Armed::Ready,
             false => Armed::Sleep,

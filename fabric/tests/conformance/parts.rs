@@ -4,7 +4,7 @@ use super::{
     Fabric,
     rig::{GUARD, LinkEnd, Progress, Shape, granted, pattern},
 };
-use fabric::{Broken, Event, Imm, testkit::below};
+use fabric::{Broken, Event, Imm, testkit::dice::Dice};
 
 /// `imm`, marked as a part that more parts follow unless `is_last`.
 fn part(imm: Imm, is_last: bool) -> Imm {
@@ -74,7 +74,8 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
 pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
     let (slots, stride, total) = (8, 1500, fabric.exchanges());
     let (mut a, mut b) = granted(fabric, Shape::in_parts(slots, stride));
-    let mut random = 0x9e37_79b9_7f4a_7c15;
+    let mut dice = Dice::of(7, &[]);
+    let mut below = |n: usize| dice.below(n as u64) as usize;
     // Per slot: use count, length, bytes sent and bytes arrived of the current use.
     let mut uses = vec![(1u16, 0, 0, 0); slots];
     let (mut posted, mut came, mut answers) = (0, 0, 0);
@@ -83,10 +84,10 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
         assert!(progress.goes_on(posted + came), "{posted} {came}");
         // At most as many parts as the receiver surely has receive buffers for.
         while posted < total && posted - came < 2 * slots && a.link.tx.room() > 0 {
-            let slot = below(&mut random, slots);
+            let slot = below(slots);
             let (use_count, len, sent, _) = &mut uses[slot];
             if *len == 0 {
-                *len = 1 + below(&mut random, stride);
+                *len = 1 + below(stride);
                 *sent = 0;
                 a.fill(
                     slot * stride,
@@ -97,7 +98,7 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
                 // The answer is sent in full.
                 break;
             }
-            let bytes = 1 + below(&mut random, *len - *sent);
+            let bytes = 1 + below(*len - *sent);
             let imm = part(Imm::new(slot as u16, *use_count), *sent + bytes == *len);
             a.post_at(slot * stride + *sent, bytes, *sent, imm)
                 .expect("room");

@@ -2,7 +2,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering, loom_fence};
 
 /// Slots taken by one caller and not used yet, all in one bitmap word. The caller uses the slots in
 /// ascending order and gives the rest back.
@@ -226,12 +226,6 @@ fn mask(word: usize, first: usize) -> u64 {
         n @ 0..64 => (1 << n) - 1,
         _ => !0,
     }
-}
-
-/// Orders accesses under loom, which models `SeqCst` accesses as weaker than they are.
-fn loom_fence() {
-    #[cfg(feature = "loom")]
-    fabric::sync::fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(feature = "loom")))]

@@ -4,14 +4,14 @@
 //! The caller supplies the writes ([`WriteSource`]): samples at the frontend, responses at the
 //! accelerator.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::PoisonError;
 
 use super::token::SendToken;
 use crate::counters::traffic;
-use fabric::{Broken, Control, Flushed, Mailbox, Post, PostError, Tx};
+use fabric::{
+    Broken, Control, Flushed, Mailbox, Post, PostError, Tx,
+    sync::{AtomicBool, Mutex, Ordering},
+};
 use record::TrafficRecord;
 
 pub(crate) trait WriteSource {
@@ -26,7 +26,8 @@ pub(crate) trait WriteSource {
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>>;
 
     /// Ends a burst of `writes` posted writes, before the flush. Returns true if more writes can be
-    /// posted now: a producer that saw no free slot during the burst relies on this.
+    /// posted now: a producer that saw no free slot during the burst relies on this
+    /// ([`Posted::is_left`]).
     fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool;
 
     /// Called in place of a burst while the connection is down.
@@ -43,6 +44,16 @@ pub(crate) fn not_posted(error: PostError) -> Result<bool, Box<Broken>> {
             Err(cause.into())
         }
     }
+}
+
+/// Result of [`SendHalf::post`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Posted {
+    /// The call posted a write or carried bytes, possibly of earlier posts.
+    pub is_work: bool,
+    /// Writes wait beside free slots that the last burst held without a use. Their producer may
+    /// have seen no free slot, so the caller wakes the NIC thread.
+    pub is_left: bool,
 }
 
 /// Counts of a sending half beside the fabric's counts.
@@ -111,11 +122,10 @@ impl SendHalf {
     }
 
     /// Posts writes while there is room, with one doorbell per burst. If a second thread owns the
-    /// token, that thread looks again and does the work. Returns whether this call posted a write
-    /// or carried bytes, possibly of earlier posts. Stores a failure of the link for the NIC thread
-    /// ([`Self::has_failed`]).
-    pub(crate) fn post(&self, source: &mut impl WriteSource) -> bool {
-        let mut is_work = false;
+    /// token, that thread looks again and does the work. Stores a failure of the link for the NIC
+    /// thread ([`Self::has_failed`]).
+    pub(crate) fn post(&self, source: &mut impl WriteSource) -> Posted {
+        let (mut is_work, mut is_left) = (false, false);
         let mut claim = self.token.claim();
         while let Some(mut sending) = claim.next() {
             let Sending { link, counts, .. } = &mut *sending;
@@ -151,9 +161,9 @@ impl SendHalf {
                         Err(b) => broken = Some(*b),
                     }
                 }
-                // Repeat only if this burst posted a write.
-                let again = source.end(writes, counts) && writes > 0;
+                let again = source.end(writes, counts);
                 is_work |= writes > 0;
+                is_left = again && writes == 0;
                 if let Some(cause) = broken {
                     self.fail(cause);
                     break;
@@ -182,7 +192,7 @@ impl SendHalf {
                 }
             }
         }
-        is_work
+        Posted { is_work, is_left }
     }
 
     /// Records why the link cannot send. The caller owns the token, so a link that is being
@@ -255,3 +265,176 @@ impl SendHalf {
 #[cfg(all(test, not(feature = "loom")))]
 #[path = "send_tests.rs"]
 mod tests;
+
+#[cfg(all(test, feature = "loom"))]
+mod loom_tests {
+    use std::sync::Mutex as Plain;
+
+    use loom::{sync::Arc, thread};
+
+    use super::*;
+    use crate::connection::tracker::{Reserved, Tracker};
+    use fabric::{
+        FabricCounts, Grants, Imm,
+        sync::{AtomicU32, fence},
+    };
+
+    /// A link that carries its writes if the fabric has room, and records what it carried.
+    struct Wire {
+        has_room: Arc<AtomicBool>,
+        queued: Vec<Imm>,
+        carried: std::sync::Arc<Plain<Vec<Imm>>>,
+    }
+
+    impl Tx for Wire {
+        fn post(&mut self, post: &Post) -> Result<(), PostError> {
+            self.queued.push(post.imm);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<Flushed, Broken> {
+            // A system call.
+            fence(Ordering::SeqCst);
+            if !self.has_room.load(Ordering::Relaxed) {
+                return Ok(Flushed::Blocked);
+            }
+            self.carried.lock().expect("alive").append(&mut self.queued);
+            Ok(Flushed::Done)
+        }
+        fn room(&self) -> usize {
+            8 - self.queued.len()
+        }
+        fn posted(&self) -> u64 {
+            0
+        }
+        fn retired(&self) -> u64 {
+            0
+        }
+        fn inline_limit(&self) -> usize {
+            0
+        }
+        fn counts(&self) -> FabricCounts {
+            FabricCounts::default()
+        }
+    }
+
+    /// So many writes.
+    struct Writes(usize);
+
+    impl WriteSource for Writes {
+        fn begin(&mut self) -> usize {
+            8
+        }
+        fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
+            if self.0 == 0 {
+                return Ok(false);
+            }
+            self.0 -= 1;
+            let post = Post {
+                imm: Imm::new(0, 1),
+                ..Post::control(Control::Echo(0))
+            };
+            tx.post(&post).map_or_else(not_posted, |()| Ok(true))
+        }
+        fn end(&mut self, _: usize, _: &mut SendCounts) -> bool {
+            false
+        }
+    }
+
+    type Carried = std::sync::Arc<Plain<Vec<Imm>>>;
+
+    fn up(has_room: bool) -> (Arc<SendHalf>, Arc<AtomicBool>, Carried) {
+        let (half, carried) = (Arc::new(SendHalf::default()), Carried::default());
+        let has_room = Arc::new(AtomicBool::new(has_room));
+        half.attach(Box::new(Wire {
+            has_room: has_room.clone(),
+            queued: Vec::new(),
+            carried: carried.clone(),
+        }));
+        (half, has_room, carried)
+    }
+
+    fn post(half: &SendHalf, writes: usize) {
+        half.post(&mut Writes(writes));
+    }
+
+    /// A source that has reserved a slot for a sample which another connection then takes.
+    struct Reserves<'a> {
+        tracker: &'a Tracker,
+        waiting: &'a AtomicU32,
+        held: Reserved,
+    }
+
+    impl WriteSource for Reserves<'_> {
+        fn begin(&mut self) -> usize {
+            8
+        }
+        fn post_next(&mut self, _: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
+            self.held = self.tracker.reserve_some(1);
+            Ok(false)
+        }
+        fn end(&mut self, _: usize, _: &mut SendCounts) -> bool {
+            self.tracker.give_back(&mut self.held) && self.waiting.load(Ordering::SeqCst) > 0
+        }
+    }
+
+    #[test]
+    fn loom_a_sample_that_waits_beside_a_slot_held_for_nothing_is_left_to_the_nic_thread() {
+        loom::model(|| {
+            let (half, ..) = up(true);
+            let tracker = Arc::new(Tracker::new(std::sync::Arc::new(Grants::new(1))));
+            let waiting = Arc::new(AtomicU32::new(0));
+            let other = {
+                let (tracker, waiting) = (tracker.clone(), waiting.clone());
+                thread::spawn(move || {
+                    // A thread puts its sample into the backlog and then looks for a free slot.
+                    waiting.fetch_add(1, Ordering::SeqCst);
+                    fence(Ordering::SeqCst);
+                    tracker.has_free()
+                })
+            };
+            let posted = half.post(&mut Reserves {
+                tracker: &tracker,
+                waiting: &waiting,
+                held: Reserved::default(),
+            });
+            let is_posted = other.join().expect("joined");
+            assert!(is_posted || posted.is_left, "it waits beside a free slot");
+        });
+    }
+
+    #[test]
+    fn loom_room_that_comes_while_a_flush_ends_is_not_overlooked() {
+        loom::model(|| {
+            let (half, has_room, carried) = up(false);
+            let issuing = {
+                let half = half.clone();
+                thread::spawn(move || post(&half, 1))
+            };
+            // Room comes, and its edge wakes the NIC thread.
+            has_room.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if half.is_held_up() {
+                post(&half, 0);
+            }
+            issuing.join().expect("joined");
+            assert_eq!(carried.lock().expect("alive").len(), 1);
+        });
+    }
+
+    #[test]
+    fn loom_a_message_leaves_with_its_own_post_or_another_threads() {
+        loom::model(|| {
+            let (half, _, carried) = up(true);
+            let issuing = {
+                let half = half.clone();
+                thread::spawn(move || post(&half, 1))
+            };
+            half.ask(7);
+            post(&half, 0);
+            issuing.join().expect("joined");
+            let carried = carried.lock().expect("alive");
+            let asks = |imm: &&Imm| imm.message() == Some(Control::Echo(7));
+            assert_eq!(carried.iter().filter(asks).count(), 1);
+        });
+    }
+}

@@ -118,7 +118,7 @@ fn send(half: &SendHalf, left: usize) -> (bool, Writes) {
         left,
         ..Writes::default()
     };
-    (half.post(&mut out), out)
+    (half.post(&mut out).is_work, out)
 }
 
 #[test]
@@ -129,15 +129,16 @@ fn writes_that_come_while_slots_are_held_go_with_the_next_burst() {
         later: 2,
         ..Writes::default()
     };
-    assert!(half.post(&mut out));
+    assert!(half.post(&mut out).is_work);
     assert_eq!(out.left, 0);
     assert_eq!(log.lock().expect("alive").flushes, [3, 2]);
-    // A call that posts no write does not repeat.
+    // A call that posts no write does not repeat, but says so.
     let mut out = Writes {
         later: 2,
         ..Writes::default()
     };
-    assert!(!half.post(&mut out));
+    let posted = half.post(&mut out);
+    assert!(!posted.is_work && posted.is_left);
     assert_eq!(out.left, 2);
 }
 
@@ -154,7 +155,7 @@ fn the_doorbell_is_rung_once_for_each_burst_and_where_there_is_no_room() {
             burst,
             ..Writes::default()
         };
-        assert!(half.post(&mut out));
+        assert!(half.post(&mut out).is_work);
         assert_eq!(out.left, 0);
         assert_eq!(log.lock().expect("alive").flushes, flushes);
     }

@@ -5,12 +5,7 @@
 //! the owner looks again before it releases the token. So work published before a claim is done
 //! when every claim has ended, and no wake-up is needed.
 
-#[cfg(feature = "loom")]
-use loom::sync::MutexGuard;
-#[cfg(not(feature = "loom"))]
-use std::sync::MutexGuard;
-
-use fabric::sync::{AtomicBool, Mutex, Ordering, fence};
+use fabric::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
 
 /// A value that one thread at a time owns.
 #[derive(Debug)]
@@ -97,48 +92,6 @@ impl<T> Claim<'_, T> {
         self.token.again.swap(false, Ordering::SeqCst);
         self.has_owned = true;
         Some(value)
-    }
-}
-
-#[cfg(all(test, not(feature = "loom")))]
-mod tests {
-    use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicU64, Ordering},
-        },
-        thread,
-    };
-
-    use crossbeam_queue::SegQueue;
-
-    use super::*;
-
-    #[test]
-    fn all_published_work_is_done() {
-        let token = Arc::new(SendToken::new(0u64));
-        let backlog = Arc::new(SegQueue::new());
-        let done = Arc::new(AtomicU64::new(0));
-        let threads: Vec<_> = (0..4)
-            .map(|t| {
-                let (token, backlog, done) = (token.clone(), backlog.clone(), done.clone());
-                thread::spawn(move || {
-                    for i in 0..20_000u64 {
-                        backlog.push(t * 20_000 + i);
-                        let mut claim = token.claim();
-                        while let Some(mut sum) = claim.next() {
-                            while let Some(x) = backlog.pop() {
-                                *sum += x;
-                                done.fetch_add(1, Ordering::Relaxed);
-                            }
-                        }
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|t| t.join().expect("joined"));
-        assert_eq!(done.load(Ordering::Relaxed), 80_000);
-        assert_eq!(token.exclusive(|s| *s), (0..80_000u64).sum::<u64>());
     }
 }
 

@@ -3,13 +3,10 @@
 //! A thread takes a whole row with one lock and no copy. A call with more than one row of samples
 //! fills its rows before it takes the lock.
 
-use std::{
-    collections::VecDeque,
-    mem,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, mem, sync::PoisonError};
 
 use super::{Sample, connection::BURST};
+use fabric::sync::{Mutex, MutexGuard};
 
 /// Empty rows kept for threads that push few samples at a time.
 const SPARE: usize = 4;

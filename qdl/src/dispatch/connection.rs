@@ -2,13 +2,14 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use fabric::{
-    Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window, wire::Stream,
+    Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window,
+    sync::AtomicBool, wire::Stream,
 };
 use record::{ConnectionRecord, timeline::ConnectionTick};
 

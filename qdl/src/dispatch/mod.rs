@@ -40,7 +40,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -70,7 +70,11 @@ use crate::{
     model::Lengths,
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
-use fabric::{Broken, Endpoint, Link, Region, clock::now_ns};
+use fabric::{
+    Broken, Endpoint, Link, Region,
+    clock::now_ns,
+    sync::{AtomicBool, AtomicU64 as ModelledU64},
+};
 use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 
 use backlog::Backlog;
@@ -90,7 +94,7 @@ pub(crate) struct Shared {
     sources: Vec<Arc<Region>>,
     staged_from: Option<Arc<Region>>,
     backlog: Backlog,
-    backlog_len: CachePadded<AtomicU64>,
+    backlog_len: CachePadded<ModelledU64>,
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
     handed_over: CachePadded<AtomicU64>,

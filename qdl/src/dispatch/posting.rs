@@ -13,17 +13,17 @@
 //! its NIC threads are awake. The rule stands in `docs/architecture.md`, *Which thread posts*; its
 //! measurements in `bench/README.md`.
 
-use std::{
-    cell::Cell,
-    iter,
-    sync::atomic::{Ordering, fence},
-};
+use std::{cell::Cell, iter};
 
 use super::{Connection, Dispatcher, Sample, Shared, WARM_UP_ID, connection::BURST};
 use crate::connection::{
     NicThreadHandle, SendCounts, WriteSource, burst, not_posted, tracker::Reserved,
 };
-use fabric::{Broken, PostError, Tx, clock::now_ns};
+use fabric::{
+    Broken, PostError, Tx,
+    clock::now_ns,
+    sync::{Ordering, fence},
+};
 
 /// Most payload bytes of a burst: as many as one core copies while a second core wakes up.
 pub(super) const BURST_BYTES: u64 = 64 << 10;
@@ -291,13 +291,14 @@ impl Shared {
     /// that owns the send token posts instead. Returns whether this call did any work.
     pub(super) fn post(&self, connection: &Connection) -> bool {
         let mut requests = Requests::new(self, connection);
-        let is_work = connection.send.post(&mut requests);
-        if connection.send.has_failed() {
-            // The NIC thread takes the connection down, even if no event comes from the link.
+        let posted = connection.send.post(&mut requests);
+        if posted.is_left || connection.send.has_failed() {
+            // The NIC thread posts what is left, or takes the connection down, even if no event
+            // comes from the link.
             let thread = self.handles().get(connection.share);
             thread.inspect(|t| t.wake());
         }
-        is_work
+        posted.is_work
     }
 
     /// Puts samples into the backlog, then posts them, or wakes the NIC threads to post them.

@@ -10,12 +10,13 @@
 //! for the arbiter, and posts nothing from the backlog.
 
 use std::sync::{
-    Mutex, PoisonError,
+    PoisonError,
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
 use super::{Dispatcher, Sample, Shared};
 use crate::wire::Standing;
+use fabric::sync::Mutex;
 
 /// Batches in flight: one outbound, one computing, one inbound.
 const BATCHES: u64 = 3;

@@ -10,14 +10,15 @@
 //! A slot whose answer leaves in parts is in the queue at most once, however many parts wait. One
 //! write carries all unposted bytes of a slot, so the queue is bounded.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use crate::response::{Refusal, ResponseTrailer};
-use fabric::Imm;
-use fabric::wire::Stream;
+use fabric::{
+    Imm,
+    sync::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    wire::Stream,
+};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ready {
@@ -339,5 +340,88 @@ mod tests {
         assert!(!answers.give_up(Ready::Part(2)));
         g.grow(24, 0, 2, true);
         assert!(answers.give_up(Ready::Part(2)));
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod loom_tests {
+    use loom::{sync::Arc, thread};
+
+    use super::*;
+    use crate::connection::token::SendToken;
+
+    const SLOT: u16 = 1;
+
+    /// A slot whose first part ends at 20 and is final.
+    fn begun() -> Arc<Answers> {
+        let answers = Arc::new(Answers::new(2, Stream::All));
+        let g = answers.growing(SLOT).expect("a slot");
+        g.begin(Imm::new(SLOT, 1), 20);
+        g.grow(20, 0, 1, false);
+        answers.push(Ready::Part(SLOT));
+        answers
+    }
+
+    /// Ends the answer at 24.
+    fn end(answers: &Answers) {
+        let g = answers.growing(SLOT).expect("a slot");
+        g.grow(24, 0, 2, true);
+        answers.push(Ready::Part(SLOT));
+    }
+
+    /// Hands the queue's entries to `take`, as the owner of the send token.
+    fn serve<T>(token: &SendToken<T>, answers: &Answers, take: fn(&Answers, Ready, &mut T)) {
+        let mut claim = token.claim();
+        while let Some(mut value) = claim.next() {
+            while let Some(ready) = answers.pop() {
+                take(answers, ready, &mut value);
+            }
+        }
+    }
+
+    #[test]
+    fn loom_bytes_that_become_final_during_a_post_leave_once_and_in_order() {
+        fn post(answers: &Answers, _: Ready, all: &mut Vec<(u32, u32, bool)>) {
+            if let Some((piece, residence)) = answers.piece(SLOT) {
+                answers.posted(SLOT, &piece, residence);
+                all.push((piece.from, piece.to, piece.trailer.is_some()));
+            }
+        }
+        loom::model(|| {
+            let answers = begun();
+            let token = Arc::new(SendToken::new(Vec::new()));
+            let engine = {
+                let (answers, token) = (answers.clone(), token.clone());
+                thread::spawn(move || {
+                    end(&answers);
+                    serve(&token, &answers, post);
+                })
+            };
+            serve(&token, &answers, post);
+            engine.join().expect("joined");
+            let posted = token.exclusive(std::mem::take);
+            assert_eq!(posted, [(0, 20, false), (20, 24, true)]);
+        });
+    }
+
+    #[test]
+    fn loom_an_answer_that_ends_during_the_teardown_is_given_up_once() {
+        fn give_up(answers: &Answers, ready: Ready, late: &mut u64) {
+            *late += u64::from(answers.give_up(ready));
+        }
+        loom::model(|| {
+            let answers = begun();
+            let token = Arc::new(SendToken::new(0));
+            let engine = {
+                let (answers, token) = (answers.clone(), token.clone());
+                thread::spawn(move || {
+                    end(&answers);
+                    serve(&token, &answers, give_up);
+                })
+            };
+            serve(&token, &answers, give_up);
+            engine.join().expect("joined");
+            assert_eq!(token.exclusive(|late| *late), 1);
+        });
     }
 }

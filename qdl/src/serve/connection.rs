@@ -331,7 +331,7 @@ impl ServeConnection {
     }
 
     fn post_from(&self, responses: &mut Responses<'_>) -> bool {
-        let is_work = self.send.post(responses);
+        let is_work = self.send.post(responses).is_work;
         if self.send.has_failed() {
             // The NIC thread takes the connection down, even if no event comes from the link.
             self.nic.get().inspect(|nic| nic.wake());

@@ -1,23 +1,39 @@
-//! Counts of a connection without a server.
+//! A connection without a server: its counts, its grants, its reasons and its options.
 
 use std::{
     num::NonZeroU32,
-    sync::{Arc, mpsc},
+    sync::{atomic::AtomicBool, mpsc},
     thread,
     time::Duration,
 };
 
 use super::*;
-use crate::request::RequestOptions;
-use fabric::wire::Stream;
-use fabric::{Flushed, Imm, Post, PostError, Tx};
+use crate::{
+    connection::{SendCounts, Spin, WriteSource, nic_thread::by_hand::HandTurned},
+    request::RequestOptions,
+    response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
+    testkit::{lingers::lingers, rig::finished},
+};
+use fabric::{
+    Endpoint, Event, Grants, Imm, Region, Tx, Window,
+    testkit::{
+        dice::Dice,
+        endpoint, memory, post,
+        sim::{PathCfgs, Sim},
+    },
+    wire::Stream,
+};
 
 const SLOTS: usize = 8;
 
 fn connection(stream: Stream) -> Arc<ServeConnection> {
+    numbered(0, stream)
+}
+
+fn numbered(connection: u16, stream: Stream) -> Arc<ServeConnection> {
     let cfgs = ServeConnectionCfgs {
         session: 1,
-        connection: 0,
+        connection,
         epoch: 1,
         gpu: None,
         slots: SLOTS,
@@ -27,6 +43,10 @@ fn connection(stream: Stream) -> Arc<ServeConnection> {
         stream,
     };
     Arc::new(ServeConnection::new(cfgs).expect("memory"))
+}
+
+fn region() -> Arc<Region> {
+    Arc::new(Region::new(SLOTS * 128).expect("memory"))
 }
 
 fn arrival(connection: &Arc<ServeConnection>, slot: u16) -> Arrival {
@@ -49,66 +69,174 @@ fn part(arrival: &Arrival, from: u32, to: u32) {
     });
 }
 
-/// Takes every post; the first flush signals that it runs, and waits for permission to end.
-#[derive(Debug)]
-struct Slow {
-    there: mpsc::Sender<()>,
-    go_on: Option<mpsc::Receiver<()>>,
-}
+/// Reads the counts of a connection while it owns the send token.
+struct Asks<'a>(&'a Arc<ServeConnection>, Option<[u64; 3]>);
 
-impl Tx for Slow {
-    fn post(&mut self, _: &Post) -> Result<(), PostError> {
-        Ok(())
+impl WriteSource for Asks<'_> {
+    fn begin(&mut self) -> usize {
+        1
     }
-    fn flush(&mut self) -> Result<Flushed, Broken> {
-        if let Some(go_on) = self.go_on.take() {
-            let _ = self.there.send(());
-            let _ = go_on.recv_timeout(Duration::from_secs(30));
-        }
-        Ok(Flushed::Done)
+    fn post_next(&mut self, _: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
+        Ok(false)
     }
-    fn room(&self) -> usize {
-        8
+    fn end(&mut self, _: usize, _: &mut SendCounts) -> bool {
+        false
     }
-    fn posted(&self) -> u64 {
-        0
-    }
-    fn retired(&self) -> u64 {
-        0
-    }
-    fn inline_limit(&self) -> usize {
-        0
-    }
-    fn counts(&self) -> fabric::FabricCounts {
-        fabric::FabricCounts::default()
+    fn down(&mut self) {
+        let (tell, counts) = mpsc::channel();
+        let asked = self.0.clone();
+        thread::spawn(move || tell.send([asked.responded(), asked.parts(), asked.late()]));
+        self.1 = counts.recv_timeout(Duration::from_secs(10)).ok();
     }
 }
 
 #[test]
 fn figures_of_a_heartbeat_wait_for_no_sender() {
     let connection = connection(Stream::First);
-    let (there, came) = mpsc::channel();
-    let (go, go_on) = mpsc::channel();
-    connection.send.attach(Box::new(Slow {
-        there,
-        go_on: Some(go_on),
+    let mut asks = Asks(&connection, None);
+    connection.send.post(&mut asks);
+    assert_eq!(asks.1, Some([0; 3]), "asked while a thread sends");
+}
+
+#[test]
+fn a_slot_is_granted_again_only_after_its_response_has_been_posted() {
+    for stream in [Stream::None, Stream::All] {
+        let connection = connection(stream);
+        let ours = connection.endpoint(1);
+        let far = Endpoint {
+            window: Window::new(region(), 0, 128, Grants::new(SLOTS).into()).expect("fits"),
+            sources: vec![],
+            peer_slots: SLOTS,
+            peer_stride: 64,
+            peer_stream: Stream::None,
+            send_depth: 1,
+        };
+        let theirs = far.window.grants().clone();
+        // The fabric takes one response and queues a second one.
+        let path = PathCfgs {
+            delay_ns: 0,
+            jitter_ns: 0,
+            capacity: 1,
+            partial: 0,
+            room_by_landing: false,
+            linger_ns: 0,
+        };
+        let sim = Sim::default();
+        let (link, mut far, _) = sim.pair(ours, far, [0, 1].map(|n| (path, Dice::of(n, &[]))));
+        connection.send.attach(link.tx);
+        let responds = |slot| {
+            theirs.open(slot);
+            let a = arrival(&connection, slot);
+            let sent = match stream {
+                Stream::None => Sent::default(),
+                _ => {
+                    part(&a, 0, 4);
+                    Sent {
+                        bytes: 4,
+                        parts: 1,
+                        sum_us: 0,
+                    }
+                }
+            };
+            let done = finished(&a, 8, sent);
+            respond_all([(a, done)], &mut Vec::new());
+            connection.window().grants().is_open(slot)
+        };
+        let granted: Vec<_> = (0..3).map(responds).collect();
+        assert!(
+            !granted[2],
+            "{stream:?}: the fabric has no room: {granted:?}"
+        );
+        while connection.responded() < 3 {
+            let mut due = Vec::new();
+            sim.take_due(&mut due);
+            due.into_iter().for_each(|(_, due)| sim.handle(due));
+            far.rx.poll(8, &mut |event| {
+                assert!(matches!(event, Event::Arrived { .. }))
+            });
+            connection.post();
+        }
+        assert!((0..3).all(|slot| connection.window().grants().is_open(slot)));
+    }
+}
+
+#[derive(Default)]
+struct Counted(AtomicU64);
+
+impl Service for Counted {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        self.0.fetch_add(arrivals.len() as u64, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_goodbye_holds_up_no_other_connection_of_its_nic() {
+    let counted = Arc::new(Counted::default());
+    let service: Arc<dyn Service> = counted.clone();
+    let losses = Arc::new(AtomicU64::new(0));
+    let reported = losses.clone();
+    let lost: Arc<OnConnectionLost> =
+        Arc::new(move |_| _ = reported.fetch_add(1, Ordering::SeqCst));
+    let cfgs = NicThreadCfgs::new("back", Spin::new(0), u64::MAX);
+    let made = Server::assemble(vec![cfgs], &CrewPlan::each(1), &service, &lost);
+    let (server, mut nics, companions) = made.expect("descriptors");
+    let mut nic = HandTurned::new(nics.pop().expect("one"));
+    let attach = |number, wrap: fn(Link) -> (Link, Arc<AtomicBool>)| {
+        let connection = numbered(number, Stream::None);
+        let front = endpoint(SLOTS, 128, 8);
+        let (near, far, _faults) = memory::pair(front, connection.endpoint(8)).expect("joined");
+        let (far, is_over) = wrap(far);
+        server.attach(0, connection, far);
+        (near, is_over)
+    };
+    let (mut near, _) = attach(0, |far| (far, Arc::default()));
+    let (_leaving, is_over) = attach(1, lingers);
+    while companions[0].step() {}
+    nic.turn(&mut |_| {});
+    server.give_up(|c| c.connection == 1, &Broken::Closed);
+    while companions[0].step() {}
+    // The goodbye keeps the thread turning.
+    nic.turn(&mut |_| {});
+    near.tx.post(&post(0, 8, Imm::new(0, 1))).expect("room");
+    near.tx.flush().expect("alive");
+    nic.turn(&mut |_| {});
+    let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
+    assert_eq!((of(&counted.0), of(&losses)), (1, 0));
+    is_over.store(true, Ordering::SeqCst);
+    nic.turn(&mut |_| {});
+    assert_eq!(of(&losses), 1);
+}
+
+#[test]
+fn a_long_reason_is_cut_between_words_and_the_control_plane_gets_the_whole() {
+    let connection = connection(Stream::None);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = heard.clone();
+    connection.on_reason(Box::new(move |imm, why, is_cut| {
+        hears
+            .lock()
+            .expect("alive")
+            .push((imm.slot(), why.len(), is_cut));
     }));
-    let a = arrival(&connection, 0);
-    let sender = thread::spawn(move || part(&a, 0, 4));
-    let patience = Duration::from_secs(10);
-    came.recv_timeout(patience).expect("it has the token");
-    let (tell, counts) = mpsc::channel();
-    let asked = connection.clone();
-    let asks = thread::spawn(move || {
-        let counts = (asked.responded(), asked.parts(), asked.late());
-        let _ = tell.send(counts);
-    });
-    let counts = counts.recv_timeout(patience);
-    go.send(()).expect("it waits");
-    sender.join().expect("joined");
-    asks.join().expect("joined");
-    assert_eq!(counts, Ok((0, 1, 0)), "asked while a thread sends");
-    assert_eq!(connection.late(), 1, "the rest of the sample was dropped");
+    // A response slot of 128 bytes has room for 112 of a reason.
+    for (slot, why, kept) in [
+        (0, "HTTP 500".to_owned(), 8),
+        (1, "overloaded ".repeat(20), 109),
+        (2, "x".repeat(200), 112),
+    ] {
+        arrival(&connection, slot).refuse(&why);
+        let at = connection.output_offset(slot);
+        // SAFETY: no link reads or writes the output.
+        let bytes = unsafe { connection.output.bytes(at, RESPONSE_HEADER_BYTES + kept) };
+        let bytes = bytes.expect("inside");
+        let header = ResponseHeader::decode(bytes, bytes.len() as u32, 1).expect("so long");
+        let is_cut = kept < why.len();
+        let refusal = if is_cut { Refusal::Cut } else { Refusal::Whole };
+        assert_eq!(header.refusal, Some(refusal));
+        assert_eq!(&bytes[RESPONSE_HEADER_BYTES..], &why.as_bytes()[..kept]);
+        let last = heard.lock().expect("alive").pop();
+        assert_eq!(last, Some((slot, why.len(), is_cut)));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, mpsc},
+    sync::{Arc, Mutex},
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -15,8 +15,8 @@ use crate::{
     dispatch::{Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Owner, Sample},
     rails::{ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId},
     serve::{
-        Arrival, ConnectionLost, Finished, OnConnectionLost, Sent, ServeConnection,
-        ServeConnectionCfgs, Server, Service, respond_all,
+        Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs, Server,
+        Service, respond_all,
     },
 };
 use fabric::{Endpoint, Link, Region, clock::now_ns, tcp, testkit::memory, wire::Stream};
@@ -181,6 +181,18 @@ impl RigCfgs {
         RigCfgs { staged, ..self }
     }
 
+    /// Returns sample `id` of [`source`], whose index is `id` + 100.
+    pub fn sample(&self, id: u64) -> Sample {
+        Sample {
+            id,
+            index: 100 + id,
+            offset: (id * 977) as usize % (SOURCE - self.request),
+            len: 1 + (id * 131 % self.request as u64) as u32,
+            issued_ns: now_ns(),
+            ..Sample::default()
+        }
+    }
+
     fn plan(&self) -> CrewPlan {
         let each = || CrewPlan::each(self.nics);
         self.crew.clone().unwrap_or_else(each)
@@ -202,8 +214,36 @@ impl RigCfgs {
         }
     }
 
+    /// Settings of a dispatcher whose samples lie in `source`.
+    pub fn dispatch(&self, source: &Arc<Region>) -> DispatchCfgs {
+        DispatchCfgs {
+            policy: self.policy,
+            sources: if self.staged {
+                vec![]
+            } else {
+                vec![source.clone()]
+            },
+            staged_from: self.staged.then(|| source.clone()),
+            connections: (0..self.connections).map(|i| self.connection(i)).collect(),
+            post_up_to: self.up_to,
+            echo: self.wait.echo,
+            crew: Some(self.plan()),
+            stream: self.stream,
+            ..DispatchCfgs::default()
+        }
+    }
+
+    /// Shares of a dispatcher, each with its completer.
+    pub fn nics(&self, completer: impl Fn() -> Box<dyn Completer>) -> Vec<DispatchNic> {
+        let nic = |cfgs| DispatchNic {
+            cfgs,
+            completer: completer(),
+        };
+        self.threads("front").into_iter().map(nic).collect()
+    }
+
     /// Creates an arbiter of one peer with a rail per NIC; hold times are 1 to 2 ms.
-    fn arbiter(&self) -> Option<RailArbiter> {
+    pub fn arbiter(&self) -> Option<RailArbiter> {
         if !self.policy.is_by_health() {
             return None;
         }
@@ -255,13 +295,26 @@ impl Over {
     }
 }
 
+/// Bytes of [`source`].
+const SOURCE: usize = 1 << 20;
+
+/// The memory of all samples.
+pub fn source() -> Arc<Region> {
+    let source = Arc::new(Region::new(SOURCE).expect("memory"));
+    // SAFETY: no other reference to the region exists yet.
+    let bytes = unsafe { source.bytes_mut(0, SOURCE) }.expect("inside");
+    for (i, b) in bytes.iter_mut().enumerate() {
+        *b = (i * 7 + i / 253) as u8;
+    }
+    source
+}
+
 /// A dispatcher and a server; the test creates their connections.
 pub struct Rig {
     pub dispatcher: Dispatcher,
     pub server: Server,
     pub source: Arc<Region>,
     cfgs: RigCfgs,
-    lost: Mutex<mpsc::Receiver<ConnectionLost>>,
 }
 
 impl Rig {
@@ -272,54 +325,21 @@ impl Rig {
         completer: impl Fn() -> Box<dyn Completer>,
         owner: Arc<dyn Owner>,
     ) -> Self {
-        let source = Arc::new(Region::new(1 << 20).expect("memory"));
-        // SAFETY: no other reference to the region exists yet.
-        let bytes = unsafe { source.bytes_mut(0, 1 << 20) }.expect("inside");
-        for (i, b) in bytes.iter_mut().enumerate() {
-            *b = (i * 7 + i / 253) as u8;
-        }
-        let dispatch = DispatchCfgs {
-            policy: cfgs.policy,
-            sources: if cfgs.staged {
-                vec![]
-            } else {
-                vec![source.clone()]
-            },
-            staged_from: cfgs.staged.then(|| source.clone()),
-            connections: (0..cfgs.connections).map(|i| cfgs.connection(i)).collect(),
-            post_up_to: cfgs.up_to,
-            echo: cfgs.wait.echo,
-            crew: Some(cfgs.plan()),
-            stream: cfgs.stream,
-            ..DispatchCfgs::default()
-        };
-        let nic = |cfgs| DispatchNic {
-            cfgs,
-            completer: completer(),
-        };
-        let nics = cfgs.threads("front").into_iter().map(nic).collect();
+        let source = source();
+        let dispatch = cfgs.dispatch(&source);
+        let nics = cfgs.nics(completer);
         let dispatcher = Dispatcher::new(dispatch, nics, owner).expect("made");
         if let Some(arbiter) = cfgs.arbiter() {
             dispatcher.choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
         }
-        let (tell, lost) = mpsc::channel();
-        let tell = Mutex::new(tell);
-        let on_lost: Arc<OnConnectionLost> = Arc::new(move |l| {
-            let _ = tell.lock().expect("alive").send(l);
-        });
+        let on_lost: Arc<OnConnectionLost> = Arc::new(|_| {});
         let server = Server::with_crew(cfgs.threads("back"), &cfgs.plan(), service, &on_lost);
         Rig {
             dispatcher,
             server: server.expect("made"),
             source,
             cfgs,
-            lost: Mutex::new(lost),
         }
-    }
-
-    /// Returns the losses of connections that the server reports.
-    pub fn lost(&self) -> MutexGuard<'_, mpsc::Receiver<ConnectionLost>> {
-        self.lost.lock().expect("alive")
     }
 
     pub fn serve_connection(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
@@ -366,17 +386,8 @@ impl Rig {
         eventually_or(|| format!("{} connections up", up()), || up() == n);
     }
 
-    /// Returns sample `id`, whose index is `id` + 100.
     pub fn sample(&self, id: u64) -> Sample {
-        let request = self.cfgs.request;
-        Sample {
-            id,
-            index: 100 + id,
-            offset: (id * 977) as usize % (self.source.len() - request),
-            len: 1 + (id * 131 % request as u64) as u32,
-            issued_ns: now_ns(),
-            ..Sample::default()
-        }
+        self.cfgs.sample(id)
     }
 
     pub fn input(&self, id: u64) -> &[u8] {

@@ -106,6 +106,10 @@ fn run_steps(
     }
 }
 
+/// Tests of single structures in every order.
+const LOOM: &str = "test --package qdl --package accelerator --lib \
+                    --features qdl/loom,accelerator/loom --locked loom_";
+
 fn slow_checks(root: &Path, steps: &mut Steps) {
     let doc_tests = with(root, "test --workspace --doc --locked");
     steps.run("doc tests", Wants::Success, doc_tests);
@@ -116,7 +120,7 @@ fn slow_checks(root: &Path, steps: &mut Steps) {
         "--deny warnings --allow rustdoc::private-intra-doc-links",
     );
     steps.run("documentation", Wants::Success, documentation);
-    steps.run("loom", Wants::Tests, loom(root));
+    steps.run("loom", Wants::Tests, with(root, LOOM));
     steps.run_unless("soft-roce", Wants::Tests, SOFT_ROCE, guest(root));
     let shim = with(root, "xtask tensorrt --check");
     steps.run_unless("tensorrt", Wants::Tests, TENSORRT, shim);
@@ -197,12 +201,6 @@ fn scripts(root: &Path) -> Command {
     let mut command = setup::python(root);
     command.args(["-m", "unittest", "discover", "-s", "models", "-t", "models"]);
     command
-}
-
-/// Tests that loom runs in every interleaving.
-fn loom(root: &Path) -> Command {
-    let words = "test --package qdl --lib --features loom --locked loom_";
-    with(root, words)
 }
 
 /// Runs this program's own `soft-roce` without cargo, so that the emulator ends with its parent.

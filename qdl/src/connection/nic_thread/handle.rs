@@ -3,14 +3,15 @@
 use std::{
     collections::BTreeSet,
     io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, AtomicU64, Ordering, fence},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
 
 use crossbeam_utils::CachePadded;
-use fabric::{Region, os::CpuList};
+use fabric::{
+    Region,
+    os::CpuList,
+    sync::{AtomicU8, Ordering, fence},
+};
 use mio::{Poll, Token, Waker};
 use record::NicUse;
 

@@ -17,6 +17,8 @@ pub mod spin;
 mod handle;
 mod turning;
 
+#[cfg(all(test, feature = "loom"))]
+mod loom_tests;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 

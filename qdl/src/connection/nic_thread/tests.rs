@@ -1,8 +1,11 @@
-//! Tests: no wake-up is lost, with shares on one or several threads, and unsound plans are refused.
+//! Real sleeps of threads with one share or several, their start, and unsound plans.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::*;
+use super::{
+    by_hand::{HandTurned, Step},
+    *,
+};
 
 #[derive(Default)]
 struct Counter {
@@ -37,49 +40,24 @@ fn cfgs_of_a_sleeper() -> NicThreadCfgs {
     NicThreadCfgs::new("test-nic", Spin::new(0), 3_600_000_000_000)
 }
 
-fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
-    spawn(cfgs_of_a_sleeper(), move |_| work).expect("started")
-}
-
 #[test]
 fn a_thread_that_is_about_to_be_woken_still_sleeps() {
-    let work = Counter::default();
-    let stop = work.stop.clone();
-    let (handle, thread) = sleeper(work);
-    let end = Instant::now() + Duration::from_secs(20);
-    while !handle.is_asleep() {
-        assert!(Instant::now() < end, "it never slept");
-        std::thread::yield_now();
-    }
+    let make: MakeWork = Box::new(|_| Box::new(Counter::default()));
+    let made = make_crew(vec![(cfgs_of_a_sleeper(), make)], &CrewPlan::each(1));
+    let (handles, mut threads) = made.expect("descriptors");
+    let handle = &handles[0];
+    let mut thread = HandTurned::new(threads.pop().expect("one"));
+    assert!(!handle.is_asleep());
+    assert_eq!(thread.turn(&mut |_| {}), Step::Arm);
+    assert!(thread.arm().is_some());
     // A waking thread is preempted before it writes to the eventfd.
     assert!(handle.0.claim());
     assert!(
         handle.is_asleep(),
         "a caller that relies on this thread waits for ever"
     );
-    stop.store(true, Ordering::SeqCst);
-    handle.0.waker.wake().expect("room");
-    thread.join().expect("stopped");
-    assert!(!handle.0.claim(), "it has ended, and was awake");
-}
-
-#[test]
-fn a_wake_is_never_lost() {
-    let work = Counter::default();
-    let (mail, seen, stop) = (work.mail.clone(), work.seen.clone(), work.stop.clone());
-    let (handle, thread) = sleeper(work);
-    let end = Instant::now() + Duration::from_secs(20);
-    for i in 1..=2000u64 {
-        mail.store(i, Ordering::SeqCst);
-        handle.wake();
-        while seen.load(Ordering::SeqCst) != i {
-            assert!(Instant::now() < end, "slept through mail {i}");
-            std::hint::spin_loop();
-        }
-    }
-    stop.store(true, Ordering::SeqCst);
-    handle.wake();
-    thread.join().expect("stopped");
+    thread.wake(true, &[]);
+    assert!(!handle.is_asleep() && !handle.0.claim());
 }
 
 /// Two shares run on one thread and one share on a second thread, without a tick.
@@ -106,7 +84,7 @@ fn a_wake_reaches_each_share_of_a_thread() {
     let threads = start(threads).expect("started");
     assert_eq!(threads.len(), 2);
     let end = Instant::now() + Duration::from_secs(20);
-    for i in 1..=500 {
+    for i in 1..=200 {
         for ((mail, seen), handle) in mails.iter().zip(&handles) {
             mail.store(i, Ordering::SeqCst);
             handle.wake();

@@ -6,11 +6,7 @@
 //!                                   \-> sleep -----> wake -> turn
 //! ```
 
-use std::{
-    os::fd::RawFd,
-    sync::atomic::{Ordering, fence},
-    time::Duration,
-};
+use std::{os::fd::RawFd, time::Duration};
 
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 
@@ -19,7 +15,11 @@ use super::{
     handle::{ASLEEP, AWAKE, Thread, WAKER},
     spin::Wait,
 };
-use fabric::{Armed, clock::now_ns};
+use fabric::{
+    Armed,
+    clock::now_ns,
+    sync::{Ordering, fence},
+};
 
 /// Next step of a NIC thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

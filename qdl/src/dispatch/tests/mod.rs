@@ -1,22 +1,14 @@
-//! Dispatcher and server together, over the in-memory fabric and over sockets: every sample is
-//! answered exactly once with its own response, whatever happens to the connections.
+//! What the simulated world (crate `world`) cannot say of the dispatcher: which thread posts, exact
+//! counts and times, refusals of faulty accelerators, warm-up, and real threads.
 
-mod attaching;
-mod backlog;
 mod by_health;
-mod closing;
-mod crews;
-mod everything;
-mod halves;
-mod hostile;
+mod front;
 mod parts;
 mod posting;
 mod refused;
 mod rig;
-mod sending;
 mod slots;
-mod streamed;
-mod tampered;
+mod threads;
 mod warm_up;
 
 use super::*;

@@ -1,7 +1,7 @@
-//! A rig whose samples are answered with digests, and a book of what became of each.
+//! The book of a dispatcher's reports, and a rig of real threads whose samples are answered with
+//! digests.
 
 use std::{
-    collections::HashMap,
     ops::Deref,
     sync::{Arc, Mutex},
 };
@@ -9,15 +9,12 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
-pub use crate::testkit::rig::{Digest, Over, Picky, Rig, RigCfgs, Wait, finished};
+pub use crate::testkit::rig::{Digest, Over, Rig, RigCfgs, Wait};
 use crate::{
-    counters::{Live, Recorder},
+    counters::{Live, Recorder, SampleTimes},
     response::RESPONSE_HEADER_BYTES,
     serve::{Arrival, Service},
 };
-
-/// Largest burst that the thread that issues posts, as by default.
-pub const DEFAULT: u64 = 16 << 10;
 
 /// Bytes of an answer with its header.
 pub const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
@@ -32,34 +29,63 @@ impl Service for Hoard {
     }
 }
 
-/// Answers and events received. `answers` maps an id to the number of answers and the digest.
-#[derive(Default)]
-pub struct Book {
-    pub answers: Mutex<HashMap<u64, (u32, Option<u64>)>>,
-    pub events: Mutex<Vec<DispatchEvent>>,
-    /// Samples with recorded times, and the payload bytes of their requests.
-    pub recorded: AtomicU64,
-    pub recorded_bytes: AtomicU64,
-    pub records: AtomicU64,
+/// A call of the completer: the sample's id, the offset of a part, tokens, and whether the first
+/// token is among them, or the answer is whole.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    Part(u64, u32, Vec<u32>, bool),
+    Whole(u64, Vec<u32>, bool),
+    Contradicted(Contradiction),
 }
 
+/// The reports of a dispatcher.
+#[derive(Debug, Default)]
+pub struct Reports {
+    pub calls: Vec<Call>,
+    /// Times, and the number of samples that have them.
+    pub times: Vec<(SampleTimes, u64)>,
+    pub events: Vec<DispatchEvent>,
+    /// Samples completed empty.
+    pub empty: Vec<u64>,
+}
+
+/// The reports of a dispatcher so far.
+#[derive(Clone, Default)]
+pub struct Book(Arc<Mutex<Reports>>);
+
+struct BookKeeper(Book, Recorder);
+
 impl Book {
-    fn enter(&self, id: u64, digest: Option<u64>) {
-        let mut answers = self.answers.lock().expect("alive");
-        let e = answers.entry(id).or_insert((0, None));
-        e.0 += 1;
-        e.1 = digest;
+    pub fn lock(&self) -> MutexGuard<'_, Reports> {
+        self.0.lock().expect("alive")
+    }
+
+    /// The completer of one share.
+    pub fn keeper(&self) -> Box<dyn Completer> {
+        let times = self.clone();
+        let recorder = Recorder::new(Arc::new(Live::new(1)), 0);
+        let recorder = recorder.observed(move |t, alike| times.lock().times.push((*t, alike)));
+        Box::new(BookKeeper(self.clone(), recorder))
     }
 }
 
-struct BookKeeper(Arc<Book>, Recorder);
+fn tokens(payload: &[u8]) -> Vec<u32> {
+    let (words, rest) = payload.as_chunks::<4>();
+    assert!(rest.is_empty(), "{payload:?}");
+    words.iter().map(|w| u32::from_le_bytes(*w)).collect()
+}
 
 impl Completer for BookKeeper {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
-        for r in responses {
-            let digest = r.payload.try_into().ok().map(u64::from_le_bytes);
-            self.0.enter(r.id, digest);
-        }
+        let whole = |r: Response<'_>| Call::Whole(r.id, tokens(r.payload), r.whole);
+        self.0.lock().calls.extend(responses.map(whole));
+    }
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+        let part = |p: Part<'_>| Call::Part(p.id, p.at, tokens(p.payload), p.first);
+        self.0.lock().calls.extend(parts.map(part));
+    }
+    fn contradicted(&mut self, what: Contradiction) {
+        self.0.lock().calls.push(Call::Contradicted(what));
     }
     fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
         Some(&mut self.1)
@@ -68,16 +94,16 @@ impl Completer for BookKeeper {
 
 impl Owner for Book {
     fn complete_empty(&self, samples: &[Sample]) {
-        samples.iter().for_each(|s| self.enter(s.id, None));
+        self.lock().empty.extend(samples.iter().map(|s| s.id));
     }
     fn event(&self, event: DispatchEvent) {
-        self.events.lock().expect("alive").push(event);
+        self.lock().events.push(event);
     }
 }
 
 pub struct Bench {
     rig: Rig,
-    pub book: Arc<Book>,
+    pub book: Book,
 }
 
 impl Deref for Bench {
@@ -99,54 +125,28 @@ impl Bench {
 
     #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub(crate) fn new(cfgs: RigCfgs, service: Arc<dyn Service>) -> Self {
-        let book = Arc::new(Book::default());
-        let keeper = || -> Box<dyn Completer> {
-            let times = book.clone();
-            let recorder = Recorder::new(Arc::new(Live::new(1)), 0);
-            let recorder = recorder.observed(move |t, alike| {
-                assert_eq!((t.queue_us, t.compute_us, t.bytes_in), (1, 2, 8));
-                let bytes = alike * u64::from(t.bytes_out);
-                times.recorded.fetch_add(alike, Ordering::Relaxed);
-                times.recorded_bytes.fetch_add(bytes, Ordering::Relaxed);
-                times.records.fetch_add(1, Ordering::Relaxed);
-            });
-            Box::new(BookKeeper(book.clone(), recorder))
-        };
+        let book = Book::default();
+        let owner = Arc::new(book.clone());
         Bench {
-            rig: Rig::new(cfgs, &service, keeper, book.clone()),
+            rig: Rig::new(cfgs, &service, || book.keeper(), owner),
             book,
-        }
-    }
-
-    /// Issues samples `0..n` in bursts of at most 150.
-    pub(crate) fn issue_in_bursts(&self, n: u64) {
-        let mut id = 0;
-        for burst in (1..).map(|i: u64| 1 + i * i % 150) {
-            let end = (id + burst).min(n);
-            self.issue(id..end);
-            id = end;
-            if id == n {
-                break;
-            }
         }
     }
 
     /// Waits for `n` events: a connection is down a moment before its loss is reported.
     pub(crate) fn wait_events(&self, n: usize) {
-        eventually("no event came", || {
-            self.book.events.lock().expect("alive").len() >= n
-        });
-    }
-
-    #[track_caller]
-    pub(crate) fn wait_posted(&self, n: u64) {
-        let counts = || self.dispatcher.counts();
-        eventually_or(|| format!("{:?}", counts()), || counts().posted >= n);
+        eventually("no event came", || self.book.lock().events.len() >= n);
     }
 
     /// Checks that `n` samples were answered once with their own digest, and recorded.
     pub(crate) fn check(&self, n: u64) {
-        self.check_answers(n);
+        let mut calls = self.book.lock().calls.clone();
+        calls.sort_by_key(|call| match call {
+            Call::Whole(id, ..) => *id,
+            _ => u64::MAX,
+        });
+        let right = |id| Call::Whole(id, tokens(&self.digest(id)), true);
+        assert_eq!(calls, (0..n).map(right).collect::<Vec<_>>());
         let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
         self.check_recorded(n, bytes.sum());
         let c = self.dispatcher.counts();
@@ -154,25 +154,20 @@ impl Bench {
         assert_eq!(c.posted, n + c.again);
     }
 
-    /// Checks that `n` samples were answered once with their own digest.
-    pub(crate) fn check_answers(&self, n: u64) {
-        let answers = self.book.answers.lock().expect("alive");
-        assert_eq!(answers.len() as u64, n);
-        for id in 0..n {
-            let right = Some(xxh3_64(self.input(id)));
-            assert_eq!(answers.get(&id), Some(&(1, right)), "sample {id}");
-        }
+    fn digest(&self, id: u64) -> [u8; 8] {
+        xxh3_64(self.input(id)).to_le_bytes()
     }
 
     /// Checks that the times of `n` samples with `bytes` payload bytes were recorded.
     pub(crate) fn check_recorded(&self, n: u64, bytes: u64) {
-        let recorded = || self.book.recorded.load(Ordering::Relaxed);
+        let sum = |of: fn(&SampleTimes) -> u64| {
+            let times = &self.book.lock().times;
+            times.iter().map(|(t, alike)| alike * of(t)).sum::<u64>()
+        };
         // That is the last thing of a turn.
-        eventually_or(
-            || format!("{} of {n} recorded", recorded()),
-            || recorded() >= n,
-        );
-        let recorded_bytes = self.book.recorded_bytes.load(Ordering::Relaxed);
-        assert_eq!((recorded(), recorded_bytes), (n, bytes));
+        eventually_or(|| format!("{} of {n}", sum(|_| 1)), || sum(|_| 1) >= n);
+        assert_eq!((sum(|_| 1), sum(|t| t.bytes_out.into())), (n, bytes));
+        let answer = |t: &SampleTimes| (t.queue_us, t.compute_us, t.bytes_in) == (1, 2, 8);
+        assert!(self.book.lock().times.iter().all(|(t, _)| answer(t)));
     }
 }

@@ -13,7 +13,7 @@ mod answers;
 use std::{fs, path::Path};
 
 use bytes::BytesMut;
-use fabric::testkit;
+use fabric::testkit::dice::Dice;
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::{
@@ -102,7 +102,7 @@ pub fn mutate(seeds: &Path, count: u64, seed: u64, entry: fn(&[u8])) -> usize {
         entry(data);
     };
     files.iter().for_each(|data| call(data));
-    let mut generator = Generator(seed | 1);
+    let mut generator = Generator(Dice::of(seed, &[]));
     for _ in 0..count {
         let mut data = generator.pick(&files).cloned().unwrap_or_default();
         for _ in 0..=generator.below(4) {
@@ -113,12 +113,12 @@ pub fn mutate(seeds: &Path, count: u64, seed: u64, entry: fn(&[u8])) -> usize {
     files.len()
 }
 
-/// A xorshift generator.
-struct Generator(u64);
+/// Draws the changes.
+struct Generator(Dice);
 
 impl Generator {
     fn below(&mut self, end: usize) -> usize {
-        testkit::below(&mut self.0, end.max(1))
+        self.0.below(end as u64) as usize
     }
 
     fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
