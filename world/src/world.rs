@@ -13,7 +13,7 @@ use fabric::{
 use qdl::{dispatch::DispatchEvent, wire::Standing};
 
 use crate::{
-    book::Shared,
+    book::{Moment, Shared},
     engine::Engine,
     epoch::Control,
     load::Load,
@@ -63,6 +63,8 @@ pub struct Outcome {
     pub violation: Option<String>,
     /// The history in words.
     pub trace: Vec<String>,
+    /// Answers and losses with their times, with the history.
+    pub moments: Vec<Moment>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -192,6 +194,7 @@ impl<'p> World<'p> {
             again: self.nodes.dispatcher.counts().again,
             violation: book.violations.first().cloned(),
             trace: book.trace.take().unwrap_or_default(),
+            moments: std::mem::take(&mut book.moments),
             ..std::mem::take(&mut self.outcome)
         }
     }
@@ -532,6 +535,9 @@ impl<'p> World<'p> {
                     ..
                 } => {
                     self.check_cause(connection, &cause);
+                    let (at_ns, server) = (self.now, self.server_of(connection));
+                    let loss = Moment::Loss { at_ns, server };
+                    self.book.lock().moments.push(loss);
                     self.lost(connection, epoch, false);
                 }
                 DispatchEvent::Refused(r) if r.tries.refusals >= 3 => {
