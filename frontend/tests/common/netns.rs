@@ -190,8 +190,13 @@ impl Star {
     /// reset. The accelerator gets none of them.
     pub fn set_refusal(&self, leaf: usize, port: u16, refuses: bool) {
         let (to, port) = (format!("10.97.{leaf}.2"), port.to_string());
-        let verb = if refuses { "add" } else { "del" };
-        for side in ["dport", "sport"] {
+        // A connection of the hub with itself needs both rules for its reset. So the rule that
+        // begins a refusal comes last and goes first.
+        let (verb, sides) = match refuses {
+            true => ("add", ["sport", "dport"]),
+            false => ("del", ["dport", "sport"]),
+        };
+        for side in sides {
             let which = ["rule", verb, "pref", "20", "to", &to, "ipproto", "tcp"];
             self.hub
                 .ip(&[&which[..], &[side, &port, "lookup", "local"]].concat());

@@ -191,7 +191,7 @@ impl<'p> Cluster<'p> {
         let mut command = namespace.command(program);
         command.env("TMPDIR", folder);
         if env::var_os("QDL_PLAN").is_some() {
-            command.arg("-vv");
+            command.arg("-v");
         }
         command
     }
