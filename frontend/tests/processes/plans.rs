@@ -12,14 +12,14 @@
 //! | --- | --- |
 //! | `burst` | no fault: an Offline run of `n` samples instead of a Server run |
 //! | `cut` | connection `on` is shut down; both ends learn of it |
-//! | `silent` | connection `on` carries nothing more; a reset reaches the frontend if `n` is 1, the accelerator if it is 2 |
+//! | `silent` | connection `on` is dead; a reset ends the frontend's end (n = 1) or the other (2) |
 //! | `hole` | path `on` carries nothing more |
 //! | `delay` | frames of cable direction `on` (2k to accelerator k, 2k + 1 from it) wait `n` us |
 //! | `stray` | 64 bytes that are no frame go into path `on` |
 //! | `give-up` | a reset of the sending end of path `on` |
 //! | `stop` | SIGSTOP for `n` us |
 //! | `away` | the link of accelerator `on` is down for `n` us |
-//! | `busy` | port `on` (2k: control of accelerator k, 2k + 1: data) refuses with a reset for `n` us |
+//! | `busy` | port `on` (2k: control of accelerator k, 2k + 1: data) resets for `n` us |
 //! | `leave` | accelerator `on` gets SIGKILL, or SIGTERM if `n` is even |
 //! | `abort` | the frontend gets SIGINT |
 
