@@ -34,6 +34,8 @@ pub struct Fate {
     pub first: bool,
     /// Bytes of the parts of the current attempt.
     pub bytes: u32,
+    /// Accelerator of the last attempt.
+    pub server: usize,
     /// Attempts that arrived at an engine, and those that it refused.
     pub attempts: u32,
     pub refusals: u32,
@@ -48,6 +50,25 @@ pub struct Loss {
     pub cause: Broken,
     /// The accelerator and its session; `None`: the frontend has reported it.
     pub server: Option<(usize, u64)>,
+}
+
+/// What a picture shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The frontend has the answer of this accelerator.
+    Answer {
+        /// Time in the world.
+        at_ns: u64,
+        /// Number of the accelerator.
+        server: usize,
+    },
+    /// The frontend has lost a connection to this accelerator.
+    Loss {
+        /// Time in the world.
+        at_ns: u64,
+        /// Number of the accelerator.
+        server: usize,
+    },
 }
 
 /// Everything that has happened in a world.
@@ -78,6 +99,8 @@ pub struct Book {
     pub hash: u64,
     /// The history in words, if wanted.
     pub trace: Option<Vec<String>>,
+    /// Answers and losses with their times, with the history.
+    pub moments: Vec<Moment>,
     /// Slots in use of a connection.
     pub in_flight: Option<Box<dyn Fn(usize) -> usize + Send>>,
 }
@@ -110,6 +133,11 @@ impl Book {
             return self.wrong(format!("completed an unknown sample: {id}"));
         };
         fate.ends += 1;
+        let (at_ns, server) = (self.now, fate.server);
+        if self.trace.is_some() && !empty {
+            self.moments.push(Moment::Answer { at_ns, server });
+        }
+        let fate = &self.fates[id as usize];
         if fate.ends > 1 {
             self.wrong(format!("completed twice: sample {id}"));
         } else if empty && !aborted {

@@ -109,6 +109,7 @@ impl Engine {
         };
         let fate = &mut book.fates[id as usize];
         let (end, hangs) = self.end(server, fate, now);
+        fate.server = server;
         fate.attempts += 1;
         fate.refusals += u32::from(end == End::Refusal);
         let mut dice = Dice::of(fate.seed, &[2, u64::from(fate.attempts)]);

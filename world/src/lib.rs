@@ -23,6 +23,7 @@
 //! | `checks` | what holds when no step is due, at rest, and after the stop |
 //! | [`shrink`] | from a failing plan to a small one |
 //! | [`search`] | many seeds |
+//! | [`picture`] | an SVG of one plan |
 //!
 //! Steps are atomic, but for bursts and answers within the calls of a link (`meanwhile` and
 //! `answers` of a plan). Memory orders are not tried: all runs on one thread.
@@ -36,6 +37,7 @@ mod epoch;
 mod faults;
 mod frontend;
 mod load;
+pub mod picture;
 pub mod plan;
 mod queue;
 pub mod search;
@@ -45,6 +47,7 @@ pub mod table;
 mod threads;
 mod world;
 
+pub use book::Moment;
 pub use world::Outcome;
 
 use std::{

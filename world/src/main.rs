@@ -1,6 +1,7 @@
-//! `world`: tries seeds, or replays one plan. `cargo xtask world` runs it.
+//! `world`: tries seeds, replays one plan, or draws a picture. `cargo xtask world` runs it.
 
 use std::{
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -8,6 +9,7 @@ use std::{
 
 use clap::Parser;
 use world::{
+    picture,
     plan::Plan,
     run,
     search::{Search, search},
@@ -33,11 +35,17 @@ struct Arguments {
     /// Print the history of this plan, or of this seed.
     #[arg(long)]
     replay: Option<String>,
+    /// Write the picture of docs/failover.md to this file.
+    #[arg(long)]
+    picture: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     std::thread::spawn(watch);
+    if let Some(file) = arguments.picture {
+        return draw(&file);
+    }
     if let Some(text) = arguments.replay {
         return replay(&text);
     }
@@ -53,6 +61,21 @@ fn main() -> ExitCode {
         None => ExitCode::SUCCESS,
         Some(found) => {
             println!("\n{found}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn draw(file: &Path) -> ExitCode {
+    let plan = picture::plan();
+    let outcome = run(&plan, true);
+    match (
+        std::fs::write(file, picture::draw(&plan, &outcome)),
+        outcome.violation,
+    ) {
+        (Ok(()), None) => ExitCode::SUCCESS,
+        (written, violation) => {
+            eprintln!("world: {}: {written:?}, {violation:?}", file.display());
             ExitCode::FAILURE
         }
     }

@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     accelerator::{Accelerator, ENGINE, Leaving, check_memory},
-    book::Shared,
+    book::{Moment, Shared},
     engine::Engine,
     epoch::{Seen, path},
     frontend::Frontend,
@@ -79,6 +79,8 @@ pub struct Outcome {
     pub violation: Option<String>,
     /// The history in words.
     pub trace: Vec<String>,
+    /// Answers and losses with their times, with the history.
+    pub moments: Vec<Moment>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -258,6 +260,7 @@ impl<'p> World<'p> {
             again: self.front.dispatcher.counts().again,
             violation: book.violations.first().cloned(),
             trace: book.trace.take().unwrap_or_default(),
+            moments: std::mem::take(&mut book.moments),
             ..std::mem::take(&mut self.outcome)
         }
     }
@@ -557,7 +560,13 @@ impl<'p> World<'p> {
             self.wrong(violation);
         }
         let losses = std::mem::take(&mut self.book.lock().losses);
-        losses.iter().for_each(|loss| self.lost(loss));
+        for loss in &losses {
+            if loss.server.is_none() {
+                let (at_ns, server) = (self.now, self.server_of(loss.connection));
+                self.book.lock().moments.push(Moment::Loss { at_ns, server });
+            }
+            self.lost(loss);
+        }
         let opened = self.nics.take_opened();
         opened.into_iter().for_each(|opened| self.opened(opened));
         loop {

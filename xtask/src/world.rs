@@ -1,4 +1,4 @@
-//! `cargo xtask world`: runs the world, as it is or with a planted fault.
+//! `cargo xtask world`: runs the world, as it is or with a planted fault, or processes.
 //!
 //! A planted fault is a few lines of `world/planted.txt`. They change a copy of the sources in
 //! `target/world`, which is built there, and the world has to find the fault.
@@ -29,6 +29,9 @@ pub struct Args {
     /// Print the history of this plan, or of this seed.
     #[arg(long)]
     replay: Option<String>,
+    /// Write the picture of docs/failover.md to this file.
+    #[arg(long)]
+    picture: Option<PathBuf>,
     /// Plant this fault of world/planted.txt in a copy of the sources; `all` plants each in turn.
     /// The exit code is 0 if the world finds it.
     #[arg(long)]
@@ -36,6 +39,16 @@ pub struct Args {
     /// Build in release mode.
     #[arg(long)]
     release: bool,
+    /// Instead of the world: schedules of faults to try with real programs over TCP, in network
+    /// namespaces. Needs root. frontend/tests/processes/plans.rs has the faults.
+    #[arg(long, conflicts_with_all = ["schedules", "replay", "planted", "release"])]
+    processes: Option<u64>,
+    /// With `--processes`: schedules at a time; most of them wait.
+    #[arg(long, default_value_t = 8, requires = "processes")]
+    at_once: u64,
+    /// With `--processes`: the plan of each schedule, instead of seeds.
+    #[arg(long, requires = "processes")]
+    plan: Option<String>,
 }
 
 /// A fault to plant.
@@ -49,6 +62,9 @@ struct Planted {
 
 /// Runs the world. The exit code is 1 if an invariant is broken, or a planted fault is not found.
 pub fn run(root: &Path, args: &Args) -> Result<i32> {
+    if let Some(schedules) = args.processes {
+        return run_processes(root, args, schedules);
+    }
     let Some(name) = &args.planted else {
         let target = cargo::target(root);
         return run_in(root, &target, args);
@@ -90,9 +106,10 @@ fn run_in(root: &Path, target: &Path, args: &Args) -> Result<i32> {
     ensure!(status.success(), "cargo build: {status}");
     let profile = if args.release { "release" } else { "debug" };
     let mut world = Command::new(target.join(profile).join("world"));
-    match &args.replay {
-        Some(plan) => world.args(["--replay", plan]),
-        None => world
+    match (&args.replay, &args.picture) {
+        (Some(plan), _) => world.args(["--replay", plan]),
+        (None, Some(file)) => world.arg("--picture").arg(file),
+        (None, None) => world
             .args(["--seed", &args.seed.to_string()])
             .args(["--schedules", &args.schedules.to_string()]),
     };
@@ -103,6 +120,27 @@ fn run_in(root: &Path, target: &Path, args: &Args) -> Result<i32> {
         Some(3) => Ok(BROKEN),
         _ => bail!("world: {status}"),
     }
+}
+
+/// Builds the programs, and runs schedules of faults with them.
+fn run_processes(root: &Path, args: &Args, schedules: u64) -> Result<i32> {
+    // Both commands name the test: cargo would build what it needs again, with fewer features.
+    let mut build = cargo::cargo(root);
+    build.args(["build", "--workspace", "--locked", "--bin", "accelerator"]);
+    build.args(["--test", "processes"]);
+    let status = launch::run("cargo build", &mut build, BUILD)?;
+    ensure!(status.success(), "cargo build: {status}");
+    let mut test = cargo::cargo(root);
+    test.args(["test", "--workspace", "--locked", "--test", "processes"]);
+    test.args(["--", "--ignored", "--nocapture"]);
+    test.env("QDL_SCHEDULES", schedules.to_string());
+    test.env("QDL_SCHEDULE_SEED", args.seed.to_string());
+    test.env("QDL_SCHEDULES_AT_ONCE", args.at_once.to_string());
+    if let Some(plan) = &args.plan {
+        test.env("QDL_PLAN", plan);
+    }
+    let status = launch::run("processes", &mut test, RUN)?;
+    Ok(status.code().unwrap_or(BROKEN))
 }
 
 /// Copies the workspace's sources. Leaves unchanged files alone, so that cargo builds the changes.

@@ -364,6 +364,11 @@ impl Running {
         assert_eq!(unsafe { libc::kill(id, signal) }, 0, "signal {signal}");
     }
 
+    /// True once the process has ended; it is reaped then, and gets no more signals.
+    pub fn has_ended(&mut self) -> bool {
+        self.ended().is_some()
+    }
+
     fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child")
     }

@@ -3,13 +3,19 @@
 
 use std::{
     fs, io,
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
 
 /// Returns the connections that process `id` accepted on `port`.
 /// Error: the system refuses access to the process or its descriptors.
 pub fn accepted(id: u32, port: u16) -> io::Result<Vec<TcpStream>> {
+    of_process(id, |[local, _]| local.port() == port)
+}
+
+/// Returns the connections of process `id` whose local and remote address `keep` accepts.
+/// Error: as for [`accepted`].
+pub fn of_process(id: u32, keep: impl Fn([SocketAddr; 2]) -> bool) -> io::Result<Vec<TcpStream>> {
     // SAFETY: `pidfd_open` takes two numbers and returns a new descriptor or -1.
     let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) })?;
     let mut own = Vec::new();
@@ -25,7 +31,9 @@ pub fn accepted(id: u32, port: u16) -> io::Result<Vec<TcpStream>> {
             Err(e) if e.raw_os_error() == Some(libc::EBADF) => continue,
             Err(e) => return Err(e),
         };
-        if stream.local_addr().is_ok_and(|a| a.port() == port) && stream.peer_addr().is_ok() {
+        if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
+            && keep([local, peer])
+        {
             own.push(stream);
         }
     }
@@ -48,4 +56,14 @@ fn owned(descriptor: libc::c_long) -> io::Result<OwnedFd> {
 pub fn end(stream: &TcpStream) {
     // The connection may be lost already.
     let _ = stream.shutdown(Shutdown::Both);
+}
+
+/// Ends a connection by a reset: the process that has it gets an error, and its peer a packet.
+pub fn reset(stream: &TcpStream) {
+    // SAFETY: all-zero bytes are a valid address, of the family AF_UNSPEC.
+    let none: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let length = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: the address lives during the call, which copies it. It may fail: the connection may
+    // be lost already.
+    unsafe { libc::connect(stream.as_raw_fd(), &none, length) };
 }

@@ -174,7 +174,8 @@ fn in_namespaces(root: &Path) -> Command {
     with(
         root,
         if on_path("cargo-nextest") {
-            "nextest run --workspace --locked --no-fail-fast --run-ignored only -E package(frontend)"
+            "nextest run --workspace --locked --no-fail-fast --run-ignored only \
+             -E package(frontend)-binary(processes)"
         } else {
             "test --workspace --locked --no-fail-fast --test faults --test topology \
              --test own_model --test submission -- --ignored"
