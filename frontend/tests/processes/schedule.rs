@@ -128,7 +128,6 @@ impl<'p> Cluster<'p> {
             server: "--scenario server --target-qps 300 --duration-s 2 --set target_latency=90000",
             offline: "",
             always: "",
-            begun: |_, _| (),
         };
         Cluster {
             plan,
