@@ -27,6 +27,12 @@ const LOSSES: &[Kind] = &[
     Kind::Finish,
 ];
 
+/// Events after which an end may hear late of a loss by the other end.
+const LATE_WORDS: &[Kind] = &[Kind::Stop, Kind::Mute, Kind::Stick, Kind::Reset];
+
+/// Time within which both ends have lost a connection.
+const HALF_NS: u64 = 50_000_000;
+
 /// Events after which a peer may be silent.
 const SILENCES: &[Kind] = &[
     Kind::Silent,
@@ -44,6 +50,27 @@ impl World<'_> {
             self.wrong(format!(
                 "loss: connection {connection} was not silent: {cause}"
             ));
+        }
+    }
+
+    /// One end has lost a connection: the session, or its end, takes the other end down, too.
+    pub fn check_halves(&self) {
+        if !self.plan.has_none(LATE_WORDS) {
+            return;
+        }
+        for (c, seen) in self.seen.iter().enumerate() {
+            let lives = match seen.is_lost {
+                [false, true] => self.front.dispatcher.look(c).up,
+                [true, false] => self.sim.has_receiver(seen.pipe),
+                _ => false,
+            };
+            if lives && self.now > seen.lost_at + HALF_NS {
+                let text = format!(
+                    "loss: one end alone has lost connection {c}: {:?}",
+                    seen.is_lost
+                );
+                self.wrong(text);
+            }
         }
     }
 

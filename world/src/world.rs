@@ -447,6 +447,7 @@ impl<'p> World<'p> {
                 // Jobs that were passed on without a new connection.
                 self.back.iter().for_each(Accelerator::prepare);
                 self.stop_servers();
+                self.check_halves();
                 self.news();
             }
             Task::Start(server) => self.start(server),
