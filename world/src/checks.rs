@@ -30,6 +30,20 @@ const LOSSES: &[Kind] = &[
 /// Events after which an end may hear late of a loss by the other end.
 const LATE_WORDS: &[Kind] = &[Kind::Stop, Kind::Mute, Kind::Stick, Kind::Reset];
 
+/// Events after which an accelerator may be away for long, or for good.
+const OUTAGES: &[Kind] = &[
+    Kind::Stop,
+    Kind::Leave,
+    Kind::Abort,
+    Kind::Reset,
+    Kind::Mute,
+    Kind::Stick,
+    Kind::Restart,
+    Kind::Change,
+    Kind::Down,
+    Kind::Finish,
+];
+
 /// Time within which both ends have lost a connection.
 const HALF_NS: u64 = 50_000_000;
 
@@ -177,6 +191,14 @@ impl World<'_> {
         let refused = counts.refused.iter().sum::<u64>();
         let again = counts.completed + counts.again + refused;
         require(aborted || counts.posted == again, "samples posted");
+        let shape = &self.plan.shape;
+        // Pauses of 100 ms at most, and 1.5 s until the run is aborted.
+        let comes_back = shape.retry_ms <= 5 && shape.lost_ms >= 2_000;
+        let is_short = self.plan.has_none(OUTAGES) && shape.never == 0 && shape.refusals < 3;
+        require(
+            !(aborted && comes_back && is_short),
+            "no abort, since each lost connection comes back",
+        );
         let is_clean = self.plan.has_none(LOSSES) && self.plan.shape.never == 0 && !aborted;
         require(
             !is_clean || counts.connections_lost == 0,

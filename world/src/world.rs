@@ -633,6 +633,11 @@ impl<'p> World<'p> {
             return;
         }
         let answers = totals.await.expect("no panic");
+        for (c, ..) in answers.iter().flatten().flatten() {
+            if c.arrived > c.responded + c.refused + c.dropped_late {
+                self.wrong(format!("drain: answered while samples wait: {c:?}"));
+            }
+        }
         self.front.cluster.take_totals(answers);
         self.front.dispatcher.stop();
         self.effects();
