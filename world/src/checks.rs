@@ -219,8 +219,8 @@ impl World<'_> {
         }
     }
 
-    /// Both ends have stopped: each choice by health has ended, no link lives on, and the ledgers of
-    /// both ends agree.
+    /// Both ends have stopped: each choice by health has ended, no link lives on, and the ledgers
+    /// of both ends agree.
     pub fn check_stopped(&mut self) {
         for peer in 0..self.back.len() {
             let assigned = self.front.dispatcher.assigned_bytes(peer);
