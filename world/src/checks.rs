@@ -27,6 +27,26 @@ const LOSSES: &[Kind] = &[
     Kind::Finish,
 ];
 
+/// Events after which an end may hear late of a loss by the other end.
+const LATE_WORDS: &[Kind] = &[Kind::Stop, Kind::Mute, Kind::Stick, Kind::Reset];
+
+/// Events after which an accelerator may be away for long, or for good.
+const OUTAGES: &[Kind] = &[
+    Kind::Stop,
+    Kind::Leave,
+    Kind::Abort,
+    Kind::Reset,
+    Kind::Mute,
+    Kind::Stick,
+    Kind::Restart,
+    Kind::Change,
+    Kind::Down,
+    Kind::Finish,
+];
+
+/// Time within which both ends have lost a connection.
+const HALF_NS: u64 = 50_000_000;
+
 /// Events after which a peer may be silent.
 const SILENCES: &[Kind] = &[
     Kind::Silent,
@@ -44,6 +64,27 @@ impl World<'_> {
             self.wrong(format!(
                 "loss: connection {connection} was not silent: {cause}"
             ));
+        }
+    }
+
+    /// One end has lost a connection: the session, or its end, takes the other end down, too.
+    pub fn check_halves(&self) {
+        if !self.plan.has_none(LATE_WORDS) {
+            return;
+        }
+        for (c, seen) in self.seen.iter().enumerate() {
+            let lives = match seen.is_lost {
+                [false, true] => self.front.dispatcher.look(c).up,
+                [true, false] => self.sim.has_receiver(seen.pipe),
+                _ => false,
+            };
+            if lives && self.now > seen.lost_at + HALF_NS {
+                let text = format!(
+                    "loss: one end alone has lost connection {c}: {:?}",
+                    seen.is_lost
+                );
+                self.wrong(text);
+            }
         }
     }
 
@@ -150,6 +191,14 @@ impl World<'_> {
         let refused = counts.refused.iter().sum::<u64>();
         let again = counts.completed + counts.again + refused;
         require(aborted || counts.posted == again, "samples posted");
+        let shape = &self.plan.shape;
+        // Pauses of 100 ms at most, and 1.5 s until the run is aborted.
+        let comes_back = shape.retry_ms <= 5 && shape.lost_ms >= 2_000;
+        let is_short = self.plan.has_none(OUTAGES) && shape.never == 0 && shape.refusals < 3;
+        require(
+            !(aborted && comes_back && is_short),
+            "no abort, since each lost connection comes back",
+        );
         let is_clean = self.plan.has_none(LOSSES) && self.plan.shape.never == 0 && !aborted;
         require(
             !is_clean || counts.connections_lost == 0,
@@ -170,8 +219,8 @@ impl World<'_> {
         }
     }
 
-    /// Both ends have stopped: each choice by health has ended, no link lives on, and the ledgers of
-    /// both ends agree.
+    /// Both ends have stopped: each choice by health has ended, no link lives on, and the ledgers
+    /// of both ends agree.
     pub fn check_stopped(&mut self) {
         for peer in 0..self.back.len() {
             let assigned = self.front.dispatcher.assigned_bytes(peer);

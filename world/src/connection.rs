@@ -43,6 +43,7 @@ impl World<'_> {
             epoch: opened.which.epoch,
             pipe: opened.pipe,
             is_lost: [false; 2],
+            lost_at: 0,
             is_faulty: false,
             is_doomed: false,
             dice: seen.dice.clone(),
@@ -91,8 +92,13 @@ impl World<'_> {
             let text = format!("loss: connection {c} epoch {epoch} lost twice, at back: {end}");
             return self.wrong(text);
         }
-        if self.seen[c].epoch == epoch {
-            self.seen[c].is_lost[usize::from(end)] = true;
+        let now = self.now;
+        let seen = &mut self.seen[c];
+        if seen.epoch == epoch {
+            if seen.is_lost == [false; 2] {
+                seen.lost_at = now;
+            }
+            seen.is_lost[usize::from(end)] = true;
         }
         match end {
             true => self.soon(c, 1_000_000, Task::Purge),

@@ -12,6 +12,8 @@ pub struct Seen {
     pub pipe: usize,
     /// Whether the frontend, and the accelerator, have reported the epoch lost.
     pub is_lost: [bool; 2],
+    /// Time of the first of these losses.
+    pub lost_at: u64,
     /// Frames vanish, and not both ends learn of it.
     pub is_faulty: bool,
     /// One end was asked to give the epoch up.
@@ -26,6 +28,7 @@ impl Seen {
             epoch: 0,
             pipe: 0,
             is_lost: [false; 2],
+            lost_at: 0,
             is_faulty: false,
             is_doomed: false,
             dice: Dice::of(seed, &[30, connection as u64]),

@@ -1,5 +1,5 @@
-//! A frontend and its accelerators in one thread. A seed decides the order of all steps, and a clock
-//! moves only between two steps.
+//! A frontend and its accelerators in one thread. A seed decides the order of all steps, and a
+//! clock moves only between two steps.
 //!
 //! ```text
 //!   seed --> plan --> queue of (time, task) --> one step of: a NIC thread, a companion,

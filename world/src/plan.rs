@@ -490,7 +490,8 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::Meanwhile, 50, 20, most.min(20)),
         (Kind::Answers, 40, 20, 100),
         (Kind::Cut, 45, 6, 1),
-        (Kind::Silent, 25 * u64::from(is_awake), 2, 3),
+        // Without echoes, one end has to learn of it and tell the other one.
+        (Kind::Silent, 25, 2, if is_awake { 3 } else { 2 }),
         (Kind::Hole, 30 * u64::from(is_awake), 2, 1),
         (Kind::Delay, 25, 6, 2_000),
         (Kind::Fail, 20, 4, 1),
@@ -505,7 +506,7 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::Reset, 20 * is_troubled, 3, 1),
         (Kind::Mute, 15 * is_troubled, 2, 3),
         (Kind::Tear, 30 * is_troubled, 3, 1),
-        (Kind::Stick, 20 * is_troubled, 3, 30_000),
+        (Kind::Stick, 20 * is_troubled, 3, 300_000),
         (Kind::Restart, 15 * is_troubled, 2, 20_000),
         (Kind::Change, 6 * is_troubled, 1, 20_000),
         (Kind::Down, 15 * is_troubled, 2, 60_000),

@@ -446,6 +446,7 @@ impl<'p> World<'p> {
                 // Jobs that were passed on without a new connection.
                 self.back.iter().for_each(Accelerator::prepare);
                 self.stop_servers();
+                self.check_halves();
                 self.news();
             }
             Task::Start(server) => self.start(server),
@@ -637,6 +638,11 @@ impl<'p> World<'p> {
             return;
         }
         let answers = totals.await.expect("no panic");
+        for (c, ..) in answers.iter().flatten().flatten() {
+            if c.arrived > c.responded + c.refused + c.dropped_late {
+                self.wrong(format!("drain: answered while samples wait: {c:?}"));
+            }
+        }
         self.front.cluster.take_totals(answers);
         self.front.dispatcher.stop();
         self.effects();

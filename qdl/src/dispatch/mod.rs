@@ -273,8 +273,8 @@ impl Dispatcher {
         self.shared.connections.len()
     }
 
-    /// Brings a connection up with a link of a new epoch. Its slots must be out of quarantine. Drops
-    /// the link after [`Dispatcher::stop`], because no NIC thread would.
+    /// Brings a connection up with a link of a new epoch. Its slots must be out of quarantine.
+    /// Drops the link after [`Dispatcher::stop`], because no NIC thread would.
     pub fn attach(&self, connection: usize, epoch: u32, link: Link) {
         if self.is_stopped.load(Ordering::SeqCst) {
             return;
