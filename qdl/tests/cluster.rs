@@ -355,7 +355,7 @@ fn an_accelerator_that_listens_on_all_addresses_of_both_families_is_used_over_ei
     let control = (std::net::Ipv6Addr::LOCALHOST, node.address.port()).into();
     let c = config_at(&[control], "  - address: '::1'\n", "");
     let e = Front::try_connect(&c, 1, 1).err().expect("no way");
-    assert_has(&e, &["nics[0].listen", "listen on [::]"]);
+    assert_has(&e, &["nics[0] of", "listen on [::]"]);
 }
 
 #[tokio::test]

@@ -564,7 +564,10 @@ impl<'p> World<'p> {
         for loss in &losses {
             if loss.server.is_none() {
                 let (at_ns, server) = (self.now, self.server_of(loss.connection));
-                self.book.lock().moments.push(Moment::Loss { at_ns, server });
+                self.book
+                    .lock()
+                    .moments
+                    .push(Moment::Loss { at_ns, server });
             }
             self.lost(loss);
         }

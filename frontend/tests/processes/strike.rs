@@ -114,7 +114,7 @@ impl Nodes<'_> {
         if left.is_some() {
             return false;
         }
-        let signal = if n % 2 == 0 {
+        let signal = if n.is_multiple_of(2) {
             libc::SIGTERM
         } else {
             libc::SIGKILL

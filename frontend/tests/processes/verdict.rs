@@ -76,7 +76,7 @@ pub fn of_folders(place: &TestFolder) -> Result<()> {
 fn outage_us(plan: &Plan, hits: &[(Event, Phase)], k: u64) -> u64 {
     let shape = &plan.shape;
     let of_connection = |connection: u64, us: u64| {
-        let is_important = connection % shape.all() == 0 || shape.data() == 1;
+        let is_important = connection.is_multiple_of(shape.all()) || shape.data() == 1;
         if is_important { us } else { 0 }
     };
     let each = hits.iter().map(|(e, _)| {

@@ -95,7 +95,7 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
         }
     };
     search::find_first(
-        candidates,
+        &candidates,
         |folder| folder.join("libtorch_cpu.so").is_file(),
         "PyTorch's libraries were",
         "`pip install torch`, or name their folder in engine.library or QDL_TORCH",

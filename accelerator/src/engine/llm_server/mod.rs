@@ -170,7 +170,7 @@ impl<T: Transport> Streaming for ServerEngine<T> {
         });
         self.try_start(source, fatal).map_err(|reason| {
             self.process.stop();
-            self.process.error(reason)
+            self.process.error(&reason)
         })
     }
 

@@ -59,7 +59,7 @@ impl ServerProcess {
         }
     }
 
-    pub(super) fn error(&self, reason: String) -> EngineError {
+    pub(super) fn error(&self, reason: &str) -> EngineError {
         EngineError::engine(format!("{}: {reason}", self.name))
     }
 

@@ -35,8 +35,8 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
          engine.library or ORT_DYLIB_PATH",
     );
     match search::named_path(configured, "ORT_DYLIB_PATH") {
-        Some(named) => search::find_first(vec![named], |path| path.is_file(), what, advice),
-        None => search::find_trusted(installed_paths(), what, advice),
+        Some(named) => search::find_first(&[named], |path| path.is_file(), what, advice),
+        None => search::find_trusted(&installed_paths(), what, advice),
     }
 }
 

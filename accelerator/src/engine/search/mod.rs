@@ -17,7 +17,7 @@ pub(super) fn named_path(configured: Option<&Path>, variable: &str) -> Option<Pa
 }
 
 pub(super) fn find_first(
-    candidates: Vec<PathBuf>,
+    candidates: &[PathBuf],
     usable: impl Fn(&PathBuf) -> bool,
     what: &str,
     advice: &'static str,
@@ -37,7 +37,7 @@ pub(super) fn find_first(
 /// As [`find_first`], of the existing ones of `candidates`, which nobody has named: skips files
 /// that others could have put there.
 pub(super) fn find_trusted(
-    candidates: Vec<PathBuf>,
+    candidates: &[PathBuf],
     what: &str,
     advice: &'static str,
 ) -> Result<PathBuf, EngineError> {
@@ -100,7 +100,7 @@ mod tests {
         });
         let found = |folders: &[&tempfile::TempDir]| {
             let places = folders.iter().map(|folder| folder.path().join("lib.so"));
-            find_trusted(places.collect(), "it was", "name it")
+            find_trusted(&places.collect::<Vec<_>>(), "it was", "name it")
         };
         let nearest = found(&[&open, &own]).expect("one is good");
         assert_eq!(nearest, own.path().join("lib.so"));

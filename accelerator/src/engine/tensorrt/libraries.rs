@@ -23,13 +23,14 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
         "build it with `cargo xtask tensorrt --include DIR` (docs/gpu.md), or name it in QDL_TENSORRT_SHIM",
     );
     if let Some(named) = search::named_path(None, "QDL_TENSORRT_SHIM") {
-        return search::find_first(vec![named], |path| path.is_file(), what, advice);
+        return search::find_first(&[named], |path| path.is_file(), what, advice);
     }
     let program = env::current_exe().unwrap_or_default();
     let folders: Vec<&Path> = program.ancestors().skip(1).take(3).collect();
     let beside = folders.first().map(|f| f.join(SHIM));
     let above = folders.iter().map(|f| f.join("tensorrt").join(SHIM));
-    search::find_trusted(beside.into_iter().chain(above).collect(), what, advice)
+    let candidates: Vec<_> = beside.into_iter().chain(above).collect();
+    search::find_trusted(&candidates, what, advice)
 }
 
 /// Finds TensorRT's library for a shim compiled for version `headers`: the configured path of the
@@ -61,7 +62,7 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
     };
     let candidates = [of("libnvinfer"), of("libnvinfer_lean")].concat();
     search::find_first(
-        candidates,
+        &candidates,
         |path| path.is_file(),
         &format!("TensorRT {major} was"),
         "install it, or name its folder in engine.library or QDL_TENSORRT",

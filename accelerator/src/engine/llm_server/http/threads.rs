@@ -56,7 +56,7 @@ impl Threads {
         runtime.spawn(async move {
             let SequenceRunner { server, judge, .. } = &*watching;
             let end = watch_over(server, judge.exit.as_ref());
-            watching.end(end.await);
+            watching.end(&end.await);
         });
         Threads {
             runtime: Mutex::new(Some(runtime)),
@@ -116,7 +116,7 @@ impl SequenceRunner {
                     return sequence.give_back(&why);
                 }
                 if let Some(overdue) = server.standing.back(&sequence).await {
-                    return self.end(server.reason(&overdue));
+                    return self.end(&server.reason(&overdue));
                 }
             }
             let trouble = match self.answer(&mut sequence).await {
@@ -137,7 +137,7 @@ impl SequenceRunner {
                 Verdict::GiveBack(words) | Verdict::Refuse(words) => {
                     return sequence.refuse(&words);
                 }
-                Verdict::End(reason) => return self.end(reason),
+                Verdict::End(reason) => return self.end(&reason),
             }
         }
     }
@@ -152,7 +152,7 @@ impl SequenceRunner {
         answer.await
     }
 
-    fn end(&self, reason: String) {
+    fn end(&self, reason: &str) {
         let line = format!("server {}: {reason}", self.server.ask.config.url);
         (self.fatal)(EngineError::engine(line));
     }

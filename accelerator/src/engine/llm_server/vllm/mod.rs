@@ -192,7 +192,7 @@ impl Transport for CoreTransport {
         let (process, exit) = (process.clone(), process.exit());
         let started = self.thread.start(Self::NAME, fatal, move || {
             let run = driver.run(|| exit.as_ref().and_then(ExitStatus::now));
-            run.map_err(|reason| process.error(process.last_words(&reason)))
+            run.map_err(|reason| process.error(&process.last_words(&reason)))
         });
         started.map_err(|e| e.to_string())
     }

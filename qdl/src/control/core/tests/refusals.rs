@@ -360,7 +360,7 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
     const OPEN: &str = "{'type': 'open', 'id': 1, 'connections': [{'connection': 0, 'nic': 0, \
         'gpu_turn': 0, 'epoch': 2, 'slots': 4, 'request_stride': 64, 'response_stride': 24, \
         'transport': {'fabric': 'tcp', \
-        'key': '3333333333333333333333333333333333333333333333333333333333333333'}}]}\n";
+        'end': '3333333333333333333333333333333333333333333333333333333333333333'}}]}\n";
     let start = "{'type': 'start', 'id': 2}\n";
     let beat = "{'type': 'heartbeat', 'seq': 1}\n";
     let counters = "{'type': 'heartbeat', 'seq': 1, 'counters': {'arrived': 0, 'responded': 0, \
