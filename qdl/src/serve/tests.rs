@@ -103,8 +103,9 @@ fn a_slot_is_granted_again_only_after_its_response_has_been_posted() {
     for stream in [Stream::None, Stream::All] {
         let connection = connection(stream);
         let ours = connection.endpoint(1);
+        let window = Window::new(region(), 0, 128, Grants::new(SLOTS).into());
         let far = Endpoint {
-            window: Window::new(region(), 0, 128, Grants::new(SLOTS).into()).expect("fits"),
+            window: window.expect("fits").in_parts(stream),
             sources: vec![],
             peer_slots: SLOTS,
             peer_stride: 64,
