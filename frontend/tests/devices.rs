@@ -25,7 +25,8 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
 
 const NOWHERE: &str = "/nowhere/library.so.1";
 
-/// Runs both programs with this NIC and without the library; returns the error of each, which ends with code 2.
+/// Runs both programs with this NIC and without the library. Returns the error of each, which ends
+/// with code 2.
 fn refused(nic: &str, variable: &str) -> [String; 2] {
     let place = TestFolder::new();
     let nics = format!("nics: [{nic}]\n");
