@@ -343,7 +343,8 @@ impl<'p> World<'p> {
                 self.wrong("no end: samples outlive the deadline after the last event".to_owned());
             }
             quiet += 1;
-            if self.queue.work > 0 {
+            // A start may take all of its deadlines.
+            if self.queue.work > 0 || self.book.lock().ready.is_none() {
                 quiet = 0;
             } else if self.check_idle() {
                 return;
