@@ -161,11 +161,15 @@ impl Accelerator {
         }
     }
 
-    /// Lets the companions of the NIC threads do all their jobs.
-    pub fn prepare(&self) {
+    /// Lets the companions of the NIC threads do all their jobs; false if they have none.
+    pub fn prepare(&self) -> bool {
+        let mut has_worked = false;
         for share in 0..self.companions() {
-            while self.step(share) {}
+            while self.step(share) {
+                has_worked = true;
+            }
         }
+        has_worked
     }
 
     pub fn companions(&self) -> usize {

@@ -69,7 +69,8 @@ impl World<'_> {
 
     /// One end has lost a connection: the session, or its end, takes the other end down, too.
     pub fn check_halves(&self) {
-        if !self.plan.has_none(LATE_WORDS) {
+        // A frontend that did not come up lets go when the program ends.
+        if !self.plan.has_none(LATE_WORDS) || self.book.lock().ready == Some(false) {
             return;
         }
         for (c, seen) in self.seen.iter().enumerate() {
@@ -122,7 +123,10 @@ impl World<'_> {
         let outstanding = dispatcher.outstanding();
         let nothing_comes = self.queue.outside == 0;
         if outstanding == 0 || self.is_ending {
-            return nothing_comes && self.is_done();
+            // The word that ends a connection may be under way.
+            let is_doomed = |c: usize| self.seen[c].is_doomed && dispatcher.look(c).up;
+            let ends = (0..self.seen.len()).any(is_doomed);
+            return nothing_comes && self.is_done() && !ends;
         }
         let backlog = dispatcher.backlog();
         let is_by_health = self.plan.shape.policy().is_by_health();
@@ -210,7 +214,7 @@ impl World<'_> {
             if left > 0 || self.front.dispatcher.backlog() > 0 {
                 self.wrong(format!("ledger: connection {c} at rest: {look:?}"));
             }
-            if self.seen[c].is_doomed && look.up {
+            if self.seen[c].is_doomed && look.up && self.plan.has_none(LATE_WORDS) {
                 self.wrong(format!("loss: connection {c} was given up and lives on"));
             }
             if aborted && look.up {
@@ -241,7 +245,10 @@ impl World<'_> {
         let book = self.book.lock();
         let mut total = ServedConnection::default();
         let mut problem = None;
-        let is_clean = self.plan.has_none(LOSSES) && self.plan.shape.never == 0 && !book.aborted;
+        let is_clean = self.plan.has_none(LOSSES)
+            && self.plan.shape.never == 0
+            && !book.aborted
+            && book.ready == Some(true);
         for (server, report) in &book.served {
             let sum = report.total();
             total.arrived += sum.arrived;

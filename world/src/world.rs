@@ -343,7 +343,8 @@ impl<'p> World<'p> {
                 self.wrong("no end: samples outlive the deadline after the last event".to_owned());
             }
             quiet += 1;
-            if self.queue.work > 0 {
+            // A start may take all of its deadlines.
+            if self.queue.work > 0 || self.book.lock().ready.is_none() || self.prepare() {
                 quiet = 0;
             } else if self.check_idle() {
                 return;
@@ -355,6 +356,13 @@ impl<'p> World<'p> {
                 return;
             }
         }
+    }
+
+    /// Lets the companions of all processes that run do their jobs; false if they have none.
+    fn prepare(&self) -> bool {
+        let of = self.back.iter().zip(&self.threads.stopped[1..]);
+        let runs = of.filter(|(_, until)| **until <= self.now);
+        runs.fold(false, |has_worked, (back, _)| back.prepare() || has_worked)
     }
 
     /// Whether the cluster came up or failed, all samples have ended, and all processes run.
@@ -444,7 +452,7 @@ impl<'p> World<'p> {
             Task::Tick => {
                 self.queue.at(self.now + 1_000_000, Task::Tick);
                 // Jobs that were passed on without a new connection.
-                self.back.iter().for_each(Accelerator::prepare);
+                self.prepare();
                 self.stop_servers();
                 self.check_halves();
                 self.news();
