@@ -39,6 +39,10 @@ const DEADLINES: &str = "deadlines: {connect_ms: 6000, lost_ms: 4000, echo_inter
 const THEIR_DEADLINES: &str = "deadlines: {connect_ms: 3000, echo_timeout_ms: 600, \
     heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
 
+/// Time after which an accelerator has let go of a frontend whose session ended at that end alone:
+/// its `heartbeat_timeout_ms`, and a heartbeat.
+const LETS_GO: Duration = Duration::from_millis(1_500);
+
 /// Lines of each log that a failure shows.
 const LAST_LINES: usize = 40;
 
@@ -330,6 +334,7 @@ fn afterwards(cluster: &Cluster<'_>, accelerators: Vec<(Running, Left)>) -> Resu
         .filter_map(is_left)
         .collect();
     if !left.is_empty() {
+        sleep(LETS_GO);
         let next = cluster.frontend("next", &left, &offline("100"));
         verdict::of_next(cluster.place, &next.end_within(END))?;
     }
