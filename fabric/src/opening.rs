@@ -35,7 +35,7 @@ pub struct Which {
 pub type DeviceSlots<'a> = dyn Fn(usize) -> Result<Arc<Region>, String> + 'a;
 
 /// A NIC that is open and makes connections. Calls may block while a driver or provider works, so
-/// make them on a thread that serves nobody else.
+/// the caller's thread must not serve sessions or samples.
 pub trait Nic: fmt::Debug + Send + Sync {
     /// Name of the fabric in [`End::fabric`].
     fn fabric(&self) -> &'static str;

@@ -6,7 +6,7 @@ use record::ServedConnection;
 
 use crate::{plan::Kind, world::World};
 
-/// Events after which a connection may be lost.
+/// Events after which a connection may be lost, beside [`OUTAGES`].
 const LOSSES: &[Kind] = &[
     Kind::Cut,
     Kind::Silent,
@@ -15,16 +15,6 @@ const LOSSES: &[Kind] = &[
     Kind::Fail,
     Kind::Stray,
     Kind::GiveUp,
-    Kind::Stop,
-    Kind::Leave,
-    Kind::Abort,
-    Kind::Reset,
-    Kind::Mute,
-    Kind::Stick,
-    Kind::Restart,
-    Kind::Change,
-    Kind::Down,
-    Kind::Finish,
 ];
 
 /// Events after which an end may hear late of a loss by the other end.
@@ -92,7 +82,8 @@ impl World<'_> {
     /// Whether no fault explains the end of a session or a connection.
     pub fn is_untroubled(&self) -> bool {
         let is_aborted = self.book.lock().aborted;
-        self.plan.has_none(LOSSES) && self.plan.shape.never == 0 && !is_aborted
+        let is_quiet = self.plan.has_none(LOSSES) && self.plan.has_none(OUTAGES);
+        is_quiet && self.plan.shape.never == 0 && !is_aborted
     }
 
     /// A sleep of an hour has ended: nothing else would have ended it.
@@ -203,9 +194,8 @@ impl World<'_> {
             !(aborted && comes_back && is_short),
             "no abort, since each lost connection comes back",
         );
-        let is_clean = self.plan.has_none(LOSSES) && self.plan.shape.never == 0 && !aborted;
         require(
-            !is_clean || counts.connections_lost == 0,
+            !self.is_untroubled() || counts.connections_lost == 0,
             "no loss without a fault",
         );
         for c in 0..self.seen.len() {
@@ -242,13 +232,11 @@ impl World<'_> {
             ));
         }
         let counts = self.front.dispatcher.counts();
+        let is_untroubled = self.is_untroubled();
         let book = self.book.lock();
         let mut total = ServedConnection::default();
         let mut problem = None;
-        let is_clean = self.plan.has_none(LOSSES)
-            && self.plan.shape.never == 0
-            && !book.aborted
-            && book.ready == Some(true);
+        let is_clean = is_untroubled && book.ready == Some(true);
         for (server, report) in &book.served {
             let sum = report.total();
             total.arrived += sum.arrived;

@@ -4,13 +4,13 @@ use fabric::{
     Nic, OpenError,
     ib::{IbDevice, IbNic, IbResources},
     ofi::{OfiDevice, OfiNic, OfiResources},
-    tcp::{TcpCfgs, TcpDevice, TcpNic},
+    tcp::{TcpCfgs, TcpDevice, TcpError, TcpNic},
 };
 use tokio::net::TcpListener;
 
 use super::{error::NicError, settings};
 use crate::{
-    config::{Deadlines, IbKeys, NicConfig, NicFabric, OfiKeys},
+    config::{Deadlines, IbKeys, NicConfig, NicFabric, OfiKeys, TcpKeys},
     topology::{Nearness, Topology},
 };
 
@@ -28,16 +28,9 @@ pub(crate) fn open(
     connections: usize,
 ) -> Result<Box<dyn Nic>, NicError> {
     let opened: Result<Box<dyn Nic>, OpenError> = match &config.fabric {
-        NicFabric::Tcp(tcp) => {
-            let congestion = settings::congestion(tcp, &config.label());
-            let nic = congestion.map(|congestion| TcpNic {
-                at: tcp.at(),
-                congestion,
-                cfgs: settings::tcp(config, tcp, deadlines),
-            });
-            nic.map(|nic| Box::new(nic) as _)
-                .map_err(|e| OpenError::Socket(e.to_string()))
-        }
+        NicFabric::Tcp(tcp) => tcp_nic(config, tcp, deadlines)
+            .map(|nic| Box::new(nic) as _)
+            .map_err(|e| OpenError::Socket(e.to_string())),
         NicFabric::Ib(ib) => open_ib(index, config, ib).map(|nic| Box::new(nic) as _),
         NicFabric::Ofi(ofi) => open_ofi(config, ofi, connections).map(|nic| Box::new(nic) as _),
     };
@@ -57,16 +50,20 @@ pub(crate) fn listen(
         return Ok((open(index, config, deadlines, 1)?, None));
     };
     let of_this = NicError::of(index);
-    let congestion = settings::congestion(tcp, &config.label()).map_err(&of_this)?;
-    let listener = TcpDevice::listen(tcp.at(), congestion.as_deref()).map_err(of_this)?;
-    let cfgs = settings::tcp(config, tcp, deadlines);
-    let nic = TcpNic {
-        // With the port that the system chose.
-        at: listener.local_addr().unwrap_or(tcp.at()),
-        congestion,
-        cfgs,
-    };
-    Ok((Box::new(nic), Some((listener, cfgs))))
+    let mut nic = tcp_nic(config, tcp, deadlines).map_err(&of_this)?;
+    let listener = TcpDevice::listen(nic.at, nic.congestion.as_deref()).map_err(of_this)?;
+    // With the port that the system chose.
+    nic.at = listener.local_addr().unwrap_or(nic.at);
+    let port = (listener, nic.cfgs);
+    Ok((Box::new(nic), Some(port)))
+}
+
+fn tcp_nic(config: &NicConfig, keys: &TcpKeys, deadlines: &Deadlines) -> Result<TcpNic, TcpError> {
+    Ok(TcpNic {
+        at: keys.at(),
+        congestion: settings::congestion(keys, &config.label())?,
+        cfgs: settings::tcp(config, keys, deadlines),
+    })
 }
 
 fn open_ib(index: usize, config: &NicConfig, keys: &IbKeys) -> Result<IbNic, OpenError> {

@@ -1,6 +1,6 @@
 //! Streams and tasks of the control plane; all decisions are in the core.
 //!
-//! * `stream`: the byte stream under a session, and who opens it: sockets, or a simulation.
+//! * `stream`: the byte stream under a session, and its opener: sockets, or a simulation.
 //! * `io`: one control connection; reads, writes, and sleeps until the core's next deadline.
 //! * `client`: the frontend's session, and its handle for other threads.
 //! * `server`: accepts peers, bounds pending handshakes, admits one frontend.
