@@ -4,6 +4,7 @@ use std::{
     any::Any,
     collections::BTreeSet,
     fmt, io,
+    num::NonZeroUsize,
     os::fd::OwnedFd,
     ptr::NonNull,
     sync::{Mutex, PoisonError},
@@ -11,8 +12,9 @@ use std::{
 
 use crate::os::{HUGE_PAGE, Mapping};
 
-/// One mapping, or a range of a device's memory ([`Region::of_device`]). A mapping is page-aligned,
-/// zero at first, and unmapped when the last `Arc` is dropped. A mapping of at least 2 MiB uses
+/// One mapping, memory that the caller owns ([`Region::of_host`]), or a range of a device's memory
+/// ([`Region::of_device`]). A mapping is page-aligned, zero at first, and unmapped when the last
+/// `Arc` is dropped. A mapping of at least 2 MiB uses
 /// huge pages where enough are free (`vm.nr_hugepages`), so that a NIC keeps fewer translations.
 ///
 /// The kernel, a NIC or a second thread writes a region while this process holds only the region's
@@ -23,7 +25,7 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     memory: Backing,
-    /// Guards that are dropped before the mapping.
+    /// Guards that are dropped before the memory.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -33,6 +35,8 @@ enum Backing {
         mapping: Mapping,
         huge: bool,
     },
+    /// Host memory of this owner, who is dropped with the region.
+    Foreign(#[expect(dead_code, reason = "only its drop matters")] Box<dyn Any + Send + Sync>),
     Device(Box<dyn DeviceMemory>),
 }
 
@@ -136,6 +140,25 @@ impl Region {
         })
     }
 
+    /// Wraps host memory of the caller, such as samples that are loaded already. `owner` keeps the
+    /// memory; the region drops it after every guard ([`Region::keep`]).
+    ///
+    /// # Safety
+    /// `len` bytes from `base` are mapped, readable and writable, and stay so until `owner` is
+    /// dropped. Whoever touches them keeps to the slot protocol, as for any region.
+    pub unsafe fn of_host(
+        base: NonNull<u8>,
+        len: NonZeroUsize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        Region {
+            base,
+            len: len.get(),
+            memory: Backing::Foreign(owner),
+            kept: Mutex::default(),
+        }
+    }
+
     /// Wraps memory of a device. [`Region::at`] gives addresses for the device and NICs;
     /// [`Region::bytes`] and [`Region::bytes_mut`] return [`RegionError::Device`].
     pub fn of_device(memory: Box<dyn DeviceMemory>) -> Self {
@@ -150,7 +173,7 @@ impl Region {
     /// The device that owns the memory; `None` for host memory.
     pub fn device(&self) -> Option<&dyn DeviceMemory> {
         match &self.memory {
-            Backing::Host { .. } => None,
+            Backing::Host { .. } | Backing::Foreign(_) => None,
             Backing::Device(device) => Some(&**device),
         }
     }
@@ -161,11 +184,11 @@ impl Region {
     }
 
     /// NUMA nodes of the region's pages. Empty where no page is present, where the kernel does not
-    /// say, and for a device's memory. Costs a system call.
+    /// say, and for memory that is not a mapping of this crate. Costs a system call.
     pub fn nodes(&self) -> BTreeSet<u32> {
         match &self.memory {
             Backing::Host { mapping, .. } => mapping.nodes(),
-            Backing::Device(_) => BTreeSet::new(),
+            Backing::Foreign(_) | Backing::Device(_) => BTreeSet::new(),
         }
     }
 
@@ -188,7 +211,7 @@ impl Region {
     }
 
     /// Allocates every page now, on the nodes of [`Region::on_nodes`] or else on this thread's
-    /// node. A device's memory is left alone.
+    /// node. Memory that is not a mapping of this crate is left alone.
     pub fn prefault(&self) {
         if let Backing::Host { mapping, .. } = &self.memory {
             mapping.populate();
@@ -221,7 +244,7 @@ impl Region {
     #[inline]
     pub(crate) fn reach(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        let here = matches!(self.memory, Backing::Host { .. }) && end <= self.len;
+        let here = !matches!(self.memory, Backing::Device(_)) && end <= self.len;
         here.then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
@@ -384,6 +407,23 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&guard), 2);
         drop(r);
         assert_eq!(std::sync::Arc::strong_count(&guard), 1);
+    }
+
+    #[test]
+    fn memory_of_the_caller_is_used_in_place_and_goes_last() {
+        let owner = std::sync::Arc::new(Mutex::new([7u8; 16]));
+        let base = owner.lock().expect("no panic").as_mut_ptr();
+        let base = NonNull::new(base).expect("an array");
+        let len = NonZeroUsize::new(16).expect("16");
+        // SAFETY: the array lives in `owner`, and nothing else touches it.
+        let r = unsafe { Region::of_host(base, len, Box::new(owner.clone())) };
+        assert!(r.at(9, 8).is_err());
+        // SAFETY: only this test uses the region.
+        unsafe { r.store(4, b"data") }.expect("inside");
+        r.prefault();
+        assert_eq!(&owner.lock().expect("no panic")[2..9], b"\x07\x07data\x07");
+        drop(r);
+        assert_eq!(std::sync::Arc::strong_count(&owner), 1);
     }
 
     #[test]
