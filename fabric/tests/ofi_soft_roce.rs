@@ -2,7 +2,7 @@
 //!
 //! Ignored by default: needs two RDMA devices with the addresses 10.9.1.1 and 10.9.1.2. `cargo
 //! xtask soft-roce` runs it in the guest, with `ofi_rxm`'s settings for such devices
-//! (`docs/ofi.md`, *Over queue pairs*). Without libfabric, a test prints that and passes.
+//! (`docs/ofi.md`, *Known faults of providers*). Without libfabric, a test prints that and passes.
 #![cfg(not(feature = "loom"))]
 
 #[macro_use]

@@ -5,24 +5,25 @@ use std::sync::{Arc, OnceLock};
 /// Exit codes in `--help`, in the words of the README's table (a test compares the texts).
 pub const HELP: &str = "\
 Exit codes:
-  0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config
-       sets its length has its own data whole, or --check found nothing wrong
-  1    LoadGen says INVALID, the wall clock was set during the run, or an answer was not two tokens
-       or more where it measures tokens
-  2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
-       start: nothing was measured
-  3    no peer was left, a sample was refused three times, a connection failed its warm-up, the
-       watchdog ended the run, LoadGen threw an exception, its logs are not whole or a file cannot
-       be written (no space left on device), or the engine of --local failed: the folder is marked
-       INVALID
-  4    a response was not its sample's, a first token not its answer's, or counts do not agree
-  130  interrupted (SIGINT, SIGTERM or SIGHUP): the folder is marked INVALID";
+  0    success: LoadGen says VALID, an accuracy run is complete, a compliance test that sets its own
+       length has all its data, or --check found nothing wrong
+  1    the result does not count: LoadGen says INVALID, the wall clock was set during the run, or
+       tokens were measured and an answer had fewer than two
+  2    nothing was measured: an error in usage, configuration, data set, model or engine, or a peer
+       that could not be reached at the start
+  3    the run was aborted and its folder is marked INVALID: no peer was left, a sample was refused
+       three times, a connection failed its warm-up, the watchdog ended the run, LoadGen threw an
+       exception, its logs are incomplete, a file could not be written (no space left on device), or
+       the engine of --local failed
+  4    an answer is wrong: a response was not its sample's, a first token was not its answer's, or
+       counts do not agree
+  130  interrupted by SIGINT, SIGTERM or SIGHUP: the folder is marked INVALID";
 
 /// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// LoadGen says VALID, or an accuracy run came to its end.
+    /// LoadGen says VALID, or an accuracy run is complete.
     Good = 0,
     /// LoadGen says INVALID, or logged errors.
     Invalid = 1,
