@@ -272,8 +272,9 @@ impl Engine {
     pub fn held_back(&self, connection: usize) -> Option<u64> {
         let book = self.book.lock();
         let is_held = |job: &&Job| {
-            let sent = job.sent();
-            job.is_of(connection) && sent > 0 && book.fates[job.id as usize].bytes != sent as u32
+            let (sent, fate) = (job.sent(), &book.fates[job.id as usize]);
+            let is_seen = !fate.warms_up && job.is_of(connection);
+            is_seen && sent > 0 && fate.bytes != sent as u32
         };
         self.jobs.values().find(is_held).map(|job| job.id)
     }

@@ -20,7 +20,7 @@ use qdl::{
     topology::LinkWatch,
 };
 use record::NodeFacts;
-use tokio::task::JoinHandle;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     book::{Keeper, Loss, Shared},
@@ -35,7 +35,7 @@ pub const HOUR: u64 = 3_600_000_000_000;
 
 /// The frontend.
 pub struct Frontend {
-    pub cluster: Cluster,
+    pub cluster: Arc<Cluster>,
     pub dispatcher: Arc<Dispatcher>,
     /// The control task.
     pub control: JoinHandle<()>,
@@ -156,6 +156,8 @@ fn config(shape: &Shape) -> FrontendConfig {
         tick_ms: 1,
         ..HealthConfig::default()
     };
+    config.warm_up.budget_ms = shape.warm_ms;
+    config.warm_up.deadline_ms = shape.step_ms;
     let deadlines = &mut config.deadlines;
     deadlines.connect_ms = Some(shape.step_ms);
     deadlines.lost_ms = shape.lost_ms;
@@ -204,6 +206,7 @@ impl Frontend {
         book: &Shared,
         streams: &Streams,
         nics: &SimNics,
+        warm_up: Vec<Sample>,
         mut add: impl FnMut(NicThread),
     ) -> Self {
         let shape = &plan.shape;
@@ -261,12 +264,24 @@ impl Frontend {
             of_front.into_iter().for_each(&mut add);
             Ok(dispatcher.insert(Arc::new(made)).clone())
         };
+        let (up, is_up) = oneshot::channel();
         let made = Cluster::prepare(&config(shape), parts, make, move |result| {
-            let mut book = ready.lock();
-            book.say(|| format!("the cluster is ready: {result:?}"));
-            book.ready = Some(result.is_ok());
+            // The receiver is gone when the world ends.
+            let _ = up.send(result);
         });
         let (cluster, control) = made.expect("a dispatcher");
+        let cluster = Arc::new(cluster);
+        let warming = cluster.clone();
+        drop(tokio::spawn(async move {
+            let warmed = match is_up.await {
+                Ok(Ok(())) => warming.warm(warm_up).await.map(drop),
+                Ok(Err(e)) => Err(e),
+                Err(_) => return,
+            };
+            let mut book = ready.lock();
+            book.say(|| format!("the cluster is ready: {warmed:?}"));
+            book.ready = Some(warmed.is_ok());
+        }));
         Frontend {
             cluster,
             dispatcher: dispatcher.expect("made"),

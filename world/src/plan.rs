@@ -117,6 +117,10 @@ shape! {
     drain_ms = 300;
     /// Memory budget of each accelerator.
     memory_mib = 4_096;
+    /// Time budget of the warm-up; 0: connections begin cold.
+    warm_ms = 0;
+    /// 1: connections are warmed up again before the end.
+    warm_again = 0;
 }
 
 /// So many milliseconds.
@@ -446,6 +450,8 @@ fn draw_shape(d: &mut Dice) -> Shape {
         lost_ms: d.one(&[600, 2_000, 2_000]),
         drain_ms: d.one(&[100, 300]),
         memory_mib: d.one(&[4_096, 4_096, 4_096, 1]),
+        warm_ms: d.one(&[0, 0, 1, 30]),
+        warm_again: d.below(2),
     }
 }
 

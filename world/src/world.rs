@@ -115,6 +115,8 @@ pub struct World<'p> {
     pub leaving: Vec<Option<Leaving>>,
     /// Requests for names under way.
     names: Vec<JoinHandle<Answers<String>>>,
+    /// Samples of warm-ups, by the record of the run.
+    pub warmed: u64,
     /// Time of the next task for the engines.
     engine_at: u64,
     /// Time of the control tasks.
@@ -172,7 +174,13 @@ impl<'p> World<'p> {
         let streams = Streams::new(plan.seed, servers, shape.control_ns);
         let engine = Arc::new(Mutex::new(Engine::new(&shape, book.clone())));
         let add = |thread| threads.add(0, thread, plan.seed, &mut queue);
-        let front = Frontend::new(plan, &book, &streams, &nics, add);
+        let mut load = Load {
+            seed: plan.seed,
+            book: book.clone(),
+            longest: shape.longest,
+            issued: 0,
+        };
+        let front = Frontend::new(plan, &book, &streams, &nics, load.warm_up(), add);
         let back: Vec<_> = (0..servers)
             .map(|server| {
                 let add = |thread| threads.add(server + 1, thread, plan.seed, &mut queue);
@@ -185,12 +193,6 @@ impl<'p> World<'p> {
             let dispatcher = of_book.upgrade();
             dispatcher.map_or(usize::MAX, |d| d.look(c).in_flight)
         }));
-        let load = Load {
-            seed: plan.seed,
-            book: book.clone(),
-            longest: shape.longest,
-            issued: 0,
-        };
         let connections = 0..shape.connections();
         World {
             plan,
@@ -212,6 +214,7 @@ impl<'p> World<'p> {
             meanwhile: Arc::default(),
             leaving: vec![None; servers],
             names: Vec::new(),
+            warmed: 0,
             engine_at: u64::MAX,
             settled: 1_000,
             due: Vec::new(),
@@ -317,7 +320,7 @@ impl<'p> World<'p> {
                 }
                 return;
             }
-            let samples = lock(&load).samples(name_of(&event), event.n);
+            let samples = lock(&load).issue(name_of(&event), event.n);
             if let Some(to) = dispatcher.upgrade() {
                 to.issue(&samples);
             }
@@ -489,7 +492,7 @@ impl<'p> World<'p> {
         let until = self.now + n * 1_000;
         match kind {
             Kind::Burst => {
-                let samples = lock(&self.load).samples(name_of(&event), n);
+                let samples = lock(&self.load).issue(name_of(&event), n);
                 self.front.dispatcher.issue(&samples);
                 self.check_away();
             }
@@ -636,25 +639,18 @@ impl<'p> World<'p> {
     /// Both ends stop in order, the frontend first.
     async fn stop(&mut self) {
         self.is_ending = true;
-        let most = ms(self.plan.shape.drain_ms);
-        let end = self.now + most.as_nanos() as u64;
-        self.until("the drain of the frontend", |w| {
-            w.front.dispatcher.outstanding() == 0 || w.book.lock().aborted || w.now > end
-        })
-        .await;
-        let totals = tokio::spawn(self.front.cluster.leave().within(most));
-        self.news();
-        self.until("a drain", |_| totals.is_finished()).await;
-        if self.is_wrong() {
+        let is_ready = self.book.lock().ready == Some(true);
+        if self.plan.shape.warm_again > 0 && is_ready && self.front.dispatcher.outstanding() == 0 {
+            let samples = lock(&self.load).warm_up();
+            let cluster = self.front.cluster.clone();
+            let warming = async move { cluster.warm_again(samples, Duration::ZERO).await };
+            self.await_task("a warm-up", warming).await;
+        }
+        let cluster = self.front.cluster.clone();
+        let leaving = async move { cluster.leave().await };
+        let Some(sides) = self.await_task("a drain", leaving).await else {
             return;
-        }
-        let answers = totals.await.expect("no panic");
-        for (c, ..) in answers.iter().flatten().flatten() {
-            if c.arrived > c.responded + c.refused + c.dropped_late {
-                self.wrong(format!("drain: answered while samples wait: {c:?}"));
-            }
-        }
-        self.front.cluster.take_totals(answers);
+        };
         self.front.dispatcher.stop();
         self.effects();
         self.until("a NIC thread of the frontend", |w| {
@@ -666,6 +662,7 @@ impl<'p> World<'p> {
         self.news();
         self.until("the control task", |w| w.front.control.is_finished())
             .await;
+        self.check_record(sides);
         for server in 0..self.back.len() {
             self.leave(server, false, None);
         }
@@ -689,6 +686,21 @@ impl<'p> World<'p> {
             if let (Err(e), true) = (name, self.is_untroubled()) {
                 self.wrong(format!("name: {e}"));
             }
+        }
+    }
+
+    /// Takes steps until a task ends; `None` if an invariant breaks first.
+    async fn await_task<T: Send + 'static>(
+        &mut self,
+        what: &str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let task = tokio::spawn(task);
+        self.news();
+        self.until(what, |_| task.is_finished()).await;
+        match self.is_wrong() {
+            true => None,
+            false => Some(task.await.expect("no panic")),
         }
     }
 
