@@ -282,7 +282,9 @@ impl<'p> World<'p> {
         }
         self.until_rest().await;
         self.sim.set_meanwhile(None);
-        if !self.is_wrong() && !self.is_ending {
+        // A run that did not begin leaves samples of its warm-up where they are.
+        let has_begun = self.book.lock().ready == Some(true);
+        if has_begun && !self.is_wrong() && !self.is_ending {
             self.check_rest();
         }
         if !self.is_wrong() {
