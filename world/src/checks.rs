@@ -18,11 +18,18 @@ const LOSSES: &[Kind] = &[
 ];
 
 /// Events after which an end may hear late of a loss by the other end.
-const LATE_WORDS: &[Kind] = &[Kind::Stop, Kind::Mute, Kind::Stick, Kind::Reset];
+const LATE_WORDS: &[Kind] = &[
+    Kind::Stop,
+    Kind::Mute,
+    Kind::Stick,
+    Kind::Reset,
+    Kind::Spoil,
+];
 
 /// Events after which an accelerator may be away for long, or for good.
 const OUTAGES: &[Kind] = &[
     Kind::Stop,
+    Kind::Spoil,
     Kind::Leave,
     Kind::Abort,
     Kind::Reset,
@@ -83,7 +90,7 @@ impl World<'_> {
     pub fn is_untroubled(&self) -> bool {
         let is_aborted = self.book.lock().aborted;
         let is_quiet = self.plan.has_none(LOSSES) && self.plan.has_none(OUTAGES);
-        is_quiet && self.plan.shape.never == 0 && !is_aborted
+        is_quiet && self.plan.shape.never == 0 && self.plan.shape.ports < 2 && !is_aborted
     }
 
     /// A sleep of an hour has ended: nothing else would have ended it.
@@ -117,7 +124,8 @@ impl World<'_> {
             // The word that ends a connection may be under way.
             let is_doomed = |c: usize| self.seen[c].is_doomed && dispatcher.look(c).up;
             let ends = (0..self.seen.len()).any(is_doomed);
-            return nothing_comes && self.is_done() && !ends;
+            let is_owed = self.engine().due().is_some();
+            return nothing_comes && self.is_done() && !ends && !is_owed;
         }
         let backlog = dispatcher.backlog();
         let is_by_health = self.plan.shape.policy().is_by_health();

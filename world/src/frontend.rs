@@ -9,7 +9,7 @@ use std::{
 use qdl::{
     config::{FrontendConfig, HealthConfig, parse_frontend},
     connection::{CrewPlan, EchoCfgs, NicThread, NicThreadCfgs, Spin},
-    control::{Auth, Blocking, HeartbeatCfgs, LocalNode, RolePart, Timing},
+    control::{Auth, Blocking, HeartbeatCfgs, LocalNode, RolePart, Timing, Token},
     counters::{Live, Recorder},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
@@ -48,6 +48,15 @@ pub fn model(shape: &Shape) -> ModelSpec {
     let mut model = ModelSpec::opaque("m", shape.longest as usize, shape.answer as usize);
     model.output.ragged = shape.stream > 0;
     model
+}
+
+/// The token of all nodes, or another one.
+pub fn auth(shape: &Shape, is_other: bool) -> Auth {
+    let digits = [b'a' + u8::from(is_other); 64];
+    match shape.token {
+        0 if !is_other => Auth::None,
+        _ => Auth::Token(Token::parse(&digits).expect("hexadecimal")),
+    }
 }
 
 /// Thread of calls that may block, at both ends.
@@ -232,7 +241,7 @@ impl Frontend {
             links: links.iter().cloned().map(LinkWatch::Stated).collect(),
             local: LocalNode {
                 node: "front".to_owned(),
-                auth: Auth::None,
+                auth: auth(shape, false),
                 model: model(shape),
                 own: RolePart::Stream(shape.stream()),
                 facts: NodeFacts::default(),

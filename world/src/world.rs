@@ -12,7 +12,7 @@ use fabric::{
     Which, clock,
     testkit::{
         sim::{Call, Due, Sim},
-        sim_nic::SimNics,
+        sim_nic::{Guest, SimNics},
     },
 };
 use qdl::run::{Answers, NodeHandle};
@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    accelerator::{Accelerator, ENGINE, Leaving, check_memory},
+    accelerator::{Accelerator, Leaving, Program, check_memory},
     book::{Moment, Shared},
     engine::Engine,
     epoch::{Seen, path},
@@ -121,6 +121,7 @@ pub struct World<'p> {
     engine_at: u64,
     /// Time of the control tasks.
     settled: u64,
+    guests: Vec<Guest>,
     due: Vec<(u64, Due)>,
     arrives: Vec<(u64, Arrives)>,
     signals: Vec<(RawFd, bool)>,
@@ -170,7 +171,7 @@ impl<'p> World<'p> {
             let names = [server as u64, which.connection.into(), which.epoch.into()];
             [0, 1].map(|direction| path(seed, &shape, names, direction))
         };
-        let nics = SimNics::new(sim.clone(), Arc::new(paths));
+        let nics = SimNics::new(sim.clone(), Arc::new(paths), shape.ports > 0);
         let streams = Streams::new(plan.seed, servers, shape.control_ns);
         let engine = Arc::new(Mutex::new(Engine::new(&shape, book.clone())));
         let add = |thread| threads.add(0, thread, plan.seed, &mut queue);
@@ -185,7 +186,7 @@ impl<'p> World<'p> {
             .map(|server| {
                 let add = |thread| threads.add(server + 1, thread, plan.seed, &mut queue);
                 let world = (&book, &streams, &nics, &engine);
-                Accelerator::new(plan, (server, ENGINE), world, add)
+                Accelerator::new(plan, (server, Program::Same), world, add)
             })
             .collect();
         let of_book = Arc::downgrade(&front.dispatcher);
@@ -217,6 +218,7 @@ impl<'p> World<'p> {
             warmed: 0,
             engine_at: u64::MAX,
             settled: 1_000,
+            guests: Vec::new(),
             due: Vec::new(),
             arrives: Vec::new(),
             signals: Vec::new(),
@@ -284,7 +286,15 @@ impl<'p> World<'p> {
         self.sim.set_meanwhile(None);
         // A run that did not begin leaves samples of its warm-up where they are.
         let has_begun = self.book.lock().ready == Some(true);
-        if has_begun && !self.is_wrong() && !self.is_ending {
+        let is_at_rest = has_begun && !self.is_wrong() && !self.is_ending;
+        if is_at_rest && self.plan.shape.warm_again > 0 {
+            let samples = lock(&self.load).warm_up();
+            let cluster = self.front.cluster.clone();
+            let warming = async move { cluster.warm_again(samples, Duration::ZERO).await };
+            self.await_task("a warm-up", warming).await;
+            self.until_rest().await;
+        }
+        if is_at_rest && !self.is_wrong() {
             self.check_rest();
         }
         if !self.is_wrong() {
@@ -454,6 +464,35 @@ impl<'p> World<'p> {
                 }
                 self.news();
             }
+            Task::Guests => {
+                for guest in std::mem::take(&mut self.guests) {
+                    let Guest {
+                        node,
+                        which,
+                        key,
+                        link,
+                    } = guest;
+                    let handle = self.back[node].handle.clone();
+                    let which = (which.connection, which.epoch);
+                    let is_shown_out = self.plan.shape.ports > 1 && self.seen[0].dice.percent(3);
+                    let linked = match is_shown_out {
+                        true => Err("the world shows it out".to_owned()),
+                        false => Ok(link),
+                    };
+                    handle.admit(which, key, linked);
+                    (0..self.back[node].companions()).for_each(|share| {
+                        self.soon(
+                            0,
+                            30_000,
+                            Task::Prepare {
+                                server: node,
+                                share,
+                            },
+                        );
+                    });
+                }
+                self.news();
+            }
             Task::Tick => {
                 self.queue.at(self.now + 1_000_000, Task::Tick);
                 // Jobs that were passed on without a new connection.
@@ -521,21 +560,36 @@ impl<'p> World<'p> {
             Kind::Away => self.engine().away[on as usize] = until,
             Kind::Busy => self.engine().busy[on as usize] = until,
             Kind::Leave => self.leave(on as usize, n % 2 == 0, None),
-            Kind::Restart => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, ENGINE))),
-            Kind::Change => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, "other"))),
+            Kind::Restart => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, Program::Same))),
+            Kind::Change => {
+                let program = Program::OTHERS[n as usize / 2 % Program::OTHERS.len()];
+                self.leave(on as usize, n % 2 == 0, Some((n * 1_000, program)));
+            }
             Kind::Reset | Kind::Mute | Kind::Tear => {
                 if let Some(stream) = self.streams.last_of(on as usize) {
                     match kind {
-                        Kind::Reset => self.streams.cut(stream),
+                        Kind::Reset => self.streams.cut(stream, n == 2),
                         Kind::Mute => self.streams.black_hole(stream, n),
                         _ => self.streams.tear(stream),
                     }
                 }
             }
             Kind::Stick => self.stick(on as usize / 2, 1 + on % 2, n * 1_000),
+            Kind::Spoil => {
+                if let Some(stream) = self.streams.last_of(on as usize / 2) {
+                    self.streams.spoil(stream, on as usize % 2);
+                }
+            }
             Kind::Down => {
                 self.front.links[on as usize].store(true, Ordering::Relaxed);
                 self.queue.at(until, Task::Up(on as usize));
+            }
+            Kind::Name if n == 2 => {
+                let cluster = self.front.cluster.clone();
+                drop(tokio::spawn(
+                    async move { cluster.ask_descriptions().await },
+                ));
+                self.news();
             }
             Kind::Name => {
                 let asked = self.front.cluster.ask_names();
@@ -609,6 +663,11 @@ impl<'p> World<'p> {
         if self.streams.has_visits() {
             self.soon(0, self.plan.shape.control_ns, Task::Visits);
         }
+        let guests = self.nics.take_guests();
+        if !guests.is_empty() {
+            self.guests.extend(guests);
+            self.soon(0, 300_000, Task::Guests);
+        }
         let mut due = std::mem::take(&mut self.due);
         self.sim.take_due(&mut due);
         for (at, due) in due.drain(..) {
@@ -641,13 +700,6 @@ impl<'p> World<'p> {
     /// Both ends stop in order, the frontend first.
     async fn stop(&mut self) {
         self.is_ending = true;
-        let is_ready = self.book.lock().ready == Some(true);
-        if self.plan.shape.warm_again > 0 && is_ready && self.front.dispatcher.outstanding() == 0 {
-            let samples = lock(&self.load).warm_up();
-            let cluster = self.front.cluster.clone();
-            let warming = async move { cluster.warm_again(samples, Duration::ZERO).await };
-            self.await_task("a warm-up", warming).await;
-        }
         let cluster = self.front.cluster.clone();
         let leaving = async move { cluster.leave().await };
         let Some(sides) = self.await_task("a drain", leaving).await else {

@@ -242,7 +242,12 @@ impl Cluster {
 
     /// Requests every accelerator's description; a missing description is replaced by the reason.
     pub fn describe(&self) -> Vec<Described> {
-        let answers = block_on(self.ask(ClientHandle::describe).within(DESCRIBING));
+        block_on(self.ask_descriptions())
+    }
+
+    /// As [`Cluster::describe`], on a task.
+    pub async fn ask_descriptions(&self) -> Vec<Described> {
+        let answers = self.ask(ClientHandle::describe).within(DESCRIBING).await;
         let nodes = self.state.each_peer(|peer| peer.node.clone());
         let each = nodes.into_iter().zip(answers);
         let described = each.map(|(node, answer)| match answer {
