@@ -24,12 +24,14 @@ const LATE_WORDS: &[Kind] = &[
     Kind::Stick,
     Kind::Reset,
     Kind::Spoil,
+    Kind::Lie,
 ];
 
 /// Events after which an accelerator may be away for long, or for good.
 const OUTAGES: &[Kind] = &[
     Kind::Stop,
     Kind::Spoil,
+    Kind::Lie,
     Kind::Leave,
     Kind::Abort,
     Kind::Reset,
@@ -124,8 +126,7 @@ impl World<'_> {
             // The word that ends a connection may be under way.
             let is_doomed = |c: usize| self.seen[c].is_doomed && dispatcher.look(c).up;
             let ends = (0..self.seen.len()).any(is_doomed);
-            let is_owed = self.engine().due().is_some();
-            return nothing_comes && self.is_done() && !ends && !is_owed;
+            return nothing_comes && self.is_done() && !ends;
         }
         let backlog = dispatcher.backlog();
         let is_by_health = self.plan.shape.policy().is_by_health();

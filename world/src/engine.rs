@@ -104,6 +104,10 @@ impl Engine {
         let is_sound = arrival.input_len() == arrival.input().len()
             && arrival.output_len() >= self.shape.answer as usize
             && arrival.arrived_ns() <= now
+            && arrival.address() == arrival.input().as_ptr() as usize
+            && arrival.origin().stream() == self.shape.stream()
+            && arrival.origin().gpu().is_none()
+            && arrival.origin().has_elsewhere()
             && !arrival.is_on_device();
         let book = self.book.clone();
         let mut book = book.lock();

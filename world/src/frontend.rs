@@ -128,7 +128,7 @@ fn dispatch_cfgs(shape: &Shape) -> DispatchCfgs {
         sources: if is_staged { vec![] } else { vec![source()] },
         staged_from: is_staged.then(source),
         connections: (0..shape.connections()).map(connection).collect(),
-        crew: Some(crew(shape)),
+        crew: (shape.crew > 0).then(|| crew(shape)),
         send_depth: shape.depth_front as usize,
         stream: shape.stream(),
         ..DispatchCfgs::default()

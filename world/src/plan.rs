@@ -237,6 +237,8 @@ kinds! {
     Tear = "tear";
     /// A bit of the next bytes of the control stream of path `on` is flipped.
     Spoil = "spoil";
+    /// The sending node of path `on` sends control frame `n` of those that a sound node never sends.
+    Lie = "lie";
     /// The control stream of path `on` is stuck for `n` us; paths as for connections.
     Stick = "stick";
     /// Accelerator `on` stops, and starts again after `n` us.
@@ -289,7 +291,7 @@ impl Kind {
             | Kind::Tear
             | Kind::Restart
             | Kind::Change => Concerns::Server,
-            Kind::Stick | Kind::Spoil => Concerns::Way,
+            Kind::Stick | Kind::Spoil | Kind::Lie => Concerns::Way,
             Kind::Down => Concerns::Nic,
             Kind::Stop => Concerns::Process,
             Kind::Meanwhile | Kind::Answers => Concerns::Call,
@@ -489,6 +491,9 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         burst(at_us, d.skewed(most));
         at_us += 1 + d.below(2 * gap_us);
     }
+    if shape.slots > 100 {
+        burst(at_us, 2 * shape.slots);
+    }
     if shape.asleep == 0 && d.percent(10) {
         // After a silence that only echoes end.
         burst(at_us + 100_000, d.skewed(most));
@@ -523,6 +528,7 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::Tear, 30 * is_troubled, 3, 1),
         (Kind::Stick, 20 * is_troubled, 3, 300_000),
         (Kind::Spoil, 10 * is_troubled, 2, 1),
+        (Kind::Lie, 12 * is_troubled, 2, 8),
         (Kind::Restart, 15 * is_troubled, 2, 20_000),
         (Kind::Change, 6 * is_troubled, 1, 20_000),
         (Kind::Down, 15 * is_troubled, 2, 60_000),

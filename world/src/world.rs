@@ -380,12 +380,15 @@ impl<'p> World<'p> {
         runs.fold(false, |has_worked, (back, _)| back.prepare() || has_worked)
     }
 
-    /// Whether the cluster came up or failed, all samples have ended, and all processes run.
+    /// Whether the cluster came up or failed, all samples have ended, those of warm-ups too, and all
+    /// processes run.
     pub fn is_done(&self) -> bool {
         let book = self.book.lock();
         let ended = book.answered + book.empty;
+        let is_owed = |c| book.ready == Some(true) && self.front.dispatcher.look(c).in_flight > 0;
         book.ready.is_some()
             && ended >= self.issued()
+            && !(0..self.seen.len()).any(is_owed)
             && self.threads.stopped.iter().all(|until| *until <= self.now)
             && self.names.iter().all(JoinHandle::is_finished)
     }
@@ -575,6 +578,14 @@ impl<'p> World<'p> {
                 }
             }
             Kind::Stick => self.stick(on as usize / 2, 1 + on % 2, n * 1_000),
+            Kind::Lie if on % 2 == 0 => {
+                self.front.cluster.lie(on as usize / 2, n);
+                self.news();
+            }
+            Kind::Lie => {
+                self.back[on as usize / 2].handle.lie(n);
+                self.news();
+            }
             Kind::Spoil => {
                 if let Some(stream) = self.streams.last_of(on as usize / 2) {
                     self.streams.spoil(stream, on as usize % 2);

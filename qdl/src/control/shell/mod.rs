@@ -6,11 +6,14 @@
 //! * `server`: accepts peers, bounds pending handshakes, admits one frontend.
 //! * `session`: the accelerator's session; runs slow calls of its handler on other threads.
 //! * `pending`: an answer that has not come yet.
+//! * `lies`: frames that only a faulty peer sends.
 //! * `blocking`: the thread of calls that may block, and threads that wait for tasks.
 
 mod blocking;
 mod client;
 mod io;
+#[cfg(feature = "testkit")]
+mod lies;
 mod pending;
 mod server;
 mod session;

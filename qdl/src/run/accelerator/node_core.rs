@@ -110,6 +110,14 @@ impl NodeHandle {
         }
     }
 
+    /// Sends the frontend a frame that a sound node does not send, by its number.
+    #[cfg(feature = "testkit")]
+    pub fn lie(&self, n: u64) {
+        if let Some(session) = lock(&self.current).clone() {
+            session.handle.lie(n);
+        }
+    }
+
     /// Number and epoch of the current session's connection that an arrival came by.
     pub fn connection_of(&self, arrival: &Arrival) -> Option<(u16, u32)> {
         let at = Arc::as_ptr(arrival.origin()).cast::<()>();

@@ -364,6 +364,14 @@ impl Cluster {
         self.state.dispatcher()
     }
 
+    /// Sends an accelerator a frame that a sound frontend does not send, by its number.
+    #[cfg(feature = "testkit")]
+    pub fn lie(&self, peer: usize, n: u64) {
+        if let Some(handle) = &self.state.peer(peer).handle {
+            handle.lie(n);
+        }
+    }
+
     /// Aborts the run: completes outstanding and later samples empty.
     pub fn abort(&self, cause: &str) {
         self.state.abort(cause);
