@@ -9,10 +9,11 @@ use std::{
 use qdl::{
     config::{AcceleratorConfig, parse_accelerator},
     connection::NicThread,
-    control::{self, Auth, LocalNode, RolePart},
+    control::{self, LocalNode, RolePart},
     run::{EngineTotals, NodeCore, NodeHandle, NodeParams, NodeParts, Stop},
     serve::{OnConnectionLost, Preparing, Server, Service},
     topology::LinkWatch,
+    wire::Description,
 };
 use record::{EngineInfo, NodeFacts};
 use tokio::task::JoinHandle;
@@ -20,22 +21,38 @@ use tokio::task::JoinHandle;
 use crate::{
     book::{Door, Loss, Shared},
     engine::Engine,
-    frontend::{blocking, crew, model, threads, timing},
+    frontend::{auth, blocking, crew, model, threads, timing},
     plan::Plan,
     stream::Streams,
 };
 use fabric::{Nic, clock, os::Near, testkit::sim_nic::SimNics};
 
-/// Engine of each accelerator.
-pub const ENGINE: &str = "digest";
+/// What an accelerator is when it starts: as before, or other than before in one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Same,
+    Engine,
+    Model,
+    Token,
+    Name,
+}
+
+impl Program {
+    pub const OTHERS: [Program; 4] = [
+        Program::Engine,
+        Program::Model,
+        Program::Token,
+        Program::Name,
+    ];
+}
 
 /// How an accelerator that stops goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving {
     /// A companion's job outlasts the stop.
     pub is_late: bool,
-    /// Time until it starts again, and its engine then.
-    pub again: Option<(u64, &'static str)>,
+    /// Time until it starts again, and as what.
+    pub again: Option<(u64, Program)>,
 }
 
 /// A node while it runs.
@@ -69,19 +86,30 @@ fn config(plan: &Plan, server: usize) -> AcceleratorConfig {
 }
 
 impl Accelerator {
-    /// Starts node `server` with the engine `name`. Passes each NIC thread to `add`.
+    /// Starts node `server`. Passes each NIC thread to `add`.
     pub fn new(
         plan: &Plan,
-        (server, name): (usize, &str),
+        (server, program): (usize, Program),
         world: (&Shared, &Streams, &SimNics, &Arc<Mutex<Engine>>),
         mut add: impl FnMut(NicThread),
     ) -> Self {
         let shape = &plan.shape;
         let (book, streams, nics, engine) = world;
+        let name = match program {
+            Program::Engine => "other",
+            _ => "digest",
+        };
+        let mut own_model = model(shape);
+        if program == Program::Model {
+            own_model.name = "other".to_owned();
+        }
         let own = |own| LocalNode {
-            node: format!("acc-{server}"),
-            auth: Auth::None,
-            model: model(shape),
+            node: match program {
+                Program::Name => "front".to_owned(),
+                _ => format!("acc-{server}"),
+            },
+            auth: auth(shape, program == Program::Token),
+            model: own_model.clone(),
             own,
             facts: NodeFacts::default(),
             timing: timing(shape),
@@ -94,7 +122,7 @@ impl Accelerator {
         let totals = engine.clone();
         let params = NodeParams {
             sut_name: format!("acc-{server} ({name})"),
-            model: model(shape),
+            model: own_model,
             engine_info: EngineInfo {
                 name: name.to_owned(),
                 ..EngineInfo::default()
@@ -109,7 +137,13 @@ impl Accelerator {
                     ..EngineTotals::default()
                 }
             }),
-            describe: Arc::new(|| Err("a simulation".to_owned())),
+            describe: Arc::new(move || match server {
+                0 => Err("a simulation".to_owned()),
+                _ => Ok(Description {
+                    machine: "{}".to_owned(),
+                    config: FILE.to_owned(),
+                }),
+            }),
         };
         let service: Arc<dyn Service> = Arc::new(Door(book.clone(), server));
         let each_nic = 0..shape.nics as usize;

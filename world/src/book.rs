@@ -39,6 +39,8 @@ pub struct Fate {
     /// Attempts that arrived at an engine, and those that it refused.
     pub attempts: u32,
     pub refusals: u32,
+    /// It is a sample of a warm-up, which no consumer sees.
+    pub warms_up: bool,
 }
 
 /// A connection that one end has reported lost.

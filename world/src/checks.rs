@@ -2,7 +2,7 @@
 //! check those of each callback and of each write.
 
 use fabric::Broken;
-use record::ServedConnection;
+use record::{RunRecord, ServedConnection, Stage, StageRow, StageTable, timeline::NodeSide};
 
 use crate::{plan::Kind, world::World};
 
@@ -18,11 +18,20 @@ const LOSSES: &[Kind] = &[
 ];
 
 /// Events after which an end may hear late of a loss by the other end.
-const LATE_WORDS: &[Kind] = &[Kind::Stop, Kind::Mute, Kind::Stick, Kind::Reset];
+const LATE_WORDS: &[Kind] = &[
+    Kind::Stop,
+    Kind::Mute,
+    Kind::Stick,
+    Kind::Reset,
+    Kind::Spoil,
+    Kind::Lie,
+];
 
 /// Events after which an accelerator may be away for long, or for good.
 const OUTAGES: &[Kind] = &[
     Kind::Stop,
+    Kind::Spoil,
+    Kind::Lie,
     Kind::Leave,
     Kind::Abort,
     Kind::Reset,
@@ -83,7 +92,7 @@ impl World<'_> {
     pub fn is_untroubled(&self) -> bool {
         let is_aborted = self.book.lock().aborted;
         let is_quiet = self.plan.has_none(LOSSES) && self.plan.has_none(OUTAGES);
-        is_quiet && self.plan.shape.never == 0 && !is_aborted
+        is_quiet && self.plan.shape.never == 0 && self.plan.shape.ports < 2 && !is_aborted
     }
 
     /// A sleep of an hour has ended: nothing else would have ended it.
@@ -213,6 +222,33 @@ impl World<'_> {
         }
     }
 
+    /// The frontend has stopped: the record of its run agrees with itself and with the book.
+    pub fn check_record(&mut self, sides: Vec<NodeSide>) {
+        let system = self.front.cluster.record(sides);
+        self.warmed = system.ledger.warmed;
+        for a in &system.accelerators {
+            let ended = a.samples.unwrap_or(0) + a.refused + a.dropped_late;
+            if a.arrived.is_some_and(|arrived| arrived > ended) {
+                self.wrong(format!("drain: answered while samples wait: {a:?}"));
+            }
+        }
+        if self.front.dispatcher.outstanding() > 0 {
+            return;
+        }
+        let row = StageRow {
+            count: self.book.lock().answered,
+            ..StageRow::default()
+        };
+        let mut run = RunRecord {
+            system,
+            stages: StageTable::new([(Stage::Total, row)]),
+            ..RunRecord::default()
+        };
+        if !run.close() {
+            self.wrong(format!("record: {}", run.mismatches.join("; ")));
+        }
+    }
+
     /// Both ends have stopped: each choice by health has ended, no link lives on, and the ledgers
     /// of both ends agree.
     pub fn check_stopped(&mut self) {
@@ -255,7 +291,7 @@ impl World<'_> {
             problem = Some(format!("{total:?}"));
         }
         let both = (total.arrived, total.dropped_late);
-        if is_clean && both != (counts.posted, 0) {
+        if is_clean && both != (counts.posted + self.warmed, 0) {
             problem = Some(format!("both ends: {total:?}, {counts:?}"));
         }
         if is_clean && book.ready == Some(false) && self.plan.shape.memory_mib > 1 {

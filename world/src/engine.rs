@@ -101,12 +101,23 @@ impl Engine {
     pub fn take(&mut self, server: usize, connection: usize, arrival: Arrival, now: u64) {
         self.batches[server].record(1);
         let digest = xxh3_64(arrival.input());
+        let is_sound = arrival.input_len() == arrival.input().len()
+            && arrival.output_len() >= self.shape.answer as usize
+            && arrival.arrived_ns() <= now
+            && arrival.address() == arrival.input().as_ptr() as usize
+            && arrival.origin().stream() == self.shape.stream()
+            && arrival.origin().gpu().is_none()
+            && arrival.origin().has_elsewhere()
+            && !arrival.is_on_device();
         let book = self.book.clone();
         let mut book = book.lock();
         let Some(id) = book.of_digest.get(&digest).copied() else {
             let text = format!("arrival: server {server} got the bytes of no sample");
             return book.wrong(text);
         };
+        if !is_sound {
+            return book.wrong(format!("arrival: {arrival:?} of sample {id}"));
+        }
         let fate = &mut book.fates[id as usize];
         let (end, hangs) = self.end(server, fate, now);
         fate.server = server;
@@ -158,7 +169,7 @@ impl Engine {
             true => dice.from_to(1, self.shape.refusals),
             false => 0,
         };
-        let hangs = dice.percent(self.shape.never) && fate.attempts == 0;
+        let hangs = !fate.warms_up && dice.percent(self.shape.never) && fate.attempts == 0;
         let end = if self.away[server] > now {
             End::GivenBack
         } else if u64::from(fate.refusals) < refusals {
@@ -258,7 +269,10 @@ impl Engine {
                 }
             }
         }
-        respond_all(finished, &mut Vec::new());
+        match finished.len() {
+            1 => finished.drain(..).for_each(|(a, done)| a.respond(&done)),
+            _ => respond_all(finished, &mut Vec::new()),
+        }
         later.into_iter().for_each(|job| self.plan(job, now));
     }
 
@@ -272,8 +286,9 @@ impl Engine {
     pub fn held_back(&self, connection: usize) -> Option<u64> {
         let book = self.book.lock();
         let is_held = |job: &&Job| {
-            let sent = job.sent();
-            job.is_of(connection) && sent > 0 && book.fates[job.id as usize].bytes != sent as u32
+            let (sent, fate) = (job.sent(), &book.fates[job.id as usize]);
+            let is_seen = !fate.warms_up && job.is_of(connection);
+            is_seen && sent > 0 && fate.bytes != sent as u32
         };
         self.jobs.values().find(is_held).map(|job| job.id)
     }

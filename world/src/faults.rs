@@ -1,7 +1,7 @@
 //! Faults of connections, control streams and nodes, as the events of a plan order them.
 
 use crate::{
-    accelerator::{Accelerator, Leaving},
+    accelerator::{Accelerator, Leaving, Program},
     plan::{Event, Kind},
     queue::Task,
     world::World,
@@ -63,7 +63,7 @@ impl World<'_> {
     }
 
     /// An accelerator begins to stop.
-    pub fn leave(&mut self, server: usize, is_late: bool, again: Option<(u64, &'static str)>) {
+    pub fn leave(&mut self, server: usize, is_late: bool, again: Option<(u64, Program)>) {
         let leaving = Leaving { is_late, again };
         if self.leaving[server].replace(leaving).is_none() {
             self.back[server].stop.stop("the world stops it");
@@ -98,7 +98,7 @@ impl World<'_> {
 
     /// An accelerator starts again: a fresh process with the name of the last one.
     pub fn start(&mut self, server: usize) {
-        let Some((_, engine)) = self.leaving[server].take().and_then(|l| l.again) else {
+        let Some((_, program)) = self.leaving[server].take().and_then(|l| l.again) else {
             return;
         };
         if self.is_ending {
@@ -117,7 +117,7 @@ impl World<'_> {
         } = self;
         let add = |thread| threads.add(server + 1, thread, plan.seed, queue);
         let world = (&*book, &*streams, &*nics, &self.engine);
-        self.back[server] = Accelerator::new(plan, (server, engine), world, add);
+        self.back[server] = Accelerator::new(plan, (server, program), world, add);
         self.handles.push(self.back[server].handle.clone());
         self.news();
     }

@@ -9,7 +9,7 @@ use std::{
 use qdl::{
     config::{FrontendConfig, HealthConfig, parse_frontend},
     connection::{CrewPlan, EchoCfgs, NicThread, NicThreadCfgs, Spin},
-    control::{Auth, Blocking, HeartbeatCfgs, LocalNode, RolePart, Timing},
+    control::{Auth, Blocking, HeartbeatCfgs, LocalNode, RolePart, Timing, Token},
     counters::{Live, Recorder},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
@@ -20,7 +20,7 @@ use qdl::{
     topology::LinkWatch,
 };
 use record::NodeFacts;
-use tokio::task::JoinHandle;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     book::{Keeper, Loss, Shared},
@@ -35,7 +35,7 @@ pub const HOUR: u64 = 3_600_000_000_000;
 
 /// The frontend.
 pub struct Frontend {
-    pub cluster: Cluster,
+    pub cluster: Arc<Cluster>,
     pub dispatcher: Arc<Dispatcher>,
     /// The control task.
     pub control: JoinHandle<()>,
@@ -48,6 +48,15 @@ pub fn model(shape: &Shape) -> ModelSpec {
     let mut model = ModelSpec::opaque("m", shape.longest as usize, shape.answer as usize);
     model.output.ragged = shape.stream > 0;
     model
+}
+
+/// The token of all nodes, or another one.
+pub fn auth(shape: &Shape, is_other: bool) -> Auth {
+    let digits = [b'a' + u8::from(is_other); 64];
+    match shape.token {
+        0 if !is_other => Auth::None,
+        _ => Auth::Token(Token::parse(&digits).expect("hexadecimal")),
+    }
 }
 
 /// Thread of calls that may block, at both ends.
@@ -119,7 +128,7 @@ fn dispatch_cfgs(shape: &Shape) -> DispatchCfgs {
         sources: if is_staged { vec![] } else { vec![source()] },
         staged_from: is_staged.then(source),
         connections: (0..shape.connections()).map(connection).collect(),
-        crew: Some(crew(shape)),
+        crew: (shape.crew > 0).then(|| crew(shape)),
         send_depth: shape.depth_front as usize,
         stream: shape.stream(),
         ..DispatchCfgs::default()
@@ -156,6 +165,8 @@ fn config(shape: &Shape) -> FrontendConfig {
         tick_ms: 1,
         ..HealthConfig::default()
     };
+    config.warm_up.budget_ms = shape.warm_ms;
+    config.warm_up.deadline_ms = shape.step_ms;
     let deadlines = &mut config.deadlines;
     deadlines.connect_ms = Some(shape.step_ms);
     deadlines.lost_ms = shape.lost_ms;
@@ -204,6 +215,7 @@ impl Frontend {
         book: &Shared,
         streams: &Streams,
         nics: &SimNics,
+        warm_up: Vec<Sample>,
         mut add: impl FnMut(NicThread),
     ) -> Self {
         let shape = &plan.shape;
@@ -229,7 +241,7 @@ impl Frontend {
             links: links.iter().cloned().map(LinkWatch::Stated).collect(),
             local: LocalNode {
                 node: "front".to_owned(),
-                auth: Auth::None,
+                auth: auth(shape, false),
                 model: model(shape),
                 own: RolePart::Stream(shape.stream()),
                 facts: NodeFacts::default(),
@@ -261,12 +273,24 @@ impl Frontend {
             of_front.into_iter().for_each(&mut add);
             Ok(dispatcher.insert(Arc::new(made)).clone())
         };
+        let (up, is_up) = oneshot::channel();
         let made = Cluster::prepare(&config(shape), parts, make, move |result| {
-            let mut book = ready.lock();
-            book.say(|| format!("the cluster is ready: {result:?}"));
-            book.ready = Some(result.is_ok());
+            // The receiver is gone when the world ends.
+            let _ = up.send(result);
         });
         let (cluster, control) = made.expect("a dispatcher");
+        let cluster = Arc::new(cluster);
+        let warming = cluster.clone();
+        drop(tokio::spawn(async move {
+            let warmed = match is_up.await {
+                Ok(Ok(())) => warming.warm(warm_up).await.map(drop),
+                Ok(Err(e)) => Err(e),
+                Err(_) => return,
+            };
+            let mut book = ready.lock();
+            book.say(|| format!("the cluster is ready: {warmed:?}"));
+            book.ready = Some(warmed.is_ok());
+        }));
         Frontend {
             cluster,
             dispatcher: dispatcher.expect("made"),

@@ -11,6 +11,9 @@ use crate::book::{Fate, Shared, index_of};
 /// Bytes in which samples begin. Each sample begins at an offset of its own.
 const BEGINS: usize = 1 << 20;
 
+/// Samples of a warm-up.
+const WARM_SIZES: u64 = 3;
+
 /// Longest sample in bytes.
 const LONGEST: usize = 1 << 18;
 
@@ -38,11 +41,21 @@ pub struct Load {
 }
 
 impl Load {
-    /// Makes the `n` samples of the burst that is named `name`.
-    pub fn samples(&mut self, name: u64, n: u64) -> Vec<Sample> {
+    /// Makes the `n` samples of the burst that is named `name`, and counts them as issued.
+    pub fn issue(&mut self, name: u64, n: u64) -> Vec<Sample> {
+        self.issued += n;
+        self.samples(name, n, false)
+    }
+
+    /// Makes the samples of a warm-up.
+    pub fn warm_up(&mut self) -> Vec<Sample> {
+        self.samples(u64::MAX, WARM_SIZES, true)
+    }
+
+    fn samples(&mut self, name: u64, n: u64, warms_up: bool) -> Vec<Sample> {
         let (source, issued_ns) = (source(), clock::now_ns());
         let mut book = self.book.lock();
-        let first = self.issued;
+        let first = book.fates.len() as u64;
         book.say(|| format!("issue {first}..{}", first + n));
         let one = |i| {
             let id = first + i;
@@ -60,6 +73,7 @@ impl Load {
             book.fates.push(Fate {
                 digest,
                 seed: dice.draw(),
+                warms_up,
                 ..Fate::default()
             });
             book.of_digest.insert(digest, id);
@@ -72,8 +86,6 @@ impl Load {
                 ..Sample::default()
             }
         };
-        let samples = (0..n).map(one).collect();
-        self.issued += n;
-        samples
+        (0..n).map(one).collect()
     }
 }

@@ -117,6 +117,14 @@ shape! {
     drain_ms = 300;
     /// Memory budget of each accelerator.
     memory_mib = 4_096;
+    /// Time budget of the warm-up; 0: connections begin cold.
+    warm_ms = 0;
+    /// 1: connections are warmed up again before the end.
+    warm_again = 0;
+    /// 1: connections come over data ports, as on TCP; 2: one of 33 is shown out there.
+    ports = 0;
+    /// 1: the nodes share a token.
+    token = 0;
 }
 
 /// So many milliseconds.
@@ -221,21 +229,25 @@ kinds! {
     Busy = "busy";
     /// Accelerator `on` stops for good; if `n` is even, a companion's job outlasts the stop.
     Leave = "leave";
-    /// The control stream of accelerator `on` is reset.
+    /// The control stream of accelerator `on` is reset; if `n` is 2, writes fail first.
     Reset = "reset";
     /// The control stream of accelerator `on` falls silent: from the frontend (1), to it (2), both.
     Mute = "mute";
     /// The next bytes of the control stream of accelerator `on` come one by one.
     Tear = "tear";
+    /// A bit of the next bytes of the control stream of path `on` is flipped.
+    Spoil = "spoil";
+    /// The sending node of path `on` sends control frame `n` of those that a sound node never sends.
+    Lie = "lie";
     /// The control stream of path `on` is stuck for `n` us; paths as for connections.
     Stick = "stick";
     /// Accelerator `on` stops, and starts again after `n` us.
     Restart = "restart";
-    /// As restart, with another engine.
+    /// As restart, with another engine, model, token or name, by `n`.
     Change = "change";
     /// The link of the frontend's NIC `on` is down for `n` us.
     Down = "down";
-    /// The frontend asks all accelerators for their names.
+    /// The frontend asks all accelerators for their names, or descriptions if `n` is 2.
     Name = "name";
     /// The frontend ends the run, whatever is outstanding.
     Finish = "finish";
@@ -279,7 +291,7 @@ impl Kind {
             | Kind::Tear
             | Kind::Restart
             | Kind::Change => Concerns::Server,
-            Kind::Stick => Concerns::Way,
+            Kind::Stick | Kind::Spoil | Kind::Lie => Concerns::Way,
             Kind::Down => Concerns::Nic,
             Kind::Stop => Concerns::Process,
             Kind::Meanwhile | Kind::Answers => Concerns::Call,
@@ -393,7 +405,8 @@ impl fmt::Display for Plan {
 fn draw_shape(d: &mut Dice) -> Shape {
     let longest = d.one(&[64, 1_000, 1_000, 1_000, 8_192, 8_192, 8_192, 150_000]);
     let few = longest > 100_000;
-    let many = d.one(&[24, 24, 24, 24, 100]);
+    let most = if longest > 1_000 { 100 } else { 700 };
+    let many = d.one(&[24, 24, 24, 24, 24, 24, 100, most]);
     let asleep = u64::from(d.percent(50));
     let quiet = d.percent(25);
     let share = |d: &mut Dice, p, most| match !quiet && d.percent(p) {
@@ -446,6 +459,10 @@ fn draw_shape(d: &mut Dice) -> Shape {
         lost_ms: d.one(&[600, 2_000, 2_000]),
         drain_ms: d.one(&[100, 300]),
         memory_mib: d.one(&[4_096, 4_096, 4_096, 1]),
+        warm_ms: d.one(&[0, 0, 1, 30]),
+        warm_again: d.below(2),
+        ports: d.below(3),
+        token: d.below(2),
     }
 }
 
@@ -473,6 +490,9 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
     for _ in 0..bursts {
         burst(at_us, d.skewed(most));
         at_us += 1 + d.below(2 * gap_us);
+    }
+    if shape.slots > 100 {
+        burst(at_us, 2 * shape.slots);
     }
     if shape.asleep == 0 && d.percent(10) {
         // After a silence that only echoes end.
@@ -503,14 +523,16 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::Busy, 12, 3, 3_000),
         (Kind::Leave, 8, 2, 2),
         (Kind::Abort, 8, 1, 1),
-        (Kind::Reset, 20 * is_troubled, 3, 1),
+        (Kind::Reset, 20 * is_troubled, 3, 2),
         (Kind::Mute, 15 * is_troubled, 2, 3),
         (Kind::Tear, 30 * is_troubled, 3, 1),
         (Kind::Stick, 20 * is_troubled, 3, 300_000),
+        (Kind::Spoil, 10 * is_troubled, 2, 1),
+        (Kind::Lie, 12 * is_troubled, 2, 8),
         (Kind::Restart, 15 * is_troubled, 2, 20_000),
         (Kind::Change, 6 * is_troubled, 1, 20_000),
         (Kind::Down, 15 * is_troubled, 2, 60_000),
-        (Kind::Name, 10, 2, 1),
+        (Kind::Name, 10, 2, 2),
         (Kind::Finish, 5, 1, 1),
     ];
     for (kind, percent, most, n) in table {

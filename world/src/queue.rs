@@ -25,6 +25,8 @@ pub enum Task {
     Stream(Arrives),
     /// The accelerators greet the peers that have connected.
     Visits,
+    /// The accelerators admit the connections that came over data ports.
+    Guests,
     /// The millisecond at which timers of the control tasks fire.
     Tick,
     /// An accelerator starts again.

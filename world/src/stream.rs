@@ -52,6 +52,10 @@ struct Pipe {
     is_hole: bool,
     /// The next bytes come one by one.
     is_torn: bool,
+    /// A bit of the next bytes is flipped.
+    is_spoilt: bool,
+    /// Writes fail.
+    is_refused: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -126,11 +130,13 @@ impl Streams {
         self.state().servers.iter().rposition(|s| *s == server)
     }
 
-    /// Resets a stream. Each end learns of it, after some of the bytes under way.
-    pub fn cut(&self, stream: usize) {
+    /// Resets a stream. Each end learns of it when it reads, after some of the bytes under way; or,
+    /// if it writes before and `is_refused`, by its write.
+    pub fn cut(&self, stream: usize, is_refused: bool) {
         let mut state = self.state();
         for pipe in [2 * stream, 2 * stream + 1] {
             let p = &mut state.pipes[pipe];
+            p.is_refused = is_refused;
             let kept = p.dice.below(p.under_way.len() as u64 + 1) as usize;
             p.under_way.truncate(kept);
             p.bytes = 0;
@@ -153,6 +159,11 @@ impl Streams {
         let mut state = self.state();
         let pipes = &mut state.pipes[2 * stream..2 * stream + 2];
         pipes.iter_mut().for_each(|p| p.is_torn = true);
+    }
+
+    /// Flips a bit of the next bytes of one direction.
+    pub fn spoil(&self, stream: usize, direction: usize) {
+        self.state().pipes[2 * stream + direction].is_spoilt = true;
     }
 
     /// Keeps later bytes of one direction back for `ns`.
@@ -210,6 +221,8 @@ impl Streams {
                 is_unread: false,
                 is_hole: false,
                 is_torn: false,
+                is_spoilt: false,
+                is_refused: false,
                 reader: None,
                 writer: None,
             };
@@ -232,8 +245,14 @@ impl Streams {
 
 impl State {
     /// Plans the arrival of a piece.
-    fn send(&mut self, pipe: usize, piece: Piece) {
+    fn send(&mut self, pipe: usize, mut piece: Piece) {
         let p = &mut self.pipes[pipe];
+        if let Piece::Bytes(bytes) = &mut piece
+            && std::mem::take(&mut p.is_spoilt)
+        {
+            let bit = p.dice.below(8 * bytes.len() as u64);
+            bytes[bit as usize / 8] ^= 1 << (bit % 8);
+        }
         let pieces = match piece {
             Piece::Bytes(bytes) if std::mem::take(&mut p.is_torn) => {
                 // Its begin byte by byte, then the rest.
@@ -289,6 +308,9 @@ impl ControlStream for SimStream {
         if state.pipes[self.writes ^ 1].is_reset {
             return Err(ErrorKind::ConnectionReset.into());
         }
+        if state.pipes[self.writes].is_refused {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
         let n = bytes.len().min(state.pipes[self.writes].room());
         if n == 0 {
             return Err(ErrorKind::WouldBlock.into());
@@ -311,7 +333,7 @@ impl ControlStream for SimStream {
                 input.reader = Some(context.waker().clone());
             }
             let output = &mut state.pipes[self.writes];
-            let can_write = is_over || output.room() > 0;
+            let can_write = is_over || output.is_refused || output.room() > 0;
             if interest.is_writable() && !can_write {
                 output.writer = Some(context.waker().clone());
             }

@@ -12,7 +12,7 @@ use fabric::{
     Which, clock,
     testkit::{
         sim::{Call, Due, Sim},
-        sim_nic::SimNics,
+        sim_nic::{Guest, SimNics},
     },
 };
 use qdl::run::{Answers, NodeHandle};
@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    accelerator::{Accelerator, ENGINE, Leaving, check_memory},
+    accelerator::{Accelerator, Leaving, Program, check_memory},
     book::{Moment, Shared},
     engine::Engine,
     epoch::{Seen, path},
@@ -115,10 +115,13 @@ pub struct World<'p> {
     pub leaving: Vec<Option<Leaving>>,
     /// Requests for names under way.
     names: Vec<JoinHandle<Answers<String>>>,
+    /// Samples of warm-ups, by the record of the run.
+    pub warmed: u64,
     /// Time of the next task for the engines.
     engine_at: u64,
     /// Time of the control tasks.
     settled: u64,
+    guests: Vec<Guest>,
     due: Vec<(u64, Due)>,
     arrives: Vec<(u64, Arrives)>,
     signals: Vec<(RawFd, bool)>,
@@ -168,16 +171,22 @@ impl<'p> World<'p> {
             let names = [server as u64, which.connection.into(), which.epoch.into()];
             [0, 1].map(|direction| path(seed, &shape, names, direction))
         };
-        let nics = SimNics::new(sim.clone(), Arc::new(paths));
+        let nics = SimNics::new(sim.clone(), Arc::new(paths), shape.ports > 0);
         let streams = Streams::new(plan.seed, servers, shape.control_ns);
         let engine = Arc::new(Mutex::new(Engine::new(&shape, book.clone())));
         let add = |thread| threads.add(0, thread, plan.seed, &mut queue);
-        let front = Frontend::new(plan, &book, &streams, &nics, add);
+        let mut load = Load {
+            seed: plan.seed,
+            book: book.clone(),
+            longest: shape.longest,
+            issued: 0,
+        };
+        let front = Frontend::new(plan, &book, &streams, &nics, load.warm_up(), add);
         let back: Vec<_> = (0..servers)
             .map(|server| {
                 let add = |thread| threads.add(server + 1, thread, plan.seed, &mut queue);
                 let world = (&book, &streams, &nics, &engine);
-                Accelerator::new(plan, (server, ENGINE), world, add)
+                Accelerator::new(plan, (server, Program::Same), world, add)
             })
             .collect();
         let of_book = Arc::downgrade(&front.dispatcher);
@@ -185,12 +194,6 @@ impl<'p> World<'p> {
             let dispatcher = of_book.upgrade();
             dispatcher.map_or(usize::MAX, |d| d.look(c).in_flight)
         }));
-        let load = Load {
-            seed: plan.seed,
-            book: book.clone(),
-            longest: shape.longest,
-            issued: 0,
-        };
         let connections = 0..shape.connections();
         World {
             plan,
@@ -212,8 +215,10 @@ impl<'p> World<'p> {
             meanwhile: Arc::default(),
             leaving: vec![None; servers],
             names: Vec::new(),
+            warmed: 0,
             engine_at: u64::MAX,
             settled: 1_000,
+            guests: Vec::new(),
             due: Vec::new(),
             arrives: Vec::new(),
             signals: Vec::new(),
@@ -279,7 +284,17 @@ impl<'p> World<'p> {
         }
         self.until_rest().await;
         self.sim.set_meanwhile(None);
-        if !self.is_wrong() && !self.is_ending {
+        // A run that did not begin leaves samples of its warm-up where they are.
+        let has_begun = self.book.lock().ready == Some(true);
+        let is_at_rest = has_begun && !self.is_wrong() && !self.is_ending;
+        if is_at_rest && self.plan.shape.warm_again > 0 {
+            let samples = lock(&self.load).warm_up();
+            let cluster = self.front.cluster.clone();
+            let warming = async move { cluster.warm_again(samples, Duration::ZERO).await };
+            self.await_task("a warm-up", warming).await;
+            self.until_rest().await;
+        }
+        if is_at_rest && !self.is_wrong() {
             self.check_rest();
         }
         if !self.is_wrong() {
@@ -317,7 +332,7 @@ impl<'p> World<'p> {
                 }
                 return;
             }
-            let samples = lock(&load).samples(name_of(&event), event.n);
+            let samples = lock(&load).issue(name_of(&event), event.n);
             if let Some(to) = dispatcher.upgrade() {
                 to.issue(&samples);
             }
@@ -365,12 +380,15 @@ impl<'p> World<'p> {
         runs.fold(false, |has_worked, (back, _)| back.prepare() || has_worked)
     }
 
-    /// Whether the cluster came up or failed, all samples have ended, and all processes run.
+    /// Whether the cluster came up or failed, all samples have ended, those of warm-ups too, and all
+    /// processes run.
     pub fn is_done(&self) -> bool {
         let book = self.book.lock();
         let ended = book.answered + book.empty;
+        let is_owed = |c| book.ready == Some(true) && self.front.dispatcher.look(c).in_flight > 0;
         book.ready.is_some()
             && ended >= self.issued()
+            && !(0..self.seen.len()).any(is_owed)
             && self.threads.stopped.iter().all(|until| *until <= self.now)
             && self.names.iter().all(JoinHandle::is_finished)
     }
@@ -449,6 +467,35 @@ impl<'p> World<'p> {
                 }
                 self.news();
             }
+            Task::Guests => {
+                for guest in std::mem::take(&mut self.guests) {
+                    let Guest {
+                        node,
+                        which,
+                        key,
+                        link,
+                    } = guest;
+                    let handle = self.back[node].handle.clone();
+                    let which = (which.connection, which.epoch);
+                    let is_shown_out = self.plan.shape.ports > 1 && self.seen[0].dice.percent(3);
+                    let linked = match is_shown_out {
+                        true => Err("the world shows it out".to_owned()),
+                        false => Ok(link),
+                    };
+                    handle.admit(which, key, linked);
+                    (0..self.back[node].companions()).for_each(|share| {
+                        self.soon(
+                            0,
+                            30_000,
+                            Task::Prepare {
+                                server: node,
+                                share,
+                            },
+                        );
+                    });
+                }
+                self.news();
+            }
             Task::Tick => {
                 self.queue.at(self.now + 1_000_000, Task::Tick);
                 // Jobs that were passed on without a new connection.
@@ -489,7 +536,7 @@ impl<'p> World<'p> {
         let until = self.now + n * 1_000;
         match kind {
             Kind::Burst => {
-                let samples = lock(&self.load).samples(name_of(&event), n);
+                let samples = lock(&self.load).issue(name_of(&event), n);
                 self.front.dispatcher.issue(&samples);
                 self.check_away();
             }
@@ -516,21 +563,44 @@ impl<'p> World<'p> {
             Kind::Away => self.engine().away[on as usize] = until,
             Kind::Busy => self.engine().busy[on as usize] = until,
             Kind::Leave => self.leave(on as usize, n % 2 == 0, None),
-            Kind::Restart => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, ENGINE))),
-            Kind::Change => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, "other"))),
+            Kind::Restart => self.leave(on as usize, n % 2 == 0, Some((n * 1_000, Program::Same))),
+            Kind::Change => {
+                let program = Program::OTHERS[n as usize / 2 % Program::OTHERS.len()];
+                self.leave(on as usize, n % 2 == 0, Some((n * 1_000, program)));
+            }
             Kind::Reset | Kind::Mute | Kind::Tear => {
                 if let Some(stream) = self.streams.last_of(on as usize) {
                     match kind {
-                        Kind::Reset => self.streams.cut(stream),
+                        Kind::Reset => self.streams.cut(stream, n == 2),
                         Kind::Mute => self.streams.black_hole(stream, n),
                         _ => self.streams.tear(stream),
                     }
                 }
             }
             Kind::Stick => self.stick(on as usize / 2, 1 + on % 2, n * 1_000),
+            Kind::Lie if on % 2 == 0 => {
+                self.front.cluster.lie(on as usize / 2, n);
+                self.news();
+            }
+            Kind::Lie => {
+                self.back[on as usize / 2].handle.lie(n);
+                self.news();
+            }
+            Kind::Spoil => {
+                if let Some(stream) = self.streams.last_of(on as usize / 2) {
+                    self.streams.spoil(stream, on as usize % 2);
+                }
+            }
             Kind::Down => {
                 self.front.links[on as usize].store(true, Ordering::Relaxed);
                 self.queue.at(until, Task::Up(on as usize));
+            }
+            Kind::Name if n == 2 => {
+                let cluster = self.front.cluster.clone();
+                drop(tokio::spawn(
+                    async move { cluster.ask_descriptions().await },
+                ));
+                self.news();
             }
             Kind::Name => {
                 let asked = self.front.cluster.ask_names();
@@ -604,6 +674,11 @@ impl<'p> World<'p> {
         if self.streams.has_visits() {
             self.soon(0, self.plan.shape.control_ns, Task::Visits);
         }
+        let guests = self.nics.take_guests();
+        if !guests.is_empty() {
+            self.guests.extend(guests);
+            self.soon(0, 300_000, Task::Guests);
+        }
         let mut due = std::mem::take(&mut self.due);
         self.sim.take_due(&mut due);
         for (at, due) in due.drain(..) {
@@ -636,25 +711,11 @@ impl<'p> World<'p> {
     /// Both ends stop in order, the frontend first.
     async fn stop(&mut self) {
         self.is_ending = true;
-        let most = ms(self.plan.shape.drain_ms);
-        let end = self.now + most.as_nanos() as u64;
-        self.until("the drain of the frontend", |w| {
-            w.front.dispatcher.outstanding() == 0 || w.book.lock().aborted || w.now > end
-        })
-        .await;
-        let totals = tokio::spawn(self.front.cluster.leave().within(most));
-        self.news();
-        self.until("a drain", |_| totals.is_finished()).await;
-        if self.is_wrong() {
+        let cluster = self.front.cluster.clone();
+        let leaving = async move { cluster.leave().await };
+        let Some(sides) = self.await_task("a drain", leaving).await else {
             return;
-        }
-        let answers = totals.await.expect("no panic");
-        for (c, ..) in answers.iter().flatten().flatten() {
-            if c.arrived > c.responded + c.refused + c.dropped_late {
-                self.wrong(format!("drain: answered while samples wait: {c:?}"));
-            }
-        }
-        self.front.cluster.take_totals(answers);
+        };
         self.front.dispatcher.stop();
         self.effects();
         self.until("a NIC thread of the frontend", |w| {
@@ -666,6 +727,7 @@ impl<'p> World<'p> {
         self.news();
         self.until("the control task", |w| w.front.control.is_finished())
             .await;
+        self.check_record(sides);
         for server in 0..self.back.len() {
             self.leave(server, false, None);
         }
@@ -689,6 +751,21 @@ impl<'p> World<'p> {
             if let (Err(e), true) = (name, self.is_untroubled()) {
                 self.wrong(format!("name: {e}"));
             }
+        }
+    }
+
+    /// Takes steps until a task ends; `None` if an invariant breaks first.
+    async fn await_task<T: Send + 'static>(
+        &mut self,
+        what: &str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let task = tokio::spawn(task);
+        self.news();
+        self.until(what, |_| task.is_finished()).await;
+        match self.is_wrong() {
+            true => None,
+            false => Some(task.await.expect("no panic")),
         }
     }
 

@@ -15,8 +15,8 @@ use std::{
 
 use super::dice::Dice;
 use crate::{
-    Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Region, Rx,
-    Tx, Window, clock::now_ns, os::EventFd, parts::Parts,
+    Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, PathReading, Post, PostError,
+    Region, Rx, Tx, Window, clock::now_ns, os::EventFd, parts::Parts,
 };
 
 /// Longest payload that `post` copies, in bytes.
@@ -128,6 +128,8 @@ struct Pipe {
     landed: VecDeque<(Imm, u32, u32)>,
     /// Writes landed since the connection was opened.
     retired: u64,
+    /// Payload bytes landed, of which the sender has the acknowledgement.
+    confirmed: u64,
     /// The sender waits until the connection is writable.
     blocked: bool,
     /// Frames vanish, and no end learns of it.
@@ -239,6 +241,7 @@ impl Sim {
                 last_due: 0,
                 landed: VecDeque::new(),
                 retired: 0,
+                confirmed: 0,
                 blocked: false,
                 black_hole: false,
                 cut: false,
@@ -426,6 +429,7 @@ impl State {
     /// Lands the first frame of a pipe that is not lost. Lost ones stay, so the sender finds no
     /// room.
     fn land(&mut self, pipe: usize) {
+        let is_acknowledged = !self.pipes[pipe ^ 1].loses();
         let p = &mut self.pipes[pipe];
         let Some(next) = p.under_way.iter().position(|f| !f.lost) else {
             return;
@@ -456,6 +460,7 @@ impl State {
                 }
             }
             self.bytes += u64::from(frame.len);
+            p.confirmed += u64::from(frame.len) * u64::from(is_acknowledged);
         }
         self.frames += 1;
         p.retired += u64::from(frame.sum.is_some());
@@ -653,6 +658,17 @@ impl Rx for SimRx {
 
     fn fd(&self) -> RawFd {
         self.sim.state().pipes[self.pipe].to
+    }
+
+    fn confirmed(&self) -> Option<u64> {
+        Some(self.sim.state().pipes[self.pipe ^ 1].confirmed)
+    }
+
+    fn path(&self) -> Option<PathReading> {
+        Some(PathReading {
+            rtt_us: self.sim.state().pipes[self.pipe].path.delay_ns / 500,
+            ..PathReading::default()
+        })
     }
 
     fn counts(&self) -> FabricCounts {

@@ -1,5 +1,6 @@
-//! NICs of the simulated fabric: they open connections as RDMA NICs do. The frontend's half waits
-//! as an offer, which the accelerator's end takes up; the link of each end is there at once.
+//! NICs of the simulated fabric. They open connections as RDMA NICs do: the frontend's half waits as
+//! an offer, which the accelerator's end takes up; the link of each end is there at once. Or as TCP
+//! does: the half connects once it is granted, and the accelerator's end comes as a [`Guest`].
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,9 @@ use super::{
     dice::Dice,
     sim::{PathCfgs, Sim},
 };
-use crate::{Accepted, Connecting, Endpoint, Half, Link, Made, Nic, OpenError, Which};
+use crate::{
+    Accepted, Connecting, ConnectionSecret, Endpoint, Half, Link, Made, Nic, OpenError, Which,
+};
 
 /// Name of the fabric.
 const FABRIC: &str = "sim";
@@ -29,6 +32,26 @@ pub struct Opened {
     pub pipe: usize,
 }
 
+/// The accelerator's end of a connection that came over its data port.
+#[derive(Debug)]
+pub struct Guest {
+    /// The accelerator.
+    pub node: usize,
+    /// Number and epoch in the session with that accelerator.
+    pub which: Which,
+    /// Key that the frontend's half has.
+    pub key: [u8; 32],
+    /// The accelerator's end.
+    pub link: Link,
+}
+
+/// The key of a half.
+fn key(number: u64) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&number.to_le_bytes());
+    key
+}
+
 /// Draws the paths of a connection: from the frontend, and to it.
 pub type Paths = dyn Fn(usize, Which) -> [(PathCfgs, Dice); 2] + Send + Sync;
 
@@ -41,6 +64,9 @@ struct State {
     links: BTreeMap<u64, Link>,
     /// Halves that live.
     halves: BTreeMap<u64, ()>,
+    /// Granted halves that have not connected: the accelerator, and both ends.
+    granted: BTreeMap<u64, (usize, Which, [Endpoint; 2])>,
+    guests: Vec<Guest>,
     opened: Vec<Opened>,
 }
 
@@ -49,15 +75,17 @@ struct State {
 pub struct SimNics {
     sim: Sim,
     paths: Arc<Paths>,
+    has_ports: bool,
     state: Arc<Mutex<State>>,
 }
 
 impl SimNics {
-    /// NICs whose connections have these paths.
-    pub fn new(sim: Sim, paths: Arc<Paths>) -> Self {
+    /// NICs whose connections have these paths. With `has_ports`, they come over data ports.
+    pub fn new(sim: Sim, paths: Arc<Paths>, has_ports: bool) -> Self {
         SimNics {
             sim,
             paths,
+            has_ports,
             state: Arc::default(),
         }
     }
@@ -74,6 +102,19 @@ impl SimNics {
     /// Connections that were opened since the last call.
     pub fn take_opened(&self) -> Vec<Opened> {
         std::mem::take(&mut self.state().opened)
+    }
+
+    /// Connections that came over data ports since the last call.
+    pub fn take_guests(&self) -> Vec<Guest> {
+        std::mem::take(&mut self.state().guests)
+    }
+
+    /// Makes both ends of a connection: of the frontend, and of the accelerator `node`.
+    fn pair(&self, node: usize, which: Which, [near, far]: [Endpoint; 2]) -> (Link, Link) {
+        let (near, far, pipe) = self.sim.pair(near, far, (self.paths)(node, which));
+        let mut state = self.state();
+        state.opened.push(Opened { node, which, pipe });
+        (near, far)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -111,20 +152,31 @@ impl Nic for SimNic {
         }))
     }
 
-    fn accept(&self, mut endpoint: Endpoint, end: &str, _: IpAddr) -> Result<Accepted, OpenError> {
+    fn accept(
+        &self,
+        mut endpoint: Endpoint,
+        end: &str,
+        reached: IpAddr,
+    ) -> Result<Accepted, OpenError> {
         let unknown = || OpenError::Refused(format!("no half {end} waits"));
         let number: u64 = end.parse().map_err(|_| unknown())?;
         let offer = self.nics.state().offers.remove(&number);
         let (which, near) = offer.ok_or_else(unknown)?;
         endpoint.send_depth = self.send_depth;
-        let paths = (self.nics.paths)(self.node, which);
-        let (near, far, pipe) = self.nics.sim.pair(near, endpoint, paths);
+        let ends = [near, endpoint];
+        if self.nics.has_ports {
+            let granted = (self.node, which, ends);
+            self.nics.state().granted.insert(number, granted);
+            return Ok(Accepted {
+                end: number.to_string(),
+                made: Made::Awaited(ConnectionSecret {
+                    key: key(number),
+                    address: (reached, 0).into(),
+                }),
+            });
+        }
+        let (near, far) = self.nics.pair(self.node, which, ends);
         let mut state = self.nics.state();
-        state.opened.push(Opened {
-            node: self.node,
-            which,
-            pipe,
-        });
         // A half that was dropped has let go of its end of the link.
         let unwanted = match state.halves.contains_key(&number) {
             true => state.links.insert(number, near),
@@ -157,6 +209,17 @@ impl Half for SimHalf {
 
     fn connect(self: Box<Self>, end: String, _: Duration) -> Connecting {
         Box::pin(async move {
+            let granted = self.nics.state().granted.remove(&self.number);
+            if let Some((node, which, ends)) = granted {
+                let (near, link) = self.nics.pair(node, which, ends);
+                self.nics.state().guests.push(Guest {
+                    node,
+                    which,
+                    key: key(self.number),
+                    link,
+                });
+                return Ok(near);
+            }
             let link = self.nics.state().links.remove(&self.number);
             link.ok_or_else(|| OpenError::Refused(format!("no link of {end} waits")))
         })
@@ -168,7 +231,8 @@ impl Drop for SimHalf {
         let mut state = self.nics.state();
         state.halves.remove(&self.number);
         let link = state.links.remove(&self.number);
+        let granted = state.granted.remove(&self.number);
         drop(state);
-        drop(link);
+        drop((link, granted));
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use echo::EchoAction;
 pub use echo::{Echo, EchoCfgs};
 pub use nic_thread::{
     CrewPlan, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
-    join_all, spawn,
+    join_all,
 };
 pub(crate) use nic_thread::{ENDING, MakeWork, arm_all, make_crew, start};
 pub(crate) use polling::PollOrder;

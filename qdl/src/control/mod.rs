@@ -39,6 +39,7 @@ pub(crate) use error::{NotYet, check_unique_names};
 pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, RailScore, Role, Scores,
 };
+pub(crate) use shell::block_on;
 pub use shell::{
     Blocking, ClientEvents, ClientHandle, ClientSession, Connected, Connector, ControlStream,
     Pending, Reception, Server, ServerHandle, ServerSession, SessionHandler, Sockets, Visitor,

@@ -452,6 +452,8 @@ impl Shared {
     ) -> bool {
         if sample.id == WARM_UP_ID {
             self.warm_up.lost_one();
+            // No caller posted it, and no count of warm-ups has it.
+            connection.posted.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
         sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));

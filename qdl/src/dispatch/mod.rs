@@ -48,6 +48,7 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
+use tokio::time::{Instant, sleep};
 
 pub use crate::connection::tracker::{First, Sample, Tries};
 pub use api::{
@@ -58,10 +59,8 @@ pub use connection::ConnectionCfgs;
 pub use health::NicDown;
 #[cfg(feature = "testkit")]
 pub use look::Look;
-pub(crate) use warm_up::WarmUpCfgs;
-#[cfg(test)]
-use warm_up::WarmUpError;
 pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpReport};
+pub(crate) use warm_up::{WarmUpCfgs, WarmUpError};
 
 use crate::{
     connection::{
@@ -72,7 +71,6 @@ use crate::{
 };
 use fabric::{
     Broken, Endpoint, Link, Region,
-    clock::now_ns,
     sync::{AtomicBool, AtomicU64 as ModelledU64},
 };
 use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
@@ -373,13 +371,13 @@ impl Dispatcher {
     }
 
     /// Waits until no sample is outstanding. Returns false if samples remain after `deadline`.
-    pub(crate) fn drain(&self, deadline: Duration) -> bool {
-        let end = now_ns().saturating_add(deadline.as_nanos() as u64);
+    pub(crate) async fn drain(&self, deadline: Duration) -> bool {
+        let end = Instant::now() + deadline;
         while self.outstanding() > 0 {
-            if now_ns() >= end {
+            if Instant::now() >= end {
                 return false;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            sleep(Duration::from_millis(1)).await;
         }
         true
     }

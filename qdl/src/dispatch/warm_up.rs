@@ -23,10 +23,15 @@
 
 use std::{
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering, fence},
     },
-    time::{Duration, Instant},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
 };
 
 use super::{Connection, Dispatcher, Sample, Shared};
@@ -40,8 +45,8 @@ pub const WARM_UP_ID: u64 = u64::MAX;
 const WARM: usize = 5;
 /// Refusals without an answer between them after which the warm-up fails.
 const REFUSED: u32 = 3;
-/// Pause of the sending thread before it checks again for room.
-const AGAIN: Duration = Duration::from_micros(50);
+/// Pause of the sending task before it checks again for room: a tick of its timers.
+const AGAIN: Duration = Duration::from_millis(1);
 /// Longest time between two looks for steps of engines.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -116,11 +121,11 @@ impl WarmUpError {
     }
 }
 
-/// State shared by the warming thread and the NIC threads.
+/// State shared by the warming task and the NIC threads.
 #[derive(Debug, Default)]
 pub(super) struct WarmUp {
     state: Mutex<State>,
-    moved: Condvar,
+    moved: Notify,
     /// Samples put into rings in all warm-ups, without those that were not posted or lost.
     sent: AtomicU64,
 }
@@ -131,7 +136,7 @@ struct State {
     /// Only one sample is in flight.
     alone: bool,
     due: Vec<u32>,
-    /// Connection and network time (ns) of each answer since the warming thread last read the list.
+    /// Connection and network time (ns) of each answer since the warming task last read the list.
     answers: Vec<(usize, u64)>,
     answered: u64,
     /// Refusals since the last answer, counted for samples sent alone or before the first answer.
@@ -171,7 +176,7 @@ impl WarmUp {
             state
                 .lost
                 .get_or_insert_with(|| (connection, cause.clone()));
-            self.moved.notify_all();
+            self.moved.notify_one();
         }
     }
 
@@ -201,7 +206,7 @@ impl WarmUp {
             state.refused = 0;
         }
         if state.owes().is_none() {
-            self.moved.notify_all();
+            self.moved.notify_one();
         }
         state.alone
     }
@@ -233,7 +238,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`WarmUpError`] names the connection that failed.
-    pub(crate) fn warm_up(&self, cfgs: &WarmUpCfgs) -> Result<WarmUpReport, WarmUpError> {
+    pub(crate) async fn warm_up(&self, cfgs: &WarmUpCfgs) -> Result<WarmUpReport, WarmUpError> {
         if cfgs.samples.is_empty() {
             return Ok(WarmUpReport::default());
         }
@@ -245,7 +250,7 @@ impl Dispatcher {
         };
         let counts = |l: &Connection| l.send.counts();
         let before: Vec<_> = self.shared.connections.iter().map(counts).collect();
-        let report = WarmUpRound::new(self, cfgs).run();
+        let report = WarmUpRound::new(self, cfgs).run().await;
         self.shared.warm_up.lock().running = false;
         for (connection, before) in self.shared.connections.iter().zip(before) {
             // Discards the warm-up's counts, but not the fabric's.
@@ -293,18 +298,18 @@ impl<'a> WarmUpRound<'a> {
         self.began.elapsed() < self.cfgs.budget
     }
 
-    fn run(mut self) -> Result<WarmUpReport, WarmUpError> {
-        self.cold()?;
-        self.sizes()?;
-        self.warm()?;
-        self.ramp()?;
+    async fn run(mut self) -> Result<WarmUpReport, WarmUpError> {
+        self.cold().await?;
+        self.sizes().await?;
+        self.warm().await?;
+        self.ramp().await?;
         self.report.samples = self.shared.warm_up.lock().answered;
         self.report.took_ns = self.began.elapsed().as_nanos() as u64;
         Ok(self.report)
     }
 
     /// Sends the longest sample over each connection, for the first time.
-    fn cold(&mut self) -> Result<(), WarmUpError> {
+    async fn cold(&mut self) -> Result<(), WarmUpError> {
         let mut first: Vec<Option<u64>> = vec![None; self.shared.connections.len()];
         let mut silence = Silence::default();
         loop {
@@ -315,19 +320,21 @@ impl<'a> WarmUpRound<'a> {
                 if missing.is_empty() || self.connections.iter().any(takes) {
                     break;
                 }
-                self.wait()?;
-                std::thread::sleep(LOOK);
+                self.wait().await?;
+                sleep(LOOK).await;
                 silence = Silence::default();
                 continue;
             };
             let answers = if self.in_budget() {
-                self.one(connection, self.samples[0])?
+                self.one(connection, self.samples[0])
+                    .await?
                     .map(|ns| (connection, ns))
             } else {
                 for connection in missing {
-                    self.send(connection, std::iter::once(self.samples[0]))?;
+                    self.send(connection, std::iter::once(self.samples[0]))
+                        .await?;
                 }
-                self.wait()?;
+                self.wait().await?;
                 None
             };
             let rest = std::mem::take(&mut self.shared.warm_up.lock().answers);
@@ -339,7 +346,7 @@ impl<'a> WarmUpRound<'a> {
             if !came && !self.shared.is_away(connection) {
                 // The sample could not be posted: the connection had less room than expected.
                 self.time_left(&mut silence, connection)?;
-                std::thread::sleep(AGAIN);
+                sleep(AGAIN).await;
             }
         }
         self.report.at_once = 1;
@@ -356,13 +363,13 @@ impl<'a> WarmUpRound<'a> {
         Ok(())
     }
 
-    fn sizes(&mut self) -> Result<(), WarmUpError> {
+    async fn sizes(&mut self) -> Result<(), WarmUpError> {
         for i in 1..self.samples.len() {
             for connection in self.connections.clone() {
                 if !self.in_budget() {
                     return Ok(());
                 }
-                self.one(connection, self.samples[i])?;
+                self.one(connection, self.samples[i]).await?;
             }
             self.report.sizes.0 += 1;
         }
@@ -370,14 +377,14 @@ impl<'a> WarmUpRound<'a> {
     }
 
     /// Sends the longest sample again, for the figures.
-    fn warm(&mut self) -> Result<(), WarmUpError> {
+    async fn warm(&mut self) -> Result<(), WarmUpError> {
         for connection in self.connections.clone() {
             let mut times = Vec::with_capacity(WARM);
             for _ in 0..WARM {
                 if !self.in_budget() {
                     return Ok(());
                 }
-                times.extend(self.one(connection, self.samples[0])?);
+                times.extend(self.one(connection, self.samples[0]).await?);
             }
             times.sort_unstable();
             if let Some(figures) = &mut self.report.connections[connection] {
@@ -388,7 +395,7 @@ impl<'a> WarmUpRound<'a> {
     }
 
     /// Sends more and more samples at once. A round takes about twice the time of the round before.
-    fn ramp(&mut self) -> Result<(), WarmUpError> {
+    async fn ramp(&mut self) -> Result<(), WarmUpError> {
         let slots = |l: &usize| self.shared.connections[*l].tracker.allowance();
         let most = self.connections.iter().map(slots).max().unwrap_or(1);
         let mut last = Duration::ZERO;
@@ -399,9 +406,9 @@ impl<'a> WarmUpRound<'a> {
             for &connection in &self.connections {
                 let n = at_once.min(slots(&connection));
                 let samples = self.samples.iter().cycle().take(n);
-                self.send(connection, samples.copied())?;
+                self.send(connection, samples.copied()).await?;
             }
-            self.wait()?;
+            self.wait().await?;
             self.shared.warm_up.lock().answers.clear();
             last = began.elapsed();
             self.report.at_once = at_once;
@@ -410,10 +417,10 @@ impl<'a> WarmUpRound<'a> {
     }
 
     /// Sends one sample alone and returns its network time, or `None` if it could not be posted.
-    fn one(&self, connection: usize, sample: Sample) -> Result<Option<u64>, WarmUpError> {
+    async fn one(&self, connection: usize, sample: Sample) -> Result<Option<u64>, WarmUpError> {
         self.shared.warm_up.lock().alone = true;
-        self.send(connection, std::iter::once(sample))?;
-        self.wait()?;
+        self.send(connection, std::iter::once(sample)).await?;
+        self.wait().await?;
         let mut state = self.shared.warm_up.lock();
         state.alone = false;
         let answers = std::mem::take(&mut state.answers);
@@ -422,7 +429,7 @@ impl<'a> WarmUpRound<'a> {
 
     /// Puts samples into a connection's ring as the ring has room, and posts the ring. Sends none
     /// to an accelerator whose server is away.
-    fn send(
+    async fn send(
         &self,
         connection: usize,
         samples: impl Iterator<Item = Sample>,
@@ -449,7 +456,7 @@ impl<'a> WarmUpRound<'a> {
                 if !to.up.load(Ordering::SeqCst) {
                     return fail(WarmUpError::Down { connection });
                 }
-                std::thread::sleep(AGAIN);
+                sleep(AGAIN).await;
             }
             self.shared.warm_up.sent.fetch_add(1, Ordering::Relaxed);
         }
@@ -470,23 +477,22 @@ impl<'a> WarmUpRound<'a> {
         }
     }
 
-    fn wait(&self) -> Result<(), WarmUpError> {
-        let warm_up = &self.shared.warm_up;
+    async fn wait(&self) -> Result<(), WarmUpError> {
         let mut silence = Silence::default();
-        let mut state = warm_up.lock();
-        loop {
-            if let Some((connection, cause)) = state.lost.take() {
-                return Err(WarmUpError::Lost { connection, cause });
-            }
-            let Some(connection) = state.owes() else {
-                return Ok(());
-            };
+        while let Some(connection) = self.owes()? {
             let left = self.time_left(&mut silence, connection)?;
-            state = warm_up
-                .moved
-                .wait_timeout(state, left.clamp(Duration::from_millis(1), LOOK))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            let moved = self.shared.warm_up.moved.notified();
+            let _ = timeout(left.clamp(AGAIN, LOOK), moved).await;
+        }
+        Ok(())
+    }
+
+    /// The first connection that owes an answer.
+    fn owes(&self) -> Result<Option<usize>, WarmUpError> {
+        let mut state = self.shared.warm_up.lock();
+        match state.lost.take() {
+            Some((connection, cause)) => Err(WarmUpError::Lost { connection, cause }),
+            None => Ok(state.owes()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     ops::Range,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -12,6 +13,7 @@ use super::eventually_or;
 use crate::{
     config::HealthConfig,
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs, Spin},
+    control::block_on,
     dispatch::{Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Owner, Sample},
     rails::{ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId},
     serve::{
@@ -403,7 +405,7 @@ impl Rig {
 
     #[track_caller]
     pub fn drain(&self) {
-        let drained = self.dispatcher.drain(std::time::Duration::from_secs(60));
+        let drained = block_on(self.dispatcher.drain(Duration::from_secs(60)));
         assert!(drained, "{:?}", self.dispatcher.counts());
     }
 }

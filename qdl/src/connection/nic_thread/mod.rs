@@ -218,22 +218,6 @@ pub(crate) fn start(threads: Vec<NicThread>) -> io::Result<Vec<JoinHandle<()>>> 
     Ok(started)
 }
 
-/// Starts one NIC thread for one NIC.
-///
-/// # Errors
-/// No descriptor or thread is left.
-pub fn spawn<W: NicWork + 'static>(
-    cfgs: NicThreadCfgs,
-    make: impl FnOnce(NicThreadHandle) -> W + Send + 'static,
-) -> io::Result<(NicThreadHandle, JoinHandle<()>)> {
-    let make: MakeWork = Box::new(|handle| Box::new(make(handle)));
-    let (mut handles, threads) = make_crew(vec![(cfgs, make)], &CrewPlan::each(1))?;
-    match (handles.pop(), start(threads)?.pop()) {
-        (Some(handle), Some(thread)) => Ok((handle, thread)),
-        _ => Err(io::Error::other("no thread was started")),
-    }
-}
-
 /// Time limit for NIC threads and their companions to end after the stop.
 pub(crate) const ENDING: Duration = Duration::from_secs(10);
 

@@ -19,7 +19,7 @@ pub(super) mod accelerator;
 pub(super) mod frontend;
 mod handshake;
 pub(super) mod heartbeat;
-mod link;
+pub(super) mod link;
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -1,9 +1,19 @@
-//! Calls that may block: drivers, providers and files.
+//! Calls that may block: drivers, providers and files; and threads that wait for tasks.
 
 use std::{io, time::Duration};
 
 use futures_util::future::{BoxFuture, ready};
 use tokio::{task::spawn_blocking, time::sleep};
+
+/// Runs a future on a plain thread, which waits for its end.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    // The error would be that of a descriptor, and a runtime without sockets has none.
+    let runtime = runtime.expect("no descriptors");
+    runtime.block_on(future)
+}
 
 /// The thread of calls that may block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

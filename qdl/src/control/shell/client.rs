@@ -190,7 +190,7 @@ impl ClientHandle {
         }
     }
 
-    fn command(&self, command: impl FnOnce(&mut Session, u64) + Send + 'static) {
+    pub(super) fn command(&self, command: impl FnOnce(&mut Session, u64) + Send + 'static) {
         // After the session's end the command is dropped, and the closed answer channel reports the
         // end.
         let _ = self.commands.send(Box::new(command));

@@ -6,17 +6,21 @@
 //! * `server`: accepts peers, bounds pending handshakes, admits one frontend.
 //! * `session`: the accelerator's session; runs slow calls of its handler on other threads.
 //! * `pending`: an answer that has not come yet.
-//! * `blocking`: the thread of calls that may block.
+//! * `lies`: frames that only a faulty peer sends.
+//! * `blocking`: the thread of calls that may block, and threads that wait for tasks.
 
 mod blocking;
 mod client;
 mod io;
+#[cfg(feature = "testkit")]
+mod lies;
 mod pending;
 mod server;
 mod session;
 mod stream;
 
 pub use blocking::Blocking;
+pub(crate) use blocking::block_on;
 pub use client::{ClientEvents, ClientHandle, ClientSession};
 pub use pending::Pending;
 pub use server::{Reception, Server, Visitor};

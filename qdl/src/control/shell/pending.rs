@@ -1,12 +1,8 @@
-//! An answer that has not come yet, for tasks and plain threads.
+//! An answer that has not come yet.
 
 use std::{
-    future::Future,
-    pin::pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::sync::oneshot;
@@ -63,7 +59,7 @@ pub struct Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Waits on a task.
+    /// Waits for the answer, for at most `deadline`.
     ///
     /// # Errors
     /// The request was refused, the deadline passed, or the session ended.
@@ -71,26 +67,6 @@ impl<T> Pending<T> {
         match tokio::time::timeout(deadline, &mut self.answer).await {
             Ok(answer) => self.finish(answer),
             Err(_) => Err(self.late(deadline)),
-        }
-    }
-
-    /// Waits on a plain thread. On a thread that runs the session's tasks, the call blocks its own
-    /// session until the deadline; use [`Pending::within`] there.
-    ///
-    /// # Errors
-    /// The request was refused, the deadline passed, or the session ended.
-    pub(crate) fn wait(mut self, deadline: Duration) -> Result<T, ControlError> {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut context = Context::from_waker(&waker);
-        let began = Instant::now();
-        loop {
-            if let Poll::Ready(answer) = pin!(&mut self.answer).poll(&mut context) {
-                return self.finish(answer);
-            }
-            match deadline.checked_sub(began.elapsed()) {
-                Some(left) if !left.is_zero() => thread::park_timeout(left),
-                _ => return Err(self.late(deadline)),
-            }
         }
     }
 
@@ -111,14 +87,5 @@ impl<T> Pending<T> {
             waiting_for: self.waiting_for,
             after,
         }
-    }
-}
-
-/// Wakes a parked thread.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }

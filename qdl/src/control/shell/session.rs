@@ -154,7 +154,7 @@ impl ServerHandle {
         self.command(move |session, now| session.link_mut().close(code, &text, now));
     }
 
-    fn command(&self, command: impl FnOnce(&mut Accelerator, u64) + Send + 'static) {
+    pub(super) fn command(&self, command: impl FnOnce(&mut Accelerator, u64) + Send + 'static) {
         // An error means that the session is over, which the handler learns from `gone`.
         let _ = self.commands.send(Box::new(command));
     }

@@ -32,9 +32,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         assert_eq!(grants.len(), 2);
         handle.start().within(LONG).await.expect("ready");
 
-        // From a thread that runs no tasks, like LoadGen's.
-        let h = handle.clone();
-        let name = aside(move || h.name().wait(LONG)).await.expect("a name");
+        let name = handle.name().within(LONG).await.expect("a name");
         assert_eq!(name, "acc-1 (null engine)");
 
         handle.connection_lost(1, 1, "cable\nout");
@@ -319,7 +317,7 @@ async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
     // The session's task does not run meanwhile: its thread is this one.
     let late = [
         handle.drain().within(Duration::ZERO).await.map(drop),
-        handle.name().wait(Duration::ZERO).map(drop),
+        handle.name().within(Duration::ZERO).await.map(drop),
     ];
     for (late, missing) in late.into_iter().zip(["drained", "name_is"]) {
         match late {
@@ -329,6 +327,6 @@ async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
     }
     // Late answers without a waiting caller are no error.
     handle.drain().within(LONG).await.expect("drained");
-    let name = aside(move || handle.name().wait(LONG)).await;
+    let name = handle.name().within(LONG).await;
     assert_eq!(name.expect("in time"), "acc-1 (null engine)");
 }

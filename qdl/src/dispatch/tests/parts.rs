@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{front::*, rig::*, *};
-use crate::response::ResponseTrailer;
+use crate::{control::block_on, response::ResponseTrailer};
 use fabric::{Imm, wire::Stream};
 
 /// Connections of 8 slots, used in turn, whose answers come in parts.
@@ -293,7 +293,7 @@ fn parts_of_a_warm_up_reach_no_completer() {
     };
     let report = std::thread::scope(|scope| {
         let dispatcher = &front.dispatcher;
-        let warm = scope.spawn(|| dispatcher.warm_up(&cfgs));
+        let warm = scope.spawn(|| block_on(dispatcher.warm_up(&cfgs)));
         while !warm.is_finished() {
             front.turn();
             for imm in far.requests() {

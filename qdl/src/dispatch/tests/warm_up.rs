@@ -1,26 +1,24 @@
 //! Warm-up samples cross every connection, are counted apart, and fail with the connection's name.
 
-use std::{
-    num::NonZeroU32,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{super::warm_up::Silence, rig::*, *};
 use crate::{
+    control::block_on,
     request::{OPTIONS_BYTES, RequestOptions},
     serve::{Arrival, Service},
 };
 
 fn warm_up(b: &Bench, sizes: u64, budget: Duration) -> Result<WarmUpReport, WarmUpError> {
-    b.dispatcher.warm_up(&WarmUpCfgs {
+    block_on(b.dispatcher.warm_up(&WarmUpCfgs {
         samples: (0..sizes).map(|i| b.sample(i)).collect(),
         budget,
         deadline: Duration::from_millis(500),
         again: false,
-    })
+    }))
 }
 
 #[test]
@@ -129,12 +127,12 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
     b.drain();
     faults[1].take().expect("memory").cut();
     b.wait_events(1);
-    let again = b.dispatcher.warm_up(&WarmUpCfgs {
+    let again = block_on(b.dispatcher.warm_up(&WarmUpCfgs {
         samples: (0..2).map(|i| b.sample(i)).collect(),
         budget: Duration::from_secs(60),
         deadline: Duration::from_millis(500),
         again: true,
-    });
+    }));
     let again = again.expect("those that are up are warm");
     assert_eq!(
         (again.samples, again.sizes),
@@ -178,12 +176,12 @@ fn options_reach_the_engine_over_each_fabric_staged_or_not() {
         };
         // SAFETY: nothing reads the source before the samples are issued.
         unsafe { b.source.store(sample.offset, &LIMIT.encode()) }.expect("inside");
-        let warm = b.dispatcher.warm_up(&WarmUpCfgs {
+        let warm = block_on(b.dispatcher.warm_up(&WarmUpCfgs {
             samples: vec![sample],
             budget: Duration::from_millis(50),
             deadline: Duration::from_secs(10),
             again: false,
-        });
+        }));
         assert!(warm.is_ok(), "{warm:?}");
         b.dispatcher.issue(&[sample]);
         b.drain();

@@ -13,11 +13,9 @@ use crate::{
         lobby::{Guest, Lobby, canonical},
     },
     run::{lock, settings::SEND_DEPTH},
-    serve::ConnectionLost,
 };
 use fabric::wire::is_control_frame;
 use fabric::{
-    Broken,
     clock::now_ns,
     tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
 };
@@ -137,19 +135,5 @@ async fn admit(guest: ProvedGuest, nic_index: usize, cfgs: &TcpCfgs) -> Result<(
             "its connection belongs to NIC {expected}, not {nic_index}"
         ))
     };
-    match linked {
-        Ok(link) => session
-            .attach(nic_index, connection, link)
-            .ok_or_else(|| "its connection was given up meanwhile".to_owned()),
-        Err(why) => {
-            // No NIC thread has the connection, so report its loss here.
-            session.lost_here(&ConnectionLost {
-                session: session.id,
-                connection: preamble.connection,
-                epoch: preamble.epoch,
-                cause: Broken::GivenUp(why.clone()),
-            });
-            Err(why)
-        }
-    }
+    session.admit(nic_index, connection, linked)
 }

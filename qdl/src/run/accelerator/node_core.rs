@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabric::{
-    Nic,
+    Link, Nic,
     os::{Near, ThreadTime},
 };
 use record::ServedReport;
@@ -90,6 +90,32 @@ impl NodeHandle {
     /// Bytes of the memory budget in use.
     pub fn memory_in_use(&self) -> usize {
         self.state.budget.in_use()
+    }
+
+    /// Admits a connection (number and epoch) of the current session that came over a data port
+    /// with this key.
+    pub fn admit(&self, which: (u16, u32), key: [u8; 32], linked: Result<Link, String>) {
+        let Some(session) = lock(&self.current).clone() else {
+            return;
+        };
+        let proved = {
+            let mut connections = lock(&session.connections);
+            let secret = connections.secret(which.0, which.1);
+            let is_its_own = secret.is_some_and(|secret| secret.key == key);
+            is_its_own.then(|| connections.take_proved(which.0, which.1))
+        };
+        if let Some(Some((connection, nic_index))) = proved {
+            // The error is the frontend's loss of the connection.
+            let _ = session.admit(nic_index, connection, linked);
+        }
+    }
+
+    /// Sends the frontend a frame that a sound node does not send, by its number.
+    #[cfg(feature = "testkit")]
+    pub fn lie(&self, n: u64) {
+        if let Some(session) = lock(&self.current).clone() {
+            session.handle.lie(n);
+        }
     }
 
     /// Number and epoch of the current session's connection that an arrival came by.

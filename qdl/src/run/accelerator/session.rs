@@ -121,6 +121,31 @@ impl Session {
         wanted.then(|| self.node.server.attach(nic_index, connection, link))
     }
 
+    /// Attaches a connection that came over a data port, or reports its loss.
+    pub(crate) fn admit(
+        &self,
+        nic_index: usize,
+        connection: Arc<ServeConnection>,
+        linked: Result<Link, String>,
+    ) -> Result<(), String> {
+        let cfgs = connection.cfgs();
+        let attached = linked.map(|link| self.attach(nic_index, connection, link));
+        match attached {
+            Ok(Some(())) => Ok(()),
+            Ok(None) => Err("its connection was given up meanwhile".to_owned()),
+            Err(why) => {
+                // No NIC thread has the connection, so report its loss here.
+                self.lost_here(&ConnectionLost {
+                    session: self.id,
+                    connection: cfgs.connection,
+                    epoch: cfgs.epoch,
+                    cause: Broken::GivenUp(why.clone()),
+                });
+                Err(why)
+            }
+        }
+    }
+
     /// Handles the loss of a connection whose local side the NIC thread has destroyed.
     pub(crate) fn lost_here(&self, l: &ConnectionLost) {
         // Holds the lock, so that the frontend learns of the loss before it learns that this end

@@ -30,10 +30,10 @@ use super::{
 use crate::{
     config::{FrontendConfig, NicConfig},
     connection::join_all,
-    control::{Blocking, ClientHandle, Connector, Counters, LocalNode, Pending, Sockets},
+    control::{Blocking, ClientHandle, Connector, Counters, LocalNode, Pending, Sockets, block_on},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchError, DispatchNic, Dispatcher, Owner,
-        Sample, WarmUpCfgs, WarmUpReport,
+        Sample, WarmUpCfgs, WarmUpError, WarmUpReport,
     },
     model::Lengths,
     run::{
@@ -265,16 +265,13 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Failed`] names the connection that failed.
     pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
-        let report = self.warm(samples)?;
-        // Reads the work so far, which includes the warm-up and is not the run's.
-        self.read_use();
-        Ok(report)
+        block_on(self.warm(samples))
     }
 
     /// Requests every accelerator's work so far. A missing answer costs a line of the summary, not
     /// the run.
-    fn read_use(&self) {
-        let answers = self.ask(ClientHandle::drain).wait(USE);
+    async fn read_use(&self) {
+        let answers = self.ask(ClientHandle::drain).within(USE).await;
         for (i, answer) in answers.into_iter().enumerate() {
             let answer = answer.and_then(Result::ok);
             self.state.peer(i).used[0] = answer.map(|(_, _, _, used)| used);
@@ -286,9 +283,14 @@ impl Cluster {
         self.state.dispatcher().nic_use()
     }
 
-    fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
+    /// As [`Cluster::warm_up`], on a task.
+    ///
+    /// # Errors
+    /// As [`Cluster::warm_up`].
+    pub async fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
         let config = self.state.config.warm_up;
         if !config.is_on() {
+            self.read_use().await;
             return Ok(None);
         }
         let dispatcher = self.state.dispatcher();
@@ -298,24 +300,32 @@ impl Cluster {
             deadline: config.deadline(),
             again: false,
         };
-        let report = dispatcher.warm_up(&cfgs).map_err(|source| {
-            let connection = source.connection();
-            let (peer, number) = self.state.connection_of[connection];
-            let known = source.is_loss().then(|| {
-                // The end of the session says more than that of the connection.
-                std::thread::sleep(REASON);
-                self.state.peer(peer).outages.last_cause(number)
-            });
-            let why = known.flatten().unwrap_or_else(|| source.to_string());
-            ClusterError::Failed(format!(
-                "connection {} (nics[{}], accelerator at {}) failed its warm-up: {why}",
-                self.state.connection_name(connection),
-                dispatcher.connection(connection).nic_index,
-                self.state.peer(peer).address
-            ))
-        })?;
+        let report = match dispatcher.warm_up(&cfgs).await {
+            Ok(report) => report,
+            Err(e) => return Err(self.failed_warm_up(&e).await),
+        };
         *lock(&self.warmed) = Some((report.clone(), now_ns()));
+        // Reads the work so far, which includes the warm-up and is not the run's.
+        self.read_use().await;
         Ok(Some(report))
+    }
+
+    async fn failed_warm_up(&self, e: &WarmUpError) -> ClusterError {
+        let connection = e.connection();
+        let (peer, number) = self.state.connection_of[connection];
+        let mut why = e.to_string();
+        if e.is_loss() {
+            // The end of the session says more than that of the connection.
+            tokio::time::sleep(REASON).await;
+            let known = self.state.peer(peer).outages.last_cause(number);
+            why = known.unwrap_or(why);
+        }
+        ClusterError::Failed(format!(
+            "connection {} (nics[{}], accelerator at {}) failed its warm-up: {why}",
+            self.state.connection_name(connection),
+            self.state.dispatcher().connection(connection).nic_index,
+            self.state.peer(peer).address
+        ))
     }
 
     /// Warms up again before a later phase, whose samples LoadGen has loaded anew: idle connections
@@ -323,6 +333,11 @@ impl Cluster {
     /// but a tenth to the whole of the budget. Connections that are down are skipped. A connection
     /// that fails now is lost as in the middle of a run. Requires an earlier [`Cluster::warm_up`].
     pub fn warm_up_again(&self, samples: Vec<Sample>, idle: Duration) {
+        block_on(self.warm_again(samples, idle));
+    }
+
+    /// As [`Cluster::warm_up_again`], on a task.
+    pub async fn warm_again(&self, samples: Vec<Sample>, idle: Duration) {
         let config = self.state.config.warm_up;
         if !config.is_on() {
             return;
@@ -334,7 +349,7 @@ impl Cluster {
             deadline: config.deadline(),
             again: true,
         };
-        match self.state.dispatcher().warm_up(&cfgs) {
+        match self.state.dispatcher().warm_up(&cfgs).await {
             Ok(report) => {
                 if let Some((first, _)) = lock(&self.warmed).as_mut() {
                     first.took_ns += report.took_ns;
@@ -349,6 +364,14 @@ impl Cluster {
         self.state.dispatcher()
     }
 
+    /// Sends an accelerator a frame that a sound frontend does not send, by its number.
+    #[cfg(feature = "testkit")]
+    pub fn lie(&self, peer: usize, n: u64) {
+        if let Some(handle) = &self.state.peer(peer).handle {
+            handle.lie(n);
+        }
+    }
+
     /// Aborts the run: completes outstanding and later samples empty.
     pub fn abort(&self, cause: &str) {
         self.state.abort(cause);
@@ -356,40 +379,35 @@ impl Cluster {
 
     /// Drains outstanding samples, ends every session with a bye, and stops every thread.
     pub fn finish(mut self) -> SystemRecord {
-        let state = self.state.clone();
-        let deadline = state.config.deadlines.drain();
-        let aborted = state.aborted.load(Ordering::SeqCst);
-        if !aborted && !state.dispatcher().drain(deadline) {
-            state.note(&format!(
-                "{} samples were still outstanding after {deadline:?}",
-                state.dispatcher().outstanding()
-            ));
-        }
-        // Requests the sides while the run is open. An aborted run has no time for that.
-        let sides = match aborted {
-            true => Vec::new(),
-            false => self.sides(),
-        };
-        let wait = match aborted {
-            true => LAST_WORDS,
-            false => deadline,
-        };
-        let answers = self.leave().wait(wait);
-        self.take_totals(answers);
+        let sides = block_on(self.leave());
         // Stops the NIC threads before the byes: a connection closed first by its peer looks lost.
-        state.dispatcher().stop();
+        self.state.dispatcher().stop();
         self.stop_control();
         self.record(sides)
     }
 
-    /// Begins to leave: nothing is reconnected, and each accelerator is asked for its totals.
-    pub fn leave(&self) -> Asked<Totals> {
-        self.state.closing.store(true, Ordering::SeqCst);
-        self.ask(ClientHandle::drain)
+    /// Drains outstanding samples, and takes each accelerator's side of the run and its totals.
+    /// Nothing is reconnected any more. The caller then stops the dispatcher, and this cluster.
+    pub async fn leave(&self) -> Vec<NodeSide> {
+        let (state, dispatcher) = (&self.state, self.state.dispatcher());
+        let deadline = state.config.deadlines.drain();
+        let (mut sides, mut wait) = (Vec::new(), LAST_WORDS);
+        // An aborted run has no time for that.
+        if !state.aborted.load(Ordering::SeqCst) {
+            if !dispatcher.drain(deadline).await {
+                let left = dispatcher.outstanding();
+                let line = format!("{left} samples were still outstanding after {deadline:?}");
+                state.note(&line);
+            }
+            // While the run is open.
+            (sides, wait) = (self.sides().await, deadline);
+        }
+        state.closing.store(true, Ordering::SeqCst);
+        self.take_totals(self.ask(ClientHandle::drain).within(wait).await);
+        sides
     }
 
-    /// Takes the answers to [`Cluster::leave`].
-    pub fn take_totals(&self, answers: Answers<Totals>) {
+    fn take_totals(&self, answers: Answers<Totals>) {
         for (i, answer) in answers.into_iter().enumerate() {
             if let Some(Ok((counters, batches, gpus, used))) = answer {
                 let mut peer = self.state.peer(i);

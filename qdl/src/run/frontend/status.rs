@@ -1,12 +1,13 @@
 //! Status of a cluster: of itself, its connections, and its accelerators.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabric::clock::now_ns;
 use record::{
     EngineInfo, Ledger, LossRecord, NodeFacts,
     timeline::{ConnectionTick, Event, MOST_SIZES, NodeSide},
 };
+use tokio::time::Instant;
 
 use super::{
     asked::{Answers, Asked},
@@ -17,7 +18,7 @@ use super::{
     rail_map::RailMap,
 };
 use crate::{
-    control::{ClientHandle, ControlError, limits::MAX_SIDE},
+    control::{ClientHandle, ControlError, block_on, limits::MAX_SIDE},
     counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
     rails::RailReport,
     run::{error::ClusterError, lock, records},
@@ -59,35 +60,39 @@ impl Cluster {
 
     /// Requests every accelerator's side of the run. A lost or slow accelerator is left out, and
     /// the report page says so.
-    pub(super) fn sides(&self) -> Vec<NodeSide> {
-        let first_ns = self.state.dispatcher().first_issued_ns();
+    pub(super) async fn sides(&self) -> Vec<NodeSide> {
         let end = Instant::now() + SIDES;
-        let peers = 0..self.state.peers.len();
-        let one = |i| {
-            let (handle, node) = {
-                let peer = self.state.peer(i);
-                (peer.handle.clone()?, peer.node.clone())
-            };
-            let mut text = String::new();
-            let mut asked_ns = None;
-            loop {
-                let left = end.saturating_duration_since(Instant::now());
-                let sent_ns = now_ns();
-                let (of, part) = handle.side(text.len() as u64).wait(left).ok()?;
-                // The side states its age at the time of the answer, half a round trip ago.
-                let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
-                let asked_ns = *asked_ns.get_or_insert_with(middle);
-                text += &part;
-                if part.is_empty() || of > MAX_SIDE || text.len() as u64 > of {
-                    return None;
-                }
-                if text.len() as u64 == of {
-                    let side: NodeSide = serde_json::from_str(&text).ok()?;
-                    return to_own_clock(side, node, asked_ns, first_ns?);
-                }
-            }
+        let mut sides = Vec::new();
+        for peer in 0..self.state.peers.len() {
+            sides.extend(self.side(peer, end).await);
+        }
+        sides
+    }
+
+    async fn side(&self, peer: usize, end: Instant) -> Option<NodeSide> {
+        let first_ns = self.state.dispatcher().first_issued_ns();
+        let (handle, node) = {
+            let peer = self.state.peer(peer);
+            (peer.handle.clone()?, peer.node.clone())
         };
-        peers.filter_map(one).collect()
+        let mut text = String::new();
+        let mut asked_ns = None;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let sent_ns = now_ns();
+            let (of, part) = handle.side(text.len() as u64).within(left).await.ok()?;
+            // The side states its age at the time of the answer, half a round trip ago.
+            let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
+            let asked_ns = *asked_ns.get_or_insert_with(middle);
+            text += &part;
+            if part.is_empty() || of > MAX_SIDE || text.len() as u64 > of {
+                return None;
+            }
+            if text.len() as u64 == of {
+                let side: NodeSide = serde_json::from_str(&text).ok()?;
+                return to_own_clock(side, node, asked_ns, first_ns?);
+            }
+        }
     }
 
     /// Requests every accelerator's part of the SUT's name over the network. The duration is that
@@ -99,7 +104,8 @@ impl Cluster {
     /// cover all nodes.
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
-        let answers = self.ask_names().wait(self.state.config.deadlines.name());
+        let most = self.state.config.deadlines.name();
+        let answers = block_on(self.ask_names().within(most));
         Ok((self.name_of(answers)?, began.elapsed()))
     }
 
@@ -236,22 +242,22 @@ impl Cluster {
 
     /// Requests every accelerator's description; a missing description is replaced by the reason.
     pub fn describe(&self) -> Vec<Described> {
-        let asked = self.state.each_peer(|peer| {
-            let pending = peer.handle.as_ref().map(ClientHandle::describe);
-            (peer.node.clone(), pending)
-        });
-        let end = Instant::now() + DESCRIBING;
-        let answers = asked.into_iter().map(|(node, pending)| match pending {
-            Some(pending) => {
-                let left = end.saturating_duration_since(Instant::now());
-                Described::of(node, pending.wait(left))
-            }
+        block_on(self.ask_descriptions())
+    }
+
+    /// As [`Cluster::describe`], on a task.
+    pub async fn ask_descriptions(&self) -> Vec<Described> {
+        let answers = self.ask(ClientHandle::describe).within(DESCRIBING).await;
+        let nodes = self.state.each_peer(|peer| peer.node.clone());
+        let each = nodes.into_iter().zip(answers);
+        let described = each.map(|(node, answer)| match answer {
+            Some(answer) => Described::of(node, answer),
             None => Described {
                 node,
                 description: Err("its session is over".to_owned()),
             },
         });
-        answers.collect()
+        described.collect()
     }
 
     /// Facts that this node sends to its peers, and each accelerator's node name and facts.

@@ -17,6 +17,7 @@ use fabric::{
 
 use crate::{
     connection::{EchoCfgs, NicThreadCfgs, Spin},
+    control::block_on,
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Part, Response, Sample,
@@ -302,7 +303,11 @@ fn into_dispatcher(data: &[u8], stride: usize, stream: Stream) {
         .recv_timeout(PATIENCE)
         .expect("the end of the stream is noticed");
     dispatcher.abort("the end");
-    assert!(dispatcher.drain(PATIENCE), "{:?}", dispatcher.counts());
+    assert!(
+        block_on(dispatcher.drain(PATIENCE)),
+        "{:?}",
+        dispatcher.counts()
+    );
     drop(dispatcher);
     for (id, end) in ends.samples.lock().expect("whole").iter().enumerate() {
         assert_eq!(end.ends, 1, "completions of sample {id}");
