@@ -3,7 +3,7 @@
 //! | role | type |
 //! | --- | --- |
 //! | device | [`TcpDevice`]: a local address that opens or accepts connections |
-//! | configuration | [`TcpCfgs`]: buffer sizes and depths |
+//! | configuration | [`TcpKeys`]: keys of a NIC; [`TcpCfgs`]: buffer sizes and depths |
 //! | resources | regions of the [`Endpoint`], which need no registration |
 //! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
@@ -13,6 +13,7 @@
 
 mod device;
 mod frame;
+mod keys;
 mod nic;
 mod rx;
 mod tx;
@@ -21,6 +22,7 @@ pub use crate::opening::ConnectionSecret;
 pub use device::PREAMBLE_DEADLINE;
 pub use device::{Preamble, TcpDevice, TcpError};
 pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
+pub use keys::TcpKeys;
 pub use nic::TcpNic;
 
 use std::{

@@ -5,9 +5,10 @@
 use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
-    config::{DatasetKind, EngineConfig, FrontendConfig, NicConfig, Verify},
+    config::{DatasetKind, EngineConfig, FrontendConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
+use record::{GivenValue, SettingRecord};
 use report::text::{Page, memory};
 
 use crate::{
@@ -24,16 +25,23 @@ use crate::{
 /// `early_stopping.cc`).
 pub(crate) const SERVER_QUERIES: u64 = 459;
 
-/// Opens the NICs or the engine, and prints the page. `labels` is true if the data set has labels.
-/// `uncounted` holds one line for each reason why a submission would reject the run.
+/// Facts of the page that the run has found already.
+pub struct CheckFacts {
+    /// Whether the data set has labels.
+    pub labels: bool,
+    /// Reasons why a submission would reject the run, one per line.
+    pub uncounted: Vec<String>,
+    pub own_settings: Vec<SettingRecord>,
+}
+
+/// Opens the NICs or the engine, and prints the page.
 pub fn check(
     args: &Args,
     config: &FrontendConfig,
     settings: &Settings,
     plan: &Plan,
     qsl: &Qsl,
-    labels: bool,
-    uncounted: impl Iterator<Item = String>,
+    facts: &CheckFacts,
 ) -> Result<ExitCode, anyhow::Error> {
     let loaded = qsl.region().len() as u64;
     let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
@@ -43,11 +51,15 @@ pub fn check(
         page.fact("note", note);
     }
     if settings.user_conf.is_some() || settings.runs.mode == TestMode::SubmissionRun {
-        for line in uncounted {
+        for line in &facts.uncounted {
             page.fact("note", format!("would not count in a submission: {line}"));
         }
     }
-    model_and_data(&mut page, config, qsl, labels);
+    for setting in facts.own_settings.iter().filter(|s| s.is_set()) {
+        let GivenValue { value, from } = &setting.given;
+        page.fact("settings", format!("{} {value} ({from})", setting.name));
+    }
+    model_and_data(&mut page, config, qsl, facts.labels);
     if args.local {
         let engine = local::check(config)?;
         page.fact("engine", format!("--local: {engine}"));
@@ -307,7 +319,7 @@ fn issuing(settings: &Settings) -> String {
 
 /// Reports the locked memory that NICs need, against the limit of this user.
 fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
-    if !config.nics.iter().any(NicConfig::locks_memory) {
+    if !config.nics.iter().any(|n| n.facts().locks_memory) {
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;

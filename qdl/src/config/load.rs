@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fabric::kinds::{EachFabric, NicFabric};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     document::{Document, TextPosition, options},
     error::ConfigError,
     frontend::FrontendConfig,
-    nic::{NicConfig, NicFabric},
+    nic::NicConfig,
     nic_keys::{check_keys, check_nics, fabric_of},
     root::ConfigFile,
     rules::Findings,
@@ -109,6 +110,36 @@ fn load<C: ConfigFile>(path: &Path) -> Result<C, ConfigError> {
     Source::read(path)?.load()
 }
 
+/// Reads the keys of all entries for one fabric after the other.
+struct FabricReader<'a, 'o> {
+    source: &'a Source,
+    /// Name of each entry's fabric.
+    kinds: Vec<&'static str>,
+    nics: &'a mut [NicConfig],
+    out: &'a mut Findings<'o>,
+    done: Option<()>,
+}
+
+impl EachFabric for FabricReader<'_, '_> {
+    fn visit<K: DeserializeOwned>(&mut self, name: &'static str, make: fn(K) -> NicFabric) {
+        #[derive(Deserialize)]
+        struct Entries<K> {
+            nics: Vec<K>,
+        }
+        if !self.kinds.contains(&name) {
+            return;
+        }
+        let Some(all) = self.source.decode::<Entries<K>>(self.out) else {
+            self.done = None;
+            return;
+        };
+        let each = self.nics.iter_mut().zip(&self.kinds).zip(all.nics);
+        for ((nic, _), keys) in each.filter(|((_, kind), _)| **kind == name) {
+            nic.fabric = make(keys);
+        }
+    }
+}
+
 struct Source {
     text: String,
     origin: String,
@@ -177,22 +208,16 @@ impl Source {
     /// Reads the keys of each entry of `nics` that belong to the entry's fabric. All keys of the
     /// entry, in any order, determine the fabric.
     fn read_fabrics(&self, nics: &mut [NicConfig], out: &mut Findings<'_>) -> Option<()> {
-        #[derive(Deserialize)]
-        struct Entries<T> {
-            nics: Vec<T>,
-        }
-        let tcp = self.decode::<Entries<_>>(out);
-        let ib = self.decode::<Entries<_>>(out);
-        let ofi = self.decode::<Entries<_>>(out);
-        let each = tcp?.nics.into_iter().zip(ib?.nics).zip(ofi?.nics);
-        for (i, (nic, ((tcp, ib), ofi))) in nics.iter_mut().zip(each).enumerate() {
-            nic.fabric = match fabric_of(i, &self.document) {
-                "ib" => NicFabric::Ib(ib),
-                "ofi" => NicFabric::Ofi(ofi),
-                _ => NicFabric::Tcp(tcp),
-            };
-        }
-        Some(())
+        let kinds = (0..nics.len()).map(|i| fabric_of(i, &self.document));
+        let mut reading = FabricReader {
+            source: self,
+            kinds: kinds.collect(),
+            nics,
+            out,
+            done: Some(()),
+        };
+        NicFabric::each(&mut reading);
+        reading.done
     }
 
     /// Decodes the text to a `T`. On failure, adds the problem to `out` and returns `None`.

@@ -3,13 +3,16 @@
 //! An entry may have the keys of [`NicConfig`] and the keys of its fabric's type. Every other key
 //! is refused.
 
-use fabric::ib::OWN_RECEIVES;
-use garde::Validate;
+use fabric::{
+    keys::name_of,
+    kinds::{EachFabric, NicEntry, NicFabric},
+};
+use serde::de::DeserializeOwned;
 
 use super::{
     document::{Document, keys_of},
-    nic::{GroupBy, IbKeys, NO_DEVICE, NicConfig, NicFabric, OfiKeys, TcpKeys, name_of},
-    rules::{ConfigSide, Findings, within_some},
+    nic::{GroupBy, NicConfig},
+    rules::{ConfigSide, Findings},
     words::keys_here,
 };
 
@@ -30,13 +33,20 @@ pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     }
 }
 
+/// Names of the fabrics, with their keys.
+struct FabricKeys(Vec<(&'static str, &'static [&'static str])>);
+
+impl EachFabric for FabricKeys {
+    fn visit<K: DeserializeOwned>(&mut self, name: &'static str, _: fn(K) -> NicFabric) {
+        self.0.push((name, keys_of::<K>()));
+    }
+}
+
 /// Refuses keys of entry `i` that its fabric does not have or that have no effect on this side.
 pub(super) fn check_keys(i: usize, side: ConfigSide, out: &mut Findings<'_>) {
-    let fabrics = [
-        ("tcp", keys_of::<TcpKeys>()),
-        ("ib", keys_of::<IbKeys>()),
-        ("ofi", keys_of::<OfiKeys>()),
-    ];
+    let mut fabrics = FabricKeys(Vec::new());
+    NicFabric::each(&mut fabrics);
+    let FabricKeys(fabrics) = fabrics;
     let fabric = fabric_of(i, out.document);
     let own = fabrics.iter().filter(|(name, _)| *name == fabric);
     let own: Vec<&str> = own.flat_map(|(_, keys)| *keys).copied().collect();
@@ -97,23 +107,21 @@ pub(super) fn check_nics(nics: &[NicConfig], side: ConfigSide, out: &mut Finding
 impl NicConfig {
     fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
         self.check_group(path, out);
-        let (ranges, most_inline) = match &self.fabric {
-            NicFabric::Tcp(tcp) => {
-                tcp.check(side, path, out);
-                (tcp.validate(), 65_536)
-            }
-            NicFabric::Ib(ib) => {
-                ib.check(self, side, path, out);
-                (ib.validate(), 1024)
-            }
-            NicFabric::Ofi(ofi) => {
-                ofi.check(self, path, out);
-                (ofi.validate(), 1024)
-            }
+        out.ranges(&format!("{path}."), self.fabric.check_ranges());
+        let entry = NicEntry {
+            on_accelerator: side == ConfigSide::Accelerator,
+            is_group: self.matching.is_some(),
+            slots: self.slots.fixed(),
+            gpu: self.gpu,
         };
-        out.ranges(&format!("{path}."), ranges);
-        let inline = within_some(0..=most_inline);
-        out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
+        for problem in self.fabric.check(entry) {
+            let key = problem.key.map(|key| format!(".{key}"));
+            let path = format!("{path}{}", key.unwrap_or_default());
+            match problem.is_foreign {
+                true => out.add_key(path, problem.what, problem.help),
+                false => out.add(path, problem.what, problem.help),
+            }
+        }
     }
 
     /// Checks that an entry with `match` has no keys for a single NIC.
@@ -148,89 +156,6 @@ impl NicConfig {
                 format!("{path}.{key}"),
                 format!("`{key}` {what}, and `match` stands for several"),
                 format!("remove `{key}`, or `match`"),
-            );
-        }
-    }
-}
-
-impl TcpKeys {
-    fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
-        let address = ("address", self.address.is_some(), "address: 127.0.0.1");
-        let listen = ("listen", self.listen.is_some(), "listen: 127.0.0.1:7410");
-        let ((wanted, has, example), (wrong, has_wrong, _)) = match side {
-            ConfigSide::Frontend => (address, listen),
-            ConfigSide::Accelerator => (listen, address),
-        };
-        if has_wrong {
-            out.add(
-                format!("{path}.{wrong}"),
-                format!("a TCP NIC of {} has no `{wrong}`", side.node_name()),
-                format!("write `{wanted}`, as in `{example}`"),
-            );
-        } else if !has {
-            out.add(
-                path,
-                format!(
-                    "a NIC needs `{wanted}` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"
-                ),
-                format!("add one of them, as in `{example}` or `device: mlx5_0`"),
-            );
-        }
-    }
-}
-
-impl OfiKeys {
-    fn check(&self, nic: &NicConfig, path: &str, out: &mut Findings<'_>) {
-        if self.domain.is_none() && self.address.is_none() && nic.matching.is_none() {
-            let provider = &self.provider;
-            out.add(
-                path,
-                "an `ofi` NIC needs `domain`, or the `address` that it has",
-                format!("add `domain: NAME`: `fi_info -p '{provider}'` lists them"),
-            );
-        }
-    }
-}
-
-impl IbKeys {
-    fn check(&self, nic: &NicConfig, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
-        if nic.matching.is_none() {
-            let rule = name_of(|c| "_-.".contains(c), NO_DEVICE);
-            out.rule(&format!("{path}.device"), self.device.as_str(), rule);
-        }
-        if self.gpudirect && side == ConfigSide::Frontend {
-            out.add_key(
-                format!("{path}.gpudirect"),
-                "a frontend has no slots for a GPU to read",
-                "remove `gpudirect`; it belongs into the accelerator's file",
-            );
-        } else if self.gpudirect && nic.gpu.is_none() {
-            out.add(
-                format!("{path}.gpudirect"),
-                "`gpudirect` places slots in the memory of a GPU, and none is named",
-                "add `gpu: N`, the one that reads them",
-            );
-        }
-        if let Some(depth) = self.send_depth.fixed()
-            && self.signal_every > depth / 2
-        {
-            let (every, half) = (self.signal_every, depth / 2);
-            out.add(
-                format!("{path}.signal_every"),
-                format!("one write in {every} is signaled, in a send queue of {depth}"),
-                format!("set signal_every to at most half of send_depth, {half}"),
-            );
-        }
-        if let (Some(depth), Some(slots)) = (self.receive_depth.fixed(), nic.slots.fixed())
-            && let least = slots + OWN_RECEIVES as usize
-            && (depth as usize) < least
-        {
-            out.add(
-                format!("{path}.receive_depth"),
-                format!(
-                    "{depth} receives do not cover {slots} slots and {OWN_RECEIVES} of their own"
-                ),
-                format!("set receive_depth to at least {least}, or to `auto`"),
             );
         }
     }

@@ -111,7 +111,6 @@ pub use frontend::{
     SampleMemory, SlotNeeds, Totals, descriptions,
 };
 pub use life::frontend_end::RetryPauses;
-pub use settings::pinning_warnings;
 pub use usage::usage;
 
 use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};

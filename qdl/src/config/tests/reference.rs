@@ -3,6 +3,7 @@
 
 use super::{super::document::keys_of, *};
 use crate::model::{ModelSpec, TensorSpec};
+use fabric::ib::AdaptiveRouting;
 
 const TEXT: &str = include_str!("../../../../docs/configuration.md");
 
@@ -12,6 +13,17 @@ fn blocks() -> Vec<String> {
     ended.map(str::to_owned).collect()
 }
 
+/// Keys of the document's files whose values are examples.
+const EXAMPLES: [&str; 7] = [
+    "node",
+    "model.",
+    "dataset.",
+    "accelerators",
+    "loadgen.",
+    "engine.kind",
+    "deadlines.connect_ms",
+];
+
 #[test]
 fn its_files_are_good_and_their_defaults_are_the_defaults() {
     let blocks = blocks();
@@ -19,57 +31,30 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
         panic!("{} files", blocks.len())
     };
     let (f, a) = (good(frontend(front)), good(accelerator(acc)));
-    assert_eq!((f.qsl, f.arbiter, f.verify), Default::default());
-    assert_eq!((f.one_by_one, f.nic_threads), Default::default());
-    assert_eq!((f.health, f.warm_up), Default::default());
-    let plain = good(accelerator(ACCELERATOR));
-    assert_eq!(
-        (a.nic_threads, a.memory_mib),
-        (plain.nic_threads, plain.memory_mib)
-    );
-    assert_eq!(a.engine, EngineConfig::default());
-    // `connect_ms` has one default for waiting and one for a step.
+    let nics = "{address: 127.0.0.1}, {device: mlx5_0}, {ofi: efa, domain: rdmap0s6-rdm}, \
+                {ofi: efa, match: 'rdmap*', group_by: gpu}";
+    let rest = REST.replace("{address: 127.0.0.1}", nics);
+    let plain = good(frontend(&format!("{FRONTEND}{rest}auth: none\n")));
     let default = Deadlines::default();
     assert_eq!(f.deadlines.connect(), default.connect());
     assert_eq!(a.deadlines.step(), default.step());
-    for mut deadlines in [f.deadlines, a.deadlines] {
-        deadlines.connect_ms = None;
-        assert_eq!(deadlines, default);
+    assert_defaults(&f, &plain);
+    assert_defaults(&a, &good(accelerator(ACCELERATOR)));
+}
+
+/// Each value of `file` that has a default is that of `plain`, a file of required keys.
+fn assert_defaults(file: &impl serde::Serialize, plain: &impl serde::Serialize) {
+    let [file, plain] = [values(file), values(plain)];
+    for (key, default) in plain {
+        if !EXAMPLES.iter().any(|example| key.starts_with(example)) {
+            assert_eq!(file.get(&key), Some(&default), "{key}");
+        }
     }
-    let writes = |n: &NicConfig| n.matching.is_some() || n.inline_bytes.is_some();
-    assert!(f.nics.iter().all(writes));
-    for mut nic in f.nics.into_iter().chain(a.nics) {
-        // The default of this key depends on the fabric.
-        let written = nic.inline_bytes.take();
-        assert!(written.is_none_or(|bytes| bytes == nic.inline_bytes()));
-        // The address or device of a NIC has no default.
-        let fabric = match nic.fabric.clone() {
-            NicFabric::Tcp(TcpKeys {
-                address, listen, ..
-            }) => NicFabric::Tcp(TcpKeys {
-                address,
-                listen,
-                ..TcpKeys::default()
-            }),
-            NicFabric::Ib(IbKeys { device, .. }) => NicFabric::Ib(IbKeys {
-                device,
-                ..IbKeys::default()
-            }),
-            NicFabric::Ofi(OfiKeys {
-                provider, domain, ..
-            }) => NicFabric::Ofi(OfiKeys {
-                provider,
-                domain,
-                ..OfiKeys::default()
-            }),
-        };
-        let bare = NicConfig {
-            matching: nic.matching.clone(),
-            group_by: nic.group_by,
-            ..fabric.into()
-        };
-        assert_eq!(nic, bare);
-    }
+}
+
+fn values(config: &impl serde::Serialize) -> std::collections::BTreeMap<String, String> {
+    let document = serde_json::to_value(config).expect("a document");
+    record::flat(&document).into_iter().collect()
 }
 
 /// The key of a line such as `  # key: value`; farther to the right, a comment is a remark.

@@ -51,9 +51,9 @@ impl SlotNeeds {
         let connections = plan(config)?;
         let first = connections.first();
         let nics = config.nics.iter().enumerate().map(|(i, nic)| NicNeeds {
-            label: nic.label(),
-            fabric: nic.fabric.as_str(),
-            connections: nic.connections(),
+            label: nic.facts().label,
+            fabric: nic.facts().fabric,
+            connections: nic.facts().connections,
             slots: connections
                 .iter()
                 .find(|c| c.nic_index == i)
