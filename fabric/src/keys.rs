@@ -96,9 +96,6 @@ macro_rules! numbers_or {
             use serde::{Deserializer, Serialize, Serializer};
 
             /// Reads the key.
-            ///
-            /// # Errors
-            /// Another word, or a number out of the type's range.
             pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
                 deserializer: D,
             ) -> Result<Option<T>, D::Error> {
@@ -106,9 +103,6 @@ macro_rules! numbers_or {
             }
 
             /// Writes the key.
-            ///
-            /// # Errors
-            /// The serializer's.
             pub fn serialize<T: Serialize, S: Serializer>(
                 value: &Option<T>,
                 serializer: S,
@@ -128,17 +122,11 @@ numbers_or! {
 }
 
 /// Reads an IP address.
-///
-/// # Errors
-/// The text is no address.
 pub fn ip_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     parse_text(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
 }
 
 /// Reads an IP address with a port.
-///
-/// # Errors
-/// The text is no such address.
 pub fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     parse_text(
         deserializer,
@@ -148,9 +136,6 @@ pub fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sock
 }
 
 /// Reads an IP address with a port, as a value that is not required.
-///
-/// # Errors
-/// As [`socket_address`].
 pub fn some_socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
@@ -166,9 +151,6 @@ fn parse_text<'de, T: FromStr, D: Deserializer<'de>>(
 }
 
 /// Parses `text`, which must be `what`, as in `example`.
-///
-/// # Errors
-/// The text is something else.
 pub fn parse<T: FromStr, E: de::Error>(text: &str, what: &str, example: &str) -> Result<T, E> {
     text.parse().map_err(|_| {
         let help = format!("write {what}, as in `{example}`");

@@ -88,10 +88,8 @@ pub struct NicEntry {
 /// A problem of a key that is valid alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyProblem {
-    /// The key; `None` for the whole entry.
-    pub key: Option<&'static str>,
-    /// Whether the key does not belong here, whatever its value.
-    pub is_foreign: bool,
+    /// The key; empty for the whole entry.
+    pub key: &'static str,
     /// Description of the problem.
     pub what: String,
     /// The remedy.
@@ -101,12 +99,8 @@ pub struct KeyProblem {
 impl KeyProblem {
     /// A problem of a key's value.
     pub fn new(key: &'static str, what: impl Into<String>, help: impl Into<String>) -> Self {
-        KeyProblem {
-            key: Some(key),
-            is_foreign: false,
-            what: what.into(),
-            help: help.into(),
-        }
+        let (what, help) = (what.into(), help.into());
+        KeyProblem { key, what, help }
     }
 }
 
@@ -192,7 +186,11 @@ pub enum NicFabric {
 /// Does something with each kind of fabric.
 pub trait EachFabric {
     /// `make` makes a [`NicFabric`] of the keys `K` of the fabric `name`.
-    fn visit<K: DeserializeOwned>(&mut self, name: &'static str, make: fn(K) -> NicFabric);
+    fn visit<K: Default + Serialize + DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        make: fn(K) -> NicFabric,
+    );
 }
 
 impl NicFabric {

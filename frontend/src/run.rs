@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let facts = check::CheckFacts {
             labels,
             uncounted: guard.lines().collect(),
-            own_settings,
+            settings: [settings.records(), own_settings].concat(),
         };
         return check::check(args, &config, &settings, &plan, &qsl, &facts);
     }

@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, ignored_lines};
 use qdl::config::{self, LoadgenConfig, Written};
-use record::DEFAULT;
+use record::{DEFAULT, SettingRecord};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use submission::round::{Round, newest};
@@ -189,6 +189,11 @@ impl Settings {
             Some(given) => anyhow::anyhow!("{error} ({})", given.from),
             None => error.into(),
         }
+    }
+
+    /// Returns the record of each of LoadGen's settings.
+    pub fn records(&self) -> Vec<SettingRecord> {
+        self.provenance.records(self.runs.scenario)
     }
 
     pub fn folder(&self) -> &Path {

@@ -157,14 +157,11 @@ impl NicKeys for IbKeys {
             all.push(KeyProblem::new("device", format!("device {wrong}"), right));
         }
         if self.gpudirect && !entry.on_accelerator {
-            all.push(KeyProblem {
-                is_foreign: true,
-                ..KeyProblem::new(
-                    "gpudirect",
-                    "a frontend has no slots for a GPU to read",
-                    "remove `gpudirect`; it belongs into the accelerator's file",
-                )
-            });
+            all.push(KeyProblem::new(
+                "gpudirect",
+                "a frontend has no slots for a GPU to read",
+                "remove `gpudirect`; it belongs into the accelerator's file",
+            ));
         } else if self.gpudirect && entry.gpu.is_none() {
             all.push(KeyProblem::new(
                 "gpudirect",

@@ -129,12 +129,11 @@ impl NicKeys for OfiKeys {
             return Vec::new();
         }
         let provider = &self.provider;
-        vec![KeyProblem {
-            key: None,
-            is_foreign: false,
-            what: "an `ofi` NIC needs `domain`, or the `address` that it has".to_owned(),
-            help: format!("add `domain: NAME`: `fi_info -p '{provider}'` lists them"),
-        }]
+        vec![KeyProblem::new(
+            "",
+            "an `ofi` NIC needs `domain`, or the `address` that it has",
+            format!("add `domain: NAME`: `fi_info -p '{provider}'` lists them"),
+        )]
     }
 
     fn open(&self, purpose: NicUse<'_>) -> Result<(Box<dyn Nic>, Option<DataPort>), OpenError> {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::{TcpCfgs, TcpDevice, TcpError, TcpNic};
+use super::{TcpCfgs, TcpDevice, TcpNic};
 use crate::{
     Nic, OpenError,
     keys::{
@@ -126,31 +126,33 @@ impl NicKeys for TcpKeys {
             false => (address, listen, "a frontend"),
             true => (listen, address, "an accelerator"),
         };
-        if has_wrong {
-            return vec![KeyProblem::new(
+        let problem = match (has_wrong, has) {
+            (true, _) => KeyProblem::new(
                 wrong,
                 format!("a TCP NIC of {node} has no `{wrong}`"),
                 format!("write `{wanted}`, as in `{example}`"),
-            )];
-        }
-        let missing = KeyProblem {
-            key: None,
-            is_foreign: false,
-            what: format!(
-                "a NIC needs `{wanted}` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"
             ),
-            help: format!("add one of them, as in `{example}` or `device: mlx5_0`"),
+            (false, true) => return Vec::new(),
+            (false, false) => KeyProblem::new(
+                "",
+                format!(
+                    "a NIC needs `{wanted}` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"
+                ),
+                format!("add one of them, as in `{example}` or `device: mlx5_0`"),
+            ),
         };
-        if has { Vec::new() } else { vec![missing] }
+        vec![problem]
     }
 
     fn open(&self, purpose: NicUse<'_>) -> Result<(Box<dyn Nic>, Option<DataPort>), OpenError> {
-        let failed = |e: TcpError| OpenError::Socket(e.to_string());
-        let congestion = self.congestion.choose().map_err(|source| {
-            failed(TcpError::Congestion {
-                name: self.congestion.to_string(),
-                source,
-            })
+        let congestion = self.congestion.choose().map_err(|e| {
+            let name = &self.congestion;
+            OpenError::Socket(format!(
+                "cannot have congestion control `{name}`: {e}; `sysctl \
+                 net.ipv4.tcp_available_congestion_control` lists what there is, and \
+                 `net.ipv4.tcp_allowed_congestion_control` what everybody may have \
+                 (`nics[].congestion`)"
+            ))
         })?;
         tracing::debug!(
             "data connections of {}: congestion control {}",
@@ -160,7 +162,7 @@ impl NicKeys for TcpKeys {
         let (mut at, cfgs) = (self.at(), self.cfgs(purpose.timeout_ms));
         let port = match purpose.listens {
             true => {
-                let listener = TcpDevice::listen(at, congestion.as_deref()).map_err(failed)?;
+                let listener = TcpDevice::listen(at, congestion.as_deref())?;
                 // With the port that the system chose.
                 at = listener.local_addr().unwrap_or(at);
                 Some((listener, cfgs))

@@ -20,7 +20,7 @@ mod tx;
 
 pub use crate::opening::ConnectionSecret;
 pub use device::PREAMBLE_DEADLINE;
-pub use device::{Preamble, TcpDevice, TcpError};
+pub use device::{Preamble, TcpDevice};
 pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 pub use keys::TcpKeys;
 pub use nic::TcpNic;

@@ -3,7 +3,7 @@
 
 use qdl::{
     config::{Auto, FrontendConfig, Written},
-    run::{request_stride, response_stride},
+    run::SlotNeeds,
 };
 use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 
@@ -107,10 +107,9 @@ fn values(config: &FrontendConfig, loaded: usize) -> Vec<(String, String)> {
     config.stream.get_or_insert_default();
     let connect_ms = config.deadlines.connect().as_millis() as u64;
     config.deadlines.connect_ms = Some(connect_ms);
-    let request = request_stride(&config.model).unwrap_or(0);
-    let stride = request.max(response_stride(&config.model).unwrap_or(0));
-    for nic in &mut config.nics {
-        nic.slots = Auto::Fixed(nic.resolve_slots(stride));
+    let slots = SlotNeeds::of(&config).map_or(Vec::new(), |needs| needs.nic_slots);
+    for (nic, slots) in config.nics.iter_mut().zip(slots) {
+        nic.slots = Auto::Fixed(slots);
         nic.fabric.settle();
     }
     let document = serde_json::to_value(&config);

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, DeserializeOwned},
-};
+use serde::{Deserialize, Deserializer, de};
 use serde_saphyr::{Location, Spanned};
 
 const MAX_DEPTH: usize = 32;
@@ -237,49 +234,5 @@ impl<'de> Deserialize<'de> for Tree {
         }
 
         deserializer.deserialize_any(Visitor)
-    }
-}
-
-pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
-    T::deserialize(Keys(&[])).err().map_or(&[], |keys| keys.0)
-}
-
-/// A deserializer that fails with the names of the struct's fields, taken from serde's first call.
-#[derive(Debug)]
-struct Keys(&'static [&'static str]);
-
-impl<'de> Deserializer<'de> for Keys {
-    type Error = Keys;
-
-    fn deserialize_struct<V: de::Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, Keys> {
-        Err(Keys(fields))
-    }
-
-    fn deserialize_any<V: de::Visitor<'de>>(self, _: V) -> Result<V::Value, Keys> {
-        Err(self)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
-        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
-    }
-}
-
-impl de::Error for Keys {
-    fn custom<T: fmt::Display>(_: T) -> Self {
-        Keys(&[])
-    }
-}
-
-impl std::error::Error for Keys {}
-
-impl fmt::Display for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(", "))
     }
 }

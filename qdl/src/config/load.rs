@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabric::kinds::{EachFabric, NicFabric};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     accelerator::AcceleratorConfig,
@@ -15,7 +15,7 @@ use super::{
     error::ConfigError,
     frontend::FrontendConfig,
     nic::NicConfig,
-    nic_keys::{check_keys, check_nics, fabric_of},
+    nic_keys::{KnownKeys, check_keys, check_nics, fabric_of},
     root::ConfigFile,
     rules::Findings,
     words::{describe, is_about_value},
@@ -121,7 +121,11 @@ struct FabricReader<'a, 'o> {
 }
 
 impl EachFabric for FabricReader<'_, '_> {
-    fn visit<K: DeserializeOwned>(&mut self, name: &'static str, make: fn(K) -> NicFabric) {
+    fn visit<K: Default + Serialize + DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        make: fn(K) -> NicFabric,
+    ) {
         #[derive(Deserialize)]
         struct Entries<K> {
             nics: Vec<K>,
@@ -192,8 +196,9 @@ impl Source {
         let mut out = self.findings();
         let read = self.decode::<C>(&mut out);
         let config = read.and_then(|mut config| {
+            let known = KnownKeys::new();
             for i in 0..config.nics().len() {
-                check_keys(i, C::SIDE, &mut out);
+                check_keys(i, C::SIDE, &known, &mut out);
             }
             self.read_fabrics(config.nics(), &mut out)?;
             config.resolve(&self.base);

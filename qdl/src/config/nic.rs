@@ -7,8 +7,6 @@
 
 use std::net::SocketAddr;
 
-#[cfg(test)]
-use fabric::ofi::OfiKeys;
 use fabric::{
     ib::IbKeys,
     keys::{Auto, never_or_number},
@@ -98,17 +96,6 @@ impl NicConfig {
     /// Creates the NIC of this device's port 1 with all defaults.
     pub fn ib(device: impl Into<String>) -> Self {
         NicFabric::Ib(IbKeys::new(&device.into())).into()
-    }
-
-    /// Creates the NIC of a libfabric provider's domain with all defaults.
-    #[cfg(test)]
-    pub(crate) fn ofi_domain(provider: impl Into<String>, domain: impl Into<String>) -> Self {
-        NicFabric::Ofi(OfiKeys {
-            provider: provider.into(),
-            domain: Some(domain.into()),
-            ..OfiKeys::default()
-        })
-        .into()
     }
 
     /// Returns the facts that follow from the keys of the fabric.

@@ -7,10 +7,11 @@ use fabric::{
     keys::name_of,
     kinds::{EachFabric, NicEntry, NicFabric},
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::{
-    document::{Document, keys_of},
+    document::Document,
     nic::{GroupBy, NicConfig},
     rules::{ConfigSide, Findings},
     words::keys_here,
@@ -33,28 +34,57 @@ pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     }
 }
 
-/// Names of the fabrics, with their keys.
-struct FabricKeys(Vec<(&'static str, &'static [&'static str])>);
+/// Keys of each fabric, and of every NIC.
+pub(super) struct KnownKeys {
+    fabrics: Vec<(&'static str, Vec<String>)>,
+    common: Vec<String>,
+}
 
-impl EachFabric for FabricKeys {
-    fn visit<K: DeserializeOwned>(&mut self, name: &'static str, _: fn(K) -> NicFabric) {
-        self.0.push((name, keys_of::<K>()));
+impl KnownKeys {
+    pub(super) fn new() -> Self {
+        let (fabrics, common) = (Vec::new(), keys_of::<NicConfig>());
+        let mut known = KnownKeys { fabrics, common };
+        NicFabric::each(&mut known);
+        // A NIC without keys is one of TCP.
+        let [(_, tcp), ..] = &known.fabrics[..] else {
+            return known;
+        };
+        known.common.retain(|key| !tcp.contains(key));
+        known
+    }
+}
+
+impl EachFabric for KnownKeys {
+    fn visit<K: Default + Serialize + DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        _: fn(K) -> NicFabric,
+    ) {
+        self.fabrics.push((name, keys_of::<K>()));
+    }
+}
+
+/// Names of a mapping's keys, in alphabetical order.
+fn keys_of<K: Default + Serialize>() -> Vec<String> {
+    match serde_json::to_value(K::default()) {
+        Ok(Value::Object(keys)) => keys.into_iter().map(|(key, _)| key).collect(),
+        _ => Vec::new(),
     }
 }
 
 /// Refuses keys of entry `i` that its fabric does not have or that have no effect on this side.
-pub(super) fn check_keys(i: usize, side: ConfigSide, out: &mut Findings<'_>) {
-    let mut fabrics = FabricKeys(Vec::new());
-    NicFabric::each(&mut fabrics);
-    let FabricKeys(fabrics) = fabrics;
+pub(super) fn check_keys(i: usize, side: ConfigSide, all: &KnownKeys, out: &mut Findings<'_>) {
     let fabric = fabric_of(i, out.document);
-    let own = fabrics.iter().filter(|(name, _)| *name == fabric);
-    let own: Vec<&str> = own.flat_map(|(_, keys)| *keys).copied().collect();
-    let known = [keys_of::<NicConfig>(), &own].concat();
+    let own = all.fabrics.iter().filter(|(name, _)| *name == fabric);
+    let own = own.flat_map(|(_, keys)| keys).chain(&all.common);
+    let known: Vec<&str> = own.map(String::as_str).collect();
     let path = format!("nics[{i}]");
     let document = out.document;
     for key in document.keys(&path) {
-        let other = fabrics.iter().find(|(_, keys)| keys.contains(&key));
+        let other = all.fabrics.iter();
+        let other = other
+            .into_iter()
+            .find(|(_, keys)| keys.iter().any(|k| k == key));
         let (what, help) = match other {
             _ if known.contains(&key) => match useless(key, side, fabric) {
                 Some(what) => (format!("`{key}` {what}"), format!("remove `{key}`")),
@@ -115,12 +145,11 @@ impl NicConfig {
             gpu: self.gpu,
         };
         for problem in self.fabric.check(entry) {
-            let key = problem.key.map(|key| format!(".{key}"));
-            let path = format!("{path}{}", key.unwrap_or_default());
-            match problem.is_foreign {
-                true => out.add_key(path, problem.what, problem.help),
-                false => out.add(path, problem.what, problem.help),
-            }
+            out.add(
+                format!("{path}.{}", problem.key),
+                problem.what,
+                problem.help,
+            );
         }
     }
 

@@ -177,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{Completion, parse_frontend};
+    use crate::config::{Completion, NicFabric, parse_frontend};
 
     fn tcp(n: usize) -> Vec<NicConfig> {
         (0..n)
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(plan.thread_of, [0, 1, 0, 1, 0]);
         let mut mixed = tcp(3);
         mixed.push(NicConfig::ib("mlx5_0"));
-        mixed.push(NicConfig::ofi_domain("efa", "rdmap0s6-rdm"));
+        mixed.push(NicFabric::Ofi(Default::default()).into());
         let plan = of(&mixed, &vec![Near::default(); 5], Fixed(1), 16);
         assert_eq!(plan.threads(), 3, "each device has its own");
     }
