@@ -9,14 +9,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::TcpListener;
 
-use crate::{
-    Nic, OpenError,
-    ib::IbKeys,
-    keys::Auto,
-    ofi::OfiKeys,
-    os::Near,
-    tcp::{TcpCfgs, TcpKeys},
-};
+use crate::{Nic, OpenError, ib::IbKeys, keys::Auto, ofi::OfiKeys, os::Near, tcp::TcpKeys};
 
 /// Connections to each accelerator until `connections: auto` is resolved.
 pub const CONNECTIONS: usize = 2;
@@ -132,8 +125,8 @@ pub struct NicUse<'a> {
     pub listens: bool,
 }
 
-/// A listener for data connections, and the settings of the connections that come to it.
-pub type DataPort = (TcpListener, TcpCfgs);
+/// A listener for data connections, and the keys of its NIC.
+pub type DataPort = (TcpListener, TcpKeys);
 
 /// The keys of an entry that belong to the entry's fabric.
 pub trait NicKeys {

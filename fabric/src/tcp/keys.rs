@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::{TcpCfgs, TcpDevice, TcpNic};
+use super::{TcpDevice, TcpNic};
 use crate::{
     Nic, OpenError,
     keys::{
@@ -44,13 +44,27 @@ pub struct TcpKeys {
     /// or a name that `net.ipv4.tcp_available_congestion_control` lists.
     pub congestion: Congestion = Congestion::Auto,
     /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves the size to
-    /// the system, as does a size that the system does not grant (`net.core.wmem_max`).
+    /// the system, as does a size that the system does not grant (`net.core.wmem_max`). A send
+    /// buffer smaller than the peer's receive buffer costs a third of the rate over loopback when
+    /// the peer lags. Packets sent by the two ends' CPUs then overtake each other, and TCP takes
+    /// the reordering for loss.
     #[serde(with = "system_or_number")]
     #[garde(custom(within_some(4096..=1 << 30)))]
     pub send_buffer_bytes: Option<usize> = Some(1 << 20),
     /// Frontend: maximum burst that the issuing thread posts, in payload bytes; default (`auto`)
     /// 16384. NIC threads post larger bursts; with 0, all. The minimum over all NICs applies.
     pub post_from_issue_thread_up_to: Auto<usize> = Auto::Fixed(POST_UP_TO),
+    /// Not in a file: `SO_RCVBUF` in bytes, where the system allows the size
+    /// (`net.core.rmem_max`). Otherwise, and with `None`, the kernel sizes the buffer, at first too
+    /// small for one large payload.
+    #[serde(skip)]
+    pub receive_buffer_bytes: Option<usize> = Some(1 << 20),
+    /// Not in a file: size of the receive staging buffer in bytes.
+    #[serde(skip)]
+    pub staging_bytes: usize = 256 << 10,
+    /// Not in a file: `TCP_USER_TIMEOUT`, the time limit for unacknowledged data, in milliseconds.
+    #[serde(skip)]
+    pub user_timeout_ms: u32 = 2000,
 }
 }
 
@@ -60,16 +74,6 @@ impl TcpKeys {
         // The check requires one of the two keys.
         let ip = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         self.listen.unwrap_or(SocketAddr::new(ip, 0))
-    }
-
-    /// Sizes of the connections, which give up unacknowledged data after `timeout_ms`.
-    fn cfgs(&self, timeout_ms: u64) -> TcpCfgs {
-        TcpCfgs {
-            send_buffer: self.send_buffer_bytes,
-            inline_bytes: self.inline_bytes as usize,
-            user_timeout_ms: timeout_ms.min(u64::from(u32::MAX)) as u32,
-            ..TcpCfgs::default()
-        }
     }
 }
 
@@ -159,20 +163,24 @@ impl NicKeys for TcpKeys {
             self.facts().label,
             congestion.as_deref().unwrap_or("as the system has it")
         );
-        let (mut at, cfgs) = (self.at(), self.cfgs(purpose.timeout_ms));
+        let mut at = self.at();
+        let keys = TcpKeys {
+            user_timeout_ms: purpose.timeout_ms.min(u64::from(u32::MAX)) as u32,
+            ..self.clone()
+        };
         let port = match purpose.listens {
             true => {
                 let listener = TcpDevice::listen(at, congestion.as_deref())?;
                 // With the port that the system chose.
                 at = listener.local_addr().unwrap_or(at);
-                Some((listener, cfgs))
+                Some((listener, keys.clone()))
             }
             false => None,
         };
         let nic = TcpNic {
             at,
             congestion,
-            cfgs,
+            keys,
         };
         Ok((Box::new(nic), port))
     }
@@ -181,13 +189,6 @@ impl NicKeys for TcpKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_defaults_of_the_keys_are_those_of_a_connection() {
-        let keys = TcpKeys::default();
-        let cfgs = TcpCfgs::default();
-        assert_eq!(keys.cfgs(u64::from(cfgs.user_timeout_ms)), cfgs);
-    }
 
     #[test]
     fn a_congestion_control_that_cannot_be_had_is_refused_by_name() {

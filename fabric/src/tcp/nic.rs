@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{ConnectionSecret, Preamble, TcpCfgs, TcpDevice, device::unreachable, link};
+use super::{ConnectionSecret, Preamble, TcpDevice, TcpKeys, device::unreachable, link};
 use crate::{
     Endpoint, OpenError,
     opening::{Accepted, Connecting, Half, Made, Nic, Which},
@@ -18,8 +18,8 @@ pub struct TcpNic {
     pub at: SocketAddr,
     /// Congestion control; `None` for the system's default.
     pub congestion: Option<String>,
-    /// Sizes of each connection.
-    pub cfgs: TcpCfgs,
+    /// Keys of the NIC, with the sizes of its connections.
+    pub keys: TcpKeys,
 }
 
 /// A connection whose key is drawn.
@@ -105,7 +105,7 @@ impl Half for TcpHalf {
             let local = nic.at.ip();
             let stream =
                 TcpDevice::connect(local, address, &preamble, &secret, congestion, deadline).await;
-            link(stream?, endpoint, &nic.cfgs).map_err(failed)
+            link(stream?, endpoint, &nic.keys).map_err(failed)
         })
     }
 }

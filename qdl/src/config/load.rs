@@ -1,6 +1,7 @@
 //! Loads a configuration: from text to checked types.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::Read,
     path::{Path, PathBuf},
@@ -80,7 +81,7 @@ pub fn parse_accelerator(
 }
 
 /// Returns the keys that have a scalar or list value, with their lines, and the file's text.
-pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
+pub(super) fn written_keys(path: &Path) -> Result<(BTreeMap<String, usize>, String), ConfigError> {
     let source = Source::read(path)?;
     Ok((source.document.value_lines(), source.text))
 }

@@ -38,7 +38,7 @@ impl Written {
             name: name.to_string_lossy().into_owned(),
             origin: path.display().to_string(),
             text,
-            lines: keys.into_iter().collect(),
+            lines: keys,
             nics: Vec::new(),
         })
     }
