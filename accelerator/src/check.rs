@@ -5,7 +5,7 @@
 
 use fabric::{ib::locked_memory_limit, os::available_memory};
 use qdl::{
-    config::{AcceleratorConfig, Auth, NicConfig, NicFabric},
+    config::{AcceleratorConfig, Auth, NicConfig},
     model::{ModelSpec, TensorSpec},
     run::{accelerator_crew, request_stride, response_stride},
 };
@@ -34,14 +34,12 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     page.fact("control", config.control.listen.to_string());
     page.fact("token", token(config.auth()));
     for nic in &config.nics {
-        let any = match &nic.fabric {
-            NicFabric::Tcp(tcp) if tcp.at().port() == 0 => ", a port of the system's choice",
+        let facts = nic.facts();
+        let any = match facts.listen {
+            Some(at) if at.port() == 0 => ", a port of the system's choice",
             _ => "",
         };
-        page.fact(
-            "nics",
-            format!("{} {}{any}", nic.fabric.as_str(), nic.label()),
-        );
+        page.fact("nics", format!("{} {}{any}", facts.fabric, facts.label));
     }
     let request = request_stride(model).unwrap_or(usize::MAX);
     let response = response_stride(model).unwrap_or(usize::MAX);
@@ -55,7 +53,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         ),
     );
     page.fact("memory", budget(config, slot));
-    if config.nics.iter().any(NicConfig::locks_memory) {
+    if config.nics.iter().any(|n| n.facts().locks_memory) {
         let bytes = config.memory() as u64;
         page.fact("locked", locked(bytes, "slots (memory_mib)"));
     }

@@ -146,7 +146,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         Ok(nics) => config.nics = nics.into_iter().map(|(_, nic)| nic).collect(),
         Err(e) => return failed(e),
     }
-    for warning in qdl::run::pinning_warnings(&config.nics) {
+    for warning in qdl::topology::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
     // A frontend that asks for the configuration gets the text that the file has now.

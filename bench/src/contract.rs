@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fabric::{
     Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window,
     clock::now_ns,
-    tcp::{TcpCfgs, link},
+    tcp::{TcpKeys, link},
 };
 
 use crate::meter::{Deadline, Meter, SAMPLES, Shape};
@@ -52,7 +52,7 @@ impl Connection {
             send_depth: slots.max(8),
         };
         Ok(Connection {
-            link: link(stream, endpoint, &TcpCfgs::default()).context("link")?,
+            link: link(stream, endpoint, &TcpKeys::default()).context("link")?,
             window,
             blocked: false,
             waiting: VecDeque::with_capacity(slots),

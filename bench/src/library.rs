@@ -16,7 +16,7 @@ use fabric::{
     Region,
     clock::now_ns,
     os::Near,
-    tcp::{TcpCfgs, link},
+    tcp::{TcpKeys, link},
 };
 use qdl::{
     connection::{NicThreadCfgs, Spin},
@@ -209,7 +209,7 @@ impl Library {
                 response_stride: connection.response_stride,
                 stream: fabric::wire::Stream::None,
             })?);
-            let tcp = TcpCfgs::default();
+            let tcp = TcpKeys::default();
             let far = link(far, serve.endpoint(slots.max(64)), &tcp)?;
             let near = link(near, dispatcher.endpoint(i), &tcp)?;
             server.attach(0, serve, far);

@@ -1,7 +1,8 @@
 //! The transport contract, then one module for each fabric that implements it.
 //!
-//! This crate knows no configuration file, no MLPerf and no summary. Opening a device takes plain
-//! values ([`ib::IbDeviceCfgs`], [`ofi::OfiDeviceCfgs`], an address).
+//! This crate knows no configuration file, no MLPerf and no summary. Each fabric defines the keys
+//! of its NICs ([`tcp::TcpKeys`], [`ib::IbKeys`], [`ofi::OfiKeys`]) and opens a NIC by its keys
+//! ([`kinds::NicKeys::open`]).
 //!
 //! # The contract
 //!
@@ -103,6 +104,8 @@ pub mod clock;
 mod counts;
 mod grants;
 mod imm;
+pub mod keys;
+pub mod kinds;
 mod nic;
 mod opening;
 mod parts;

@@ -45,7 +45,7 @@ fabric_conformance!(
 mod split {
     fabric_conformance!(
         #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
-        super::super::Disturbed(&[], |wishes| wishes.split_above = Some(100))
+        super::super::Disturbed(&[], |keys| keys.adaptive_routing.split_above = Some(100))
     );
 }
 
@@ -78,10 +78,10 @@ fn a_pulled_cable_breaks_every_connection_in_words() {
     let (mut a, mut b) = pair.link(&e[0], &e[1]);
     let began = Instant::now();
     let pulled = Pulled::pull();
-    for (link, wishes) in [(&mut a, &pair.wishes[0]), (&mut b, &pair.wishes[1])] {
+    for (link, keys) in [(&mut a, &pair.keys[0]), (&mut b, &pair.keys[1])] {
         let broken = next_broken(link);
         cases::report("pulled cable", began, &broken);
-        let expected = format!("port 1 of {} is down", wishes.device);
+        let expected = format!("port 1 of {} is down", keys.device);
         assert_eq!(broken, Broken::Device(expected));
     }
     drop(pulled);

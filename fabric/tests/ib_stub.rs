@@ -31,17 +31,17 @@ common_cases!();
 fabric_conformance!(super::Ib(|_| {}));
 
 mod split {
-    fabric_conformance!(super::super::Ib(|wishes| {
-        wishes.split_above = Some(100);
+    fabric_conformance!(super::super::Ib(|keys| {
+        keys.adaptive_routing.split_above = Some(100);
     }));
 }
 
 mod small_queues {
-    fabric_conformance!(super::super::Ib(|wishes| {
-        wishes.send_depth = Some(17);
-        wishes.signal_every = 3;
-        wishes.inline_bytes = 16;
-        wishes.solicited = false;
+    fabric_conformance!(super::super::Ib(|keys| {
+        keys.send_depth = fabric::keys::Auto::Fixed(17);
+        keys.signal_every = 3;
+        keys.inline_bytes = 16;
+        keys.solicited = false;
     }));
 }
 
@@ -57,7 +57,7 @@ fn a_port_that_goes_down_is_a_cause_in_words() {
         a.tx.post(&post(0, 1, Imm::new(0, 1))),
         Err(PostError::Broken(broken))
     );
-    let cfgs = IbCfgs::resolve(&pair.wishes[0], pair.resources[0].device().limits(), 4);
+    let cfgs = IbCfgs::resolve(&pair.keys[0], pair.resources[0].device().limits(), 4);
     let again = IbConnection::prepare(&pair.resources[0], e[0].clone(), &cfgs.expect("fits"));
     let text = again.expect_err("the port is down").to_string();
     assert!(text.contains("stub0 port 1 is not active"), "{text}");

@@ -6,11 +6,11 @@ mod conformance;
 
 use fabric::{
     Endpoint, Link,
-    tcp::{TcpCfgs, link},
+    tcp::{TcpKeys, link},
     testkit::{memory, sockets},
 };
 
-struct Tcp(TcpCfgs);
+struct Tcp(TcpKeys);
 
 impl conformance::Fabric for Tcp {
     fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
@@ -38,17 +38,17 @@ impl conformance::Fabric for Memory {
 }
 
 mod tcp {
-    fabric_conformance!(super::super::Tcp(fabric::tcp::TcpCfgs::default()));
+    fabric_conformance!(super::super::Tcp(fabric::tcp::TcpKeys::default()));
 }
 
 /// A small staging buffer splits payloads at every place.
 mod tcp_with_small_buffers {
-    fabric_conformance!(super::super::Tcp(fabric::tcp::TcpCfgs {
-        send_buffer: Some(4096),
-        recv_buffer: None,
+    fabric_conformance!(super::super::Tcp(fabric::tcp::TcpKeys {
+        send_buffer_bytes: Some(4096),
+        receive_buffer_bytes: None,
         inline_bytes: 64,
         staging_bytes: 100,
-        user_timeout_ms: 2000,
+        ..Default::default()
     }));
 }
 

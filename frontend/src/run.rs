@@ -37,8 +37,8 @@ use loadgen_bridge::{Plan, QuerySampleLibrary, TestMode, log_may_be_outgrown};
 use qdl::{
     config::{self, FrontendConfig, Verify, Written},
     counters::Live,
-    run::{frontend_crew, pinning_warnings, settle_connections},
-    topology::{Topology, spell_out},
+    run::{frontend_crew, settle_connections},
+    topology::{Topology, pinning_warnings, spell_out},
 };
 use record::Manifest;
 
@@ -97,6 +97,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(ms) = args.warm_up_ms {
         config.warm_up.budget_ms = ms;
     }
+    config.dataset.seed = args.seed.unwrap_or(config.dataset.seed);
     if args.connect_ms.is_some() {
         config.deadlines.connect_ms = args.connect_ms;
     }
@@ -106,7 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
     let stream = tokens::default_stream(&config.model, &settings.runs);
     let stream = *config.stream.get_or_insert(stream);
-    let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
+    let dataset = Dataset::open(&config.dataset, &config.model)?;
     let labels = labels(&config, &settings, dataset.count())?;
     let origins = labels.as_ref();
     let origins = origins.map(|_| Arc::new(AnswerOrigins::new(dataset.count())));
@@ -136,12 +137,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .map_err(anyhow::Error::msg)?;
     let known = left::of_settings(args, &config, &settings);
     let mut guard = Guard::of_settings(args, &config, &settings, &qsl, known)?;
+    let loaded = qsl.performance_sample_count();
+    let own_settings = own_settings::records(args, &config, &file, &written, loaded);
     if args.check {
         // `--check` reads the labels whatever the mode.
         let mut accuracy = settings.clone();
         accuracy.runs.mode = TestMode::AccuracyOnly;
         let labels = self::labels(&config, &accuracy, qsl.total_sample_count())?.is_some();
-        return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
+        let facts = check::CheckFacts {
+            labels,
+            uncounted: guard.lines().collect(),
+            settings: [settings.records(), own_settings].concat(),
+        };
+        return check::check(args, &config, &settings, &plan, &qsl, &facts);
     }
     let mut action = interrupt::hold();
     let place = Arc::new(RunFolder::take(&mut settings, args.force)?);
@@ -159,9 +167,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for note in settings.provenance.notes() {
         progress.note(&note);
     }
-    let loaded = qsl.performance_sample_count();
-    let own_settings = own_settings::records(args, &config, &file, &written, loaded);
-
     let live = Arc::new(if args.local {
         Live::new(local::completers(&config))
     } else {

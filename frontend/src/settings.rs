@@ -14,15 +14,18 @@ pub mod own_settings;
 pub mod provenance;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::LazyLock,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, ignored_lines};
+use loadgen_bridge::{
+    LoadgenError, LogSettings, Scenario, TestMode, TestSettings, conf_field, ignored_lines,
+};
 use qdl::config::{self, LoadgenConfig, Written};
-use record::DEFAULT;
+use record::{DEFAULT, SettingRecord};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use submission::round::{Round, newest};
@@ -191,6 +194,11 @@ impl Settings {
         }
     }
 
+    /// Returns the record of each of LoadGen's settings.
+    pub fn records(&self) -> Vec<SettingRecord> {
+        self.provenance.records(self.runs.scenario)
+    }
+
     pub fn folder(&self) -> &Path {
         &self.log.outdir
     }
@@ -266,44 +274,34 @@ impl Settings {
     /// Translates a name of `user.conf` into the field of this scenario, and the value into the
     /// field's unit.
     fn alias(&self, key: &str, value: &str) -> Result<(String, String), String> {
-        let number = || {
-            value
-                .parse::<f64>()
-                .map_err(|_| "it is no number".to_owned())
+        use Scenario::{MultiStream, Server, SingleStream};
+        let scenario = self.test.scenario;
+        let ns = |of: fn(f64) -> f64| match value.parse() {
+            Ok(value) => Ok(of(value).to_string()),
+            Err(_) => Err("it is no number".to_owned()),
         };
-        let prefix = prefix(self.test.scenario);
-        let same = |field: String| Ok((field, value.to_owned()));
-        match (key, self.test.scenario) {
-            ("target_qps", Scenario::Server) => same("server_target_qps".to_owned()),
-            ("target_qps", Scenario::Offline) => same("offline_expected_qps".to_owned()),
-            ("target_qps", _) => {
-                let ns = 1e9 / number()?;
-                // Round to whole nanoseconds.
-                let ns = if ns > 1.0 { ns.round() } else { ns };
-                Ok((format!("{prefix}_expected_latency_ns"), ns.to_string()))
+        let text = match (key, scenario) {
+            ("target_qps", SingleStream | MultiStream) => {
+                let field = format!("{}_expected_latency_ns", prefix(scenario));
+                let text = ns(|qps| match 1e9 / qps {
+                    // Round to whole nanoseconds.
+                    ns if ns > 1.0 => ns.round(),
+                    ns => ns,
+                });
+                return Ok((field, text?));
             }
-            ("target_latency", Scenario::Server) => {
-                let ns = (number()? * 1e6).round();
-                Ok(("server_target_latency_ns".to_owned(), ns.to_string()))
+            ("target_latency", SingleStream | MultiStream) => ns(|ms| ms * 1e6)?,
+            ("target_latency", Server) | ("ttft_latency" | "tpot_latency", _) => {
+                ns(|ms| (ms * 1e6).round())?
             }
-            ("target_latency", Scenario::SingleStream | Scenario::MultiStream) => {
-                let ns = number()? * 1e6;
-                Ok((format!("{prefix}_expected_latency_ns"), ns.to_string()))
-            }
-            ("target_latency_percentile", s) if s != Scenario::Offline => {
-                same(format!("{prefix}_target_latency_percentile"))
-            }
-            ("ttft_latency" | "tpot_latency", _) => {
-                let ns = (number()? * 1e6).round();
-                Ok((format!("server_{key}"), ns.to_string()))
-            }
-            ("samples_per_query", _) => same("multi_stream_samples_per_query".to_owned()),
-            ("coalesce_queries", _) => same("server_coalesce_queries".to_owned()),
-            ("max_async_queries", _) => same("server_max_async_queries".to_owned()),
-            ("min_duration", _) => same("min_duration_ms".to_owned()),
-            ("max_duration", _) => same("max_duration_ms".to_owned()),
-            _ => same(key.to_owned()),
-        }
+            _ => value.to_owned(),
+        };
+        // The field of another scenario, if no third scenario has one.
+        let others = SCENARIOS.iter().filter_map(|(s, ..)| conf_field(key, *s));
+        let others: BTreeSet<&str> = others.collect();
+        let other = others.first().filter(|_| others.len() == 1).copied();
+        let field = conf_field(key, scenario).or(other).unwrap_or(key);
+        Ok((field.to_owned(), text))
     }
 }
 

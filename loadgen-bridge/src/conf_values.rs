@@ -62,7 +62,7 @@ fn values<'a>(
             name: format!("{}.{}.{}", entry.model, entry.scenario, entry.key),
             key: entry.key.to_owned(),
             value: entry.value.to_owned(),
-            field: field(entry.key, scenario),
+            field: conf_field(entry.key, scenario),
             beaten_by: None,
         };
         all.push((rank, value));
@@ -85,7 +85,7 @@ fn values<'a>(
 }
 
 /// The field of `TestSettings` that LoadGen sets for a key in a scenario.
-fn field(key: &str, scenario: Scenario) -> Option<&'static str> {
+pub fn conf_field(key: &str, scenario: Scenario) -> Option<&'static str> {
     use Scenario::{MultiStream, Offline, Server, SingleStream};
     Some(match (key, scenario) {
         ("ttft_latency", Server) => "server_ttft_latency",

@@ -41,7 +41,7 @@ mod summary;
 
 pub use conf::{ignored_lines, known_models};
 pub use conf_text::has_byte_order_mark;
-pub use conf_values::{ConfValue, conf_values};
+pub use conf_values::{ConfValue, conf_field, conf_values};
 pub use error::LoadgenError;
 pub use loadgen_log::{
     AccuracyLog, AccuracyRecord, Detail, LogError, Phase, PhaseKind, Scenario, TestMode,

@@ -15,6 +15,9 @@
 //!
 //! The library depends on neither LoadGen nor a GPU runtime.
 
+#[macro_use(with_defaults)]
+extern crate fabric;
+
 #[macro_use]
 pub mod config;
 pub mod connection;

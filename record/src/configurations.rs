@@ -29,12 +29,25 @@ pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     files.flatten().filter_map(one).collect()
 }
 
-/// Returns every value of a document with its full key: `nics[0].slots`. Omits ports, the keys in
-/// `PLACES`, and LoadGen's settings, which the run's summary has.
+/// Returns the values that [`flat`] finds in a copy. Omits ports, the keys in `PLACES`, and LoadGen's
+/// settings, which the run's summary has.
+pub(crate) fn compared(document: &Value) -> Vec<(String, String)> {
+    let mut all = flat(document);
+    all.retain(|(key, _)| !PLACES.contains(&key.as_str()) && !key.starts_with("loadgen.settings."));
+    for (key, text) in &mut all {
+        let is_address = key.ends_with("listen") || key.ends_with("control");
+        if let Some((host, _)) = text.rsplit_once(':').filter(|_| is_address) {
+            *text = host.to_owned();
+        }
+    }
+    all
+}
+
+/// Returns every value of a document with its full key: `nics[0].slots`. A list of plain values is
+/// one value; a key without a value is left out.
 pub fn flat(document: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     put(document, String::new(), &mut all);
-    all.retain(|(key, _)| !PLACES.contains(&key.as_str()) && !key.starts_with("loadgen.settings."));
     all
 }
 
@@ -46,19 +59,24 @@ fn put(value: &Value, key: String, all: &mut Vec<(String, String)>) {
                 put(value, format!("{key}{dot}{name}"), all);
             }
         }
-        Value::Array(items) => {
+        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
             for (i, value) in items.iter().enumerate() {
                 put(value, format!("{key}[{i}]"), all);
             }
         }
-        Value::String(text) => {
-            let is_address = key.ends_with("listen") || key.ends_with("control");
-            let host = text.rsplit_once(':').filter(|_| is_address);
-            let text = host.map_or(text.as_str(), |(host, _)| host);
-            all.push((key, text.to_owned()));
+        Value::Array(items) => {
+            let texts: Vec<String> = items.iter().map(plain).collect();
+            all.push((key, texts.join(",")));
         }
         Value::Null => {}
-        plain => all.push((key, plain.to_string())),
+        value => all.push((key, plain(value))),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     }
 }
 
@@ -71,20 +89,21 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let files = folder.path();
         let yaml = "node: a\ncontrol: {listen: '127.0.0.1:7400'}\nengine: {threads: 2}\n\
-                    nics: [{address: 10.0.0.1, slots: 8}]\nloadgen: {settings: {x: 1}}\n";
+                    nics: [{address: 10.0.0.1, slots: 8, cpus: [2, 3]}]\nloadgen: {settings: {x: 1}}\n";
         fs::write(files.join("accelerator-a.yaml"), yaml).expect("written");
         fs::write(files.join("accelerator-b.yaml"), "a: [").expect("written");
         fs::write(files.join("user.conf"), "x = 1").expect("written");
         let read = read(folder.path());
         assert_eq!(read.len(), 1);
-        let flat = flat(&read["accelerator-a.yaml"]);
-        let said: Vec<String> = flat.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let compared = compared(&read["accelerator-a.yaml"]);
+        let said: Vec<String> = compared.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(
             said,
             [
                 "control.listen=127.0.0.1",
                 "engine.threads=2",
                 "nics[0].address=10.0.0.1",
+                "nics[0].cpus=2,3",
                 "nics[0].slots=8"
             ]
         );

@@ -159,7 +159,7 @@ impl RunFolder {
     /// readable copy, returns the first 12 digits of the configuration's hash.
     pub fn configuration(&self, copy: &str) -> Vec<(String, String)> {
         if let Some(document) = self.configurations.get(copy) {
-            return configurations::flat(document);
+            return configurations::compared(document);
         }
         let files = self.manifest.as_ref().map(|m| &m.files);
         let hash = files.and_then(|files| files.get(copy)).map(|f| &f.sha256);

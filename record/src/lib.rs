@@ -45,6 +45,7 @@ mod usage;
 mod words;
 
 pub use batches::{BatchSizes, GpuRecord};
+pub use configurations::flat;
 pub use correctness::{Accuracy, Verified};
 pub use engine::{
     CacheState, Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,

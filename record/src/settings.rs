@@ -44,3 +44,10 @@ pub struct SettingRecord {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrode: Vec<GivenValue>,
 }
+
+impl SettingRecord {
+    /// Whether the setting has an effect in this run, and a file or flag sets it.
+    pub fn is_set(&self) -> bool {
+        !self.idle && (self.given.from != DEFAULT || !self.overrode.is_empty())
+    }
+}

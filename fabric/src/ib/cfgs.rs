@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use verbs::{DeviceLimits, Mtu};
 
-use crate::{Endpoint, OpenError, wire::Stream};
+use super::IbKeys;
+use crate::{Endpoint, OpenError, keys::Auto, wire::Stream};
 
 /// Most receives posted again in one batch.
 const RECEIVE_BATCH: u32 = 64;
@@ -55,74 +56,11 @@ impl From<usize> for Traffic {
     }
 }
 
-/// Requested settings of a connection; [`IbCfgs::resolve`] fits them to a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IbWishes {
-    /// Name of the device, for error messages.
-    pub device: String,
-    /// Number of queue pairs on the device, over all connections.
-    pub queue_pairs: usize,
-    /// Work requests in the send queue; `None` derives the number from the slots.
-    pub send_depth: Option<u32>,
-    /// Posted receives; `None` derives the number from the slots.
-    pub receive_depth: Option<u32>,
-    /// Path MTU in bytes; `None` takes the port's active MTU.
-    pub mtu: Option<u32>,
-    /// Largest payload in bytes that travels inline in its work request.
-    pub inline_bytes: u32,
-    /// Number of work requests of which one is signaled.
-    pub signal_every: u32,
-    /// Marks the last write of a burst solicited; the receiver sleeps until a solicited completion.
-    pub solicited: bool,
-    /// Payloads of more bytes than this are split into a write and a notification.
-    pub split_above: Option<u32>,
-    /// InfiniBand service level.
-    pub service_level: u8,
-    /// Traffic class of the GRH (global routing header).
-    pub traffic_class: u8,
-    /// Local ACK timeout in the encoding of libibverbs (4.096 µs * 2^timeout).
-    pub timeout: u8,
-    /// Retries after a local ACK timeout.
-    pub retry_count: u8,
-    /// Retries after an RNR ("receiver not ready") NAK; 7 retries without end.
-    pub rnr_retry: u8,
-    /// Wait before an RNR retry that this end requests of senders, in the encoding of libibverbs.
-    pub min_rnr_timer: u8,
-}
-
-impl IbWishes {
-    /// Makes the settings of one queue pair, with the defaults of a NIC entry in the configuration.
-    pub fn new(device: &str) -> Self {
-        IbWishes {
-            device: device.to_owned(),
-            queue_pairs: 1,
-            send_depth: None,
-            receive_depth: None,
-            mtu: None,
-            inline_bytes: 64,
-            signal_every: 64,
-            solicited: true,
-            split_above: None,
-            service_level: 0,
-            traffic_class: 0,
-            timeout: 14,
-            retry_count: 6,
-            rnr_retry: 6,
-            min_rnr_timer: 12,
-        }
-    }
-
-    /// Most work requests per write.
-    pub(super) fn each(&self) -> u32 {
-        if self.split_above.is_some() { 2 } else { 1 }
-    }
-}
-
 /// Resolved sizes and settings of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbCfgs {
-    /// The requested settings. The fields below replace those of the same name.
-    pub wishes: IbWishes,
+    /// The NIC's keys. The fields below replace those of the same name.
+    pub keys: IbKeys,
     /// Path MTU; `None` takes the port's active MTU.
     pub mtu: Option<Mtu>,
     /// Number of work requests of which one is signaled.
@@ -141,20 +79,30 @@ pub struct IbCfgs {
     pub linger: Duration,
 }
 
+impl IbKeys {
+    /// Most work requests per write.
+    pub(super) fn each(&self) -> u32 {
+        match self.adaptive_routing.split_above {
+            Some(_) => 2,
+            None => 1,
+        }
+    }
+}
+
 impl IbCfgs {
-    /// Resolves `wishes` for `traffic` (a number counts slots) within the device's `limits`.
+    /// Resolves `keys` for `traffic` (a number counts slots) within the device's `limits`.
     ///
     /// # Errors
     /// [`OpenError::Setting`] names the key and the limit; [`OpenError::Verbs`]: an invalid MTU.
     pub fn resolve(
-        wishes: &IbWishes,
+        keys: &IbKeys,
         limits: &DeviceLimits,
         traffic: impl Into<Traffic>,
     ) -> Result<IbCfgs, OpenError> {
         let traffic = traffic.into();
         let refuse = |key, problem| {
             Err(OpenError::Setting {
-                nic: wishes.device.clone(),
+                nic: keys.device.clone(),
                 key,
                 problem,
             })
@@ -162,16 +110,16 @@ impl IbCfgs {
         let slots = u32::try_from(traffic.slots).unwrap_or(u32::MAX);
         let receives = slots.saturating_mul(traffic.received.writes() as u32);
         let queue = limits.max_qp_wr.min(limits.max_cqe);
-        let each = wishes.each();
+        let each = keys.each();
         // Room for the goodbye and for the empty signaled write that retires idle work requests.
         let spare = 2;
-        let send_depth = match wishes.send_depth {
-            Some(depth) => depth,
+        let send_depth = match keys.send_depth {
+            Auto::Fixed(depth) => depth,
             // A slot may be used again before its previous write has retired. Such writes span
             // less than two signal intervals, so a full send queue never delays a sample.
-            None => slots
+            Auto::Auto => slots
                 .saturating_mul(traffic.sent.writes() as u32)
-                .saturating_add(2 * wishes.signal_every)
+                .saturating_add(2 * keys.signal_every)
                 .saturating_mul(each)
                 .min(queue.saturating_sub(spare)),
         };
@@ -186,9 +134,9 @@ impl IbCfgs {
             );
         }
         let least = slots.saturating_add(OWN_RECEIVES);
-        let receive_depth = match wishes.receive_depth {
-            Some(depth) => depth,
-            None => receives
+        let receive_depth = match keys.receive_depth {
+            Auto::Fixed(depth) => depth,
+            Auto::Auto => receives
                 .saturating_add(CONTROL_RECEIVES + RECEIVE_BATCH)
                 .min(queue.max(least)),
         };
@@ -211,7 +159,7 @@ impl IbCfgs {
                 ),
             );
         }
-        let pairs = u32::try_from(wishes.queue_pairs).unwrap_or(u32::MAX);
+        let pairs = u32::try_from(keys.queue_pairs).unwrap_or(u32::MAX);
         if pairs > limits.max_qp || pairs.saturating_mul(2) > limits.max_cq {
             return refuse(
                 "queue_pairs",
@@ -223,9 +171,9 @@ impl IbCfgs {
             );
         }
         Ok(IbCfgs {
-            wishes: wishes.clone(),
-            mtu: wishes.mtu.map(Mtu::from_bytes).transpose()?,
-            signal_every: wishes.signal_every.min(send_depth / 2).max(1),
+            keys: keys.clone(),
+            mtu: keys.mtu.fixed().map(Mtu::from_bytes).transpose()?,
+            signal_every: keys.signal_every.min(send_depth / 2).max(1),
             writes: (send_depth / each).max(1),
             send_depth,
             receive_depth,
@@ -233,7 +181,7 @@ impl IbCfgs {
                 .saturating_sub(receives.saturating_add(CONTROL_RECEIVES))
                 .clamp(1, RECEIVE_BATCH),
             rnr_retry: match traffic.sent {
-                Stream::None => wishes.rnr_retry,
+                Stream::None => keys.rnr_retry,
                 Stream::First | Stream::All => UNTIL_READY,
             },
             linger: LINGER,
@@ -242,7 +190,7 @@ impl IbCfgs {
 
     /// The settings of a connection whose sender has at most `writes` writes in flight.
     pub(super) fn within(&self, writes: usize) -> IbCfgs {
-        let (each, writes) = (self.wishes.each(), u32::try_from(writes));
+        let (each, writes) = (self.keys.each(), u32::try_from(writes));
         let most = writes.unwrap_or(u32::MAX).max(1).saturating_mul(each);
         let send_depth = self.send_depth.min(most);
         IbCfgs {
@@ -268,25 +216,25 @@ mod tests {
         }
     }
 
-    fn wishes() -> IbWishes {
-        IbWishes::new("mlx5_0")
+    fn keys() -> IbKeys {
+        IbKeys::new("mlx5_0")
     }
 
-    fn with(change: impl Fn(&mut IbWishes)) -> IbWishes {
-        let mut wishes = wishes();
-        change(&mut wishes);
-        wishes
+    fn with(change: impl Fn(&mut IbKeys)) -> IbKeys {
+        let mut keys = keys();
+        change(&mut keys);
+        keys
     }
 
     #[test]
     fn auto_covers_the_slots() {
-        let c = IbCfgs::resolve(&wishes(), &limits(32_768, 32_767), 8192).expect("fits");
+        let c = IbCfgs::resolve(&keys(), &limits(32_768, 32_767), 8192).expect("fits");
         assert_eq!(
             (c.receive_depth, c.receive_batch, c.writes),
             (8192 + 80, 64, 8192 + 128)
         );
         assert_eq!(c.signal_every, 64);
-        let split = with(|w| w.split_above = Some(8192));
+        let split = with(|w| w.adaptive_routing.split_above = Some(8192));
         let c = IbCfgs::resolve(&split, &limits(32_768, 32_767), 100).expect("fits");
         assert_eq!((c.writes, c.send_depth), (228, 456));
     }
@@ -300,9 +248,9 @@ mod tests {
         };
         let resolve = |limit, received, sent| {
             let limits = limits(limit, limit);
-            IbCfgs::resolve(&wishes(), &limits, traffic(received, sent)).expect("fits")
+            IbCfgs::resolve(&keys(), &limits, traffic(received, sent)).expect("fits")
         };
-        let whole = IbCfgs::resolve(&wishes(), &limits(9999, 9999), 100).expect("fits");
+        let whole = IbCfgs::resolve(&keys(), &limits(9999, 9999), 100).expect("fits");
         assert_eq!(resolve(9999, Stream::None, Stream::None), whole);
         for (stream, each) in [(Stream::First, 2), (Stream::All, 4)] {
             let (near, far) = (
@@ -322,15 +270,15 @@ mod tests {
 
     #[test]
     fn a_shallow_queue_is_signaled_more_often() {
-        let shallow = with(|w| w.send_depth = Some(8));
+        let shallow = with(|w| w.send_depth = Auto::Fixed(8));
         let c = IbCfgs::resolve(&shallow, &limits(1024, 1024), 4).expect("fits");
         assert_eq!((c.signal_every, c.writes), (4, 8));
     }
 
     #[test]
     fn every_limit_is_named() {
-        let case = |wishes: IbWishes, limits: DeviceLimits, slots, parts: &[&str]| {
-            let text = IbCfgs::resolve(&wishes, &limits, slots)
+        let case = |keys: IbKeys, limits: DeviceLimits, slots, parts: &[&str]| {
+            let text = IbCfgs::resolve(&keys, &limits, slots)
                 .expect_err("refused")
                 .to_string();
             for part in parts.iter().chain(&["mlx5_0"]) {
@@ -339,25 +287,25 @@ mod tests {
         };
         let (deep, shallow) = (limits(99_999, 99_999), limits(4096, 4096));
         case(
-            wishes(),
+            keys(),
             limits(4096, 99_999),
             8192,
             &["slots", "max_qp_wr 4096"],
         );
         case(
-            wishes(),
+            keys(),
             limits(99_999, 4096),
             8192,
             &["slots", "max_cqe 4096"],
         );
-        let sends = with(|w| w.send_depth = Some(5000));
+        let sends = with(|w| w.send_depth = Auto::Fixed(5000));
         case(
             sends,
             shallow.clone(),
             16,
             &["send_depth", "max_qp_wr 4096"],
         );
-        let receives = with(|w| w.receive_depth = Some(100));
+        let receives = with(|w| w.receive_depth = Auto::Fixed(100));
         case(receives, deep, 100, &["receive_depth", "117"]);
         let pairs = with(|w| w.queue_pairs = 101);
         case(pairs, shallow, 16, &["queue_pairs", "max_qp 100"]);

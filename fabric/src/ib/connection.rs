@@ -81,7 +81,7 @@ impl IbConnection {
         let caps = QpCaps {
             max_send_wr: sends,
             max_recv_wr: cfgs.receive_depth,
-            max_inline_data: cfgs.wishes.inline_bytes.max(CELL_BYTES as u32),
+            max_inline_data: cfgs.keys.inline_bytes.max(CELL_BYTES as u32),
         };
         let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, caps, port.port)?;
         let receives = cfgs.receive_depth as usize;
@@ -127,7 +127,7 @@ impl IbConnection {
             lid: self.port.attr.lid,
             gid: self.port.gid.gid,
             mtu: self.port.mtu(&self.cfgs).bytes(),
-            solicited: self.cfgs.wishes.solicited,
+            solicited: self.cfgs.keys.solicited,
             slots: region(&self.window),
             cells: region(&self.cells),
         }
@@ -139,7 +139,7 @@ impl IbConnection {
     /// [`OpenError::Refused`] names the field, [`OpenError::Verbs`] the verb. Everything is
     /// released.
     pub fn connect(self, peer: &IbEnd) -> Result<Link, OpenError> {
-        let (e, wishes) = (&self.endpoint, &self.cfgs.wishes);
+        let (e, keys) = (&self.endpoint, &self.cfgs.keys);
         let region = |r: &IbRegion| (r.address, r.length);
         covers(
             "slots.length",
@@ -158,15 +158,15 @@ impl IbConnection {
             local: self.port.gid,
             lid: peer.lid,
             gid: peer.gid,
-            service_level: wishes.service_level,
-            traffic_class: wishes.traffic_class,
+            service_level: keys.service_level,
+            traffic_class: keys.traffic_class,
             mtu: Mtu::from_bytes(peer.mtu)?.min(self.port.mtu(&self.cfgs)),
             dest_qp_num: peer.qp_num,
             rq_psn: peer.psn,
             sq_psn: self.psn,
-            min_rnr_timer: wishes.min_rnr_timer,
-            timeout: wishes.timeout,
-            retry_count: wishes.retry_count,
+            min_rnr_timer: keys.min_rnr_timer,
+            timeout: keys.timeout,
+            retry_count: keys.retry_count,
             rnr_retry: self.cfgs.rnr_retry,
         })?;
         let mut registered = vec![self.window, self.cells];
@@ -185,7 +185,7 @@ impl IbConnection {
             _resources: self.resources,
         });
         shared.watched.add(&shared);
-        let notify = if self.cfgs.wishes.solicited && peer.solicited {
+        let notify = if self.cfgs.keys.solicited && peer.solicited {
             Notify::Solicited
         } else {
             Notify::Any
@@ -243,10 +243,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::{
-        super::{IbDevice, IbDeviceCfgs, IbWishes},
+        super::{IbDevice, IbKeys},
         *,
     };
-    use crate::{Broken, Event, Imm, testkit};
+    use crate::{Broken, Event, Imm, os::Near, testkit};
 
     /// Four slots; the grant of slot 0 is open.
     fn endpoint() -> Endpoint {
@@ -258,9 +258,10 @@ mod tests {
     /// Connects two stub devices; `change` modifies the first queue pair before it connects.
     fn link(linger: Duration, change: impl Fn(&Qp<Init>)) -> (Link, Link) {
         let [a, b] = ["stub0", "stub1"].map(|name| {
-            let device = IbDevice::open(&IbDeviceCfgs::new(name)).expect("a stub device");
+            let device =
+                IbDevice::open(&IbKeys::new(name), &Near::default()).expect("a stub device");
             let mut cfgs =
-                IbCfgs::resolve(&IbWishes::new(name), device.limits(), 4).expect("within limits");
+                IbCfgs::resolve(&IbKeys::new(name), device.limits(), 4).expect("within limits");
             cfgs.linger = linger;
             let resources = IbResources::new(device).expect("a domain");
             IbConnection::prepare(&resources, endpoint(), &cfgs).expect("prepared")

@@ -10,35 +10,11 @@ use std::{
 
 use verbs::{Context, DeviceLimits, GidEntry, PortAttr, PortState, Verbs};
 
-use super::shared::Watched;
+use super::{IbKeys, shared::Watched};
 use crate::{
     OpenError,
     os::{EventFd, Near},
 };
-
-/// Which port to open, and the NUMA node of its threads and memory.
-#[derive(Clone, Debug, Default)]
-pub struct IbDeviceCfgs {
-    /// The device's name, such as `mlx5_0`.
-    pub device: String,
-    /// The port, from 1.
-    pub port: u8,
-    /// Index in the port's GID table; `None` chooses an entry.
-    pub gid_index: Option<u8>,
-    /// NUMA node of the device's queues, and the cores of that node.
-    pub near: Near,
-}
-
-impl IbDeviceCfgs {
-    /// Port 1 of `device`, an automatic GID, no NUMA node.
-    pub fn new(device: &str) -> Self {
-        IbDeviceCfgs {
-            device: device.to_owned(),
-            port: 1,
-            ..IbDeviceCfgs::default()
-        }
-    }
-}
 
 /// An open port of a NIC. Dropping it stops the watching thread; the last connection closes the
 /// device.
@@ -62,18 +38,18 @@ pub(super) struct PortNow {
 }
 
 impl IbDevice {
-    /// Opens a port with the system's libibverbs, or with the file in the environment variable
-    /// `QDL_LIBIBVERBS`.
+    /// Opens the port of these keys, with queues on the NUMA node `near`. Uses the system's
+    /// libibverbs, or the file in the environment variable `QDL_LIBIBVERBS`.
     ///
     /// # Errors
     /// [`OpenError`]: libibverbs is missing, no device has this name, the port does not exist, no
     /// GID is usable, or the port is down.
-    pub fn open(cfgs: &IbDeviceCfgs) -> Result<Arc<IbDevice>, OpenError> {
-        let verbs = library(&cfgs.device)?;
-        let context = cfgs.near.run(|| verbs.open(&cfgs.device))?;
+    pub fn open(keys: &IbKeys, near: &Near) -> Result<Arc<IbDevice>, OpenError> {
+        let verbs = library(&keys.device)?;
+        let context = near.run(|| verbs.open(&keys.device))?;
         let system = |what| move |source| OpenError::System { what, source };
         let stop = Arc::new(EventFd::new().map_err(system("eventfd"))?);
-        let watched = Arc::new(Watched::new(context, cfgs.port));
+        let watched = Arc::new(Watched::new(context, keys.port));
         let (watching, sleeper) = (watched.clone(), stop.clone());
         let watcher = thread::Builder::new()
             .name("ib-events".to_owned())
@@ -81,8 +57,8 @@ impl IbDevice {
             .map_err(system("starting the thread for asynchronous events"))?;
         let device = IbDevice {
             watched,
-            gid_index: cfgs.gid_index,
-            near: cfgs.near.clone(),
+            gid_index: keys.gid_index.fixed(),
+            near: near.clone(),
             stop,
             watcher: Some(watcher),
         };
@@ -216,21 +192,22 @@ fn watch(watched: &Watched, stop: &EventFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testkit::assert_has;
+    use crate::{keys::Auto, testkit::assert_has};
 
     #[test]
     fn what_is_missing_is_named() {
-        let open = |device: &str, port| {
-            let mut cfgs = IbDeviceCfgs::new(device);
-            cfgs.port = port;
-            IbDevice::open(&cfgs).expect_err("refused").to_string()
+        let open = |keys: IbKeys| {
+            let refused = IbDevice::open(&keys, &Near::default());
+            refused.expect_err("refused").to_string()
         };
-        let text = open("stub9", 1);
+        let text = open(IbKeys::new("stub9"));
         assert!(text.contains("stub9") && text.contains("stub0"), "{text}");
-        assert!(open("stub0", 7).contains("port 7"));
-        let mut cfgs = IbDeviceCfgs::new("stub0");
-        cfgs.gid_index = Some(5);
-        let text = IbDevice::open(&cfgs).expect_err("refused").to_string();
+        let mut keys = IbKeys::new("stub0");
+        keys.port = 7;
+        assert!(open(keys).contains("port 7"));
+        let mut keys = IbKeys::new("stub0");
+        keys.gid_index = Auto::Fixed(5);
+        let text = open(keys);
         assert_has(&text, &["gid_index", "entry 5"]);
     }
 }

@@ -4,7 +4,7 @@
 //! | role | here |
 //! | --- | --- |
 //! | device | [`IbDevice`]: one port of one NIC, opened on its NUMA node, and its events |
-//! | configuration | [`IbCfgs`]: settings of a connection, within the device's limits |
+//! | configuration | [`IbKeys`]: keys of a NIC; [`IbCfgs`]: sizes within the device's limits |
 //! | resources | [`IbResources`]: the protection domain and its memory registrations |
 //! | connection | [`IbConnection`]: one queue pair, first without a peer, then two halves |
 //!
@@ -43,6 +43,7 @@
 mod cfgs;
 mod connection;
 mod device;
+mod keys;
 mod nic;
 mod resources;
 mod rx;
@@ -50,9 +51,10 @@ mod shared;
 mod tx;
 
 pub use crate::wire::{IbEnd, IbRegion};
-pub use cfgs::{IbCfgs, IbWishes, OWN_RECEIVES, Traffic};
+pub use cfgs::{IbCfgs, OWN_RECEIVES, Traffic};
 pub use connection::IbConnection;
-pub use device::{IbDevice, IbDeviceCfgs};
+pub use device::IbDevice;
+pub use keys::{AdaptiveRouting, IbKeys};
 pub use nic::IbNic;
 pub use resources::{IbResources, check_memory, locked_memory_limit};
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{IbCfgs, IbConnection, IbEnd, IbResources, IbWishes, Traffic, check_memory};
+use super::{IbCfgs, IbConnection, IbEnd, IbKeys, IbResources, Traffic, check_memory};
 use crate::{
     Endpoint, Link, OpenError, Region,
     opening::{self, Accepted, Connecting, DeviceSlots, Half, Made, Nic, Which},
@@ -23,28 +23,21 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct IbNic {
     resources: Arc<IbResources>,
-    wishes: IbWishes,
+    keys: IbKeys,
     /// The NIC's name in log lines.
     label: String,
-    gpudirect: bool,
     /// GPUs tried so far, each with true if slots of this NIC may lie in the GPU's memory.
     direct: Mutex<Vec<(Option<u32>, bool)>>,
 }
 
 impl IbNic {
-    /// A NIC whose connections have these settings. With `gpudirect`, slots lie in GPU memory where
-    /// a probe shows that the device's writes reach it.
-    pub fn new(
-        resources: Arc<IbResources>,
-        wishes: IbWishes,
-        label: String,
-        gpudirect: bool,
-    ) -> Self {
+    /// A NIC with these keys. With `gpudirect`, slots lie in GPU memory where a probe shows that the
+    /// device's writes reach it.
+    pub fn new(resources: Arc<IbResources>, keys: IbKeys, label: String) -> Self {
         IbNic {
             resources,
-            wishes,
+            keys,
             label,
-            gpudirect,
             direct: Mutex::default(),
         }
     }
@@ -55,7 +48,7 @@ impl IbNic {
 
     fn half(&self, mut endpoint: Endpoint) -> Result<IbConnection, OpenError> {
         let limits = self.resources.device().limits();
-        let cfgs = IbCfgs::resolve(&self.wishes, limits, Traffic::of(&endpoint))?;
+        let cfgs = IbCfgs::resolve(&self.keys, limits, Traffic::of(&endpoint))?;
         endpoint.send_depth = cfgs.writes as usize;
         IbConnection::prepare(&self.resources, endpoint, &cfgs)
     }
@@ -110,7 +103,7 @@ impl Nic for IbNic {
             .direct()
             .iter()
             .find_map(|(g, is)| (*g == gpu).then_some(*is));
-        if !self.gpudirect || known == Some(false) {
+        if !self.keys.gpudirect || known == Some(false) {
             return None;
         }
         let attempt = || {

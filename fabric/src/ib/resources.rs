@@ -197,12 +197,13 @@ pub fn locked_memory_limit() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ib::IbDeviceCfgs;
     use crate::testkit::assert_has;
+    use crate::{ib::IbKeys, os::Near};
 
     #[test]
     fn a_source_is_registered_once_and_let_go() {
-        let device = IbDevice::open(&IbDeviceCfgs::new("stub0")).expect("a stub device");
+        let device =
+            IbDevice::open(&IbKeys::new("stub0"), &Near::default()).expect("a stub device");
         let resources = IbResources::new(device).expect("a domain");
         let region = Arc::new(Region::new(4096).expect("memory"));
         let (one, two) = (resources.source(&region), resources.source(&region));

@@ -51,12 +51,12 @@ impl IbTx {
         target: Target,
         cfgs: IbCfgs,
     ) -> Self {
-        let inline_bytes = cfgs.wishes.inline_bytes as usize;
+        let inline_bytes = cfgs.keys.inline_bytes as usize;
         let inline = shared.qp.caps().max_inline_data as usize;
         let room = (cfgs.send_depth + SPARE) as usize;
         IbTx {
             chain: SendChain::new(room, inline.min(inline_bytes.max(CELL_BYTES))),
-            each: u64::from(cfgs.wishes.each()),
+            each: u64::from(cfgs.keys.each()),
             inline_bytes,
             shared,
             endpoint,
@@ -108,7 +108,7 @@ impl IbTx {
 
     /// Posts the chain to the device. Work requests that the device refuses stay in the chain.
     fn ring(&mut self) -> Result<(), Broken> {
-        if self.cfgs.wishes.solicited && self.ends_in_imm {
+        if self.cfgs.keys.solicited && self.ends_in_imm {
             self.chain.solicit_last();
         }
         for _ in 0..2 {
@@ -172,7 +172,7 @@ impl IbTx {
         let local = Payload::Region(self.slice(post)?);
         // The receiver derives offsets of parts from their order, so a part is never split.
         let part = post.imm.more() || post.at > 0;
-        let split_above = self.cfgs.wishes.split_above;
+        let split_above = self.cfgs.keys.adaptive_routing.split_above;
         if part || split_above.is_none_or(|limit| post.len <= limit) {
             return Ok(self.push(local, remote, Some(imm), true, false));
         }

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use ofi::{Info, NicAddress, Ofi};
 
-use super::OfiForm;
-use crate::{OpenError, os::Near};
+use super::{OfiForm, OfiKeys};
+use crate::{OpenError, kinds::NicKeys, os::Near};
 
 /// Environment variable with the path of libfabric, for a vendor package outside the system's
 /// library folders.
@@ -17,7 +17,7 @@ const SHUFFLE: &str = "QDL_OFI_SHUFFLE";
 
 /// Whether NICs of a provider move bytes by themselves, and so need windows that are locked in
 /// memory. `provider` is the name as `fi_info` lists it.
-pub fn locks_memory(provider: &str) -> bool {
+pub(super) fn locks_memory(provider: &str) -> bool {
     let known = ["efa", "verbs", "cxi", "psm2", "psm3", "opx", "gni", "usnic"];
     known.iter().any(|name| provider.starts_with(name))
 }
@@ -28,17 +28,6 @@ pub fn library_version() -> Option<String> {
     Some(ofi.version().to_string())
 }
 
-/// Which NIC to find, and the NUMA node of its threads and memory.
-#[derive(Clone, Debug, Default)]
-pub struct OfiDeviceCfgs {
-    /// The NIC's name in the configuration, for error messages.
-    pub label: String,
-    /// The provider, and the NIC's name or address.
-    pub at: NicAddress,
-    /// NUMA node of the NIC's queues, and the cores of that node.
-    pub near: Near,
-}
-
 /// A NIC that its provider has reported, with its NUMA node.
 pub struct OfiDevice {
     info: Arc<Info>,
@@ -47,15 +36,16 @@ pub struct OfiDevice {
 }
 
 impl OfiDevice {
-    /// Finds a NIC with the system's libfabric, or with the file in the environment variable
-    /// `QDL_LIBFABRIC`.
+    /// Finds the NIC of these keys, with queues on the NUMA node `near`. Uses the system's libfabric,
+    /// or the file in the environment variable `QDL_LIBFABRIC`.
     ///
     /// # Errors
     /// [`OpenError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or
-    /// the NIC lacks a capability. [`OpenError::Setting`]: the provider is `shm`, which is unsafe.
-    pub fn open(cfgs: &OfiDeviceCfgs) -> Result<Arc<OfiDevice>, OpenError> {
+    /// the NIC lacks a capability. [`OpenError::Setting`]: the keys name no single NIC, or the
+    /// provider is `shm`, which is unsafe.
+    pub fn open(keys: &OfiKeys, near: &Near) -> Result<Arc<OfiDevice>, OpenError> {
         let shuffle = std::env::var(SHUFFLE).ok().and_then(|s| s.parse().ok());
-        Self::shuffled(cfgs, shuffle)
+        Self::shuffled(keys, near, shuffle)
     }
 
     /// Finds a NIC as [`OfiDevice::open`] does. `shuffle` is a seed: arrivals then come in random
@@ -64,25 +54,40 @@ impl OfiDevice {
     /// # Errors
     /// As [`OfiDevice::open`].
     pub fn shuffled(
-        cfgs: &OfiDeviceCfgs,
+        keys: &OfiKeys,
+        near: &Near,
         shuffle: Option<u64>,
     ) -> Result<Arc<OfiDevice>, OpenError> {
         let ofi = Ofi::load(std::env::var(LIBRARY).ok().as_deref())?;
-        if cfgs.at.provider == "shm" {
-            return Err(OpenError::Setting {
-                nic: cfgs.label.clone(),
-                key: "ofi",
-                problem:
-                    "this provider takes its process down when a peer leaves first; two nodes \
-                          of one machine can use \"tcp;ofi_rxm\" on 127.0.0.1"
-                        .to_owned(),
-            });
+        let refused = |key, problem: &str| {
+            Err(OpenError::Setting {
+                nic: keys.facts().label,
+                key,
+                problem: problem.to_owned(),
+            })
+        };
+        if keys.provider == "shm" {
+            return refused(
+                "ofi",
+                "this provider takes its process down when a peer leaves first; two nodes of one \
+                 machine can use \"tcp;ofi_rxm\" on 127.0.0.1",
+            );
         }
-        let near = cfgs.near.clone();
-        let info = near.run(|| ofi.find(&cfgs.at))?;
+        if keys.domain.is_none() && keys.address.is_none() {
+            return refused(
+                "match",
+                "this entry stands for several NICs, and is to be spelled out",
+            );
+        }
+        let at = NicAddress {
+            provider: keys.provider.clone(),
+            domain: keys.domain.clone(),
+            address: keys.address.map(|a| a.to_string()),
+        };
+        let info = near.run(|| ofi.find(&at))?;
         Ok(Arc::new(OfiDevice {
             info,
-            near,
+            near: near.clone(),
             shuffle,
         }))
     }

@@ -4,7 +4,7 @@
 //! | role | here |
 //! | --- | --- |
 //! | device | [`OfiDevice`]: one NIC of a libfabric provider |
-//! | configuration | [`OfiCfgs`]: sizes of a connection, within the provider's limits |
+//! | configuration | [`OfiKeys`]: keys of a NIC; [`OfiCfgs`]: sizes of a connection |
 //! | resources | [`OfiResources`]: the domain, and registrations of send sources |
 //! | connection | [`OfiConnection`]: one endpoint, first without a peer, then two halves |
 //!
@@ -38,6 +38,7 @@
 mod cfgs;
 mod connection;
 mod device;
+mod keys;
 mod nap;
 mod nic;
 mod resources;
@@ -49,9 +50,9 @@ mod tx;
 pub use crate::wire::{OfiEnd, OfiForm, OfiRegion};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
-pub use device::{OfiDevice, OfiDeviceCfgs, library_version, locks_memory};
+pub use device::{OfiDevice, library_version};
+pub use keys::OfiKeys;
 pub use nic::OfiNic;
-pub use ofi::NicAddress;
 pub use resources::OfiResources;
 
 /// Messages internal to this fabric: control kinds with a 28-bit value.

@@ -9,10 +9,13 @@
 //! The choice must precede the connection, and for accepted sockets it must be made on the
 //! listening socket: a socket that started with BBR may go on pacing.
 
-use std::{fmt, io, net::SocketAddr, str::FromStr};
+use std::{fmt, io, net::SocketAddr};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket};
+
+use crate::keys::HELP;
 
 /// Connections that the system queues until `accept`: enough for a burst while the accepting thread
 /// waits for a core. `net.core.somaxconn` is a second limit.
@@ -46,18 +49,26 @@ impl fmt::Display for Congestion {
     }
 }
 
-impl FromStr for Congestion {
-    type Err = String;
+impl Serialize for Congestion {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
-    fn from_str(name: &str) -> Result<Self, String> {
+impl<'de> Deserialize<'de> for Congestion {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
         let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        match name {
+        match name.as_str() {
             "auto" => Ok(Congestion::Auto),
             "system" => Ok(Congestion::System),
             _ if (1..=MAX_NAME).contains(&name.len()) && name.chars().all(ok) => {
-                Ok(Congestion::Named(name.to_owned()))
+                Ok(Congestion::Named(name))
             }
-            _ => Err(format!("`{name}` is no congestion control")),
+            _ => Err(de::Error::custom(format!(
+                "`{name}` is no congestion control{HELP}use auto, system, or a name that `sysctl \
+                 net.ipv4.tcp_available_congestion_control` lists, such as cubic"
+            ))),
         }
     }
 }

@@ -20,6 +20,7 @@ use tokio::{
 
 use super::frame::PREAMBLE_BYTES;
 use crate::{
+    OpenError,
     opening::ConnectionSecret,
     os::{listen, set_congestion},
     wire::{DATA_MAGIC, is_control_frame},
@@ -115,63 +116,9 @@ impl ConnectionSecret {
     }
 }
 
-/// Error of opening a data connection.
-#[derive(Debug, thiserror::Error)]
-pub enum TcpError {
-    /// The node cannot listen on the address.
-    #[error("data connections (`nics[].listen`): {0}")]
-    Listen(#[source] io::Error),
-    /// The node cannot bind the local address.
-    #[error(
-        "cannot use {address} as the local address of data connections: {source} (`nics[].address`)"
-    )]
-    Local {
-        /// The local address.
-        address: IpAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The kernel does not allow the congestion control.
-    #[error(
-        "cannot have congestion control `{name}`: {source}; \
-         `sysctl net.ipv4.tcp_available_congestion_control` lists what there is, and \
-         `net.ipv4.tcp_allowed_congestion_control` what everybody may have (`nics[].congestion`)"
-    )]
-    Congestion {
-        /// Name of the congestion control.
-        name: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// One of the two addresses is IPv4, the other IPv6.
-    #[error(
-        "cannot open a data connection from {local} to {peer}: one is IPv4, the other IPv6; name the \
-         accelerator (`accelerators[].control`) by an address of the family of `nics[].address`"
-    )]
-    Families {
-        /// The local address.
-        local: IpAddr,
-        /// The peer's address.
-        peer: SocketAddr,
-    },
-    /// The peer is unreachable.
-    #[error("cannot open a data connection to {peer}: {source}")]
-    Connect {
-        /// The peer's address.
-        peer: SocketAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The peer accepts the connection, and its proof is wrong or it gives none.
-    #[error("{peer} did not welcome data connection {connection}: {what}")]
-    Refused {
-        /// The peer's address.
-        peer: SocketAddr,
-        /// Index of the connection.
-        connection: u16,
-        /// The peer's answer in place of a proof or a welcome.
-        what: String,
-    },
+/// The error of a data connection to `peer` that cannot be opened.
+pub(super) fn unreachable(peer: SocketAddr, source: &io::Error) -> OpenError {
+    OpenError::Socket(format!("cannot open a data connection to {peer}: {source}"))
 }
 
 /// A local TCP address: listens for data connections and opens them.
@@ -182,9 +129,10 @@ impl TcpDevice {
     /// Listens for data connections. They use `congestion`, or the system's default for `None`.
     ///
     /// # Errors
-    /// [`TcpError::Listen`].
-    pub fn listen(address: SocketAddr, congestion: Option<&str>) -> Result<TcpListener, TcpError> {
-        listen(address, congestion).map_err(TcpError::Listen)
+    /// [`OpenError::Socket`]: the node cannot listen on the address.
+    pub fn listen(address: SocketAddr, congestion: Option<&str>) -> Result<TcpListener, OpenError> {
+        let failed = |e| OpenError::Socket(format!("data connections (`nics[].listen`): {e}"));
+        listen(address, congestion).map_err(failed)
     }
 
     /// Reads a peer's preamble without welcoming the peer.
@@ -251,7 +199,7 @@ impl TcpDevice {
     /// `congestion`, or the system's default for `None`.
     ///
     /// # Errors
-    /// [`TcpError`] names the address at fault.
+    /// [`OpenError::Socket`] names the address at fault.
     pub async fn connect(
         local: IpAddr,
         peer: SocketAddr,
@@ -259,32 +207,37 @@ impl TcpDevice {
         secret: &ConnectionSecret,
         congestion: Option<&str>,
         deadline: Duration,
-    ) -> Result<std::net::TcpStream, TcpError> {
+    ) -> Result<std::net::TcpStream, OpenError> {
         if local.is_ipv4() != peer.is_ipv4() {
-            return Err(TcpError::Families { local, peer });
+            return Err(OpenError::Socket(format!(
+                "cannot open a data connection from {local} to {peer}: one is IPv4, the other \
+                 IPv6; name the accelerator (`accelerators[].control`) by an address of the family \
+                 of `nics[].address`"
+            )));
         }
-        let failed = |source| TcpError::Connect { peer, source };
+        let failed = |source| unreachable(peer, &source);
         let timed_out = || failed(io::Error::from(io::ErrorKind::TimedOut));
         let socket = match peer {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }
         .map_err(failed)?;
-        socket
-            .bind(SocketAddr::new(local, 0))
-            .map_err(|source| TcpError::Local {
-                address: local,
-                source,
-            })?;
+        socket.bind(SocketAddr::new(local, 0)).map_err(|e| {
+            OpenError::Socket(format!(
+                "cannot use {local} as the local address of data connections: {e} \
+                     (`nics[].address`)"
+            ))
+        })?;
         set_congestion(&SockRef::from(&socket), congestion).map_err(failed)?;
         let exchange = async {
             let mut stream = socket.connect(peer).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             stream.write_all(&preamble.encode()).await.map_err(failed)?;
-            let refused = |what: String| TcpError::Refused {
-                peer,
-                connection: preamble.connection,
-                what,
+            let refused = |what: String| {
+                let connection = preamble.connection;
+                OpenError::Socket(format!(
+                    "{peer} did not welcome data connection {connection}: {what}"
+                ))
             };
             let closed = |e| refused(format!("it closed the connection ({e}); see its log"));
             let mut nonce = [0; 16];
@@ -353,7 +306,7 @@ mod tests {
     }
 
     /// The opening of a connection whose accelerator says `last` in place of a welcome.
-    async fn opened_with(last: [u8; 8]) -> Result<std::net::TcpStream, TcpError> {
+    async fn opened_with(last: [u8; 8]) -> Result<std::net::TcpStream, OpenError> {
         let any = "127.0.0.1:0".parse().expect("an address");
         let listener = TcpDevice::listen(any, None).expect("a free port");
         let secret = secret(listener.local_addr().expect("bound"));
@@ -374,7 +327,8 @@ mod tests {
     async fn nothing_but_a_welcome_opens_a_connection() {
         opened_with(*WELCOME).await.expect("open");
         let e = opened_with(*b"QDLNO\0\0\0").await.expect_err("no welcome");
-        assert!(matches!(e, TcpError::Refused { connection: 3, .. }), "{e}");
+        let text = e.to_string();
+        assert!(text.contains("did not welcome data connection 3"), "{text}");
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //! | role | type |
 //! | --- | --- |
 //! | device | [`TcpDevice`]: a local address that opens or accepts connections |
-//! | configuration | [`TcpCfgs`]: buffer sizes and depths |
+//! | configuration | [`TcpKeys`]: keys of a NIC, and sizes of its connections |
 //! | resources | regions of the [`Endpoint`], which need no registration |
 //! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
@@ -13,14 +13,16 @@
 
 mod device;
 mod frame;
+mod keys;
 mod nic;
 mod rx;
 mod tx;
 
 pub use crate::opening::ConnectionSecret;
 pub use device::PREAMBLE_DEADLINE;
-pub use device::{Preamble, TcpDevice, TcpError};
+pub use device::{Preamble, TcpDevice};
 pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
+pub use keys::TcpKeys;
 pub use nic::TcpNic;
 
 use std::{
@@ -30,37 +32,6 @@ use std::{
 };
 
 use super::{Endpoint, Link, PathReading};
-
-/// Sizes of a TCP connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TcpCfgs {
-    /// `SO_SNDBUF` in bytes, where the system allows the size (`net.core.wmem_max`). Otherwise, and
-    /// with `None`, the kernel sizes the buffer. A send buffer smaller than the peer's receive
-    /// buffer costs a third of the rate over loopback when the peer lags. Packets sent by the two
-    /// ends' CPUs then overtake each other, and TCP takes the reordering for loss.
-    pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF` in bytes, where the system allows the size (`net.core.rmem_max`). Otherwise, and
-    /// with `None`, the kernel sizes the buffer, at first too small for one large payload.
-    pub recv_buffer: Option<usize>,
-    /// Payloads of at most this many bytes are copied behind their header at `post`.
-    pub inline_bytes: usize,
-    /// Size of the receive staging buffer in bytes.
-    pub staging_bytes: usize,
-    /// `TCP_USER_TIMEOUT`: time limit for unacknowledged data, in milliseconds.
-    pub user_timeout_ms: u32,
-}
-
-impl Default for TcpCfgs {
-    fn default() -> Self {
-        TcpCfgs {
-            send_buffer: Some(1 << 20),
-            recv_buffer: Some(1 << 20),
-            inline_bytes: 512,
-            staging_bytes: 256 << 10,
-            user_timeout_ms: 2000,
-        }
-    }
-}
 
 /// The socket, shared by the two halves and closed with the last half.
 #[derive(Debug)]
@@ -142,7 +113,7 @@ fn resize(socket: &socket2::Socket, bytes: Option<usize>, to: Resize) -> io::Res
 ///
 /// # Errors
 /// A socket option is refused, or the window lies in a device's memory.
-pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> io::Result<Link> {
+pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, keys: &TcpKeys) -> io::Result<Link> {
     if let Some(device) = endpoint.window.region().device() {
         // The CPU copies a socket's bytes.
         let text = format!("a socket cannot write the memory of {}", device.device());
@@ -151,19 +122,19 @@ pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> 
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let s = socket2::SockRef::from(&stream);
-    resize(&s, cfgs.send_buffer, SEND)?;
-    resize(&s, cfgs.recv_buffer, RECEIVE)?;
+    resize(&s, keys.send_buffer_bytes, SEND)?;
+    resize(&s, keys.receive_buffer_bytes, RECEIVE)?;
     s.set_tcp_user_timeout(Some(std::time::Duration::from_millis(
-        cfgs.user_timeout_ms.into(),
+        keys.user_timeout_ms.into(),
     )))?;
     let socket = Arc::new(Socket(stream.into()));
     Ok(Link {
         rx: Box::new(rx::TcpRx::new(
             socket.clone(),
             endpoint.window.clone(),
-            cfgs.staging_bytes,
+            keys.staging_bytes,
         )),
-        tx: Box::new(tx::TcpTx::new(socket, endpoint, cfgs.inline_bytes)),
+        tx: Box::new(tx::TcpTx::new(socket, endpoint, keys.inline_bytes as usize)),
     })
 }
 
@@ -223,7 +194,7 @@ mod tests {
 
     fn receiver_of(stride: usize) -> (TcpStream, Link) {
         let (a, b) = sockets();
-        let link = link(b, endpoint(stride), &TcpCfgs::default());
+        let link = link(b, endpoint(stride), &TcpKeys::default());
         (a, link.expect("linked"))
     }
 
@@ -337,7 +308,7 @@ mod tests {
             peer_stride: LEN,
             ..endpoint(128)
         };
-        let mut a = link(a, endpoint, &TcpCfgs::default()).expect("linked");
+        let mut a = link(a, endpoint, &TcpKeys::default()).expect("linked");
         assert_eq!(a.tx.flush(), Ok(Flushed::Done));
         assert_eq!(a.tx.carried(), 0);
         let post = testkit::post(0, LEN as u32, crate::Imm::new(0, 1));

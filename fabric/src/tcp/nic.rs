@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{ConnectionSecret, Preamble, TcpCfgs, TcpDevice, TcpError, link};
+use super::{ConnectionSecret, Preamble, TcpDevice, TcpKeys, device::unreachable, link};
 use crate::{
     Endpoint, OpenError,
     opening::{Accepted, Connecting, Half, Made, Nic, Which},
@@ -18,8 +18,8 @@ pub struct TcpNic {
     pub at: SocketAddr,
     /// Congestion control; `None` for the system's default.
     pub congestion: Option<String>,
-    /// Sizes of each connection.
-    pub cfgs: TcpCfgs,
+    /// Keys of the NIC, with the sizes of its connections.
+    pub keys: TcpKeys,
 }
 
 /// A connection whose key is drawn.
@@ -98,18 +98,14 @@ impl Half for TcpHalf {
             let address: SocketAddr = end
                 .parse()
                 .map_err(|_| OpenError::Refused(format!("its data port `{end}` is no address")))?;
-            let of_socket = |e: TcpError| OpenError::Socket(e.to_string());
-            let failed = |source| {
-                let peer = address;
-                of_socket(TcpError::Connect { peer, source })
-            };
+            let failed = |source| unreachable(address, &source);
             let preamble = Preamble::new(which.connection, which.epoch).map_err(failed)?;
             let secret = ConnectionSecret { key, address };
             let congestion = nic.congestion.as_deref();
             let local = nic.at.ip();
             let stream =
                 TcpDevice::connect(local, address, &preamble, &secret, congestion, deadline).await;
-            link(stream.map_err(of_socket)?, endpoint, &nic.cfgs).map_err(failed)
+            link(stream?, endpoint, &nic.keys).map_err(failed)
         })
     }
 }

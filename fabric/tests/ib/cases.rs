@@ -5,7 +5,8 @@ use std::{fmt::Display, sync::Arc, time::Instant};
 use fabric::wire::Stream;
 use fabric::{
     Armed, Control, Event, FabricCounts, Flushed, Grants, Imm, Link, Post, Region,
-    ib::{IbCfgs, IbConnection, IbEnd, IbWishes},
+    ib::{IbCfgs, IbConnection, IbEnd, IbKeys},
+    keys::Auto,
 };
 
 use super::rig::{Pair, assert_has, endpoint, next, next_broken, post, until};
@@ -18,10 +19,10 @@ const SAMPLES: usize = 1024;
 fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
     const STRIDE: usize = 150_528;
     let (slots, samples) = (128, SAMPLES);
-    let pair = Pair::open(|wishes| {
-        wishes.split_above = split_above;
+    let pair = Pair::open(|keys| {
+        keys.adaptive_routing.split_above = split_above;
         // An emulated machine may stall for longer than the default retries last.
-        wishes.timeout = 18;
+        keys.timeout = 18;
     });
     let mut requests = endpoint(slots, 64, 4096);
     requests.peer_stride = STRIDE;
@@ -174,7 +175,7 @@ fn wakes(link: &Link, ms: i32) -> bool {
 
 pub fn an_unsolicited_write_wakes_no_sleeper() {
     let mut pair = Pair::open(|_| {});
-    pair.wishes[0].solicited = false;
+    pair.keys[0].solicited = false;
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
     let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
     // The receiver believes that the sender marks its bursts, and sleeps until a solicited write.
@@ -202,18 +203,18 @@ pub fn the_automatic_gid_is_the_ipv4_address() {
 }
 
 pub fn more_inline_bytes_than_the_device_takes_are_refused() {
-    let pair = Pair::open(|wishes| wishes.inline_bytes = 1 << 20);
+    let pair = Pair::open(|keys| keys.inline_bytes = 1 << 20);
     let limits = pair.resources[0].device().limits().clone();
-    let cfgs = IbCfgs::resolve(&pair.wishes[0], &limits, 4).expect("within limits");
+    let cfgs = IbCfgs::resolve(&pair.keys[0], &limits, 4).expect("within limits");
     let refused = IbConnection::prepare(&pair.resources[0], endpoint(4, 64, 8), &cfgs);
     let text = refused.expect_err("a megabyte inline").to_string();
-    assert_has(&text, &["1048576 inline bytes", &*pair.wishes[0].device]);
+    assert_has(&text, &["1048576 inline bytes", &*pair.keys[0].device]);
 }
 
 pub fn eight_thousand_slots_are_used_again_and_again() {
     const SLOTS: usize = 8192;
     const ROUNDS: usize = 10;
-    let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
+    let pair = Pair::open(|keys| keys.send_depth = Auto::Fixed(8192));
     let (ea, eb) = (endpoint(SLOTS, 64, SLOTS), endpoint(SLOTS, 64, SLOTS));
     let (mut a, mut b) = pair.link(&ea, &eb);
     let [at_a, at_b] = [&ea, &eb].map(|e| e.window.grants().clone());
@@ -249,7 +250,7 @@ pub fn a_wrong_rkey_is_reported_at_both_ends() {
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
     let _ = a.tx.flush();
     let at_a = next_broken(&mut a).to_string();
-    assert_has(&at_a, &["IBV_WC_REM_ACCESS_ERR", &*pair.wishes[0].device]);
+    assert_has(&at_a, &["IBV_WC_REM_ACCESS_ERR", &*pair.keys[0].device]);
     let at_b = next_broken(&mut b).to_string();
     assert!(
         [
@@ -285,8 +286,8 @@ pub fn a_peer_that_announces_too_little_is_refused() {
 
 pub fn control_messages_have_receives_of_their_own() {
     let e = [endpoint(4, 64, 64), endpoint(4, 64, 64)];
-    let few = |wishes: &mut IbWishes| {
-        (wishes.receive_depth, wishes.send_depth) = (Some(21), Some(64));
+    let few = |keys: &mut IbKeys| {
+        (keys.receive_depth, keys.send_depth) = (Auto::Fixed(21), Auto::Fixed(64));
     };
     let pair = Pair::open(few);
     let (mut a, mut b) = pair.link(&e[0], &e[1]);
@@ -322,7 +323,7 @@ pub fn parts_that_find_no_receive_wait_for_one() {
     const LEN: usize = 16;
     let (slots, parts) = (4, 210);
     let stride = parts * LEN;
-    let pair = Pair::open(|wishes| wishes.receive_depth = Some(21));
+    let pair = Pair::open(|keys| keys.receive_depth = Auto::Fixed(21));
     let mut e = [endpoint(slots, stride, 64), endpoint(slots, stride, 64)];
     e[0].peer_stream = Stream::All;
     e[1].window = e[1].window.clone().in_parts(Stream::All);
@@ -396,7 +397,7 @@ pub fn a_queue_pair_forced_to_err_is_reported_at_both_ends() {
     pair.resources[1].device().force_error();
     let at_b = next_broken(&mut b).to_string();
     report("queue pair in ERR, its own side", began, &at_b);
-    assert_has(&at_b, &["IBV_WC_WR_FLUSH_ERR", &*pair.wishes[1].device]);
+    assert_has(&at_b, &["IBV_WC_WR_FLUSH_ERR", &*pair.keys[1].device]);
     // A queue pair in ERR accepts and sends nothing: its peer detects that at the next send.
     let began = Instant::now();
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
@@ -429,7 +430,7 @@ pub fn an_exhausted_receive_queue_is_reported_by_the_sender() {
     let pair = Pair::open(|_| {});
     let e = [endpoint(64, 64, 64), endpoint(64, 64, 64)];
     let limits = pair.resources[1].device().limits().clone();
-    let mut few = IbCfgs::resolve(&pair.wishes[1], &limits, 64).expect("within limits");
+    let mut few = IbCfgs::resolve(&pair.keys[1], &limits, 64).expect("within limits");
     // Fewer receives than slots, which no configuration permits, and a receiver that does not poll.
     (few.receive_depth, few.receive_batch) = (4, 1);
     let hb = IbConnection::prepare(&pair.resources[1], e[1].clone(), &few).expect("prepared");

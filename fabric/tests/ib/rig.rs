@@ -7,33 +7,34 @@ use std::{
 
 use fabric::{
     Endpoint, Link,
-    ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes, Traffic},
+    ib::{IbCfgs, IbConnection, IbDevice, IbKeys, IbResources, Traffic},
+    os::Near,
 };
 
 use super::{conformance, devices};
 
 pub use fabric::testkit::{PATIENCE, assert_has, endpoint, next, next_broken, post, until};
 
-pub type Change = fn(&mut IbWishes);
+pub type Change = fn(&mut IbKeys);
 
 /// Two devices, opened for one test, so that tests share neither events nor counters.
 pub struct Pair {
-    pub wishes: [IbWishes; 2],
+    pub keys: [IbKeys; 2],
     pub resources: [Arc<IbResources>; 2],
 }
 
 impl Pair {
-    pub fn open(change: impl Fn(&mut IbWishes)) -> Self {
-        let wishes = devices().map(|d| {
-            let mut wishes = IbWishes::new(&d);
-            change(&mut wishes);
-            wishes
+    pub fn open(change: impl Fn(&mut IbKeys)) -> Self {
+        let keys = devices().map(|d| {
+            let mut keys = IbKeys::new(&d);
+            change(&mut keys);
+            keys
         });
         let resources = [0, 1].map(|i| {
-            let device = IbDevice::open(&IbDeviceCfgs::new(&wishes[i].device));
+            let device = IbDevice::open(&keys[i], &Near::default());
             IbResources::new(device.expect("the device")).expect("a domain")
         });
-        Pair { wishes, resources }
+        Pair { keys, resources }
     }
 
     pub fn prepare(&self, i: usize, endpoint: &Endpoint, slots: usize) -> IbConnection {
@@ -42,7 +43,7 @@ impl Pair {
             slots,
             ..Traffic::of(endpoint)
         };
-        let mut cfgs = IbCfgs::resolve(&self.wishes[i], &limits, traffic).expect("within limits");
+        let mut cfgs = IbCfgs::resolve(&self.keys[i], &limits, traffic).expect("within limits");
         cfgs.linger = Duration::from_secs(2);
         IbConnection::prepare(&self.resources[i], endpoint.clone(), &cfgs).expect("prepared")
     }

@@ -246,16 +246,12 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     if here(RXM).is_none() {
         return;
     }
-    let nic = fabric::ofi::OfiDeviceCfgs {
-        label: "shm:shm".to_owned(),
-        at: fabric::ofi::NicAddress {
-            provider: "shm".to_owned(),
-            domain: Some("shm".to_owned()),
-            address: None,
-        },
+    let keys = fabric::ofi::OfiKeys {
+        provider: "shm".to_owned(),
+        domain: Some("shm".to_owned()),
         ..Default::default()
     };
-    let refused = fabric::ofi::OfiDevice::open(&nic);
+    let refused = fabric::ofi::OfiDevice::open(&keys, &fabric::os::Near::default());
     let text = refused.expect_err("refused").to_string();
     assert!(
         text.contains("shm:shm: ofi: ") && !text.contains('\n'),

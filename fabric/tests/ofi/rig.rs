@@ -8,12 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::os::Near;
 use fabric::{
     Broken, Endpoint, Event, Link, OpenError,
-    ofi::{
-        Dialling, NicAddress, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiForm,
-        OfiResources,
-    },
+    ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiForm, OfiKeys, OfiResources},
 };
 use ofi::Error;
 
@@ -50,15 +48,11 @@ impl Provider {
         }
     }
 
-    fn nic_at(&self, end: usize) -> OfiDeviceCfgs {
-        OfiDeviceCfgs {
-            label: self.name.to_owned(),
-            at: NicAddress {
-                provider: self.name.to_owned(),
-                address: Some(self.ends[end].to_owned()),
-                ..NicAddress::default()
-            },
-            ..OfiDeviceCfgs::default()
+    fn nic_at(&self, end: usize) -> OfiKeys {
+        OfiKeys {
+            provider: self.name.to_owned(),
+            address: self.ends[end].parse().ok(),
+            ..OfiKeys::default()
         }
     }
 
@@ -68,7 +62,7 @@ impl Provider {
     }
 
     fn device_at(&self, end: usize) -> Result<Arc<OfiDevice>, Error> {
-        match OfiDevice::shuffled(&self.nic_at(end), self.shuffle) {
+        match OfiDevice::shuffled(&self.nic_at(end), &Near::default(), self.shuffle) {
             Ok(device) => Ok(device),
             Err(OpenError::Ofi(e)) => Err(e),
             Err(e) => panic!("{e}"),

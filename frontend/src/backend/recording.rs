@@ -80,7 +80,7 @@ pub fn random_qsl(
     verdict: &Verdict,
 ) -> Arc<Qsl> {
     let config = DatasetConfig::random(count, (bytes, bytes));
-    let dataset = Dataset::open(&config, model, None).expect("sound");
+    let dataset = Dataset::open(&config, model).expect("sound");
     let near = Near::default();
     let qsl = Qsl::new(dataset, model, loaded, near, None, verdict.clone());
     Arc::new(qsl.expect("memory"))

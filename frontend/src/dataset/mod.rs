@@ -68,10 +68,9 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens the configured data set for `model`; `seed` overrides the configured seed of random
-    /// data.
-    pub fn open(config: &DatasetConfig, model: &ModelSpec, seed: Option<u64>) -> Result<Self> {
-        let seed = seed.unwrap_or(config.seed);
+    /// Opens the configured data set for `model`.
+    pub fn open(config: &DatasetConfig, model: &ModelSpec) -> Result<Self> {
+        let seed = config.seed;
         match (config.kind, &config.samples) {
             (DatasetKind::Raw, Some(samples)) => {
                 Self::of_file(samples, config.lengths.as_deref(), model)

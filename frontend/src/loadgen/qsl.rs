@@ -266,7 +266,7 @@ mod tests {
     fn qsl(count: usize, min: usize, max: usize, loaded: Option<usize>) -> Qsl {
         let config = DatasetConfig::random(count, (min, max));
         let model = ModelSpec::opaque("m", max, 8);
-        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let dataset = Dataset::open(&config, &model).expect("sound");
         made(dataset, &model, loaded, None).expect("memory")
     }
 
@@ -332,7 +332,7 @@ mod tests {
     fn a_sample_of_tokens_has_its_limit_in_front_and_all_of_them_fit() {
         let model = ModelSpec::of_tokens("m", 40, 8);
         let config = DatasetConfig::random(30, (4, 160));
-        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let dataset = Dataset::open(&config, &model).expect("sound");
         let q = made(dataset, &model, None, None).expect("memory");
         let all: Vec<usize> = (0..30).collect();
         q.load(&all).expect("the region is for all of them");
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn a_sample_longer_than_the_input_is_refused() {
         let config = DatasetConfig::random(9, (1, 64));
-        let dataset = Dataset::open(&config, &ModelSpec::opaque("m", 64, 8), None).expect("sound");
+        let dataset = Dataset::open(&config, &ModelSpec::opaque("m", 64, 8)).expect("sound");
         let model = ModelSpec::opaque("m", 2, 8);
         let error = made(dataset, &model, None, None)
             .err()

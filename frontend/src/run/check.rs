@@ -5,9 +5,10 @@
 use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
-    config::{DatasetKind, EngineConfig, FrontendConfig, NicConfig, Verify},
+    config::{DatasetKind, EngineConfig, FrontendConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
+use record::{GivenValue, SettingRecord};
 use report::text::{Page, memory};
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     loadgen::exit::ExitCode,
     loadgen::qsl::Qsl,
     run::{folder, memory::Estimate},
-    settings::{self, Settings, cli::Args, provenance},
+    settings::{Settings, cli::Args},
 };
 
 /// Minimum number of Server queries within the latency bound at the usual percentile of 99. Early
@@ -24,16 +25,24 @@ use crate::{
 /// `early_stopping.cc`).
 pub(crate) const SERVER_QUERIES: u64 = 459;
 
-/// Opens the NICs or the engine, and prints the page. `labels` is true if the data set has labels.
-/// `uncounted` holds one line for each reason why a submission would reject the run.
+/// Facts of the page that the run has found already.
+pub struct CheckFacts {
+    /// Whether the data set has labels.
+    pub labels: bool,
+    /// Reasons why a submission would reject the run, one per line.
+    pub uncounted: Vec<String>,
+    /// All settings, with their origins.
+    pub settings: Vec<SettingRecord>,
+}
+
+/// Opens the NICs or the engine, and prints the page.
 pub fn check(
     args: &Args,
     config: &FrontendConfig,
     settings: &Settings,
     plan: &Plan,
     qsl: &Qsl,
-    labels: bool,
-    uncounted: impl Iterator<Item = String>,
+    facts: &CheckFacts,
 ) -> Result<ExitCode, anyhow::Error> {
     let loaded = qsl.region().len() as u64;
     let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
@@ -43,11 +52,15 @@ pub fn check(
         page.fact("note", note);
     }
     if settings.user_conf.is_some() || settings.runs.mode == TestMode::SubmissionRun {
-        for line in uncounted {
+        for line in &facts.uncounted {
             page.fact("note", format!("would not count in a submission: {line}"));
         }
     }
-    model_and_data(&mut page, config, qsl, labels);
+    for setting in facts.settings.iter().filter(|s| s.is_set()) {
+        let GivenValue { value, from } = &setting.given;
+        page.fact("settings", format!("{} {value} ({from})", setting.name));
+    }
+    model_and_data(&mut page, config, qsl, facts.labels);
     if args.local {
         let engine = local::check(config)?;
         page.fact("engine", format!("--local: {engine}"));
@@ -90,11 +103,6 @@ fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
         TestMode::FindPeakPerformance => "find-peak",
     };
     page.fact("scenario", format!("{}, {mode}", test.scenario));
-    page.fact("loadgen", in_force(test).join(", "));
-    if let Some(audit) = &settings.audit {
-        let audit = audit.display();
-        page.fact("loadgen", format!("{audit} goes before all else; it is in"));
-    }
     let made = |queries: Queries, mode: &str| {
         let (count, samples) = (queries.count, queries.samples);
         let about = if queries.exact { "" } else { "about " };
@@ -113,48 +121,6 @@ fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
         };
         page.fact("valid if", condition + &cut_short(test, plan, queries));
     }
-}
-
-/// LoadGen's settings that determine the length and the validity of a run.
-const DECISIVE: [&str; 17] = [
-    "single_stream_expected_latency_ns",
-    "multi_stream_expected_latency_ns",
-    "multi_stream_samples_per_query",
-    "server_target_qps",
-    "server_target_latency_ns",
-    "server_ttft_latency",
-    "server_tpot_latency",
-    "server_target_latency_percentile",
-    "server_max_async_queries",
-    "offline_expected_qps",
-    "min_duration_ms",
-    "min_query_count",
-    "sample_concatenate_permutation",
-    "performance_issue_unique",
-    "performance_issue_same",
-    "max_duration_ms",
-    "max_query_count",
-];
-
-/// The decisive settings, under LoadGen's names, that are in force in this scenario.
-fn in_force(t: &TestSettings) -> Vec<String> {
-    let idle: &[&str] = match t.use_token_latencies {
-        true => &["server_target_latency_ns"],
-        false => &["server_ttft_latency", "server_tpot_latency"],
-    };
-    let fields = settings::fields(t);
-    let line = |name: &str| match provenance::text(fields.get(name)?).as_str() {
-        // A value of 0 or false means that the setting is not in force.
-        "0" | "false" => None,
-        "true" => Some(format!("{name} 1")),
-        text => Some(format!("{name} {text}")),
-    };
-    let of_run = |name: &&str| !provenance::is_idle(name, t.scenario, false);
-    let names = DECISIVE.into_iter().filter(of_run);
-    names
-        .filter(|name| !idle.contains(name))
-        .filter_map(line)
-        .collect()
 }
 
 fn ms(ns: u64) -> f64 {
@@ -281,10 +247,11 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
         page.fact("accelerators", format!("{control} (not asked)"));
     }
     page.fact("token", accelerator::check::token(config.auth()));
-    for nic in &needs.nics {
+    for (nic, slots) in config.nics.iter().zip(&needs.nic_slots) {
+        let nic = nic.facts();
         let line = format!(
-            "{} {}: {} connections to each accelerator, {} slots each",
-            nic.fabric, nic.label, nic.connections, nic.slots
+            "{} {}: {} connections to each accelerator, {slots} slots each",
+            nic.fabric, nic.label, nic.connections
         );
         page.fact("nics", line);
     }
@@ -307,7 +274,7 @@ fn issuing(settings: &Settings) -> String {
 
 /// Reports the locked memory that NICs need, against the limit of this user.
 fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
-    if !config.nics.iter().any(NicConfig::locks_memory) {
+    if !config.nics.iter().any(|n| n.facts().locks_memory) {
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;
@@ -368,19 +335,5 @@ mod tests {
         assert!(!asked(&t).contains("WARNING"), "{}", asked(&t));
         let text = asked(&test(Scenario::MultiStream));
         assert_has(&text, &["queries of 8 samples"]);
-    }
-
-    #[test]
-    fn settings_in_force_are_those_of_the_scenario() {
-        let mut t = test(Scenario::Server);
-        t.max_query_count = 7;
-        let text = in_force(&t).join(", ");
-        assert!(text.starts_with("server_target_qps 1, "), "{text}");
-        assert_has(&text, &["max_query_count 7"]);
-        assert!(!text.contains("max_duration"), "{text}");
-        t.scenario = Scenario::Offline;
-        t.server_max_async_queries = 3;
-        let text = in_force(&t).join(", ");
-        assert!(!text.contains("server"), "{text}");
     }
 }

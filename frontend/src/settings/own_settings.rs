@@ -1,14 +1,42 @@
-//! This node's own settings in force, with the origin of each.
+//! This node's own settings in force: its configuration as one document, with the origin of each
+//! value.
 
-use fabric::os::Congestion;
 use qdl::{
-    config::{Completion, FrontendConfig, NicConfig, NicFabric, QslMode, Verify, Written},
-    run::{request_stride, response_stride},
+    config::{Auto, FrontendConfig, Written},
+    run::SlotNeeds,
 };
 use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
-use serde_json::Value;
 
 use crate::settings::cli::Args;
+
+/// Keys of a node's identity and of its model; LoadGen's settings, which have their own table; and
+/// commands, which may hold secrets.
+const NO_SETTINGS: [&str; 9] = [
+    "engine.http.command",
+    "engine.vllm.args",
+    "engine.vllm.command",
+    "node",
+    "token_file",
+    "model.",
+    "accelerators",
+    "loadgen.",
+    "dataset.kind",
+];
+/// Keys without effect with `--local`.
+const OF_NETWORK: [&str; 8] = [
+    "arbiter",
+    "auth",
+    "deadlines.",
+    "health.",
+    "nic",
+    "one_by_one",
+    "qsl",
+    "warm_up.",
+];
+/// Keys that have an effect only with `--local`.
+const OF_LOCAL: [&str; 2] = ["engine.", "model_file"];
+/// A key of [`OF_NETWORK`] that has an effect with `--local` too.
+const WATCHDOG: &str = "deadlines.watchdog_s";
 
 /// Returns every setting of a run. `config` holds the values in force, `file` the values of the
 /// file, `written` the file's keys, `loaded` the number of samples that LoadGen may hold.
@@ -19,9 +47,13 @@ pub fn records(
     written: &Written,
     loaded: usize,
 ) -> Vec<SettingRecord> {
-    let now = values(config, args.local, loaded, args.seed);
-    let before = values(file, args.local, loaded, None);
-    let record = |((key, value), (_, was)): (Own, Own)| {
+    let now = values(config, loaded);
+    let before = values(file, loaded);
+    let is_of = |key: &str, keys: &[&str]| keys.iter().any(|of| key.starts_with(of));
+    let record = |(key, value): (String, String)| {
+        if is_of(&key, &NO_SETTINGS) || Written::names_nic(&key) {
+            return None;
+        }
         let given = |value, from: &str| GivenValue {
             value,
             from: from.to_owned(),
@@ -29,22 +61,32 @@ pub fn records(
         let line = written.line(&key);
         let in_file = line.map(|line| format!("{}:{line}", written.name()));
         let (given, overrode) = match (flag(args, &key), in_file) {
-            (Some(flag), in_file) => (
-                given(value, flag),
-                in_file.map(|from| given(was, &from)).into_iter().collect(),
-            ),
+            (Some(flag), in_file) => {
+                let was = before.iter().find(|(of, _)| *of == key);
+                let was = was.map_or("", |(_, was)| was);
+                (
+                    given(value, flag),
+                    in_file
+                        .map(|from| given(was.to_owned(), &from))
+                        .into_iter()
+                        .collect(),
+                )
+            }
             (None, Some(from)) => (given(value, &from), Vec::new()),
             (None, None) => (given(value, DEFAULT), Vec::new()),
         };
-        SettingRecord {
-            name: key,
+        Some(SettingRecord {
             of: SettingOf::Frontend,
-            idle: false,
+            idle: match args.local {
+                true => is_of(&key, &OF_NETWORK) && key != WATCHDOG,
+                false => is_of(&key, &OF_LOCAL),
+            },
+            name: key,
             given,
             overrode,
-        }
+        })
     };
-    now.into_iter().zip(before).map(record).collect()
+    now.into_iter().filter_map(record).collect()
 }
 
 /// The flag of the command line that sets this key, if given.
@@ -58,120 +100,21 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
     }
 }
 
-type Own = (String, String);
-
-fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> Vec<Own> {
-    let mut all: Vec<Own> = Vec::new();
-    let mut put = |key: &str, value: String| all.push((key.to_owned(), value));
-    put("performance_sample_count", loaded.to_string());
-    if c.dataset.samples.is_none() {
-        put("dataset.seed", seed.unwrap_or(c.dataset.seed).to_string());
+/// Every value of a configuration by its key, with the values that a run chooses in place of `auto`.
+fn values(config: &FrontendConfig, loaded: usize) -> Vec<(String, String)> {
+    let mut config = config.clone();
+    config.performance_sample_count = Some(loaded);
+    config.stream.get_or_insert_default();
+    let connect_ms = config.deadlines.connect().as_millis() as u64;
+    config.deadlines.connect_ms = Some(connect_ms);
+    let slots = SlotNeeds::of(&config).map_or(Vec::new(), |needs| needs.nic_slots);
+    for (nic, slots) in config.nics.iter_mut().zip(slots) {
+        nic.slots = Auto::Fixed(slots);
+        nic.fabric.settle();
     }
-    put("stream", text_or(c.stream, "none"));
-    let verify = match c.verify {
-        Verify::None => "none",
-        Verify::Digest => "digest",
-        Verify::Tokens => "tokens",
-    };
-    put("verify", verify.to_owned());
-    put("deadlines.watchdog_s", c.deadlines.watchdog_s.to_string());
-    match &c.engine {
-        Some(e) if local => {
-            put("engine.max_batch", e.max_batch.to_string());
-            put("engine.max_delay_us", e.max_delay_us.to_string());
-            put("engine.threads", e.threads.to_string());
-            put("engine.intra_threads", e.intra_threads.to_string());
-            put("engine.delay_us", e.delay_us.to_string());
-            put("engine.spin_us", e.spin_us.to_string());
-        }
-        _ => network(c, &mut put),
-    }
-    all
-}
-
-/// Settings that apply only with a network.
-fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
-    let arbiter = match serde_json::to_value(c.arbiter) {
-        Ok(Value::String(name)) => name,
-        Ok(with_parameters) => with_parameters.to_string(),
-        Err(_) => String::new(),
-    };
-    put("arbiter", arbiter);
-    let qsl = match c.qsl {
-        QslMode::Registered => "registered",
-        QslMode::Staged => "staged",
-    };
-    put("qsl", qsl.to_owned());
-    put("one_by_one", c.one_by_one.to_string());
-    put("warm_up.budget_ms", c.warm_up.budget_ms.to_string());
-    put("warm_up.deadline_ms", c.warm_up.deadline_ms.to_string());
-    let d = &c.deadlines;
-    for (key, value) in [
-        ("connect_ms", d.connect().as_millis() as u64),
-        ("lost_ms", d.lost_ms),
-        ("echo_interval_ms", d.echo_interval_ms),
-        ("echo_timeout_ms", d.echo_timeout_ms),
-        ("heartbeat_interval_ms", d.heartbeat_interval_ms),
-        ("heartbeat_timeout_ms", d.heartbeat_timeout_ms),
-        ("name_ms", d.name_ms),
-        ("drain_ms", d.drain_ms),
-    ] {
-        put(&format!("deadlines.{key}"), value.to_string());
-    }
-    let request = request_stride(&c.model).unwrap_or(0);
-    let stride = request.max(response_stride(&c.model).unwrap_or(0));
-    for (i, nic) in c.nics.iter().enumerate() {
-        nic_values(nic, stride, &mut |key, value| {
-            put(&format!("nics[{i}].{key}"), value)
-        });
-    }
-}
-
-fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)) {
-    put("slots", nic.resolve_slots(stride).to_string());
-    let connections = if nic.is_ib() {
-        "queue_pairs"
-    } else {
-        "connections"
-    };
-    put(connections, nic.connections().to_string());
-    put("inline_bytes", nic.inline_bytes().to_string());
-    let Completion {
-        mode,
-        spin_us,
-        yield_after_us,
-    } = nic.completion;
-    put("completion.mode", format!("{mode:?}").to_lowercase());
-    put("completion.spin_us", spin_us.to_string());
-    put(
-        "completion.yield_after_us",
-        text_or(yield_after_us, "never"),
-    );
-    if let NicFabric::Tcp(tcp) = &nic.fabric {
-        put("congestion", congestion(&tcp.congestion));
-        put(
-            "send_buffer_bytes",
-            text_or(tcp.send_buffer_bytes, "system"),
-        );
-        put("post_from_issue_thread_up_to", nic.post_up_to().to_string());
-    }
-    let cores = nic.cpus.as_ref().map(|cpus| {
-        let each: Vec<String> = cpus.iter().map(usize::to_string).collect();
-        each.join(",")
-    });
-    put("cpus", text_or(cores, "any"));
-}
-
-fn text_or(value: Option<impl ToString>, none: &str) -> String {
-    value.map_or_else(|| none.to_owned(), |value| value.to_string())
-}
-
-/// The configured congestion control; for `auto` also the chosen algorithm.
-fn congestion(asked: &Congestion) -> String {
-    match asked.choose() {
-        Ok(Some(name)) if *asked == Congestion::Auto => format!("auto: {name}"),
-        _ => asked.to_string(),
-    }
+    let document = serde_json::to_value(&config);
+    let document = document.inspect_err(|e| tracing::warn!("no table of settings: {e}"));
+    record::flat(&document.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -209,20 +152,30 @@ mod tests {
     #[test]
     fn each_has_its_line_or_its_flag_or_is_a_default() {
         let yaml = "dataset: {kind: random, count: 40}\n\
-            nics:\n  - address: 127.0.0.1\n    connections: 3\n\
-            warm_up:\n  budget_ms: 500\n";
-        let all = of(yaml, &["--warm-up-ms", "20", "--seed", "9"]);
-        let given = |name: &str| {
-            let s = find(&all, name);
-            (s.given.value.as_str(), s.given.from.as_str())
-        };
-        assert_eq!(given("nics[0].connections"), ("3", "f.yaml:7"));
-        assert_eq!(given("nics[0].slots"), ("2048", DEFAULT));
-        assert_eq!(given("warm_up.budget_ms"), ("20", "--warm-up-ms"));
+            nics:\n  - address: 127.0.0.1\n    connections: 3\n  - {device: mlx5_0, mtu: 1024}\n\
+            warm_up:\n  budget_ms: 500\nnic_threads: 2\nhealth: {tick_ms: 3}\n";
+        let all = of(yaml, &["--warm-up-ms", "20"]);
+        for (name, value, from) in [
+            ("nics[0].connections", "3", "f.yaml:7"),
+            ("nics[0].slots", "2048", DEFAULT),
+            ("nics[1].mtu", "1024", "f.yaml:8"),
+            ("nics[1].adaptive_routing.split_above", "never", DEFAULT),
+            ("nics[1].numa", "auto", DEFAULT),
+            ("nic_threads", "2", "f.yaml:11"),
+            ("health.tick_ms", "3", "f.yaml:12"),
+            ("warm_up.budget_ms", "20", "--warm-up-ms"),
+            ("deadlines.connect_ms", "60000", DEFAULT),
+            ("arbiter", "least_outstanding", DEFAULT),
+            ("dataset.count", "40", "f.yaml:4"),
+        ] {
+            let given = &find(&all, name).given;
+            assert_eq!((&*given.value, &*given.from), (value, from), "{name}");
+        }
         let was = &find(&all, "warm_up.budget_ms").overrode[0];
-        assert_eq!((was.value.as_str(), was.from.as_str()), ("500", "f.yaml:9"));
-        assert_eq!(given("dataset.seed"), ("9", "--seed"));
-        assert_eq!(given("arbiter"), ("least_outstanding", DEFAULT));
+        assert_eq!(
+            (was.value.as_str(), was.from.as_str()),
+            ("500", "f.yaml:10")
+        );
     }
 
     #[test]
@@ -230,8 +183,9 @@ mod tests {
         let yaml = "dataset: {kind: random, count: 40}\nnics: [{address: 127.0.0.1}]\n\
             engine: {kind: digest, max_batch: 7}\n";
         let all = of(yaml, &["--local"]);
-        assert_eq!(find(&all, "engine.max_batch").given.value, "7");
-        assert_eq!(find(&all, "engine.max_batch").given.from, "f.yaml:6");
-        assert!(all.iter().all(|s| !s.name.starts_with("nics")));
+        let batch = find(&all, "engine.max_batch");
+        assert_eq!((&*batch.given.value, &*batch.given.from), ("7", "f.yaml:6"));
+        assert!(!batch.idle && find(&all, "nics[0].slots").idle);
+        assert!(find(&of(yaml, &[]), "engine.max_batch").idle);
     }
 }

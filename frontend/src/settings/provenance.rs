@@ -194,7 +194,7 @@ pub fn example(model: &str, scenario: Scenario) -> String {
 }
 
 /// Whether a field has no effect in this scenario.
-pub fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
+fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
     let mut others = SCENARIOS.iter().filter(|(s, ..)| *s != scenario);
     let of_another = others.any(|(s, ..)| field.starts_with(prefix(*s)));
     of_another || (field.starts_with("test05_") && !test05)

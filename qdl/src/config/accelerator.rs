@@ -7,21 +7,22 @@ use std::{
 };
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     auth::{Auth, AuthWord},
     deadlines::Deadlines,
     engine::{EngineConfig, EngineKind},
-    nic::{MAX_THREADS, NicConfig, NicFabric},
+    nic::{MAX_THREADS, NicConfig},
     root::ConfigFile,
     rules::{
         ConfigSide, Findings, MAX_SAMPLE_BYTES, auto_within, check_model, name, resolve, within,
         within_some,
     },
-    values::{Auto, port_or_address, socket_address},
+    values::port_or_address,
 };
 use crate::model::{DType, ModelSpec, TensorSpec};
+use fabric::keys::{Auto, socket_address};
 
 /// Default length of a response in bytes, and the minimum for `digest`.
 const OUTPUT_BYTES: usize = 8;
@@ -29,7 +30,7 @@ const OUTPUT_BYTES: usize = 8;
 const MAX_MEMORY_MIB: usize = 16 << 20;
 
 /// Configuration of an accelerator node.
-#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct AcceleratorConfig {
@@ -78,7 +79,7 @@ fn memory_mib() -> usize {
 }
 
 /// The control plane of an accelerator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControlConfig {
     /// Listening address and port; with port 0 the system chooses the port.
@@ -87,7 +88,7 @@ pub struct ControlConfig {
 }
 
 /// The model of an accelerator.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct AcceleratorModel {
@@ -341,9 +342,7 @@ impl AcceleratorConfig {
             check(address, "metrics".to_owned(), Auth::None);
         }
         for (i, nic) in self.nics.iter().enumerate() {
-            if let NicFabric::Tcp(tcp) = &nic.fabric
-                && let Some(listen) = tcp.listen
-            {
+            if let Some(listen) = nic.facts().listen {
                 check(listen, format!("nics[{i}].listen"), self.auth());
             }
         }

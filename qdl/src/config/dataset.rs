@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{self, value::MapAccessDeserializer},
 };
 
@@ -16,7 +16,7 @@ use crate::model::{DType, ModelSpec, TensorSpec};
 pub(super) const MAX_SAMPLES: usize = 1 << 32;
 
 /// Kind of a data set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatasetKind {
     /// Samples back to back in a file, or NumPy arrays (`docs/datasets.md`).
@@ -54,7 +54,7 @@ impl DatasetKind {
 
 with_defaults! {
 /// Configuration of the data set. The kind determines which keys exist.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatasetConfig {
     /// Kind of the data set.
@@ -91,8 +91,8 @@ pub struct DatasetConfig {
 
 /// Values of one dimension of random samples, all equally likely: `7`, `[LEAST, MOST]` or `[LEAST,
 /// MOST, STEP]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "Numbers")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Numbers", into = "[usize; 3]")]
 pub struct Dimension {
     /// The minimum, at least 1.
     pub least: usize,
@@ -125,8 +125,14 @@ impl From<Numbers> for Dimension {
     }
 }
 
+impl From<Dimension> for [usize; 3] {
+    fn from(Dimension { least, most, step }: Dimension) -> Self {
+        [least, most, step]
+    }
+}
+
 /// Distribution of the lengths of random samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeDistribution {
     /// Lengths whose magnitudes are equally likely.
@@ -424,7 +430,7 @@ fn token_rows(model: &ModelSpec) -> Option<usize> {
 }
 
 /// One label for each sample. In YAML `{file: PATH, dtype: i32}`, or the path alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LabelsConfig {
     /// Labels in the order of the samples' indices: back to back, or a NumPy array.
     pub file: PathBuf,

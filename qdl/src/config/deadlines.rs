@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::rules::{ConfigSide, Findings, MAX_MS, within, within_some};
 
@@ -18,7 +18,7 @@ const FRONTEND_KEYS: &[&str] = &["echo_interval_ms", "lost_ms", "name_ms", "watc
 
 with_defaults! {
 /// Deadlines, in milliseconds unless the key's name has another unit.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
     /// Frontend: maximum wait for an accelerator whose name has no address yet, or that takes no
@@ -146,7 +146,7 @@ impl Deadlines {
 with_defaults! {
 /// Settings of the warm-up, which runs after LoadGen loads its samples and before LoadGen issues
 /// the first sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct WarmUpConfig {
     /// Time budget in milliseconds. When it is spent, the warm-up sends only the mandatory sample

@@ -1,14 +1,14 @@
-//! The YAML document as a tree: the keys that the file sets, with lines and columns.
+//! The YAML document by its paths: the keys that the file sets, with lines and columns.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, DeserializeOwned},
-};
+use serde::{Deserialize, Deserializer, de};
 use serde_saphyr::{Location, Spanned};
 
 const MAX_DEPTH: usize = 32;
+/// Longest key in a path, in characters, and most keys: a configuration has no longer ones.
+const MAX_KEY: usize = 64;
+const MAX_STEPS: usize = 8;
 
 /// Returns the parser's options: no snippets, `yes` is no boolean, limited nesting.
 pub(super) fn options() -> serde_saphyr::Options {
@@ -39,146 +39,132 @@ impl TextPosition {
     }
 }
 
-/// A parsed YAML text; empty if it cannot be parsed, which the decoder reports.
-pub(super) struct Document {
-    root: Option<Spanned<Tree>>,
+/// A value of the text.
+struct Node {
+    /// Place of the value's key; `None` for an item of a list.
+    key: Option<TextPosition>,
+    value: Option<TextPosition>,
+    /// Whether the value is a mapping or a list.
+    is_block: bool,
+    /// Line of a scalar, or of a list's first scalar.
+    line: Option<usize>,
+    /// Keys of a mapping.
+    names: Vec<String>,
 }
+
+impl Node {
+    /// Place of the value, or of the key if the value is a block or `of_key`.
+    fn place(&self, of_key: bool) -> Option<TextPosition> {
+        match self.is_block || of_key {
+            true => self.key.or(self.value),
+            false => self.value,
+        }
+    }
+}
+
+/// A parsed YAML text: each value by its path, such as `nics[0].slots`; empty if the text cannot be
+/// parsed, which the decoder reports.
+pub(super) struct Document(BTreeMap<String, Node>);
 
 impl Document {
     pub(super) fn new(text: &str) -> Self {
-        Document {
-            root: serde_saphyr::from_str_with_options(text, options()).ok(),
+        let mut nodes = BTreeMap::new();
+        if let Ok(root) = serde_saphyr::from_str_with_options(text, options()) {
+            add(String::new(), None, &root, &mut nodes);
         }
+        Document(nodes)
     }
 
     pub(super) fn is_read(&self) -> bool {
-        self.root.is_some()
+        !self.0.is_empty()
     }
 
-    /// Returns the place of `path`, such as `nics[0].slots`: the place of the value, or of the key
-    /// if the value is a block. If the file does not set `path`, the place of the nearest ancestor.
+    /// Returns the place of `path`: the place of the value, or of the key if the value is a block.
+    /// If the file does not set `path`, the place of the nearest ancestor.
     pub(super) fn locate(&self, path: &str) -> Option<TextPosition> {
-        self.walk(path, false).1
+        self.place(path, false)
     }
 
     /// As [`Self::locate`], but the place of the key.
     pub(super) fn locate_key(&self, path: &str) -> Option<TextPosition> {
-        self.walk(path, true).1
+        self.place(path, true)
+    }
+
+    fn place(&self, path: &str, of_key: bool) -> Option<TextPosition> {
+        let place = self.0.get(path).and_then(|node| node.place(of_key));
+        let parent = || path.rfind(['.', '[']).map_or("", |end| &path[..end]);
+        match place {
+            None if !path.is_empty() => self.place(parent(), false),
+            place => place,
+        }
     }
 
     /// Returns whether the file sets this key.
     pub(super) fn has(&self, path: &str) -> bool {
-        self.walk(path, false).0.is_some()
+        self.0.contains_key(path)
     }
 
+    /// Returns the keys of the mapping at `path`.
     pub(super) fn keys(&self, path: &str) -> impl Iterator<Item = &str> {
-        let entries = match self.walk(path, false).0 {
-            Some(Tree::Map(entries)) => &entries[..],
-            _ => &[],
-        };
-        entries.iter().map(|(key, _)| &key.value[..])
+        let names = self.0.get(path).into_iter().flat_map(|node| &node.names);
+        names.map(String::as_str)
     }
 
-    /// Returns every scalar's path and line, in the order of the text.
-    pub(super) fn value_lines(&self) -> Vec<(String, usize)> {
-        fn walk(tree: &Spanned<Tree>, path: &str, out: &mut Vec<(String, usize)>) {
-            match &tree.value {
-                Tree::Map(entries) => entries.iter().for_each(|(key, value)| {
-                    let dot = if path.is_empty() { "" } else { "." };
-                    walk(value, &format!("{path}{dot}{}", key.value), out);
-                }),
-                Tree::Seq(items) => {
-                    // A list of scalars counts as one value: `cpus: [2, 3]`.
-                    if let Some(first) = items.first()
-                        && matches!(first.value, Tree::Scalar)
-                    {
-                        out.extend(
-                            TextPosition::of(first.referenced).map(|p| (path.to_owned(), p.line)),
-                        );
-                        return;
-                    }
-                    for (i, item) in items.iter().enumerate() {
-                        walk(item, &format!("{path}[{i}]"), out);
-                    }
-                }
-                Tree::Scalar => {
-                    out.extend(
-                        TextPosition::of(tree.referenced).map(|p| (path.to_owned(), p.line)),
-                    );
-                }
-            }
-        }
-        let mut out = Vec::new();
-        if let Some(root) = &self.root {
-            walk(root, "", &mut out);
-        }
-        out
-    }
-
-    /// Returns the value at `path`, and the place as [`Self::locate`] does or, with `of_key`,
-    /// [`Self::locate_key`].
-    fn walk(&self, path: &str, of_key: bool) -> (Option<&Tree>, Option<TextPosition>) {
-        let Some(root) = &self.root else {
-            return (None, None);
-        };
-        let mut here = &root.value;
-        let mut place = TextPosition::of(root.referenced);
-        for step in steps(path) {
-            let next = match (step, here) {
-                (PathStep::Key(key), Tree::Map(entries)) => entries
-                    .iter()
-                    .find(|(k, _)| k.value == key)
-                    .map(|(k, v)| (Some(k.referenced), v)),
-                (PathStep::Index(i), Tree::Seq(items)) => items.get(i).map(|v| (None, v)),
-                _ => None,
-            };
-            let Some((key, value)) = next else {
-                return (None, place);
-            };
-            let best = match (key, &value.value) {
-                (Some(key), Tree::Scalar) if of_key => key,
-                (Some(key), Tree::Map(_) | Tree::Seq(_)) => key,
-                _ => value.referenced,
-            };
-            place = TextPosition::of(best).or(place);
-            here = &value.value;
-        }
-        (Some(here), place)
+    /// Returns the line of every scalar, and of every list of scalars, by its path.
+    pub(super) fn value_lines(&self) -> BTreeMap<String, usize> {
+        let lines = self.0.iter();
+        let lines = lines.filter_map(|(path, node)| Some((path.clone(), node.line?)));
+        lines.collect()
     }
 
     /// Returns the place of the value if `place` is the place of its key, otherwise `place`.
     pub(super) fn value_at(&self, place: TextPosition) -> TextPosition {
-        fn search(tree: &Tree, wanted: TextPosition) -> Option<TextPosition> {
-            match tree {
-                Tree::Map(entries) => entries.iter().find_map(|(key, value)| {
-                    if TextPosition::of(key.referenced) == Some(wanted) {
-                        TextPosition::of(value.referenced)
-                    } else {
-                        search(&value.value, wanted)
-                    }
-                }),
-                Tree::Seq(items) => items.iter().find_map(|item| search(&item.value, wanted)),
-                Tree::Scalar => None,
-            }
-        }
-        let root = self.root.as_ref();
-        root.and_then(|root| search(&root.value, place))
-            .unwrap_or(place)
+        let mut nodes = self.0.values();
+        let of_key = nodes.find(|node| node.key == Some(place));
+        of_key.and_then(|node| node.value).unwrap_or(place)
     }
 }
 
-enum PathStep<'a> {
-    Key(&'a str),
-    Index(usize),
-}
-
-fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
-    path.split(['.', '['])
-        .filter(|part| !part.is_empty())
-        .map(|part| match part.strip_suffix(']').map(str::parse) {
-            Some(Ok(index)) => PathStep::Index(index),
-            _ => PathStep::Key(part),
-        })
+fn add(
+    path: String,
+    key: Option<TextPosition>,
+    value: &Spanned<Tree>,
+    nodes: &mut BTreeMap<String, Node>,
+) {
+    if path.matches(['.', '[']).count() > MAX_STEPS {
+        return;
+    }
+    let place = TextPosition::of(value.referenced);
+    let mut names = Vec::new();
+    let mut line = place.map(|place| place.line);
+    match &value.value {
+        Tree::Map(entries) => {
+            line = None;
+            for (name, value) in entries {
+                let dot = if path.is_empty() { "" } else { "." };
+                let short: String = name.value.chars().take(MAX_KEY).collect();
+                let key = TextPosition::of(name.referenced);
+                add(format!("{path}{dot}{short}"), key, value, nodes);
+                names.push(name.value.clone());
+            }
+        }
+        Tree::Seq(items) => {
+            let first = items.first().filter(|i| matches!(i.value, Tree::Scalar));
+            line = first.and_then(|i| Some(TextPosition::of(i.referenced)?.line));
+            for (i, item) in items.iter().enumerate() {
+                add(format!("{path}[{i}]"), None, item, nodes);
+            }
+        }
+        Tree::Scalar => {}
+    }
+    let node = Node {
+        key,
+        value: place,
+        is_block: !matches!(value.value, Tree::Scalar),
+        line,
+        names,
+    };
+    nodes.insert(path, node);
 }
 
 /// A document without the values of its scalars.
@@ -237,49 +223,5 @@ impl<'de> Deserialize<'de> for Tree {
         }
 
         deserializer.deserialize_any(Visitor)
-    }
-}
-
-pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
-    T::deserialize(Keys(&[])).err().map_or(&[], |keys| keys.0)
-}
-
-/// A deserializer that fails with the names of the struct's fields, taken from serde's first call.
-#[derive(Debug)]
-struct Keys(&'static [&'static str]);
-
-impl<'de> Deserializer<'de> for Keys {
-    type Error = Keys;
-
-    fn deserialize_struct<V: de::Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, Keys> {
-        Err(Keys(fields))
-    }
-
-    fn deserialize_any<V: de::Visitor<'de>>(self, _: V) -> Result<V::Value, Keys> {
-        Err(self)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
-        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
-    }
-}
-
-impl de::Error for Keys {
-    fn custom<T: fmt::Display>(_: T) -> Self {
-        Keys(&[])
-    }
-}
-
-impl std::error::Error for Keys {}
-
-impl fmt::Display for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(", "))
     }
 }

@@ -19,7 +19,7 @@ const MAX_THREADS: usize = 1024;
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 
 /// Kind of engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EngineKind {
@@ -124,7 +124,7 @@ impl EngineKind {
 }
 
 /// Execution provider of ONNX Runtime.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
     /// The CPU.
@@ -136,7 +136,7 @@ pub enum Provider {
 
 with_defaults! {
 /// Engine and batcher, of an accelerator and of a frontend's `--local`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct EngineConfig {

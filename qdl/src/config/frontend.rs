@@ -7,7 +7,7 @@ use std::{
 };
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     auth::{Auth, AuthWord},
@@ -19,16 +19,15 @@ use super::{
     nic::{MAX_THREADS, NicConfig},
     root::ConfigFile,
     rules::{ConfigSide, Findings, auto_within, check_model, name, resolve, within_some},
-    values::Auto,
 };
 use crate::{
     model::{DType, ModelSpec},
     wire::Policy,
 };
-use fabric::wire::Stream;
+use fabric::{keys::Auto, wire::Stream};
 
 /// Configuration of a frontend node.
-#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct FrontendConfig {
@@ -104,7 +103,7 @@ pub struct FrontendConfig {
 }
 
 /// Memory that samples are sent from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QslMode {
     /// Registered memory, from which the fabric sends without a copy.
@@ -115,7 +114,7 @@ pub enum QslMode {
 }
 
 /// Verification of responses against their samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verify {
     /// No verification.
@@ -130,7 +129,7 @@ pub enum Verify {
 }
 
 /// Whether accelerators may run different models of one name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelFiles {
     /// The run does not begin if accelerators report different contents.
@@ -141,7 +140,7 @@ pub enum ModelFiles {
 }
 
 /// Address of an accelerator.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceleratorAddress {
     /// `HOST:PORT` of the control plane; the host is a name or an address (IPv6 in brackets).

@@ -1,14 +1,14 @@
 //! Settings of rail health, for the policies by health.
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::rules::{Findings, MAX_MS, within};
 use crate::wire::Score;
 
 with_defaults! {
 /// Settings of rail health; times in milliseconds. Every key has a default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct HealthConfig {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::rules::{Findings, MAX_MS, resolve, within, within_some};
 
@@ -18,7 +18,7 @@ const MAX_OFF: usize = 256;
 pub(super) const MAX_TEMPERATURE: f64 = 2.0;
 
 /// Protocol of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
     /// vLLM's `/v1/completions`.
@@ -58,7 +58,7 @@ impl Dialect {
 
 with_defaults! {
 /// The server of the engine `http`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct HttpConfig {

@@ -2,7 +2,7 @@
 //! simulates length and timing of answers.
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::rules::{Findings, within, within_some};
 
@@ -13,7 +13,7 @@ const MAX_ID: u32 = i32::MAX as u32;
 
 with_defaults! {
 /// Settings of the engine `llm`. The key `engine.intra_threads` sets the engine's threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlmConfig {
     /// Concurrent sequences, each with a slot for its keys and values; default 8.
@@ -66,7 +66,7 @@ with_defaults! {
 /// Behaviour and timing of the engine `tokens`. Each step produces one token per sequence and takes
 /// `step_us`, plus `beside_us` for each sequence after the first, plus `prefill_us` for each prompt
 /// token of new sequences. With all three at 0 the engine answers as fast as it can.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokensConfig {
     /// Maximum number of concurrent sequences, 1 to 65,536; default 64. Further sequences wait.

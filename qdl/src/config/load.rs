@@ -1,20 +1,22 @@
 //! Loads a configuration: from text to checked types.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::Read,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, de::DeserializeOwned};
+use fabric::kinds::{EachFabric, NicFabric};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     accelerator::AcceleratorConfig,
     document::{Document, TextPosition, options},
     error::ConfigError,
     frontend::FrontendConfig,
-    nic::{NicConfig, NicFabric},
-    nic_keys::{check_keys, check_nics, fabric_of},
+    nic::NicConfig,
+    nic_keys::{KnownKeys, check_keys, check_nics, fabric_of},
     root::ConfigFile,
     rules::Findings,
     words::{describe, is_about_value},
@@ -79,7 +81,7 @@ pub fn parse_accelerator(
 }
 
 /// Returns the keys that have a scalar or list value, with their lines, and the file's text.
-pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
+pub(super) fn written_keys(path: &Path) -> Result<(BTreeMap<String, usize>, String), ConfigError> {
     let source = Source::read(path)?;
     Ok((source.document.value_lines(), source.text))
 }
@@ -107,6 +109,40 @@ fn tab(text: &str) -> Option<TextPosition> {
 
 fn load<C: ConfigFile>(path: &Path) -> Result<C, ConfigError> {
     Source::read(path)?.load()
+}
+
+/// Reads the keys of all entries for one fabric after the other.
+struct FabricReader<'a, 'o> {
+    source: &'a Source,
+    /// Name of each entry's fabric.
+    kinds: Vec<&'static str>,
+    nics: &'a mut [NicConfig],
+    out: &'a mut Findings<'o>,
+    done: Option<()>,
+}
+
+impl EachFabric for FabricReader<'_, '_> {
+    fn visit<K: Default + Serialize + DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        make: fn(K) -> NicFabric,
+    ) {
+        #[derive(Deserialize)]
+        struct Entries<K> {
+            nics: Vec<K>,
+        }
+        if !self.kinds.contains(&name) {
+            return;
+        }
+        let Some(all) = self.source.decode::<Entries<K>>(self.out) else {
+            self.done = None;
+            return;
+        };
+        let each = self.nics.iter_mut().zip(&self.kinds).zip(all.nics);
+        for ((nic, _), keys) in each.filter(|((_, kind), _)| **kind == name) {
+            nic.fabric = make(keys);
+        }
+    }
 }
 
 struct Source {
@@ -161,8 +197,9 @@ impl Source {
         let mut out = self.findings();
         let read = self.decode::<C>(&mut out);
         let config = read.and_then(|mut config| {
+            let known = KnownKeys::new();
             for i in 0..config.nics().len() {
-                check_keys(i, C::SIDE, &mut out);
+                check_keys(i, C::SIDE, &known, &mut out);
             }
             self.read_fabrics(config.nics(), &mut out)?;
             config.resolve(&self.base);
@@ -177,22 +214,16 @@ impl Source {
     /// Reads the keys of each entry of `nics` that belong to the entry's fabric. All keys of the
     /// entry, in any order, determine the fabric.
     fn read_fabrics(&self, nics: &mut [NicConfig], out: &mut Findings<'_>) -> Option<()> {
-        #[derive(Deserialize)]
-        struct Entries<T> {
-            nics: Vec<T>,
-        }
-        let tcp = self.decode::<Entries<_>>(out);
-        let ib = self.decode::<Entries<_>>(out);
-        let ofi = self.decode::<Entries<_>>(out);
-        let each = tcp?.nics.into_iter().zip(ib?.nics).zip(ofi?.nics);
-        for (i, (nic, ((tcp, ib), ofi))) in nics.iter_mut().zip(each).enumerate() {
-            nic.fabric = match fabric_of(i, &self.document) {
-                "ib" => NicFabric::Ib(ib),
-                "ofi" => NicFabric::Ofi(ofi),
-                _ => NicFabric::Tcp(tcp),
-            };
-        }
-        Some(())
+        let kinds = (0..nics.len()).map(|i| fabric_of(i, &self.document));
+        let mut reading = FabricReader {
+            source: self,
+            kinds: kinds.collect(),
+            nics,
+            out,
+            done: Some(()),
+        };
+        NicFabric::each(&mut reading);
+        reading.done
     }
 
     /// Decodes the text to a `T`. On failure, adds the problem to `out` and returns `None`.

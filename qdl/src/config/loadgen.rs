@@ -5,12 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{rules::resolve, values::scalars};
 
 /// LoadGen's scenarios.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scenario {
     /// One query of one sample at a time.
@@ -24,7 +24,7 @@ pub enum Scenario {
 }
 
 /// LoadGen's settings and files.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadgenConfig {
     /// The scenario; default none: the command line must then name a scenario.

@@ -15,7 +15,7 @@
 //! | file | purpose |
 //! | --- | --- |
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
-//! | [`NicConfig`] | one NIC, with the keys of its fabric ([`NicFabric`]) |
+//! | [`NicConfig`] | one NIC, with the keys of its fabric ([`NicFabric`], of the crate `fabric`) |
 //! | [`EngineConfig`] | engine and batcher, of an accelerator and of `--local` |
 //! | [`HttpConfig`] | the server of the engine `http` |
 //! | [`VllmConfig`] | vLLM's engine core, of the engine `vllm` |
@@ -33,31 +33,6 @@ macro_rules! durations {
             std::time::Duration::$from(self.$key)
         }
     )*};
-}
-
-/// Defines a struct with its [`Default`]. `= value` behind a field's type is the field's default,
-/// where it is not the type's own.
-macro_rules! with_defaults {
-    (@) => {
-        Default::default()
-    };
-    (@ $default:expr) => {
-        $default
-    };
-    ($(#[$meta:meta])* pub struct $name:ident {
-        $($(#[$field_meta:meta])* pub $field:ident: $type:ty $(= $default:expr)?,)*
-    }) => {
-        $(#[$meta])*
-        pub struct $name {
-            $($(#[$field_meta])* pub $field: $type,)*
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                $name { $($field: with_defaults!(@ $($default)?),)* }
-            }
-        }
-    };
 }
 
 mod accelerator;
@@ -99,15 +74,18 @@ pub use load::{
     load_accelerator, load_frontend, load_frontend_from, parse_accelerator, parse_frontend,
 };
 pub use loadgen::{LoadgenConfig, Scenario};
-pub use nic::{
-    AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, IbKeys, NicConfig,
-    NicFabric, OfiKeys, TcpKeys,
-};
+pub use nic::{Completion, CompletionMode, Gpus, GroupBy, NicConfig};
 #[cfg(test)]
 pub(crate) use nic::{MAX_AUTO_SLOTS, MIN_AUTO_SLOTS};
-pub use values::Auto;
 pub use vllm::VllmConfig;
 pub use words::nearest;
 pub use written::Written;
 
 pub use crate::wire::Policy;
+pub use fabric::{
+    ib::IbKeys,
+    keys::Auto,
+    kinds::{CONNECTIONS, NicFabric, NicFacts, NicPlace},
+    ofi::OfiKeys,
+    tcp::TcpKeys,
+};

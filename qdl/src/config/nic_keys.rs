@@ -3,13 +3,17 @@
 //! An entry may have the keys of [`NicConfig`] and the keys of its fabric's type. Every other key
 //! is refused.
 
-use fabric::ib::OWN_RECEIVES;
-use garde::Validate;
+use fabric::{
+    keys::name_of,
+    kinds::{EachFabric, NicEntry, NicFabric},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::{
-    document::{Document, keys_of},
-    nic::{GroupBy, IbKeys, NO_DEVICE, NicConfig, NicFabric, OfiKeys, TcpKeys, name_of},
-    rules::{ConfigSide, Findings, within_some},
+    document::Document,
+    nic::{GroupBy, NicConfig},
+    rules::{ConfigSide, Findings},
     words::keys_here,
 };
 
@@ -30,21 +34,57 @@ pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     }
 }
 
+/// Keys of each fabric, and of every NIC.
+pub(super) struct KnownKeys {
+    fabrics: Vec<(&'static str, Vec<String>)>,
+    common: Vec<String>,
+}
+
+impl KnownKeys {
+    pub(super) fn new() -> Self {
+        let (fabrics, common) = (Vec::new(), keys_of::<NicConfig>());
+        let mut known = KnownKeys { fabrics, common };
+        NicFabric::each(&mut known);
+        // A NIC without keys is one of TCP.
+        let [(_, tcp), ..] = &known.fabrics[..] else {
+            return known;
+        };
+        known.common.retain(|key| !tcp.contains(key));
+        known
+    }
+}
+
+impl EachFabric for KnownKeys {
+    fn visit<K: Default + Serialize + DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        _: fn(K) -> NicFabric,
+    ) {
+        self.fabrics.push((name, keys_of::<K>()));
+    }
+}
+
+/// Names of a mapping's keys, in alphabetical order.
+fn keys_of<K: Default + Serialize>() -> Vec<String> {
+    match serde_json::to_value(K::default()) {
+        Ok(Value::Object(keys)) => keys.into_iter().map(|(key, _)| key).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// Refuses keys of entry `i` that its fabric does not have or that have no effect on this side.
-pub(super) fn check_keys(i: usize, side: ConfigSide, out: &mut Findings<'_>) {
-    let fabrics = [
-        ("tcp", keys_of::<TcpKeys>()),
-        ("ib", keys_of::<IbKeys>()),
-        ("ofi", keys_of::<OfiKeys>()),
-    ];
+pub(super) fn check_keys(i: usize, side: ConfigSide, all: &KnownKeys, out: &mut Findings<'_>) {
     let fabric = fabric_of(i, out.document);
-    let own = fabrics.iter().filter(|(name, _)| *name == fabric);
-    let own: Vec<&str> = own.flat_map(|(_, keys)| *keys).copied().collect();
-    let known = [keys_of::<NicConfig>(), &own].concat();
+    let own = all.fabrics.iter().filter(|(name, _)| *name == fabric);
+    let own = own.flat_map(|(_, keys)| keys).chain(&all.common);
+    let known: Vec<&str> = own.map(String::as_str).collect();
     let path = format!("nics[{i}]");
     let document = out.document;
     for key in document.keys(&path) {
-        let other = fabrics.iter().find(|(_, keys)| keys.contains(&key));
+        let other = all.fabrics.iter();
+        let other = other
+            .into_iter()
+            .find(|(_, keys)| keys.iter().any(|k| k == key));
         let (what, help) = match other {
             _ if known.contains(&key) => match useless(key, side, fabric) {
                 Some(what) => (format!("`{key}` {what}"), format!("remove `{key}`")),
@@ -97,23 +137,20 @@ pub(super) fn check_nics(nics: &[NicConfig], side: ConfigSide, out: &mut Finding
 impl NicConfig {
     fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
         self.check_group(path, out);
-        let (ranges, most_inline) = match &self.fabric {
-            NicFabric::Tcp(tcp) => {
-                tcp.check(side, path, out);
-                (tcp.validate(), 65_536)
-            }
-            NicFabric::Ib(ib) => {
-                ib.check(self, side, path, out);
-                (ib.validate(), 1024)
-            }
-            NicFabric::Ofi(ofi) => {
-                ofi.check(self, path, out);
-                (ofi.validate(), 1024)
-            }
+        out.ranges(&format!("{path}."), self.fabric.check_ranges());
+        let entry = NicEntry {
+            on_accelerator: side == ConfigSide::Accelerator,
+            is_group: self.matching.is_some(),
+            slots: self.slots.fixed(),
+            gpu: self.gpu,
         };
-        out.ranges(&format!("{path}."), ranges);
-        let inline = within_some(0..=most_inline);
-        out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
+        for problem in self.fabric.check(entry) {
+            out.add(
+                format!("{path}.{}", problem.key),
+                problem.what,
+                problem.help,
+            );
+        }
     }
 
     /// Checks that an entry with `match` has no keys for a single NIC.
@@ -148,89 +185,6 @@ impl NicConfig {
                 format!("{path}.{key}"),
                 format!("`{key}` {what}, and `match` stands for several"),
                 format!("remove `{key}`, or `match`"),
-            );
-        }
-    }
-}
-
-impl TcpKeys {
-    fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
-        let address = ("address", self.address.is_some(), "address: 127.0.0.1");
-        let listen = ("listen", self.listen.is_some(), "listen: 127.0.0.1:7410");
-        let ((wanted, has, example), (wrong, has_wrong, _)) = match side {
-            ConfigSide::Frontend => (address, listen),
-            ConfigSide::Accelerator => (listen, address),
-        };
-        if has_wrong {
-            out.add(
-                format!("{path}.{wrong}"),
-                format!("a TCP NIC of {} has no `{wrong}`", side.node_name()),
-                format!("write `{wanted}`, as in `{example}`"),
-            );
-        } else if !has {
-            out.add(
-                path,
-                format!(
-                    "a NIC needs `{wanted}` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"
-                ),
-                format!("add one of them, as in `{example}` or `device: mlx5_0`"),
-            );
-        }
-    }
-}
-
-impl OfiKeys {
-    fn check(&self, nic: &NicConfig, path: &str, out: &mut Findings<'_>) {
-        if self.domain.is_none() && self.address.is_none() && nic.matching.is_none() {
-            let provider = &self.provider;
-            out.add(
-                path,
-                "an `ofi` NIC needs `domain`, or the `address` that it has",
-                format!("add `domain: NAME`: `fi_info -p '{provider}'` lists them"),
-            );
-        }
-    }
-}
-
-impl IbKeys {
-    fn check(&self, nic: &NicConfig, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
-        if nic.matching.is_none() {
-            let rule = name_of(|c| "_-.".contains(c), NO_DEVICE);
-            out.rule(&format!("{path}.device"), self.device.as_str(), rule);
-        }
-        if self.gpudirect && side == ConfigSide::Frontend {
-            out.add_key(
-                format!("{path}.gpudirect"),
-                "a frontend has no slots for a GPU to read",
-                "remove `gpudirect`; it belongs into the accelerator's file",
-            );
-        } else if self.gpudirect && nic.gpu.is_none() {
-            out.add(
-                format!("{path}.gpudirect"),
-                "`gpudirect` places slots in the memory of a GPU, and none is named",
-                "add `gpu: N`, the one that reads them",
-            );
-        }
-        if let Some(depth) = self.send_depth.fixed()
-            && self.signal_every > depth / 2
-        {
-            let (every, half) = (self.signal_every, depth / 2);
-            out.add(
-                format!("{path}.signal_every"),
-                format!("one write in {every} is signaled, in a send queue of {depth}"),
-                format!("set signal_every to at most half of send_depth, {half}"),
-            );
-        }
-        if let (Some(depth), Some(slots)) = (self.receive_depth.fixed(), nic.slots.fixed())
-            && let least = slots + OWN_RECEIVES as usize
-            && (depth as usize) < least
-        {
-            out.add(
-                format!("{path}.receive_depth"),
-                format!(
-                    "{depth} receives do not cover {slots} slots and {OWN_RECEIVES} of their own"
-                ),
-                format!("set receive_depth to at least {least}, or to `auto`"),
             );
         }
     }

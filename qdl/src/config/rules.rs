@@ -2,15 +2,15 @@
 
 use std::{
     collections::BTreeSet,
-    fmt::Display,
-    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
+
+use fabric::keys::HELP;
+pub(super) use fabric::keys::{auto_within, within, within_some};
 
 use super::{
     document::{Document, TextPosition},
     error::{ConfigError, Problem},
-    values::{Auto, HELP},
 };
 use crate::model::TensorSpec;
 
@@ -19,15 +19,6 @@ use crate::model::TensorSpec;
 pub(super) enum ConfigSide {
     Frontend,
     Accelerator,
-}
-
-impl ConfigSide {
-    pub(super) fn node_name(self) -> &'static str {
-        match self {
-            ConfigSide::Frontend => "a frontend",
-            ConfigSide::Accelerator => "an accelerator",
-        }
-    }
 }
 
 /// Makes a relative path relative to the folder `base`.
@@ -121,46 +112,6 @@ impl<'a> Findings<'a> {
         };
         let key = path.rsplit('.').next().unwrap_or(path);
         self.at(self.document.locate(path), format!("{key} {what}"), help);
-    }
-}
-
-/// Rule: the number is in `range`.
-pub(super) fn within<T>(range: RangeInclusive<T>) -> impl FnOnce(&T, &()) -> garde::Result
-where
-    T: PartialOrd + Display,
-{
-    move |value, ()| check(value, &range)
-}
-
-/// Rule: the number, if there is one, is in `range`.
-pub(super) fn within_some<T>(
-    range: RangeInclusive<T>,
-) -> impl FnOnce(&Option<T>, &()) -> garde::Result
-where
-    T: PartialOrd + Display,
-{
-    move |value, ()| value.as_ref().map_or(Ok(()), |value| check(value, &range))
-}
-
-/// Rule: `auto`, or a number in `range`.
-pub(super) fn auto_within<T>(
-    range: RangeInclusive<T>,
-) -> impl FnOnce(&Auto<T>, &()) -> garde::Result
-where
-    T: PartialOrd + Display + Copy,
-{
-    move |value, ()| value.fixed().map_or(Ok(()), |value| check(&value, &range))
-}
-
-fn check<T: PartialOrd + Display>(value: &T, range: &RangeInclusive<T>) -> garde::Result {
-    if range.contains(value) {
-        Ok(())
-    } else {
-        Err(garde::Error::new(format!(
-            "is {value}{HELP}it must be {} to {}",
-            range.start(),
-            range.end()
-        )))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     http::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers},
@@ -30,7 +30,7 @@ const OWN_ARGS: [&str; 7] = [
 
 with_defaults! {
 /// vLLM's engine core of the engine `vllm`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct VllmConfig {

@@ -2,7 +2,7 @@
 
 use serde_saphyr::Error as YamlError;
 
-use super::values::HELP;
+use fabric::keys::HELP;
 
 pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
     match error {

@@ -20,8 +20,10 @@ pub struct Written {
     nics: Vec<usize>,
 }
 
-/// Keys that the topology sets for an entry with `match`.
-const MATCHED: [&str; 5] = ["device", "port", "domain", "address", "gpu"];
+/// Keys that name a NIC and its GPU. The topology sets them for an entry with `match`.
+const NAMES: [&str; 7] = [
+    "ofi", "device", "port", "domain", "address", "listen", "gpu",
+];
 
 impl Written {
     /// Reads a loaded file again.
@@ -36,9 +38,17 @@ impl Written {
             name: name.to_string_lossy().into_owned(),
             origin: path.display().to_string(),
             text,
-            lines: keys.into_iter().collect(),
+            lines: keys,
             nics: Vec::new(),
         })
+    }
+
+    /// Whether the key names a NIC: `nics[0].device`.
+    pub fn names_nic(key: &str) -> bool {
+        let key = key
+            .strip_prefix("nics[")
+            .and_then(|key| key.split_once("]."));
+        key.is_some_and(|(_, key)| NAMES.contains(&key))
     }
 
     /// Sets the file's entry `of[i]` as the source of entry `i` of `nics`.
@@ -69,7 +79,7 @@ impl Written {
         let (index, key) = key.strip_prefix("nics[")?.split_once("].")?;
         let of = self.nics.get(index.parse::<usize>().ok()?)?;
         let line = |key: &str| self.lines.get(&format!("nics[{of}].{key}")).copied();
-        let matched = || MATCHED.contains(&key).then(|| line("match")).flatten();
+        let matched = || NAMES.contains(&key).then(|| line("match")).flatten();
         Some(line(key).or_else(matched))
     }
 }

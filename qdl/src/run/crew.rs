@@ -9,7 +9,7 @@
 use std::thread::available_parallelism;
 
 use crate::{
-    config::{AcceleratorConfig, Auto, CompletionMode, FrontendConfig, NicConfig, NicFabric},
+    config::{AcceleratorConfig, Auto, CompletionMode, FrontendConfig, NicConfig},
     connection::CrewPlan,
     topology::Topology,
 };
@@ -62,7 +62,7 @@ fn connections(config: &mut FrontendConfig, near: &[Near], cores: usize) {
     let plan = crew(nics, near, *nic_threads, cores, None);
     let accelerators = config.accelerators.len().max(1);
     for (i, nic) in nics.iter_mut().enumerate() {
-        if let Some(connections @ Auto::Auto) = nic.connections_mut() {
+        if let Some(connections @ Auto::Auto) = nic.fabric.connections_mut() {
             let threads = plan.shares_of(i).count();
             *connections = Auto::Fixed(threads.div_ceil(accelerators));
         }
@@ -100,7 +100,7 @@ pub(super) fn crew(
             Auto::Fixed(wanted) => wanted.div_ceil(together),
             Auto::Auto => (own(group) / group.nics.len()).min(MOST),
         };
-        let connections = accelerators.map_or(usize::MAX, |n| n * nics[nic].connections());
+        let connections = accelerators.map_or(usize::MAX, |n| n * nics[nic].facts().connections);
         most.clamp(1, connections.clamp(1, MAX_SHARES))
     };
     let shares = |group: &Group| -> usize {
@@ -150,11 +150,11 @@ struct Group {
 fn groups(nics: &[NicConfig], near: &[Near]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (i, nic) in nics.iter().enumerate() {
-        let is_tcp = |n: &NicConfig| matches!(n.fabric, NicFabric::Tcp(_));
-        let shares = is_tcp(nic) && nic.completion.mode != CompletionMode::Poll;
+        let shares_threads = |n: &NicConfig| n.facts().shares_threads;
+        let shares = shares_threads(nic) && nic.completion.mode != CompletionMode::Poll;
         let alike = |g: &&mut Group| {
             let other = g.nics[0];
-            is_tcp(&nics[other])
+            shares_threads(&nics[other])
                 && nics[other].completion == nic.completion
                 && near[other] == near[i]
         };
@@ -177,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{Completion, parse_frontend};
+    use crate::config::{Completion, NicFabric, parse_frontend};
 
     fn tcp(n: usize) -> Vec<NicConfig> {
         (0..n)
@@ -187,7 +187,7 @@ mod tests {
 
     fn of(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
         let mut nics = nics.to_vec();
-        for connections in nics.iter_mut().filter_map(NicConfig::connections_mut) {
+        for connections in nics.iter_mut().filter_map(|n| n.fabric.connections_mut()) {
             *connections = Auto::Fixed(1);
         }
         crew(&nics, near, wanted, cores, Some(1))
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_nic_has_threads_as_far_as_there_are_cores_and_connections() {
         use Auto::{Auto as Free, Fixed};
-        assert_eq!(tcp(1)[0].connections(), 2);
+        assert_eq!(tcp(1)[0].facts().connections, 2);
         // NICs, `nic_threads`, cores, accelerators; shares and threads.
         for (nics, wanted, cores, accelerators, expected) in [
             (8, Free, 1, Some(1), (8, 1)),
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(plan.thread_of, [0, 1, 0, 1, 0]);
         let mut mixed = tcp(3);
         mixed.push(NicConfig::ib("mlx5_0"));
-        mixed.push(NicConfig::ofi_domain("efa", "rdmap0s6-rdm"));
+        mixed.push(NicFabric::Ofi(Default::default()).into());
         let plan = of(&mixed, &vec![Near::default(); 5], Fixed(1), 16);
         assert_eq!(plan.threads(), 3, "each device has its own");
     }
@@ -267,7 +267,7 @@ mod tests {
             let mut config = parse_frontend(&text, "f.yaml", Path::new("/")).expect("sound");
             let near = vec![Near::default(); config.nics.len()];
             connections(&mut config, &near, cores);
-            let each = config.nics.iter().map(NicConfig::connections);
+            let each = config.nics.iter().map(|n| n.facts().connections);
             each.collect::<Vec<_>>()
         };
         let tcp = "{address: 127.0.0.1}";

@@ -107,11 +107,10 @@ pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use error::{ClusterError, NicError, NodeError};
 pub use facts::{node_facts, version};
 pub use frontend::{
-    Answers, Asked, Cluster, ClusterEvent, ClusterParts, Described, NicNeeds, OnRefusal, Refusals,
+    Answers, Asked, Cluster, ClusterEvent, ClusterParts, Described, OnRefusal, Refusals,
     SampleMemory, SlotNeeds, Totals, descriptions,
 };
 pub use life::frontend_end::RetryPauses;
-pub use settings::pinning_warnings;
 pub use usage::usage;
 
 use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};

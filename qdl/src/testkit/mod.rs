@@ -29,7 +29,7 @@ use crate::config::{IbKeys, NicConfig, NicFabric};
 pub fn ib_keys(nic: &mut NicConfig) -> &mut IbKeys {
     match &mut nic.fabric {
         NicFabric::Ib(ib) => ib,
-        other => panic!("a NIC of the fabric {}", other.as_str()),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -17,8 +17,8 @@ use crate::{
     run::{request_stride, response_stride},
 };
 use fabric::{
-    Imm,
-    tcp::{ConnectionSecret, HEADER_BYTES, Preamble, TcpDevice, TcpError},
+    Imm, OpenError,
+    tcp::{ConnectionSecret, HEADER_BYTES, Preamble, TcpDevice},
     wire::{End, Stream},
 };
 use record::NodeFacts;
@@ -175,7 +175,7 @@ pub fn connect_to(
     to: SocketAddr,
     grant: &ConnectionGrant,
     key: &Key,
-) -> Result<TcpStream, TcpError> {
+) -> Result<TcpStream, OpenError> {
     let preamble = Preamble::new(grant.connection, grant.epoch).expect("random bytes");
     let secret = ConnectionSecret {
         key: key.0,

@@ -289,7 +289,7 @@ impl Over {
             }
             Over::Tcp => {
                 let (near, far) = fabric::testkit::sockets();
-                let cfgs = tcp::TcpCfgs::default();
+                let cfgs = tcp::TcpKeys::default();
                 let link = |s, e| tcp::link(s, e, &cfgs).expect("linked");
                 (link(near, a), link(far, b), None)
             }

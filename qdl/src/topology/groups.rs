@@ -80,22 +80,6 @@ impl Topology {
         let mut groups = self.nic_groups().into_iter();
         groups.find(|g| g.nics.contains(&nic))?.gpu
     }
-
-    /// Returns a warning if a NIC's thread is pinned to cores of another NUMA node.
-    pub(crate) fn pinning_warning(&self, nic: &str, cpus: &[usize]) -> Option<String> {
-        let found = self
-            .nics
-            .iter()
-            .find(|n| n.name == nic || n.netdev.as_deref() == Some(nic))?;
-        let node = found.place.numa?;
-        let own = &self.nodes.iter().find(|n| n.id == node)?.cpus;
-        let far: Vec<_> = cpus.iter().filter(|c| !own.contains(**c)).collect();
-        let first = far.first()?;
-        Some(format!(
-            "{nic} sits on NUMA node {node} (cores {own}), but its thread is pinned to core \
-             {first}: every sample crosses between the sockets; choose `cpus` from that node"
-        ))
-    }
 }
 
 /// Merges distance classes that form one group: without a common switch, all paths of a NUMA node

@@ -18,8 +18,8 @@ use std::{
 
 use record::{LinkFact, LinkLayer};
 
-use super::{interface_addresses, near::device_of};
-use crate::config::{NicConfig, NicFabric, OfiKeys};
+use super::interface_addresses;
+use crate::config::{NicConfig, NicPlace};
 
 /// ARP hardware types of the kernel's `if_arp.h`.
 const ETHERNET: u32 = 1;
@@ -39,36 +39,23 @@ const DEEPEST: usize = 4;
 pub(crate) fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
     let each = nics.iter().zip(0u16..).filter_map(|(config, nic)| {
         let root = Path::new("/");
-        let (name, layer) = match &config.fabric {
-            NicFabric::Tcp(tcp) if tcp.at().ip().is_unspecified() => return None,
-            NicFabric::Tcp(tcp) => of_address(root, tcp.at().ip()),
-            NicFabric::Ib(ib) => (ib.device.clone(), of_port(root, &ib.device, ib.port)),
-            NicFabric::Ofi(ofi) => of_provider(root, ofi),
+        let (name, layer) = match config.facts().place {
+            NicPlace::Address(ip) if ip.is_unspecified() => return None,
+            NicPlace::Address(ip) => of_address(root, ip),
+            NicPlace::Device(name, port) => (name.to_owned(), of_device(root, name, port)),
         };
         Some(LinkFact { nic, name, layer })
     });
     each.collect()
 }
 
-/// Link of a libfabric NIC: found by its address, or by its domain's name, which most providers
-/// take from an interface or a device.
-fn of_provider(root: &Path, ofi: &OfiKeys) -> (String, LinkLayer) {
-    if let Some(address) = ofi.address {
-        return of_address(root, address);
+/// Link of an RDMA device, or of the network interface whose name a provider uses.
+fn of_device(root: &Path, name: &str, port: u8) -> LinkLayer {
+    let is_interface = root.join("sys/class/net").join(name).exists();
+    match of_port(root, name, port) {
+        LinkLayer::Unknown if is_interface && !name.is_empty() => of_interface(root, name),
+        layer => layer,
     }
-    let Some(domain) = ofi.domain.as_deref() else {
-        return (ofi.provider.clone(), LinkLayer::Unknown);
-    };
-    let class = |class: &str| {
-        let folder = root.join("sys/class").join(class);
-        folder.join(device_of(domain)).exists()
-    };
-    let layer = match (class("net"), class("infiniband")) {
-        (true, _) => of_interface(root, domain),
-        (_, true) => of_port(root, device_of(domain), 1),
-        _ => LinkLayer::Unknown,
-    };
-    (domain.to_owned(), layer)
 }
 
 fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
@@ -166,6 +153,14 @@ pub enum LinkWatch {
 }
 
 impl LinkWatch {
+    /// Watches the link of a NIC.
+    pub(crate) fn of_nic(nic: &NicConfig) -> Self {
+        match nic.facts().place {
+            NicPlace::Address(address) => Self::of_address(address),
+            NicPlace::Device(device, port) => Self::of_port(device, port),
+        }
+    }
+
     /// Watches the network interface that has this address now.
     pub(crate) fn of_address(address: IpAddr) -> Self {
         let all = interface_addresses().unwrap_or_default();

@@ -11,13 +11,10 @@
 //! NICs of two nodes are paired by position in `nics`. If both nodes use the same grouping, NIC *i*
 //! of a group connects to NIC *i* of the peer's group.
 
-use std::net::IpAddr;
+use fabric::kinds::{FoundNic, NicClass};
 
 use super::{Nic, NicKind, Topology, TopologyError};
 use crate::config::{GroupBy, NicConfig, NicFabric};
-
-/// Socket providers, whose domains are network interfaces.
-const SOCKETS: [&str; 4] = ["tcp", "net", "sockets", "udp"];
 
 /// Error: an entry cannot be expanded.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +50,11 @@ pub fn spell_out(
     machine.spell_out(nics, feeds_gpus)
 }
 
-/// A NIC with the name and address to write into an entry.
-struct NamedNic {
-    nic: Nic,
+/// A NIC that an entry may stand for: its name in the entry's fabric, and the keys that name it.
+struct NamedNic<'a> {
+    nic: &'a Nic,
     name: String,
-    address: Option<IpAddr>,
+    fabric: NicFabric,
 }
 
 impl Topology {
@@ -88,7 +85,7 @@ impl Topology {
         pattern: &str,
         feeds_gpus: bool,
     ) -> Result<Vec<NicConfig>, NoSuchNics> {
-        let (kind, there) = self.usable_nics_of(entry);
+        let there = self.usable_nics_of(entry);
         let fitting = there.iter().filter(|n| {
             // Match the device's name or its domain's name.
             fits(pattern, &n.name) || fits(pattern, &n.nic.name)
@@ -99,7 +96,10 @@ impl Topology {
             return Err(NoSuchNics::None {
                 index,
                 pattern: pattern.to_owned(),
-                kind,
+                kind: match entry.facts().class {
+                    NicClass::Interface => "no interface",
+                    NicClass::Rdma => "no RDMA device",
+                },
                 there: match names.is_empty() {
                     true => "are none".to_owned(),
                     false => format!("are {}", names.join(", ")),
@@ -111,25 +111,12 @@ impl Topology {
             None => (0..fitting.len()).map(|i| (i, None)).collect(),
         };
         let one = |(i, gpu): (usize, Option<usize>)| {
-            let n = fitting[i];
             let mut one = NicConfig {
                 matching: None,
                 group_by: None,
+                fabric: fitting[i].fabric.clone(),
                 ..entry.clone()
             };
-            match &mut one.fabric {
-                NicFabric::Ofi(ofi) => {
-                    ofi.domain = Some(n.name.clone());
-                    ofi.address = n.address;
-                }
-                NicFabric::Ib(ib) => {
-                    ib.device.clone_from(&n.name);
-                    if let NicKind::Rdma { port, .. } = n.nic.kind {
-                        ib.port = port;
-                    }
-                }
-                NicFabric::Tcp(_) => {}
-            }
             if let (true, Some(gpu)) = (feeds_gpus, gpu) {
                 one.gpu = Some(gpu as u32);
             }
@@ -138,35 +125,31 @@ impl Topology {
         Ok(order.into_iter().map(one).collect())
     }
 
-    /// Returns the name of the NIC kind that the entry's fabric uses, and the NICs that are up.
-    fn usable_nics_of(&self, entry: &NicConfig) -> (&'static str, Vec<NamedNic>) {
-        let up = self.nics.iter().filter(|n| n.up);
-        let provider = entry.as_ofi().map_or("", |ofi| &ofi.provider);
-        let sockets = SOCKETS.iter().any(|s| provider.starts_with(s));
-        if sockets {
-            let named = |n: &Nic| {
-                Some(NamedNic {
-                    name: n.netdev.clone()?,
-                    address: Some(*n.addresses.first()?),
-                    nic: n.clone(),
-                })
-            };
-            return ("no interface", up.filter_map(named).collect());
-        }
-        let named = |n: &Nic| NamedNic {
-            name: match provider {
-                "efa" => format!("{}-rdm", n.name),
-                _ => n.name.clone(),
-            },
-            address: None,
-            nic: n.clone(),
+    /// Returns the NICs that are up and that the entry's fabric can use.
+    fn usable_nics_of<'a>(&'a self, entry: &NicConfig) -> Vec<NamedNic<'a>> {
+        let named = |nic: &'a Nic| {
+            let Nic { name, netdev, .. } = nic;
+            let mut fabric = entry.fabric.clone();
+            let name = fabric.choose(FoundNic {
+                name,
+                port: match nic.kind {
+                    NicKind::Rdma { port, .. } => Some(port),
+                    NicKind::Tcp => None,
+                },
+                netdev: netdev.as_deref(),
+                address: nic.addresses.first().copied(),
+            })?;
+            Some(NamedNic { nic, name, fabric })
         };
-        let rdma = up.filter(|n| n.is_rdma());
-        ("no RDMA device", rdma.map(named).collect())
+        self.nics
+            .iter()
+            .filter(|n| n.up)
+            .filter_map(named)
+            .collect()
     }
 
     /// Orders NICs by GPU; a NIC of several GPUs counts for the first GPU.
-    fn by_gpu(&self, nics: &[&NamedNic]) -> Vec<(usize, Option<usize>)> {
+    fn by_gpu(&self, nics: &[&NamedNic<'_>]) -> Vec<(usize, Option<usize>)> {
         // Treat all NICs alike, so that grouping does not prefer RDMA devices to interfaces.
         let nics = nics.iter().map(|n| Nic {
             kind: NicKind::Tcp,

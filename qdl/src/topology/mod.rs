@@ -45,7 +45,7 @@ pub use link::LinkWatch;
 pub(crate) use link::links;
 pub use link::{hardware, members};
 pub use matching::{NoSuchNics, fits, spell_out};
-pub(crate) use near::device_of;
+pub use near::pinning_warnings;
 pub(crate) use place::Nearness;
 pub use place::{PciAddress, PciPlace};
 pub use yaml::{FIRST_RUN, Fabric, allowed_name, fill_template};

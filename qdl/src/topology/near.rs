@@ -2,15 +2,17 @@
 //!
 //! On a machine with one NUMA node, neither threads nor memory are bound.
 
-use std::net::IpAddr;
-
 use super::{CpuList, Nearness, Nic, Topology};
-use crate::config::{NicConfig, NicFabric};
+use crate::config::{NicConfig, NicPlace};
 use fabric::os::{Near, affinity};
 
-/// Returns the device of a provider's domain: EFA names the domain of `rdmap0s6` `rdmap0s6-rdm`.
-pub(crate) fn device_of(domain: &str) -> &str {
-    domain.strip_suffix("-rdm").unwrap_or(domain)
+/// Warnings: one for each NIC whose thread is pinned to cores of a different NUMA node, or whose
+/// `numa` names a node that does not exist.
+pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
+    let topology = Topology::of_this_machine().unwrap_or_default();
+    let each = nics.iter();
+    let each = each.flat_map(|nic| [topology.is_pinned_far(nic), topology.is_nowhere(nic)]);
+    each.flatten().collect()
 }
 
 impl Topology {
@@ -19,33 +21,40 @@ impl Topology {
         self.nodes.len() > 1
     }
 
-    /// NUMA node of an RDMA device or network interface, if known and not the only node.
-    pub(crate) fn node_of_device(&self, name: &str) -> Option<u32> {
-        self.node_of(|nic| nic.name == name)
-    }
-
-    /// Returns the NUMA node of the network interface with this address, if known and not the only
-    /// node. Interfaces without hardware, such as loopback or a bridge, have none.
-    pub(crate) fn node_of_address(&self, address: IpAddr) -> Option<u32> {
-        self.node_of(|nic| nic.addresses.contains(&address))
-    }
-
-    fn node_of(&self, is_it: impl Fn(&Nic) -> bool) -> Option<u32> {
-        let nic = self.nics.iter().find(|nic| is_it(nic))?;
-        nic.place.numa.filter(|_| self.has_several_nodes())
+    /// The hardware at a place, if known. Loopback and bridges have none.
+    pub(super) fn nic_at(&self, place: NicPlace<'_>) -> Option<&Nic> {
+        self.nics.iter().find(|nic| match place {
+            NicPlace::Address(address) => nic.addresses.contains(&address),
+            NicPlace::Device(name, _) => nic.name == name || nic.netdev.as_deref() == Some(name),
+        })
     }
 
     /// A NIC's NUMA node, configured or else of its hardware, if known and not the only node.
     pub(crate) fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
-        let own = || match &nic.fabric {
-            NicFabric::Tcp(tcp) => self.node_of_address(tcp.at().ip()),
-            NicFabric::Ib(ib) => self.node_of_device(&ib.device),
-            NicFabric::Ofi(ofi) => match ofi.address {
-                Some(address) => self.node_of_address(address),
-                None => self.node_of_device(device_of(ofi.domain.as_deref()?)),
-            },
-        };
+        let own = || self.nic_at(nic.facts().place)?.place.numa;
+        let own = || own().filter(|_| self.has_several_nodes());
         nic.numa.fixed().or_else(own)
+    }
+
+    pub(super) fn is_pinned_far(&self, nic: &NicConfig) -> Option<String> {
+        let (facts, cpus) = (nic.facts(), nic.cpus.as_ref()?);
+        let node = self.nic_at(facts.place)?.place.numa?;
+        let own = &self.nodes.iter().find(|n| n.id == node)?.cpus;
+        let first = cpus.iter().find(|c| !own.contains(**c))?;
+        Some(format!(
+            "{} sits on NUMA node {node} (cores {own}), but its thread is pinned to core {first}: \
+             every sample crosses between the sockets; choose `cpus` from that node",
+            facts.label
+        ))
+    }
+
+    fn is_nowhere(&self, nic: &NicConfig) -> Option<String> {
+        let node = self.node_of_nic(nic)?;
+        let is_there = self.nodes.iter().any(|n| n.id == node);
+        (self.has_several_nodes() && !is_there).then(|| {
+            let nic = nic.facts().label;
+            format!("{nic}: this machine has no NUMA node {node}: its `numa` changes nothing")
+        })
     }
 
     /// Placement of a NIC's threads and memory: on its node, or for threads on configured `cpus`.

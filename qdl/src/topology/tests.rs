@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    config::{Auto, NicConfig, NicFabric, Scenario, parse_accelerator, parse_frontend},
+    config::{Auto, NicConfig, NicFabric, NicPlace, Scenario, parse_accelerator, parse_frontend},
     testkit::{assert_has, machine},
 };
 
@@ -94,8 +94,9 @@ fn sockets_need_not_be_alike() {
     let expected = [vec!["mlx5_0", "mlx5_2", "mlx5_3"], vec!["mlx5_4"]];
     assert_eq!(groups(&without), expected, "by node where there is no GPU");
 
-    assert_eq!(t.pinning_warning("mlx5_4", &[20, 61]), None);
-    let warning = t.pinning_warning("ens4", &[20, 3]).expect("core 3 is far");
+    let pinned = |entry: &str| t.is_pinned_far(&nics(entry)[0]);
+    assert_eq!(pinned("{device: mlx5_4, cpus: [20, 61]}"), None);
+    let warning = pinned("{device: mlx5_4, cpus: [20, 3]}").expect("core 3 is far");
     assert_has(&warning, &["NUMA node 1", "core 3"]);
 }
 
@@ -133,18 +134,19 @@ fn near_a_nic_are_the_cores_and_the_memory_of_its_node() {
         pci pci0000:90/0000:90:03.0 vendor=0x15b3 numa=-1\n  net eth1 addr=10.0.2.2\n\
         virtual net veth0 addr=10.0.3.2\n";
     let two = read(&format!("node 0 cpus=0-3\nnode 1 cpus=4-7\n{CARDS}"));
-    let at = |t: &Topology, address: &str| t.node_of_address(address.parse().expect("an address"));
+    let of = |t: &Topology, entry: &str| t.node_of_nic(&nics(entry)[0]);
+    let at = |t: &Topology, address: &str| of(t, &format!("{{address: {address}}}"));
     assert_eq!(at(&two, "10.0.0.2"), Some(0));
     assert_eq!(
         at(&two, "10.0.1.2"),
         Some(1),
         "the interface of an RDMA device"
     );
-    assert_eq!(two.node_of_device("mlx5_0"), Some(1));
+    assert_eq!(of(&two, "{device: mlx5_0}"), Some(1));
     for unknown in ["10.0.2.2", "10.0.3.2", "127.0.0.1", "0.0.0.0", "192.0.2.1"] {
         assert_eq!(at(&two, unknown), None, "{unknown}");
     }
-    assert_eq!(two.node_of_device("mlx5_7"), None);
+    assert_eq!(of(&two, "{device: mlx5_7}"), None);
 
     let near = |t: &Topology, nodes: &[u32], allowed: std::ops::Range<usize>| {
         let near = t.near_within(nodes, &allowed.collect());
@@ -233,24 +235,16 @@ fn the_yaml_is_a_good_configuration() {
             assert_eq!(nics.len(), t.usable_nics().len(), "{name}");
             for (nic, i) in nics.iter().zip(t.usable_nics()) {
                 let found = &t.nics[i];
-                match &nic.fabric {
-                    NicFabric::Ib(ib) => {
-                        assert_eq!(ib.device, found.name);
-                        assert_eq!(nic.gpu, t.gpu_of(i).map(|g| g as u32), "{name}");
-                    }
-                    NicFabric::Tcp(tcp) => {
-                        assert!(found.addresses.contains(&tcp.at().ip()), "{name}");
-                    }
-                    NicFabric::Ofi(_) => panic!("{name}: no such NIC is suggested"),
+                let there = t.nic_at(nic.facts().place).expect("its own");
+                assert_eq!(there.name, found.name, "{name}");
+                if found.is_rdma() {
+                    assert_eq!(nic.gpu, t.gpu_of(i).map(|g| g as u32), "{name}");
                 }
             }
         }
         let tcp = t.frontend_yaml("x", Fabric::Tcp);
         let tcp = parse_frontend(&tcp, "t.yaml", Path::new("/")).expect("good");
-        assert!(
-            tcp.nics.iter().all(|n| n.fabric.as_str() == "tcp"),
-            "{name}"
-        );
+        assert!(tcp.nics.iter().all(|n| n.facts().fabric == "tcp"), "{name}");
     }
 }
 
@@ -276,9 +270,11 @@ fn nics(entries: &str) -> Vec<NicConfig> {
 }
 
 fn name_of(nic: &NicConfig) -> String {
-    let domain = nic.as_ofi().and_then(|ofi| ofi.domain.clone());
-    let device = nic.as_ib().map(|ib| ib.device.clone());
-    domain.or(device).expect("named")
+    match &nic.fabric {
+        NicFabric::Ofi(ofi) => ofi.domain.clone().expect("named"),
+        NicFabric::Ib(ib) => ib.device.clone(),
+        NicFabric::Tcp(_) => panic!("no device: {nic:?}"),
+    }
 }
 
 fn spelled(t: &Topology, yaml: &str, feeds_gpus: bool) -> Vec<(String, Option<u32>)> {
@@ -333,7 +329,7 @@ fn entries_beside_a_line_stay_where_they_are() {
         names[1..names.len() - 1],
         [(1, "mlx5_0"), (1, "mlx5_2"), (1, "mlx5_3"), (1, "mlx5_4")]
     );
-    assert!(all[1..5].iter().all(|(_, n)| n.connections() == 2));
+    assert!(all[1..5].iter().all(|(_, n)| n.facts().connections == 2));
 }
 
 #[test]
@@ -344,9 +340,9 @@ fn providers_over_sockets_have_interfaces() {
         true,
     );
     for (i, (_, n)) in all.expect("some fit").iter().enumerate() {
-        let keys = n.as_ofi().expect("an `ofi` NIC");
-        assert_eq!(keys.domain.as_deref(), Some(&format!("ib{i}")[..]));
-        assert_eq!((n.gpu, keys.address.is_some()), (Some(i as u32), true));
+        assert_eq!(name_of(n), format!("ib{i}"));
+        assert!(matches!(n.facts().place, NicPlace::Address(_)));
+        assert_eq!(n.gpu, Some(i as u32));
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use fabric::{
     Broken,
-    tcp::{self, ConnectionSecret, TcpCfgs, TcpDevice},
+    tcp::{self, ConnectionSecret, TcpDevice, TcpKeys},
     wire::End,
 };
 use qdl::{
@@ -142,7 +142,7 @@ impl Inner {
         TcpDevice::welcome(&mut stream).await.expect("taken");
         let stream = stream.into_std().expect("a socket");
         let link =
-            tcp::link(stream, connection.endpoint(64), &TcpCfgs::default()).expect("descriptors");
+            tcp::link(stream, connection.endpoint(64), &TcpKeys::default()).expect("descriptors");
         self.rails.attach(0, connection, link);
         None
     }

@@ -1,6 +1,6 @@
 //! The settings of a run as a table.
 
-use record::{DEFAULT, SettingRecord};
+use record::SettingRecord;
 
 use super::numbers::{Table, WIDTH, head, tail};
 
@@ -13,9 +13,7 @@ const FROM: usize = 26;
 
 /// Formats the settings that take effect and are not defaults; `None` if there are none.
 pub(super) fn settings(settings: &[SettingRecord]) -> Option<String> {
-    let set = settings.iter();
-    let set = set.filter(|s| !s.idle && (s.given.from != DEFAULT || !s.overrode.is_empty()));
-    let set: Vec<&SettingRecord> = set.collect();
+    let set: Vec<&SettingRecord> = settings.iter().filter(|s| s.is_set()).collect();
     if set.is_empty() {
         return None;
     }
@@ -47,7 +45,7 @@ pub(super) fn settings(settings: &[SettingRecord]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use record::{GivenValue, SettingOf};
+    use record::{DEFAULT, GivenValue, SettingOf};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::{fmt, net::IpAddr};
 
 use qdl::{
-    config::{NicConfig, NicFabric},
+    config::{NicConfig, NicPlace},
     topology,
 };
 
@@ -143,7 +143,7 @@ impl UsedNode {
 /// How a configuration names a NIC.
 enum NicName {
     Address(IpAddr),
-    /// An RDMA device, or a provider's domain.
+    /// An RDMA device, or a network interface.
     Device(String),
     Pattern(String),
 }
@@ -152,27 +152,23 @@ enum NicName {
 /// entry that listens on all addresses, where the peer chooses the NIC, or on loopback, which is
 /// none.
 fn selected(entry: &NicConfig) -> Option<(String, NicName)> {
-    let (address, device) = match &entry.fabric {
-        NicFabric::Tcp(tcp) => (tcp.address.or(tcp.listen.map(|at| at.ip())), None),
-        NicFabric::Ib(ib) => (None, Some(ib.device.clone())),
-        NicFabric::Ofi(ofi) => (ofi.address, ofi.domain.clone()),
+    let facts = entry.facts();
+    let fabric = match facts.provider {
+        Some(provider) => format!("{} {provider}", facts.fabric),
+        None => facts.fabric.to_owned(),
     };
-    let fabric = match &entry.fabric {
-        NicFabric::Ofi(ofi) => format!("ofi {}", ofi.provider),
-        other => other.as_str().to_owned(),
-    };
-    let no_nic = |ip: &IpAddr| ip.is_unspecified() || ip.is_loopback();
-    let name = match (&entry.matching, device, address) {
-        (Some(pattern), ..) => NicName::Pattern(pattern.clone()),
-        (None, Some(device), _) => NicName::Device(device),
-        (None, None, address) => NicName::Address(address.filter(|ip| !no_nic(ip))?),
+    let name = match (&entry.matching, facts.place) {
+        (Some(pattern), _) => NicName::Pattern(pattern.clone()),
+        (None, NicPlace::Device(device, _)) => NicName::Device(device.to_owned()),
+        (None, NicPlace::Address(ip)) if ip.is_unspecified() || ip.is_loopback() => return None,
+        (None, NicPlace::Address(ip)) => NicName::Address(ip),
     };
     Some((fabric, name))
 }
 
 impl NicName {
     fn fits(&self, nic: &Nic, fabric: &str) -> bool {
-        // EFA's domain of `rdmap0s6` is `rdmap0s6-rdm`; socket providers' domains are interfaces.
+        // A pattern may fit EFA's domain of `rdmap0s6`, `rdmap0s6-rdm`.
         let domain = format!("{}-rdm", nic.name);
         let names = [Some(&nic.name), nic.netdev.as_ref(), Some(&domain)];
         let mut names = names.into_iter().flatten();

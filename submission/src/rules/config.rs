@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use qdl::config::{
-    AcceleratorConfig, DatasetKind, EngineConfig, FrontendConfig, ModelFiles, NicConfig, NicFabric,
+    AcceleratorConfig, DatasetKind, EngineConfig, FrontendConfig, ModelFiles, NicConfig, NicPlace,
     QslMode, Verify,
 };
 
@@ -23,7 +23,7 @@ fn is_loopback(address: &str) -> bool {
 
 /// The fabrics of NICs.
 fn fabrics(nics: &[NicConfig]) -> BTreeSet<&'static str> {
-    nics.iter().map(|nic| nic.fabric.as_str()).collect()
+    nics.iter().map(|nic| nic.facts().fabric).collect()
 }
 
 impl RunCheck<'_> {
@@ -153,12 +153,9 @@ impl RunCheck<'_> {
     /// Checks what both kinds of nodes have: NICs, and addresses by their names.
     fn node(&mut self, file: &str, nics: &[NicConfig], mut addresses: Vec<(String, String)>) {
         for (i, nic) in nics.iter().enumerate() {
-            let address = match &nic.fabric {
-                NicFabric::Tcp(tcp) => tcp.address.or(tcp.listen.map(|at| at.ip())),
-                NicFabric::Ofi(ofi) => ofi.address,
-                NicFabric::Ib(_) => None,
-            };
-            addresses.extend(address.map(|ip| (format!("nics[{i}]"), ip.to_string())));
+            if let NicPlace::Address(ip) = nic.facts().place {
+                addresses.push((format!("nics[{i}]"), ip.to_string()));
+            }
         }
         for (what, address) in addresses.iter().filter(|(_, at)| is_loopback(at)) {
             (self.say)(

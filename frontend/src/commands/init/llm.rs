@@ -112,7 +112,7 @@ fn longest(file: &Path) -> Result<usize> {
         samples: Some(file.to_owned()),
         ..DatasetConfig::default()
     };
-    let data = Dataset::open(&config, &ModelSpec::opaque("prompts", 1, 1), None)?;
+    let data = Dataset::open(&config, &ModelSpec::opaque("prompts", 1, 1))?;
     let bytes = (0..data.count()).filter_map(|i| data.len(i)).max();
     Ok(bytes.unwrap_or(0) as usize / DType::I32.bytes())
 }

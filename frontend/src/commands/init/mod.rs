@@ -331,7 +331,7 @@ fn check(staged: &Staged, addresses: &InitAddresses) -> Result<usize> {
     let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
     run(&args)?;
     let config = config::load_frontend(&frontend)?;
-    Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
+    Ok(Dataset::open(&config.dataset, &config.model)?.count())
 }
 
 /// Describes which of several outputs names the class, and the flags for others; empty for one.

@@ -44,8 +44,8 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let config = config::load_frontend(&args.config)?;
     let (kind, key) = kind(args, &config)?;
     let yaml = Yaml::read(&args.config)?;
-    let device = config.nics.iter().any(|n| n.is_ib());
-    let plan = plan(args, kind, key, device, &yaml)?;
+    let connections = config.nics.iter().map(|n| n.facts().connections_key);
+    let plan = plan(args, kind, key, connections.max(), &yaml)?;
     let output = || format!("--output {}", args.output.display());
     let _lock = FolderLock::take(&args.output).with_context(output)?;
     // Leave the budget out: a session may continue with another budget.
@@ -116,7 +116,7 @@ fn plan(
     args: &TuneArgs,
     kind: RateKind,
     key: &str,
-    device: bool,
+    connections: Option<&str>,
     yaml: &Yaml,
 ) -> Result<SessionPlan> {
     for value in [args.seconds, args.within, args.budget_min] {
@@ -148,7 +148,7 @@ fn plan(
         full_seconds: (full > 0.0).then_some(full),
         budget_s: args.budget_min * 60.0,
         seed: args.seed,
-        knobs: knobs(args, device, yaml)?,
+        knobs: knobs(args, connections, yaml)?,
     })
 }
 
@@ -163,13 +163,13 @@ const THREADS: Candidate<'_> = ("nic_threads", "auto", "auto,1,2,4");
 /// Key to try with `--local`, which runs the engine in this process.
 const BATCH: Candidate<'_> = ("engine.max_batch", "1", "1,8,32,128");
 
-fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
-    let built_in: &[Candidate<'_>] = match (args.knobs, args.local, device) {
+fn knobs(args: &TuneArgs, connections: Option<&str>, yaml: &Yaml) -> Result<Vec<Knob>> {
+    let built_in: &[Candidate<'_>] = match (args.knobs, args.local, connections) {
         (Knobs::None, ..) => return Ok(Vec::new()),
         (Knobs::Listed, ..) => &[],
         (Knobs::Auto, true, _) => &[BATCH],
-        (Knobs::Auto, false, true) => &[SLOTS, QUEUE_PAIRS, THREADS],
-        (Knobs::Auto, false, false) => &[SLOTS, CONNECTIONS, THREADS],
+        (Knobs::Auto, false, Some("queue_pairs")) => &[SLOTS, QUEUE_PAIRS, THREADS],
+        (Knobs::Auto, false, _) => &[SLOTS, CONNECTIONS, THREADS],
     };
     for (key, _) in &args.knob {
         // Check that the file has a place for the key.

@@ -31,7 +31,10 @@ fn an_ib_nic_takes_no_key_of_another_fabric() {
     let direct = good(with_accelerator_nic(
         "device: mlx5_0, gpu: 3, gpudirect: true",
     ));
-    assert!(direct.nics[0].as_ib().expect("a device").gpudirect);
+    let NicFabric::Ib(ib) = &direct.nics[0].fabric else {
+        panic!("{direct:?}")
+    };
+    assert!(ib.gpudirect);
     assert_eq!(
         problems(with_accelerator_nic("device: mlx5_0, gpudirect: true")),
         ["5:36 `gpudirect` places slots in the memory of a GPU, and none is named"]
@@ -51,10 +54,10 @@ fn tcp_nic_keys() {
     let NicFabric::Tcp(tcp) = &nic.fabric else {
         panic!("{nic:?}")
     };
-    assert_eq!(nic.connections(), 2);
-    assert_eq!((tcp.send_buffer_bytes, nic.inline_bytes()), (None, 0));
+    assert_eq!(nic.facts().connections, 2);
+    assert_eq!((tcp.send_buffer_bytes, tcp.inline_bytes), (None, 0));
     assert_eq!(tcp.congestion, Congestion::Named("dctcp".to_owned()));
-    assert_eq!(tcp.at(), "127.0.0.1:0".parse().unwrap());
+    assert_eq!(tcp.listen, "127.0.0.1:0".parse().ok());
     assert_refused(
         with_accelerator_nic,
         "address: 127.0.0.1 => a TCP NIC of an accelerator has no `address`
@@ -100,7 +103,7 @@ fn automatic_slots_stay_within_memory_and_bounds() {
         assert_eq!(auto.resolve_slots(stride), slots, "{stride}");
     }
     let mut four = auto.clone();
-    *four.connections_mut().expect("a TCP NIC") = Auto::Fixed(4);
+    *four.fabric.connections_mut().expect("a TCP NIC") = Auto::Fixed(4);
     assert_eq!(four.resolve_slots(150_528), 222, "they share what two have");
     assert_eq!(four.resolve_slots(64), MAX_AUTO_SLOTS);
     let ib = NicConfig::ib("mlx5_0");
@@ -136,18 +139,23 @@ fn how_a_nic_thread_spins() {
 fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     let keys = "ofi: efa, domain: rdmap0s6-rdm, connections: 3, inline_bytes: 32, slots: 7";
     let c = good(with_nic(keys));
-    let mut expected = NicConfig {
-        inline_bytes: Some(32),
-        slots: Auto::Fixed(7),
-        ..NicConfig::ofi_domain("efa", "rdmap0s6-rdm")
-    };
-    *expected.connections_mut().expect("an `ofi` NIC") = Auto::Fixed(3);
-    assert_eq!(c.nics[0], expected);
+    let fabric = NicFabric::Ofi(OfiKeys {
+        provider: "efa".to_owned(),
+        domain: Some("rdmap0s6-rdm".to_owned()),
+        connections: Auto::Fixed(3),
+        inline_bytes: 32,
+        ..OfiKeys::default()
+    });
     let nic = &c.nics[0];
-    assert_eq!((nic.fabric.as_str(), nic.connections()), ("ofi", 3));
-    assert_eq!(nic.label(), "efa:rdmap0s6-rdm");
+    let expected = NicConfig {
+        slots: Auto::Fixed(7),
+        ..fabric.into()
+    };
+    assert_eq!(*nic, expected);
+    assert_eq!((nic.facts().fabric, nic.facts().connections), ("ofi", 3));
+    assert_eq!(nic.facts().label, "efa:rdmap0s6-rdm");
     let c = good(with_nic("ofi: \"tcp;ofi_rxm\", address: 127.0.0.5"));
-    assert_eq!(c.nics[0].label(), "tcp;ofi_rxm:127.0.0.5");
+    assert_eq!(c.nics[0].facts().label, "tcp;ofi_rxm:127.0.0.5");
     let ours = |keys: &str| with_accelerator_nic(&format!("ofi: efa{keys}"));
     let c = good(ours(", domain: d, gpu: 2"));
     assert_eq!(c.nics[0].gpu, Some(2));

@@ -17,7 +17,7 @@ use crate::{
 use fabric::wire::is_control_frame;
 use fabric::{
     clock::now_ns,
-    tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
+    tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpDevice, TcpKeys},
 };
 
 struct ProvedGuest {
@@ -37,7 +37,7 @@ pub(crate) async fn admit_all(
     (strangers, elsewhere): (usize, String),
     nic_index: usize,
     current: Arc<CurrentSession>,
-    cfgs: TcpCfgs,
+    cfgs: TcpKeys,
 ) {
     let to_come = current.clone();
     let of_guests = current;
@@ -106,7 +106,7 @@ fn awaited_connections(current: &CurrentSession) -> usize {
 }
 
 /// Attaches a proved connection, unless it came to another address or NIC than was granted.
-async fn admit(guest: ProvedGuest, nic_index: usize, cfgs: &TcpCfgs) -> Result<(), String> {
+async fn admit(guest: ProvedGuest, nic_index: usize, cfgs: &TcpKeys) -> Result<(), String> {
     let ProvedGuest {
         mut stream,
         preamble,

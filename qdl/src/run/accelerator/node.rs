@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use fabric::os::{more_open_files, thread_times};
+use fabric::{
+    kinds::DataPort,
+    os::{more_open_files, thread_times},
+};
 use record::ServedReport;
 use tokio::sync::oneshot;
 
@@ -19,10 +22,10 @@ use crate::{
         crew::{accelerator_crew, near},
         error::NodeError,
         facts::node_facts,
-        nics::{self, DataPort},
-        settings,
+        nics, settings,
     },
     serve::{OnConnectionLost, Server, Service},
+    topology::LinkWatch,
 };
 
 /// Most places in the lobby of the control port, and in the lobbies of all data ports together. The
@@ -122,7 +125,7 @@ impl LoadingNode {
         let _inside = runtime.enter();
         let (mut open, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in config.nics.iter().enumerate() {
-            links.push(settings::link(nic));
+            links.push(LinkWatch::of_nic(nic));
             let (nic, port) = nics::listen(index, nic, &config.deadlines)?;
             open.push(nic);
             data.extend(port.map(|port| (index, port)));

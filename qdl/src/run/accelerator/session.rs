@@ -18,7 +18,6 @@ use super::{
     readings::NodeReadings,
 };
 use crate::{
-    config::NicConfig,
     control::{
         ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, RailScore, Refusal,
         Scores, ServerHandle, ServerSession, SessionHandler, message::clip,
@@ -230,7 +229,7 @@ impl Session {
         let engine = (self.node.params.engine)();
         let (counts_before, _, engine_before) = &self.before;
         let counts = self.node.server.counts();
-        let nics = self.node.config.nics.iter().map(NicConfig::label);
+        let nics = self.node.config.nics.iter().map(|n| n.facts().label);
         let mut report = ServedReport {
             frontend: frontend.to_owned(),
             // Counts are not final while a batch still reads a connection.

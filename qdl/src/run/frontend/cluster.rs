@@ -28,7 +28,7 @@ use super::{
     peer_state::PeerState,
 };
 use crate::{
-    config::{FrontendConfig, NicConfig},
+    config::FrontendConfig,
     connection::join_all,
     control::{Blocking, ClientHandle, Connector, Counters, LocalNode, Pending, Sockets, block_on},
     dispatch::{
@@ -124,7 +124,12 @@ impl Cluster {
             .map(|l| l.slots * l.response_stride)
             .sum();
         let nics = config.nics.iter().enumerate().map(|(i, keys)| {
-            let nic = nics::open(i, keys, d, config.accelerators.len() * keys.connections())?;
+            let nic = nics::open(
+                i,
+                keys,
+                d,
+                config.accelerators.len() * keys.facts().connections,
+            )?;
             let kept = nic
                 .check_memory(slots)
                 .and_then(|()| nic.keep(&memory.sources));
@@ -141,7 +146,7 @@ impl Cluster {
             DispatchNic { cfgs, completer }
         });
         let shares = shares.collect();
-        let links = config.nics.iter().map(settings::link).collect();
+        let links = config.nics.iter().map(LinkWatch::of_nic).collect();
         let parts = ClusterParts {
             connections: connections.clone(),
             nics,
@@ -472,7 +477,7 @@ impl Cluster {
             })
             .flatten()
             .collect();
-        let nics = state.config.nics.iter().map(NicConfig::label);
+        let nics = state.config.nics.iter().map(|n| n.facts().label);
         let counts = state.dispatcher().counts();
         let (up_to_bytes, one_by_one) = state.dispatcher().posting_rule();
         let (staged_copies, staged_bytes) = state.dispatcher().staged();
@@ -562,7 +567,7 @@ pub(crate) fn plan(config: &FrontendConfig) -> Result<Vec<ConnectionCfgs>, Clust
         let mut index = 0u16;
         for (nic_index, nic) in config.nics.iter().enumerate() {
             let slots = nic.resolve_slots(request.max(response)).clamp(1, MAX_SLOTS);
-            for _ in 0..nic.connections() {
+            for _ in 0..nic.facts().connections {
                 connections.push(ConnectionCfgs {
                     peer,
                     nic_index,

@@ -236,7 +236,10 @@ async fn monitor(state: &ClusterState) {
             let is = link.is_down() == Some(true);
             if is && !*was {
                 // A link that is down carries nothing, so do not wait for the echo.
-                let cause = format!("the link of {} is down", state.config.nics[nic].label());
+                let cause = format!(
+                    "the link of {} is down",
+                    state.config.nics[nic].facts().label
+                );
                 state.note(&cause);
                 state.dispatcher().give_up_nic(nic, &Broken::GivenUp(cause));
             }

@@ -22,5 +22,5 @@ pub use asked::{Answers, Asked};
 pub use cluster::{Cluster, ClusterParts, SampleMemory, Totals};
 pub use cluster_state::ClusterEvent;
 pub use description::{Described, descriptions};
-pub use needs::{NicNeeds, SlotNeeds};
+pub use needs::SlotNeeds;
 pub use refusals::{OnRefusal, Refusals};

@@ -12,24 +12,11 @@ use crate::{
 };
 use fabric::{Endpoint, Grants, OpenError, Region, RegionError, Window, wire::Stream};
 
-/// Connections and slots of one entry of `nics`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicNeeds {
-    /// Address or device of the NIC.
-    pub label: String,
-    /// Name of the fabric: `tcp`, `ib` or `ofi`.
-    pub fabric: &'static str,
-    /// Connections to each accelerator.
-    pub connections: usize,
-    /// Slots of each connection.
-    pub slots: usize,
-}
-
 /// Connections and slots of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotNeeds {
-    /// Needs of each NIC.
-    pub nics: Vec<NicNeeds>,
+    /// Slots of a connection of each NIC.
+    pub nic_slots: Vec<usize>,
     /// Number of accelerators.
     pub accelerators: usize,
     /// Number of connections in all.
@@ -50,17 +37,10 @@ impl SlotNeeds {
     pub fn of(config: &FrontendConfig) -> Result<Self, ClusterError> {
         let connections = plan(config)?;
         let first = connections.first();
-        let nics = config.nics.iter().enumerate().map(|(i, nic)| NicNeeds {
-            label: nic.label(),
-            fabric: nic.fabric.as_str(),
-            connections: nic.connections(),
-            slots: connections
-                .iter()
-                .find(|c| c.nic_index == i)
-                .map_or(0, |c| c.slots),
-        });
+        let slots_of = |nic| connections.iter().find(|c| c.nic_index == nic);
+        let slots = (0..config.nics.len()).map(|nic| slots_of(nic).map_or(0, |c| c.slots));
         Ok(SlotNeeds {
-            nics: nics.collect(),
+            nic_slots: slots.collect(),
             accelerators: config.accelerators.len(),
             connections: connections.len(),
             slots: connections.iter().map(|c| c.slots).sum(),
@@ -87,13 +67,12 @@ impl SlotNeeds {
     /// [`ClusterError`], as a run would report it.
     pub fn check_node(&self, config: &FrontendConfig) -> Result<(), ClusterError> {
         settings::auth(config.auth())?;
-        for (index, nic) in config.nics.iter().enumerate() {
-            let needs = &self.nics[index];
-            let connections = self.accelerators * needs.connections;
+        for (index, (nic, slots)) in config.nics.iter().zip(&self.nic_slots).enumerate() {
+            let connections = self.accelerators * nic.facts().connections;
             let nic = nics::open(index, nic, &config.deadlines, connections)?;
             let check = || -> Result<_, OpenError> {
                 nic.check_memory(self.frontend_bytes())?;
-                nic.check(self.endpoint(needs.slots, config.stream.unwrap_or_default())?)
+                nic.check(self.endpoint(*slots, config.stream.unwrap_or_default())?)
             };
             check().map_err(NicError::of(index))?;
         }
@@ -137,8 +116,7 @@ mod tests {
         let config =
             config("{address: 127.0.0.1, connections: 3, slots: 10}, {address: 127.0.0.1}");
         let needs = SlotNeeds::of(&config).expect("it has slots");
-        assert_eq!((needs.nics[0].connections, needs.nics[0].slots), (3, 10));
-        assert_eq!((needs.nics[1].connections, needs.nics[1].slots), (2, 2048));
+        assert_eq!(needs.nic_slots, [10, 2048]);
         assert_eq!((needs.connections, needs.slots), (10, 2 * (30 + 4096)));
         assert_eq!((needs.request_bytes, needs.response_bytes), (100, 64));
         assert_eq!(needs.frontend_bytes(), 8252 * 64);

@@ -220,7 +220,7 @@ impl Cluster {
             .config
             .nics
             .iter()
-            .map(|n| n.fabric.as_str())
+            .map(|n| n.facts().fabric)
             .collect();
         all.sort_unstable();
         all.dedup();

@@ -10,7 +10,7 @@ use std::{
 use fabric::{
     Endpoint, Event, Grants, Imm, Region, Window,
     clock::now_ns,
-    tcp::{LARGE_STRIDE, TcpCfgs, link},
+    tcp::{LARGE_STRIDE, TcpKeys, link},
     testkit::sockets,
     wire::Stream,
 };
@@ -84,11 +84,11 @@ fn into_window(data: &[u8], stride: usize, stream: Stream, options: bool) {
         peer_stream: Stream::None,
         send_depth: 1,
     };
-    let cfgs = TcpCfgs {
-        recv_buffer: None,
-        send_buffer: None,
+    let cfgs = TcpKeys {
+        receive_buffer_bytes: None,
+        send_buffer_bytes: None,
         staging_bytes: 4096,
-        ..TcpCfgs::default()
+        ..TcpKeys::default()
     };
     let (mut writer, reader) = joined();
     let mut link = link(reader, endpoint, &cfgs).expect("a connection");
@@ -291,7 +291,7 @@ fn into_dispatcher(data: &[u8], stride: usize, stream: Stream) {
         ..Sample::default()
     };
     let (mut writer, reader) = joined();
-    let link = link(reader, dispatcher.endpoint(0), &TcpCfgs::default()).expect("a connection");
+    let link = link(reader, dispatcher.endpoint(0), &TcpKeys::default()).expect("a connection");
     dispatcher.attach(0, 1, link);
     eventually("the connection is up", || dispatcher.connections_up() == 1);
     let samples: Vec<_> = (0..SLOTS as u64).map(sample).collect();

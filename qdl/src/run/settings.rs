@@ -1,25 +1,16 @@
 //! Settings of each part of a run, from the configuration: one mapping per concept for both ends.
 
 use crate::{
-    config::{
-        self, Completion, CompletionMode, Deadlines, FrontendConfig, NicConfig, NicFabric, TcpKeys,
-    },
+    config::{self, Completion, CompletionMode, Deadlines, FrontendConfig, NicConfig},
     connection::{EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, ControlError, HeartbeatCfgs, LocalNode, RolePart, Timing, Token},
     dispatch::DispatchCfgs,
     run::facts::node_facts,
-    topology::{LinkWatch, Topology, device_of},
 };
-use fabric::{
-    os::Near,
-    tcp::{TcpCfgs, TcpError},
-};
+use fabric::os::Near;
 
-mod devices;
 #[cfg(test)]
 mod tests;
-
-pub(super) use devices::{ib, ib_device, ofi_device};
 
 const TICK_NS: u64 = 25_000_000;
 const HEALTH_TICK_NS: u64 = 5_000_000;
@@ -97,47 +88,10 @@ pub(super) fn frontend_nic_thread(
     cfgs
 }
 
-pub(super) fn tcp(nic: &NicConfig, keys: &TcpKeys, d: &Deadlines) -> TcpCfgs {
-    TcpCfgs {
-        send_buffer: keys.send_buffer_bytes,
-        inline_bytes: nic.inline_bytes() as usize,
-        user_timeout_ms: d.echo_timeout_ms.min(u64::from(u32::MAX)) as u32,
-        ..TcpCfgs::default()
-    }
-}
-
-/// The congestion control of the connections of a TCP NIC; `None` for the system's default.
-///
-/// # Errors
-/// [`TcpError::Congestion`].
-pub(super) fn congestion(keys: &TcpKeys, label: &str) -> Result<Option<String>, TcpError> {
-    let chosen = keys.congestion.choose();
-    let chosen = chosen.map_err(|source| TcpError::Congestion {
-        name: keys.congestion.to_string(),
-        source,
-    })?;
-    tracing::debug!(
-        "data connections of {label}: congestion control {}",
-        chosen.as_deref().unwrap_or("as the system has it")
-    );
-    Ok(chosen)
-}
-
-pub(super) fn link(nic: &NicConfig) -> LinkWatch {
-    match &nic.fabric {
-        NicFabric::Tcp(tcp) => LinkWatch::of_address(tcp.at().ip()),
-        NicFabric::Ib(ib) => LinkWatch::of_port(&ib.device, ib.port),
-        NicFabric::Ofi(ofi) => match (ofi.address, &ofi.domain) {
-            (Some(address), _) => LinkWatch::of_address(address),
-            (None, domain) => LinkWatch::of_port(device_of(domain.as_deref().unwrap_or("")), 1),
-        },
-    }
-}
-
 /// Settings of the dispatcher, without connections and memory.
 pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
-    let up_to = |n: &NicConfig| n.post_up_to() as u64;
+    let up_to = |n: &NicConfig| n.facts().post_up_to as u64;
     let spin_us = config.nics.iter().map(|n| n.completion.spin_us);
     DispatchCfgs {
         policy: config.arbiter,
@@ -153,34 +107,4 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
         token_bytes: config.model.output.dtype.bytes() as u32,
         ..DispatchCfgs::default()
     }
-}
-
-/// Warnings: one for each NIC whose thread is pinned to cores of a different NUMA node, or whose
-/// `numa` names a node that does not exist.
-pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
-    let Ok(topology) = Topology::of_this_machine() else {
-        return Vec::new();
-    };
-    let warning = |nic: &NicConfig| {
-        let interface = |ip| Some(LinkWatch::of_address(ip).interface()?.to_owned());
-        let device = match &nic.fabric {
-            NicFabric::Ib(ib) => ib.device.clone(),
-            NicFabric::Tcp(tcp) => interface(tcp.at().ip())?,
-            NicFabric::Ofi(ofi) => match ofi.address {
-                Some(address) => interface(address)?,
-                None => device_of(ofi.domain.as_deref()?).to_owned(),
-            },
-        };
-        topology.pinning_warning(&device, nic.cpus.as_deref()?)
-    };
-    let nowhere = |nic: &NicConfig| {
-        let node = topology.node_of_nic(nic)?;
-        let is_there = topology.nodes.iter().any(|n| n.id == node);
-        (topology.has_several_nodes() && !is_there).then(|| {
-            let nic = nic.label();
-            format!("{nic}: this machine has no NUMA node {node}: its `numa` changes nothing")
-        })
-    };
-    let far = nics.iter().filter_map(warning);
-    far.chain(nics.iter().filter_map(nowhere)).collect()
 }
