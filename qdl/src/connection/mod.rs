@@ -8,6 +8,7 @@
 //! * `receive`: the receiving half, polled by the NIC thread; `polling`: the order of polling.
 //! * [`nic_thread`]: the threads that poll connections; a NIC (an entry of `nics`) has one or
 //!   several. Both ends run the same loop over different work.
+//! * `share`: the body of a NIC thread, generic over the end, and the threads of an end.
 //! * [`echo`]: liveness of a quiet connection; the caller passes the clock's readings.
 
 pub mod echo;
@@ -19,6 +20,7 @@ mod free_slots;
 mod polling;
 mod receive;
 mod send;
+pub(crate) mod share;
 
 pub(crate) use echo::EchoAction;
 pub use echo::{Echo, EchoCfgs};
@@ -28,5 +30,5 @@ pub use nic_thread::{
 };
 pub(crate) use nic_thread::{ENDING, MakeWork, arm_all, make_crew, start};
 pub(crate) use polling::PollOrder;
-pub(crate) use receive::{Receiving, burst};
+pub(crate) use receive::{ReceiveHalf, burst};
 pub(crate) use send::{SendCounts, SendHalf, WriteSource, not_posted};

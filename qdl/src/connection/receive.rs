@@ -15,10 +15,12 @@ pub(crate) fn burst(in_flight: usize) -> usize {
     (in_flight / 2).clamp(BUDGET, MOST)
 }
 
-pub(crate) struct Receiving {
+pub(crate) struct ReceiveHalf {
     pub rx: Box<dyn Rx>,
     /// Why the connection must be taken down.
     pub broken: Option<Broken>,
+    /// The peer's echo is overdue. Becomes [`Self::broken`] unless the next poll finds bytes.
+    pub silent: Option<Broken>,
     /// Sleeps of the thread that this connection's descriptor ended.
     pub wakeups: u64,
     /// The last poll found events, or bytes of an incomplete payload.
@@ -29,12 +31,13 @@ pub(crate) struct Receiving {
     carried: u64,
 }
 
-impl Receiving {
+impl ReceiveHalf {
     /// Makes the state of a connection that has just come up.
     pub(crate) fn new(rx: Box<dyn Rx>) -> Self {
-        Receiving {
+        ReceiveHalf {
             rx,
             broken: None,
+            silent: None,
             wakeups: 0,
             is_busy: false,
             owes_reply: false,
@@ -69,15 +72,22 @@ impl Receiving {
             // Take the sending half's failure only after the last event of the receiving half.
             broken = send.take_failed();
         }
-        if self.broken.is_none() {
-            self.broken = broken;
-        }
         if let Some(v) = echo {
             send.answer(v);
         }
+        // Bytes of an incomplete payload are a sign of life, too.
         self.is_busy = events > 0 || moved;
+        let silent = self.silent.take().filter(|_| !self.is_busy);
+        if self.broken.is_none() {
+            self.broken = broken.or(silent);
+        }
         self.owes_reply = echo.is_some();
         events
+    }
+
+    /// Whether the connection is broken, or will be unless the next poll finds bytes.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.broken.is_some() || self.silent.is_some()
     }
 
     pub(crate) fn counts(&self) -> FabricCounts {
@@ -135,7 +145,7 @@ mod tests {
     #[test]
     fn a_poll_that_carries_part_of_a_payload_is_work() {
         let polls = vec![(0, 30), (0, 30), (2, 30), (1, 20), (0, 10), (0, 0)];
-        let mut half = Receiving::new(Box::new(Polls(polls, 0)));
+        let mut half = ReceiveHalf::new(Box::new(Polls(polls, 0)));
         let send = SendHalf::default();
         let mut poll = || {
             let events = half.poll(&send, BUDGET, |_, _, _| Ok(()));

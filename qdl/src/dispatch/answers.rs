@@ -10,15 +10,12 @@
 //! token is not reported twice, and the new answer must begin with the same token. A refused sample
 //! is tried again, first at a different accelerator.
 
-use std::{
-    iter,
-    sync::{MutexGuard, PoisonError, atomic::Ordering},
-};
+use std::{iter, sync::atomic::Ordering};
 
 use super::{
     Completer, Connection, Contradiction, DispatchEvent, First, Part, RefusedSample, Response,
     Sample, Shared, WARM_UP_ID,
-    link::FrontendLink,
+    nic::FrontendLink,
     posting::Burst,
     progress::{Decoded, Progress},
 };
@@ -38,7 +35,7 @@ const LOSSES: u16 = 64;
 
 /// A part of an answer before the last part, read in this turn.
 pub(super) struct AnswerPart {
-    /// Index of its link in `FrontendNic::links`.
+    /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub slot: u16,
@@ -52,7 +49,7 @@ pub(super) struct AnswerPart {
 
 /// A complete response, read in this turn.
 pub(super) struct Answer {
-    /// Index of its link in `FrontendNic::links`.
+    /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub slot: u16,
@@ -101,7 +98,7 @@ pub(super) struct Inbound {
 }
 
 pub(super) struct RefusedAnswer {
-    /// Index of its link in `FrontendNic::links`.
+    /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub imm: Imm,
@@ -174,7 +171,7 @@ impl Shared {
                         .spoilt
                         .push((connection.index, slot, in_flight.sample));
                 }
-                return Err(match (write, &self.answers) {
+                return Err(match (write, &self.answering.lengths) {
                     (Some(Decoded::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
                         "an answer of {} bytes, where the model's have {lengths}",
                         header.len
@@ -194,7 +191,9 @@ impl Shared {
         // SAFETY: as above.
         let first = |len| self.token(unsafe { payload(window, slot, 0, len) });
         match write {
-            Decoded::Part { .. } if warms_up => _ = self.steps.fetch_add(1, Ordering::Relaxed),
+            Decoded::Part { .. } if warms_up => {
+                _ = self.answering.steps.fetch_add(1, Ordering::Relaxed)
+            }
             Decoded::Part { at, len } => {
                 let token = (at == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
@@ -265,9 +264,9 @@ impl Shared {
     /// Whether a first part holds at least one token, or an answer's length fits the model.
     fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
         match write {
-            Decoded::Part { len, .. } => at > 0 || *len >= self.token_bytes,
+            Decoded::Part { len, .. } => at > 0 || *len >= self.answering.token_bytes,
             Decoded::End { header, .. } => {
-                let lengths = self.answers.as_ref();
+                let lengths = self.answering.lengths.as_ref();
                 lengths.is_none_or(|l| l.rows(header.len as usize).is_some())
             }
             Decoded::Refused { len, .. } => *len as usize <= MAX_REASON,
@@ -276,7 +275,7 @@ impl Shared {
 
     /// The first token of an answer, little-endian; `None` where the payload is shorter.
     fn token(&self, payload: &[u8]) -> Option<u64> {
-        let n = self.token_bytes as usize;
+        let n = self.answering.token_bytes as usize;
         let mut b = [0; 8];
         b.get_mut(..n)?.copy_from_slice(payload.get(..n)?);
         Some(u64::from_le_bytes(b))
@@ -299,7 +298,8 @@ impl Inbound {
         }
         if !self.parts.is_empty() {
             self.complete_parts(shared, links, completer, now);
-            shared.parts[share].fetch_add(self.parts.len() as u64, Ordering::Relaxed);
+            let parts = &shared.answering.parts[share];
+            parts.fetch_add(self.parts.len() as u64, Ordering::Relaxed);
             self.parts.clear();
         }
         if !self.answers.is_empty() {
@@ -308,14 +308,15 @@ impl Inbound {
         // After the call for parts, since a different thread may complete these samples.
         for (connection, slot, sample) in self.spoilt.drain(..) {
             let mut none = None;
-            let link = links.iter_mut().find(|l| l.connection == connection);
-            let worn = link.map_or(&mut none, |l| &mut l.worn);
+            let mut links = links.iter_mut();
+            let link = links.find(|l| l.connection.connection == connection);
+            let worn_out = link.map_or(&mut none, |l| &mut l.state.worn_out);
             let connection = &shared.connections[connection];
             connection.tracker.release(slot);
-            shared.goes_again(connection, sample, worn);
+            shared.retry(connection, sample, worn_out);
         }
         for refused in self.refusals.drain(..) {
-            let epoch = links.get(refused.link).map_or(0, |l| l.epoch);
+            let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
             shared.handle_refusal(epoch, &refused);
         }
     }
@@ -329,7 +330,7 @@ impl Inbound {
     ) {
         let parts = &self.parts;
         for p in parts {
-            if let Some(progress) = links[p.link].progress.get_mut(usize::from(p.slot)) {
+            if let Some(progress) = links[p.link].state.progress.get_mut(usize::from(p.slot)) {
                 progress.after_ns += now.saturating_sub(p.in_flight.posted_ns);
                 if p.at == 0 {
                     progress.first_ns = now;
@@ -374,15 +375,14 @@ impl Inbound {
         };
         completer.complete(&mut self.answers.iter().map(response));
         let done = now_ns();
-        shared.completed[share].fetch_add(self.answers.len() as u64, Ordering::Release);
-        if let Some(h) = shared.health.get() {
-            for s in &self.answers {
-                let f = &s.in_flight;
-                let residence = u64::from(s.residence_us()) * 1000;
-                let network = now.saturating_sub(f.posted_ns).saturating_sub(residence);
-                h.arbiter.complete(s.connection, f.sample.len, network);
-            }
-        }
+        let completed = &shared.answering.completed[share];
+        completed.fetch_add(self.answers.len() as u64, Ordering::Release);
+        shared.choice.done(self.answers.iter().map(|s| {
+            let round_trip = now.saturating_sub(s.in_flight.posted_ns);
+            let residence = u64::from(s.residence_us()) * 1000;
+            let network = round_trip.saturating_sub(residence);
+            (s.connection, s.in_flight.sample.len, network)
+        }));
         for of_one in self.answers.chunk_by(|a, b| a.connection == b.connection) {
             if let Some(first) = of_one.first() {
                 let tracker = &shared.connections[first.connection].tracker;
@@ -401,7 +401,7 @@ impl Inbound {
             let f = &s.in_flight;
             let round_trip = now.saturating_sub(f.posted_ns);
             let residence = s.residence_us();
-            let link = &mut links[s.link];
+            let link = &mut links[s.link].state;
             link.carried.bytes_out += n * u64::from(f.sample.len);
             link.carried.bytes_in += n * u64::from(s.header.len);
             let progress = link.progress.get(usize::from(s.slot));
@@ -442,13 +442,14 @@ impl Inbound {
 }
 
 impl Shared {
-    /// Queues a sample again after the loss of its connection; false in warm-up or an aborted run.
-    /// Stores the sample in `worn` if it has at least [`LOSSES`] losses and more than `worn` has.
-    pub(super) fn goes_again(
+    /// Puts a sample into the backlog again after the loss of its connection; false in warm-up or
+    /// an aborted run. Stores the sample in `worn_out` if it has at least [`LOSSES`] losses and more
+    /// than that sample.
+    pub(super) fn retry(
         &self,
         connection: &Connection,
         mut sample: Sample,
-        worn: &mut Option<Sample>,
+        worn_out: &mut Option<Sample>,
     ) -> bool {
         if sample.id == WARM_UP_ID {
             self.warm_up.lost_one();
@@ -456,16 +457,15 @@ impl Shared {
         }
         sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));
         let losses = sample.tries.losses;
-        if losses >= LOSSES && worn.is_none_or(|w| w.tries.losses < losses) {
-            *worn = Some(sample);
+        if losses >= LOSSES && worn_out.is_none_or(|w| w.tries.losses < losses) {
+            *worn_out = Some(sample);
         }
-        if let Some(h) = self.health.get() {
-            h.arbiter.take_back(connection.index, sample.len);
-        }
-        self.push_all(iter::once(sample));
+        self.choice.undo(connection, sample.len);
+        self.backlog.push(iter::once(sample));
         // After an abort, the sample is not sent again.
-        let goes = !self.aborted.load(Ordering::SeqCst);
-        self.again.fetch_add(u64::from(goes), Ordering::Relaxed);
+        let goes = !self.is_aborted();
+        let retries = &self.ends.retries;
+        retries.fetch_add(u64::from(goes), Ordering::Relaxed);
         goes
     }
 
@@ -512,41 +512,27 @@ impl Shared {
             };
         }
         connection.refused.fetch_add(1, Ordering::Relaxed);
-        self.refused[before].fetch_add(1, Ordering::Relaxed);
-        if let Some(h) = self.health.get() {
-            h.arbiter.take_back(connection.index, sample.len);
-        }
+        self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
+        self.choice.undo(connection, sample.len);
         if sample.tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
-            self.spent().push(sample);
-        } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
-            && !self.give_to_one(&sample, |_| true)
+            self.ends.refused_for_good().push(sample);
+        } else if !self.resend(&sample, |c| c.cfgs.peer != peer) && !self.resend(&sample, |_| true)
         {
             self.wait_for_room(sample);
         }
-        if self.aborted.load(Ordering::SeqCst) {
+        if self.is_aborted() {
             self.empty_backlog();
         }
     }
 
-    pub(super) fn spent(&self) -> MutexGuard<'_, Vec<Sample>> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts a sample into the ring of a connection that `may` admits; false if none has room.
-    fn give_to_one(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
-        let given = match self.health.get() {
-            Some(h) => self.assign_to(h, now_ns(), sample, may),
-            None => {
-                let load = |i: usize| self.connections[i].load_if(&may);
-                let chosen = self.arbiter.pick(self.connections.len(), load);
-                let is_given = |i: &usize| self.connections[*i].ring.push(*sample).is_ok();
-                chosen.filter(is_given).map(|i| (i, false))
-            }
+    /// Sends a refused sample over a connection that `may` admits; false if none has room.
+    fn resend(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
+        let Some((connection, is_idle)) = self.place(sample, may) else {
+            return false;
         };
-        if let Some((i, is_idle)) = given {
-            self.post_or_leave(&self.connections[i], Burst::of(sample), is_idle);
-        }
-        given.is_some()
+        let is_free = is_idle || connection.is_crowded();
+        self.post_or_leave(connection, Burst::of(sample), is_free, &mut 0);
+        true
     }
 }

@@ -13,6 +13,7 @@ use fabric::{
 };
 use record::{ConnectionRecord, timeline::ConnectionTick};
 
+use super::DispatchCfgs;
 use crate::{
     connection::{
         SendHalf,
@@ -27,6 +28,10 @@ pub(super) const BURST: usize = 64;
 /// Most samples in a connection's ring: more than are issued during one turn of its NIC thread.
 const RING: usize = 4 * BURST;
 
+/// Ring length above which the NIC thread seems to have no core, so the issuing thread posts: twice
+/// the samples issued during a turn of a running NIC thread.
+const CROWD: usize = 2 * BURST;
+
 /// Settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionCfgs {
@@ -40,6 +45,14 @@ pub struct ConnectionCfgs {
     pub response_stride: usize,
     /// Bytes from one request slot to the next, at the peer.
     pub request_stride: usize,
+}
+
+/// Memory of the samples.
+pub(super) struct Payloads {
+    /// Registered regions.
+    pub sources: Vec<Arc<Region>>,
+    /// Memory of unregistered samples, copied before they are sent.
+    pub staged_from: Option<Arc<Region>>,
 }
 
 /// Live figures of a connection. Only its NIC thread writes them, at most every 40 ms.
@@ -62,8 +75,6 @@ pub(super) struct Connection {
     /// Samples given to this connection and not posted yet; under a policy by health, at most as
     /// many as the connection has slots.
     pub ring: ArrayQueue<Sample>,
-    /// The policy is by health, so this connection takes no samples from the backlog by itself.
-    pub by_health: bool,
     pub tracker: Tracker,
     pub window: Window,
     pub send: SendHalf,
@@ -81,28 +92,28 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Maps the slots on the NUMA nodes `nodes`, with the connection down.
     pub(crate) fn new(
-        (index, share): (usize, usize),
-        cfgs: ConnectionCfgs,
+        index: usize,
+        share: usize,
         nodes: &[u32],
-        staged: bool,
-        by_health: bool,
-        stream: Stream,
+        dispatch: &DispatchCfgs,
     ) -> Result<Self, RegionError> {
+        let cfgs = dispatch.connections[index];
         let grants = Arc::new(Grants::new(cfgs.slots));
         let map = |stride| Region::on_nodes(cfgs.slots * stride, nodes).map(Arc::new);
         let region = map(cfgs.response_stride)?;
-        let staging = staged.then(|| map(cfgs.request_stride)).transpose()?;
+        let is_staged = dispatch.staged_from.is_some();
+        let staging = is_staged.then(|| map(cfgs.request_stride)).transpose()?;
         Ok(Connection {
             index,
             share,
-            ring: ArrayQueue::new(match by_health {
+            ring: ArrayQueue::new(match dispatch.policy.is_by_health() {
                 true => cfgs.slots,
                 false => cfgs.slots.min(RING),
             }),
-            by_health,
             tracker: Tracker::new(grants.clone()),
-            window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
+            window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(dispatch.stream),
             send: SendHalf::default(),
             up: CachePadded::default(),
             counts: Mutex::default(),
@@ -115,8 +126,8 @@ impl Connection {
         })
     }
 
-    pub(crate) fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
-        let mut sources = sources.to_vec();
+    pub(crate) fn endpoint(&self, payloads: &Payloads, send_depth: usize) -> Endpoint {
+        let mut sources = payloads.sources.clone();
         sources.extend(self.staging.clone());
         Endpoint {
             window: self.window.clone(),
@@ -143,6 +154,11 @@ impl Connection {
             up: load.up && may(self),
             ..load
         }
+    }
+
+    /// Whether the NIC thread seems to have no core.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.ring.len() > CROWD
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -222,8 +238,7 @@ impl Connection {
     pub(crate) fn post(
         &self,
         link: &mut dyn Tx,
-        sources: usize,
-        staged_from: Option<&Region>,
+        payloads: &Payloads,
         (slot, sample): (u16, &Sample),
         now: u64,
     ) -> Result<usize, (PostError, bool)> {
@@ -235,7 +250,7 @@ impl Connection {
             imm: Imm::new(slot, 0),
         };
         let mut copied = 0;
-        if let (Some(from), Some(to)) = (staged_from, &self.staging) {
+        if let (Some(from), Some(to)) = (&payloads.staged_from, &self.staging) {
             let offset = usize::from(slot) * self.cfgs.request_stride;
             let len = sample.len as usize;
             if len <= self.cfgs.request_stride {
@@ -246,7 +261,7 @@ impl Connection {
                     to.copy_from_slice(from);
                     copied = len;
                     // The staging region is behind the caller's source regions.
-                    post.source = SourceId(sources as u16);
+                    post.source = SourceId(payloads.sources.len() as u16);
                     post.offset = offset;
                 }
             }

@@ -1,13 +1,13 @@
-//! A frontend's connection that is up: its link, and the state that only its NIC thread uses.
+//! State of a frontend's connection that is up, which only its NIC thread uses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Connection, Sample, progress::Progress};
 use crate::{
-    connection::{Echo, EchoCfgs, Receiving},
+    connection::{Echo, EchoCfgs},
     counters::look,
 };
-use fabric::{Broken, PathReading, Rx, clock::now_ns};
+use fabric::{PathReading, Rx, clock::now_ns};
 
 /// Interval of path readings: 100 ms. Each reading costs a system call.
 const LOOK_AT_PATH_NS: u64 = 100_000_000;
@@ -22,64 +22,53 @@ pub(super) struct PayloadBytes {
     pub bytes_in: u64,
 }
 
-pub(super) struct FrontendLink {
-    pub connection: usize,
-    pub epoch: u32,
-    pub half: Receiving,
+pub(super) struct LinkState {
     pub echo: Echo,
-    /// The echo timed out. Bytes that the next poll finds still count as a sign of life.
-    pub silent: Option<Broken>,
-    pub taken: u64,
+    /// Samples answered.
+    pub answered: u64,
     /// Payload bytes of those responses and their requests.
     pub carried: PayloadBytes,
     /// Clock, samples and bytes at the last update of the live figures.
     shown: (u64, u64, PayloadBytes),
     /// Clock and value of the last path reading.
     path: (u64, PathReading),
-    taken_at_look: u64,
+    answered_at_look: u64,
     /// Parts of each slot's answer so far; empty where answers come in one piece.
     pub progress: Box<[Progress]>,
-    /// The arbiter by health knows that the connection is up.
-    pub known: bool,
     /// The worn-out sample with the most losses, if any.
-    pub worn: Option<Sample>,
+    pub worn_out: Option<Sample>,
 }
 
-impl FrontendLink {
-    /// A link of a new epoch; `slots` slots have answers in parts: all, or 0.
-    pub(crate) fn new(
-        (connection, epoch): (usize, u32),
-        rx: Box<dyn Rx>,
-        echo: EchoCfgs,
-        slots: usize,
-    ) -> Self {
-        FrontendLink {
-            connection,
-            epoch,
-            half: Receiving::new(rx),
-            echo: Echo::new(echo, now_ns()),
-            silent: None,
-            taken: 0,
+impl LinkState {
+    /// State of a link of a new epoch.
+    pub(crate) fn new(connection: &Connection, echo: EchoCfgs) -> Self {
+        let now = now_ns();
+        let slots_in_parts = match connection.window.takes_parts() {
+            true => connection.cfgs.slots,
+            false => 0,
+        };
+        LinkState {
+            echo: Echo::new(echo, now),
+            answered: 0,
             carried: PayloadBytes::default(),
-            shown: (now_ns(), 0, PayloadBytes::default()),
-            path: (now_ns(), PathReading::default()),
-            taken_at_look: 0,
-            progress: vec![Progress::default(); slots].into(),
-            known: false,
-            worn: None,
+            shown: (now, 0, PayloadBytes::default()),
+            path: (now, PathReading::default()),
+            answered_at_look: 0,
+            progress: vec![Progress::default(); slots_in_parts].into(),
+            worn_out: None,
         }
     }
 
     pub(crate) fn show(&mut self, connection: &Connection) {
-        let (_, taken, carried) = self.shown;
+        let (_, answered, carried) = self.shown;
         let live = &connection.live;
         let add = |to: &AtomicU64, n: u64| {
             to.fetch_add(n, Ordering::Relaxed);
         };
-        add(&live.samples, self.taken - taken);
+        add(&live.samples, self.answered - answered);
         add(&live.bytes_out, self.carried.bytes_out - carried.bytes_out);
         add(&live.bytes_in, self.carried.bytes_in - carried.bytes_in);
-        (self.shown.1, self.shown.2) = (self.taken, self.carried);
+        (self.shown.1, self.shown.2) = (self.answered, self.carried);
     }
 
     /// Updates the live figures when the update is due.
@@ -91,17 +80,17 @@ impl FrontendLink {
     }
 
     /// Takes a path reading when it is due, and adds it to the counts while samples are in flight.
-    pub(crate) fn look_at_path(&mut self, connection: &Connection, now: u64) {
+    pub(crate) fn look_at_path(&mut self, connection: &Connection, rx: &mut dyn Rx, now: u64) {
         let (at, before) = self.path;
         let span = now.saturating_sub(at);
         if span < LOOK_AT_PATH_NS {
             return;
         }
-        let Some(reading) = self.half.rx.path() else {
+        let Some(reading) = rx.path() else {
             return;
         };
         self.path = (now, reading);
-        let carried = self.taken - std::mem::replace(&mut self.taken_at_look, self.taken);
+        let carried = self.answered - std::mem::replace(&mut self.answered_at_look, self.answered);
         let on_it = connection.tracker.in_flight() > 0;
         if on_it || carried > 0 {
             // The kernel's round trip is an average, so it is valid although no sample may be in

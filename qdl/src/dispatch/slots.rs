@@ -112,7 +112,7 @@ impl Shared {
 
     /// Puts a sample into the backlog, though no connection may have room.
     pub(super) fn wait_for_room(&self, sample: Sample) {
-        self.push_all(std::iter::once(sample));
+        self.backlog.push(std::iter::once(sample));
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
         let limits = self.limits.get().map(|limits| limits.computing.lock());
         drop(limits);
@@ -130,7 +130,7 @@ impl Shared {
         let computing = limits.computing.lock();
         let _computing = computing.unwrap_or_else(PoisonError::into_inner);
         // Under a policy by health, the connections of one NIC may carry all samples.
-        let by_nic = self.arbiter.policy().is_by_health();
+        let by_nic = self.choice.is_by_health();
         let place = |i: usize| {
             let c = &self.connections[i].cfgs;
             (c.peer, if by_nic { c.nic_index } else { 0 })
@@ -166,7 +166,7 @@ impl Shared {
             connection.tracker.allow(slots);
             more |= slots > before;
         }
-        if more && self.has_backlog() {
+        if more && !self.backlog.is_empty() {
             // Wakes NIC threads that sleep because no slot was free, or no sample waited.
             self.wake_all();
         }

@@ -214,10 +214,10 @@ impl Shared {
         let round_trip = now_ns().saturating_sub(f.posted_ns);
         let network = round_trip.saturating_sub(residence * 1000);
         connection.warmed.fetch_add(1, Ordering::Relaxed);
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.answering.steps.fetch_add(1, Ordering::Relaxed);
         let alone = self.warm_up.answer(connection.index, Some(network));
-        if alone && let Some(h) = self.health.get() {
-            h.arbiter
+        if alone {
+            self.choice
                 .observe_unloaded(connection.index, f.sample.len, network);
         }
     }
@@ -493,7 +493,7 @@ impl<'a> WarmUpRound<'a> {
     /// Time left for the next sign of life, while `connection` owes an answer.
     fn time_left(&self, silence: &mut Silence, connection: usize) -> Result<Duration, WarmUpError> {
         let after = self.cfgs.deadline;
-        let signs = self.shared.steps.load(Ordering::Relaxed);
+        let signs = self.shared.answering.steps.load(Ordering::Relaxed);
         let left = after.checked_sub(silence.look(Instant::now(), signs));
         left.ok_or(WarmUpError::Silent { connection, after })
     }

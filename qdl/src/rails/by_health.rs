@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -69,6 +69,8 @@ pub struct RailArbiter {
     connections: Box<[ConnectionRail]>,
     /// Per connection: index of its target in `targets`.
     target_of: Box<[usize]>,
+    /// Per connection: whether it is up. Changed under the peer's lock.
+    up: Box<[AtomicBool]>,
     turn: AtomicU32,
 }
 
@@ -118,6 +120,7 @@ impl RailArbiter {
         Ok(RailArbiter {
             peers,
             targets: targets.into(),
+            up: connections.iter().map(|_| AtomicBool::new(false)).collect(),
             connections: connections.into(),
             target_of: target_of.into(),
             turn: AtomicU32::new(0),
@@ -210,10 +213,13 @@ impl RailArbiter {
         &self.peers[l.peer].meters[l.rail.index()]
     }
 
-    /// Records that a connection is up.
+    /// Records that a connection is up; no effect on one that is.
     pub fn connection_up(&self, now: u64, connection: usize, on_change: &mut dyn FnMut(Change)) {
         if let Some((l, _)) = self.at(connection) {
             let mut p = lock(&self.peers[l.peer]);
+            if self.up[connection].swap(true, Ordering::Relaxed) {
+                return;
+            }
             p.up[l.rail.index()] += 1;
             if p.up[l.rail.index()] == 1 {
                 p.rails.restored(now, l.rail, on_change);
@@ -221,7 +227,7 @@ impl RailArbiter {
         }
     }
 
-    /// Records the loss of a connection that was up. A rail is lost with its last connection. Other
+    /// Records the loss of a connection; no effect on one that is down. A rail is lost with its last connection. Other
     /// rails, the local NIC's report and the control session locate the fault.
     pub fn connection_lost(
         &self,
@@ -236,9 +242,10 @@ impl RailArbiter {
         };
         {
             let mut p = lock(&self.peers[l.peer]);
+            let was_up = self.up[connection].swap(false, Ordering::Relaxed);
             let up = &mut p.up[l.rail.index()];
-            *up = up.saturating_sub(1);
-            if *up > 0 {
+            *up -= u32::from(was_up);
+            if !was_up || *up > 0 {
                 return;
             }
         }

@@ -11,11 +11,13 @@ use std::{
     thread::JoinHandle,
 };
 
-use crossbeam_queue::SegQueue;
 use fabric::os::Near;
 
-use super::{Service, nic::Command};
-use crate::connection::{NicThreadCfgs, NicThreadHandle};
+use super::{ServeConnection, Service};
+use crate::connection::{NicThreadCfgs, share};
+
+type Command = share::Command<Arc<ServeConnection>>;
+type Inbox = share::Inbox<Arc<ServeConnection>>;
 
 /// Handle of the thread beside a NIC thread. After a drop, the thread empties its queue and ends.
 pub(super) struct Preparer {
@@ -29,8 +31,7 @@ pub struct Preparing {
     near: Near,
     queue: mpsc::Receiver<Command>,
     service: Arc<dyn Service>,
-    inbox: Arc<SegQueue<Command>>,
-    handle: NicThreadHandle,
+    inbox: Inbox,
 }
 
 impl Preparing {
@@ -49,24 +50,22 @@ impl Preparing {
     }
 
     fn prepare(&self, command: Command) {
-        if let Command::Attach { connection, .. } = &command {
+        if let Command::Attach(connection, _) = &command {
             connection.prefault();
             let memory = connection.memory();
-            memory.for_each(|region| self.handle.note_memory(region));
+            memory.for_each(|region| self.inbox.thread().note_memory(region));
             self.service.memory(connection.requests());
         }
-        self.inbox.push(command);
-        self.handle.wake();
+        self.inbox.send(command);
     }
 }
 
 impl Preparer {
-    /// Makes the queue beside the NIC thread of `inbox` and `handle`.
+    /// Makes the queue beside the NIC thread of `inbox`.
     pub(crate) fn new(
         thread: &NicThreadCfgs,
         service: Arc<dyn Service>,
-        inbox: Arc<SegQueue<Command>>,
-        handle: NicThreadHandle,
+        inbox: Inbox,
     ) -> (Self, Preparing) {
         let (jobs, queue) = mpsc::channel();
         let preparing = Preparing {
@@ -75,7 +74,6 @@ impl Preparer {
             queue,
             service,
             inbox,
-            handle,
         };
         let preparer = Preparer {
             jobs: Mutex::new(Some(jobs)),

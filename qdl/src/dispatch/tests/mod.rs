@@ -17,3 +17,4 @@ use crate::{
     rails::Policy,
     testkit::{eventually, eventually_or},
 };
+use fabric::Region;
