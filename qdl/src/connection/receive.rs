@@ -5,14 +5,24 @@ use std::os::fd::RawFd;
 use super::SendHalf;
 use fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
-const BUDGET: usize = 128;
-const MOST: usize = 512;
+const WRITES_MIN: usize = 128;
+const WRITES_MAX: usize = 512;
 
-/// Burst size: half of the writes in flight, but 128 to 512. It limits the events of one poll
+/// Half of the writes in flight, but 128 to 512. It limits the events of one poll
 /// before the next connection's turn, and the writes per doorbell. While this end handles half of
 /// the writes, the peer handles the rest.
-pub(crate) fn burst(in_flight: usize) -> usize {
-    (in_flight / 2).clamp(BUDGET, MOST)
+pub(crate) fn writes_at_once(in_flight: usize) -> usize {
+    (in_flight / 2).clamp(WRITES_MIN, WRITES_MAX)
+}
+
+/// A write that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivedWrite {
+    pub imm: Imm,
+    /// Offset in the slot.
+    pub at: u32,
+    /// Bytes.
+    pub len: u32,
 }
 
 pub(crate) struct ReceiveHalf {
@@ -45,20 +55,19 @@ impl ReceiveHalf {
         }
     }
 
-    /// Passes up to `most` arrivals (immediate, offset in the slot, length) to `arrived`, which
-    /// returns an error for an invalid arrival. Stores the first error in `broken`. Returns the
-    /// number of events.
+    /// Passes up to `events_max` writes to `arrived`, which returns an error for an invalid one.
+    /// Stores the first error in `broken`. Returns the number of events.
     pub(crate) fn poll(
         &mut self,
         send: &SendHalf,
-        most: usize,
-        mut arrived: impl FnMut(Imm, u32, u32) -> Result<(), Broken>,
+        events_max: usize,
+        mut arrived: impl FnMut(ArrivedWrite) -> Result<(), Broken>,
     ) -> usize {
         let (mut echo, mut broken) = (None, None);
-        let events = self.rx.poll(most, &mut |event| match event {
+        let events = self.rx.poll(events_max, &mut |event| match event {
             // Handle arrivals after an invalid write too: their grants are closed.
             Event::Arrived { imm, at, len } => {
-                if let Err(b) = arrived(imm, at, len) {
+                if let Err(b) = arrived(ArrivedWrite { imm, at, len }) {
                     broken.get_or_insert(b);
                 }
             }
@@ -136,10 +145,10 @@ mod tests {
 
     #[test]
     fn the_peer_has_the_other_half_of_the_writes_in_flight() {
-        assert_eq!(burst(256), 128, "not all of it");
-        assert_eq!(burst(600), 300);
-        assert_eq!(burst(1), BUDGET, "a few may go as one");
-        assert_eq!(burst(usize::MAX), MOST);
+        assert_eq!(writes_at_once(256), 128, "not all of it");
+        assert_eq!(writes_at_once(600), 300);
+        assert_eq!(writes_at_once(1), WRITES_MIN, "a few may go as one");
+        assert_eq!(writes_at_once(usize::MAX), WRITES_MAX);
     }
 
     #[test]
@@ -148,7 +157,7 @@ mod tests {
         let mut half = ReceiveHalf::new(Box::new(Polls(polls, 0)));
         let send = SendHalf::default();
         let mut poll = || {
-            let events = half.poll(&send, BUDGET, |_, _, _| Ok(()));
+            let events = half.poll(&send, WRITES_MIN, |_| Ok(()));
             (events, half.is_busy)
         };
         assert_eq!(poll(), (0, false), "nothing came");

@@ -1,7 +1,7 @@
 //! The body of a NIC thread, the same at both ends of a connection, and the threads of an end.
 //!
 //! ```text
-//!   turn:  commands --> poll each connection --> deliver --> take down the lost --> post --> record
+//!   turn:  commands --> poll connections --> deliver --> take down the lost --> post --> record
 //! ```
 //!
 //! A [`Share`] runs the turn. Its [`End`] is the frontend's or the accelerator's part of it. All of
@@ -10,7 +10,7 @@
 use std::{
     io,
     os::fd::RawFd,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread::JoinHandle,
 };
 
@@ -21,10 +21,11 @@ use super::{
     CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, PollOrder,
     ReceiveHalf, SendHalf, Turn, arm_all, join_all, make_crew, start,
 };
+use crate::lock::lock;
 use fabric::{Armed, Broken, Link};
 
 /// A request to the NIC thread of a share about connections `C`.
-pub(crate) enum Command<C> {
+pub(crate) enum NicCommand<C> {
     /// Brings a connection up over a fresh link.
     Attach(C, Link),
     /// Takes down the connections that the function selects, as if the fabric had reported the
@@ -39,7 +40,7 @@ pub(crate) type Selects<C> = dyn Fn(&C) -> bool + Send + Sync;
 
 /// Commands of a share, and the thread that executes them.
 pub(crate) struct Inbox<C> {
-    commands: Arc<SegQueue<Command<C>>>,
+    commands: Arc<SegQueue<NicCommand<C>>>,
     thread: NicThreadHandle,
 }
 
@@ -54,7 +55,7 @@ impl<C> Clone for Inbox<C> {
 
 impl<C> Inbox<C> {
     /// Queues a command and wakes the thread. Commands of one thread keep their order.
-    pub(crate) fn send(&self, command: Command<C>) {
+    pub(crate) fn send(&self, command: NicCommand<C>) {
         self.commands.push(command);
         self.thread.wake();
     }
@@ -120,7 +121,7 @@ pub(crate) trait End: Sized + 'static {
 /// The work of a NIC thread for one share of a NIC's connections.
 struct Share<E: End> {
     end: E,
-    commands: Arc<SegQueue<Command<E::Connection>>>,
+    commands: Arc<SegQueue<NicCommand<E::Connection>>>,
     links: Vec<Up<E>>,
     order: PollOrder,
     /// Connections during their goodbye: no thread posts on them, and their arrivals are ignored.
@@ -130,21 +131,21 @@ struct Share<E: End> {
 }
 
 impl<E: End> Share<E> {
-    fn execute(&mut self, command: Command<E::Connection>) {
+    fn execute(&mut self, command: NicCommand<E::Connection>) {
         match command {
-            Command::Attach(connection, link) => {
+            NicCommand::Attach(connection, link) => {
                 if let Some(up) = self.end.attach(connection, link) {
                     self.new_fds.push(up.half.rx.fd());
                     self.links.push(up);
                 }
             }
-            Command::GiveUp(selects, cause) => {
+            NicCommand::GiveUp(selects, cause) => {
                 let all = self.links.iter_mut();
                 for up in all.filter(|up| selects(&up.connection)) {
                     up.half.broken = Some(cause.clone());
                 }
             }
-            Command::Stop => self.stopping = true,
+            NicCommand::Stop => self.stopping = true,
         }
     }
 
@@ -299,24 +300,22 @@ impl<C: Send + 'static> Crew<C> {
     /// # Errors
     /// No thread is left.
     pub(crate) fn start(&self, threads: Vec<NicThread>) -> io::Result<()> {
-        let started = start(threads)?;
-        *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = started;
+        *lock(&self.threads) = start(threads)?;
         Ok(())
     }
 
     /// Takes down the connections of all shares that `selects` selects.
     pub(crate) fn give_up(&self, selects: &Arc<Selects<C>>, cause: &Broken) {
         for inbox in &self.inboxes {
-            inbox.send(Command::GiveUp(selects.clone(), cause.clone()));
+            inbox.send(NicCommand::GiveUp(selects.clone(), cause.clone()));
         }
     }
 
     /// Takes every connection down and ends the threads. Detaches a thread that does not end within
     /// [`ENDING`], because a callback does not return.
     pub(crate) fn stop(&self) {
-        self.inboxes.iter().for_each(|i| i.send(Command::Stop));
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let threads = std::mem::take(&mut *threads);
+        self.inboxes.iter().for_each(|i| i.send(NicCommand::Stop));
+        let threads = std::mem::take(&mut *lock(&self.threads));
         join_all(threads, ENDING);
     }
 

@@ -13,15 +13,16 @@
 use std::{iter, sync::atomic::Ordering};
 
 use super::{
-    Completer, Connection, Contradiction, DispatchEvent, First, Part, RefusedSample, Response,
-    Sample, Shared, WARM_UP_ID,
+    Completer, Connection, Contradiction, DispatchEvent, DispatchState, First, Part, RefusedSample,
+    Response, Sample, WARM_UP_ID,
     nic::FrontendLink,
     posting::Burst,
-    progress::{Decoded, Progress},
+    progress::{AnswerProgress, Decoded},
 };
 use crate::{
-    connection::tracker::InFlight,
+    connection::{ArrivedWrite, tracker::InFlight},
     counters::SampleTimes,
+    lock::lock,
     response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
     wire::Standing,
 };
@@ -89,12 +90,18 @@ pub(super) struct Inbound {
     pub parts: Vec<AnswerPart>,
     pub answers: Vec<Answer>,
     pub contradictions: Vec<Contradiction>,
-    /// Samples with invalid answers, by connection and slot; they are sent again.
-    pub spoilt: Vec<(usize, u16, Sample)>,
+    /// Invalid answers, whose samples are sent again.
+    pub invalid: Vec<InvalidAnswer>,
     pub refusals: Vec<RefusedAnswer>,
     /// Clock times at which the answers were read, and at which [`Completer::complete`] returned.
     seen_ns: u64,
     completed_ns: u64,
+}
+
+pub(super) struct InvalidAnswer {
+    connection: usize,
+    slot: u16,
+    sample: Sample,
 }
 
 pub(super) struct RefusedAnswer {
@@ -121,7 +128,7 @@ impl Inbound {
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
             && self.answers.is_empty()
-            && self.spoilt.is_empty()
+            && self.invalid.is_empty()
             && self.refusals.is_empty()
     }
 }
@@ -137,19 +144,20 @@ pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &
     unsafe { window.region().bytes(offset, len as usize) }.unwrap_or_default()
 }
 
-impl Shared {
+impl DispatchState {
     /// Handles a write that arrived on a connection; `link` is its index among the links that are
     /// up. Answers to warm-up samples end here.
     pub(super) fn arrived(
         &self,
-        (link, connection): (usize, &Connection),
-        progress: &mut [Progress],
-        (imm, at, len): (Imm, u32, u32),
+        link: usize,
+        connection: &Connection,
+        progress: &mut [AnswerProgress],
+        ArrivedWrite { imm, at, len }: ArrivedWrite,
         inbound: &mut Inbound,
     ) -> Result<(), Broken> {
         let slot = imm.slot();
         let window = &connection.window;
-        let mut none = Progress::default();
+        let mut none = AnswerProgress::default();
         let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
         let offset = window.slot_offset(slot) + at as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
@@ -167,9 +175,11 @@ impl Shared {
                 progress.spoil();
                 // Where the grant is still open, the sweep of the connection finds the sample.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
-                    inbound
-                        .spoilt
-                        .push((connection.index, slot, in_flight.sample));
+                    inbound.invalid.push(InvalidAnswer {
+                        connection: connection.index,
+                        slot,
+                        sample: in_flight.sample,
+                    });
                 }
                 return Err(match (write, &self.answering.lengths) {
                     (Some(Decoded::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
@@ -287,7 +297,7 @@ impl Inbound {
     /// the slots. [`Self::record`] records the times later in the same turn.
     pub(crate) fn complete(
         &mut self,
-        shared: &Shared,
+        shared: &DispatchState,
         share: usize,
         links: &mut [FrontendLink],
         completer: &mut dyn Completer,
@@ -306,14 +316,14 @@ impl Inbound {
             self.complete_answers(shared, share, completer, now);
         }
         // After the call for parts, since a different thread may complete these samples.
-        for (connection, slot, sample) in self.spoilt.drain(..) {
+        for invalid in self.invalid.drain(..) {
             let mut none = None;
             let mut links = links.iter_mut();
-            let link = links.find(|l| l.connection.connection == connection);
+            let link = links.find(|l| l.connection.connection == invalid.connection);
             let worn_out = link.map_or(&mut none, |l| &mut l.state.worn_out);
-            let connection = &shared.connections[connection];
-            connection.tracker.release(slot);
-            shared.retry(connection, sample, worn_out);
+            let connection = &shared.connections[invalid.connection];
+            connection.tracker.release(invalid.slot);
+            shared.retry(connection, invalid.sample, worn_out);
         }
         for refused in self.refusals.drain(..) {
             let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
@@ -323,7 +333,7 @@ impl Inbound {
 
     fn complete_parts(
         &self,
-        shared: &Shared,
+        shared: &DispatchState,
         links: &mut [FrontendLink],
         completer: &mut dyn Completer,
         now: u64,
@@ -343,8 +353,8 @@ impl Inbound {
                 id: p.in_flight.sample.id,
                 index: p.in_flight.sample.index,
                 at: p.at,
-                // SAFETY: these bytes have arrived (`Shared::arrived`). The slot is granted again
-                // only after its release, which follows the last part or the loss of the
+                // SAFETY: these bytes have arrived (`DispatchState::arrived`). The slot is granted
+                // again only after its release, which follows the last part or the loss of the
                 // connection.
                 payload: unsafe { payload(window, p.slot, p.at, p.len) },
                 first: p.first,
@@ -356,7 +366,7 @@ impl Inbound {
 
     fn complete_answers(
         &mut self,
-        shared: &Shared,
+        shared: &DispatchState,
         share: usize,
         completer: &mut dyn Completer,
         now: u64,
@@ -367,8 +377,8 @@ impl Inbound {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
                 connection: s.connection,
-                // SAFETY: the receiving half has closed the grant (`Shared::arrived`). The peer may
-                // write the slot only after a new grant, which follows the release below.
+                // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`). The
+                // peer may write the slot only after a new grant, which follows the release below.
                 payload: unsafe { payload(window, s.slot, 0, s.header.len) },
                 whole: s.in_flight.sample.first.is_none(),
             }
@@ -402,12 +412,12 @@ impl Inbound {
             let round_trip = now.saturating_sub(f.posted_ns);
             let residence = s.residence_us();
             let link = &mut links[s.link].state;
-            link.carried.bytes_out += n * u64::from(f.sample.len);
-            link.carried.bytes_in += n * u64::from(s.header.len);
+            link.unshown.bytes_out += n * u64::from(f.sample.len);
+            link.unshown.bytes_in += n * u64::from(s.header.len);
             let progress = link.progress.get(usize::from(s.slot));
             let progress = match progress {
                 Some(several) if s.parts > 1 => *several,
-                _ => Progress::of_one_part(now, residence, s.header.len),
+                _ => AnswerProgress::of_one_part(now, residence, s.header.len),
             };
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.sample.first {
@@ -441,10 +451,10 @@ impl Inbound {
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// Puts a sample into the backlog again after the loss of its connection; false in warm-up or
-    /// an aborted run. Stores the sample in `worn_out` if it has at least [`LOSSES`] losses and more
-    /// than that sample.
+    /// an aborted run. Stores a sample of at least [`LOSSES`] losses in `worn_out` unless that has
+    /// more.
     pub(super) fn retry(
         &self,
         connection: &Connection,
@@ -473,8 +483,8 @@ impl Shared {
     pub(super) fn handle_refusal(&self, epoch: u32, refused: &RefusedAnswer) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
-        // SAFETY: the receiving half has closed the grant (`Shared::arrived`), and the slot is
-        // released only below, so the peer does not write these bytes.
+        // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
+        // is released only below, so the peer does not write these bytes.
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
         let reason = String::from_utf8_lossy(reason);
         let reason = reason.replace(record::is_unprintable, " ");
@@ -516,7 +526,7 @@ impl Shared {
         self.choice.undo(connection, sample.len);
         if sample.tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
-            self.ends.refused_for_good().push(sample);
+            lock(&self.ends.refused_for_good).push(sample);
         } else if !self.resend(&sample, |c| c.cfgs.peer != peer) && !self.resend(&sample, |_| true)
         {
             self.wait_for_room(sample);

@@ -135,15 +135,15 @@ impl Backlog {
         }
     }
 
-    /// Replaces the contents of `taken` with up to `most` samples of the first row.
-    pub fn take(&self, most: usize, taken: &mut Vec<Sample>) {
+    /// Replaces the contents of `taken` with up to `samples_max` samples of the first row.
+    pub fn take(&self, samples_max: usize, taken: &mut Vec<Sample>) {
         taken.clear();
         let mut rows = self.lock();
         let from = rows.taken;
         let Some(row) = rows.rows.front_mut() else {
             return;
         };
-        let n = most.min(row.len() - from);
+        let n = samples_max.min(row.len() - from);
         if n == row.len() {
             // The emptied row has the memory of `taken`.
             mem::swap(row, taken);

@@ -5,12 +5,12 @@
 //!                              \-> lost, or not posted: undo
 //! ```
 //!
-//! By health, the arbiter chooses a rail for each sample before the post, so the sample's bytes load
-//! the rail from the decision on. Each [`Choice::pick`] ends in one [`Choice::done`], or in one
-//! [`Choice::undo`]: the post failed, the connection was lost, or the rail became congested before
-//! the post. No connection takes samples from the backlog by itself: a sample waits rather than use
-//! a congested rail. One thread at a time distributes the backlog ([`SendToken`]). It keeps a sample
-//! that finds no room instead of putting the sample back, which preserves the order.
+//! By health, the arbiter chooses a rail for each sample before the post, so the sample's bytes
+//! load the rail from the decision on. Each [`Choice::pick`] ends in one [`Choice::done`], or in
+//! one [`Choice::undo`]: the post failed, the connection was lost, or the rail became congested
+//! before the post. No connection takes samples from the backlog by itself: a sample waits rather
+//! than use a congested rail. One thread at a time distributes the backlog ([`SendToken`]). It
+//! keeps a sample that finds no room instead of putting the sample back, which preserves the order.
 
 use std::sync::{
     OnceLock,
@@ -20,7 +20,7 @@ use std::sync::{
 use crossbeam_utils::CachePadded;
 
 use super::{
-    Connection, DispatchEvent, Dispatcher, Sample, Shared, connection::BURST,
+    Connection, DispatchEvent, DispatchState, Dispatcher, Sample, connection::BURST,
     posting::samples_of_burst,
 };
 use crate::{
@@ -187,17 +187,25 @@ impl Dispatcher {
     }
 }
 
-impl Shared {
-    /// By health, gives the backlog's samples to connections with room, whose NIC threads post them.
+impl DispatchState {
+    /// By health, gives the backlog's samples to connections with room. Their NIC threads post.
     pub(super) fn distribute(&self) {
+        if self.assign_backlog() {
+            let given = self.connections.iter().filter(|c| !c.ring.is_empty());
+            given.for_each(|c| self.wake(c));
+        }
+    }
+
+    /// As [`Self::distribute`], but leaves the posting to the caller. Returns whether it gave any.
+    pub(super) fn assign_backlog(&self) -> bool {
         let Some(h) = self.choice.health() else {
-            return;
+            return false;
         };
         // Orders the slots freed before this call before the check of the backlog. The thread that
         // gets the token sees them too.
         fence(Ordering::SeqCst);
         if self.backlog.is_empty() {
-            return;
+            return false;
         }
         let mut gave = false;
         let mut claim = h.distributor.claim();
@@ -220,10 +228,7 @@ impl Shared {
                 }
             }
         }
-        if gave {
-            let given = self.connections.iter().filter(|c| !c.ring.is_empty());
-            given.for_each(|c| self.wake(c));
-        }
+        gave
     }
 
     /// Reports a connection that has come up to the arbiter by health.

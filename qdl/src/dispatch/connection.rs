@@ -1,7 +1,7 @@
 //! The frontend's end of one connection over the whole run: slots, tracker, sending half, counts.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -19,6 +19,7 @@ use crate::{
         SendHalf,
         tracker::{Sample, Tracker},
     },
+    lock::lock,
     rails::Load,
 };
 
@@ -55,16 +56,28 @@ pub(super) struct Payloads {
     pub staged_from: Option<Arc<Region>>,
 }
 
-/// Live figures of a connection. Only its NIC thread writes them, at most every 40 ms.
+/// A sample that was not posted.
+pub(super) struct NotPosted {
+    pub error: PostError,
+    /// The caller still owns the sample. If the peer has already answered, the answer has closed
+    /// the slot's grant and owns the sample.
+    pub is_ours: bool,
+}
+
+impl NotPosted {
+    pub const FULL: Self = NotPosted {
+        error: PostError::Full,
+        is_ours: true,
+    };
+}
+
+/// Figures of a connection over all epochs. Its NIC thread updates them, at most every 40 ms.
 #[derive(Debug, Default)]
-pub(super) struct LiveFigures {
-    pub samples: AtomicU64,
-    pub bytes_out: AtomicU64,
-    pub bytes_in: AtomicU64,
-    pub retransmits: AtomicU64,
-    pub window_limited_us: AtomicU64,
-    /// Round trip in microseconds plus 1; 0 where the fabric does not know it.
-    pub rtt_us: AtomicU64,
+pub(super) struct Figures {
+    /// Answers, bytes and path, without the rail's score.
+    pub tick: ConnectionTick,
+    /// Counts of the receiving halves of earlier links.
+    pub record: ConnectionRecord,
 }
 
 pub(super) struct Connection {
@@ -79,14 +92,12 @@ pub(super) struct Connection {
     pub window: Window,
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
-    /// Counts of the receiving halves of earlier links.
-    pub counts: Mutex<ConnectionRecord>,
+    figures: Mutex<Figures>,
     /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
     pub warmed: AtomicU64,
     pub refused: AtomicU64,
-    pub live: LiveFigures,
     /// Registered copies of samples that lie in unregistered memory.
     staging: Option<Arc<Region>>,
 }
@@ -116,11 +127,10 @@ impl Connection {
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(dispatch.stream),
             send: SendHalf::default(),
             up: CachePadded::default(),
-            counts: Mutex::default(),
+            figures: Mutex::default(),
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            live: LiveFigures::default(),
             staging,
             cfgs,
         })
@@ -189,14 +199,15 @@ impl Connection {
         self.send.finish()
     }
 
-    pub(crate) fn counts(&self) -> MutexGuard<'_, ConnectionRecord> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
+        lock(&self.figures)
     }
 
     /// Counts of the sending half, and of receiving halves of earlier links. Takes the send token.
     pub(crate) fn totals(&self) -> ConnectionRecord {
-        let sent = self.send.counts();
+        let (sent, figures) = (self.send.counts(), self.figures());
         ConnectionRecord {
+            samples: figures.tick.samples,
             tx: self.send.fabric_counts(),
             slots: self.cfgs.slots as u64,
             allowed: self.tracker.allowance() as u64,
@@ -205,22 +216,15 @@ impl Connection {
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            ..self.counts().clone()
+            ..figures.record.clone()
         }
     }
 
     /// Live figures without the rail's score; the counts may be 40 ms old.
     pub(crate) fn reading(&self) -> ConnectionTick {
-        let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
         ConnectionTick {
-            samples: read(&self.live.samples),
-            bytes_out: read(&self.live.bytes_out),
-            bytes_in: read(&self.live.bytes_in),
-            retransmits: read(&self.live.retransmits),
-            window_limited_us: read(&self.live.window_limited_us),
-            rtt_us: read(&self.live.rtt_us).checked_sub(1),
             in_flight: self.tracker.in_flight() as u64,
-            score: None,
+            ..self.figures().tick
         }
     }
 
@@ -233,15 +237,15 @@ impl Connection {
     /// Posts one sample through a reserved slot. Returns the number of bytes copied to staging.
     ///
     /// # Errors
-    /// The error of the post, and whether the caller still owns the sample. If the peer has already
-    /// answered, the answer has closed the slot's grant, and the caller no longer owns the sample.
+    /// [`NotPosted`]
     pub(crate) fn post(
         &self,
         link: &mut dyn Tx,
         payloads: &Payloads,
-        (slot, sample): (u16, &Sample),
-        now: u64,
-    ) -> Result<usize, (PostError, bool)> {
+        slot: u16,
+        sample: &Sample,
+        now_ns: u64,
+    ) -> Result<usize, NotPosted> {
         let mut post = Post {
             source: sample.source,
             offset: sample.offset,
@@ -266,9 +270,9 @@ impl Connection {
                 }
             }
         }
-        let Some(imm) = self.tracker.begin(slot, sample, now) else {
+        let Some(imm) = self.tracker.begin(slot, sample, now_ns) else {
             self.tracker.release(slot);
-            return Err((PostError::Full, true));
+            return Err(NotPosted::FULL);
         };
         post.imm = imm.with_options(sample.has_options);
         link.post(&post).map(|()| copied).map_err(|e| {
@@ -277,7 +281,7 @@ impl Connection {
             if is_ours {
                 self.tracker.release(slot);
             }
-            (e, is_ours)
+            NotPosted { error: e, is_ours }
         })
     }
 }

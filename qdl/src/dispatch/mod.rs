@@ -40,7 +40,7 @@ mod warm_up;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -48,24 +48,23 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 
-pub use crate::connection::tracker::{First, Sample, Tries};
+pub(crate) use crate::connection::tracker::Tries;
+pub use crate::connection::tracker::{First, Sample};
 pub use api::{
-    Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,
-    DispatchNic, Owner, Part, RefusedSample, Response,
+    Completer, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic, Owner, Part, RefusedSample,
+    Response,
 };
-pub use choice::NicDown;
+pub(crate) use api::{DispatchCounts, DispatchError};
 pub use connection::ConnectionCfgs;
-#[cfg(feature = "testkit")]
-pub use look::Look;
-pub(crate) use warm_up::WarmUpCfgs;
+pub use warm_up::WARM_UP_ID;
 #[cfg(test)]
-use warm_up::WarmUpError;
-pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpReport};
+pub(crate) use warm_up::{ConnectionWarmUp, WarmUpError};
+pub(crate) use warm_up::{WarmUpCfgs, WarmUpReport};
 
 use crate::{
     connection::{
         CrewPlan, EchoCfgs, NicThread, NicThreadHandle, Placed,
-        share::{Command, Crew, MakeEnd},
+        share::{Crew, MakeEnd, NicCommand},
     },
     model::Lengths,
 };
@@ -91,7 +90,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 ///   NIC thread       connection -> answering -> owner, completer -> choice -> backlog -> post
 ///   the run          ends, warm_up, limits
 /// ```
-pub(crate) struct Shared {
+pub(crate) struct DispatchState {
     connections: Box<[Connection]>,
     payloads: Payloads,
     issuing: Issuing,
@@ -150,16 +149,9 @@ struct Ends {
     lost_connections: AtomicU64,
 }
 
-impl Ends {
-    fn refused_for_good(&self) -> MutexGuard<'_, Vec<Sample>> {
-        let samples = self.refused_for_good.lock();
-        samples.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The frontend's dispatcher.
 pub struct Dispatcher {
-    shared: Arc<Shared>,
+    shared: Arc<DispatchState>,
     crew: Crew<Attachment>,
     send_depth: usize,
     is_stopped: AtomicBool,
@@ -200,7 +192,7 @@ impl Dispatcher {
         });
         let connections = connections.collect::<Result<Box<[_]>, _>>()?;
         let by_share = || shares.iter().map(|_| CachePadded::default()).collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DispatchState {
             choice: Choice::new(cfgs.policy, &connections),
             connections,
             payloads: Payloads {
@@ -267,7 +259,7 @@ impl Dispatcher {
     pub fn attach(&self, connection: usize, epoch: u32, link: Link) {
         if !self.is_stopped.load(Ordering::SeqCst) {
             let attachment = Attachment { connection, epoch };
-            self.send(connection, Command::Attach(attachment, link));
+            self.send(connection, NicCommand::Attach(attachment, link));
         }
     }
 
@@ -275,18 +267,18 @@ impl Dispatcher {
     pub fn give_up(&self, connection: usize, epoch: u32, cause: Broken) {
         let attachment = Attachment { connection, epoch };
         let selects = Arc::new(move |a: &Attachment| *a == attachment);
-        self.send(connection, Command::GiveUp(selects, cause));
+        self.send(connection, NicCommand::GiveUp(selects, cause));
     }
 
     /// Takes down every connection of a NIC whose link is down.
     pub(crate) fn give_up_nic(&self, nic_index: usize, cause: &Broken) {
         for share in self.crew.plan.shares_of(nic_index) {
-            let command = Command::GiveUp(Arc::new(|_: &_| true), cause.clone());
+            let command = NicCommand::GiveUp(Arc::new(|_: &_| true), cause.clone());
             self.crew.inboxes[share].send(command);
         }
     }
 
-    fn send(&self, connection: usize, command: Command<Attachment>) {
+    fn send(&self, connection: usize, command: NicCommand<Attachment>) {
         let share = self.shared.connections[connection].share;
         self.crew.inboxes[share].send(command);
     }
@@ -455,7 +447,7 @@ impl Drop for Dispatcher {
     }
 }
 
-impl Shared {
+impl DispatchState {
     fn is_aborted(&self) -> bool {
         self.ends.aborted.load(Ordering::SeqCst)
     }

@@ -1,14 +1,15 @@
-//! The frontend's end in a NIC thread: it completes samples, checks liveness, posts the backlog when
-//! slots come free, and sends a lost connection's samples again.
+//! The frontend's end in a NIC thread: it completes samples, checks liveness, posts the backlog
+//! when slots come free, and sends a lost connection's samples again.
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{Connection, Shared, answers::Inbound, link::LinkState};
+use super::{Connection, DispatchState, answers::Inbound, link::LinkState};
 use crate::{
     connection::{
-        EchoAction, NicThreadHandle, ReceiveHalf, SendHalf, burst,
+        EchoAction, NicThreadHandle, ReceiveHalf, SendHalf,
         share::{End, Up},
         tracker::InFlight,
+        writes_at_once,
     },
     counters::traffic,
     dispatch::{Completer, DispatchEvent},
@@ -25,7 +26,7 @@ pub(super) struct Attachment {
 
 pub(super) struct FrontendEnd {
     share: usize,
-    shared: Arc<Shared>,
+    shared: Arc<DispatchState>,
     completer: Box<dyn Completer>,
     inbound: Inbound,
 }
@@ -35,7 +36,7 @@ pub(super) type FrontendLink = Up<FrontendEnd>;
 impl FrontendEnd {
     pub(crate) fn new(
         share: usize,
-        shared: Arc<Shared>,
+        shared: Arc<DispatchState>,
         completer: Box<dyn Completer>,
         handle: &NicThreadHandle,
     ) -> Self {
@@ -48,7 +49,7 @@ impl FrontendEnd {
             share,
             shared,
             completer,
-            inbound: Inbound::with_capacity(4 * burst(usize::MAX)),
+            inbound: Inbound::with_capacity(4 * writes_at_once(usize::MAX)),
         }
     }
 
@@ -92,14 +93,16 @@ impl End for FrontendEnd {
         let progress = &mut up.state.progress;
         // Half of the writes in flight, not of the slots: half of many slots may be all responses
         // in flight, and the peer would be idle while this thread handles them.
-        let events_max = burst(connection.tracker.in_flight());
-        let events = up.half.poll(&connection.send, events_max, |imm, at, len| {
-            shared.arrived((index, connection), progress, (imm, at, len), inbound)
+        let events_max = writes_at_once(connection.tracker.in_flight());
+        let events = up.half.poll(&connection.send, events_max, |write| {
+            shared.arrived(index, connection, progress, write, inbound)
         });
         if up.half.is_busy {
             up.state.echo.heard(now_ns);
         }
-        up.state.answered += (inbound.answers.len() - answered_before) as u64;
+        let answered = (inbound.answers.len() - answered_before) as u64;
+        up.state.answered += answered;
+        up.state.unshown.samples += answered;
         events
     }
 
@@ -143,12 +146,11 @@ impl End for FrontendEnd {
         shared.connections_changed();
         state.show(connection);
         {
-            let mut counts = connection.counts();
-            counts.rx.add(&traffic(&half.counts()));
-            counts.wakeups += half.wakeups;
-            counts.samples += state.answered;
+            let record = &mut connection.figures().record;
+            record.rx.add(&traffic(&half.counts()));
+            record.wakeups += half.wakeups;
             let silent_ms = state.echo.longest_silence_ns() / 1_000_000;
-            counts.silent_ms = counts.silent_ms.max(silent_ms);
+            record.silent_ms = record.silent_ms.max(silent_ms);
         }
         drop(half.rx);
         let Some(cause) = half.broken else { return };
@@ -211,7 +213,7 @@ impl End for FrontendEnd {
     }
 }
 
-impl Shared {
+impl DispatchState {
     fn report_loss(&self, attachment: Attachment, cause: Broken, again: usize) {
         self.owner.event(DispatchEvent::ConnectionLost {
             connection: attachment.connection,

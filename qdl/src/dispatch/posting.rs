@@ -15,12 +15,18 @@
 
 use std::{cell::Cell, iter};
 
-use super::{Connection, Dispatcher, Issuing, Sample, Shared, WARM_UP_ID, connection::BURST};
-use crate::connection::{
-    NicThreadHandle, SendCounts, WriteSource, burst, not_posted, tracker::Reserved,
+use super::{
+    Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
+    connection::{BURST, NotPosted},
+};
+use crate::{
+    connection::{
+        NicThreadHandle, SendCounts, WriteSource, not_posted, tracker::Reserved, writes_at_once,
+    },
+    lock::lock,
 };
 use fabric::{
-    Broken, PostError, Tx,
+    Broken, Tx,
     clock::now_ns,
     sync::{Ordering, fence},
 };
@@ -38,7 +44,7 @@ const ROUND_TRIP_NS: u64 = 4_000;
 /// The connection that a thread issues to, and the room left in that connection's burst.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
-    /// Number of the dispatcher ([`Shared::number`]); 0 for none.
+    /// Number of the dispatcher ([`Issuing::number`]); 0 for none.
     dispatcher: u64,
     connection: usize,
     issued_ns: u64,
@@ -156,7 +162,7 @@ impl Dispatcher {
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// Puts samples into connections' rings, burst by burst, and posts those bursts that fall to
     /// this thread. Returns the number of samples put; no connection has room for the rest.
     fn issue_bursts(&self, samples: &[Sample]) -> usize {
@@ -291,8 +297,8 @@ impl Shared {
     }
 
     /// Puts a call's samples into the backlog, then posts them, or wakes the NIC threads to post
-    /// them. Those for which a slot is free count as handed over, the rest as backlogged. Free slots
-    /// are counted before the push, from the same loads that the arbiter reads.
+    /// them. Those for which a slot is free count as handed over, the rest as backlogged. Free
+    /// slots are counted before the push, from the same loads that the arbiter reads.
     fn leave(&self, samples: &[Sample]) {
         let (n, backlog) = (samples.len() as u64, &self.backlog);
         let before = backlog.len();
@@ -310,7 +316,7 @@ impl Shared {
         }
         // A slot may have come free between the count and the push.
         fence(Ordering::SeqCst);
-        self.distribute();
+        self.assign_backlog();
         let bytes: u64 = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
         if samples.len() > BURST || bytes > self.issuing.post_up_to {
             return self.wake_all();
@@ -345,7 +351,7 @@ impl Shared {
 
     /// Completes all waiting samples empty, after an abort.
     pub(super) fn empty_backlog(&self) {
-        let refused = std::mem::take(&mut *self.ends.refused_for_good());
+        let refused = std::mem::take(&mut *lock(&self.ends.refused_for_good));
         if !refused.is_empty() {
             self.complete_empty(&refused);
         }
@@ -378,13 +384,13 @@ impl Shared {
 
 /// Source of a connection's writes: its ring and, unless the policy is by health, the backlog.
 struct Requests<'a> {
-    shared: &'a Shared,
+    shared: &'a DispatchState,
     connection: &'a Connection,
     /// The backlog's samples are not for this connection to take.
     is_by_health: bool,
     /// Start time of this burst on [`fabric::clock`].
-    now: u64,
-    most: usize,
+    now_ns: u64,
+    writes_max: usize,
     /// Reserved slots for the samples expected in this burst.
     slots: Reserved,
     writes: usize,
@@ -396,16 +402,16 @@ struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    fn new(shared: &'a Shared, connection: &'a Connection) -> Self {
+    fn new(shared: &'a DispatchState, connection: &'a Connection) -> Self {
         Requests {
             shared,
             connection,
             is_by_health: shared.choice.is_by_health(),
-            now: 0,
-            most: match shared.issuing.one_by_one {
+            now_ns: 0,
+            writes_max: match shared.issuing.one_by_one {
                 true => 1,
                 // A doorbell covers as many samples as one poll reads answers.
-                false => burst(connection.tracker.allowance()),
+                false => writes_at_once(connection.tracker.allowance()),
             },
             slots: Reserved::default(),
             writes: 0,
@@ -429,14 +435,14 @@ impl<'a> Requests<'a> {
                 self.row = ROW.take();
             }
             self.next = 0;
-            let most = room.min(self.slots.len());
-            self.shared.backlog.take(most, &mut self.row);
+            let samples_max = room.min(self.slots.len());
+            self.shared.backlog.take(samples_max, &mut self.row);
         }
         None
     }
 
     /// Number of samples waiting in the ring and, unless the policy is by health, the backlog.
-    fn more(&self) -> usize {
+    fn waiting(&self) -> usize {
         let backlog = match self.is_by_health {
             true => 0,
             false => self.shared.backlog.len().saturating_sub(self.from_backlog),
@@ -447,8 +453,8 @@ impl<'a> Requests<'a> {
 
 impl WriteSource for Requests<'_> {
     fn begin(&mut self) -> usize {
-        self.now = now_ns();
-        self.most
+        self.now_ns = now_ns();
+        self.writes_max
     }
 
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>> {
@@ -457,12 +463,12 @@ impl WriteSource for Requests<'_> {
             if !connection.tracker.has_free() {
                 return Ok(false);
             }
-            let more = self.more();
-            if more == 0 {
+            let waiting = self.waiting();
+            if waiting == 0 {
                 return Ok(false);
             }
-            let left_of_burst = self.most.saturating_sub(self.writes);
-            self.slots = connection.tracker.reserve_some(more.min(left_of_burst));
+            let slots_max = waiting.min(self.writes_max.saturating_sub(self.writes));
+            self.slots = connection.tracker.reserve_some(slots_max);
             if self.slots.is_empty() {
                 return Ok(false);
             }
@@ -482,8 +488,8 @@ impl WriteSource for Requests<'_> {
             (None, None) => return Ok(false),
         };
         let posted = match self.slots.next() {
-            Some(slot) => connection.post(tx, &shared.payloads, (slot, sample), self.now),
-            None => Err((PostError::Full, true)),
+            Some(slot) => connection.post(tx, &shared.payloads, slot, sample, self.now_ns),
+            None => Err(NotPosted::FULL),
         };
         match posted {
             Ok(copied) => {
@@ -492,18 +498,18 @@ impl WriteSource for Requests<'_> {
                 counts.staged_bytes += copied as u64;
                 Ok(true)
             }
-            Err((e, is_ours)) => {
+            Err(NotPosted { error, is_ours }) => {
                 if is_ours {
                     shared.give_back(connection, *sample);
                 }
-                not_posted(e)
+                not_posted(error)
             }
         }
     }
 
     fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool {
         let connection = self.connection;
-        let came_back = connection.tracker.give_back(&mut self.slots);
+        let has_unused = connection.tracker.give_back(&mut self.slots);
         self.writes = 0;
         // Only a failed link leaves samples in the row. The thread that takes the connection down
         // wakes the others.
@@ -520,7 +526,7 @@ impl WriteSource for Requests<'_> {
         connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
-        came_back && self.more() > 0
+        has_unused && self.waiting() > 0
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
-use super::{Dispatcher, Sample, Shared};
+use super::{DispatchState, Dispatcher, Sample};
 use crate::wire::Standing;
 use fabric::sync::Mutex;
 
@@ -24,9 +24,9 @@ const BATCHES: u64 = 3;
 /// 1 and 2 MiB; `bench/README.md`).
 const CACHED_BYTES: usize = 2 << 20;
 /// Most slots for small samples: more slots do not raise the rate.
-const MOST_CACHED: usize = 1024;
+const CACHED_SLOTS_MAX: usize = 1024;
 /// Fewest slots: enough to keep both directions and both ends busy.
-const LEAST: usize = 4;
+const SLOTS_MIN: usize = 4;
 
 /// Slots in use of a connection that has `granted` slots of `stride` bytes. The engine works on
 /// `works_on` samples at once, 0 if unknown; `sharing` connections feed the engine.
@@ -38,7 +38,7 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
         .saturating_mul(BATCHES)
         .div_ceil(sharing.max(1) as u64);
     (CACHED_BYTES / stride.max(1))
-        .clamp(LEAST, MOST_CACHED)
+        .clamp(SLOTS_MIN, CACHED_SLOTS_MAX)
         .max(usize::try_from(batches).unwrap_or(usize::MAX))
         .min(granted)
 }
@@ -89,7 +89,7 @@ impl Dispatcher {
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// Records whether a peer's engine takes samples.
     pub(super) fn note_standing(&self, peer: usize, standing: &Standing) {
         let now = match standing {

@@ -29,8 +29,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Connection, Dispatcher, Sample, Shared};
-use crate::{connection::tracker::InFlight, response::ResponseHeader};
+use super::{Connection, DispatchState, Dispatcher, Sample};
+use crate::{connection::tracker::InFlight, lock::lock, response::ResponseHeader};
 use fabric::{Broken, clock::now_ns};
 
 /// Id of warm-up samples; callers must not use it.
@@ -147,7 +147,7 @@ impl State {
 
 impl WarmUp {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn not_posted(&self, connection: usize) {
@@ -207,7 +207,7 @@ impl WarmUp {
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// Records the answer to a warm-up sample, whose slot is free again.
     pub(super) fn warmed(&self, connection: &Connection, f: &InFlight, header: &ResponseHeader) {
         let residence = u64::from(header.queue_us) + u64::from(header.compute_us);
@@ -258,7 +258,7 @@ impl Dispatcher {
 }
 
 struct WarmUpRound<'a> {
-    shared: &'a Shared,
+    shared: &'a DispatchState,
     cfgs: &'a WarmUpCfgs,
     /// One sample per size, longest first.
     samples: Vec<Sample>,

@@ -227,8 +227,8 @@ impl RailArbiter {
         }
     }
 
-    /// Records the loss of a connection; no effect on one that is down. A rail is lost with its last connection. Other
-    /// rails, the local NIC's report and the control session locate the fault.
+    /// Records the loss of a connection; no effect on one that is down. A rail is lost with its last
+    /// connection. Other rails, the local NIC's report and the control session locate the fault.
     pub fn connection_lost(
         &self,
         now: u64,

@@ -69,7 +69,7 @@ mod tests;
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -77,11 +77,11 @@ use std::{
 use fabric::{Broken, Link};
 use nic::AcceleratorEnd;
 use prepare::Preparer;
-use record::{NicUse, TrafficRecord};
+use record::NicUse;
 
 use crate::connection::{
     CrewPlan, ENDING, NicThread, NicThreadCfgs, Placed, join_all,
-    share::{Command, Crew, MakeEnd, Selects},
+    share::{Crew, MakeEnd, NicCommand, Selects},
 };
 
 pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
@@ -109,7 +109,6 @@ pub type OnConnectionLost = dyn Fn(ConnectionLost) + Send + Sync;
 pub(crate) struct NicCounts {
     connections: AtomicUsize,
     arrived: AtomicU64,
-    received: Mutex<TrafficRecord>,
 }
 
 /// Totals of a server.
@@ -117,8 +116,6 @@ pub(crate) struct NicCounts {
 pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
-    /// Counts of the receiving halves of connections that have ended.
-    pub received: TrafficRecord,
     /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
     /// Sleeps of NIC threads.
@@ -184,7 +181,7 @@ impl Server {
         };
         let ends = shares.iter().zip(&counts).map(end).collect();
         let (crew, threads) = Crew::assemble(crew.clone(), ends)?;
-        let shares = shares.iter().zip(&crew.inboxes);
+        let shares = shares.into_iter().zip(&crew.inboxes);
         let (preparers, preparing) = shares
             .map(|(cfgs, inbox)| Preparer::new(cfgs, service.clone(), inbox.clone()))
             .unzip();
@@ -213,7 +210,7 @@ impl Server {
         let counts = &self.counts[share];
         counts.connections.fetch_add(1, Ordering::Relaxed);
         connection.polled_by(self.crew.inboxes[share].thread());
-        self.preparers[share].pass(Command::Attach(connection, link));
+        self.preparers[share].pass(NicCommand::Attach(connection, link));
     }
 
     /// Takes down every connection that `which` selects, as if the fabric had reported it broken.
@@ -226,20 +223,22 @@ impl Server {
         self.crew.give_up(&selects, cause);
         // Also take down connections that are still in preparation.
         for preparer in &self.preparers {
-            preparer.pass(Command::GiveUp(selects.clone(), cause.clone()));
+            preparer.pass(NicCommand::GiveUp(selects.clone(), cause.clone()));
         }
     }
 
     /// Totals so far.
     pub fn counts(&self) -> ServeCounts {
-        let mut total = ServeCounts::default();
-        for c in &self.counts {
-            total.arrived += c.arrived.load(Ordering::Relaxed);
-            let received = c.received.lock().unwrap_or_else(PoisonError::into_inner);
-            total.received.add(&received);
+        let arrived = self
+            .counts
+            .iter()
+            .map(|c| c.arrived.load(Ordering::Relaxed));
+        let (wakeups, sleeps) = self.crew.waits();
+        ServeCounts {
+            arrived: arrived.sum(),
+            wakeups,
+            sleeps,
         }
-        (total.wakeups, total.sleeps) = self.crew.waits();
-        total
     }
 
     /// Busy time and sleeps of the NIC threads so far.

@@ -1,7 +1,7 @@
 //! The accelerator's end in a NIC thread: it passes arrivals to the service, and posts responses
 //! that other threads could not post.
 
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, arrival::Arrival,
@@ -9,8 +9,9 @@ use super::{
 };
 use crate::{
     connection::{
-        ReceiveHalf, SendHalf, burst,
+        ReceiveHalf, SendHalf,
         share::{End, Up},
+        writes_at_once,
     },
     counters::traffic,
 };
@@ -33,7 +34,7 @@ impl AcceleratorEnd {
             service,
             lost,
             counts,
-            arrivals: Vec::with_capacity(4 * burst(usize::MAX)),
+            arrivals: Vec::with_capacity(4 * writes_at_once(usize::MAX)),
         }
     }
 }
@@ -61,14 +62,13 @@ impl End for AcceleratorEnd {
     fn poll(&mut self, _: usize, up: &mut Up<Self>, _: u64) -> usize {
         let (connection, arrivals) = (&up.connection, &mut self.arrivals);
         let arrivals_before = arrivals.len();
-        let events_max = burst(connection.cfgs().slots);
+        let events_max = writes_at_once(connection.cfgs().slots);
         let mut at_ns = None;
-        let events = up.half.poll(&connection.send, events_max, |imm, _, len| {
-            let arrived =
-                connection.arrive((imm, len), *at_ns.get_or_insert_with(now_ns), arrivals);
+        let events = up.half.poll(&connection.send, events_max, |write| {
+            let arrived = connection.arrive(write, *at_ns.get_or_insert_with(now_ns), arrivals);
             arrived.ok_or(Broken::BadFrame {
                 what: "request's slot or options",
-                value: u64::from(imm.bits()),
+                value: u64::from(write.imm.bits()),
             })
         });
         up.state += (arrivals.len() - arrivals_before) as u64;
@@ -110,13 +110,11 @@ impl End for AcceleratorEnd {
             wakeups: half.wakeups,
             fabric: received,
         });
-        let all = self.counts.received.lock();
-        all.unwrap_or_else(PoisonError::into_inner).add(&received);
         drop(half.rx);
         let c = connection.cfgs();
         tracing::debug!(
-            "connection {} (epoch {}) had {} arrivals in {} CQEs; {} responses in {} work requests, \
-             {} of them inline, {} signaled, {} doorbells",
+            "connection {} (epoch {}) had {} arrivals in {} CQEs; {} responses in {} work \
+             requests, {} of them inline, {} signaled, {} doorbells",
             c.connection,
             c.epoch,
             received.writes,

@@ -7,16 +7,19 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
 };
 
 use fabric::os::Near;
 
 use super::{ServeConnection, Service};
-use crate::connection::{NicThreadCfgs, share};
+use crate::{
+    connection::{NicThreadCfgs, share},
+    lock::lock,
+};
 
-type Command = share::Command<Arc<ServeConnection>>;
+type Command = share::NicCommand<Arc<ServeConnection>>;
 type Inbox = share::Inbox<Arc<ServeConnection>>;
 
 /// Handle of the thread beside a NIC thread. After a drop, the thread empties its queue and ends.
@@ -63,14 +66,14 @@ impl Preparing {
 impl Preparer {
     /// Makes the queue beside the NIC thread of `inbox`.
     pub(crate) fn new(
-        thread: &NicThreadCfgs,
+        thread: NicThreadCfgs,
         service: Arc<dyn Service>,
         inbox: Inbox,
     ) -> (Self, Preparing) {
         let (jobs, queue) = mpsc::channel();
         let preparing = Preparing {
             name: format!("{}-slots", thread.name),
-            near: thread.near.clone(),
+            near: thread.near,
             queue,
             service,
             inbox,
@@ -90,14 +93,13 @@ impl Preparer {
         let thread = std::thread::Builder::new()
             .name(preparing.name.clone())
             .spawn(move || preparing.run())?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *lock(&self.thread) = Some(thread);
         Ok(())
     }
 
     /// Passes a command to the NIC thread after earlier commands. Drops the command after `stop`.
     pub(crate) fn pass(&self, command: Command) {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(jobs) = &*jobs {
+        if let Some(jobs) = &*lock(&self.jobs) {
             // `send` fails only where the thread was never started.
             let _ = jobs.send(command);
         }
@@ -105,9 +107,7 @@ impl Preparer {
 
     /// Closes the queue. Returns the thread for a join: the thread ends once the queue is empty.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        *jobs = None;
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        thread.take()
+        *lock(&self.jobs) = None;
+        lock(&self.thread).take()
     }
 }

@@ -11,10 +11,9 @@
 
 #[cfg(feature = "testkit")]
 pub mod by_hand;
-pub mod crew;
-pub mod spin;
-
+mod crew;
 mod handle;
+mod spin;
 mod turning;
 
 #[cfg(all(test, feature = "loom"))]
@@ -34,9 +33,10 @@ use std::{
 use mio::Poll;
 
 use self::{
-    handle::{Thread, lock},
+    handle::Thread,
     turning::{Turning, run},
 };
+use crate::lock::lock;
 use fabric::{
     Armed,
     os::{CpuList, Near, affinity},
@@ -216,22 +216,6 @@ pub(crate) fn start(threads: Vec<NicThread>) -> io::Result<Vec<JoinHandle<()>>> 
     }
     let _ = complete.set(true);
     Ok(started)
-}
-
-/// Starts one NIC thread for one NIC.
-///
-/// # Errors
-/// No descriptor or thread is left.
-pub fn spawn<W: NicWork + 'static>(
-    cfgs: NicThreadCfgs,
-    make: impl FnOnce(NicThreadHandle) -> W + Send + 'static,
-) -> io::Result<(NicThreadHandle, JoinHandle<()>)> {
-    let make: MakeWork = Box::new(|handle| Box::new(make(handle)));
-    let (mut handles, threads) = make_crew(vec![(cfgs, make)], &CrewPlan::each(1))?;
-    match (handles.pop(), start(threads)?.pop()) {
-        (Some(handle), Some(thread)) => Ok((handle, thread)),
-        _ => Err(io::Error::other("no thread was started")),
-    }
 }
 
 /// Time limit for NIC threads and their companions to end after the stop.

@@ -18,3 +18,4 @@ use crate::{
     testkit::{eventually, eventually_or},
 };
 use fabric::Region;
+use std::sync::MutexGuard;
