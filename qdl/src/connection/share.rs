@@ -39,18 +39,10 @@ pub(crate) enum NicCommand<C> {
 pub(crate) type Selects<C> = dyn Fn(&C) -> bool + Send + Sync;
 
 /// Commands of a share, and the thread that executes them.
+#[derive(Clone)]
 pub(crate) struct Inbox<C> {
     commands: Arc<SegQueue<NicCommand<C>>>,
-    thread: NicThreadHandle,
-}
-
-impl<C> Clone for Inbox<C> {
-    fn clone(&self) -> Self {
-        Inbox {
-            commands: self.commands.clone(),
-            thread: self.thread.clone(),
-        }
-    }
+    pub thread: NicThreadHandle,
 }
 
 impl<C> Inbox<C> {
@@ -58,10 +50,6 @@ impl<C> Inbox<C> {
     pub(crate) fn send(&self, command: NicCommand<C>) {
         self.commands.push(command);
         self.thread.wake();
-    }
-
-    pub(crate) fn thread(&self) -> &NicThreadHandle {
-        &self.thread
     }
 }
 

@@ -209,7 +209,7 @@ impl Server {
         };
         let counts = &self.counts[share];
         counts.connections.fetch_add(1, Ordering::Relaxed);
-        connection.polled_by(self.crew.inboxes[share].thread());
+        connection.polled_by(&self.crew.inboxes[share].thread);
         self.preparers[share].pass(NicCommand::Attach(connection, link));
     }
 

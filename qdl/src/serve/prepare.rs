@@ -56,7 +56,7 @@ impl Preparing {
         if let Command::Attach(connection, _) = &command {
             connection.prefault();
             let memory = connection.memory();
-            memory.for_each(|region| self.inbox.thread().note_memory(region));
+            memory.for_each(|region| self.inbox.thread.note_memory(region));
             self.service.memory(connection.requests());
         }
         self.inbox.send(command);
