@@ -24,6 +24,7 @@ pub mod connection;
 pub mod control;
 pub mod counters;
 pub mod dispatch;
+mod lock;
 pub mod model;
 pub mod rails;
 pub mod request;

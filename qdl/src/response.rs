@@ -144,6 +144,7 @@ impl ResponseHeader {
 
     /// Decodes the first bytes of a response. `None` if the header contradicts the fabric's report
     /// of `arrived` bytes for use count `use_count`.
+    #[inline]
     pub(crate) fn decode(b: &[u8], arrived: u32, use_count: u16) -> Option<Self> {
         let word = |i: usize| {
             let b = b.get(i * 4..i * 4 + 4)?;

@@ -34,12 +34,12 @@ impl Iterator for Reserved {
     }
 }
 
-fn lowest(bits: u64, most: usize) -> u64 {
-    if bits.count_ones() as usize <= most {
+fn lowest(bits: u64, slots_max: usize) -> u64 {
+    if bits.count_ones() as usize <= slots_max {
         return bits;
     }
     let mut rest = bits;
-    for _ in 0..most {
+    for _ in 0..slots_max {
         rest &= rest - 1;
     }
     bits ^ rest
@@ -92,54 +92,66 @@ impl FreeSlots {
         None
     }
 
-    /// Takes up to `most` free slots below slot `first`, all from one word. `None` if none is free.
-    pub(crate) fn take(&self, first: usize, most: usize) -> Option<Reserved> {
-        let words = first.div_ceil(64).clamp(1, self.words.len());
+    /// Takes up to `slots_max` free slots below slot `limit`, all from one word. `None` if none is
+    /// free.
+    pub(crate) fn take(&self, limit: usize, slots_max: usize) -> Option<Reserved> {
+        let words = limit.div_ceil(64).clamp(1, self.words.len());
         let cursor = self.cursor.load(Ordering::Relaxed) as usize;
         let here = cursor / 64 % words;
         let next = if here + 1 < words { here + 1 } else { 0 };
         let near = self
-            .take_from(here, !0 << (cursor % 64), first, most)
-            .or_else(|| self.take_from(next, !0, first, most))
-            .or_else(|| self.take_freed(first, most));
+            .take_from(here, !0 << (cursor % 64), limit, slots_max)
+            .or_else(|| self.take_from(next, !0, limit, slots_max))
+            .or_else(|| self.take_freed(limit, slots_max));
         if near.is_some() {
             return near;
         }
         if words < self.words.len() {
             // The summary also covers words above the limit, so look at each word below the limit.
-            return self.take_any(words, first, most);
+            return self.take_any(words, limit, slots_max);
         }
         loop {
             let word = self.word_from(next).or_else(|| self.any_word())?;
-            if let Some(taken) = self.take_from(word, !0, first, most) {
+            if let Some(taken) = self.take_from(word, !0, limit, slots_max) {
                 return Some(taken);
             }
             if word + 1 == words
-                && self.words[word].load(Ordering::SeqCst) & !mask(word, first) != 0
+                && self.words[word].load(Ordering::SeqCst) & !mask(word, limit) != 0
             {
-                // All free slots of the word are at or above `first`: its summary bit stays set.
-                return self.take_any(words, first, most);
+                // All free slots of the word are at or above `limit`: its summary bit stays set.
+                return self.take_any(words, limit, slots_max);
             }
             self.emptied(word);
         }
     }
 
-    fn take_any(&self, words: usize, first: usize, most: usize) -> Option<Reserved> {
-        (0..words).find_map(|word| self.take_from(word, !0, first, most))
+    fn take_any(&self, words: usize, limit: usize, slots_max: usize) -> Option<Reserved> {
+        (0..words).find_map(|word| self.take_from(word, !0, limit, slots_max))
     }
 
     /// Takes slots from the word of the slot freed last.
-    pub(crate) fn take_freed(&self, first: usize, most: usize) -> Option<Reserved> {
-        self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0, first, most)
+    pub(crate) fn take_freed(&self, limit: usize, slots_max: usize) -> Option<Reserved> {
+        self.take_from(
+            self.freed.load(Ordering::Relaxed) as usize,
+            !0,
+            limit,
+            slots_max,
+        )
     }
 
-    /// Takes the lowest free slots of a word, from those in `within` and below `first`, with one
+    /// Takes the lowest free slots of a word, from those in `within` and below `limit`, with one
     /// atomic operation.
-    fn take_from(&self, word: usize, within: u64, first: usize, most: usize) -> Option<Reserved> {
-        let within = within & mask(word, first);
+    fn take_from(
+        &self,
+        word: usize,
+        within: u64,
+        limit: usize,
+        slots_max: usize,
+    ) -> Option<Reserved> {
+        let within = within & mask(word, limit);
         let mut bits = self.words[word].load(Ordering::Acquire) & within;
         while bits != 0 {
-            let wanted = lowest(bits, most.max(1));
+            let wanted = lowest(bits, slots_max.max(1));
             let old = self.words[word].fetch_and(!wanted, Ordering::AcqRel);
             let got = old & wanted;
             if got != 0 {
@@ -220,9 +232,9 @@ impl FreeSlots {
     }
 }
 
-/// Returns the bits of a word that belong to slots below `first`.
-fn mask(word: usize, first: usize) -> u64 {
-    match first.saturating_sub(word * 64) {
+/// Returns the bits of a word that belong to slots below `limit`.
+fn mask(word: usize, limit: usize) -> u64 {
+    match limit.saturating_sub(word * 64) {
         n @ 0..64 => (1 << n) - 1,
         _ => !0,
     }

@@ -8,9 +8,10 @@
 //! * `receive`: the receiving half, polled by the NIC thread; `polling`: the order of polling.
 //! * [`nic_thread`]: the threads that poll connections; a NIC (an entry of `nics`) has one or
 //!   several. Both ends run the same loop over different work.
-//! * [`echo`]: liveness of a quiet connection; the caller passes the clock's readings.
+//! * `share`: the body of a NIC thread, generic over the end, and the threads of an end.
+//! * `echo`: liveness of a quiet connection; the caller passes the clock's readings.
 
-pub mod echo;
+mod echo;
 pub mod nic_thread;
 pub mod token;
 pub mod tracker;
@@ -19,14 +20,14 @@ mod free_slots;
 mod polling;
 mod receive;
 mod send;
+pub(crate) mod share;
 
-pub(crate) use echo::EchoAction;
-pub use echo::{Echo, EchoCfgs};
-pub use nic_thread::{
-    CrewPlan, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
-    join_all,
+pub use echo::EchoCfgs;
+pub(crate) use echo::{Echo, EchoAction};
+pub use nic_thread::{CrewPlan, NicThread, NicThreadCfgs, Spin, Wait, join_all};
+pub(crate) use nic_thread::{
+    ENDING, MakeWork, NicThreadHandle, NicWork, Placed, Turn, arm_all, make_crew, start,
 };
-pub(crate) use nic_thread::{ENDING, MakeWork, arm_all, make_crew, start};
 pub(crate) use polling::PollOrder;
-pub(crate) use receive::{Receiving, burst};
+pub(crate) use receive::{ArrivedWrite, ReceiveHalf, writes_at_once};
 pub(crate) use send::{SendCounts, SendHalf, WriteSource, not_posted};

@@ -5,20 +5,32 @@ use std::os::fd::RawFd;
 use super::SendHalf;
 use fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
-const BUDGET: usize = 128;
-const MOST: usize = 512;
+const WRITES_MIN: usize = 128;
+const WRITES_MAX: usize = 512;
 
-/// Burst size: half of the writes in flight, but 128 to 512. It limits the events of one poll
+/// Half of the writes in flight, but 128 to 512. It limits the events of one poll
 /// before the next connection's turn, and the writes per doorbell. While this end handles half of
 /// the writes, the peer handles the rest.
-pub(crate) fn burst(in_flight: usize) -> usize {
-    (in_flight / 2).clamp(BUDGET, MOST)
+pub(crate) fn writes_at_once(in_flight: usize) -> usize {
+    (in_flight / 2).clamp(WRITES_MIN, WRITES_MAX)
 }
 
-pub(crate) struct Receiving {
+/// A write that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivedWrite {
+    pub imm: Imm,
+    /// Offset in the slot.
+    pub at: u32,
+    /// Bytes.
+    pub len: u32,
+}
+
+pub(crate) struct ReceiveHalf {
     pub rx: Box<dyn Rx>,
     /// Why the connection must be taken down.
     pub broken: Option<Broken>,
+    /// The peer's echo is overdue. Becomes [`Self::broken`] unless the next poll finds bytes.
+    pub silent: Option<Broken>,
     /// Sleeps of the thread that this connection's descriptor ended.
     pub wakeups: u64,
     /// The last poll found events, or bytes of an incomplete payload.
@@ -29,12 +41,13 @@ pub(crate) struct Receiving {
     carried: u64,
 }
 
-impl Receiving {
+impl ReceiveHalf {
     /// Makes the state of a connection that has just come up.
     pub(crate) fn new(rx: Box<dyn Rx>) -> Self {
-        Receiving {
+        ReceiveHalf {
             rx,
             broken: None,
+            silent: None,
             wakeups: 0,
             is_busy: false,
             owes_reply: false,
@@ -42,20 +55,19 @@ impl Receiving {
         }
     }
 
-    /// Passes up to `most` arrivals (immediate, offset in the slot, length) to `arrived`, which
-    /// returns an error for an invalid arrival. Stores the first error in `broken`. Returns the
-    /// number of events.
+    /// Passes up to `events_max` writes to `arrived`, which returns an error for an invalid one.
+    /// Stores the first error in `broken`. Returns the number of events.
     pub(crate) fn poll(
         &mut self,
         send: &SendHalf,
-        most: usize,
-        mut arrived: impl FnMut(Imm, u32, u32) -> Result<(), Broken>,
+        events_max: usize,
+        mut arrived: impl FnMut(ArrivedWrite) -> Result<(), Broken>,
     ) -> usize {
         let (mut echo, mut broken) = (None, None);
-        let events = self.rx.poll(most, &mut |event| match event {
+        let events = self.rx.poll(events_max, &mut |event| match event {
             // Handle arrivals after an invalid write too: their grants are closed.
             Event::Arrived { imm, at, len } => {
-                if let Err(b) = arrived(imm, at, len) {
+                if let Err(b) = arrived(ArrivedWrite { imm, at, len }) {
                     broken.get_or_insert(b);
                 }
             }
@@ -69,15 +81,22 @@ impl Receiving {
             // Take the sending half's failure only after the last event of the receiving half.
             broken = send.take_failed();
         }
-        if self.broken.is_none() {
-            self.broken = broken;
-        }
         if let Some(v) = echo {
             send.answer(v);
         }
+        // Bytes of an incomplete payload are a sign of life, too.
         self.is_busy = events > 0 || moved;
+        let silent = self.silent.take().filter(|_| !self.is_busy);
+        if self.broken.is_none() {
+            self.broken = broken.or(silent);
+        }
         self.owes_reply = echo.is_some();
         events
+    }
+
+    /// Whether the connection is broken, or will be unless the next poll finds bytes.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.broken.is_some() || self.silent.is_some()
     }
 
     pub(crate) fn counts(&self) -> FabricCounts {
@@ -126,19 +145,19 @@ mod tests {
 
     #[test]
     fn the_peer_has_the_other_half_of_the_writes_in_flight() {
-        assert_eq!(burst(256), 128, "not all of it");
-        assert_eq!(burst(600), 300);
-        assert_eq!(burst(1), BUDGET, "a few may go as one");
-        assert_eq!(burst(usize::MAX), MOST);
+        assert_eq!(writes_at_once(256), 128, "not all of it");
+        assert_eq!(writes_at_once(600), 300);
+        assert_eq!(writes_at_once(1), WRITES_MIN, "a few may go as one");
+        assert_eq!(writes_at_once(usize::MAX), WRITES_MAX);
     }
 
     #[test]
     fn a_poll_that_carries_part_of_a_payload_is_work() {
         let polls = vec![(0, 30), (0, 30), (2, 30), (1, 20), (0, 10), (0, 0)];
-        let mut half = Receiving::new(Box::new(Polls(polls, 0)));
+        let mut half = ReceiveHalf::new(Box::new(Polls(polls, 0)));
         let send = SendHalf::default();
         let mut poll = || {
-            let events = half.poll(&send, BUDGET, |_, _, _| Ok(()));
+            let events = half.poll(&send, WRITES_MIN, |_| Ok(()));
             (events, half.is_busy)
         };
         assert_eq!(poll(), (0, false), "nothing came");

@@ -15,7 +15,7 @@ use fabric::{
 use record::TrafficRecord;
 
 pub(crate) trait WriteSource {
-    /// Prepares a burst. Returns the most writes for its doorbell, at least 1.
+    /// Prepares the writes of a doorbell. Returns their maximum, at least 1.
     fn begin(&mut self) -> usize;
 
     /// Posts the next write. Returns false, with the source unchanged, if no write is waiting, no
@@ -25,12 +25,12 @@ pub(crate) trait WriteSource {
     /// The connection cannot send any more. The error is boxed to keep the result small.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>>;
 
-    /// Ends a burst of `writes` posted writes, before the flush. Returns true if more writes can be
-    /// posted now: a producer that saw no free slot during the burst relies on this
+    /// Ends the `writes` posted writes of a doorbell, before the flush. Returns true if more writes
+    /// can be posted now: a producer that saw no free slot meanwhile relies on this
     /// ([`Posted::is_left`]).
     fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool;
 
-    /// Called in place of a burst while the connection is down.
+    /// Called in place of all that while the connection is down.
     fn down(&mut self) {}
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn not_posted(error: PostError) -> Result<bool, Box<Broken>> {
 pub(crate) struct Posted {
     /// The call posted a write or carried bytes, possibly of earlier posts.
     pub is_work: bool,
-    /// Writes wait beside free slots that the last burst held without a use. Their producer may
+    /// Writes wait beside free slots that the last doorbell held without a use. Their producer may
     /// have seen no free slot, so the caller wakes the NIC thread.
     pub is_left: bool,
 }
@@ -121,7 +121,7 @@ impl SendHalf {
         let _ = self.take_failed();
     }
 
-    /// Posts writes while there is room, with one doorbell per burst. If a second thread owns the
+    /// Posts writes while there is room, with few doorbells. If a second thread owns the
     /// token, that thread looks again and does the work. Stores a failure of the link for the NIC
     /// thread ([`Self::has_failed`]).
     pub(crate) fn post(&self, source: &mut impl WriteSource) -> Posted {
@@ -146,9 +146,9 @@ impl SendHalf {
                         must_flush = true;
                     }
                 }
-                let most = source.begin();
+                let writes_max = source.begin();
                 let (mut writes, mut no_room) = (0, false);
-                while writes < most && broken.is_none() {
+                while writes < writes_max && broken.is_none() {
                     no_room = tx.room() == 0;
                     if no_room {
                         // A flush makes room, or returns the reason why there is none.
@@ -161,9 +161,9 @@ impl SendHalf {
                         Err(b) => broken = Some(*b),
                     }
                 }
-                let again = source.end(writes, counts);
+                let is_more_left = source.end(writes, counts);
                 is_work |= writes > 0;
-                is_left = again && writes == 0;
+                is_left = is_more_left && writes == 0;
                 if let Some(cause) = broken {
                     self.fail(cause);
                     break;
@@ -186,7 +186,7 @@ impl SendHalf {
                 }
                 self.flushing.store(false, Ordering::SeqCst);
                 must_flush = false;
-                let more = writes == most || again || (no_room && tx.room() > 0);
+                let more = writes == writes_max || is_more_left || (no_room && tx.room() > 0);
                 if !is_done || !more {
                     break;
                 }

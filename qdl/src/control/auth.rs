@@ -8,8 +8,7 @@ use std::{
     io::{self, Read, Write},
     net::IpAddr,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
+    path::Path,
 };
 
 use hmac::{Hmac, KeyInit, Mac, digest::CtOutput};
@@ -20,37 +19,11 @@ use super::message::{AuthKind, Hex};
 /// Most bytes of a token file that are read.
 const MAX_FILE: u64 = 4096;
 
-/// Error of this node's token or authentication policy.
-#[allow(missing_docs, reason = "the texts say what each field is")]
+/// Error of this node's token or authentication policy. The text names the file or the address, and
+/// the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum AuthError {
-    /// The token file cannot be read.
-    #[error("{key}: {}: {source}", path.display())]
-    Unreadable {
-        /// Key of the configuration.
-        key: &'static str,
-        path: PathBuf,
-        source: Arc<io::Error>,
-    },
-    /// The file does not hold a token.
-    #[error(
-        "{key}: {}: a token is 64 hexadecimal digits (32 random bytes), and this file holds \
-         {bytes} bytes of another form; `qdl token -o FILE` makes a token",
-        path.display()
-    )]
-    BadToken {
-        key: &'static str,
-        path: PathBuf,
-        /// Bytes of the file, without surrounding white space.
-        bytes: usize,
-    },
-    /// The address is not loopback, and neither a token nor `auth: none` is configured.
-    #[error(
-        "control: {address} is not a loopback address and there is no token: set token_file, or \
-         say `auth: none` to let anyone in"
-    )]
-    Unprotected { address: IpAddr },
-}
+#[error("{0}")]
+pub struct AuthError(String);
 
 /// Whether a file of this mode is open to other users.
 fn others_may_read(mode: u32) -> bool {
@@ -68,25 +41,24 @@ impl Token {
     /// # Errors
     /// [`AuthError`] names the file.
     pub fn from_file(key: &'static str, path: &Path) -> Result<Self, AuthError> {
-        let unreadable = |e: io::Error| AuthError::Unreadable {
-            key,
-            path: path.to_owned(),
-            source: Arc::new(e),
-        };
+        let shown = path.display();
+        let unreadable = |e: io::Error| AuthError(format!("{key}: {shown}: {e}"));
         let file = fs::File::open(path).map_err(unreadable)?;
         let mode = file.metadata().map_err(unreadable)?.permissions().mode();
         if others_may_read(mode) {
-            tracing::warn!("{key}: {} can be read by others: chmod 600", path.display());
+            tracing::warn!("{key}: {shown} can be read by others: chmod 600");
         }
         let mut bytes = Vec::new();
         file.take(MAX_FILE)
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
         let text = bytes.trim_ascii();
-        Token::parse(text).ok_or_else(|| AuthError::BadToken {
-            key,
-            path: path.to_owned(),
-            bytes: text.len(),
+        Token::parse(text).ok_or_else(|| {
+            AuthError(format!(
+                "{key}: {shown}: a token is 64 hexadecimal digits (32 random bytes), and this file \
+                 holds {} bytes of another form; `qdl token -o FILE` makes a token",
+                text.len()
+            ))
         })
     }
 
@@ -171,12 +143,13 @@ impl Auth {
     /// accelerator (so "any address" needs a token), or the address that a frontend connects to.
     ///
     /// # Errors
-    /// [`AuthError::Unprotected`].
+    /// [`AuthError`]: neither a token nor `auth: none` is configured.
     pub(crate) fn check(&self, address: IpAddr) -> Result<(), AuthError> {
         match self {
-            Auth::Unset if !address.to_canonical().is_loopback() => {
-                Err(AuthError::Unprotected { address })
-            }
+            Auth::Unset if !address.to_canonical().is_loopback() => Err(AuthError(format!(
+                "control: {address} is not a loopback address and there is no token: set \
+                     token_file, or say `auth: none` to let anyone in"
+            ))),
             _ => Ok(()),
         }
     }
@@ -250,7 +223,6 @@ mod tests {
             assert!(bad.trim().is_empty() || !e.contains(bad), "{e}");
         }
         fs::remove_file(&path).expect("removed");
-        let e = Token::from_file("token_file", &path).expect_err("an error");
-        assert!(matches!(e, AuthError::Unreadable { .. }), "{e}");
+        Token::from_file("token_file", &path).expect_err("no file");
     }
 }

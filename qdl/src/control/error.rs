@@ -2,11 +2,8 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use crate::model::ModelMismatch;
-
 use super::{
     auth::AuthError,
-    frame::FrameError,
     message::{ErrorCode, Role, VERSION, clip},
 };
 
@@ -29,14 +26,6 @@ pub enum ControlError {
     Lookup {
         peer: String,
         source: Arc<io::Error>,
-    },
-    /// Every attempt failed for as long as a frontend waits.
-    #[error("{error}; it was tried for {} s{limit}", after.as_secs_f64())]
-    NotInTime {
-        error: Box<ControlError>,
-        after: Duration,
-        /// The key of the time limit, in parentheses after a space, if there is one.
-        limit: &'static str,
     },
     /// The frontend came before the accelerator's engine was ready.
     #[error("{peer}: came while the model loads")]
@@ -67,24 +56,14 @@ pub enum ControlError {
         doing: &'static str,
         source: Arc<io::Error>,
     },
-    /// The peer sent an unreadable frame.
-    #[error("{peer}: {source}")]
-    Frame { peer: String, source: FrameError },
-    /// The peer sent a frame that is out of order.
-    #[error("{peer}: sent {got} where {expected} was expected")]
-    Unexpected {
+    /// This node refuses the peer for what it sent, or for what it is.
+    #[error("{peer}: {text}")]
+    Refusing {
         peer: String,
-        got: &'static str,
-        /// Types that the protocol expects here.
-        expected: &'static str,
-    },
-    /// The peer sent a field whose value is invalid in this state.
-    #[error("{peer}: {kind}.{field}: {problem}")]
-    Field {
-        peer: String,
-        kind: &'static str,
-        field: &'static str,
-        problem: String,
+        text: String,
+        code: ErrorCode,
+        /// Text for the peer.
+        told: String,
     },
     /// The peer speaks a different protocol version.
     #[error(
@@ -121,25 +100,9 @@ pub enum ControlError {
     /// The peer's token differs, or its handshake was changed on the way.
     #[error("{peer}: its token is not this node's: token_file must hold the same on both")]
     TokenWrong { peer: String },
-    /// This node's token or policy is invalid.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
-    /// The nodes run different models.
-    #[error(
-        "{peer}: {}: both nodes must name the same model",
-        mismatch.between("this node", "the peer")
-    )]
-    Model {
-        peer: String,
-        mismatch: ModelMismatch,
-    },
-    /// The accelerator serves a different frontend.
-    #[error("{peer}: came while frontend {served} is served")]
-    Busy {
-        peer: String,
-        /// Node name of the frontend being served.
-        served: String,
-    },
+    /// This node is at fault, or no node was there in time.
+    #[error("{0}")]
+    Local(String),
     /// The peer refused a request; the session goes on.
     #[error("{peer}: refused {asked} ({code}): {text}")]
     Refused {
@@ -173,9 +136,6 @@ pub enum ControlError {
         /// Explanation sent to the peer.
         text: String,
     },
-    /// The owner of the session does not read its events.
-    #[error("{peer}: {unread} events of its session were left unread")]
-    EventsUnread { peer: String, unread: usize },
     /// A setting of this node is invalid.
     #[error("{key}: {problem}")]
     Setting { key: &'static str, problem: String },
@@ -196,7 +156,23 @@ pub(crate) enum NotYet {
     Loading,
 }
 
+impl From<AuthError> for ControlError {
+    fn from(e: AuthError) -> Self {
+        ControlError::Local(e.to_string())
+    }
+}
+
 impl ControlError {
+    /// Error of a frame that breaks the protocol.
+    pub(super) fn protocol(peer: String, text: String) -> Self {
+        ControlError::Refusing {
+            peer,
+            told: text.clone(),
+            code: ErrorCode::Protocol,
+            text,
+        }
+    }
+
     /// Whether the session ended in good order.
     pub(crate) fn is_clean(&self) -> bool {
         matches!(self, ControlError::Bye { .. })
@@ -257,33 +233,11 @@ impl ControlError {
                 ErrorCode::Auth,
                 "the tokens differ: token_file must hold the same on both nodes".to_owned(),
             ),
-            ControlError::Model { mismatch, .. } => (
-                ErrorCode::Model,
-                format!(
-                    "model {}: the {role} has {}, the {other} has {}: both nodes must name the \
-                     same model",
-                    mismatch.field, mismatch.ours, mismatch.theirs
-                ),
-            ),
-            ControlError::Busy { served, .. } => (
-                ErrorCode::Busy,
-                format!("frontend {served} is served now: one frontend at a time"),
-            ),
+            ControlError::Refusing { code, told, .. } => (*code, told.clone()),
             ControlError::Loading { .. } => {
                 (ErrorCode::Loading, format!("the {role} loads its model"))
             }
             ControlError::Ended { code, text, .. } => (*code, text.clone()),
-            ControlError::Frame { source, .. } => (ErrorCode::Protocol, source.to_string()),
-            ControlError::Unexpected { got, expected, .. } => (
-                ErrorCode::Protocol,
-                format!("{got} came where {expected} was expected"),
-            ),
-            ControlError::Field {
-                kind,
-                field,
-                problem,
-                ..
-            } => (ErrorCode::Protocol, format!("{kind}.{field}: {problem}")),
             ControlError::Timeout {
                 waiting_for, after, ..
             } => (
@@ -297,17 +251,16 @@ impl ControlError {
                     silent.as_secs_f64()
                 ),
             ),
-            ControlError::EventsUnread { .. } | ControlError::Random(_) => (
+            ControlError::Random(_) => (
                 ErrorCode::ShuttingDown,
                 format!("the {role} cannot go on; see its log"),
             ),
             ControlError::Connect { .. }
             | ControlError::Lookup { .. }
-            | ControlError::NotInTime { .. }
             | ControlError::Closed { .. }
             | ControlError::Vanished { .. }
             | ControlError::Io { .. }
-            | ControlError::Auth(_)
+            | ControlError::Local(_)
             | ControlError::Refused { .. }
             | ControlError::Remote { .. }
             | ControlError::Setting { .. }

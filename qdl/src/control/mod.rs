@@ -33,14 +33,14 @@ pub use self::core::{
     LocalNode, RolePart, Timing, accelerator::Refusal, frontend::ClientEvent,
     heartbeat::HeartbeatCfgs,
 };
-pub use auth::{Auth, AuthError, Token};
+pub use auth::{Auth, Token};
 pub use error::ControlError;
 pub(crate) use error::{NotYet, check_unique_names};
-pub use message::{
-    ConnectionGrant, ConnectionRequest, Counters, ErrorCode, RailScore, Role, Scores,
-};
+pub use message::{ConnectionGrant, ConnectionRequest, Counters};
+pub(crate) use message::{ErrorCode, RailScore, Scores};
 pub(crate) use shell::block_on;
 pub use shell::{
-    Blocking, ClientEvents, ClientHandle, ClientSession, Connected, Connector, ControlStream,
-    Pending, Reception, Server, ServerHandle, ServerSession, SessionHandler, Sockets, Visitor,
+    Blocking, ClientEvents, Connected, Connector, ControlStream, Reception, Server, ServerHandle,
+    SessionHandler, Visitor,
 };
+pub(crate) use shell::{ClientHandle, ClientSession, Pending, ServerSession, Sockets};

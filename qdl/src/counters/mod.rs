@@ -22,5 +22,6 @@ pub use live::Live;
 pub use sample::{SampleTimes, TokenLimits};
 pub use throughput::Throughput;
 pub use ticks::Recorder;
-pub use tokens::{TokenHistograms, TokenSizes};
+pub(crate) use tokens::TokenHistograms;
+pub use tokens::TokenSizes;
 pub use values::Octaves;

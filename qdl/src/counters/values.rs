@@ -15,13 +15,13 @@ const HALF: usize = 1 << (FINE - 1);
 const BUCKETS: usize = bucket(LONGEST_NS) + 1;
 
 /// Returns the bucket of a time in a few instructions: every stage of every sample needs one.
-pub(super) const fn bucket(ns: u64) -> usize {
+const fn bucket(ns: u64) -> usize {
     let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
     let shift = u64::BITS - FINE - (ns | (2 * HALF as u64 - 1)).leading_zeros();
     shift as usize * HALF + (ns >> shift) as usize
 }
 
-pub(super) fn times_of(bucket: usize) -> (u64, u64) {
+fn times_of(bucket: usize) -> (u64, u64) {
     let shift = (bucket / HALF).saturating_sub(1);
     let shortest = ((bucket - shift * HALF) as u64) << shift;
     (shortest, shortest + ((1 << shift) - 1))

@@ -10,21 +10,19 @@
 //! token is not reported twice, and the new answer must begin with the same token. A refused sample
 //! is tried again, first at a different accelerator.
 
-use std::{
-    iter,
-    sync::{MutexGuard, PoisonError, atomic::Ordering},
-};
+use std::{iter, sync::atomic::Ordering};
 
 use super::{
-    Completer, Connection, Contradiction, DispatchEvent, First, Part, RefusedSample, Response,
-    Sample, Shared, WARM_UP_ID,
-    link::FrontendLink,
+    Completer, Connection, Contradiction, DispatchEvent, DispatchState, First, Part, RefusedSample,
+    Response, Sample, WARM_UP_ID,
+    nic::FrontendLink,
     posting::Burst,
-    progress::{Decoded, Progress},
+    progress::{AnswerProgress, Decoded},
 };
 use crate::{
-    connection::tracker::InFlight,
+    connection::{ArrivedWrite, tracker::InFlight},
     counters::SampleTimes,
+    lock::lock,
     response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
     wire::Standing,
 };
@@ -38,7 +36,7 @@ const LOSSES: u16 = 64;
 
 /// A part of an answer before the last part, read in this turn.
 pub(super) struct AnswerPart {
-    /// Index of its link in `FrontendNic::links`.
+    /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub slot: u16,
@@ -52,7 +50,7 @@ pub(super) struct AnswerPart {
 
 /// A complete response, read in this turn.
 pub(super) struct Answer {
-    /// Index of its link in `FrontendNic::links`.
+    /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub slot: u16,
@@ -92,16 +90,22 @@ pub(super) struct Inbound {
     pub parts: Vec<AnswerPart>,
     pub answers: Vec<Answer>,
     pub contradictions: Vec<Contradiction>,
-    /// Samples with invalid answers, by connection and slot; they are sent again.
-    pub spoilt: Vec<(usize, u16, Sample)>,
+    /// Invalid answers, whose samples are sent again.
+    pub invalid: Vec<InvalidAnswer>,
     pub refusals: Vec<RefusedAnswer>,
     /// Clock times at which the answers were read, and at which [`Completer::complete`] returned.
     seen_ns: u64,
     completed_ns: u64,
 }
 
+pub(super) struct InvalidAnswer {
+    connection: usize,
+    slot: u16,
+    sample: Sample,
+}
+
 pub(super) struct RefusedAnswer {
-    /// Index of its link in `FrontendNic::links`.
+    /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub imm: Imm,
@@ -124,7 +128,7 @@ impl Inbound {
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
             && self.answers.is_empty()
-            && self.spoilt.is_empty()
+            && self.invalid.is_empty()
             && self.refusals.is_empty()
     }
 }
@@ -140,19 +144,20 @@ pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &
     unsafe { window.region().bytes(offset, len as usize) }.unwrap_or_default()
 }
 
-impl Shared {
+impl DispatchState {
     /// Handles a write that arrived on a connection; `link` is its index among the links that are
     /// up. Answers to warm-up samples end here.
     pub(super) fn arrived(
         &self,
-        (link, connection): (usize, &Connection),
-        progress: &mut [Progress],
-        (imm, at, len): (Imm, u32, u32),
+        link: usize,
+        connection: &Connection,
+        progress: &mut [AnswerProgress],
+        ArrivedWrite { imm, at, len }: ArrivedWrite,
         inbound: &mut Inbound,
     ) -> Result<(), Broken> {
         let slot = imm.slot();
         let window = &connection.window;
-        let mut none = Progress::default();
+        let mut none = AnswerProgress::default();
         let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
         let offset = window.slot_offset(slot) + at as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
@@ -170,11 +175,13 @@ impl Shared {
                 progress.spoil();
                 // Where the grant is still open, the sweep of the connection finds the sample.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
-                    inbound
-                        .spoilt
-                        .push((connection.index, slot, in_flight.sample));
+                    inbound.invalid.push(InvalidAnswer {
+                        connection: connection.index,
+                        slot,
+                        sample: in_flight.sample,
+                    });
                 }
-                return Err(match (write, &self.answers) {
+                return Err(match (write, &self.answering.lengths) {
                     (Some(Decoded::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
                         "an answer of {} bytes, where the model's have {lengths}",
                         header.len
@@ -194,7 +201,9 @@ impl Shared {
         // SAFETY: as above.
         let first = |len| self.token(unsafe { payload(window, slot, 0, len) });
         match write {
-            Decoded::Part { .. } if warms_up => _ = self.steps.fetch_add(1, Ordering::Relaxed),
+            Decoded::Part { .. } if warms_up => {
+                _ = self.answering.steps.fetch_add(1, Ordering::Relaxed)
+            }
             Decoded::Part { at, len } => {
                 let token = (at == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
@@ -265,9 +274,9 @@ impl Shared {
     /// Whether a first part holds at least one token, or an answer's length fits the model.
     fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
         match write {
-            Decoded::Part { len, .. } => at > 0 || *len >= self.token_bytes,
+            Decoded::Part { len, .. } => at > 0 || *len >= self.answering.token_bytes,
             Decoded::End { header, .. } => {
-                let lengths = self.answers.as_ref();
+                let lengths = self.answering.lengths.as_ref();
                 lengths.is_none_or(|l| l.rows(header.len as usize).is_some())
             }
             Decoded::Refused { len, .. } => *len as usize <= MAX_REASON,
@@ -276,7 +285,7 @@ impl Shared {
 
     /// The first token of an answer, little-endian; `None` where the payload is shorter.
     fn token(&self, payload: &[u8]) -> Option<u64> {
-        let n = self.token_bytes as usize;
+        let n = self.answering.token_bytes as usize;
         let mut b = [0; 8];
         b.get_mut(..n)?.copy_from_slice(payload.get(..n)?);
         Some(u64::from_le_bytes(b))
@@ -288,7 +297,7 @@ impl Inbound {
     /// the slots. [`Self::record`] records the times later in the same turn.
     pub(crate) fn complete(
         &mut self,
-        shared: &Shared,
+        shared: &DispatchState,
         share: usize,
         links: &mut [FrontendLink],
         completer: &mut dyn Completer,
@@ -299,37 +308,39 @@ impl Inbound {
         }
         if !self.parts.is_empty() {
             self.complete_parts(shared, links, completer, now);
-            shared.parts[share].fetch_add(self.parts.len() as u64, Ordering::Relaxed);
+            let parts = &shared.answering.parts[share];
+            parts.fetch_add(self.parts.len() as u64, Ordering::Relaxed);
             self.parts.clear();
         }
         if !self.answers.is_empty() {
             self.complete_answers(shared, share, completer, now);
         }
         // After the call for parts, since a different thread may complete these samples.
-        for (connection, slot, sample) in self.spoilt.drain(..) {
+        for invalid in self.invalid.drain(..) {
             let mut none = None;
-            let link = links.iter_mut().find(|l| l.connection == connection);
-            let worn = link.map_or(&mut none, |l| &mut l.worn);
-            let connection = &shared.connections[connection];
-            connection.tracker.release(slot);
-            shared.goes_again(connection, sample, worn);
+            let mut links = links.iter_mut();
+            let link = links.find(|l| l.connection.connection == invalid.connection);
+            let worn_out = link.map_or(&mut none, |l| &mut l.state.worn_out);
+            let connection = &shared.connections[invalid.connection];
+            connection.tracker.release(invalid.slot);
+            shared.retry(connection, invalid.sample, worn_out);
         }
         for refused in self.refusals.drain(..) {
-            let epoch = links.get(refused.link).map_or(0, |l| l.epoch);
+            let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
             shared.handle_refusal(epoch, &refused);
         }
     }
 
     fn complete_parts(
         &self,
-        shared: &Shared,
+        shared: &DispatchState,
         links: &mut [FrontendLink],
         completer: &mut dyn Completer,
         now: u64,
     ) {
         let parts = &self.parts;
         for p in parts {
-            if let Some(progress) = links[p.link].progress.get_mut(usize::from(p.slot)) {
+            if let Some(progress) = links[p.link].state.progress.get_mut(usize::from(p.slot)) {
                 progress.after_ns += now.saturating_sub(p.in_flight.posted_ns);
                 if p.at == 0 {
                     progress.first_ns = now;
@@ -342,8 +353,8 @@ impl Inbound {
                 id: p.in_flight.sample.id,
                 index: p.in_flight.sample.index,
                 at: p.at,
-                // SAFETY: these bytes have arrived (`Shared::arrived`). The slot is granted again
-                // only after its release, which follows the last part or the loss of the
+                // SAFETY: these bytes have arrived (`DispatchState::arrived`). The slot is granted
+                // again only after its release, which follows the last part or the loss of the
                 // connection.
                 payload: unsafe { payload(window, p.slot, p.at, p.len) },
                 first: p.first,
@@ -355,7 +366,7 @@ impl Inbound {
 
     fn complete_answers(
         &mut self,
-        shared: &Shared,
+        shared: &DispatchState,
         share: usize,
         completer: &mut dyn Completer,
         now: u64,
@@ -366,23 +377,22 @@ impl Inbound {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
                 connection: s.connection,
-                // SAFETY: the receiving half has closed the grant (`Shared::arrived`). The peer may
-                // write the slot only after a new grant, which follows the release below.
+                // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`). The
+                // peer may write the slot only after a new grant, which follows the release below.
                 payload: unsafe { payload(window, s.slot, 0, s.header.len) },
                 whole: s.in_flight.sample.first.is_none(),
             }
         };
         completer.complete(&mut self.answers.iter().map(response));
         let done = now_ns();
-        shared.completed[share].fetch_add(self.answers.len() as u64, Ordering::Release);
-        if let Some(h) = shared.health.get() {
-            for s in &self.answers {
-                let f = &s.in_flight;
-                let residence = u64::from(s.residence_us()) * 1000;
-                let network = now.saturating_sub(f.posted_ns).saturating_sub(residence);
-                h.arbiter.complete(s.connection, f.sample.len, network);
-            }
-        }
+        let completed = &shared.answering.completed[share];
+        completed.fetch_add(self.answers.len() as u64, Ordering::Release);
+        shared.choice.done(self.answers.iter().map(|s| {
+            let round_trip = now.saturating_sub(s.in_flight.posted_ns);
+            let residence = u64::from(s.residence_us()) * 1000;
+            let network = round_trip.saturating_sub(residence);
+            (s.connection, s.in_flight.sample.len, network)
+        }));
         for of_one in self.answers.chunk_by(|a, b| a.connection == b.connection) {
             if let Some(first) = of_one.first() {
                 let tracker = &shared.connections[first.connection].tracker;
@@ -401,13 +411,13 @@ impl Inbound {
             let f = &s.in_flight;
             let round_trip = now.saturating_sub(f.posted_ns);
             let residence = s.residence_us();
-            let link = &mut links[s.link];
-            link.carried.bytes_out += n * u64::from(f.sample.len);
-            link.carried.bytes_in += n * u64::from(s.header.len);
+            let link = &mut links[s.link].state;
+            link.unshown.bytes_out += n * u64::from(f.sample.len);
+            link.unshown.bytes_in += n * u64::from(s.header.len);
             let progress = link.progress.get(usize::from(s.slot));
             let progress = match progress {
                 Some(several) if s.parts > 1 => *several,
-                _ => Progress::of_one_part(now, residence, s.header.len),
+                _ => AnswerProgress::of_one_part(now, residence, s.header.len),
             };
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.sample.first {
@@ -441,14 +451,15 @@ impl Inbound {
     }
 }
 
-impl Shared {
-    /// Queues a sample again after the loss of its connection; false in warm-up or an aborted run.
-    /// Stores the sample in `worn` if it has at least [`LOSSES`] losses and more than `worn` has.
-    pub(super) fn goes_again(
+impl DispatchState {
+    /// Puts a sample into the backlog again after the loss of its connection; false in warm-up or
+    /// an aborted run. Stores a sample of at least [`LOSSES`] losses in `worn_out` unless that has
+    /// more.
+    pub(super) fn retry(
         &self,
         connection: &Connection,
         mut sample: Sample,
-        worn: &mut Option<Sample>,
+        worn_out: &mut Option<Sample>,
     ) -> bool {
         if sample.id == WARM_UP_ID {
             self.warm_up.lost_one();
@@ -458,16 +469,15 @@ impl Shared {
         }
         sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));
         let losses = sample.tries.losses;
-        if losses >= LOSSES && worn.is_none_or(|w| w.tries.losses < losses) {
-            *worn = Some(sample);
+        if losses >= LOSSES && worn_out.is_none_or(|w| w.tries.losses < losses) {
+            *worn_out = Some(sample);
         }
-        if let Some(h) = self.health.get() {
-            h.arbiter.take_back(connection.index, sample.len);
-        }
-        self.push_all(iter::once(sample));
+        self.choice.undo(connection, sample.len);
+        self.backlog.push(iter::once(sample));
         // After an abort, the sample is not sent again.
-        let goes = !self.aborted.load(Ordering::SeqCst);
-        self.again.fetch_add(u64::from(goes), Ordering::Relaxed);
+        let goes = !self.is_aborted();
+        let retries = &self.ends.retries;
+        retries.fetch_add(u64::from(goes), Ordering::Relaxed);
         goes
     }
 
@@ -475,8 +485,8 @@ impl Shared {
     pub(super) fn handle_refusal(&self, epoch: u32, refused: &RefusedAnswer) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
-        // SAFETY: the receiving half has closed the grant (`Shared::arrived`), and the slot is
-        // released only below, so the peer does not write these bytes.
+        // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
+        // is released only below, so the peer does not write these bytes.
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
         let reason = String::from_utf8_lossy(reason);
         let reason = reason.replace(record::is_unprintable, " ");
@@ -514,41 +524,27 @@ impl Shared {
             };
         }
         connection.refused.fetch_add(1, Ordering::Relaxed);
-        self.refused[before].fetch_add(1, Ordering::Relaxed);
-        if let Some(h) = self.health.get() {
-            h.arbiter.take_back(connection.index, sample.len);
-        }
+        self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
+        self.choice.undo(connection, sample.len);
         if sample.tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
-            self.spent().push(sample);
-        } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
-            && !self.give_to_one(&sample, |_| true)
+            lock(&self.ends.refused_for_good).push(sample);
+        } else if !self.resend(&sample, |c| c.cfgs.peer != peer) && !self.resend(&sample, |_| true)
         {
             self.wait_for_room(sample);
         }
-        if self.aborted.load(Ordering::SeqCst) {
+        if self.is_aborted() {
             self.empty_backlog();
         }
     }
 
-    pub(super) fn spent(&self) -> MutexGuard<'_, Vec<Sample>> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts a sample into the ring of a connection that `may` admits; false if none has room.
-    fn give_to_one(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
-        let given = match self.health.get() {
-            Some(h) => self.assign_to(h, now_ns(), sample, may),
-            None => {
-                let load = |i: usize| self.connections[i].load_if(&may);
-                let chosen = self.arbiter.pick(self.connections.len(), load);
-                let is_given = |i: &usize| self.connections[*i].ring.push(*sample).is_ok();
-                chosen.filter(is_given).map(|i| (i, false))
-            }
+    /// Sends a refused sample over a connection that `may` admits; false if none has room.
+    fn resend(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
+        let Some((connection, is_idle)) = self.place(sample, may) else {
+            return false;
         };
-        if let Some((i, is_idle)) = given {
-            self.post_or_leave(&self.connections[i], Burst::of(sample), is_idle);
-        }
-        given.is_some()
+        let is_free = is_idle || connection.is_crowded();
+        self.post_or_leave(connection, Burst::of(sample), is_free, &mut 0);
+        true
     }
 }

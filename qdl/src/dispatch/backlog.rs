@@ -1,12 +1,21 @@
-//! The backlog: a FIFO queue of samples, in rows of at most [`BURST`].
+//! The backlog: a FIFO queue of samples, in rows of at most [`BURST`], and its counts.
 //!
 //! A thread takes a whole row with one lock and no copy. A call with more than one row of samples
 //! fills its rows before it takes the lock.
 
-use std::{collections::VecDeque, mem, sync::PoisonError};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{
+        PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crossbeam_utils::CachePadded;
 
 use super::{Sample, connection::BURST};
-use fabric::sync::{Mutex, MutexGuard};
+use fabric::sync::{AtomicU64 as ModelledU64, Mutex, MutexGuard};
 
 /// Empty rows kept for threads that push few samples at a time.
 const SPARE: usize = 4;
@@ -38,17 +47,47 @@ impl Rows {
     }
 }
 
+/// Samples that wait for a slot of any connection. Any thread may call it.
 #[derive(Debug, Default)]
-pub(super) struct Backlog(Mutex<Rows>);
+pub(super) struct Backlog {
+    rows: Mutex<Rows>,
+    /// Samples in the rows, and taken ones until [`Self::count_off`].
+    len: CachePadded<ModelledU64>,
+    /// Most samples that waited at once for a free slot.
+    pub max: AtomicU64,
+    /// Samples that found no free slot at issue.
+    pub waited: AtomicU64,
+}
 
 impl Backlog {
     fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of samples, those being posted included.
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::SeqCst)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reduces the length by `n` taken samples. Call it after their post, so that the length is not
+    /// 0 while a taken sample may be put back.
+    pub fn count_off(&self, n: u64) {
+        if n > 0 {
+            self.len.fetch_sub(n, Ordering::SeqCst);
+        }
     }
 
     /// Appends samples, one row at a time. Other threads may take the first rows before the last
     /// are pushed.
     pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
+        // Count first, so that the length is never less than the number of samples.
+        if samples.len() > 0 {
+            self.len.fetch_add(samples.len() as u64, Ordering::SeqCst);
+        }
         if samples.len() > BURST {
             let rows = samples.len().div_ceil(BURST);
             self.lock().rows.reserve(rows);
@@ -96,15 +135,15 @@ impl Backlog {
         }
     }
 
-    /// Replaces the contents of `taken` with up to `most` samples of the first row.
-    pub fn take(&self, most: usize, taken: &mut Vec<Sample>) {
+    /// Replaces the contents of `taken` with up to `samples_max` samples of the first row.
+    pub fn take(&self, samples_max: usize, taken: &mut Vec<Sample>) {
         taken.clear();
         let mut rows = self.lock();
         let from = rows.taken;
         let Some(row) = rows.rows.front_mut() else {
             return;
         };
-        let n = most.min(row.len() - from);
+        let n = samples_max.min(row.len() - from);
         if n == row.len() {
             // The emptied row has the memory of `taken`.
             mem::swap(row, taken);

@@ -1,7 +1,7 @@
 //! The frontend's end of one connection over the whole run: slots, tracker, sending half, counts.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -13,11 +13,13 @@ use fabric::{
 };
 use record::{ConnectionRecord, timeline::ConnectionTick};
 
+use super::DispatchCfgs;
 use crate::{
     connection::{
         SendHalf,
         tracker::{Sample, Tracker},
     },
+    lock::lock,
     rails::Load,
 };
 
@@ -26,6 +28,10 @@ pub(super) const BURST: usize = 64;
 
 /// Most samples in a connection's ring: more than are issued during one turn of its NIC thread.
 const RING: usize = 4 * BURST;
+
+/// Ring length above which the NIC thread seems to have no core, so the issuing thread posts: twice
+/// the samples issued during a turn of a running NIC thread.
+const CROWD: usize = 2 * BURST;
 
 /// Settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +48,36 @@ pub struct ConnectionCfgs {
     pub request_stride: usize,
 }
 
-/// Live figures of a connection. Only its NIC thread writes them, at most every 40 ms.
+/// Memory of the samples.
+pub(super) struct Payloads {
+    /// Registered regions.
+    pub sources: Vec<Arc<Region>>,
+    /// Memory of unregistered samples, copied before they are sent.
+    pub staged_from: Option<Arc<Region>>,
+}
+
+/// A sample that was not posted.
+pub(super) struct NotPosted {
+    pub error: PostError,
+    /// The caller still owns the sample. If the peer has already answered, the answer has closed
+    /// the slot's grant and owns the sample.
+    pub is_ours: bool,
+}
+
+impl NotPosted {
+    pub const FULL: Self = NotPosted {
+        error: PostError::Full,
+        is_ours: true,
+    };
+}
+
+/// Figures of a connection over all epochs. Its NIC thread updates them, at most every 40 ms.
 #[derive(Debug, Default)]
-pub(super) struct LiveFigures {
-    pub samples: AtomicU64,
-    pub bytes_out: AtomicU64,
-    pub bytes_in: AtomicU64,
-    pub retransmits: AtomicU64,
-    pub window_limited_us: AtomicU64,
-    /// Round trip in microseconds plus 1; 0 where the fabric does not know it.
-    pub rtt_us: AtomicU64,
+pub(super) struct Figures {
+    /// Answers, bytes and path, without the rail's score.
+    pub tick: ConnectionTick,
+    /// Counts of the receiving halves of earlier links.
+    pub record: ConnectionRecord,
 }
 
 pub(super) struct Connection {
@@ -62,61 +88,56 @@ pub(super) struct Connection {
     /// Samples given to this connection and not posted yet; under a policy by health, at most as
     /// many as the connection has slots.
     pub ring: ArrayQueue<Sample>,
-    /// The policy is by health, so this connection takes no samples from the backlog by itself.
-    pub by_health: bool,
     pub tracker: Tracker,
     pub window: Window,
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
-    /// Counts of the receiving halves of earlier links.
-    pub counts: Mutex<ConnectionRecord>,
+    figures: Mutex<Figures>,
     /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
     pub warmed: AtomicU64,
     pub refused: AtomicU64,
-    pub live: LiveFigures,
     /// Registered copies of samples that lie in unregistered memory.
     staging: Option<Arc<Region>>,
 }
 
 impl Connection {
+    /// Maps the slots on the NUMA nodes `nodes`, with the connection down.
     pub(crate) fn new(
-        (index, share): (usize, usize),
-        cfgs: ConnectionCfgs,
+        index: usize,
+        share: usize,
         nodes: &[u32],
-        staged: bool,
-        by_health: bool,
-        stream: Stream,
+        dispatch: &DispatchCfgs,
     ) -> Result<Self, RegionError> {
+        let cfgs = dispatch.connections[index];
         let grants = Arc::new(Grants::new(cfgs.slots));
         let map = |stride| Region::on_nodes(cfgs.slots * stride, nodes).map(Arc::new);
         let region = map(cfgs.response_stride)?;
-        let staging = staged.then(|| map(cfgs.request_stride)).transpose()?;
+        let is_staged = dispatch.staged_from.is_some();
+        let staging = is_staged.then(|| map(cfgs.request_stride)).transpose()?;
         Ok(Connection {
             index,
             share,
-            ring: ArrayQueue::new(match by_health {
+            ring: ArrayQueue::new(match dispatch.policy.is_by_health() {
                 true => cfgs.slots,
                 false => cfgs.slots.min(RING),
             }),
-            by_health,
             tracker: Tracker::new(grants.clone()),
-            window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
+            window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(dispatch.stream),
             send: SendHalf::default(),
             up: CachePadded::default(),
-            counts: Mutex::default(),
+            figures: Mutex::default(),
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            live: LiveFigures::default(),
             staging,
             cfgs,
         })
     }
 
-    pub(crate) fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
-        let mut sources = sources.to_vec();
+    pub(crate) fn endpoint(&self, payloads: &Payloads, send_depth: usize) -> Endpoint {
+        let mut sources = payloads.sources.clone();
         sources.extend(self.staging.clone());
         Endpoint {
             window: self.window.clone(),
@@ -143,6 +164,11 @@ impl Connection {
             up: load.up && may(self),
             ..load
         }
+    }
+
+    /// Whether the NIC thread seems to have no core.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.ring.len() > CROWD
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -173,14 +199,15 @@ impl Connection {
         self.send.finish()
     }
 
-    pub(crate) fn counts(&self) -> MutexGuard<'_, ConnectionRecord> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
+        lock(&self.figures)
     }
 
     /// Counts of the sending half, and of receiving halves of earlier links. Takes the send token.
     pub(crate) fn totals(&self) -> ConnectionRecord {
-        let sent = self.send.counts();
+        let (sent, figures) = (self.send.counts(), self.figures());
         ConnectionRecord {
+            samples: figures.tick.samples,
             tx: self.send.fabric_counts(),
             slots: self.cfgs.slots as u64,
             allowed: self.tracker.allowance() as u64,
@@ -189,22 +216,15 @@ impl Connection {
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            ..self.counts().clone()
+            ..figures.record.clone()
         }
     }
 
     /// Live figures without the rail's score; the counts may be 40 ms old.
     pub(crate) fn reading(&self) -> ConnectionTick {
-        let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
         ConnectionTick {
-            samples: read(&self.live.samples),
-            bytes_out: read(&self.live.bytes_out),
-            bytes_in: read(&self.live.bytes_in),
-            retransmits: read(&self.live.retransmits),
-            window_limited_us: read(&self.live.window_limited_us),
-            rtt_us: read(&self.live.rtt_us).checked_sub(1),
             in_flight: self.tracker.in_flight() as u64,
-            score: None,
+            ..self.figures().tick
         }
     }
 
@@ -217,16 +237,15 @@ impl Connection {
     /// Posts one sample through a reserved slot. Returns the number of bytes copied to staging.
     ///
     /// # Errors
-    /// The error of the post, and whether the caller still owns the sample. If the peer has already
-    /// answered, the answer has closed the slot's grant, and the caller no longer owns the sample.
+    /// [`NotPosted`]
     pub(crate) fn post(
         &self,
         link: &mut dyn Tx,
-        sources: usize,
-        staged_from: Option<&Region>,
-        (slot, sample): (u16, &Sample),
-        now: u64,
-    ) -> Result<usize, (PostError, bool)> {
+        payloads: &Payloads,
+        slot: u16,
+        sample: &Sample,
+        now_ns: u64,
+    ) -> Result<usize, NotPosted> {
         let mut post = Post {
             source: sample.source,
             offset: sample.offset,
@@ -235,7 +254,7 @@ impl Connection {
             imm: Imm::new(slot, 0),
         };
         let mut copied = 0;
-        if let (Some(from), Some(to)) = (staged_from, &self.staging) {
+        if let (Some(from), Some(to)) = (&payloads.staged_from, &self.staging) {
             let offset = usize::from(slot) * self.cfgs.request_stride;
             let len = sample.len as usize;
             if len <= self.cfgs.request_stride {
@@ -246,14 +265,14 @@ impl Connection {
                     to.copy_from_slice(from);
                     copied = len;
                     // The staging region is behind the caller's source regions.
-                    post.source = SourceId(sources as u16);
+                    post.source = SourceId(payloads.sources.len() as u16);
                     post.offset = offset;
                 }
             }
         }
-        let Some(imm) = self.tracker.begin(slot, sample, now) else {
+        let Some(imm) = self.tracker.begin(slot, sample, now_ns) else {
             self.tracker.release(slot);
-            return Err((PostError::Full, true));
+            return Err(NotPosted::FULL);
         };
         post.imm = imm.with_options(sample.has_options);
         link.post(&post).map(|()| copied).map_err(|e| {
@@ -262,7 +281,7 @@ impl Connection {
             if is_ours {
                 self.tracker.release(slot);
             }
-            (e, is_ours)
+            NotPosted { error: e, is_ours }
         })
     }
 }

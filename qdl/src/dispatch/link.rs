@@ -1,13 +1,11 @@
-//! A frontend's connection that is up: its link, and the state that only its NIC thread uses.
+//! State of a frontend's connection that is up, which only its NIC thread uses.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use super::{Connection, Sample, progress::Progress};
+use super::{Connection, Sample, connection::Figures, progress::AnswerProgress};
 use crate::{
-    connection::{Echo, EchoCfgs, Receiving},
+    connection::{Echo, EchoCfgs},
     counters::look,
 };
-use fabric::{Broken, PathReading, Rx, clock::now_ns};
+use fabric::{PathReading, Rx, clock::now_ns};
 
 /// Interval of path readings: 100 ms. Each reading costs a system call.
 const LOOK_AT_PATH_NS: u64 = 100_000_000;
@@ -15,108 +13,91 @@ const LOOK_AT_PATH_NS: u64 = 100_000_000;
 /// Interval between updates of a connection's live figures: 40 ms.
 const SHOW_NS: u64 = 40_000_000;
 
-/// Payload bytes of completed samples.
+/// Answers of a link.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PayloadBytes {
+pub(super) struct Carried {
+    pub samples: u64,
+    /// Payload bytes of the answered requests.
     pub bytes_out: u64,
+    /// Payload bytes of the responses.
     pub bytes_in: u64,
 }
 
-pub(super) struct FrontendLink {
-    pub connection: usize,
-    pub epoch: u32,
-    pub half: Receiving,
+pub(super) struct LinkState {
     pub echo: Echo,
-    /// The echo timed out. Bytes that the next poll finds still count as a sign of life.
-    pub silent: Option<Broken>,
-    pub taken: u64,
-    /// Payload bytes of those responses and their requests.
-    pub carried: PayloadBytes,
-    /// Clock, samples and bytes at the last update of the live figures.
-    shown: (u64, u64, PayloadBytes),
-    /// Clock and value of the last path reading.
-    path: (u64, PathReading),
-    taken_at_look: u64,
+    /// Answers since the last update of the live figures, at `shown_ns`.
+    pub unshown: Carried,
+    shown_ns: u64,
+    /// Answers since the last path reading.
+    pub answered: u64,
+    path: PathReading,
+    path_ns: u64,
     /// Parts of each slot's answer so far; empty where answers come in one piece.
-    pub progress: Box<[Progress]>,
-    /// The arbiter by health knows that the connection is up.
-    pub known: bool,
+    pub progress: Box<[AnswerProgress]>,
     /// The worn-out sample with the most losses, if any.
-    pub worn: Option<Sample>,
+    pub worn_out: Option<Sample>,
 }
 
-impl FrontendLink {
-    /// A link of a new epoch; `slots` slots have answers in parts: all, or 0.
-    pub(crate) fn new(
-        (connection, epoch): (usize, u32),
-        rx: Box<dyn Rx>,
-        echo: EchoCfgs,
-        slots: usize,
-    ) -> Self {
-        FrontendLink {
-            connection,
-            epoch,
-            half: Receiving::new(rx),
-            echo: Echo::new(echo, now_ns()),
-            silent: None,
-            taken: 0,
-            carried: PayloadBytes::default(),
-            shown: (now_ns(), 0, PayloadBytes::default()),
-            path: (now_ns(), PathReading::default()),
-            taken_at_look: 0,
-            progress: vec![Progress::default(); slots].into(),
-            known: false,
-            worn: None,
+impl LinkState {
+    /// State of a link of a new epoch.
+    pub(crate) fn new(connection: &Connection, echo: EchoCfgs) -> Self {
+        let now_ns = now_ns();
+        let slots_in_parts = match connection.window.takes_parts() {
+            true => connection.cfgs.slots,
+            false => 0,
+        };
+        LinkState {
+            echo: Echo::new(echo, now_ns),
+            unshown: Carried::default(),
+            shown_ns: now_ns,
+            answered: 0,
+            path: PathReading::default(),
+            path_ns: now_ns,
+            progress: vec![AnswerProgress::default(); slots_in_parts].into(),
+            worn_out: None,
         }
     }
 
+    /// Updates the live figures.
     pub(crate) fn show(&mut self, connection: &Connection) {
-        let (_, taken, carried) = self.shown;
-        let live = &connection.live;
-        let add = |to: &AtomicU64, n: u64| {
-            to.fetch_add(n, Ordering::Relaxed);
-        };
-        add(&live.samples, self.taken - taken);
-        add(&live.bytes_out, self.carried.bytes_out - carried.bytes_out);
-        add(&live.bytes_in, self.carried.bytes_in - carried.bytes_in);
-        (self.shown.1, self.shown.2) = (self.taken, self.carried);
+        let unshown = std::mem::take(&mut self.unshown);
+        let tick = &mut connection.figures().tick;
+        tick.samples += unshown.samples;
+        tick.bytes_out += unshown.bytes_out;
+        tick.bytes_in += unshown.bytes_in;
     }
 
     /// Updates the live figures when the update is due.
-    pub(crate) fn show_at(&mut self, connection: &Connection, now: u64) {
-        if now.saturating_sub(self.shown.0) >= SHOW_NS {
-            self.shown.0 = now;
+    pub(crate) fn show_at(&mut self, connection: &Connection, now_ns: u64) {
+        if now_ns.saturating_sub(self.shown_ns) >= SHOW_NS {
+            self.shown_ns = now_ns;
             self.show(connection);
         }
     }
 
     /// Takes a path reading when it is due, and adds it to the counts while samples are in flight.
-    pub(crate) fn look_at_path(&mut self, connection: &Connection, now: u64) {
-        let (at, before) = self.path;
-        let span = now.saturating_sub(at);
-        if span < LOOK_AT_PATH_NS {
+    pub(crate) fn look_at_path(&mut self, connection: &Connection, rx: &mut dyn Rx, now_ns: u64) {
+        let span_ns = now_ns.saturating_sub(self.path_ns);
+        if span_ns < LOOK_AT_PATH_NS {
             return;
         }
-        let Some(reading) = self.half.rx.path() else {
+        let Some(reading) = rx.path() else {
             return;
         };
-        self.path = (now, reading);
-        let carried = self.taken - std::mem::replace(&mut self.taken_at_look, self.taken);
-        let on_it = connection.tracker.in_flight() > 0;
-        if on_it || carried > 0 {
+        self.path_ns = now_ns;
+        let before = std::mem::replace(&mut self.path, reading);
+        let answered = std::mem::take(&mut self.answered);
+        let is_used = connection.tracker.in_flight() > 0;
+        let Figures { tick, record } = &mut *connection.figures();
+        if is_used || answered > 0 {
             // The kernel's round trip is an average, so it is valid although no sample may be in
             // flight now: few and quick samples are rarely in flight at a reading.
-            let rtt = &connection.live.rtt_us;
-            rtt.store(reading.rtt_us + 1, Ordering::Relaxed);
+            tick.rtt_us = Some(reading.rtt_us);
         }
-        if on_it {
-            let mut counts = connection.counts();
-            look(&mut counts.path, &reading, &before, span / 1000);
-            let live = &connection.live;
-            live.retransmits
-                .store(counts.path.retransmits, Ordering::Relaxed);
-            live.window_limited_us
-                .store(counts.path.rwnd_limited_us, Ordering::Relaxed);
+        if is_used {
+            look(&mut record.path, &reading, &before, span_ns / 1000);
+            tick.retransmits = record.path.retransmits;
+            tick.window_limited_us = record.path.rwnd_limited_us;
         }
     }
 }

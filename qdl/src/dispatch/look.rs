@@ -47,6 +47,6 @@ impl Dispatcher {
 
     /// Samples that wait for a free slot of any connection.
     pub fn backlog(&self) -> u64 {
-        self.shared.backlog_len.load(Ordering::SeqCst)
+        self.shared.backlog.len()
     }
 }

@@ -9,10 +9,11 @@
 //!
 //! * this file: the dispatcher, its connections and its counts
 //! * `posting`: from `issue` to a connection's writes
-//! * `nic`: the work of a NIC thread
+//! * `nic`: the frontend's end in a NIC thread
 //! * `answers`: from an arrival to its completion, its record or its retry
+//! * `choice`: the policy that chooses connections
 //! * `connection`, `backlog`, `link`, `progress`: the parts that these share
-//! * `health`, `slots`, `warm_up`: a policy by health, `slots: auto`, the warm-up samples
+//! * `slots`, `warm_up`: `slots: auto`, the warm-up samples
 //!
 //! All connections share one backlog. A sample is bound to a connection only once that has a slot.
 //! So a slow accelerator delays no others' samples, and no sample waits for a lost connection.
@@ -25,8 +26,8 @@
 mod answers;
 mod api;
 mod backlog;
+mod choice;
 mod connection;
-mod health;
 mod link;
 #[cfg(feature = "testkit")]
 mod look;
@@ -39,107 +40,120 @@ mod warm_up;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
-use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 use tokio::time::{Instant, sleep};
 
-pub use crate::connection::tracker::{First, Sample, Tries};
+pub(crate) use crate::connection::tracker::Tries;
+pub use crate::connection::tracker::{First, Sample};
 pub use api::{
-    Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,
-    DispatchNic, Owner, Part, RefusedSample, Response,
+    Completer, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic, Owner, Part, RefusedSample,
+    Response,
 };
+pub(crate) use api::{DispatchCounts, DispatchError};
 pub use connection::ConnectionCfgs;
-pub use health::NicDown;
-#[cfg(feature = "testkit")]
-pub use look::Look;
-pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpReport};
-pub(crate) use warm_up::{WarmUpCfgs, WarmUpError};
+pub use warm_up::WARM_UP_ID;
+#[cfg(test)]
+pub(crate) use warm_up::ConnectionWarmUp;
+pub(crate) use warm_up::{WarmUpCfgs, WarmUpError, WarmUpReport};
 
 use crate::{
     connection::{
-        self as threads, CrewPlan, EchoCfgs, MakeWork, NicThread, NicThreadHandle, Placed,
+        CrewPlan, EchoCfgs, NicThread, NicThreadHandle, Placed,
+        share::{Crew, MakeEnd, NicCommand},
     },
     model::Lengths,
-    rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
-use fabric::{
-    Broken, Endpoint, Link, Region,
-    sync::{AtomicBool, AtomicU64 as ModelledU64},
-};
+use fabric::{Broken, Endpoint, Link, clock::now_ns, sync::AtomicBool};
 use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 
 use backlog::Backlog;
-use connection::Connection;
-use health::Health;
-use nic::{Command, FrontendNic};
+use choice::Choice;
+use connection::{Connection, Payloads};
+use nic::{Attachment, FrontendEnd};
 use slots::SlotLimits;
 use warm_up::WarmUp;
 
 /// Number of the next dispatcher of this process, from 1.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-pub(crate) struct Shared {
-    /// Tells dispatchers apart, also where a new one lies at the address of an earlier one.
-    number: u64,
+/// State of a dispatcher, by the threads that use it. Each part takes calls from any thread, but a
+/// record of a slot is read by the connection's NIC thread alone.
+///
+/// ```text
+///   issuing thread   issuing -> choice -> a connection's ring -> post, or wake its NIC thread
+///                                     \-> no room: backlog
+///   NIC thread       connection -> answering -> owner, completer -> choice -> backlog -> post
+///   the run          ends, warm_up, limits
+/// ```
+pub(crate) struct DispatchState {
     connections: Box<[Connection]>,
-    sources: Vec<Arc<Region>>,
-    staged_from: Option<Arc<Region>>,
+    payloads: Payloads,
+    issuing: Issuing,
+    choice: Choice,
     backlog: Backlog,
-    backlog_len: CachePadded<ModelledU64>,
-    backlog_max: AtomicU64,
-    backlogged: AtomicU64,
-    handed_over: CachePadded<AtomicU64>,
-    arbiter: Arbiter,
-    /// Set once the peers have described their connections, under a policy by health.
-    health: OnceLock<Health>,
+    answering: Answering,
+    ends: Ends,
     /// Limits of `slots: auto`; set before the first sample.
     limits: OnceLock<SlotLimits>,
-    /// Per peer: the connection that got the last burst.
-    last_of_peer: Box<[CachePadded<AtomicUsize>]>,
     owner: Arc<dyn Owner>,
-    aborted: AtomicBool,
-    issued: CachePadded<AtomicU64>,
-    /// Issue time of the first sample, on [`fabric::clock`]; 0 before the first sample.
-    first_ns: AtomicU64,
-    completed: Box<[CachePadded<AtomicU64>]>,
-    /// Parts passed to the completer, without last parts, by share.
-    parts: Box<[CachePadded<AtomicU64>]>,
-    token_bytes: u32,
-    answers: Option<Lengths>,
-    completed_empty: AtomicU64,
-    /// Signs of the accelerators' work: heartbeats whose progress grew, answers to warm-up samples
-    /// and their parts.
-    steps: AtomicU64,
-    again: AtomicU64,
-    /// Number of first, second and third refusals of a sample.
-    refused: [AtomicU64; 3],
-    /// Samples refused three times, kept until the run is aborted.
-    spent: Mutex<Vec<Sample>>,
-    connections_lost: AtomicU64,
-    echo: EchoCfgs,
+    /// Per share: its thread.
     nic_threads: OnceLock<Vec<NicThreadHandle>>,
     warm_up: WarmUp,
+}
+
+/// The rule and the counts of issuing threads.
+struct Issuing {
+    /// Tells dispatchers apart, also where a new one lies at the address of an earlier one.
+    number: u64,
     /// Largest burst that the issuing thread posts, in payload bytes.
     post_up_to: u64,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     stay_ns: u64,
     one_by_one: bool,
+    issued: CachePadded<AtomicU64>,
+    /// Issue time of the first sample, on [`fabric::clock`]; 0 before the first sample.
+    first_ns: AtomicU64,
+    handed_over: CachePadded<AtomicU64>,
+}
+
+/// What NIC threads know of answers, and their counts.
+struct Answering {
+    echo: EchoCfgs,
+    token_bytes: u32,
+    lengths: Option<Lengths>,
+    /// Samples completed with a response, by share.
+    completed: Box<[CachePadded<AtomicU64>]>,
+    /// Parts passed to the completer, without last parts, by share.
+    parts: Box<[CachePadded<AtomicU64>]>,
+    /// Signs of the accelerators' work: heartbeats whose progress grew, answers to warm-up samples
+    /// and their parts.
+    steps: AtomicU64,
+}
+
+/// Samples that did not end with their first answer.
+#[derive(Default)]
+struct Ends {
+    aborted: AtomicBool,
+    completed_empty: AtomicU64,
+    /// Samples sent again after a loss.
+    retries: AtomicU64,
+    /// Number of first, second and third refusals of a sample.
+    refusals: [AtomicU64; 3],
+    /// Samples refused three times, kept until the run is aborted.
+    refused_for_good: Mutex<Vec<Sample>>,
+    lost_connections: AtomicU64,
 }
 
 /// The frontend's dispatcher.
 pub struct Dispatcher {
-    shared: Arc<Shared>,
-    handles: Vec<NicThreadHandle>,
-    inboxes: Vec<Arc<SegQueue<Command>>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    crew: CrewPlan,
+    shared: Arc<DispatchState>,
+    crew: Crew<Attachment>,
     send_depth: usize,
     is_stopped: AtomicBool,
 }
@@ -156,7 +170,7 @@ impl Dispatcher {
         owner: Arc<dyn Owner>,
     ) -> Result<Self, DispatchError> {
         let (dispatcher, threads) = Dispatcher::assemble(cfgs, shares, owner)?;
-        *dispatcher.threads() = threads::start(threads)?;
+        dispatcher.crew.start(threads)?;
         Ok(dispatcher)
     }
 
@@ -169,83 +183,57 @@ impl Dispatcher {
         shares: Vec<DispatchNic>,
         owner: Arc<dyn Owner>,
     ) -> Result<(Self, Vec<NicThread>), DispatchError> {
-        let staged = cfgs.staged_from.is_some();
-        let crew = cfgs.crew.unwrap_or_else(|| CrewPlan::each(shares.len()));
-        let mut shared_out = crew.share_out();
-        let connections = cfgs
-            .connections
-            .iter()
-            .enumerate()
-            .map(|(i, l)| {
-                let share = shared_out.next(l.nic_index);
-                Connection::new(
-                    (i, share),
-                    *l,
-                    shares.get(share).map_or(&[], |s| &s.cfgs.near.nodes),
-                    staged,
-                    cfgs.policy.is_by_health(),
-                    cfgs.stream,
-                )
-            })
-            .collect::<Result<Box<[_]>, _>>()?;
-        let peers = connections.iter().map(|c| c.cfgs.peer + 1).max();
-        let shared = Arc::new(Shared {
-            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
-            // With a last burst on another peer's connection, a peer would seem loaded.
-            last_of_peer: (0..peers.unwrap_or(0))
-                .map(|peer| connections.iter().position(|c| c.cfgs.peer == peer))
-                .map(|first| CachePadded::new(AtomicUsize::new(first.unwrap_or(0))))
-                .collect(),
+        let each = || CrewPlan::each(shares.len());
+        let plan = cfgs.crew.clone().unwrap_or_else(each);
+        let mut shared_out = plan.share_out();
+        let connections = cfgs.connections.iter().enumerate().map(|(i, c)| {
+            let share = shared_out.next(c.nic_index);
+            let nodes = shares.get(share).map_or(&[][..], |s| &s.cfgs.near.nodes);
+            Connection::new(i, share, nodes, &cfgs)
+        });
+        let connections = connections.collect::<Result<Box<[_]>, _>>()?;
+        let by_share = || shares.iter().map(|_| CachePadded::default()).collect();
+        let shared = Arc::new(DispatchState {
+            choice: Choice::new(cfgs.policy, &connections),
             connections,
-            sources: cfgs.sources,
-            staged_from: cfgs.staged_from,
+            payloads: Payloads {
+                sources: cfgs.sources,
+                staged_from: cfgs.staged_from,
+            },
+            issuing: Issuing {
+                number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+                post_up_to: cfgs.post_up_to,
+                stay_ns: cfgs.stay_ns,
+                one_by_one: cfgs.one_by_one,
+                issued: CachePadded::default(),
+                first_ns: AtomicU64::new(0),
+                handed_over: CachePadded::default(),
+            },
             backlog: Backlog::default(),
-            backlog_len: CachePadded::default(),
-            backlog_max: AtomicU64::new(0),
-            backlogged: AtomicU64::new(0),
-            handed_over: CachePadded::default(),
-            arbiter: Arbiter::new(cfgs.policy),
-            health: OnceLock::new(),
+            answering: Answering {
+                echo: cfgs.echo,
+                token_bytes: cfgs.token_bytes.clamp(1, 8),
+                lengths: cfgs.answers,
+                completed: by_share(),
+                parts: by_share(),
+                steps: AtomicU64::new(0),
+            },
+            ends: Ends::default(),
             limits: OnceLock::new(),
             owner,
-            aborted: AtomicBool::new(false),
-            issued: CachePadded::default(),
-            first_ns: AtomicU64::new(0),
-            completed: shares.iter().map(|_| CachePadded::default()).collect(),
-            parts: shares.iter().map(|_| CachePadded::default()).collect(),
-            token_bytes: cfgs.token_bytes.clamp(1, 8),
-            answers: cfgs.answers,
-            completed_empty: AtomicU64::new(0),
-            steps: AtomicU64::new(0),
-            again: AtomicU64::new(0),
-            refused: Default::default(),
-            spent: Mutex::default(),
-            connections_lost: AtomicU64::new(0),
-            echo: cfgs.echo,
             nic_threads: OnceLock::new(),
             warm_up: WarmUp::default(),
-            post_up_to: cfgs.post_up_to,
-            stay_ns: cfgs.stay_ns,
-            one_by_one: cfgs.one_by_one,
         });
-        let mut inboxes = Vec::new();
-        let mut works = Vec::new();
-        for (index, r) in shares.into_iter().enumerate() {
-            let inbox = Arc::new(SegQueue::new());
-            let (s, i) = (shared.clone(), inbox.clone());
-            let make: MakeWork = Box::new(move |handle| {
-                Box::new(FrontendNic::new(index, s, i, r.completer, &handle))
-            });
-            works.push((r.cfgs, make));
-            inboxes.push(inbox);
-        }
-        let (handles, threads) = threads::make_crew(works, &crew)?;
-        let _ = shared.nic_threads.set(handles.clone());
+        let end = |(share, nic): (usize, DispatchNic)| -> MakeEnd<FrontendEnd> {
+            let shared = shared.clone();
+            let make = move |handle: &_| FrontendEnd::new(share, shared, nic.completer, handle);
+            (nic.cfgs, Box::new(make))
+        };
+        let ends = shares.into_iter().enumerate().map(end).collect();
+        let (crew, threads) = Crew::assemble(plan, ends)?;
+        let _ = shared.nic_threads.set(crew.handles.clone());
         let dispatcher = Dispatcher {
             shared,
-            handles,
-            inboxes,
-            threads: Mutex::default(),
             crew,
             send_depth: cfgs.send_depth,
             is_stopped: AtomicBool::new(false),
@@ -253,13 +241,9 @@ impl Dispatcher {
         Ok((dispatcher, threads))
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The endpoint for a new link of a connection. The peer must have the same number of slots.
     pub fn endpoint(&self, connection: usize) -> Endpoint {
-        self.shared.connections[connection].endpoint(&self.shared.sources, self.send_depth)
+        self.shared.connections[connection].endpoint(&self.shared.payloads, self.send_depth)
     }
 
     /// Settings of a connection.
@@ -274,99 +258,37 @@ impl Dispatcher {
     /// Brings a connection up with a link of a new epoch. Its slots must be out of quarantine.
     /// Drops the link after [`Dispatcher::stop`], because no NIC thread would.
     pub fn attach(&self, connection: usize, epoch: u32, link: Link) {
-        if self.is_stopped.load(Ordering::SeqCst) {
-            return;
+        if !self.is_stopped.load(Ordering::SeqCst) {
+            let attachment = Attachment { connection, epoch };
+            self.send(connection, NicCommand::Attach(attachment, link));
         }
-        self.command(
-            connection,
-            Command::Attach {
-                connection,
-                epoch,
-                link,
-            },
-        );
     }
 
     /// Takes a connection down, if `epoch` is up, as if the fabric had reported `cause`.
     pub fn give_up(&self, connection: usize, epoch: u32, cause: Broken) {
-        self.command(
-            connection,
-            Command::GiveUp {
-                connection,
-                epoch,
-                cause,
-            },
-        );
+        let attachment = Attachment { connection, epoch };
+        let selects = Arc::new(move |a: &Attachment| *a == attachment);
+        self.send(connection, NicCommand::GiveUp(selects, cause));
     }
 
     /// Takes down every connection of a NIC whose link is down.
     pub(crate) fn give_up_nic(&self, nic_index: usize, cause: &Broken) {
-        for share in self.crew.shares_of(nic_index) {
-            self.inboxes[share].push(Command::GiveUpAll(cause.clone()));
-            self.handles[share].wake();
+        for share in self.crew.plan.shares_of(nic_index) {
+            let command = NicCommand::GiveUp(Arc::new(|_: &_| true), cause.clone());
+            self.crew.inboxes[share].send(command);
         }
     }
 
-    fn command(&self, connection: usize, command: Command) {
+    fn send(&self, connection: usize, command: NicCommand<Attachment>) {
         let share = self.shared.connections[connection].share;
-        self.inboxes[share].push(command);
-        self.handles[share].wake();
-    }
-
-    /// Switches to a policy by health; before this call, the number of outstanding samples decides.
-    /// Measurements are folded into scores every `tick_ns`. `nic_down` returns whether a NIC is
-    /// down. Only the first call has an effect.
-    pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
-        let peers = 1 + self
-            .shared
-            .connections
-            .iter()
-            .map(|c| c.cfgs.peer)
-            .max()
-            .unwrap_or(0);
-        let _ = self
-            .shared
-            .health
-            .set(Health::new(arbiter, peers, tick_ns, nic_down));
-        for inbox in &self.inboxes {
-            inbox.push(Command::Health);
-        }
-        self.handles.iter().for_each(NicThreadHandle::wake);
-    }
-
-    /// Records whether the control session with a peer is lost. The arbiter uses this to locate the
-    /// fault of a lost rail.
-    pub(crate) fn control_session(&self, peer: usize, lost: bool) {
-        if let Some(h) = self.shared.health.get() {
-            h.control(peer, lost);
-        }
-    }
-
-    /// Records the scores of a peer's interior and of its rails, from a heartbeat.
-    pub(crate) fn put_scores(
-        &self,
-        peer: usize,
-        interior: Score,
-        rails: impl IntoIterator<Item = (RailId, Score)>,
-    ) {
-        if let Some(h) = self.shared.health.get() {
-            h.arbiter.set_peers_scores(peer, interior, rails);
-        }
-    }
-
-    /// Report on each rail to a peer; empty unless the policy is by health.
-    pub(crate) fn rail_report(&self, peer: usize) -> Vec<RailReport> {
-        let health = self.shared.health.get();
-        health.map_or_else(Vec::new, |h| h.arbiter.report(peer))
+        self.crew.inboxes[share].send(command);
     }
 
     /// Aborts the run: takes all connections down and completes all outstanding samples empty.
     pub fn abort(&self, cause: &str) {
-        self.shared.aborted.store(true, Ordering::SeqCst);
-        for inbox in &self.inboxes {
-            inbox.push(Command::GiveUpAll(Broken::GivenUp(cause.to_owned())));
-        }
-        self.handles.iter().for_each(NicThreadHandle::wake);
+        self.shared.ends.aborted.store(true, Ordering::SeqCst);
+        let cause = Broken::GivenUp(cause.to_owned());
+        self.crew.give_up(&(Arc::new(|_: &_| true) as _), &cause);
         self.shared.empty_backlog();
     }
 
@@ -384,24 +306,27 @@ impl Dispatcher {
 
     /// Placement of each NIC's threads and of its connections' memory.
     pub(crate) fn placed(&self) -> Vec<Placed> {
-        NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
+        self.crew.placed()
     }
 
     /// NUMA nodes of the samples' memory, as the kernel reports them.
     pub(crate) fn sample_nodes(&self) -> BTreeSet<u32> {
-        let s = &*self.shared;
-        let regions = s.sources.iter().chain(&s.staged_from);
+        let payloads = &self.shared.payloads;
+        let regions = payloads.sources.iter().chain(&payloads.staged_from);
         regions.flat_map(|r| r.nodes()).collect()
     }
 
     pub(crate) fn nic_threads(&self) -> usize {
-        self.crew.threads()
+        self.crew.plan.threads()
     }
 
     /// The posting rule: the largest burst that the issuing thread posts, in payload bytes, and
     /// whether each sample has its own doorbell.
     pub(crate) fn posting_rule(&self) -> (u64, bool) {
-        (self.shared.post_up_to, self.shared.one_by_one)
+        (
+            self.shared.issuing.post_up_to,
+            self.shared.issuing.one_by_one,
+        )
     }
 
     /// Number of connections that are up.
@@ -418,7 +343,7 @@ impl Dispatcher {
 
     /// Issue time of the first sample on [`fabric::clock`], warm-up samples excluded.
     pub(crate) fn first_issued_ns(&self) -> Option<u64> {
-        match self.shared.first_ns.load(Ordering::Relaxed) {
+        match self.shared.issuing.first_ns.load(Ordering::Relaxed) {
             0 => None,
             ns => Some(ns),
         }
@@ -432,43 +357,45 @@ impl Dispatcher {
 
     /// Records that an accelerator's engines have worked: a sign of life, also without answers.
     pub(crate) fn note_work(&self) {
-        self.shared.steps.fetch_add(1, Ordering::Relaxed);
+        self.shared.answering.steps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Signs of work noted so far ([`Self::note_work`]), which extend the deadlines of answers.
     pub fn steps(&self) -> u64 {
-        self.shared.steps.load(Ordering::Relaxed)
+        self.shared.answering.steps.load(Ordering::Relaxed)
     }
 
     /// Parts passed to the completer, without last parts.
     pub(crate) fn parts(&self) -> u64 {
-        let parts = self.shared.parts.iter();
+        let parts = self.shared.answering.parts.iter();
         parts.map(|p| p.load(Ordering::Relaxed)).sum()
     }
 
     /// Totals so far.
     pub fn counts(&self) -> DispatchCounts {
         let s = &*self.shared;
-        let (wakeups, sleeps) = NicThreadHandle::waits(&self.handles);
-        let completed_empty = s.completed_empty.load(Ordering::Acquire);
-        let completed = s.completed.iter().map(|c| c.load(Ordering::Acquire)).sum();
+        let (wakeups, sleeps) = self.crew.waits();
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let completed_empty = s.ends.completed_empty.load(Ordering::Acquire);
+        let completed = s.answering.completed.iter();
+        let completed = completed.map(|c| c.load(Ordering::Acquire)).sum();
         DispatchCounts {
             completed,
             completed_empty,
             parts: self.parts(),
             // Load `issued` after the completed counts, so that it is never less than their sum.
-            issued: s.issued.load(Ordering::Acquire),
-            again: s.again.load(Ordering::Relaxed),
-            refused: [0, 1, 2].map(|i| s.refused[i].load(Ordering::Relaxed)),
+            issued: s.issuing.issued.load(Ordering::Acquire),
+            again: read(&s.ends.retries),
+            refused: s.ends.refusals.each_ref().map(read),
             posted: s
                 .connections
                 .iter()
                 .map(Connection::posted_for_callers)
                 .sum(),
-            connections_lost: s.connections_lost.load(Ordering::Relaxed),
-            backlog_max: s.backlog_max.load(Ordering::Relaxed),
-            backlogged: s.backlogged.load(Ordering::Relaxed),
-            handed_over: s.handed_over.load(Ordering::Relaxed),
+            connections_lost: read(&s.ends.lost_connections),
+            backlog_max: read(&s.backlog.max),
+            backlogged: read(&s.backlog.waited),
+            handed_over: read(&s.issuing.handed_over),
             wakeups,
             sleeps,
         }
@@ -476,7 +403,7 @@ impl Dispatcher {
 
     /// Busy time and sleeps of the NIC threads so far.
     pub(crate) fn nic_use(&self) -> NicUse {
-        NicThreadHandle::uses(&self.handles)
+        self.crew.uses()
     }
 
     /// Counts of each connection, final once the dispatcher has been stopped. The caller adds the
@@ -511,12 +438,7 @@ impl Dispatcher {
     /// within the time limit, because a callback does not return.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::SeqCst);
-        for inbox in &self.inboxes {
-            inbox.push(Command::Stop);
-        }
-        self.handles.iter().for_each(NicThreadHandle::wake);
-        let threads = std::mem::take(&mut *self.threads());
-        threads::join_all(threads, threads::ENDING);
+        self.crew.stop();
     }
 }
 
@@ -526,21 +448,30 @@ impl Drop for Dispatcher {
     }
 }
 
-impl Shared {
-    /// Handle of each share's thread.
-    fn handles(&self) -> &[NicThreadHandle] {
-        self.nic_threads.get().map_or(&[], Vec::as_slice)
+impl DispatchState {
+    fn is_aborted(&self) -> bool {
+        self.ends.aborted.load(Ordering::SeqCst)
+    }
+
+    /// Handle of the thread that polls a connection.
+    fn nic_thread(&self, connection: &Connection) -> Option<&NicThreadHandle> {
+        self.nic_threads.get()?.get(connection.share)
+    }
+
+    fn wake(&self, connection: &Connection) {
+        self.nic_thread(connection).inspect(|t| t.wake());
     }
 
     /// Wakes every NIC thread: any of them may post a lost connection's samples.
     fn wake_all(&self) {
-        self.handles().iter().for_each(NicThreadHandle::wake);
+        let threads = self.nic_threads.get().into_iter().flatten();
+        threads.for_each(NicThreadHandle::wake);
     }
 
     fn complete_empty(&self, samples: &[Sample]) {
         self.owner.complete_empty(samples);
-        self.completed_empty
-            .fetch_add(samples.len() as u64, Ordering::Release);
+        let n = samples.len() as u64;
+        self.ends.completed_empty.fetch_add(n, Ordering::Release);
     }
 }
 

@@ -15,22 +15,24 @@
 
 use std::{cell::Cell, iter};
 
-use super::{Connection, Dispatcher, Sample, Shared, WARM_UP_ID, connection::BURST};
-use crate::connection::{
-    NicThreadHandle, SendCounts, WriteSource, burst, not_posted, tracker::Reserved,
+use super::{
+    Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
+    connection::{BURST, NotPosted},
+};
+use crate::{
+    connection::{
+        NicThreadHandle, SendCounts, WriteSource, not_posted, tracker::Reserved, writes_at_once,
+    },
+    lock::lock,
 };
 use fabric::{
-    Broken, PostError, Tx,
+    Broken, Tx,
     clock::now_ns,
     sync::{Ordering, fence},
 };
 
 /// Most payload bytes of a burst: as many as one core copies while a second core wakes up.
 pub(super) const BURST_BYTES: u64 = 64 << 10;
-
-/// Ring length above which the NIC thread seems to have no core, so the issuing thread posts: twice
-/// the samples issued during a turn of a running NIC thread.
-const CROWD: usize = 2 * BURST;
 
 /// Bursts that the issuing thread posts to one connection while the NIC thread sleeps. Their system
 /// calls cost as much as one wake-up, so the next burst wakes the NIC thread.
@@ -42,7 +44,7 @@ const ROUND_TRIP_NS: u64 = 4_000;
 /// The connection that a thread issues to, and the room left in that connection's burst.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
-    /// Number of the dispatcher ([`Shared::number`]); 0 for none.
+    /// Number of the dispatcher ([`Issuing::number`]); 0 for none.
     dispatcher: u64,
     connection: usize,
     issued_ns: u64,
@@ -98,10 +100,10 @@ impl Burst {
         self.bytes += u64::from(sample.len);
     }
 
-    /// The first burst of `samples`; empty for no samples.
-    fn first(samples: &[Sample]) -> Burst {
+    /// The first burst of `samples`, of at most `samples_max`; empty for no samples.
+    fn first(samples: &[Sample], samples_max: usize) -> Burst {
         let mut burst = Burst::default();
-        for s in samples.iter().take(BURST) {
+        for s in samples.iter().take(samples_max) {
             if burst.samples > 0 && burst.bytes + u64::from(s.len) > BURST_BYTES {
                 break;
             }
@@ -110,19 +112,21 @@ impl Burst {
         burst
     }
 
-    fn are_at_most(mut samples: &[Sample], most: usize) -> bool {
-        if samples.len() > most.saturating_mul(BURST) {
+    /// Whether `samples` are at most `bursts_max` bursts.
+    fn are_at_most(mut samples: &[Sample], bursts_max: usize, samples_max: usize) -> bool {
+        if samples.len() > bursts_max.saturating_mul(samples_max) {
             return false;
         }
-        for _ in 0..most {
-            samples = &samples[Burst::first(samples).samples..];
+        for _ in 0..bursts_max {
+            samples = &samples[Burst::first(samples, samples_max).samples..];
         }
         samples.is_empty()
     }
 }
 
 /// Samples of `len` bytes in a full burst: at least 1, at most [`BURST`].
-fn samples_of_burst(len: u32) -> usize {
+#[inline]
+pub(super) fn samples_of_burst(len: u32) -> usize {
     let fit = BURST_BYTES / u64::from(len).max(1);
     (fit as usize).clamp(1, BURST)
 }
@@ -135,44 +139,50 @@ impl Dispatcher {
     /// Samples that go to the backlog take its lock and may allocate a row.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
-        if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {
-            s.first_ns.store(now_ns().max(1), Ordering::Relaxed);
+        let issuing = &s.issuing;
+        if issuing
+            .issued
+            .fetch_add(samples.len() as u64, Ordering::Relaxed)
+            == 0
+        {
+            issuing.first_ns.store(now_ns().max(1), Ordering::Relaxed);
         }
-        if let Some(health) = s.health.get() {
-            s.issue_by_health(health, samples);
-        } else {
-            let mut left = samples;
-            if !s.has_backlog() && Burst::are_at_most(samples, s.connections.len()) {
-                let given = s.issue_bursts(samples);
-                left = &samples[given..];
-            }
-            if !left.is_empty() {
-                s.back_up(left);
-            }
+        let bursts_max = s.connections.len();
+        let is_short = || Burst::are_at_most(samples, bursts_max, s.choice.samples_max());
+        let given = match s.backlog.is_empty() && is_short() {
+            true => s.issue_bursts(samples),
+            false => 0,
+        };
+        if given < samples.len() {
+            s.leave(&samples[given..]);
         }
-        if s.aborted.load(Ordering::SeqCst) {
+        if s.is_aborted() {
             s.empty_backlog();
         }
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// Puts samples into connections' rings, burst by burst, and posts those bursts that fall to
     /// this thread. Returns the number of samples put; no connection has room for the rest.
     fn issue_bursts(&self, samples: &[Sample]) -> usize {
-        let dispatcher = self.number;
+        let Issuing {
+            number, stay_ns, ..
+        } = self.issuing;
+        let samples_max = self.choice.samples_max();
         let mut stay = STAY.get();
         let mut given = 0;
         while let Some(first) = samples.get(given) {
-            let mut burst = Burst::first(&samples[given..]);
+            let mut burst = Burst::first(&samples[given..], samples_max);
             let mut is_crowded = false;
-            if !stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns) {
-                let Some(chosen) = self.pick(first) else {
+            let stays = samples_max > 1 && stay.takes(number, &burst, first.issued_ns, stay_ns);
+            if !stays {
+                let Some(chosen) = self.choice.pick(&self.connections, first, |_| true) else {
                     break;
                 };
                 let connection = &self.connections[chosen];
                 stay = Stay {
-                    dispatcher,
+                    dispatcher: number,
                     connection: chosen,
                     // 0, so that the code below checks whether the connection is idle.
                     issued_ns: 0,
@@ -180,9 +190,9 @@ impl Shared {
                     bytes: BURST_BYTES.max(burst.bytes),
                     for_sleeper: 0,
                 };
-                is_crowded = connection.ring.len() > CROWD;
+                is_crowded = connection.is_crowded();
                 if stay.samples < burst.samples {
-                    burst = Burst::first(&samples[given..given + stay.samples]);
+                    burst = Burst::first(&samples[given..given + stay.samples], samples_max);
                 }
             }
             let connection = &self.connections[stay.connection];
@@ -196,6 +206,7 @@ impl Shared {
                 .count();
             if pushed == 0 {
                 // Other threads have filled the ring since the choice.
+                self.choice.undo(connection, first.len);
                 stay = Stay::NONE;
                 break;
             }
@@ -204,14 +215,8 @@ impl Shared {
             stay.bytes = stay.bytes.saturating_sub(burst.bytes);
             stay.issued_ns = first.issued_ns;
             burst.samples = pushed;
-            if self.is_posted_here(
-                connection,
-                burst,
-                is_idle || is_crowded,
-                &mut stay.for_sleeper,
-            ) {
-                self.post(connection);
-            } else if !connection.is_open() {
+            let is_free = is_idle || is_crowded;
+            if !self.post_or_leave(connection, burst, is_free, &mut stay.for_sleeper) {
                 stay = Stay::NONE;
             }
         }
@@ -219,72 +224,63 @@ impl Shared {
         given
     }
 
-    /// The connection that the arbiter chooses for a burst that begins with `first`; `None` where
-    /// none has room.
-    fn pick(&self, first: &Sample) -> Option<usize> {
-        let advantage = samples_of_burst(first.len);
-        let last = |c: &Connection| &self.last_of_peer[c.cfgs.peer];
-        let chosen = self.arbiter.pick(self.connections.len(), |i| {
-            let connection = &self.connections[i];
-            let load = connection.load();
-            match last(connection).load(Ordering::Relaxed) == i {
-                true => load,
-                false => load.with_more(advantage),
-            }
-        })?;
-        let last = last(&self.connections[chosen]);
-        if last.load(Ordering::Relaxed) != chosen {
-            last.store(chosen, Ordering::Relaxed);
+    /// Puts a sample into the ring of a connection that `may` admits. Returns the connection, and
+    /// whether it was idle; `None` if none has room.
+    pub(super) fn place(
+        &self,
+        sample: &Sample,
+        may: impl Fn(&Connection) -> bool,
+    ) -> Option<(&Connection, bool)> {
+        let chosen = self.choice.pick(&self.connections, sample, may)?;
+        let connection = &self.connections[chosen];
+        let is_idle = connection.is_idle();
+        if connection.ring.push(*sample).is_err() {
+            // Other threads have filled the ring since the choice.
+            self.choice.undo(connection, sample.len);
+            return None;
         }
-        Some(chosen)
+        Some((connection, is_idle))
     }
 
-    /// Whether the issuing thread may post `bytes` payload bytes.
-    fn is_small(&self, bytes: u64) -> bool {
-        bytes <= self.post_up_to
+    /// Whether the issuing thread posts a burst: a small one, if the connection is free or its NIC
+    /// thread sleeps. `for_sleeper` is the number of bursts posted for the sleeping thread so far.
+    fn is_posted_here(&self, bytes: u64, sleeps: bool, is_free: bool, for_sleeper: u32) -> bool {
+        let posts = match sleeps {
+            true => for_sleeper < FOR_SLEEPER,
+            false => is_free,
+        };
+        posts && bytes <= self.issuing.post_up_to
     }
 
-    /// Returns whether this thread posts a burst that lies in a connection's ring. It does if the
-    /// burst is small and either `posts` is true or the NIC thread sleeps. Otherwise the NIC thread
-    /// posts; this call wakes it if needed. `for_sleeper` counts bursts posted while the NIC thread
-    /// sleeps. If the connection is not open, its ring goes back to the backlog.
-    fn is_posted_here(
+    /// Posts a burst that this thread has put into a ring, or leaves it to the NIC thread, which it
+    /// wakes if needed. Counts bursts posted for a sleeping NIC thread in `for_sleeper`. If the
+    /// connection is not open, returns false, and its ring is in the backlog again.
+    pub(super) fn post_or_leave(
         &self,
         connection: &Connection,
         burst: Burst,
-        posts: bool,
+        is_free: bool,
         for_sleeper: &mut u32,
     ) -> bool {
         // After the fence in `is_asleep`, either this thread sees the connection closed, or the
         // thread that closes the connection sees the samples. A NIC thread that is awake sees
         // the samples before it sleeps.
-        let thread = self.handles().get(connection.share);
+        let thread = self.nic_thread(connection);
         let sleeper = thread.filter(|t| t.is_asleep());
         if !connection.is_open() {
             self.empty_ring(connection);
             self.wake_all();
             return false;
         }
-        let posts = match sleeper {
-            Some(_) => *for_sleeper < FOR_SLEEPER,
-            None => posts,
-        };
-        if posts && self.is_small(burst.bytes) {
+        if self.is_posted_here(burst.bytes, sleeper.is_some(), is_free, *for_sleeper) {
             *for_sleeper += u32::from(sleeper.is_some());
-            return true;
-        }
-        sleeper.inspect(|t| NicThreadHandle::wake(t));
-        self.handed_over
-            .fetch_add(burst.samples as u64, Ordering::Relaxed);
-        false
-    }
-
-    /// Posts a burst that a policy by health has put into a ring, or leaves it to the NIC thread.
-    pub(super) fn post_or_leave(&self, connection: &Connection, burst: Burst, is_idle: bool) {
-        let posts = is_idle || connection.ring.len() > CROWD;
-        if self.is_posted_here(connection, burst, posts, &mut 0) {
             self.post(connection);
+        } else {
+            sleeper.inspect(|t| NicThreadHandle::wake(t));
+            let handed_over = &self.issuing.handed_over;
+            handed_over.fetch_add(burst.samples as u64, Ordering::Relaxed);
         }
+        true
     }
 
     /// Posts a connection's ring and, unless the policy is by health, the backlog. A second thread
@@ -295,49 +291,48 @@ impl Shared {
         if posted.is_left || connection.send.has_failed() {
             // The NIC thread posts what is left, or takes the connection down, even if no event
             // comes from the link.
-            let thread = self.handles().get(connection.share);
-            thread.inspect(|t| t.wake());
+            self.wake(connection);
         }
         posted.is_work
     }
 
-    /// Puts samples into the backlog, then posts them, or wakes the NIC threads to post them.
-    fn back_up(&self, samples: &[Sample]) {
-        let bytes = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
-        let is_small = samples.len() <= BURST && self.is_small(bytes);
-        self.leave_to_others(samples.iter().copied());
+    /// Puts a call's samples into the backlog, then posts them, or wakes the NIC threads to post
+    /// them. Those for which a slot is free count as handed over, the rest as backlogged. Free
+    /// slots are counted before the push, from the same loads that the arbiter reads.
+    fn leave(&self, samples: &[Sample]) {
+        let (n, backlog) = (samples.len() as u64, &self.backlog);
+        let before = backlog.len();
+        let free = self.free_slots(before.saturating_add(n));
+        let handed_over = free.saturating_sub(before).min(n);
+        backlog.push(samples.iter().copied());
+        if handed_over > 0 {
+            let all = &self.issuing.handed_over;
+            all.fetch_add(handed_over, Ordering::Relaxed);
+        }
+        if handed_over < n {
+            let waiting = before.saturating_add(n).saturating_sub(free);
+            backlog.max.fetch_max(waiting, Ordering::Relaxed);
+            backlog.waited.fetch_add(n - handed_over, Ordering::Relaxed);
+        }
         // A slot may have come free between the count and the push.
         fence(Ordering::SeqCst);
-        if !is_small {
+        self.assign_backlog();
+        let bytes: u64 = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
+        if samples.len() > BURST || bytes > self.issuing.post_up_to {
             return self.wake_all();
         }
         // One connection may not suffice: a second thread may hold its token.
-        for connection in self.connections.iter().filter(|c| c.takes()) {
-            self.post(connection);
-            if !self.has_backlog() {
-                return;
+        for connection in &self.connections {
+            if self.waits_for(connection) && connection.takes() {
+                self.post(connection);
             }
         }
     }
 
-    /// Puts the caller's samples into the backlog. Those for which a slot is free count as handed
-    /// over, the rest as backlogged. Free slots are counted before the push, from the same loads
-    /// that the arbiter reads.
-    pub(super) fn leave_to_others(&self, samples: impl ExactSizeIterator<Item = Sample>) {
-        let n = samples.len() as u64;
-        let before = self.backlog_len.load(Ordering::Relaxed);
-        let free = self.free_slots(before.saturating_add(n));
-        let handed_over = free.saturating_sub(before).min(n);
-        self.push_all(samples);
-        if handed_over > 0 {
-            self.handed_over.fetch_add(handed_over, Ordering::Relaxed);
-        }
-        if handed_over < n {
-            let waiting = before.saturating_add(n).saturating_sub(free);
-            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
-            self.backlogged
-                .fetch_add(n - handed_over, Ordering::Relaxed);
-        }
+    /// Whether samples wait that this connection may post.
+    #[inline]
+    pub(super) fn waits_for(&self, connection: &Connection) -> bool {
+        !connection.ring.is_empty() || (!self.choice.is_by_health() && !self.backlog.is_empty())
     }
 
     /// Free slots of the connections that are up; stops counting at `enough`.
@@ -354,74 +349,48 @@ impl Shared {
         free
     }
 
-    pub(super) fn push_all(&self, samples: impl ExactSizeIterator<Item = Sample>) {
-        let n = samples.len() as u64;
-        if n > 0 {
-            // Count first, so that the length is never less than the number of samples.
-            self.backlog_len.fetch_add(n, Ordering::SeqCst);
-            self.backlog.push(samples);
-        }
-    }
-
-    /// Reduces the backlog's length by `n` taken samples. Call it after their post, so that the
-    /// length is not 0 while a taken sample may be put back.
-    pub(super) fn count_off(&self, n: u64) {
-        if n > 0 {
-            self.backlog_len.fetch_sub(n, Ordering::SeqCst);
-        }
-    }
-
-    /// Samples in the backlog, those being posted included.
-    fn waiting(&self) -> u64 {
-        self.backlog_len.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn has_backlog(&self) -> bool {
-        self.waiting() > 0
-    }
-
     /// Completes all waiting samples empty, after an abort.
     pub(super) fn empty_backlog(&self) {
-        let spent = std::mem::take(&mut *self.spent());
-        if !spent.is_empty() {
-            self.complete_empty(&spent);
+        let refused = std::mem::take(&mut *lock(&self.ends.refused_for_good));
+        if !refused.is_empty() {
+            self.complete_empty(&refused);
         }
-        if let Some(h) = self.health.get() {
+        if self.choice.health().is_some() {
             // The thread that distributes the backlog may hold one sample.
-            return self.distribute(h);
+            return self.distribute();
         }
         while let Some(sample) = self.backlog.pop() {
-            self.count_off(1);
+            self.backlog.count_off(1);
             self.complete_empty(&[sample]);
         }
     }
 
-    /// Moves the samples of a connection's ring back to the backlog.
+    /// Gives a connection's ring back to the backlog.
     pub(super) fn empty_ring(&self, connection: &Connection) {
         while let Some(sample) = connection.ring.pop() {
-            self.take_back(connection, sample);
+            self.give_back(connection, sample);
         }
     }
 
-    /// Returns a sample that was not posted to the backlog; a warm-up sample is dropped.
-    fn take_back(&self, connection: &Connection, sample: Sample) {
+    /// Gives a sample that was not posted back to the backlog; a warm-up sample is dropped.
+    fn give_back(&self, connection: &Connection, sample: Sample) {
         if sample.id == WARM_UP_ID {
             return self.warm_up.not_posted(connection.index);
         }
-        if let Some(h) = self.health.get() {
-            h.arbiter.take_back(connection.index, sample.len);
-        }
-        self.push_all(iter::once(sample));
+        self.choice.undo(connection, sample.len);
+        self.backlog.push(iter::once(sample));
     }
 }
 
 /// Source of a connection's writes: its ring and, unless the policy is by health, the backlog.
 struct Requests<'a> {
-    shared: &'a Shared,
+    shared: &'a DispatchState,
     connection: &'a Connection,
+    /// The backlog's samples are not for this connection to take.
+    is_by_health: bool,
     /// Start time of this burst on [`fabric::clock`].
-    now: u64,
-    most: usize,
+    now_ns: u64,
+    writes_max: usize,
     /// Reserved slots for the samples expected in this burst.
     slots: Reserved,
     writes: usize,
@@ -433,15 +402,16 @@ struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    fn new(shared: &'a Shared, connection: &'a Connection) -> Self {
+    fn new(shared: &'a DispatchState, connection: &'a Connection) -> Self {
         Requests {
             shared,
             connection,
-            now: 0,
-            most: match shared.one_by_one {
+            is_by_health: shared.choice.is_by_health(),
+            now_ns: 0,
+            writes_max: match shared.issuing.one_by_one {
                 true => 1,
                 // A doorbell covers as many samples as one poll reads answers.
-                false => burst(connection.tracker.allowance()),
+                false => writes_at_once(connection.tracker.allowance()),
             },
             slots: Reserved::default(),
             writes: 0,
@@ -460,22 +430,22 @@ impl<'a> Requests<'a> {
         {
             return Some(sample);
         }
-        if !self.connection.by_health && self.shared.waiting() > self.from_backlog {
+        if !self.is_by_health && self.shared.backlog.len() > self.from_backlog {
             if self.row.capacity() == 0 {
                 self.row = ROW.take();
             }
             self.next = 0;
-            let most = room.min(self.slots.len());
-            self.shared.backlog.take(most, &mut self.row);
+            let samples_max = room.min(self.slots.len());
+            self.shared.backlog.take(samples_max, &mut self.row);
         }
         None
     }
 
     /// Number of samples waiting in the ring and, unless the policy is by health, the backlog.
-    fn more(&self) -> usize {
-        let backlog = match self.connection.by_health {
+    fn waiting(&self) -> usize {
+        let backlog = match self.is_by_health {
             true => 0,
-            false => self.shared.waiting().saturating_sub(self.from_backlog),
+            false => self.shared.backlog.len().saturating_sub(self.from_backlog),
         };
         self.connection.ring.len() + backlog as usize
     }
@@ -483,8 +453,8 @@ impl<'a> Requests<'a> {
 
 impl WriteSource for Requests<'_> {
     fn begin(&mut self) -> usize {
-        self.now = now_ns();
-        self.most
+        self.now_ns = now_ns();
+        self.writes_max
     }
 
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>> {
@@ -493,12 +463,12 @@ impl WriteSource for Requests<'_> {
             if !connection.tracker.has_free() {
                 return Ok(false);
             }
-            let more = self.more();
-            if more == 0 {
+            let waiting = self.waiting();
+            if waiting == 0 {
                 return Ok(false);
             }
-            let left_of_burst = self.most.saturating_sub(self.writes);
-            self.slots = connection.tracker.reserve_some(more.min(left_of_burst));
+            let slots_max = waiting.min(self.writes_max.saturating_sub(self.writes));
+            self.slots = connection.tracker.reserve_some(slots_max);
             if self.slots.is_empty() {
                 return Ok(false);
             }
@@ -517,13 +487,9 @@ impl WriteSource for Requests<'_> {
             }
             (None, None) => return Ok(false),
         };
-        let staged = shared.staged_from.as_deref();
         let posted = match self.slots.next() {
-            Some(slot) => {
-                let sources = shared.sources.len();
-                connection.post(tx, sources, staged, (slot, sample), self.now)
-            }
-            None => Err((PostError::Full, true)),
+            Some(slot) => connection.post(tx, &shared.payloads, slot, sample, self.now_ns),
+            None => Err(NotPosted::FULL),
         };
         match posted {
             Ok(copied) => {
@@ -532,18 +498,18 @@ impl WriteSource for Requests<'_> {
                 counts.staged_bytes += copied as u64;
                 Ok(true)
             }
-            Err((e, is_ours)) => {
+            Err(NotPosted { error, is_ours }) => {
                 if is_ours {
-                    shared.take_back(connection, *sample);
+                    shared.give_back(connection, *sample);
                 }
-                not_posted(e)
+                not_posted(error)
             }
         }
     }
 
     fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool {
         let connection = self.connection;
-        let came_back = connection.tracker.give_back(&mut self.slots);
+        let has_unused = connection.tracker.give_back(&mut self.slots);
         self.writes = 0;
         // Only a failed link leaves samples in the row. The thread that takes the connection down
         // wakes the others.
@@ -553,13 +519,14 @@ impl WriteSource for Requests<'_> {
         self.row.clear();
         self.next = 0;
         self.shared
+            .backlog
             .count_off(std::mem::take(&mut self.from_backlog));
         let in_flight = connection.tracker.in_flight();
         counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
         connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
-        came_back && self.more() > 0
+        has_unused && self.waiting() > 0
     }
 }
 
@@ -599,7 +566,7 @@ mod tests {
             let all = samples(&lengths);
             let (mut left, mut bursts) = (&all[..], 0);
             while !left.is_empty() {
-                let burst = Burst::first(left);
+                let burst = Burst::first(left, BURST);
                 let (these, rest) = left.split_at(burst.samples);
                 let bytes = these.iter().map(|s| u64::from(s.len)).sum::<u64>();
                 prop_assert_eq!(bytes, burst.bytes);
@@ -611,7 +578,7 @@ mod tests {
                 }
                 (left, bursts) = (rest, bursts + 1);
             }
-            prop_assert_eq!(Burst::are_at_most(&all, most), bursts <= most);
+            prop_assert_eq!(Burst::are_at_most(&all, most, BURST), bursts <= most);
         }
     }
 
@@ -621,7 +588,7 @@ mod tests {
         for (len, burst) in cases.into_iter().chain([(150_528, 1), (u32::MAX, 1)]) {
             assert_eq!(samples_of_burst(len), burst, "{len} bytes");
             let all = samples(&vec![len; 2 * BURST]);
-            assert_eq!(Burst::first(&all).samples, burst, "{len} bytes");
+            assert_eq!(Burst::first(&all, BURST).samples, burst, "{len} bytes");
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
-use super::{Dispatcher, Sample, Shared};
+use super::{DispatchState, Dispatcher, Sample};
 use crate::wire::Standing;
 use fabric::sync::Mutex;
 
@@ -24,9 +24,9 @@ const BATCHES: u64 = 3;
 /// 1 and 2 MiB; `bench/README.md`).
 const CACHED_BYTES: usize = 2 << 20;
 /// Most slots for small samples: more slots do not raise the rate.
-const MOST_CACHED: usize = 1024;
+const CACHED_SLOTS_MAX: usize = 1024;
 /// Fewest slots: enough to keep both directions and both ends busy.
-const LEAST: usize = 4;
+const SLOTS_MIN: usize = 4;
 
 /// Slots in use of a connection that has `granted` slots of `stride` bytes. The engine works on
 /// `works_on` samples at once, 0 if unknown; `sharing` connections feed the engine.
@@ -38,7 +38,7 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
         .saturating_mul(BATCHES)
         .div_ceil(sharing.max(1) as u64);
     (CACHED_BYTES / stride.max(1))
-        .clamp(LEAST, MOST_CACHED)
+        .clamp(SLOTS_MIN, CACHED_SLOTS_MAX)
         .max(usize::try_from(batches).unwrap_or(usize::MAX))
         .min(granted)
 }
@@ -89,7 +89,7 @@ impl Dispatcher {
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// Records whether a peer's engine takes samples.
     pub(super) fn note_standing(&self, peer: usize, standing: &Standing) {
         let now = match standing {
@@ -112,7 +112,7 @@ impl Shared {
 
     /// Puts a sample into the backlog, though no connection may have room.
     pub(super) fn wait_for_room(&self, sample: Sample) {
-        self.push_all(std::iter::once(sample));
+        self.backlog.push(std::iter::once(sample));
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
         let limits = self.limits.get().map(|limits| limits.computing.lock());
         drop(limits);
@@ -130,7 +130,7 @@ impl Shared {
         let computing = limits.computing.lock();
         let _computing = computing.unwrap_or_else(PoisonError::into_inner);
         // Under a policy by health, the connections of one NIC may carry all samples.
-        let by_nic = self.arbiter.policy().is_by_health();
+        let by_nic = self.choice.is_by_health();
         let place = |i: usize| {
             let c = &self.connections[i].cfgs;
             (c.peer, if by_nic { c.nic_index } else { 0 })
@@ -166,7 +166,7 @@ impl Shared {
             connection.tracker.allow(slots);
             more |= slots > before;
         }
-        if more && self.has_backlog() {
+        if more && !self.backlog.is_empty() {
             // Wakes NIC threads that sleep because no slot was free, or no sample waited.
             self.wake_all();
         }

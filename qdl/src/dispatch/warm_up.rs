@@ -34,8 +34,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Connection, Dispatcher, Sample, Shared};
-use crate::{connection::tracker::InFlight, response::ResponseHeader};
+use super::{Connection, DispatchState, Dispatcher, Sample};
+use crate::{connection::tracker::InFlight, lock::lock, response::ResponseHeader};
 use fabric::{Broken, clock::now_ns};
 
 /// Id of warm-up samples; callers must not use it.
@@ -152,7 +152,7 @@ impl State {
 
 impl WarmUp {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn not_posted(&self, connection: usize) {
@@ -212,17 +212,17 @@ impl WarmUp {
     }
 }
 
-impl Shared {
+impl DispatchState {
     /// Records the answer to a warm-up sample, whose slot is free again.
     pub(super) fn warmed(&self, connection: &Connection, f: &InFlight, header: &ResponseHeader) {
         let residence = u64::from(header.queue_us) + u64::from(header.compute_us);
         let round_trip = now_ns().saturating_sub(f.posted_ns);
         let network = round_trip.saturating_sub(residence * 1000);
         connection.warmed.fetch_add(1, Ordering::Relaxed);
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.answering.steps.fetch_add(1, Ordering::Relaxed);
         let alone = self.warm_up.answer(connection.index, Some(network));
-        if alone && let Some(h) = self.health.get() {
-            h.arbiter
+        if alone {
+            self.choice
                 .observe_unloaded(connection.index, f.sample.len, network);
         }
     }
@@ -263,7 +263,7 @@ impl Dispatcher {
 }
 
 struct WarmUpRound<'a> {
-    shared: &'a Shared,
+    shared: &'a DispatchState,
     cfgs: &'a WarmUpCfgs,
     /// One sample per size, longest first.
     samples: Vec<Sample>,
@@ -499,7 +499,7 @@ impl<'a> WarmUpRound<'a> {
     /// Time left for the next sign of life, while `connection` owes an answer.
     fn time_left(&self, silence: &mut Silence, connection: usize) -> Result<Duration, WarmUpError> {
         let after = self.cfgs.deadline;
-        let signs = self.shared.steps.load(Ordering::Relaxed);
+        let signs = self.shared.answering.steps.load(Ordering::Relaxed);
         let left = after.checked_sub(silence.look(Instant::now(), signs));
         left.ok_or(WarmUpError::Silent { connection, after })
     }

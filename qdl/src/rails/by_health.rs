@@ -11,8 +11,8 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -22,6 +22,7 @@ use super::{
     Change, Evidence, Load, Meter, PeerCfgs, RailId, RailReport, RailsError, Score,
     peer::{Meters, PeerRails},
 };
+use crate::lock::lock;
 
 /// Peer, rail, target and NIC of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,20 +37,19 @@ pub struct ConnectionRail {
     pub nic: usize,
 }
 
-/// State guarded by the peer's lock.
-#[derive(Debug)]
-struct LockedPeer {
-    rails: PeerRails,
-    /// Per rail: number of connections that are up.
-    up: Box<[u32]>,
-}
-
 #[derive(Debug)]
 struct Peer {
-    locked: Mutex<LockedPeer>,
+    rails: Mutex<PeerRails>,
     meters: Meters,
     /// Per rail: index of the local NIC.
     nics: Box<[usize]>,
+}
+
+impl Peer {
+    /// The rails, under the peer's lock. After a panic the scores are at worst out of date.
+    fn rails(&self) -> MutexGuard<'_, PeerRails> {
+        lock(&self.rails)
+    }
 }
 
 #[derive(Debug)]
@@ -69,6 +69,8 @@ pub struct RailArbiter {
     connections: Box<[ConnectionRail]>,
     /// Per connection: index of its target in `targets`.
     target_of: Box<[usize]>,
+    /// Per connection: whether it is up. Changed under the peer's lock.
+    up: Box<[AtomicBool]>,
     turn: AtomicU32,
 }
 
@@ -107,10 +109,7 @@ impl RailArbiter {
                 let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
                 Ok(Peer {
                     meters: rails.meters().clone(),
-                    locked: Mutex::new(LockedPeer {
-                        rails,
-                        up: vec![0; c.rails].into(),
-                    }),
+                    rails: Mutex::new(rails),
                     nics: (0..c.rails).map(nic).collect(),
                 })
             })
@@ -118,6 +117,7 @@ impl RailArbiter {
         Ok(RailArbiter {
             peers,
             targets: targets.into(),
+            up: connections.iter().map(|_| AtomicBool::new(false)).collect(),
             connections: connections.into(),
             target_of: target_of.into(),
             turn: AtomicU32::new(0),
@@ -150,8 +150,8 @@ impl RailArbiter {
                 .iter()
                 .any(|l| load(*l).takes())
         };
-        let rail = lock(&self.peers[target.peer])
-            .rails
+        let rail = self.peers[target.peer]
+            .rails()
             .pick(now, target.target, len, has_room)?;
         let taking = target.connections[rail.index()]
             .iter()
@@ -210,19 +210,27 @@ impl RailArbiter {
         &self.peers[l.peer].meters[l.rail.index()]
     }
 
-    /// Records that a connection is up.
+    /// Number of connections of a rail that are up.
+    fn connections_up(&self, peer: usize, rail: RailId) -> usize {
+        let of_rail = self.connections_of(peer, rail);
+        of_rail
+            .filter(|c| self.up[*c].load(Ordering::Relaxed))
+            .count()
+    }
+
+    /// Records that a connection is up; no effect on one that is.
     pub fn connection_up(&self, now: u64, connection: usize, on_change: &mut dyn FnMut(Change)) {
         if let Some((l, _)) = self.at(connection) {
-            let mut p = lock(&self.peers[l.peer]);
-            p.up[l.rail.index()] += 1;
-            if p.up[l.rail.index()] == 1 {
-                p.rails.restored(now, l.rail, on_change);
+            let mut rails = self.peers[l.peer].rails();
+            let was_up = self.up[connection].swap(true, Ordering::Relaxed);
+            if !was_up && self.connections_up(l.peer, l.rail) == 1 {
+                rails.restored(now, l.rail, on_change);
             }
         }
     }
 
-    /// Records the loss of a connection that was up. A rail is lost with its last connection. Other
-    /// rails, the local NIC's report and the control session locate the fault.
+    /// Records the loss of a connection; no effect on one that is down. A rail is lost with its
+    /// last connection. Other rails, the NIC's report and the control session locate the fault.
     pub fn connection_lost(
         &self,
         now: u64,
@@ -234,44 +242,40 @@ impl RailArbiter {
         let Some((l, _)) = self.at(connection) else {
             return;
         };
-        {
-            let mut p = lock(&self.peers[l.peer]);
-            let up = &mut p.up[l.rail.index()];
-            *up = up.saturating_sub(1);
-            if *up > 0 {
-                return;
-            }
+        let mut rails = self.peers[l.peer].rails();
+        let was_up = self.up[connection].swap(false, Ordering::Relaxed);
+        if !was_up || self.connections_up(l.peer, l.rail) > 0 {
+            return;
         }
         let mut e = Evidence {
             local_down,
             control_lost,
             ..Evidence::default()
         };
-        // Hold only one peer's lock at a time.
         for (p, peer) in self.peers.iter().enumerate() {
-            let locked = lock(peer);
-            for (r, up) in locked.up.iter().enumerate() {
-                if p == l.peer && r == l.rail.index() {
+            for (r, nic) in peer.nics.iter().enumerate() {
+                let rail = RailId(r as u8);
+                if (p, rail) == (l.peer, l.rail) {
                     continue;
                 }
-                let (u, d) = (usize::from(*up > 0), usize::from(*up == 0));
-                if peer.nics[r] == l.nic {
-                    (e.same_nic_up, e.same_nic_down) = (e.same_nic_up + u, e.same_nic_down + d);
+                let up = usize::from(self.connections_up(p, rail) > 0);
+                if *nic == l.nic {
+                    (e.same_nic_up, e.same_nic_down) =
+                        (e.same_nic_up + up, e.same_nic_down + 1 - up);
                 }
                 if p == l.peer {
-                    (e.same_peer_up, e.same_peer_down) = (e.same_peer_up + u, e.same_peer_down + d);
+                    (e.same_peer_up, e.same_peer_down) =
+                        (e.same_peer_up + up, e.same_peer_down + 1 - up);
                 }
             }
         }
-        lock(&self.peers[l.peer])
-            .rails
-            .failed(now, l.rail, e.fault(), on_change);
+        rails.failed(now, l.rail, e.fault(), on_change);
     }
 
     /// Folds the measurements into the scores, if a tick is due.
     pub fn tick(&self, now: u64, on_change: &mut dyn FnMut(usize, Change)) {
         for (i, peer) in self.peers.iter().enumerate() {
-            lock(peer).rails.tick(now, &mut |c| on_change(i, c));
+            peer.rails().tick(now, &mut |c| on_change(i, c));
         }
     }
 
@@ -283,10 +287,10 @@ impl RailArbiter {
         rails: impl IntoIterator<Item = (RailId, Score)>,
     ) {
         if let Some(p) = self.peers.get(peer) {
-            let mut p = lock(p);
-            p.rails.set_far(interior);
+            let mut of_peer = p.rails();
+            of_peer.set_far(interior);
             for (rail, score) in rails {
-                p.rails.set_peers_score(rail, score);
+                of_peer.set_peers_score(rail, score);
             }
         }
     }
@@ -294,11 +298,6 @@ impl RailArbiter {
     pub(crate) fn report(&self, peer: usize) -> Vec<RailReport> {
         self.peers
             .get(peer)
-            .map_or_else(Vec::new, |p| lock(p).rails.report().collect())
+            .map_or_else(Vec::new, |p| p.rails().report().collect())
     }
-}
-
-fn lock(peer: &Peer) -> MutexGuard<'_, LockedPeer> {
-    // Ignore a poisoned lock: after a panic the scores are at worst out of date.
-    peer.locked.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -36,14 +36,15 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::wire::{MAX_RAILS, NotAScore, Policy, Score};
+pub use crate::wire::{MAX_RAILS, Policy, Score};
 pub use by_health::{ConnectionRail, RailArbiter};
-pub use fault::Fault;
-pub use outstanding::{Arbiter, Load};
-pub(crate) use peer::RailReport;
-pub use peer::{PeerCfgs, RailsError};
+pub(crate) use fault::Fault;
+pub(crate) use outstanding::Arbiter;
+pub use outstanding::Load;
+pub use peer::PeerCfgs;
+pub(crate) use peer::{RailReport, RailsError};
 pub use scores::{Interior, size_class};
-pub use state::{Change, RailState};
+pub(crate) use state::{Change, RailState};
 
 use crate::config::HealthConfig;
 use fault::Evidence;

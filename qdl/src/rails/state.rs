@@ -133,38 +133,38 @@ const FORGIVEN: u64 = 8;
 /// doubles if the rail soon goes out of service again.
 #[derive(Clone, Copy, Debug)]
 struct Failback {
-    first_ns: u64,
-    most_ns: u64,
+    hold_min_ns: u64,
+    hold_max_ns: u64,
     /// The current hold time in nanoseconds; 0 before the first outage.
     hold_ns: u64,
     healthy_since: Option<u64>,
-    back_at: Option<u64>,
+    back_ns: Option<u64>,
 }
 
 impl Failback {
-    fn new(first_ms: u64, most_ms: u64) -> Self {
+    fn new(min_ms: u64, max_ms: u64) -> Self {
         Failback {
-            first_ns: first_ms * MS,
-            most_ns: most_ms * MS,
+            hold_min_ns: min_ms * MS,
+            hold_max_ns: max_ms * MS,
             hold_ns: 0,
             healthy_since: None,
-            back_at: None,
+            back_ns: None,
         }
     }
 
     /// Records that the rail goes out of service, or fails again during the hold time.
     fn restart(&mut self, now: u64) {
         let forgiven = self
-            .back_at
+            .back_ns
             .is_some_and(|at| now.saturating_sub(at) >= self.hold_ns.saturating_mul(FORGIVEN));
         self.hold_ns = if self.hold_ns == 0 || forgiven {
-            self.first_ns
+            self.hold_min_ns
         } else {
             self.hold_ns.saturating_mul(2)
         }
-        .min(self.most_ns);
+        .min(self.hold_max_ns);
         self.healthy_since = None;
-        self.back_at = None;
+        self.back_ns = None;
     }
 
     /// Records the rail's health. Returns true once the rail has been healthy for the hold time.
@@ -175,8 +175,8 @@ impl Failback {
         }
         let since = *self.healthy_since.get_or_insert(now);
         let back = now.saturating_sub(since) >= self.hold_ns;
-        if back && self.back_at.is_none() {
-            self.back_at = Some(now);
+        if back && self.back_ns.is_none() {
+            self.back_ns = Some(now);
         }
         back
     }

@@ -113,7 +113,10 @@ pub use frontend::{
 pub use life::frontend_end::RetryPauses;
 pub use usage::usage;
 
-use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
+use crate::{
+    lock::lock,
+    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES},
+};
 
 /// Bytes of a cache line; neighbouring responses share none.
 const LINE: usize = 64;
@@ -143,11 +146,6 @@ pub fn response_stride(model: &crate::model::ModelSpec) -> Option<usize> {
         .max_output_bytes()?
         .checked_add(RESPONSE_HEADER_BYTES + trailer)?
         .checked_next_multiple_of(LINE)
-}
-
-/// Locks a mutex, ignoring poisoning: a panic of a different thread leaves the data valid.
-fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::{
     slice,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -16,11 +16,12 @@ use fabric::{
 use record::TrafficRecord;
 
 use super::{
-    answers::{Answers, MOST, Ready},
+    answers::{AnswerQueue, BYTES_MAX, Ready},
     arrival::{Arrival, Finished, Origin, Part},
 };
 use crate::{
-    connection::{NicThreadHandle, SendCounts, SendHalf, WriteSource, not_posted},
+    connection::{ArrivedWrite, NicThreadHandle, SendCounts, SendHalf, WriteSource, not_posted},
+    lock::lock,
     request::RequestOptions,
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
@@ -66,7 +67,7 @@ impl ServeConnectionCfgs {
     fn capacity(&self) -> Option<usize> {
         let (own, most) = match self.stream {
             Stream::None => (RESPONSE_HEADER_BYTES, u32::MAX as usize),
-            _ => (RESPONSE_HEADER_BYTES + RESPONSE_TRAILER_BYTES, MOST),
+            _ => (RESPONSE_HEADER_BYTES + RESPONSE_TRAILER_BYTES, BYTES_MAX),
         };
         self.response_stride.min(most).checked_sub(own)
     }
@@ -93,7 +94,7 @@ pub struct ServeConnection {
     pub(super) window: Window,
     pub(super) output: Arc<Region>,
     pub(super) send: SendHalf,
-    pub(super) answers: Answers,
+    pub(super) answers: AnswerQueue,
     /// The NIC thread that polls the connection and posts `answers`.
     nic: OnceLock<NicThreadHandle>,
     /// Whether the connection is lost, so that responses can no longer be delivered.
@@ -149,7 +150,7 @@ impl ServeConnection {
                 .with_options(cfgs.takes_options),
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
             send: SendHalf::default(),
-            answers: Answers::new(cfgs.slots, cfgs.stream),
+            answers: AnswerQueue::new(cfgs.slots, cfgs.stream),
             nic: OnceLock::new(),
             gone: AtomicBool::new(false),
             reasons: OnceLock::new(),
@@ -227,11 +228,11 @@ impl ServeConnection {
 
     /// Counts of the receiving half; complete once the connection's local side is destroyed.
     pub fn received(&self) -> Received {
-        *self.received.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.received)
     }
 
     pub(super) fn put_received(&self, counts: Received) {
-        *self.received.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        *lock(&self.received) = counts;
     }
 
     pub(super) fn memory(&self) -> impl Iterator<Item = &Region> {
@@ -267,7 +268,7 @@ impl ServeConnection {
     /// closed the slot's grant. Returns `None` if the slot does not exist, or the options are none.
     pub(super) fn arrive(
         self: &Arc<Self>,
-        (imm, len): (Imm, u32),
+        ArrivedWrite { imm, len, .. }: ArrivedWrite,
         now_ns: u64,
         arrivals: &mut Vec<Arrival>,
     ) -> Option<()> {

@@ -69,20 +69,19 @@ mod tests;
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    thread::JoinHandle,
 };
 
-use crossbeam_queue::SegQueue;
 use fabric::{Broken, Link};
-use nic::{Command, ServeNic};
+use nic::AcceleratorEnd;
 use prepare::Preparer;
-use record::{NicUse, TrafficRecord};
+use record::NicUse;
 
 use crate::connection::{
-    self as threads, CrewPlan, MakeWork, NicThread, NicThreadCfgs, NicThreadHandle, Placed,
+    CrewPlan, ENDING, NicThread, NicThreadCfgs, Placed, join_all,
+    share::{Crew, MakeEnd, NicCommand, Selects},
 };
 
 pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
@@ -106,13 +105,10 @@ pub struct ConnectionLost {
 /// side is destroyed by then, but batches may still read its slots.
 pub type OnConnectionLost = dyn Fn(ConnectionLost) + Send + Sync;
 
-pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
-
 #[derive(Debug, Default)]
 pub(crate) struct NicCounts {
     connections: AtomicUsize,
     arrived: AtomicU64,
-    received: Mutex<TrafficRecord>,
 }
 
 /// Totals of a server.
@@ -120,8 +116,6 @@ pub(crate) struct NicCounts {
 pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
-    /// Counts of the receiving halves of connections that have ended.
-    pub received: TrafficRecord,
     /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
     /// Sleeps of NIC threads.
@@ -130,12 +124,9 @@ pub struct ServeCounts {
 
 /// The accelerator's server: its NIC threads and their connections.
 pub struct Server {
-    handles: Vec<NicThreadHandle>,
-    inboxes: Vec<Arc<SegQueue<Command>>>,
+    crew: Crew<Arc<ServeConnection>>,
     preparers: Vec<Preparer>,
     counts: Vec<Arc<NicCounts>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    crew: CrewPlan,
 }
 
 impl Server {
@@ -164,7 +155,7 @@ impl Server {
     ) -> io::Result<Self> {
         let (server, threads, preparing) = Server::assemble(shares, crew, service, lost)?;
         // On an error below, dropping `server` ends the threads that have started.
-        *server.threads() = threads::start(threads)?;
+        server.crew.start(threads)?;
         for (preparer, preparing) in server.preparers.iter().zip(preparing) {
             preparer.start(preparing)?;
         }
@@ -182,44 +173,29 @@ impl Server {
         service: &Arc<dyn Service>,
         lost: &Arc<OnConnectionLost>,
     ) -> io::Result<(Self, Vec<NicThread>, Vec<Preparing>)> {
-        let (mut inboxes, mut counts) = (Vec::new(), Vec::new());
-        let (mut works, mut all_cfgs) = (Vec::new(), Vec::new());
-        for cfgs in shares {
-            let inbox = Arc::new(SegQueue::new());
-            let of_nic = Arc::new(NicCounts::default());
-            let (i, c) = (inbox.clone(), of_nic.clone());
-            let (s, l) = (service.clone(), lost.clone());
-            let make: MakeWork = Box::new(move |_| Box::new(ServeNic::new(i, s, l, c)));
-            all_cfgs.push(cfgs.clone());
-            works.push((cfgs, make));
-            inboxes.push(inbox);
-            counts.push(of_nic);
-        }
-        let (handles, threads) = threads::make_crew(works, crew)?;
-        let shares = all_cfgs.iter().zip(&inboxes).zip(&handles);
+        let counts: Vec<Arc<NicCounts>> = shares.iter().map(|_| Arc::default()).collect();
+        let end = |(cfgs, counts): (&NicThreadCfgs, &Arc<NicCounts>)| -> MakeEnd<AcceleratorEnd> {
+            let (service, lost, counts) = (service.clone(), lost.clone(), counts.clone());
+            let make = |_: &_| AcceleratorEnd::new(service, lost, counts);
+            (cfgs.clone(), Box::new(make))
+        };
+        let ends = shares.iter().zip(&counts).map(end).collect();
+        let (crew, threads) = Crew::assemble(crew.clone(), ends)?;
+        let shares = shares.into_iter().zip(&crew.inboxes);
         let (preparers, preparing) = shares
-            .map(|((cfgs, inbox), handle)| {
-                Preparer::new(cfgs, service.clone(), inbox.clone(), handle.clone())
-            })
+            .map(|(cfgs, inbox)| Preparer::new(cfgs, service.clone(), inbox.clone()))
             .unzip();
         let server = Server {
-            handles,
-            inboxes,
+            crew,
             preparers,
             counts,
-            threads: Mutex::default(),
-            crew: crew.clone(),
         };
         Ok((server, threads, preparing))
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Placement of each NIC's threads and of its connections' memory.
     pub(crate) fn placed(&self) -> Vec<Placed> {
-        NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
+        self.crew.placed()
     }
 
     /// Serves a connection on a NIC. A separate thread prepares the connection's slots first, so
@@ -227,14 +203,14 @@ impl Server {
     pub fn attach(&self, nic_index: usize, connection: Arc<ServeConnection>, link: Link) {
         // Choose the share with the fewest connections.
         let has = |share: &usize| self.counts[*share].connections.load(Ordering::Relaxed);
-        let shares = self.crew.shares_of(nic_index);
+        let shares = self.crew.plan.shares_of(nic_index);
         let Some(share) = shares.min_by_key(has) else {
             return;
         };
         let counts = &self.counts[share];
         counts.connections.fetch_add(1, Ordering::Relaxed);
-        connection.polled_by(&self.handles[share]);
-        self.preparers[share].pass(Command::Attach { connection, link });
+        connection.polled_by(&self.crew.inboxes[share].thread);
+        self.preparers[share].pass(NicCommand::Attach(connection, link));
     }
 
     /// Takes down every connection that `which` selects, as if the fabric had reported it broken.
@@ -243,50 +219,39 @@ impl Server {
         which: impl Fn(&ServeConnectionCfgs) -> bool + Send + Sync + 'static,
         cause: &Broken,
     ) {
-        let which: Arc<Which> = Arc::new(which);
-        for share in 0..self.inboxes.len() {
-            let give_up = || Command::GiveUp {
-                which: which.clone(),
-                cause: cause.clone(),
-            };
-            self.command(share, give_up());
-            // Also take down connections that are still in preparation.
-            self.preparers[share].pass(give_up());
+        let selects: Arc<Selects<Arc<ServeConnection>>> = Arc::new(move |c| which(&c.cfgs()));
+        self.crew.give_up(&selects, cause);
+        // Also take down connections that are still in preparation.
+        for preparer in &self.preparers {
+            preparer.pass(NicCommand::GiveUp(selects.clone(), cause.clone()));
         }
-    }
-
-    fn command(&self, share: usize, command: Command) {
-        self.inboxes[share].push(command);
-        self.handles[share].wake();
     }
 
     /// Totals so far.
     pub fn counts(&self) -> ServeCounts {
-        let mut total = ServeCounts::default();
-        for c in &self.counts {
-            total.arrived += c.arrived.load(Ordering::Relaxed);
-            let received = c.received.lock().unwrap_or_else(PoisonError::into_inner);
-            total.received.add(&received);
+        let arrived = self
+            .counts
+            .iter()
+            .map(|c| c.arrived.load(Ordering::Relaxed));
+        let (wakeups, sleeps) = self.crew.waits();
+        ServeCounts {
+            arrived: arrived.sum(),
+            wakeups,
+            sleeps,
         }
-        (total.wakeups, total.sleeps) = NicThreadHandle::waits(&self.handles);
-        total
     }
 
     /// Busy time and sleeps of the NIC threads so far.
     pub(crate) fn nic_use(&self) -> NicUse {
-        NicThreadHandle::uses(&self.handles)
+        self.crew.uses()
     }
 
     /// Stops the NIC threads and takes every connection down. Detaches threads beyond the limit.
     pub fn stop(&self) {
         // Stop the preparers first, so that no NIC thread gets a connection after the stop.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
-        threads::join_all(preparers.collect(), threads::ENDING);
-        for share in 0..self.inboxes.len() {
-            self.command(share, Command::Stop);
-        }
-        let threads = std::mem::take(&mut *self.threads());
-        threads::join_all(threads, threads::ENDING);
+        join_all(preparers.collect(), ENDING);
+        self.crew.stop();
     }
 }
 

@@ -7,15 +7,20 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
 };
 
-use crossbeam_queue::SegQueue;
 use fabric::os::Near;
 
-use super::{Service, nic::Command};
-use crate::connection::{NicThreadCfgs, NicThreadHandle};
+use super::{ServeConnection, Service};
+use crate::{
+    connection::{NicThreadCfgs, share},
+    lock::lock,
+};
+
+type Command = share::NicCommand<Arc<ServeConnection>>;
+type Inbox = share::Inbox<Arc<ServeConnection>>;
 
 /// Handle of the thread beside a NIC thread. After a drop, the thread empties its queue and ends.
 pub(super) struct Preparer {
@@ -29,8 +34,7 @@ pub struct Preparing {
     near: Near,
     queue: mpsc::Receiver<Command>,
     service: Arc<dyn Service>,
-    inbox: Arc<SegQueue<Command>>,
-    handle: NicThreadHandle,
+    inbox: Inbox,
 }
 
 impl Preparing {
@@ -49,33 +53,30 @@ impl Preparing {
     }
 
     fn prepare(&self, command: Command) {
-        if let Command::Attach { connection, .. } = &command {
+        if let Command::Attach(connection, _) = &command {
             connection.prefault();
             let memory = connection.memory();
-            memory.for_each(|region| self.handle.note_memory(region));
+            memory.for_each(|region| self.inbox.thread.note_memory(region));
             self.service.memory(connection.requests());
         }
-        self.inbox.push(command);
-        self.handle.wake();
+        self.inbox.send(command);
     }
 }
 
 impl Preparer {
-    /// Makes the queue beside the NIC thread of `inbox` and `handle`.
+    /// Makes the queue beside the NIC thread of `inbox`.
     pub(crate) fn new(
-        thread: &NicThreadCfgs,
+        thread: NicThreadCfgs,
         service: Arc<dyn Service>,
-        inbox: Arc<SegQueue<Command>>,
-        handle: NicThreadHandle,
+        inbox: Inbox,
     ) -> (Self, Preparing) {
         let (jobs, queue) = mpsc::channel();
         let preparing = Preparing {
             name: format!("{}-slots", thread.name),
-            near: thread.near.clone(),
+            near: thread.near,
             queue,
             service,
             inbox,
-            handle,
         };
         let preparer = Preparer {
             jobs: Mutex::new(Some(jobs)),
@@ -92,14 +93,13 @@ impl Preparer {
         let thread = std::thread::Builder::new()
             .name(preparing.name.clone())
             .spawn(move || preparing.run())?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *lock(&self.thread) = Some(thread);
         Ok(())
     }
 
     /// Passes a command to the NIC thread after earlier commands. Drops the command after `stop`.
     pub(crate) fn pass(&self, command: Command) {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(jobs) = &*jobs {
+        if let Some(jobs) = &*lock(&self.jobs) {
             // `send` fails only where the thread was never started.
             let _ = jobs.send(command);
         }
@@ -107,9 +107,7 @@ impl Preparer {
 
     /// Closes the queue. Returns the thread for a join: the thread ends once the queue is empty.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        *jobs = None;
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        thread.take()
+        *lock(&self.jobs) = None;
+        lock(&self.thread).take()
     }
 }

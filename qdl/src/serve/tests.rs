@@ -2,14 +2,14 @@
 
 use std::{
     num::NonZeroU32,
-    sync::{atomic::AtomicBool, mpsc},
+    sync::{Mutex, atomic::AtomicBool, mpsc},
     thread,
     time::Duration,
 };
 
 use super::*;
 use crate::{
-    connection::{SendCounts, Spin, WriteSource, nic_thread::by_hand::HandTurned},
+    connection::{ArrivedWrite, SendCounts, Spin, WriteSource, nic_thread::by_hand::HandTurned},
     request::RequestOptions,
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
     testkit::{lingers::lingers, rig::finished},
@@ -53,9 +53,8 @@ fn arrival(connection: &Arc<ServeConnection>, slot: u16) -> Arrival {
     let imm = Imm::new(slot, 1);
     let _ = connection.window().grants().take(imm);
     let mut arrivals = Vec::new();
-    connection
-        .arrive((imm, 8), 1, &mut arrivals)
-        .expect("inside");
+    let write = ArrivedWrite { imm, at: 0, len: 8 };
+    connection.arrive(write, 1, &mut arrivals).expect("inside");
     arrivals.pop().expect("it has arrived")
 }
 
@@ -246,7 +245,8 @@ fn options_lie_in_front_of_the_payload_and_are_not_in_the_answers_immediate() {
     let imm = Imm::new(3, 1);
     let arrive = |len| {
         let mut arrivals = Vec::new();
-        connection.arrive((imm.with_options(true), len), 1, &mut arrivals)?;
+        let imm = imm.with_options(true);
+        connection.arrive(ArrivedWrite { imm, at: 0, len }, 1, &mut arrivals)?;
         arrivals.pop()
     };
     assert!(arrive(15).is_none(), "zeros are no block");

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Mutex, atomic::AtomicU64},
 };
 
 use crossbeam_utils::CachePadded;
@@ -16,6 +16,7 @@ use mio::{Poll, Token, Waker};
 use record::NicUse;
 
 use super::{Placed, crew::CrewPlan};
+use crate::lock::lock;
 
 /// Token of the waker among the descriptors that the thread sleeps on.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -151,8 +152,4 @@ impl NicThreadHandle {
         let nodes = region.nodes();
         lock(&self.0.nodes).extend(nodes);
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,10 +11,9 @@
 
 #[cfg(feature = "testkit")]
 pub mod by_hand;
-pub mod crew;
-pub mod spin;
-
+mod crew;
 mod handle;
+mod spin;
 mod turning;
 
 #[cfg(all(test, feature = "loom"))]
@@ -34,9 +33,10 @@ use std::{
 use mio::Poll;
 
 use self::{
-    handle::{Thread, lock},
+    handle::Thread,
     turning::{Turning, run},
 };
+use crate::lock::lock;
 use fabric::{
     Armed,
     os::{CpuList, Near, affinity},

@@ -41,6 +41,7 @@ pub enum ClientEvent {
 }
 
 /// Events for the owner; `T` is the owner's token of a request.
+#[allow(clippy::large_enum_variant, reason = "an event is moved once")]
 #[derive(Debug)]
 pub(in crate::control) enum Event<T> {
     /// The session with this accelerator begins.

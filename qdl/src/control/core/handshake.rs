@@ -12,7 +12,7 @@ use crate::{
         error::ControlError,
         frame::FrameError,
         limits::check_node_name,
-        message::{AuthKind, Hex, Message, Role, VERSION},
+        message::{AuthKind, ErrorCode, Hex, Message, Role, VERSION},
         noise::{NoiseHandshake, NoiseSession},
     },
     model::ModelSpec,
@@ -221,8 +221,17 @@ impl Handshake {
                     return Err(ControlError::Loading { peer });
                 }
                 if let Err(mismatch) = self.local.model.check_against(&spec) {
-                    let peer = self.peer.clone();
-                    return Err(ControlError::Model { peer, mismatch });
+                    let both = "both nodes must name the same model";
+                    let (own, other) = (self.role, self.role.other());
+                    return Err(ControlError::Refusing {
+                        peer: self.peer.clone(),
+                        text: format!("{}: {both}", mismatch.between("this node", "the peer")),
+                        code: ErrorCode::Model,
+                        told: format!(
+                            "model {}: the {own} has {}, the {other} has {}: {both}",
+                            mismatch.field, mismatch.ours, mismatch.theirs
+                        ),
+                    });
                 }
                 let own = RolePart::of(self.role.other(), stream, engine);
                 let own = own.map_err(|(field, problem)| self.field("model", field, problem))?;
@@ -242,10 +251,12 @@ impl Handshake {
 
     /// Makes the error of a frame that is out of order.
     pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
-        ControlError::Unexpected {
+        let got = got.kind();
+        ControlError::Refusing {
             peer: self.peer.clone(),
-            got: got.kind(),
-            expected,
+            text: format!("sent {got} where {expected} was expected"),
+            code: ErrorCode::Protocol,
+            told: format!("{got} came where {expected} was expected"),
         }
     }
 
@@ -254,14 +265,10 @@ impl Handshake {
         &self,
         kind: &'static str,
         field: &'static str,
-        problem: String,
+        mut problem: String,
     ) -> ControlError {
-        ControlError::Field {
-            peer: self.peer.clone(),
-            kind,
-            field,
-            problem,
-        }
+        problem.insert_str(0, &format!("{kind}.{field}: "));
+        ControlError::protocol(self.peer.clone(), problem)
     }
 
     pub(crate) fn hello(&self) -> Message {
@@ -291,10 +298,9 @@ impl Handshake {
         let peer = self.peer.clone();
         match self.local.auth {
             Auth::Token(_) => ControlError::TokenWrong { peer },
-            Auth::None | Auth::Unset => ControlError::Frame {
-                peer,
-                source: FrameError::Forged,
-            },
+            Auth::None | Auth::Unset => {
+                ControlError::protocol(peer, FrameError::Forged.to_string())
+            }
         }
     }
 

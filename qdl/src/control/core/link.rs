@@ -257,7 +257,7 @@ impl Link {
             FrameError::Version { theirs } => {
                 self.fail(ControlError::Version { peer, theirs }, now);
             }
-            source => self.fail(ControlError::Frame { peer, source }, now),
+            source => self.fail(ControlError::protocol(peer, source.to_string()), now),
         }
     }
 
@@ -416,8 +416,13 @@ impl Link {
                 }
             }
             Err(served) => {
-                let peer = self.peer();
-                self.fail(ControlError::Busy { peer, served }, now);
+                let busy = ControlError::Refusing {
+                    peer: self.peer(),
+                    text: format!("came while frontend {served} is served"),
+                    code: ErrorCode::Busy,
+                    told: format!("frontend {served} is served now: one frontend at a time"),
+                };
+                self.fail(busy, now);
             }
         }
     }

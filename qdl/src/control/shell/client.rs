@@ -306,9 +306,12 @@ async fn run(
                 if let Err(mpsc::error::TrySendError::Full(_)) = events.try_send(event)
                     && !news
                 {
-                    let peer = core.link().peer();
-                    let unread = MAX_EVENTS;
-                    let cause = ControlError::EventsUnread { peer, unread };
+                    let cause = ControlError::Refusing {
+                        peer: core.link().peer(),
+                        text: format!("{MAX_EVENTS} events of its session were left unread"),
+                        code: ErrorCode::ShuttingDown,
+                        told: "the frontend cannot go on; see its log".to_owned(),
+                    };
                     core.link_mut().fail(cause, now_ns());
                 }
             }

@@ -4,7 +4,7 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 use fabric::{clock::now_ns, os::listen};
@@ -27,6 +27,7 @@ use crate::{
         lobby::{Guest, Lobby, Proof, canonical},
         message::Hex,
     },
+    lock::lock,
     model::ModelSpec,
 };
 
@@ -151,10 +152,6 @@ impl Server {
                 problem: format!("the task that listens on {} has ended", self.address),
             })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The claim of the frontend being served, if any.

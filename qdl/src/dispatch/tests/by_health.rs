@@ -21,15 +21,15 @@ fn a_call_rings_once_for_its_samples_of_a_connection() {
 fn a_look_that_is_too_early_does_not_put_the_next_fold_off() {
     let front = Front::new(RigCfgs::new(2, 8).policy(Policy::Best));
     let shared = &front.dispatcher.shared;
-    let health = shared.health.get().expect("by health");
+    let health = shared.choice.health().expect("by health");
     let due = || health.next_tick_ns.load(Ordering::Relaxed);
     let now = now_ns() + 3_600_000_000_000;
-    shared.health_tick(now);
+    shared.fold_scores(now);
     assert_eq!(due(), now + 1_000_000);
     for at in (0..10).map(|i| now + i * 100_000) {
-        shared.health_tick(at);
+        shared.fold_scores(at);
         assert_eq!(due(), now + 1_000_000);
     }
-    shared.health_tick(now + 1_000_000);
+    shared.fold_scores(now + 1_000_000);
     assert_eq!(due(), now + 2_000_000);
 }

@@ -17,3 +17,5 @@ use crate::{
     rails::Policy,
     testkit::{eventually, eventually_or},
 };
+use fabric::Region;
+use std::sync::MutexGuard;

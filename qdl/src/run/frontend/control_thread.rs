@@ -172,11 +172,9 @@ async fn reach(state: &ClusterState, index: usize) -> Result<ClientSession, Cont
         };
         let left = after.saturating_sub(since.elapsed());
         if left.is_zero() {
-            return Err(ControlError::NotInTime {
-                error: Box::new(error),
-                after,
-                limit,
-            });
+            let s = after.as_secs_f64();
+            let text = format!("{error}; it was tried for {s} s{limit}");
+            return Err(ControlError::Local(text));
         }
         if said.0 != what || Instant::now() >= said.1 {
             said = (what, Instant::now() + SAY);
