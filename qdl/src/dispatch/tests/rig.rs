@@ -9,25 +9,15 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
-pub use crate::testkit::rig::{Digest, Over, Rig, RigCfgs, Wait};
+pub use crate::testkit::rig::{Digest, Hoard, Over, Rig, RigCfgs, Wait};
 use crate::{
     counters::{Live, Recorder, SampleTimes},
     response::RESPONSE_HEADER_BYTES,
-    serve::{Arrival, Service},
+    serve::Service,
 };
 
 /// Bytes of an answer with its header.
 pub const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
-
-/// Keeps its arrivals, so that samples stay in flight.
-#[derive(Default)]
-pub(crate) struct Hoard(pub Mutex<Vec<Arrival>>);
-
-impl Service for Hoard {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        self.0.lock().expect("alive").append(arrivals);
-    }
-}
 
 /// A call of the completer: the sample's id, the offset of a part, tokens, and whether the first
 /// token is among them, or the answer is whole.
