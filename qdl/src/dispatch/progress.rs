@@ -168,21 +168,5 @@ mod tests {
             let right = (wrong_len, wrong_parts) == (0, 0);
             prop_assert_eq!(progress.read(&bytes, imm, at), right.then_some(end));
         }
-
-        #[test]
-        fn any_bytes_are_read_or_refused(
-            writes in prop::collection::vec(
-                (prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 1..5),
-        ) {
-            let (mut progress, mut at) = (Progress::default(), 0);
-            for (bytes, more) in writes {
-                let imm = Imm::new(0, 1);
-                let imm = if more { imm.with_more() } else { imm };
-                if progress.read(&bytes, imm, at).is_none() {
-                    break;
-                }
-                at += bytes.len() as u32;
-            }
-        }
     }
 }

@@ -3,7 +3,6 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`fuzz`] | entry functions of the fuzz targets |
-//! | [`lingers`] | a link with a long goodbye |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
 //! | [`peer`] | a frontend made of plain bytes |
 //! | [`rig`] | a dispatcher and a server in one process, and links between them |
@@ -13,7 +12,6 @@
 #![allow(missing_docs, reason = "the names of test helpers say enough")]
 
 pub mod fuzz;
-pub mod lingers;
 pub mod machine;
 pub mod peer;
 pub mod rig;

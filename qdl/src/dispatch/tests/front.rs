@@ -22,20 +22,6 @@ pub struct Front {
     pub cfgs: RigCfgs,
 }
 
-/// A dispatcher whose NIC threads sleep as soon as they have nothing to do, and those threads.
-pub fn assemble(cfgs: &RigCfgs) -> (Dispatcher, Vec<NicThread>, Book) {
-    let cfgs = cfgs.clone().wait(Wait::asleep());
-    let book = Book::default();
-    let nics = cfgs.nics(|| book.keeper());
-    let owner = Arc::new(book.clone());
-    let made = Dispatcher::assemble(cfgs.dispatch(&source()), nics, owner);
-    let (dispatcher, threads) = made.expect("made");
-    if let Some(arbiter) = cfgs.arbiter() {
-        dispatcher.choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
-    }
-    (dispatcher, threads, book)
-}
-
 /// The far end of a connection.
 pub struct Far {
     link: Link,
@@ -49,8 +35,17 @@ pub struct Far {
 }
 
 impl Front {
+    /// A dispatcher whose NIC threads sleep as soon as they have nothing to do.
     pub fn new(cfgs: RigCfgs) -> Self {
-        let (dispatcher, threads, book) = assemble(&cfgs);
+        let cfgs = cfgs.wait(Wait::asleep());
+        let book = Book::default();
+        let nics = cfgs.nics(|| book.keeper());
+        let owner = Arc::new(book.clone());
+        let made = Dispatcher::assemble(cfgs.dispatch(&source()), nics, owner);
+        let (dispatcher, threads) = made.expect("made");
+        if let Some(arbiter) = cfgs.arbiter() {
+            dispatcher.choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
+        }
         Front {
             dispatcher,
             book,
@@ -118,14 +113,7 @@ impl Front {
 
 impl Far {
     /// Attaches a connection, with all slots granted.
-    pub fn join(dispatcher: &Dispatcher, cfgs: &RigCfgs, connection: usize, epoch: u32) -> Self {
-        let (far, near) = Far::with_link(dispatcher, cfgs, connection);
-        dispatcher.attach(connection, epoch, near);
-        far
-    }
-
-    /// The far end of a connection, with all slots granted, and the link to attach.
-    pub fn with_link(dispatcher: &Dispatcher, cfgs: &RigCfgs, connection: usize) -> (Self, Link) {
+    fn join(dispatcher: &Dispatcher, cfgs: &RigCfgs, connection: usize, epoch: u32) -> Self {
         let (slots, stride) = (cfgs.slots, cfgs.response);
         let region = |bytes| Arc::new(Region::new(bytes).expect("memory"));
         let grants = Arc::new(Grants::new(slots));
@@ -142,15 +130,15 @@ impl Far {
         };
         let near = dispatcher.endpoint(connection);
         let (near, link, faults) = memory::pair(near, far).expect("joined");
-        let far = Far {
+        dispatcher.attach(connection, epoch, near);
+        Far {
             link,
             source,
             grants,
             stride,
             at: vec![0; slots],
             faults,
-        };
-        (far, near)
+        }
     }
 
     /// Requests that have come since the last call.
