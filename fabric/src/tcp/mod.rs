@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{
         Broken, Event, Flushed, Region,
-        testkit::{self, next, sockets, until},
+        testkit::{self, eventually, next, sockets},
     };
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
         let near = Socket(a.try_clone().expect("cloned").into());
         let before = near.confirmed().expect("Linux says");
         (&a).write_all(&[7; 5000]).expect("written");
-        until("not confirmed", || near.confirmed() == Some(before + 5000));
+        eventually("not confirmed", || near.confirmed() == Some(before + 5000));
         b.write_all(&[1]).expect("written");
         assert_eq!(near.confirmed(), Some(before + 5000));
     }
@@ -310,7 +310,7 @@ mod tests {
         let (mut a, mut b) = receiver();
         let half = [&frame::encode(crate::Imm::new(1, 1), 0, 100)[..], &[7; 50]].concat();
         let carried = |b: &mut Link, bytes: u64| {
-            until("bytes are missing", || {
+            eventually("bytes are missing", || {
                 assert_eq!(b.rx.poll(8, &mut |e| panic!("{e:?}")), 0);
                 b.rx.carried() == bytes
             });
@@ -343,7 +343,7 @@ mod tests {
         let post = testkit::post(0, LEN as u32, crate::Imm::new(0, 1));
         a.tx.post(&post).expect("posted");
         // Fills the socket buffers of both ends.
-        until("the buffers never fill up", || {
+        eventually("the buffers never fill up", || {
             let before = a.tx.carried();
             assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -352,7 +352,7 @@ mod tests {
         let before = a.tx.carried();
         assert!(before < LEN as u64);
         let mut some = vec![0; 64 << 10];
-        until("nothing more is carried", || {
+        eventually("nothing more is carried", || {
             assert!(b.read(&mut some).expect("read") > 0);
             assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
             a.tx.carried() > before

@@ -128,49 +128,25 @@ fn a_server_that_is_killed_comes_back_however_late_while_another_node_is_up() {
 }
 
 #[test]
-fn a_server_that_answers_503_in_warm_up_or_in_mid_run_comes_back() {
-    for in_warm_up in [true, false] {
-        let place = TestFolder::new();
-        let nodes = ["acc-a", "acc-b"].map(|name| Node::start(&place, name, 600));
-        let [a, b] = &nodes;
-        a.set("hold");
-        b.set(if in_warm_up { "busy" } else { "hold" });
-        let mut frontend = run_over(&place, &nodes.each_ref());
-        frontend.wait_until("prompts", || a.asked() > 0);
-        if !in_warm_up {
-            frontend.wait_until("prompts", || b.asked() > 0);
-            b.set("busy");
-            b.unset("hold");
-        }
-        frontend.wait_until_it_says(&format!("acc-b {AWAY}"));
-        let before = b.asked();
-        b.unset("busy");
-        frontend.wait_until_it_says(&format!("acc-b {BACK}"));
-        frontend.wait_until("prompts", || b.asked() > before);
-        a.unset("hold");
-        must_be_whole(&place, frontend);
-        let s = place.summary("out");
-        // The warm-up's are not the run's.
-        let busy = |i: usize| s["accelerators"][i]["used"]["engine"]["server_busy"].as_u64();
-        let was_busy = [0, 1].map(|i| busy(i) > Some(0));
-        assert_eq!(was_busy, [false, !in_warm_up]);
-    }
-}
-
-#[test]
-fn a_run_with_one_node_outlasts_the_restart_of_its_server() {
+fn a_server_that_answers_503_in_warm_up_comes_back() {
     let place = TestFolder::new();
-    let mut node = Node::start(&place, "acc-a", 600);
-    node.set("hold");
-    let mut frontend = run_over(&place, &[&node]);
-    frontend.wait_until("prompts", || node.asked() > 0);
-    node.kill_server();
-    frontend.wait_until_it_says(&format!("acc-a {AWAY}"));
-    node.serve();
-    frontend.wait_until_it_says(&format!("acc-a {BACK}"));
-    frontend.wait_until("prompts", || node.asked() > 0);
-    node.unset("hold");
+    let nodes = ["acc-a", "acc-b"].map(|name| Node::start(&place, name, 600));
+    let [a, b] = &nodes;
+    a.set("hold");
+    b.set("busy");
+    let mut frontend = run_over(&place, &nodes.each_ref());
+    frontend.wait_until("prompts", || a.asked() > 0);
+    frontend.wait_until_it_says(&format!("acc-b {AWAY}"));
+    let before = b.asked();
+    b.unset("busy");
+    frontend.wait_until_it_says(&format!("acc-b {BACK}"));
+    frontend.wait_until("prompts", || b.asked() > before);
+    a.unset("hold");
     must_be_whole(&place, frontend);
+    // The warm-up's are not the run's.
+    let s = place.summary("out");
+    let busy = |i: usize| s["accelerators"][i]["used"]["engine"]["server_busy"].as_u64();
+    assert_eq!([0, 1].map(|i| busy(i) > Some(0)), [false; 2]);
 }
 
 #[test]

@@ -220,23 +220,6 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_reports_no_loss() {
 }
 
 #[test]
-fn nodes_of_one_name_and_another_model_are_refused() {
-    let place = TestFolder::new();
-    let [a, b] = free_ports();
-    let first = place.digest_accelerator("twin", a, "");
-    let _a = accelerator(&place, &first);
-    let _b = accelerator(&place, &place.digest_accelerator("twin", b, ""));
-    let config = place.digest_frontend(&[a, b], QUICK);
-    let ended = place.run(&config, "out", &server("1")).with_code(2);
-    assert_has(&ended.stderr, &["twin"]);
-
-    let yaml = std::fs::read_to_string(place.digest_frontend(&[a], QUICK)).expect("written");
-    let other = place.write("other.yaml", yaml.replace("20000", "30000"));
-    let ended = place.run(&other, "out", &server("1")).with_code(2);
-    assert_has(&ended.stderr, &["30000", "20000"]);
-}
-
-#[test]
 fn wrong_answers_over_the_wire_are_found() {
     let place = TestFolder::new();
     let (config, _acc) = one_of_digests(&place, "engine: {kind: \"null\"}\n", "");

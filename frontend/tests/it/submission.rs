@@ -14,7 +14,7 @@ use crate::common::{
 };
 
 #[test]
-fn runs_become_a_tree_and_the_table_names_what_is_missing() {
+fn runs_become_a_tree_the_table_names_what_is_missing_and_long_ones_pass_whole() {
     let rig = Rig::new();
     rig.runs();
     // The printed form is not filled in.
@@ -76,6 +76,18 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     let again = rig.submit("tree", &[]);
     assert_eq!(again.code, Some(2));
     assert_has(&again.stderr, &["is there already"]);
+    // The same runs, patched to be long enough and of two machines.
+    rig.nodes();
+    rig.patch();
+    // Without a checkout, only the results of its scripts are missing.
+    let wanted = ["accuracy.hash", "accuracy.log", "test.files"];
+    for (division, missing) in [("network", 3), ("closed", 3), ("open", 2)] {
+        let ended = rig.submit(division, &["--division", division]);
+        let said = format!("{division}: {}{}", ended.stdout, ended.stderr);
+        let missing = if checkout().is_some() { 0 } else { missing };
+        let wanted = wanted[..missing].iter().map(|rule| (*rule).to_owned());
+        assert_eq!(rules(&ended.stdout), wanted.collect(), "{said}");
+    }
 }
 
 #[test]
@@ -100,24 +112,6 @@ fn one_command_on_the_frontend_describes_every_node() {
     let wrong = wrong.to_string_lossy().into_owned();
     rig.program(&["describe", "--config", &wrong, "--output", "more"])
         .with_code(2);
-}
-
-#[test]
-fn runs_that_were_patched_to_be_long_enough_pass_whole() {
-    let rig = Rig::new();
-    rig.runs();
-    rig.nodes();
-    rig.form();
-    rig.patch();
-    // Without a checkout, only the results of its scripts are missing.
-    let wanted = ["accuracy.hash", "accuracy.log", "test.files"];
-    for (division, missing) in [("network", 3), ("closed", 3), ("open", 2)] {
-        let ended = rig.submit(division, &["--division", division]);
-        let said = format!("{division}: {}{}", ended.stdout, ended.stderr);
-        let missing = if checkout().is_some() { 0 } else { missing };
-        let wanted = wanted[..missing].iter().map(|rule| (*rule).to_owned());
-        assert_eq!(rules(&ended.stdout), wanted.collect(), "{said}");
-    }
 }
 
 #[test]

@@ -147,25 +147,3 @@ impl Live {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_are_the_sum_of_all_shares() {
-        let live = Live::new(3);
-        for (share, completed) in [(0, 1), (1, 20), (2, 300)] {
-            live.show(share, |shown| {
-                shown.completed.store(completed, Relaxed);
-                shown.bytes_out.store(10 * completed, Relaxed);
-                shown.bytes_in.store(100 * completed, Relaxed);
-                shown.p99_round_trip_ns.store(completed, Relaxed);
-            });
-        }
-        let all = live.figures();
-        let bytes = (all.bytes_out, all.bytes_in);
-        assert_eq!((all.completed, bytes), (321, (3_210, 32_100)));
-        assert_eq!((all.p99_round_trip_ns, live.rails()), (300, 3));
-    }
-}

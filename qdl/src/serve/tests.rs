@@ -1,18 +1,24 @@
 //! A connection without a server: its counts, its grants, its reasons and its options.
 
-use std::{num::NonZeroU32, sync::mpsc, thread, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::{atomic::AtomicBool, mpsc},
+    thread,
+    time::Duration,
+};
 
 use super::*;
 use crate::{
-    connection::{SendCounts, WriteSource},
+    connection::{SendCounts, Spin, WriteSource, nic_thread::by_hand::HandTurned},
     request::RequestOptions,
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
-    testkit::rig::finished,
+    testkit::{lingers::lingers, rig::finished},
 };
 use fabric::{
     Endpoint, Event, Grants, Imm, Region, Tx, Window,
     testkit::{
         dice::Dice,
+        endpoint, memory, post,
         sim::{PathCfgs, Sim},
     },
     wire::Stream,
@@ -21,9 +27,13 @@ use fabric::{
 const SLOTS: usize = 8;
 
 fn connection(stream: Stream) -> Arc<ServeConnection> {
+    numbered(0, stream)
+}
+
+fn numbered(connection: u16, stream: Stream) -> Arc<ServeConnection> {
     let cfgs = ServeConnectionCfgs {
         session: 1,
-        connection: 0,
+        connection,
         epoch: 1,
         gpu: None,
         slots: SLOTS,
@@ -149,6 +159,53 @@ fn a_slot_is_granted_again_only_after_its_response_has_been_posted() {
         }
         assert!((0..3).all(|slot| connection.window().grants().is_open(slot)));
     }
+}
+
+#[derive(Default)]
+struct Counted(AtomicU64);
+
+impl Service for Counted {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        self.0.fetch_add(arrivals.len() as u64, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_goodbye_holds_up_no_other_connection_of_its_nic() {
+    let counted = Arc::new(Counted::default());
+    let service: Arc<dyn Service> = counted.clone();
+    let losses = Arc::new(AtomicU64::new(0));
+    let reported = losses.clone();
+    let lost: Arc<OnConnectionLost> =
+        Arc::new(move |_| _ = reported.fetch_add(1, Ordering::SeqCst));
+    let cfgs = NicThreadCfgs::new("back", Spin::new(0), u64::MAX);
+    let made = Server::assemble(vec![cfgs], &CrewPlan::each(1), &service, &lost);
+    let (server, mut nics, companions) = made.expect("descriptors");
+    let mut nic = HandTurned::new(nics.pop().expect("one"));
+    let attach = |number, wrap: fn(Link) -> (Link, Arc<AtomicBool>)| {
+        let connection = numbered(number, Stream::None);
+        let front = endpoint(SLOTS, 128, 8);
+        let (near, far, _faults) = memory::pair(front, connection.endpoint(8)).expect("joined");
+        let (far, is_over) = wrap(far);
+        server.attach(0, connection, far);
+        (near, is_over)
+    };
+    let (mut near, _) = attach(0, |far| (far, Arc::default()));
+    let (_leaving, is_over) = attach(1, lingers);
+    while companions[0].step() {}
+    nic.turn(&mut |_| {});
+    server.give_up(|c| c.connection == 1, &Broken::Closed);
+    while companions[0].step() {}
+    // The goodbye keeps the thread turning.
+    nic.turn(&mut |_| {});
+    near.tx.post(&post(0, 8, Imm::new(0, 1))).expect("room");
+    near.tx.flush().expect("alive");
+    nic.turn(&mut |_| {});
+    let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
+    assert_eq!((of(&counted.0), of(&losses)), (1, 0));
+    is_over.store(true, Ordering::SeqCst);
+    nic.turn(&mut |_| {});
+    assert_eq!(of(&losses), 1);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use qdl::{
     dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample},
     rails::{ConnectionRail, Load, MAX_RAILS, PeerCfgs, Policy, RailArbiter, RailId, Score},
     serve::{self, Arrival, Finished, Sent, Service, respond_all},
-    testkit::rig::{Over, Rig, RigCfgs, Wait, finished},
+    testkit::rig::{Rig, RigCfgs, Wait, finished},
 };
 use record::BatchSizes;
 
@@ -245,7 +245,7 @@ fn a_part_allocates_nothing() {
     };
     let counter = || -> Box<dyn Completer> { Box::new(Counter(counts.clone())) };
     let rig = Rig::new(cfgs, &service, counter, Arc::new(Nobody));
-    rig.connect_all(Over::Tcp);
+    rig.connect_all();
     let patience = Duration::from_secs(20);
 
     let mut scratch = Vec::with_capacity(1);

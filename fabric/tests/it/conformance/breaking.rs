@@ -33,8 +33,12 @@ pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric)
     }
 }
 
-/// Torn-down connections leave the window unchanged, which quarantine relies on.
+/// Torn-down connections leave the window unchanged, which quarantine relies on. A half that looks
+/// before bytes land stores them itself, and is gone.
 pub fn nothing_lands_after_a_connection_is_torn_down(fabric: &dyn Fabric) {
+    if fabric.looks_before_bytes_land() {
+        return;
+    }
     let (mut a, b) = granted(fabric, Shape::honest(8, 4096));
     let LinkEnd { link, window, .. } = b;
     drop(link);

@@ -8,7 +8,7 @@ use fabric::{
     ib::{IbCfgs, IbConnection, IbEnd, IbWishes},
 };
 
-use super::rig::{Pair, alone, assert_has, endpoint, next, next_broken, post, until};
+use super::rig::{Pair, alone, assert_has, endpoint, eventually, next, next_broken, post};
 
 /// Number of samples that `offline` sends: about 150 MB.
 const SAMPLES: usize = 1024;
@@ -136,7 +136,7 @@ fn one_event_stands_for_a_burst() {
         }
         a.tx.flush().expect("alive");
         let mut got = 0;
-        until("a burst is stuck", || {
+        eventually("a burst is stuck", || {
             b.rx.poll(1000, &mut |_| got += 1);
             got == slots
         });
@@ -150,13 +150,13 @@ fn one_event_stands_for_a_burst() {
 /// Posts a write of `len` bytes for each immediate, and returns the immediates that arrive.
 fn carry(from: &mut Link, to: &mut Link, len: u32, imms: &[Imm]) -> Vec<Imm> {
     for imm in imms {
-        until("no room to send", || {
+        eventually("no room to send", || {
             from.tx.room() > 0 || from.tx.flush().is_err()
         });
         from.tx.post(&post(0, len, *imm)).expect("room");
     }
     let mut arrived = Vec::with_capacity(imms.len());
-    until("writes are stuck", || {
+    eventually("writes are stuck", || {
         from.tx.flush().expect("alive");
         to.rx.poll(imms.len(), &mut |e| match e {
             Event::Arrived { imm, .. } => arrived.push(imm),
@@ -322,14 +322,14 @@ fn control_messages_have_receives_of_their_own() {
         });
         a.tx.flush().expect("alive");
         let mut seen = 0;
-        until("messages are stuck", || {
+        eventually("messages are stuck", || {
             b.rx.poll(100, &mut |e| {
                 assert!(!matches!(e, Event::Broken(_)), "{e:?}");
                 seen += 1;
             });
             seen == 20
         });
-        until("the send queue stays full", || {
+        eventually("the send queue stays full", || {
             a.tx.flush().expect("alive");
             a.tx.retired() == a.tx.posted()
         });
@@ -371,7 +371,7 @@ fn parts_that_find_no_receive_wait_for_one() {
     };
     post_on(&mut a);
     std::thread::sleep(std::time::Duration::from_millis(50));
-    until("parts were lost", || {
+    eventually("parts were lost", || {
         post_on(&mut a);
         b.rx.poll(8, &mut |event| {
             let (more, at) = (came + 1 < parts, (came * LEN) as u32);

@@ -13,7 +13,7 @@ use fabric::{
 use super::cable::Disturbed;
 use crate::conformance;
 
-pub use fabric::testkit::{assert_has, endpoint, next, next_broken, post, until};
+pub use fabric::testkit::{assert_has, endpoint, eventually, next, next_broken, post};
 
 pub type Change = fn(&mut IbWishes);
 

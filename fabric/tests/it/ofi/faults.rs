@@ -15,7 +15,7 @@ use fabric::{
 
 use super::{
     late::{a_late_writer, here},
-    rig::{INLINE_BYTES, Provider, endpoint, next, next_broken, post, until},
+    rig::{INLINE_BYTES, Provider, endpoint, eventually, next, next_broken, post},
 };
 
 const RXM: Provider = Provider::new("tcp;ofi_rxm");
@@ -92,7 +92,7 @@ fn a_socket_that_is_cut_breaks_the_connection_and_is_not_made_again_in_silence()
     let mut arrived = 0;
     let mut broken = None;
     let mut slot = 1;
-    until("neither end hears of it", || {
+    eventually("neither end hears of it", || {
         let writes = la.tx.posted();
         if slot < 64 && la.tx.post(&post(0, 100, Imm::new(slot, 1))).is_ok() {
             slot += 1;
@@ -159,7 +159,7 @@ fn an_incoming_socket_lets_the_polling_thread_sleep() {
     let mut lb = b.accept(&ea).expect("accepted");
     let mut dialling = a.dial(&eb).expect("introduced");
     let mut awake = 0;
-    until("nothing crosses", || {
+    eventually("nothing crosses", || {
         lb.rx.poll(1, &mut |e| panic!("{e:?}"));
         match lb.rx.arm() {
             Armed::Ready => awake += 1,

@@ -2,7 +2,7 @@
 
 use fabric::{Endpoint, Event, Imm, Region};
 
-use super::rig::{Provider, endpoint, next, post, until};
+use super::rig::{Provider, endpoint, eventually, next, post};
 
 const PAGE: usize = 4096;
 
@@ -49,7 +49,7 @@ pub fn a_late_writer(provider: Provider, stride: usize, writes: u16) {
             .post(&post(0, stride as u32, Imm::new(slot, 1)))
             .expect("room");
     }
-    until("it begins", || {
+    eventually("it begins", || {
         let _ = la.tx.flush();
         lb.rx.poll(1, &mut |_| {});
         // SAFETY: as in `landed`.
@@ -74,7 +74,7 @@ pub fn a_late_writer(provider: Provider, stride: usize, writes: u16) {
     let (mut lc, mut lb) = pair.link(&again, &b);
     // The old peer continues to write as long as it can.
     let mut tries = 0;
-    until("the late writer hears of it", || {
+    eventually("the late writer hears of it", || {
         tries += 1;
         let late = la.tx.post(&post(0, 4096, Imm::new(0, 1))).is_err();
         let _ = la.tx.flush();

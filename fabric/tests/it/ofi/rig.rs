@@ -16,7 +16,7 @@ use ofi::Error;
 
 use crate::conformance;
 
-pub use fabric::testkit::{PATIENCE, endpoint, post, until};
+pub use fabric::testkit::{PATIENCE, endpoint, eventually, post};
 
 /// A provider, a seed for reordered arrivals, and the addresses of both ends.
 #[derive(Clone, Copy)]
@@ -175,7 +175,7 @@ impl conformance::Fabric for Provider {
 /// The next event of `link`, while `other` makes progress too.
 pub fn next(link: &mut Link, other: &mut Link) -> Event {
     let mut got = None;
-    until("nothing came", || {
+    eventually("nothing came", || {
         let _ = other.tx.flush();
         other.rx.poll(0, &mut |_| {});
         link.rx.poll(1, &mut |e| got = Some(e));

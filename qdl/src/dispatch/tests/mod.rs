@@ -11,8 +11,4 @@ mod slots;
 mod warm_up;
 
 use super::*;
-use crate::{
-    connection::CrewPlan,
-    rails::Policy,
-    testkit::{eventually, eventually_or},
-};
+use crate::{connection::CrewPlan, rails::Policy};

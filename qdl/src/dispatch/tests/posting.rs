@@ -1,6 +1,7 @@
 //! The rules of `docs/architecture.md`, *Which thread posts*, and the counts of samples that wait.
 
 use super::{front::*, rig::*, *};
+use crate::testkit::lingers::lingers;
 
 /// Largest burst that the issuing thread posts, by default.
 const DEFAULT: u64 = 16 << 10;
@@ -130,6 +131,34 @@ fn samples_that_go_again_do_not_count_as_waiting() {
     // Without a connection there is no slot.
     front.issue(6..8);
     assert_eq!(front.posts(), (6, 0, 2, 8));
+}
+
+#[test]
+fn a_goodbye_holds_up_no_other_connection_of_its_nic() {
+    let front = Front::new(RigCfgs {
+        nics: 1,
+        ..RigCfgs::new(2, 8)
+    });
+    let (_far, link) = front.far(0);
+    let (link, is_over) = lingers(link);
+    front.dispatcher.attach(0, 1, link);
+    let mut far = front.connect(1, 1);
+    front.dispatcher.give_up(0, 1, Broken::Closed);
+    // The goodbye keeps the thread turning.
+    front.turn_once();
+    front.issue(0..1);
+    front.turn_once();
+    let imm = far.request();
+    far.whole(imm, &[1, 2]);
+    front.turn_once();
+    let reports = std::mem::take(&mut *front.book.lock());
+    assert_eq!(reports.calls, [Call::Whole(0, vec![1, 2], true)]);
+    assert!(
+        reports.events.is_empty(),
+        "lost before its local side was destroyed"
+    );
+    is_over.store(true, Ordering::SeqCst);
+    assert_eq!(front.turn().events.len(), 1);
 }
 
 #[test]

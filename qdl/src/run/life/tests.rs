@@ -88,9 +88,8 @@ proptest! {
                 0 => served.open(&[(number, epoch)]),
                 1 => served.open(&[(number, epoch), (number + 1, epoch + 1)]),
                 2 => {
-                    if served.ends.lost_there(number, epoch).give_up {
-                        served.take_down(|s| **s == (number, epoch));
-                    }
+                    let actions = served.ends.lost_there(number, epoch);
+                    served.take_down(|s| actions.give_up && **s == (number, epoch));
                 }
                 3 => served.ends.reset_there(number, epoch),
                 4 => {

@@ -2,7 +2,6 @@
 //! (Writes are tested by `fabric`'s conformance suite.)
 //!
 //! Without libfabric the test says so and passes.
-#![allow(clippy::expect_used)]
 
 use ofi::{Error, NicAddress, Ofi};
 

@@ -1,12 +1,8 @@
 //! Compares every declaration of `ofi::raw` with the real C headers: sizes, offsets and constants.
 //!
 //! Needs a C compiler and libfabric-dev; without them it says so and passes.
-#![allow(clippy::expect_used)]
 
-#[path = "../../verbs/tests/c_layout/mod.rs"]
-mod c_layout;
-
-use c_layout::Expectations;
+use crate::c_layout::{self, Expectations};
 use ofi::raw;
 
 /// Tables, of which the last functions are left out, and structures that newer headers make longer:
