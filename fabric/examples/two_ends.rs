@@ -10,7 +10,7 @@ use std::{
 
 use fabric::{
     Endpoint, Event, Grants, Imm, Post, Region, SourceId, Window,
-    tcp::{TcpCfgs, link},
+    tcp::{TcpKeys, link},
     wire::Stream,
 };
 
@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let near = TcpStream::connect(listener.local_addr()?)?;
     let (far, _) = listener.accept()?;
     let (sender, receiver) = (end()?, end()?);
-    let mut from = link(near, sender.clone(), &TcpCfgs::default())?;
-    let mut to = link(far, receiver.clone(), &TcpCfgs::default())?;
+    let mut from = link(near, sender.clone(), &TcpKeys::default())?;
+    let mut to = link(far, receiver.clone(), &TcpKeys::default())?;
 
     // The receiver grants its slot 2 for one write. Real ends agree on the use count in advance.
     let slot = 2;

@@ -10,6 +10,7 @@ mod samples;
 
 use std::{
     ops::Range,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -28,6 +29,11 @@ use qdl::{model::ModelSpec, serve::Service};
 pub use models::{model, ragged, tensor};
 pub use qdl::testkit::eventually;
 pub use samples::{Answer, BLANK, Samples, Started};
+
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("a crate of the workspace").to_owned()
+}
 
 /// Callback for pipelines whose engine does not fail.
 #[allow(clippy::needless_pass_by_value)]

@@ -1,13 +1,9 @@
 //! Engine `aoti`: each error at the start is one clear line. One test runs a real package on the
 //! CPU; it needs PyTorch and the packages of `models/export_aoti.py --device cpu`.
 
-use std::{
-    fs::File,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io::Write, path::PathBuf};
 
-use crate::common::{Samples, eventually};
+use crate::common::{Samples, eventually, repository};
 use accelerator::{
     engine::{EngineKind, EngineParams, create},
     pipeline::Options,
@@ -116,7 +112,7 @@ fn digits_on_the_cpu_are_what_onnx_says() {
     let folder = std::env::var_os("QDL_AOTI")
         .map(PathBuf::from)
         .expect("QDL_AOTI");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = repository();
     let pixels =
         std::fs::read(root.join(".deps/models/digits.samples.u8")).expect("cargo xtask setup");
     let places: Vec<_> = (0..pixels.len() / 64).map(|i| (i * 64, 64)).collect();

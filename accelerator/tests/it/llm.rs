@@ -1,12 +1,9 @@
 //! Engine `llm` on real graphs, with one origin per prompt. The tests fail without the files that
 //! `cargo xtask setup` fetches.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
-use crate::common::{Samples, Started, eventually};
+use crate::common::{Samples, Started, eventually, repository};
 use accelerator::engine::{
     Engine, EngineKind, EngineParams, create,
     streaming::{SequenceOutcome, TOKEN_BYTES},
@@ -23,8 +20,7 @@ const VOCABULARY: i32 = 509;
 const CONTEXT: usize = 256;
 
 fn models(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let path = root.join(".deps/models").join(name);
+    let path = repository().join(".deps/models").join(name);
     assert!(path.is_file(), "{}: run cargo xtask setup", path.display());
     path
 }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::common::{Samples, eventually, model, ragged, start, tensor};
+use crate::common::{Samples, eventually, model, ragged, repository, start, tensor};
 use accelerator::engine::{EngineKind, EngineParams, create};
 use qdl::{
     config::Provider,
@@ -16,13 +16,6 @@ use qdl::{
 };
 
 const PIXELS: usize = 64;
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("a crate of the workspace")
-        .to_owned()
-}
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

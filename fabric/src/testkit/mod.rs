@@ -84,12 +84,24 @@ pub fn free_port() -> u16 {
     port
 }
 
-/// Calls `done` until it returns true; panics with `what` after [`PATIENCE`].
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        thread::yield_now();
+/// Waits until `holds`; panics with `what` after five minutes.
+#[track_caller]
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_or(|| what.to_owned(), holds);
+}
+
+/// Like [`eventually`], with a text that is created only on failure.
+#[track_caller]
+pub fn eventually_or(what: impl Fn() -> String, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        let waited = began.elapsed();
+        assert!(waited < Duration::from_secs(300), "in vain: {}", what());
+        if waited < Duration::from_millis(2) {
+            thread::yield_now();
+        } else {
+            thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 
@@ -104,7 +116,7 @@ pub fn assert_has(text: &str, words: &[&str]) {
 /// Waits for the next event of `link`.
 pub fn next(link: &mut Link) -> Event {
     let mut got = None;
-    until("nothing came", || {
+    eventually("nothing came", || {
         link.rx.poll(1, &mut |e| got = Some(e));
         got.is_some()
     });

@@ -57,9 +57,9 @@ pub use api::{
 };
 pub(crate) use api::{DispatchCounts, DispatchError};
 pub use connection::ConnectionCfgs;
-pub use warm_up::WARM_UP_ID;
 #[cfg(test)]
 pub(crate) use warm_up::ConnectionWarmUp;
+pub use warm_up::WARM_UP_ID;
 pub(crate) use warm_up::{WarmUpCfgs, WarmUpError, WarmUpReport};
 
 use crate::{
@@ -69,7 +69,7 @@ use crate::{
     },
     model::Lengths,
 };
-use fabric::{Broken, Endpoint, Link, clock::now_ns, sync::AtomicBool};
+use fabric::{Broken, Endpoint, Link, sync::AtomicBool};
 use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 
 use backlog::Backlog;

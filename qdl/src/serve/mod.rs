@@ -35,7 +35,7 @@
 //!     }
 //! }
 //! # use std::sync::{Arc, Mutex};
-//! # use qdl::{dispatch, testkit::rig::{Over, Rig, RigCfgs}};
+//! # use qdl::{dispatch, testkit::rig::{Rig, RigCfgs}};
 //! # struct Keeper(Arc<Mutex<Vec<Vec<u8>>>>);
 //! # impl dispatch::Completer for Keeper {
 //! #     fn complete(&mut self, all: &mut dyn ExactSizeIterator<Item = dispatch::Response<'_>>) {
@@ -51,7 +51,7 @@
 //! # let keeper = || -> Box<dyn dispatch::Completer> { Box::new(Keeper(Arc::clone(&answers))) };
 //! # let owner = Arc::new(Keeper(Arc::clone(&answers)));
 //! # let rig = Rig::new(RigCfgs::new(1, 8), &service, keeper, owner);
-//! # rig.connect_all(Over::Memory);
+//! # rig.connect_all();
 //! # rig.issue(5..6);
 //! # rig.drain();
 //! # let sum: u64 = rig.input(5).iter().map(|byte| u64::from(*byte)).sum();

@@ -18,9 +18,7 @@ pub mod machine;
 pub mod peer;
 pub mod rig;
 
-use std::time::{Duration, Instant};
-
-pub use fabric::testkit::assert_has;
+pub use fabric::testkit::{assert_has, eventually, eventually_or};
 
 use crate::config::{IbKeys, NicConfig, NicFabric};
 
@@ -36,25 +34,4 @@ pub fn ib_keys(nic: &mut NicConfig) -> &mut IbKeys {
 pub fn runtime() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().expect("a runtime")
-}
-
-/// Waits until `holds`; panics with `what` after five minutes.
-#[track_caller]
-pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
-    eventually_or(|| what.to_owned(), holds);
-}
-
-/// Like [`eventually`], with a text that is created only on failure.
-#[track_caller]
-pub fn eventually_or(what: impl Fn() -> String, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        let waited = began.elapsed();
-        assert!(waited < Duration::from_secs(300), "in vain: {}", what());
-        if waited < Duration::from_millis(2) {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
 }

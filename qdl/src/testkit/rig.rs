@@ -1,7 +1,6 @@
 //! A dispatcher and a server in one process, and links between them.
 
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{Arc, Mutex},
     time::Duration,
@@ -21,7 +20,7 @@ use crate::{
         Service, respond_all,
     },
 };
-use fabric::{Endpoint, Link, Region, clock::now_ns, tcp, testkit::memory, wire::Stream};
+use fabric::{Region, clock::now_ns, tcp, wire::Stream};
 
 /// Finishes a sample whose answer of `len` bytes is written: 1 us of queue, 2 us of compute.
 pub fn finished(arrival: &Arrival, len: u32, sent: Sent) -> Finished {
@@ -49,42 +48,13 @@ impl Service for Digest {
     }
 }
 
-/// Answers with digests. Refuses one sample in 40, by its digest, so many times before.
-pub struct Picky {
-    times: u8,
-    reason: String,
-    refused: Mutex<HashMap<u64, u8>>,
-}
+/// Keeps its arrivals, so that samples stay in flight.
+#[derive(Default)]
+pub struct Hoard(pub Mutex<Vec<Arrival>>);
 
-impl Picky {
-    /// Refuses each chosen sample `times` times, for this reason.
-    pub fn new(times: u8, reason: impl Into<String>) -> Self {
-        Picky {
-            times,
-            reason: reason.into(),
-            refused: Mutex::default(),
-        }
-    }
-
-    /// Whether the sample is one of those.
-    pub fn minds(input: &[u8]) -> bool {
-        xxh3_64(input).is_multiple_of(40)
-    }
-}
-
-impl Service for Picky {
+impl Service for Hoard {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let mut all = self.refused.lock().expect("alive");
-        let mut refuses = |a: &mut Arrival| {
-            let refused = all.entry(xxh3_64(a.input())).or_default();
-            let refuses = Picky::minds(a.input()) && *refused < self.times;
-            *refused += u8::from(refuses);
-            refuses
-        };
-        for a in arrivals.extract_if(.., &mut refuses) {
-            a.refuse(&self.reason);
-        }
-        Digest.arrived(arrivals);
+        self.0.lock().expect("alive").append(arrivals);
     }
 }
 
@@ -272,31 +242,6 @@ impl RigCfgs {
     }
 }
 
-/// Transport between the ends of a connection.
-#[derive(Clone, Copy, Debug)]
-pub enum Over {
-    Memory,
-    Tcp,
-}
-
-impl Over {
-    /// Creates the links of both ends, and the faults that a test can inject.
-    pub fn join(self, a: Endpoint, b: Endpoint) -> (Link, Link, Option<memory::MemoryFaults>) {
-        match self {
-            Over::Memory => {
-                let (near, far, faults) = memory::pair(a, b).expect("joined");
-                (near, far, Some(faults))
-            }
-            Over::Tcp => {
-                let (near, far) = fabric::testkit::sockets();
-                let cfgs = tcp::TcpKeys::default();
-                let link = |s, e| tcp::link(s, e, &cfgs).expect("linked");
-                (link(near, a), link(far, b), None)
-            }
-        }
-    }
-}
-
 /// Bytes of [`source`].
 const SOURCE: usize = 1 << 20;
 
@@ -331,9 +276,6 @@ impl Rig {
         let dispatch = cfgs.dispatch(&source);
         let nics = cfgs.nics(completer);
         let dispatcher = Dispatcher::new(dispatch, nics, owner).expect("made");
-        if let Some(arbiter) = cfgs.arbiter() {
-            dispatcher.choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
-        }
         let on_lost: Arc<OnConnectionLost> = Arc::new(|_| {});
         let server = Server::with_crew(cfgs.threads("back"), &cfgs.plan(), service, &on_lost);
         Rig {
@@ -344,48 +286,34 @@ impl Rig {
         }
     }
 
-    pub fn serve_connection(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
-        let cfgs = ServeConnectionCfgs {
+    /// Joins all connections over TCP, and waits until they are up.
+    pub fn connect_all(&self) {
+        for connection in 0..self.cfgs.connections {
+            let serve = Arc::new(ServeConnection::new(self.served(connection)).expect("memory"));
+            let (near, far) = fabric::testkit::sockets();
+            let link = |socket, end| tcp::link(socket, end, &tcp::TcpKeys::default());
+            let near = link(near, self.dispatcher.endpoint(connection)).expect("linked");
+            let far = link(far, serve.endpoint(64)).expect("linked");
+            self.server.attach(connection % self.cfgs.nics, serve, far);
+            self.dispatcher.attach(connection, 1, near);
+        }
+        let up = || self.dispatcher.connections_up();
+        let all = self.cfgs.connections;
+        eventually_or(|| format!("{} of {all} are up", up()), || up() == all);
+    }
+
+    fn served(&self, connection: usize) -> ServeConnectionCfgs {
+        ServeConnectionCfgs {
             gpu: None,
             session: 1,
             connection: connection as u16,
-            epoch,
+            epoch: 1,
             slots: self.cfgs.slots,
             request_stride: self.cfgs.request,
             takes_options: true,
             response_stride: self.cfgs.response,
             stream: self.cfgs.stream,
-        };
-        Arc::new(ServeConnection::new(cfgs).expect("memory"))
-    }
-
-    pub fn connect(
-        &self,
-        connection: usize,
-        epoch: u32,
-        over: Over,
-    ) -> Option<memory::MemoryFaults> {
-        let serve = self.serve_connection(connection, epoch);
-        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(64));
-        let (near, far, faults) = over.join(ends.0, ends.1);
-        let nic = connection % self.cfgs.nics;
-        self.server.attach(nic, serve, far);
-        self.dispatcher.attach(connection, epoch, near);
-        faults
-    }
-
-    /// Creates the first epoch of every connection and waits until all are up.
-    pub fn connect_all(&self, over: Over) -> Vec<Option<memory::MemoryFaults>> {
-        let all = 0..self.cfgs.connections;
-        let faults = all.map(|c| self.connect(c, 1, over)).collect();
-        self.wait_up(self.cfgs.connections);
-        faults
-    }
-
-    #[track_caller]
-    pub fn wait_up(&self, n: usize) {
-        let up = || self.dispatcher.connections_up();
-        eventually_or(|| format!("{} connections up", up()), || up() == n);
+        }
     }
 
     pub fn sample(&self, id: u64) -> Sample {

@@ -22,8 +22,11 @@ use serde_json::Value;
 
 pub use machine::Machine;
 
-/// Binaries of tests that run if the user gives no command.
-const TESTS: &[&str] = &["ib_soft_roce", "ib_cluster", "ofi_soft_roce"];
+/// Tests that run if the user gives no command: a crate, and the filters of its binary `it`.
+const TESTS: &[(&str, &[&str])] = &[
+    ("fabric", &["ib::", "ofi::verbs::", "--skip", "ib::stub::"]),
+    ("qdl", &["ib_cluster::"]),
+];
 
 /// Beginning of an error that says that this machine cannot run a guest at all. After a colon the
 /// error names what is missing.
@@ -42,21 +45,22 @@ pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     let commands = match machine {
         _ if !command.is_empty() => vec![command.to_vec()],
         Machine::TwoNodes => {
-            let program = build(root, &["build", "-p", "frontend", "-p", "accelerator"])?;
+            let words = ["build", "-p", "frontend", "-p", "accelerator"];
+            let program = build(root, &words, "accelerator")?;
             let folder = Path::new(&program).parent().unwrap_or(root);
             let folder = folder.display().to_string();
             let words = ["bash", "xtask/soft-roce/numa.sh", &folder];
             vec![words.map(str::to_owned).to_vec()]
         }
         Machine::Plain => {
-            let test = |test: &&str| {
+            let test = |(package, filters): &(&str, &[&str])| {
                 // Of one package alone, cargo would build what it needs again, with fewer features.
-                let binary = build(root, &["test", "--no-run", "--workspace", "--test", test])?;
-                // These tests are ignored elsewhere. They run one at a time: they share two
-                // devices, and some pull the cable.
+                let words = ["test", "--no-run", "--workspace", "--test", "it"];
+                let binary = build(root, &words, package)?;
+                // They run one at a time: they share two devices, and some pull the cable.
                 let words = ["--include-ignored", "--test-threads=1", "--nocapture"];
-                let words = words.map(str::to_owned);
-                Ok([&[binary], &words[..]].concat())
+                let words = filters.iter().chain(&words).map(|w| (*w).to_owned());
+                Ok([binary].into_iter().chain(words).collect())
             };
             TESTS.iter().map(test).collect::<Result<_>>()?
         }
@@ -81,7 +85,8 @@ fn prepare(root: &Path) -> Result<PathBuf> {
     Ok(cache.join("guest"))
 }
 
-fn build(root: &Path, words: &[&str]) -> Result<String> {
+/// Builds, and returns the path of the executable from the crate in folder `package`.
+fn build(root: &Path, words: &[&str], package: &str) -> Result<String> {
     let output = crate::cargo::cargo(root)
         .args(words)
         .args(["--locked", "--message-format=json-render-diagnostics"])
@@ -92,7 +97,13 @@ fn build(root: &Path, words: &[&str]) -> Result<String> {
         bail!("cargo {} failed", words.join(" "));
     }
     let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    let files = messages.filter_map(|m| Some(m.ok()?["executable"].as_str()?.to_owned()));
+    let manifest = root.join(package).join("Cargo.toml");
+    let files = messages.filter_map(|message| {
+        let message = message.ok()?;
+        let is_of_package = manifest.to_str() == message["manifest_path"].as_str();
+        let file = message["executable"].as_str().filter(|_| is_of_package);
+        file.map(str::to_owned)
+    });
     let last = files.last();
     last.with_context(|| format!("cargo {} made nothing that runs", words.join(" ")))
 }

@@ -5,7 +5,6 @@ pub struct Counts {
     pub passed: u64,
     pub failed: u64,
     pub skipped: u64,
-    pub flaky: u64,
 }
 
 impl Counts {
@@ -14,7 +13,6 @@ impl Counts {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,
             skipped: self.skipped + other.skipped,
-            flaky: self.flaky + other.flaky,
         }
     }
 
@@ -34,7 +32,7 @@ impl Counts {
 /// The counts of a closing line: each number counts the word behind it.
 ///
 /// ```text
-/// Summary [   0.048s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 2 skipped
+/// Summary [   0.048s] 14 tests run: 13 passed (1 slow), 1 failed, 2 skipped
 /// test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
 /// ```
 fn of(line: &str) -> Counts {
@@ -49,7 +47,6 @@ fn of(line: &str) -> Counts {
             "passed" => counts.passed += number,
             "failed" | "timed" | "exec" => counts.failed += number,
             "skipped" | "ignored" => counts.skipped += number,
-            "flaky" => counts.flaky += number,
             _ => {}
         }
     }
@@ -83,42 +80,31 @@ mod tests {
                        error: 1 target failed\n\
                        test result: \u{1b}[31mFAILED\u{1b}[0m. 0 passed; 1 failed; 3 ignored; \
                        0 measured; 4 filtered out; finished in 0.00s\n";
-        for (output, passed, failed, skipped, flaky) in [
+        for (output, passed, failed, skipped) in [
             (
                 "Summary [0.1s] 14 tests run: 14 passed, 2 skipped",
                 14,
                 0,
                 2,
-                0,
             ),
-            ("Summary [0.1s] 1 test run: 1 passed, 0 skipped", 1, 0, 0, 0),
+            ("Summary [0.1s] 1 test run: 1 passed, 0 skipped", 1, 0, 0),
             (
                 "Summary [61.2s] 8/9 tests run: 4 passed (1 slow, 1 leaky), 2 failed, 1 timed out, 1 exec failed, 3 skipped",
                 4,
                 4,
                 3,
-                0,
             ),
-            (
-                "Summary [2s] 9 tests run: 9 passed (2 slow, 1 flaky), 3 skipped",
-                9,
-                0,
-                3,
-                1,
-            ),
-            (colour, 13, 1, 0, 0),
-            (repeated, 2, 1, 4, 0),
-            (harness, 2, 1, 3, 0),
-            ("", 0, 0, 0, 0),
+            (colour, 13, 1, 0),
+            (repeated, 2, 1, 4),
+            (harness, 2, 1, 3),
+            ("", 0, 0, 0),
         ] {
             let counts = Counts {
                 passed,
                 failed,
                 skipped,
-                flaky,
             };
             assert_eq!(Counts::read(output), counts, "{output}");
-            assert_eq!(counts.and(counts).flaky, 2 * flaky);
         }
     }
 }

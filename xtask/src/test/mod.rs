@@ -177,8 +177,8 @@ fn in_namespaces(root: &Path) -> Command {
             "nextest run --workspace --locked --no-fail-fast --run-ignored only \
              -E package(frontend)-binary(processes)"
         } else {
-            "test --workspace --locked --no-fail-fast --test faults --test topology \
-             --test own_model --test submission -- --ignored"
+            "test --workspace --locked --no-fail-fast --test it -- --ignored faults:: topology:: \
+             own_model:: submission::"
         },
     )
 }
@@ -189,7 +189,7 @@ fn new_seeds(root: &Path) -> Command {
     with(
         root,
         if on_path("cargo-nextest") {
-            "nextest run --workspace --locked --retries 0 --run-ignored only --no-capture \
+            "nextest run --workspace --locked --run-ignored only --no-capture \
              -E package(world)"
         } else {
             "test --workspace --locked --test seeds -- --ignored --nocapture"

@@ -205,9 +205,6 @@ fn describe(counts: Counts) -> String {
     if counts.skipped > 0 {
         text += &format!(", {} skipped", counts.skipped);
     }
-    if counts.flaky > 0 {
-        text += &format!(", {} at the second try (FLAKY above)", counts.flaky);
-    }
     text
 }
 

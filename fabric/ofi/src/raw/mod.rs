@@ -1,7 +1,7 @@
 //! The part of the stable libfabric ABI that this project uses.
 //!
 //! Nothing is linked: `Ofi::load` opens `libfabric.so.1` at run time and fills a table of
-//! functions. Names are those of `rdma/fabric.h` and its companions. `tests/layout.rs` compares
+//! functions. Names are those of `rdma/fabric.h` and its companions. `tests/it/layout.rs` compares
 //! sizes, offsets and constants with the headers if libfabric-dev is installed. Unused functions of
 //! a table are declared as plain words, and each table ends with its last used function.
 //!

@@ -254,32 +254,4 @@ proptest! {
         prop_assert_eq!(arrays[0].header.fortran_matters(), fortran && dimensions > 1);
         prop_assert_eq!(all(&arrays[0], bytes.len()), bytes);
     }
-
-    /// Any bytes are accepted or refused in one line; an accepted file can be read to its end.
-    #[test]
-    fn spoilt_files_are_taken_whole_or_refused(
-        which in 0usize..4,
-        spoilt in prop::collection::vec((0usize..1200, any::<u8>()), 0..6),
-        cut in 0usize..1500,
-    ) {
-        let name = ["pixels.npy", "big_endian.npy", "detect.npz", "detect_packed.npz"][which];
-        let mut content = std::fs::read(fixture(name)).expect("a fixture");
-        for (at, byte) in spoilt {
-            if let Some(b) = content.get_mut(at) {
-                *b = byte;
-            }
-        }
-        content.truncate(cut);
-        let f = file(&content, ".bin");
-        match open(f.path(), RawBytes::Unnamed, &|_, _| true) {
-            Ok(Some(arrays)) => for a in arrays.opened {
-                let bytes = a.header.bytes().expect("it was checked");
-                // Of an archive's entry, only the offset is known before the read.
-                let _ = a.read_at(0, &mut vec![0; usize::try_from(bytes).expect("small")]);
-                let _ = a.integers();
-            },
-            Ok(None) => prop_assert!(!content.starts_with(header::MAGIC)),
-            Err(why) => prop_assert!(!why.contains('\n'), "{}", why),
-        }
-    }
 }

@@ -153,12 +153,6 @@ impl Link {
         Some(message)
     }
 
-    /// Whether frames wait to be sent.
-    #[cfg(all(test, not(feature = "loom")))]
-    pub(crate) fn has_output(&self) -> bool {
-        !self.out.is_empty()
-    }
-
     /// Records that the system has accepted all frames handed out.
     pub(crate) fn note_flushed(&mut self, now: u64) {
         self.unsent = None;

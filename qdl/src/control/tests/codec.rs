@@ -169,34 +169,6 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_messages_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300),
-        piece in 1usize..300, framed: bool)
-    {
-        let bytes = if framed {
-            [(bytes.len() as u32).to_be_bytes().to_vec(), bytes].concat()
-        } else {
-            bytes
-        };
-        let (out, e) = feed(&mut full(), &bytes, piece);
-        prop_assert!(out.is_empty(), "random bytes make no message: {out:?}");
-        prop_assert_eq!(e.is_none(), bytes.is_empty(), "{:?}", e);
-    }
-
-    /// Valid JSON with one changed byte decodes to a message within its limits, or is an error; it
-    /// never panics.
-    #[test]
-    fn a_changed_byte_is_survived(m in message(), at in any::<prop::sample::Index>(), to: u8) {
-        let mut bytes = BytesMut::new();
-        full().encode(&m, &mut bytes).expect("within limits");
-        let at = at.index(bytes.len());
-        bytes[at] = to;
-        let (out, _) = feed(&mut full(), &bytes, 64);
-        for m in out {
-            prop_assert_eq!(limits::check(&m), Ok(()));
-        }
-    }
-
-    #[test]
     fn clipped_text_is_short_and_keeps_to_its_line(text in any::<String>(), n in 0usize..300) {
         let long = text.repeat(n);
         let clipped = clip(&long);

@@ -198,29 +198,6 @@ async fn a_name_without_an_address_may_get_one_later() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_http_is_said_to() {
-    let listener = TcpListener::bind(any_port()).await.expect("bound");
-    let address = listener.local_addr().expect("bound");
-    let server = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.expect("a guest");
-        stream
-            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            .await
-            .expect("room");
-        // The peer's error frame.
-        let _ = stream.read_to_end(&mut Vec::new()).await;
-    });
-    let e = connect(address, local("fe-1"))
-        .await
-        .expect_err("no accelerator");
-    assert!(
-        e.to_string().contains("HTTP on a control connection"),
-        "{e}"
-    );
-    server.await.expect("served");
-}
-
-#[tokio::test]
 async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
     let server = bind(local("acc-1")).await;
     let e = Server::bind(server.address(), 16, local("acc-1"))

@@ -1,7 +1,7 @@
 //! A dispatcher whose NIC threads the test turns, and accelerators that the test plays. Nothing
 //! waits: after [`Front::turn`] each thread sleeps, and all consequences have happened.
 
-use std::{cell::RefCell, mem, ops::Range, sync::Arc};
+use std::{cell::RefCell, mem, ops::Range, sync::Arc, thread};
 
 use super::{rig::*, *};
 use crate::{
@@ -18,27 +18,16 @@ use fabric::{
 pub struct Front {
     pub dispatcher: Dispatcher,
     pub book: Book,
+    /// The memory of all samples.
+    pub source: Arc<Region>,
     threads: RefCell<Vec<HandTurned>>,
-    pub cfgs: RigCfgs,
-}
-
-/// A dispatcher whose NIC threads sleep as soon as they have nothing to do, and those threads.
-pub fn assemble(cfgs: &RigCfgs) -> (Dispatcher, Vec<NicThread>, Book) {
-    let cfgs = cfgs.clone().wait(Wait::asleep());
-    let book = Book::default();
-    let nics = cfgs.nics(|| book.keeper());
-    let owner = Arc::new(book.clone());
-    let made = Dispatcher::assemble(cfgs.dispatch(&source()), nics, owner);
-    let (dispatcher, threads) = made.expect("made");
-    if let Some(arbiter) = cfgs.arbiter() {
-        dispatcher.choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
-    }
-    (dispatcher, threads, book)
+    cfgs: RigCfgs,
 }
 
 /// The far end of a connection.
 pub struct Far {
     link: Link,
+    requests: Arc<Region>,
     source: Arc<Region>,
     grants: Arc<Grants>,
     /// Bytes of a response slot.
@@ -49,11 +38,22 @@ pub struct Far {
 }
 
 impl Front {
+    /// A dispatcher whose NIC threads sleep as soon as they have nothing to do.
     pub fn new(cfgs: RigCfgs) -> Self {
-        let (dispatcher, threads, book) = assemble(&cfgs);
+        let cfgs = cfgs.wait(Wait::asleep());
+        let book = Book::default();
+        let nics = cfgs.nics(|| book.keeper());
+        let owner = Arc::new(book.clone());
+        let source = source();
+        let made = Dispatcher::assemble(cfgs.dispatch(&source), nics, owner);
+        let (dispatcher, threads) = made.expect("made");
+        if let Some(arbiter) = cfgs.arbiter() {
+            dispatcher.choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
+        }
         Front {
             dispatcher,
             book,
+            source,
             threads: RefCell::new(threads.into_iter().map(HandTurned::new).collect()),
             cfgs,
         }
@@ -98,9 +98,40 @@ impl Front {
 
     /// Joins the epoch of a connection to an accelerator, with all slots granted.
     pub fn connect(&self, connection: usize, epoch: u32) -> Far {
-        let far = Far::join(&self.dispatcher, &self.cfgs, connection, epoch);
+        let (far, link) = self.far(connection);
+        self.dispatcher.attach(connection, epoch, link);
         while self.turn_once() {}
         far
+    }
+
+    /// The far end of a connection, with all slots granted, and the link to attach.
+    pub fn far(&self, connection: usize) -> (Far, Link) {
+        Far::joined(self.dispatcher.endpoint(connection), &self.cfgs)
+    }
+
+    /// Joins the first epoch of each connection.
+    pub fn connect_all(&self) -> Vec<Far> {
+        let all = 0..self.cfgs.connections;
+        all.map(|c| self.connect(c, 1)).collect()
+    }
+
+    /// Turns the threads until a second thread's call of the dispatcher has returned; `play` plays
+    /// the accelerators.
+    pub fn while_calling<T: Send>(
+        &self,
+        call: impl FnOnce(&Dispatcher) -> T + Send,
+        mut play: impl FnMut(),
+    ) -> T {
+        let dispatcher = &self.dispatcher;
+        thread::scope(|scope| {
+            let called = scope.spawn(|| call(dispatcher));
+            while !called.is_finished() {
+                self.turn_once();
+                play();
+                thread::yield_now();
+            }
+            called.join().expect("returns")
+        })
     }
 
     /// Posted samples, those left to NIC threads, those without a slot, and most of them at once.
@@ -117,33 +148,26 @@ impl Front {
 }
 
 impl Far {
-    /// Attaches a connection, with all slots granted.
-    pub fn join(dispatcher: &Dispatcher, cfgs: &RigCfgs, connection: usize, epoch: u32) -> Self {
-        let (far, near) = Far::with_link(dispatcher, cfgs, connection);
-        dispatcher.attach(connection, epoch, near);
-        far
-    }
-
-    /// The far end of a connection, with all slots granted, and the link to attach.
-    pub fn with_link(dispatcher: &Dispatcher, cfgs: &RigCfgs, connection: usize) -> (Self, Link) {
+    fn joined(near: Endpoint, cfgs: &RigCfgs) -> (Self, Link) {
         let (slots, stride) = (cfgs.slots, cfgs.response);
         let region = |bytes| Arc::new(Region::new(bytes).expect("memory"));
         let grants = Arc::new(Grants::new(slots));
         (0..slots as u16).for_each(|s| _ = grants.open(s));
         let source = region(slots * stride);
         let requests = region(slots * cfgs.request);
+        let window = Window::new(requests.clone(), 0, cfgs.request, grants.clone());
         let far = Endpoint {
-            window: Window::new(requests, 0, cfgs.request, grants.clone()).expect("fits"),
+            window: window.expect("fits").with_options(true),
             sources: vec![source.clone()],
             peer_slots: slots,
             peer_stride: stride,
             peer_stream: cfgs.stream,
             send_depth: 64,
         };
-        let near = dispatcher.endpoint(connection);
         let (near, link, faults) = memory::pair(near, far).expect("joined");
         let far = Far {
             link,
+            requests,
             source,
             grants,
             stride,
@@ -170,6 +194,20 @@ impl Far {
         let all = self.requests();
         assert_eq!(all.len(), 1, "{all:?}");
         all[0]
+    }
+
+    /// Answers all requests that have come with two tokens.
+    pub fn answer_all(&mut self) {
+        for imm in self.requests() {
+            self.whole(imm, &[1, 2]);
+        }
+    }
+
+    /// The first bytes of a request that has not been answered.
+    pub fn request_bytes(&self, imm: Imm, len: usize) -> &[u8] {
+        let offset = usize::from(imm.slot()) * (self.requests.len() / self.at.len());
+        // SAFETY: the dispatcher does not write the slot before its answer.
+        unsafe { self.requests.bytes(offset, len) }.expect("inside")
     }
 
     /// Cuts the connection.

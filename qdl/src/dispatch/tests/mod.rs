@@ -1,5 +1,5 @@
 //! What the simulated world (crate `world`) cannot say of the dispatcher: which thread posts, exact
-//! counts and times, refusals of faulty accelerators, warm-up, and real threads.
+//! counts and times, refusals of faulty accelerators, and warm-up.
 
 mod by_health;
 mod front;
@@ -8,14 +8,9 @@ mod posting;
 mod refused;
 mod rig;
 mod slots;
-mod threads;
 mod warm_up;
 
 use super::*;
-use crate::{
-    connection::CrewPlan,
-    rails::Policy,
-    testkit::{eventually, eventually_or},
-};
-use fabric::Region;
+use crate::{connection::CrewPlan, rails::Policy};
+use fabric::{Region, clock::now_ns};
 use std::sync::MutexGuard;

@@ -291,19 +291,14 @@ fn parts_of_a_warm_up_reach_no_completer() {
         deadline: Duration::from_secs(10),
         again: false,
     };
-    let report = std::thread::scope(|scope| {
-        let dispatcher = &front.dispatcher;
-        let warm = scope.spawn(|| block_on(dispatcher.warm_up(&cfgs)));
-        while !warm.is_finished() {
-            front.turn();
-            for imm in far.requests() {
-                far.first(imm, &[1]);
-                far.last(imm, &[2], 2);
-            }
-            std::thread::yield_now();
+    let play = || {
+        for imm in far.requests() {
+            far.first(imm, &[1]);
+            far.last(imm, &[2], 2);
         }
-        warm.join().expect("returns").expect("warm")
-    });
+    };
+    let report = front.while_calling(|d| block_on(d.warm_up(&cfgs)), play);
+    let report = report.expect("warm");
     assert_eq!((report.samples, front.dispatcher.parts()), (1, 0));
     assert_eq!(front.turn().calls, []);
 }

@@ -137,10 +137,9 @@ fn samples_that_go_again_do_not_count_as_waiting() {
 fn a_goodbye_holds_up_no_other_connection_of_its_nic() {
     let front = Front::new(RigCfgs {
         nics: 1,
-        response: RESPONSE,
         ..RigCfgs::new(2, 8)
     });
-    let (_far, link) = Far::with_link(&front.dispatcher, &front.cfgs, 0);
+    let (_far, link) = front.far(0);
     let (link, is_over) = lingers(link);
     front.dispatcher.attach(0, 1, link);
     let mut far = front.connect(1, 1);

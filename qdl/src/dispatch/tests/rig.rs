@@ -1,33 +1,10 @@
-//! The book of a dispatcher's reports, and a rig of real threads whose samples are answered with
-//! digests.
+//! The book of a dispatcher's reports.
 
-use std::{
-    ops::Deref,
-    sync::{Arc, Mutex},
-};
-
-use xxhash_rust::xxh3::xxh3_64;
+use std::sync::{Arc, Mutex};
 
 use super::*;
-pub use crate::testkit::rig::{Digest, Over, Rig, RigCfgs, Wait};
-use crate::{
-    counters::{Live, Recorder, SampleTimes},
-    response::RESPONSE_HEADER_BYTES,
-    serve::{Arrival, Service},
-};
-
-/// Bytes of an answer with its header.
-pub const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
-
-/// Keeps its arrivals, so that samples stay in flight.
-#[derive(Default)]
-pub(crate) struct Hoard(pub Mutex<Vec<Arrival>>);
-
-impl Service for Hoard {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        self.0.lock().expect("alive").append(arrivals);
-    }
-}
+use crate::counters::{Live, Recorder, SampleTimes};
+pub use crate::testkit::rig::{RigCfgs, Wait};
 
 /// A call of the completer: the sample's id, the offset of a part, tokens, and whether the first
 /// token is among them, or the answer is whole.
@@ -98,76 +75,5 @@ impl Owner for Book {
     }
     fn event(&self, event: DispatchEvent) {
         self.lock().events.push(event);
-    }
-}
-
-pub struct Bench {
-    rig: Rig,
-    pub book: Book,
-}
-
-impl Deref for Bench {
-    type Target = Rig;
-    fn deref(&self) -> &Rig {
-        &self.rig
-    }
-}
-
-impl Bench {
-    /// So many connections with so many slots each, answered with digests.
-    pub(crate) fn of(connections: usize, slots: usize) -> Self {
-        Bench::digests(RigCfgs::new(connections, slots))
-    }
-
-    pub(crate) fn digests(cfgs: RigCfgs) -> Self {
-        Bench::new(cfgs, Arc::new(Digest))
-    }
-
-    #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
-    pub(crate) fn new(cfgs: RigCfgs, service: Arc<dyn Service>) -> Self {
-        let book = Book::default();
-        let owner = Arc::new(book.clone());
-        Bench {
-            rig: Rig::new(cfgs, &service, || book.keeper(), owner),
-            book,
-        }
-    }
-
-    /// Waits for `n` events: a connection is down a moment before its loss is reported.
-    pub(crate) fn wait_events(&self, n: usize) {
-        eventually("no event came", || self.book.lock().events.len() >= n);
-    }
-
-    /// Checks that `n` samples were answered once with their own digest, and recorded.
-    pub(crate) fn check(&self, n: u64) {
-        let mut calls = self.book.lock().calls.clone();
-        calls.sort_by_key(|call| match call {
-            Call::Whole(id, ..) => *id,
-            _ => u64::MAX,
-        });
-        let right = |id| Call::Whole(id, tokens(&self.digest(id)), true);
-        assert_eq!(calls, (0..n).map(right).collect::<Vec<_>>());
-        let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
-        self.check_recorded(n, bytes.sum());
-        let c = self.dispatcher.counts();
-        assert_eq!((c.issued, c.completed, c.completed_empty), (n, n, 0));
-        assert_eq!(c.posted, n + c.again);
-    }
-
-    fn digest(&self, id: u64) -> [u8; 8] {
-        xxh3_64(self.input(id)).to_le_bytes()
-    }
-
-    /// Checks that the times of `n` samples with `bytes` payload bytes were recorded.
-    pub(crate) fn check_recorded(&self, n: u64, bytes: u64) {
-        let sum = |of: fn(&SampleTimes) -> u64| {
-            let times = &self.book.lock().times;
-            times.iter().map(|(t, alike)| alike * of(t)).sum::<u64>()
-        };
-        // That is the last thing of a turn.
-        eventually_or(|| format!("{} of {n}", sum(|_| 1)), || sum(|_| 1) >= n);
-        assert_eq!((sum(|_| 1), sum(|t| t.bytes_out.into())), (n, bytes));
-        let answer = |t: &SampleTimes| (t.queue_us, t.compute_us, t.bytes_in) == (1, 2, 8);
-        assert!(self.book.lock().times.iter().all(|(t, _)| answer(t)));
     }
 }

@@ -1,7 +1,6 @@
-//! Cores without sockets: refused handshakes and refused orders, and two cores over slow pipes
-//! ([`histories`]).
+//! Cores without sockets: refused handshakes and refused orders. The world has sessions whose
+//! streams are slow, cut or silent.
 
-mod histories;
 mod refusals;
 
 use std::{sync::Arc, time::Duration};

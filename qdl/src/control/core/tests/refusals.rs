@@ -618,31 +618,6 @@ fn an_answer_that_was_not_asked_for_ends_the_session_and_answers_what_was() {
     }
 }
 
-#[test]
-fn a_silent_accelerator_is_gone_in_time_and_a_waiting_request_is_answered() {
-    let (mut f, _) = session();
-    f.name(5);
-    let mut now = 0;
-    while f.link().cause().is_none() {
-        now = f.poll_timeout().expect("not over");
-        f.handle_timeout(now);
-        while f.link_mut().poll_transmit(now).is_some() {}
-        f.link_mut().note_flushed(now);
-    }
-    assert_eq!(now, 100 * MS);
-    let silent = |e: &ControlError| matches!(e, ControlError::Silent { .. });
-    let events: Vec<_> = std::iter::from_fn(|| f.poll_event()).collect();
-    match &events[..] {
-        [
-            Event::Answer(5, Err(e)),
-            Event::Session(ClientEvent::Gone(cause)),
-        ] => {
-            assert!(silent(e) && silent(cause), "{e}, {cause}");
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
 /// The peer's last frames are still read then, and the cause is not set yet.
 #[test]
 fn a_request_after_a_failed_write_gets_the_cause_of_the_sessions_end() {

@@ -15,10 +15,10 @@ use super::{
     rig::{
         ROOM, SampleRecord, Samples, VOCAB, eventually, params, prompts, run_one, samples, started,
     },
-    server::{Reply, Request, Server, StreamPiece, begun, correct, events, singly, tokens_of},
+    server::{Reply, Request, Server, StreamPiece, begun, correct, events, singly},
     splits::{read, server},
 };
-use crate::engine::{Fault, Streaming};
+use crate::engine::Fault;
 
 type Script = fn(&Request) -> Reply;
 type Change = fn(&mut HttpConfig);
@@ -179,22 +179,6 @@ fn an_error_of_every_answer_ends_the_engine() {
             _ => script(asked),
         });
         ended(vllm(&server, |http| http.busy_s = 1), words);
-    }
-}
-
-#[test]
-fn a_busy_server_is_asked_again_and_counted() {
-    for code in [429, 503] {
-        let server = Server::working(Dialect::Vllm, move |asked| match asked.number {
-            1..=3 => status(code, r#"{"error":"queue full"}"#),
-            _ => correct(Dialect::Vllm, asked),
-        });
-        let started = started(&server, Dialect::Vllm, |_| ());
-        let samples = samples(&[vec![1]], Stream::None);
-        started.run(&samples);
-        assert_eq!(samples.answer(0), Some(tokens_of(&[1], ROOM)));
-        let asked = server.state.asked.load(SeqCst);
-        assert_eq!((started.engine.server_busy(), asked), (3, 5));
     }
 }
 
