@@ -7,6 +7,7 @@ use std::{
 
 use super::{super::warm_up::Silence, front::*, rig::*, *};
 use crate::request::{OPTIONS_BYTES, RequestOptions};
+use fabric::Imm;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -165,7 +166,7 @@ fn options_go_in_front_of_a_sample_staged_or_not() {
                 let bytes = far.request_bytes(imm, 100);
                 assert!(imm.has_options() && bytes == sent, "{imm:?}");
                 assert_eq!(RequestOptions::decode(&bytes[..OPTIONS_BYTES]), Ok(limit));
-                far.whole(imm.with_options(false), &[1, 2]);
+                far.whole(Imm::new(imm.slot(), imm.use_count()), &[1, 2]);
                 came += 1;
             }
         };
