@@ -409,10 +409,12 @@ impl Running {
         });
     }
 
-    /// Waits until LoadGen has opened its log in the run folder `out`.
+    /// Waits until LoadGen, whose log is in the run folder `out`, has its queries and issues them.
     pub fn wait_until_loadgen_runs(&mut self, place: &TestFolder, out: &str) {
         let log = place.path(out).join("mlperf_log_detail.txt");
-        self.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
+        self.wait_until("test", || {
+            fs::read_to_string(&log).is_ok_and(|text| text.contains("generated_query_count"))
+        });
     }
 
     /// Waits until `ready` is true; panics if the process ends first. `what` names the condition.

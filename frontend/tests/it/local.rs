@@ -110,10 +110,7 @@ fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
     let arguments = "--local --scenario server --target-qps 1000 --duration-s 50";
     let command = place.frontend(&config, "out", &words(arguments));
     let mut running = Running::start(&place, "frontend", command);
-    let log = |folder: &str| place.path(folder).join("mlperf_log_detail.txt");
-    running.wait_until("test", || {
-        fs::metadata(log("out/unfinished-run")).is_ok_and(|m| m.len() > 0)
-    });
+    running.wait_until_loadgen_runs(&place, "out/unfinished-run");
     running.signal(libc::SIGTERM);
     let ended = running.end().with_code(130);
     assert_eq!(place.summary("out")["valid"], true);

@@ -14,6 +14,7 @@ use crate::{
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs, Spin},
     control::block_on,
     dispatch::{Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Owner, Sample},
+    model::Lengths,
     rails::{ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId},
     serve::{
         Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs, Server,
@@ -108,6 +109,8 @@ pub struct RigCfgs {
     pub response: usize,
     /// Requested parts of answers.
     pub stream: Stream,
+    /// Valid lengths of answers; `None` for any length.
+    pub answers: Option<Lengths>,
     /// True if samples are copied before they are sent.
     pub staged: bool,
     /// Maximum burst that the issuing thread posts, in bytes.
@@ -129,6 +132,7 @@ impl RigCfgs {
             request: 4096,
             response: 24,
             stream: Stream::None,
+            answers: None,
             staged: false,
             up_to: 1 << 20,
             policy: Policy::default(),
@@ -201,6 +205,7 @@ impl RigCfgs {
             echo: self.wait.echo,
             crew: Some(self.plan()),
             stream: self.stream,
+            answers: self.answers.clone(),
             ..DispatchCfgs::default()
         }
     }

@@ -15,11 +15,7 @@ use fabric::tcp::{ConnectionSecret, Preamble, TcpDevice};
 use qdl::{
     config::NicConfig,
     dispatch::{Completer, Response},
-    serve::{Arrival, Sent, Service, respond_all},
-    testkit::{
-        assert_has, eventually,
-        rig::{Hoard, finished},
-    },
+    testkit::{assert_has, eventually, rig::Hoard},
 };
 
 fn million() -> usize {
@@ -161,19 +157,6 @@ fn slots_beyond_the_memory_budget_are_refused_in_words() {
     assert_has(&error, &["memory_mib", "acc-a"]);
 }
 
-/// A service whose answers have this many bytes, whatever the model's output.
-struct Answers(u32);
-
-impl Service for Answers {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let each = arrivals.drain(..).map(|a| {
-            let done = finished(&a, self.0, Sent::default());
-            (a, done)
-        });
-        respond_all(each, &mut Vec::new());
-    }
-}
-
 /// Only the session says why an accelerator leaves in the warm-up.
 #[test]
 fn a_session_that_ends_in_the_warm_up_is_the_cause_of_its_failure() {
@@ -193,27 +176,6 @@ fn a_session_that_ends_in_the_warm_up_is_the_cause_of_its_failure() {
     });
     let text = failed.expect_err("no answer").to_string();
     assert_has(&text, &["failed its warm-up", "the fan is broken"]);
-}
-
-#[test]
-fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
-    let m = model();
-    assert!(!m.output.ragged && m.max_output_bytes() == Some(8));
-    // A slot has room for 48 bytes, so an answer that is too long arrives unchanged.
-    for len in [0, 3, 7, 30] {
-        let service: Arc<dyn Service> = Arc::new(Answers(len));
-        let nics = vec![tcp_nic()];
-        let node = Running::start(NodeSetup {
-            nics,
-            service,
-            ..NodeSetup::default()
-        });
-        let front = Front::connect(&config(&[&node], 1, ""), 4, 1);
-        front.issue(0..1);
-        front.wait_noted(&format!("an answer of {len} bytes"));
-        let seen = front.book.seen[0].load(Ordering::Relaxed);
-        assert_eq!(seen, 0, "{len} bytes were completed");
-    }
 }
 
 fn run_over(config: &qdl::config::FrontendConfig) {

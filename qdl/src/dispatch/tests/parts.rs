@@ -4,7 +4,11 @@
 use std::time::Duration;
 
 use super::{front::*, rig::*, *};
-use crate::{control::block_on, response::ResponseTrailer};
+use crate::{
+    control::block_on,
+    model::{Lengths, ModelSpec},
+    response::ResponseTrailer,
+};
 use fabric::{Imm, wire::Stream};
 
 /// Connections of 8 slots, used in turn, whose answers come in parts.
@@ -218,6 +222,31 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
         far.whole(imm, &[10, 11]);
         let right = [Call::Whole(7, vec![10, 11], !is_reported)];
         assert_eq!(front.turn().calls, right, "case {i}");
+    }
+}
+
+#[test]
+fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
+    let model = ModelSpec::opaque("m", 64, 8);
+    assert!(!model.output.ragged && model.max_output_bytes() == Some(8));
+    for tokens in [0, 1, 3] {
+        let front = Front::new(RigCfgs {
+            nics: 1,
+            response: 48,
+            answers: Lengths::of_outputs(&model).ok(),
+            ..RigCfgs::new(1, 8)
+        });
+        let mut far = front.connect(0, 1);
+        front.issue(0..1);
+        let imm = far.request();
+        far.whole(imm, &vec![5; tokens]);
+        let reports = front.turn();
+        let [DispatchEvent::ConnectionLost { cause, .. }] = &reports.events[..] else {
+            panic!("{reports:?}")
+        };
+        let words = format!("an answer of {} bytes, where the model's", 4 * tokens);
+        assert!(cause.to_string().contains(&words), "{cause}");
+        assert_eq!(reports.calls, [], "{tokens} tokens were completed");
     }
 }
 

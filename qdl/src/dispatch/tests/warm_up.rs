@@ -9,6 +9,7 @@ use crate::{
     control::block_on,
     request::{OPTIONS_BYTES, RequestOptions},
 };
+use fabric::Imm;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -167,7 +168,7 @@ fn options_go_in_front_of_a_sample_staged_or_not() {
                 let bytes = far.request_bytes(imm, 100);
                 assert!(imm.has_options() && bytes == sent, "{imm:?}");
                 assert_eq!(RequestOptions::decode(&bytes[..OPTIONS_BYTES]), Ok(limit));
-                far.whole(imm.with_options(false), &[1, 2]);
+                far.whole(Imm::new(imm.slot(), imm.use_count()), &[1, 2]);
                 came += 1;
             }
         };
