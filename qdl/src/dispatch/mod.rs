@@ -51,11 +51,10 @@ use crossbeam_utils::CachePadded;
 pub(crate) use crate::connection::tracker::Tries;
 pub use crate::connection::tracker::{First, Sample};
 pub use api::{
-    Completer, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic, Owner, Part, RefusedSample,
-    Response,
+    Completer, ConnectionCfgs, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic, Owner,
+    Part, RefusedSample, Response,
 };
 pub(crate) use api::{DispatchCounts, DispatchError};
-pub use connection::ConnectionCfgs;
 pub use warm_up::WARM_UP_ID;
 #[cfg(test)]
 pub(crate) use warm_up::{ConnectionWarmUp, WarmUpError};
@@ -74,7 +73,8 @@ use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 use backlog::Backlog;
 use choice::Choice;
 use connection::{Connection, Payloads};
-use nic::{Attachment, FrontendEnd};
+use link::Attachment;
+use nic::FrontendEnd;
 use slots::SlotLimits;
 use warm_up::WarmUp;
 
