@@ -53,12 +53,14 @@ impl<C> Inbox<C> {
     }
 }
 
-/// A connection that is up. Only its NIC thread uses it.
-pub(crate) struct Up<E: End> {
-    pub connection: E::Connection,
+/// A connection `C` that is up, with an end's state `S`. Only its NIC thread uses it.
+pub(crate) struct Up<C, S> {
+    pub connection: C,
     pub half: ReceiveHalf,
-    pub state: E::State,
+    pub state: S,
 }
+
+pub(crate) type UpOf<E> = Up<<E as End>::Connection, <E as End>::State>;
 
 /// One end's part in the turns of a [`Share`].
 pub(crate) trait End: Sized + 'static {
@@ -68,17 +70,17 @@ pub(crate) trait End: Sized + 'static {
     type State;
 
     /// Attaches the link; `None` if the connection must not come up, whose link is dropped.
-    fn attach(&mut self, connection: Self::Connection, link: Link) -> Option<Up<Self>>;
+    fn attach(&mut self, connection: Self::Connection, link: Link) -> Option<UpOf<Self>>;
 
     /// The sending half of a connection.
     fn send<'a>(&'a self, connection: &'a Self::Connection) -> &'a SendHalf;
 
     /// Polls connection `index`, keeps its arrivals for [`Self::deliver`], and returns the number
     /// of events.
-    fn poll(&mut self, index: usize, up: &mut Up<Self>, now_ns: u64) -> usize;
+    fn poll(&mut self, index: usize, up: &mut UpOf<Self>, now_ns: u64) -> usize;
 
     /// Passes the turn's arrivals on; `came` is false if no poll found an event.
-    fn deliver(&mut self, links: &mut [Up<Self>], came: bool, now_ns: u64);
+    fn deliver(&mut self, links: &mut [UpOf<Self>], came: bool, now_ns: u64);
 
     /// Whether writes wait that the connection can post now.
     fn has_writes(&self, connection: &Self::Connection) -> bool;
@@ -89,7 +91,7 @@ pub(crate) trait End: Sized + 'static {
 
     /// Records the times of what [`Self::deliver`] passed on, once. Not urgent: the peers work
     /// meanwhile.
-    fn record(&mut self, links: &mut [Up<Self>]) {
+    fn record(&mut self, links: &mut [UpOf<Self>]) {
         let _ = links;
     }
 
@@ -98,10 +100,10 @@ pub(crate) trait End: Sized + 'static {
 
     /// Destroys the local side of a connection that has said goodbye: no write lands afterwards.
     /// [`ReceiveHalf::broken`] is `None` where the share stops.
-    fn lose(&mut self, up: Up<Self>);
+    fn lose(&mut self, up: UpOf<Self>);
 
     /// Checks liveness and publishes figures, about every [`NicThreadCfgs::tick_ns`].
-    fn tick(&mut self, links: &mut [Up<Self>], now_ns: u64) {
+    fn tick(&mut self, links: &mut [UpOf<Self>], now_ns: u64) {
         let _ = (links, now_ns);
     }
 }
@@ -110,10 +112,10 @@ pub(crate) trait End: Sized + 'static {
 struct Share<E: End> {
     end: E,
     commands: Arc<SegQueue<NicCommand<E::Connection>>>,
-    links: Vec<Up<E>>,
+    links: Vec<UpOf<E>>,
     order: PollOrder,
     /// Connections during their goodbye: no thread posts on them, and their arrivals are ignored.
-    leaving: Vec<Up<E>>,
+    leaving: Vec<UpOf<E>>,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -138,13 +140,13 @@ impl<E: End> Share<E> {
     }
 
     fn is_whole(&self) -> bool {
-        let is_broken = |up: &Up<E>| up.half.broken.is_some();
+        let is_broken = |up: &UpOf<E>| up.half.broken.is_some();
         !self.stopping && self.leaving.is_empty() && !self.links.iter().any(is_broken)
     }
 
     /// Takes broken connections down, or all when the share stops.
     fn take_down(&mut self) {
-        let is_down = |up: &mut Up<E>| self.stopping || up.half.broken.is_some();
+        let is_down = |up: &mut UpOf<E>| self.stopping || up.half.broken.is_some();
         self.leaving.extend(self.links.extract_if(.., is_down));
         let mut i = 0;
         while i < self.leaving.len() {
@@ -211,7 +213,7 @@ impl<E: End> NicWork for Share<E> {
     }
 
     fn arm(&mut self) -> Armed {
-        let has_work = |up: &Up<E>| {
+        let has_work = |up: &UpOf<E>| {
             let c = &up.connection;
             up.half.is_lost() || self.end.send(c).has_failed() || self.end.has_writes(c)
         };

@@ -15,7 +15,7 @@ use std::{iter, sync::atomic::Ordering};
 use super::{
     Completer, Connection, Contradiction, DispatchEvent, DispatchState, First, Part, RefusedSample,
     Response, Sample, WARM_UP_ID,
-    nic::FrontendLink,
+    link::FrontendLink,
     posting::Burst,
     progress::{AnswerProgress, Decoded},
 };

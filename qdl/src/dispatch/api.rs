@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use super::{ConnectionCfgs, Sample, Tries};
+use super::{Sample, Tries};
 use crate::{
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs},
     counters::Recorder,
@@ -180,6 +180,21 @@ pub struct DispatchNic {
     pub cfgs: NicThreadCfgs,
     /// Consumer of these connections' responses.
     pub completer: Box<dyn Completer>,
+}
+
+/// Settings of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionCfgs {
+    /// Index of the connection's accelerator.
+    pub peer: usize,
+    /// Index of the connection's NIC.
+    pub nic_index: usize,
+    /// Slots at each end.
+    pub slots: usize,
+    /// Bytes from one response slot to the next, with header, and trailer if answers come in parts.
+    pub response_stride: usize,
+    /// Bytes from one request slot to the next, at the peer.
+    pub request_stride: usize,
 }
 
 with_defaults! {

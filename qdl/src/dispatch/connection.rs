@@ -13,7 +13,7 @@ use fabric::{
 };
 use record::{ConnectionRecord, timeline::ConnectionTick};
 
-use super::DispatchCfgs;
+use super::{ConnectionCfgs, DispatchCfgs};
 use crate::{
     connection::{
         SendHalf,
@@ -32,21 +32,6 @@ const RING: usize = 4 * BURST;
 /// Ring length above which the NIC thread seems to have no core, so the issuing thread posts: twice
 /// the samples issued during a turn of a running NIC thread.
 const CROWD: usize = 2 * BURST;
-
-/// Settings of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectionCfgs {
-    /// Index of the connection's accelerator.
-    pub peer: usize,
-    /// Index of the connection's NIC.
-    pub nic_index: usize,
-    /// Slots at each end.
-    pub slots: usize,
-    /// Bytes from one response slot to the next, with header, and trailer if answers come in parts.
-    pub response_stride: usize,
-    /// Bytes from one request slot to the next, at the peer.
-    pub request_stride: usize,
-}
 
 /// Memory of the samples.
 pub(super) struct Payloads {

@@ -2,7 +2,7 @@
 
 use super::{Connection, Sample, connection::Figures, progress::AnswerProgress};
 use crate::{
-    connection::{Echo, EchoCfgs},
+    connection::{Echo, EchoCfgs, share::Up},
     counters::look,
 };
 use fabric::{PathReading, Rx, clock::now_ns};
@@ -12,6 +12,17 @@ const LOOK_AT_PATH_NS: u64 = 100_000_000;
 
 /// Interval between updates of a connection's live figures: 40 ms.
 const SHOW_NS: u64 = 40_000_000;
+
+/// An epoch of a connection, as commands name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attachment {
+    /// Index of the connection.
+    pub connection: usize,
+    pub epoch: u32,
+}
+
+/// A connection that is up.
+pub(super) type FrontendLink = Up<Attachment, LinkState>;
 
 /// Answers of a link.
 #[derive(Clone, Copy, Debug, Default)]

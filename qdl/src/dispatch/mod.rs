@@ -52,11 +52,10 @@ use tokio::time::{Instant, sleep};
 pub(crate) use crate::connection::tracker::Tries;
 pub use crate::connection::tracker::{First, Sample};
 pub use api::{
-    Completer, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic, Owner, Part, RefusedSample,
-    Response,
+    Completer, ConnectionCfgs, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic, Owner,
+    Part, RefusedSample, Response,
 };
 pub(crate) use api::{DispatchCounts, DispatchError};
-pub use connection::ConnectionCfgs;
 #[cfg(test)]
 pub(crate) use warm_up::ConnectionWarmUp;
 pub use warm_up::WARM_UP_ID;
@@ -75,7 +74,8 @@ use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 use backlog::Backlog;
 use choice::Choice;
 use connection::{Connection, Payloads};
-use nic::{Attachment, FrontendEnd};
+use link::Attachment;
+use nic::FrontendEnd;
 use slots::SlotLimits;
 use warm_up::WarmUp;
 

@@ -3,7 +3,11 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{Connection, DispatchState, answers::Inbound, link::LinkState};
+use super::{
+    Connection, DispatchState,
+    answers::Inbound,
+    link::{Attachment, FrontendLink, LinkState},
+};
 use crate::{
     connection::{
         EchoAction, NicThreadHandle, ReceiveHalf, SendHalf,
@@ -16,22 +20,12 @@ use crate::{
 };
 use fabric::{Broken, Link};
 
-/// An epoch of a connection, as commands name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attachment {
-    /// Index of the connection.
-    pub connection: usize,
-    pub epoch: u32,
-}
-
 pub(super) struct FrontendEnd {
     share: usize,
     shared: Arc<DispatchState>,
     completer: Box<dyn Completer>,
     inbound: Inbound,
 }
-
-pub(super) type FrontendLink = Up<FrontendEnd>;
 
 impl FrontendEnd {
     pub(crate) fn new(

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     connection::{
         ReceiveHalf, SendHalf,
-        share::{End, Up},
+        share::{End, Up, UpOf},
         writes_at_once,
     },
     counters::traffic,
@@ -44,7 +44,7 @@ impl End for AcceleratorEnd {
     /// Number of arrivals.
     type State = u64;
 
-    fn attach(&mut self, connection: Arc<ServeConnection>, link: Link) -> Option<Up<Self>> {
+    fn attach(&mut self, connection: Arc<ServeConnection>, link: Link) -> Option<UpOf<Self>> {
         connection.send.attach(link.tx);
         Some(Up {
             connection,
@@ -59,7 +59,7 @@ impl End for AcceleratorEnd {
 
     /// All arrivals of the poll get the clock's reading at the first one: a reading before the poll
     /// would lengthen their residence.
-    fn poll(&mut self, _: usize, up: &mut Up<Self>, _: u64) -> usize {
+    fn poll(&mut self, _: usize, up: &mut UpOf<Self>, _: u64) -> usize {
         let (connection, arrivals) = (&up.connection, &mut self.arrivals);
         let arrivals_before = arrivals.len();
         let events_max = writes_at_once(connection.cfgs().slots);
@@ -75,7 +75,7 @@ impl End for AcceleratorEnd {
         events
     }
 
-    fn deliver(&mut self, _: &mut [Up<Self>], _: bool, _: u64) {
+    fn deliver(&mut self, _: &mut [UpOf<Self>], _: bool, _: u64) {
         if !self.arrivals.is_empty() {
             let arrived = &self.counts.arrived;
             arrived.fetch_add(self.arrivals.len() as u64, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl End for AcceleratorEnd {
     }
 
     /// Reports the loss.
-    fn lose(&mut self, up: Up<Self>) {
+    fn lose(&mut self, up: UpOf<Self>) {
         let Up {
             connection,
             half,
