@@ -243,7 +243,7 @@ kinds! {
     Stick = "stick";
     /// Accelerator `on` stops, and starts again after `n` us.
     Restart = "restart";
-    /// As restart, with another engine, model, token or name, by `n`.
+    /// As restart, with another engine, model, token, name, heartbeat or wrong texts, by `n`.
     Change = "change";
     /// The link of the frontend's NIC `on` is down for `n` us.
     Down = "down";

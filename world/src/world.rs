@@ -121,7 +121,8 @@ pub struct World<'p> {
     engine_at: u64,
     /// Time of the control tasks.
     settled: u64,
-    guests: Vec<Guest>,
+    /// Connections that have come over data ports and wait for their admission.
+    pub guests: Vec<Guest>,
     due: Vec<(u64, Due)>,
     arrives: Vec<(u64, Arrives)>,
     signals: Vec<(RawFd, bool)>,
