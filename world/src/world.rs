@@ -182,7 +182,11 @@ impl<'p> World<'p> {
             longest: shape.longest,
             issued: 0,
         };
-        let front = Frontend::new(plan, &book, &streams, &nics, load.warm_up(), add);
+        let warm_up = match shape.warm_ms {
+            0 => Vec::new(),
+            _ => load.warm_up(),
+        };
+        let front = Frontend::new(plan, &book, &streams, &nics, warm_up, add);
         let back: Vec<_> = (0..servers)
             .map(|server| {
                 let add = |thread| threads.add(server + 1, thread, plan.seed, &mut queue);

@@ -161,8 +161,13 @@ fn report_coverage(root: &Path, target: &Path, tools: &Path) -> Result<()> {
     for folder in COVERED {
         println!("\nqdl/src/{folder}");
         let mut report = Command::new(tools.join("llvm-cov"));
-        report.args(["report", "--show-region-summary=0", "--instr-profile"]);
-        report.arg(&merged).arg(target.join("debug/world"));
+        report.args([
+            "report",
+            "--show-region-summary=0",
+            "--show-branch-summary=0",
+        ]);
+        report.arg("--instr-profile").arg(&merged);
+        report.arg(target.join("debug/world"));
         report.arg(root.join("qdl/src").join(folder));
         let status = launch::run("llvm-cov", &mut report, BUILD)?;
         ensure!(status.success(), "llvm-cov: {status}");

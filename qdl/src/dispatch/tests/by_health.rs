@@ -23,7 +23,7 @@ fn a_look_that_is_too_early_does_not_put_the_next_fold_off() {
     let shared = &front.dispatcher.shared;
     let health = shared.health.get().expect("by health");
     let due = || health.next_tick_ns.load(Ordering::Relaxed);
-    let now = now_ns() + 3_600_000_000_000;
+    let now = fabric::clock::now_ns() + 3_600_000_000_000;
     shared.health_tick(now);
     assert_eq!(due(), now + 1_000_000);
     for at in (0..10).map(|i| now + i * 100_000) {
