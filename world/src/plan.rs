@@ -237,7 +237,7 @@ kinds! {
     Tear = "tear";
     /// A bit of the next bytes of the control stream of path `on` is flipped.
     Spoil = "spoil";
-    /// The sending node of path `on` sends control frame `n` of those that a sound node never sends.
+    /// The sending node of path `on` sends frame `n` of those that a sound node never sends.
     Lie = "lie";
     /// The control stream of path `on` is stuck for `n` us; paths as for connections.
     Stick = "stick";

@@ -385,8 +385,8 @@ impl<'p> World<'p> {
         runs.fold(false, |has_worked, (back, _)| back.prepare() || has_worked)
     }
 
-    /// Whether the cluster came up or failed, all samples have ended, those of warm-ups too, and all
-    /// processes run.
+    /// Whether the cluster came up or failed, all samples have ended, those of warm-ups too, and
+    /// all processes run.
     pub fn is_done(&self) -> bool {
         let book = self.book.lock();
         let ended = book.answered + book.empty;
