@@ -9,7 +9,7 @@ use std::{
 use qdl::{
     config::{AcceleratorConfig, parse_accelerator},
     connection::NicThread,
-    control::{self, LocalNode, RolePart},
+    control::{self, LocalNode, RolePart, Timing},
     run::{EngineTotals, NodeCore, NodeHandle, NodeParams, NodeParts, Stop},
     serve::{OnConnectionLost, Preparing, Server, Service},
     topology::LinkWatch,
@@ -35,14 +35,19 @@ pub enum Program {
     Model,
     Token,
     Name,
+    Heartbeat,
+    /// The texts that it sends hold a control character.
+    Texts,
 }
 
 impl Program {
-    pub const OTHERS: [Program; 4] = [
+    pub const OTHERS: [Program; 6] = [
         Program::Engine,
         Program::Model,
         Program::Token,
         Program::Name,
+        Program::Heartbeat,
+        Program::Texts,
     ];
 }
 
@@ -112,7 +117,10 @@ impl Accelerator {
             model: own_model.clone(),
             own,
             facts: NodeFacts::default(),
-            timing: timing(shape),
+            timing: match program {
+                Program::Heartbeat => slow(timing(shape)),
+                _ => timing(shape),
+            },
         };
         let local = own(RolePart::Loading);
         let made = control::Server::without_listener(Streams::address(server), local);
@@ -121,7 +129,7 @@ impl Accelerator {
         streams.set_door(server, Some(reception));
         let totals = engine.clone();
         let params = NodeParams {
-            sut_name: format!("acc-{server} ({name})"),
+            sut_name: format!("acc-{server} ({name}){}", control_character(program)),
             model: own_model,
             engine_info: EngineInfo {
                 name: name.to_owned(),
@@ -141,7 +149,7 @@ impl Accelerator {
                 0 => Err("a simulation".to_owned()),
                 _ => Ok(Description {
                     machine: "{}".to_owned(),
-                    config: FILE.to_owned(),
+                    config: FILE.to_owned() + control_character(program),
                 }),
             }),
         };
@@ -219,6 +227,19 @@ impl Accelerator {
         let has_worked = companion.step();
         self.book.lock().is_preparing = false;
         has_worked
+    }
+}
+
+/// Heartbeats less often than the frontend wants them.
+fn slow(mut timing: Timing) -> Timing {
+    timing.heartbeat.every *= 3;
+    timing
+}
+
+fn control_character(program: Program) -> &'static str {
+    match program {
+        Program::Texts => "\u{1}",
+        _ => "",
     }
 }
 

@@ -1,6 +1,9 @@
 //! Connections between the frontend and its accelerators: opened, given up, lost.
 
-use fabric::{Broken, testkit::sim_nic::Opened};
+use fabric::{
+    Broken,
+    testkit::sim_nic::{Guest, Opened},
+};
 use qdl::serve::ServeConnectionCfgs;
 
 use crate::{book::Loss, epoch::Seen, queue::Task, table::State, world::World};
@@ -105,6 +108,11 @@ impl World<'_> {
             false => self.check_cause(c, &loss.cause),
         }
         self.book.lock().mix(5 + u64::from(end), c as u64);
+    }
+
+    /// Connection of a guest.
+    pub fn connection_of(&self, guest: &Guest) -> usize {
+        guest.node * self.plan.shape.each as usize + usize::from(guest.which.connection)
     }
 
     /// Accelerator of a connection.

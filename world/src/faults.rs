@@ -28,6 +28,7 @@ impl World<'_> {
     /// A fault of one direction.
     pub fn fault(&mut self, event: &Event) {
         let (c, direction) = (event.on as usize / 2, event.on as usize % 2);
+        let is_admitted = self.guests.iter().all(|g| self.connection_of(g) != c);
         let is_up = self.front.dispatcher.look(c).up;
         let seen = &mut self.seen[c];
         if seen.epoch == 0 {
@@ -46,7 +47,7 @@ impl World<'_> {
                 seen.is_doomed = true;
                 self.give_up_front(c, "the world gives it up");
             }
-            _ if direction == 1 && seen.is_at_accelerator() => {
+            _ if direction == 1 && seen.is_at_accelerator() && is_admitted => {
                 seen.is_doomed = true;
                 self.give_up_back(c, "the world gives it up");
             }

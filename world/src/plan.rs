@@ -237,13 +237,13 @@ kinds! {
     Tear = "tear";
     /// A bit of the next bytes of the control stream of path `on` is flipped.
     Spoil = "spoil";
-    /// The sending node of path `on` sends control frame `n` of those that a sound node never sends.
+    /// The sending node of path `on` sends frame `n` of those that a sound node never sends.
     Lie = "lie";
     /// The control stream of path `on` is stuck for `n` us; paths as for connections.
     Stick = "stick";
     /// Accelerator `on` stops, and starts again after `n` us.
     Restart = "restart";
-    /// As restart, with another engine, model, token or name, by `n`.
+    /// As restart, with another engine, model, token, name, heartbeat or wrong texts, by `n`.
     Change = "change";
     /// The link of the frontend's NIC `on` is down for `n` us.
     Down = "down";

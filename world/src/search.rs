@@ -86,8 +86,7 @@ pub fn search(search: &Search, progress: &AtomicU64) -> (Tally, Option<Found>) {
     }
     tally.seconds = began.elapsed().as_secs_f64();
     let found = found.map(|(plan, violation)| {
-        let (shrunk, shrunk_violation) = shrink(&plan, &violation, TRIES);
-        progress.fetch_add(1, Ordering::Relaxed);
+        let (shrunk, shrunk_violation) = shrink(&plan, &violation, TRIES, progress);
         Found {
             trace: run(&shrunk, true).trace,
             plan,

@@ -1,5 +1,7 @@
 //! Shrinking: a failing plan becomes the smallest one that fails in the same way.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::{
     plan::{Event, Plan, Shape},
     run,
@@ -61,8 +63,8 @@ fn is_sound(plan: &Plan) -> bool {
 }
 
 /// Makes a plan smaller while the same kind of violation comes, within `tries` worlds. Returns the
-/// plan with its violation.
-pub fn shrink(plan: &Plan, violation: &str, tries: usize) -> (Plan, String) {
+/// plan with its violation. Counts each world in `progress`.
+pub fn shrink(plan: &Plan, violation: &str, tries: usize, progress: &AtomicU64) -> (Plan, String) {
     let (mut best, mut text) = (plan.clone(), violation.to_owned());
     let mut left = tries;
     'again: loop {
@@ -78,6 +80,7 @@ pub fn shrink(plan: &Plan, violation: &str, tries: usize) -> (Plan, String) {
                     ..plan.clone()
                 };
                 let found = run(&plan, false).violation;
+                progress.fetch_add(1, Ordering::Relaxed);
                 if let Some(found) = found.filter(|v| kind_of(v) == kind_of(violation)) {
                     (best, text) = (plan, found);
                     continue 'again;

@@ -121,7 +121,8 @@ pub struct World<'p> {
     engine_at: u64,
     /// Time of the control tasks.
     settled: u64,
-    guests: Vec<Guest>,
+    /// Connections that have come over data ports and wait for their admission.
+    pub guests: Vec<Guest>,
     due: Vec<(u64, Due)>,
     arrives: Vec<(u64, Arrives)>,
     signals: Vec<(RawFd, bool)>,
@@ -181,7 +182,11 @@ impl<'p> World<'p> {
             longest: shape.longest,
             issued: 0,
         };
-        let front = Frontend::new(plan, &book, &streams, &nics, load.warm_up(), add);
+        let warm_up = match shape.warm_ms {
+            0 => Vec::new(),
+            _ => load.warm_up(),
+        };
+        let front = Frontend::new(plan, &book, &streams, &nics, warm_up, add);
         let back: Vec<_> = (0..servers)
             .map(|server| {
                 let add = |thread| threads.add(server + 1, thread, plan.seed, &mut queue);
@@ -380,8 +385,8 @@ impl<'p> World<'p> {
         runs.fold(false, |has_worked, (back, _)| back.prepare() || has_worked)
     }
 
-    /// Whether the cluster came up or failed, all samples have ended, those of warm-ups too, and all
-    /// processes run.
+    /// Whether the cluster came up or failed, all samples have ended, those of warm-ups too, and
+    /// all processes run.
     pub fn is_done(&self) -> bool {
         let book = self.book.lock();
         let ended = book.answered + book.empty;

@@ -15,6 +15,15 @@ use crate::cargo;
 const BUILD: Duration = Duration::from_secs(3600);
 const RUN: Duration = Duration::from_secs(24 * 3600);
 
+/// Folders of `qdl/src` whose coverage is reported.
+const COVERED: [&str; 5] = [
+    "dispatch",
+    "serve",
+    "connection",
+    "run/life",
+    "control/core",
+];
+
 /// Exit code of the program `world` for a broken invariant.
 const BROKEN: i32 = 1;
 
@@ -39,6 +48,10 @@ pub struct Args {
     /// Build in release mode.
     #[arg(long)]
     release: bool,
+    /// Print the lines of `qdl` that the schedules reach. The folder has the programs llvm-profdata
+    /// and llvm-cov, of the LLVM version that `rustc -vV` states.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["planted", "release"])]
+    coverage: Option<PathBuf>,
     /// Instead of the world: schedules of faults to try with real programs over TCP, in network
     /// namespaces. Needs root. frontend/tests/processes/plans.rs has the faults.
     #[arg(long, conflicts_with_all = ["schedules", "replay", "planted", "release"])]
@@ -66,8 +79,15 @@ pub fn run(root: &Path, args: &Args) -> Result<i32> {
         return run_processes(root, args, schedules);
     }
     let Some(name) = &args.planted else {
-        let target = cargo::target(root);
-        return run_in(root, &target, args);
+        let target = match &args.coverage {
+            Some(_) => root.join("target/coverage"),
+            None => cargo::target(root),
+        };
+        let code = run_in(root, &target, args)?;
+        if let Some(tools) = &args.coverage {
+            report_coverage(root, &target, tools)?;
+        }
+        return Ok(code);
     };
     let text = fs::read_to_string(root.join("world/planted.txt")).context("world/planted.txt")?;
     let mut all = parse(&text)?;
@@ -99,6 +119,12 @@ fn run_in(root: &Path, target: &Path, args: &Args) -> Result<i32> {
     let mut build = cargo::cargo(root);
     build.args(["build", "--locked", "--package", "world"]);
     build.env("CARGO_TARGET_DIR", target);
+    let profile_file = target.join("world.profraw");
+    if args.coverage.is_some() {
+        build.env("RUSTFLAGS", "-Cinstrument-coverage");
+        // Programs of the build are instrumented, too.
+        build.env("LLVM_PROFILE_FILE", target.join("build.profraw"));
+    }
     if args.release {
         build.arg("--release");
     }
@@ -106,6 +132,7 @@ fn run_in(root: &Path, target: &Path, args: &Args) -> Result<i32> {
     ensure!(status.success(), "cargo build: {status}");
     let profile = if args.release { "release" } else { "debug" };
     let mut world = Command::new(target.join(profile).join("world"));
+    world.env("LLVM_PROFILE_FILE", profile_file);
     match (&args.replay, &args.picture) {
         (Some(plan), _) => world.args(["--replay", plan]),
         (None, Some(file)) => world.arg("--picture").arg(file),
@@ -120,6 +147,32 @@ fn run_in(root: &Path, target: &Path, args: &Args) -> Result<i32> {
         Some(3) => Ok(BROKEN),
         _ => bail!("world: {status}"),
     }
+}
+
+/// Prints the lines that the last run has reached, by folder and file.
+fn report_coverage(root: &Path, target: &Path, tools: &Path) -> Result<()> {
+    let [raw, merged] = ["world.profraw", "world.profdata"].map(|name| target.join(name));
+    let mut merge = Command::new(tools.join("llvm-profdata"));
+    merge
+        .args(["merge", "--sparse", "-o"])
+        .args([&merged, &raw]);
+    let status = launch::run("llvm-profdata", &mut merge, BUILD)?;
+    ensure!(status.success(), "llvm-profdata: {status}");
+    for folder in COVERED {
+        println!("\nqdl/src/{folder}");
+        let mut report = Command::new(tools.join("llvm-cov"));
+        report.args([
+            "report",
+            "--show-region-summary=0",
+            "--show-branch-summary=0",
+        ]);
+        report.arg("--instr-profile").arg(&merged);
+        report.arg(target.join("debug/world"));
+        report.arg(root.join("qdl/src").join(folder));
+        let status = launch::run("llvm-cov", &mut report, BUILD)?;
+        ensure!(status.success(), "llvm-cov: {status}");
+    }
+    Ok(())
 }
 
 /// Builds the programs, and runs schedules of faults with them.

@@ -1,6 +1,6 @@
-//! NICs of the simulated fabric. They open connections as RDMA NICs do: the frontend's half waits as
-//! an offer, which the accelerator's end takes up; the link of each end is there at once. Or as TCP
-//! does: the half connects once it is granted, and the accelerator's end comes as a [`Guest`].
+//! NICs of the simulated fabric. They open connections as RDMA NICs do: the frontend's half waits
+//! as an offer, which the accelerator's end takes up; the link of each end is there at once. Or as
+//! TCP does: the half connects once it is granted, and the accelerator's end comes as a [`Guest`].
 
 use std::{
     collections::BTreeMap,

@@ -75,6 +75,9 @@ impl Arbiter {
                     continue;
                 }
                 if self.policy == Policy::RoundRobin {
+                    // The turns of those passed over end too, or the next one had them as well.
+                    let passed = (i + connections - start) % connections;
+                    self.turn.fetch_add(passed as u32, Ordering::Relaxed);
                     return Some(i);
                 }
                 if best.is_none_or(|(least, _)| l.in_flight < least) {
@@ -132,6 +135,20 @@ mod tests {
                 used[i] += 1;
             }
             prop_assert!(used.iter().all(|u| *u == rounds));
+        }
+
+        #[test]
+        fn round_robin_gives_no_connection_the_turns_of_one_that_is_down(
+            n in 2usize..9, rounds in 1usize..20, down in 0usize..9,
+        ) {
+            let a = Arbiter::new(Policy::RoundRobin);
+            let mut used = vec![0usize; n];
+            used[down % n] = rounds;
+            for _ in 0..(n - 1) * rounds {
+                let load = |i: usize| Load { up: i != down % n, in_flight: 0, slots: 1000 };
+                used[a.pick(n, load).expect("all but one take")] += 1;
+            }
+            prop_assert!(used.iter().all(|u| *u == rounds), "{used:?}");
         }
     }
 }
