@@ -27,15 +27,6 @@ pub enum NicPlace<'a> {
     Device(&'a str, u8),
 }
 
-/// Kind of hardware that a NIC needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NicClass {
-    /// A network interface.
-    Interface,
-    /// An RDMA device.
-    Rdma,
-}
-
 /// Facts about a NIC that follow from its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicFacts<'a> {
@@ -47,8 +38,8 @@ pub struct NicFacts<'a> {
     pub label: String,
     /// Place of the NIC.
     pub place: NicPlace<'a>,
-    /// Hardware that the NIC needs.
-    pub class: NicClass,
+    /// Hardware that the NIC needs: `interface` or `RDMA device`.
+    pub hardware: &'static str,
     /// Address to which peers connect; `None` if they connect to no socket of this NIC.
     pub listen: Option<SocketAddr>,
     /// Whether the NIC writes into memory that must be locked.

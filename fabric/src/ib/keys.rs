@@ -8,8 +8,8 @@ use crate::{
     Nic, OpenError,
     keys::{Auto, HELP, auto_within, name_of, never_or_number, within},
     kinds::{
-        DataPort, FoundNic, KeyProblem, MAX_CONNECTIONS, NicClass, NicEntry, NicFacts, NicKeys,
-        NicPlace, NicUse, POST_UP_TO,
+        DataPort, FoundNic, KeyProblem, MAX_CONNECTIONS, NicEntry, NicFacts, NicKeys, NicPlace,
+        NicUse, POST_UP_TO,
     },
     with_defaults,
 };
@@ -125,7 +125,7 @@ impl NicKeys for IbKeys {
             provider: None,
             label: format!("{}:{}", self.device, self.port),
             place: NicPlace::Device(&self.device, self.port),
-            class: NicClass::Rdma,
+            hardware: "RDMA device",
             listen: None,
             locks_memory: true,
             shares_threads: false,

@@ -31,8 +31,8 @@ pub struct IbNic {
 }
 
 impl IbNic {
-    /// A NIC with these keys. With `gpudirect`, slots lie in GPU memory where a probe shows that the
-    /// device's writes reach it.
+    /// A NIC with these keys. With `gpudirect`, slots lie in GPU memory where a probe shows that
+    /// the device's writes reach it.
     pub fn new(resources: Arc<IbResources>, keys: IbKeys, label: String) -> Self {
         IbNic {
             resources,

@@ -36,8 +36,8 @@ pub struct OfiDevice {
 }
 
 impl OfiDevice {
-    /// Finds the NIC of these keys, with queues on the NUMA node `near`. Uses the system's libfabric,
-    /// or the file in the environment variable `QDL_LIBFABRIC`.
+    /// Finds the NIC of these keys, with queues on the NUMA node `near`. Uses the system's
+    /// libfabric, or the file in the environment variable `QDL_LIBFABRIC`.
     ///
     /// # Errors
     /// [`OpenError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or

@@ -10,8 +10,8 @@ use crate::{
     Nic, OpenError,
     keys::{Auto, auto_within, ip_address, name_of, within},
     kinds::{
-        CONNECTIONS, DataPort, FoundNic, KeyProblem, MAX_CONNECTIONS, NicClass, NicEntry, NicFacts,
-        NicKeys, NicPlace, NicUse, POST_UP_TO,
+        CONNECTIONS, DataPort, FoundNic, KeyProblem, MAX_CONNECTIONS, NicEntry, NicFacts, NicKeys,
+        NicPlace, NicUse, POST_UP_TO,
     },
     with_defaults,
 };
@@ -76,9 +76,9 @@ impl NicKeys for OfiKeys {
                 // EFA names the domain of `rdmap0s6` `rdmap0s6-rdm`.
                 None => NicPlace::Device(domain.strip_suffix("-rdm").unwrap_or(domain), 1),
             },
-            class: match self.uses_sockets() {
-                true => NicClass::Interface,
-                false => NicClass::Rdma,
+            hardware: match self.uses_sockets() {
+                true => "interface",
+                false => "RDMA device",
             },
             listen: None,
             locks_memory: locks_memory(&self.provider),
