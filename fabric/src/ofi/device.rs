@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use ofi::{Info, NicAddress, Ofi};
 
 use super::{OfiForm, OfiKeys};
-use crate::{OpenError, kinds::NicKeys, os::Near};
+use crate::{OpenError, entry::NicKeys, os::Near};
 
 /// Environment variable with the path of libfabric, for a vendor package outside the system's
 /// library folders.
