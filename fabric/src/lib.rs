@@ -102,6 +102,7 @@
 
 pub mod clock;
 mod counts;
+mod entry;
 mod grants;
 mod imm;
 pub mod keys;

@@ -29,8 +29,8 @@ pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     files.flatten().filter_map(one).collect()
 }
 
-/// Returns the values that [`flat`] finds in a copy. Omits ports, the keys in `PLACES`, and LoadGen's
-/// settings, which the run's summary has.
+/// Returns the values that [`flat`] finds in a copy. Omits ports, the keys in `PLACES`, and
+/// LoadGen's settings, which the run's summary has.
 pub(crate) fn compared(document: &Value) -> Vec<(String, String)> {
     let mut all = flat(document);
     all.retain(|(key, _)| !PLACES.contains(&key.as_str()) && !key.starts_with("loadgen.settings."));
@@ -89,7 +89,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let files = folder.path();
         let yaml = "node: a\ncontrol: {listen: '127.0.0.1:7400'}\nengine: {threads: 2}\n\
-                    nics: [{address: 10.0.0.1, slots: 8, cpus: [2, 3]}]\nloadgen: {settings: {x: 1}}\n";
+                    nics: [{address: 10.0.0.1, slots: 8, cpus: [2, 3]}]\n\
+                    loadgen: {settings: {x: 1}}\n";
         fs::write(files.join("accelerator-a.yaml"), yaml).expect("written");
         fs::write(files.join("accelerator-b.yaml"), "a: [").expect("written");
         fs::write(files.join("user.conf"), "x = 1").expect("written");

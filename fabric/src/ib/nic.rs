@@ -6,9 +6,18 @@ use std::{
     time::Duration,
 };
 
-use super::{IbCfgs, IbConnection, IbEnd, IbKeys, IbResources, Traffic, check_memory};
+use garde::Validate;
+
+use super::{
+    IbCfgs, IbConnection, IbDevice, IbEnd, IbKeys, IbResources, OWN_RECEIVES, Traffic,
+    check_memory, keys::QUEUE_PAIRS,
+};
 use crate::{
     Endpoint, Link, OpenError, Region,
+    entry::{
+        DataPort, FoundNic, KeyProblem, NicEntry, NicFacts, NicKeys, NicPlace, NicUse, POST_UP_TO,
+    },
+    keys::name_of,
     opening::{self, Accepted, Connecting, DeviceSlots, Half, Made, Nic, Which},
     probe,
 };
@@ -18,6 +27,11 @@ use crate::{
 const PROBE_BYTES: usize = 2 << 20;
 /// Time limit of the probe's writes.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+const NO_DEVICE: [&str; 2] = [
+    "is no device name",
+    "use a name that `ibv_devices` lists, such as mlx5_0",
+];
 
 /// An RDMA device that opens connections.
 #[derive(Debug)]
@@ -31,8 +45,8 @@ pub struct IbNic {
 }
 
 impl IbNic {
-    /// A NIC with these keys. With `gpudirect`, slots lie in GPU memory where a probe shows that the
-    /// device's writes reach it.
+    /// A NIC with these keys. With `gpudirect`, slots lie in GPU memory where a probe shows that
+    /// the device's writes reach it.
     pub fn new(resources: Arc<IbResources>, keys: IbKeys, label: String) -> Self {
         IbNic {
             resources,
@@ -139,6 +153,100 @@ impl Nic for IbNic {
         direct.push((gpu, false));
         let label = &self.label;
         tracing::warn!("{label}: gpudirect: its slots are in the host's memory: {why}");
+    }
+}
+
+impl NicKeys for IbKeys {
+    fn facts(&self) -> NicFacts<'_> {
+        NicFacts {
+            fabric: "ib",
+            provider: None,
+            label: format!("{}:{}", self.device, self.port),
+            place: NicPlace::Device(&self.device, self.port),
+            hardware: "RDMA device",
+            listen: None,
+            locks_memory: true,
+            shares_threads: false,
+            connections: self.queue_pairs,
+            connections_key: "queue_pairs",
+            connections_usual: QUEUE_PAIRS,
+            post_up_to: POST_UP_TO,
+        }
+    }
+
+    fn choose(&mut self, nic: FoundNic<'_>) -> Option<String> {
+        self.port = nic.port?;
+        nic.name.clone_into(&mut self.device);
+        Some(self.device.clone())
+    }
+
+    /// The depths follow from the connection's slots, MTU and GID from the peer.
+    fn settle(&mut self) {}
+
+    fn check_ranges(&self) -> Result<(), garde::Report> {
+        self.validate()
+    }
+
+    fn check(&self, entry: NicEntry) -> Vec<KeyProblem> {
+        let mut all = Vec::new();
+        if !entry.is_group && name_of(|c| "_-.".contains(c), NO_DEVICE)(&self.device, &()).is_err()
+        {
+            let [wrong, right] = NO_DEVICE;
+            all.push(KeyProblem::new("device", format!("device {wrong}"), right));
+        }
+        if self.gpudirect && !entry.on_accelerator {
+            all.push(KeyProblem::new(
+                "gpudirect",
+                "a frontend has no slots for a GPU to read",
+                "remove `gpudirect`; it belongs into the accelerator's file",
+            ));
+        } else if self.gpudirect && entry.gpu.is_none() {
+            all.push(KeyProblem::new(
+                "gpudirect",
+                "`gpudirect` places slots in the memory of a GPU, and none is named",
+                "add `gpu: N`, the one that reads them",
+            ));
+        }
+        if let Some(depth) = self.send_depth.fixed()
+            && self.signal_every > depth / 2
+        {
+            let (every, half) = (self.signal_every, depth / 2);
+            all.push(KeyProblem::new(
+                "signal_every",
+                format!("one write in {every} is signaled, in a send queue of {depth}"),
+                format!("set signal_every to at most half of send_depth, {half}"),
+            ));
+        }
+        if let (Some(depth), Some(slots)) = (self.receive_depth.fixed(), entry.slots)
+            && let least = slots + OWN_RECEIVES as usize
+            && (depth as usize) < least
+        {
+            all.push(KeyProblem::new(
+                "receive_depth",
+                format!(
+                    "{depth} receives do not cover {slots} slots and {OWN_RECEIVES} of their own"
+                ),
+                format!("set receive_depth to at least {least}, or to `auto`"),
+            ));
+        }
+        all
+    }
+
+    fn open(&self, purpose: NicUse<'_>) -> Result<(Box<dyn Nic>, Option<DataPort>), OpenError> {
+        let device = IbDevice::open(self, &purpose.near)?;
+        tracing::info!(
+            "{} is up: {} Gbit/s, NUMA node {}",
+            self.facts().label,
+            device.gbps().map_or("?".to_owned(), |g| g.to_string()),
+            purpose
+                .near
+                .nodes
+                .first()
+                .map_or("?".to_owned(), u32::to_string),
+        );
+        let resources = IbResources::new(device)?;
+        let nic = IbNic::new(resources, self.clone(), purpose.label.to_owned());
+        Ok((Box::new(nic), None))
     }
 }
 

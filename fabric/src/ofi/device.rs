@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use ofi::{Info, NicAddress, Ofi};
 
 use super::{OfiForm, OfiKeys};
-use crate::{OpenError, kinds::NicKeys, os::Near};
+use crate::{OpenError, entry::NicKeys, os::Near};
 
 /// Environment variable with the path of libfabric, for a vendor package outside the system's
 /// library folders.
@@ -36,8 +36,8 @@ pub struct OfiDevice {
 }
 
 impl OfiDevice {
-    /// Finds the NIC of these keys, with queues on the NUMA node `near`. Uses the system's libfabric,
-    /// or the file in the environment variable `QDL_LIBFABRIC`.
+    /// Finds the NIC of these keys, with queues on the NUMA node `near`. Uses the system's
+    /// libfabric, or the file in the environment variable `QDL_LIBFABRIC`.
     ///
     /// # Errors
     /// [`OpenError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or

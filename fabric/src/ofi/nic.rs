@@ -8,12 +8,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use garde::Validate;
 use tokio::task::spawn_blocking;
 
-use super::{Dialling, OfiCfgs, OfiConnection, OfiEnd, OfiResources};
+use super::{
+    Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiKeys, OfiResources,
+    device::locks_memory,
+};
 use crate::{
     Endpoint, Link, OpenError, Region,
+    entry::{
+        CONNECTIONS, DataPort, FoundNic, KeyProblem, NicEntry, NicFacts, NicKeys, NicPlace, NicUse,
+        POST_UP_TO,
+    },
     ib::check_memory,
+    keys::Auto,
     opening::{self, Accepted, Connecting, Half, Made, Nic, Which},
 };
 
@@ -24,6 +33,9 @@ const LONGEST: Duration = Duration::from_millis(8);
 /// The deadline expires only after `FAIR` polls, or after `MOST` times its duration.
 const FAIR: u32 = 200;
 const MOST: u32 = 3;
+
+/// Socket providers, whose domains are network interfaces.
+const SOCKETS: [&str; 4] = ["tcp", "net", "sockets", "udp"];
 
 /// A libfabric NIC that opens connections.
 #[derive(Debug)]
@@ -70,6 +82,111 @@ impl Nic for OfiNic {
         let end = opening::write(half.end());
         let made = Made::Link(half.accept(&peer)?);
         Ok(Accepted { end, made })
+    }
+}
+
+impl OfiKeys {
+    fn uses_sockets(&self) -> bool {
+        SOCKETS.iter().any(|s| self.provider.starts_with(s))
+    }
+}
+
+impl NicKeys for OfiKeys {
+    fn facts(&self) -> NicFacts<'_> {
+        let address = self.address.map(|a| a.to_string());
+        let nic = self.domain.clone().or(address).unwrap_or_default();
+        let domain = self.domain.as_deref().unwrap_or_default();
+        NicFacts {
+            fabric: "ofi",
+            provider: Some(&self.provider),
+            label: format!("{}:{nic}", self.provider),
+            place: match self.address {
+                Some(address) => NicPlace::Address(address),
+                // EFA names the domain of `rdmap0s6` `rdmap0s6-rdm`.
+                None => NicPlace::Device(domain.strip_suffix("-rdm").unwrap_or(domain), 1),
+            },
+            hardware: match self.uses_sockets() {
+                true => "interface",
+                false => "RDMA device",
+            },
+            listen: None,
+            locks_memory: locks_memory(&self.provider),
+            shares_threads: false,
+            connections: self.connections.fixed().unwrap_or(CONNECTIONS),
+            connections_key: "connections",
+            connections_usual: CONNECTIONS,
+            post_up_to: self
+                .post_from_issue_thread_up_to
+                .fixed()
+                .unwrap_or(POST_UP_TO),
+        }
+    }
+
+    fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {
+        Some(&mut self.connections)
+    }
+
+    fn choose(&mut self, nic: FoundNic<'_>) -> Option<String> {
+        let domain = if self.uses_sockets() {
+            self.address = Some(nic.address?);
+            nic.netdev?.to_owned()
+        } else {
+            nic.port?;
+            let suffix = if self.provider == "efa" { "-rdm" } else { "" };
+            format!("{}{suffix}", nic.name)
+        };
+        self.domain = Some(domain.clone());
+        Some(domain)
+    }
+
+    fn settle(&mut self) {
+        let NicFacts {
+            connections,
+            post_up_to,
+            ..
+        } = self.facts();
+        self.connections = Auto::Fixed(connections);
+        self.post_from_issue_thread_up_to = Auto::Fixed(post_up_to);
+    }
+
+    fn check_ranges(&self) -> Result<(), garde::Report> {
+        self.validate()
+    }
+
+    fn check(&self, entry: NicEntry) -> Vec<KeyProblem> {
+        if self.domain.is_some() || self.address.is_some() || entry.is_group {
+            return Vec::new();
+        }
+        let provider = &self.provider;
+        vec![KeyProblem::new(
+            "",
+            "an `ofi` NIC needs `domain`, or the `address` that it has",
+            format!("add `domain: NAME`: `fi_info -p '{provider}'` lists them"),
+        )]
+    }
+
+    fn open(&self, purpose: NicUse<'_>) -> Result<(Box<dyn Nic>, Option<DataPort>), OpenError> {
+        let device = OfiDevice::open(self, &purpose.near)?;
+        device.check(purpose.connections)?;
+        let info = device.info();
+        tracing::info!(
+            "{} is up: {}libfabric {}, writes arrive {}",
+            device.name(),
+            info.limits()
+                .gbps
+                .map_or(String::new(), |g| format!("{g} Gbit/s, ")),
+            info.ofi().version(),
+            if device.keeps_order() {
+                "in order"
+            } else {
+                "in any order"
+            },
+        );
+        let nic = OfiNic {
+            resources: OfiResources::new(device)?,
+            inline_bytes: self.inline_bytes,
+        };
+        Ok((Box::new(nic), None))
     }
 }
 

@@ -1,19 +1,14 @@
 //! Keys of a TCP NIC.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::{TcpDevice, TcpNic};
 use crate::{
-    Nic, OpenError,
+    entry::{MAX_CONNECTIONS, POST_UP_TO},
     keys::{
         Auto, auto_within, ip_address, some_socket_address, system_or_number, within, within_some,
-    },
-    kinds::{
-        CONNECTIONS, DataPort, KeyProblem, MAX_CONNECTIONS, NicClass, NicEntry, NicFacts, NicKeys,
-        NicPlace, NicUse, POST_UP_TO,
     },
     os::Congestion,
     with_defaults,
@@ -66,140 +61,4 @@ pub struct TcpKeys {
     #[serde(skip)]
     pub user_timeout_ms: u32 = 2000,
 }
-}
-
-impl TcpKeys {
-    /// The local or listening address. The port is 0 on a frontend.
-    fn at(&self) -> SocketAddr {
-        // The check requires one of the two keys.
-        let ip = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        self.listen.unwrap_or(SocketAddr::new(ip, 0))
-    }
-}
-
-impl NicKeys for TcpKeys {
-    fn facts(&self) -> NicFacts<'_> {
-        let at = self.at();
-        NicFacts {
-            fabric: "tcp",
-            provider: None,
-            label: match at.port() {
-                0 => at.ip().to_string(),
-                _ => at.to_string(),
-            },
-            place: NicPlace::Address(at.ip()),
-            class: NicClass::Interface,
-            listen: self.listen,
-            locks_memory: false,
-            shares_threads: true,
-            connections: self.connections.fixed().unwrap_or(CONNECTIONS),
-            connections_key: "connections",
-            connections_usual: CONNECTIONS,
-            post_up_to: self
-                .post_from_issue_thread_up_to
-                .fixed()
-                .unwrap_or(POST_UP_TO),
-        }
-    }
-
-    fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {
-        Some(&mut self.connections)
-    }
-
-    fn settle(&mut self) {
-        let NicFacts {
-            connections,
-            post_up_to,
-            ..
-        } = self.facts();
-        self.connections = Auto::Fixed(connections);
-        self.post_from_issue_thread_up_to = Auto::Fixed(post_up_to);
-        if let Ok(chosen) = self.congestion.choose() {
-            self.congestion = chosen.map_or(Congestion::System, Congestion::Named);
-        }
-    }
-
-    fn check_ranges(&self) -> Result<(), garde::Report> {
-        self.validate()
-    }
-
-    fn check(&self, entry: NicEntry) -> Vec<KeyProblem> {
-        let address = ("address", self.address.is_some(), "address: 127.0.0.1");
-        let listen = ("listen", self.listen.is_some(), "listen: 127.0.0.1:7410");
-        let ((wanted, has, example), (wrong, has_wrong, _), node) = match entry.on_accelerator {
-            false => (address, listen, "a frontend"),
-            true => (listen, address, "an accelerator"),
-        };
-        let problem = match (has_wrong, has) {
-            (true, _) => KeyProblem::new(
-                wrong,
-                format!("a TCP NIC of {node} has no `{wrong}`"),
-                format!("write `{wanted}`, as in `{example}`"),
-            ),
-            (false, true) => return Vec::new(),
-            (false, false) => KeyProblem::new(
-                "",
-                format!(
-                    "a NIC needs `{wanted}` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"
-                ),
-                format!("add one of them, as in `{example}` or `device: mlx5_0`"),
-            ),
-        };
-        vec![problem]
-    }
-
-    fn open(&self, purpose: NicUse<'_>) -> Result<(Box<dyn Nic>, Option<DataPort>), OpenError> {
-        let congestion = self.congestion.choose().map_err(|e| {
-            let name = &self.congestion;
-            OpenError::Socket(format!(
-                "cannot have congestion control `{name}`: {e}; `sysctl \
-                 net.ipv4.tcp_available_congestion_control` lists what there is, and \
-                 `net.ipv4.tcp_allowed_congestion_control` what everybody may have \
-                 (`nics[].congestion`)"
-            ))
-        })?;
-        tracing::debug!(
-            "data connections of {}: congestion control {}",
-            self.facts().label,
-            congestion.as_deref().unwrap_or("as the system has it")
-        );
-        let mut at = self.at();
-        let keys = TcpKeys {
-            user_timeout_ms: purpose.timeout_ms.min(u64::from(u32::MAX)) as u32,
-            ..self.clone()
-        };
-        let port = match purpose.listens {
-            true => {
-                let listener = TcpDevice::listen(at, congestion.as_deref())?;
-                // With the port that the system chose.
-                at = listener.local_addr().unwrap_or(at);
-                Some((listener, keys.clone()))
-            }
-            false => None,
-        };
-        let nic = TcpNic {
-            at,
-            congestion,
-            keys,
-        };
-        Ok((Box::new(nic), port))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_congestion_control_that_cannot_be_had_is_refused_by_name() {
-        let keys = TcpKeys {
-            congestion: Congestion::Named("no_such_one".to_owned()),
-            ..TcpKeys::default()
-        };
-        let refused = keys.open(NicUse::default()).expect_err("there is none");
-        let text = refused.to_string();
-        for part in ["`no_such_one`", "tcp_available_congestion_control"] {
-            assert!(text.contains(part), "no {part}: {text}");
-        }
-    }
 }

@@ -100,7 +100,7 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
     }
 }
 
-/// Every value of a configuration by its key, with the values that a run chooses in place of `auto`.
+/// Every value of a configuration by its key, with the values that a run chooses for `auto`.
 fn values(config: &FrontendConfig, loaded: usize) -> Vec<(String, String)> {
     let mut config = config.clone();
     config.performance_sample_count = Some(loaded);

@@ -11,7 +11,7 @@
 //! NICs of two nodes are paired by position in `nics`. If both nodes use the same grouping, NIC *i*
 //! of a group connects to NIC *i* of the peer's group.
 
-use fabric::kinds::{FoundNic, NicClass};
+use fabric::kinds::FoundNic;
 
 use super::{Nic, NicKind, Topology, TopologyError};
 use crate::config::{GroupBy, NicConfig, NicFabric};
@@ -21,12 +21,13 @@ use crate::config::{GroupBy, NicConfig, NicFabric};
 #[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum NoSuchNics {
     #[error(
-        "nics[{index}].match: {pattern:?} fits {kind} of this machine that is up; there {there}"
+        "nics[{index}].match: {pattern:?} fits no {hardware} of this machine that is up; there \
+         {there}"
     )]
     None {
         index: usize,
         pattern: String,
-        kind: &'static str,
+        hardware: &'static str,
         there: String,
     },
     #[error("nics[{index}].match: {source}")]
@@ -96,10 +97,7 @@ impl Topology {
             return Err(NoSuchNics::None {
                 index,
                 pattern: pattern.to_owned(),
-                kind: match entry.facts().class {
-                    NicClass::Interface => "no interface",
-                    NicClass::Rdma => "no RDMA device",
-                },
+                hardware: entry.facts().hardware,
                 there: match names.is_empty() {
                     true => "are none".to_owned(),
                     false => format!("are {}", names.join(", ")),

@@ -17,7 +17,8 @@ use crate::{
 use fabric::wire::is_control_frame;
 use fabric::{
     clock::now_ns,
-    tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpDevice, TcpKeys},
+    kinds::LinkSocket,
+    tcp::{PREAMBLE_DEADLINE, Preamble, TcpDevice},
 };
 
 struct ProvedGuest {
@@ -37,7 +38,7 @@ pub(crate) async fn admit_all(
     (strangers, elsewhere): (usize, String),
     nic_index: usize,
     current: Arc<CurrentSession>,
-    cfgs: TcpKeys,
+    link: LinkSocket,
 ) {
     let to_come = current.clone();
     let of_guests = current;
@@ -57,7 +58,7 @@ pub(crate) async fn admit_all(
     loop {
         let (address, proved) = lobby.next().await;
         let admitted = match proved {
-            Ok(guest) => admit(guest, nic_index, &cfgs).await,
+            Ok(guest) => admit(guest, nic_index, &link).await,
             Err(why) => Err(why.to_owned()),
         };
         if let Err(why) = admitted {
@@ -106,7 +107,7 @@ fn awaited_connections(current: &CurrentSession) -> usize {
 }
 
 /// Attaches a proved connection, unless it came to another address or NIC than was granted.
-async fn admit(guest: ProvedGuest, nic_index: usize, cfgs: &TcpKeys) -> Result<(), String> {
+async fn admit(guest: ProvedGuest, nic_index: usize, link: &LinkSocket) -> Result<(), String> {
     let ProvedGuest {
         mut stream,
         preamble,
@@ -128,7 +129,7 @@ async fn admit(guest: ProvedGuest, nic_index: usize, cfgs: &TcpKeys) -> Result<(
         TcpDevice::welcome(&mut stream)
             .await
             .and_then(|()| stream.into_std())
-            .and_then(|s| tcp::link(s, connection.endpoint(SEND_DEPTH), cfgs))
+            .and_then(|s| link(s, connection.endpoint(SEND_DEPTH)))
             .map_err(|e| e.to_string())
     } else {
         Err(format!(

@@ -193,7 +193,7 @@ impl Node {
         } = self;
         let state = core.state.clone();
         let why = runtime.block_on(async {
-            for (nic_index, (listener, cfgs)) in data {
+            for (nic_index, (listener, link)) in data {
                 let elsewhere = format!(
                     "this is the data port of nics[{nic_index}] of {}, whose control port is {}: \
                      name that in accelerators[].control",
@@ -202,7 +202,7 @@ impl Node {
                 );
                 let guests = (strangers, elsewhere);
                 let current = core.current.clone();
-                tokio::spawn(admit_all(listener, guests, nic_index, current, cfgs));
+                tokio::spawn(admit_all(listener, guests, nic_index, current, link));
             }
             core.serve(served).await
         });
