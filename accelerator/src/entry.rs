@@ -176,7 +176,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {
             // The reader of a pipe may be gone.
-            let _ = write!(std::io::stdout(), "{}", report::text::served(report));
+            let _ = write!(std::io::stdout(), "{}", report::served(report));
         }
         for mismatch in &report.mismatches {
             eprintln!("error: counts do not agree: {mismatch}");

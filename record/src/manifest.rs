@@ -24,6 +24,8 @@ pub struct Manifest {
     pub format: u32,
     /// The frontend's command, word by word.
     pub command: Vec<String>,
+    /// The frontend's version with the commit of its build, as `--version` prints it.
+    pub built: String,
     /// The model's name in user.conf.
     pub model: String,
     /// LoadGen's name of the scenario.

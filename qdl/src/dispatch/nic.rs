@@ -17,7 +17,6 @@ use crate::{
         EchoAction, NicThreadHandle, NicWork, PollOrder, Receiving, Turn, arm_all, burst,
         tracker::InFlight,
     },
-    counters::traffic,
     dispatch::{Completer, DispatchEvent, Shared},
 };
 use fabric::{Armed, Broken, Link};
@@ -155,7 +154,7 @@ impl FrontendNic {
             up.show(connection);
             {
                 let mut counts = connection.counts();
-                counts.rx.add(&traffic(&up.half.counts()));
+                counts.rx.add(&up.half.counts());
                 counts.wakeups += up.half.wakeups;
                 counts.samples += up.taken;
                 let silent_ms = up.echo.longest_silence_ns() / 1_000_000;

@@ -76,10 +76,10 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
-use fabric::{Broken, Link};
+use fabric::{Broken, FabricCounts, Link};
 use nic::{Command, ServeNic};
 use prepare::Preparer;
-use record::{NicUse, TrafficRecord};
+use record::NicUse;
 
 use crate::connection::{
     self as threads, CrewPlan, MakeWork, NicThread, NicThreadCfgs, NicThreadHandle, Placed,
@@ -112,7 +112,7 @@ pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
 pub(crate) struct NicCounts {
     connections: AtomicUsize,
     arrived: AtomicU64,
-    received: Mutex<TrafficRecord>,
+    received: Mutex<FabricCounts>,
 }
 
 /// Totals of a server.
@@ -121,7 +121,7 @@ pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
     /// Counts of the receiving halves of connections that have ended.
-    pub received: TrafficRecord,
+    pub received: FabricCounts,
     /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
     /// Sleeps of NIC threads.

@@ -13,10 +13,7 @@ use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, Which, arrival::Arrival,
     arrival::Service, connection::Received,
 };
-use crate::{
-    connection::{NicWork, PollOrder, Receiving, Turn, arm_all, burst},
-    counters::traffic,
-};
+use crate::connection::{NicWork, PollOrder, Receiving, Turn, arm_all, burst};
 use fabric::{Armed, Broken, Link, clock::now_ns};
 
 pub(super) enum Command {
@@ -120,7 +117,7 @@ impl ServeNic {
             } = self.leaving.swap_remove(i);
             self.counts.connections.fetch_sub(1, Ordering::Relaxed);
             self.new_fds.retain(|fd| *fd != half.rx.fd());
-            let (sent, received) = (connection.sent_counts(), traffic(&half.counts()));
+            let (sent, received) = (connection.sent_counts(), half.counts());
             connection.put_received(Received {
                 arrived,
                 wakeups: half.wakeups,
