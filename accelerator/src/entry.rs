@@ -166,7 +166,8 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
     tracing::info!("engine {}", accelerator.engine);
     if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
-        tracing::info!("engine warmed up: {cold_us} us for the first sample, {warm_us} us warm");
+        let [cold, warm] = [cold_us, warm_us].map(|us| report::text::time_us(us as f64));
+        tracing::info!("engine warmed up: {cold} for the first sample, {warm} warm");
     }
     if let Some((ms, sequences)) = accelerator.pipelines.sequences() {
         tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");

@@ -8,7 +8,7 @@ use qdl::{
     config::{DatasetKind, EngineConfig, FrontendConfig, NicConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
-use report::text::{Page, memory};
+use report::text::{Page, counted, memory};
 
 use crate::{
     accuracy::names_the_class,
@@ -283,8 +283,11 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
     page.fact("token", accelerator::check::token(config.auth()));
     for nic in &needs.nics {
         let line = format!(
-            "{} {}: {} connections to each accelerator, {} slots each",
-            nic.fabric, nic.label, nic.connections, nic.slots
+            "{} {}: {} to each accelerator, {} slots each",
+            nic.fabric,
+            nic.label,
+            counted(nic.connections as u64, "connection"),
+            nic.slots
         );
         page.fact("nics", line);
     }

@@ -1,7 +1,7 @@
 //! Whether figures differ by more than noise: 95 % intervals of a ratio by batch means.
 //!
-//! The values of a group are those of its runs or, of a single run, those of its batches. A batch is
-//! neighbouring ticks, since these are correlated.
+//! The values of a group are those of its runs or, of a single run, those of its batches. A batch
+//! is neighbouring ticks, since these are correlated.
 
 use record::{RunFolder, timeline::Tick};
 

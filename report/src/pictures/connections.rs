@@ -244,8 +244,8 @@ pub fn picture(run: &RunFolder) -> Part {
         parts.push(Part::Title("Rails, chosen by health".to_owned()));
         parts.push(rails(&system.rails));
     }
-    let note = "A line is a connection. Bytes are payloads, those of the warm-up and those sent again \
-        too. Round trip, segments sent again and a full window are the fabric's own figures, without \
-        batcher and engine: where they are large it is the network.";
+    let note = "A line is a connection. Bytes are payloads, with those of the warm-up and those \
+        sent again. Round trip, segments sent again and a full window are the fabric's own, \
+        without batcher and engine: where they are large it is the network.";
     figure("connections", "Connections and rails", parts, note)
 }

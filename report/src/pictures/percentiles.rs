@@ -98,9 +98,9 @@ pub fn picture(run: &RunFolder) -> Part {
         "Each stage at each percentile",
         parts,
         "Each nine takes as much room as the one before it (HdrHistogram's axis). Network is the \
-         round trip without the time on the accelerator: out and back together. `<` is a bound: LoadGen \
-         does not say when each sample was due. Means add up; percentiles do not: a sample that is \
-         slow in one stage need not be slow in another.",
+         round trip without the accelerator's time: out and back together. `<` is a bound: \
+         LoadGen does not say when each sample was due. Means add up; percentiles do not: a \
+         sample that is slow in one stage need not be slow in another.",
     )
 }
 

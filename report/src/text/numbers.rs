@@ -157,7 +157,10 @@ mod tests {
 
     proptest! {
     #[test]
-    fn wrapping_loses_no_word(words in prop::collection::vec("[a-z]{1,30}", 0..40), width in 30usize..60) {
+    fn wrapping_loses_no_word(
+        words in prop::collection::vec("[a-z]{1,30}", 0..40),
+        width in 30usize..60,
+    ) {
         let lines = wrap(&words.join(" "), width);
         prop_assert!(lines.iter().all(|l| l.chars().count() <= width));
         let back: Vec<String> = lines.join(" ").split_whitespace().map(str::to_owned).collect();
