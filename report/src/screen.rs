@@ -69,17 +69,6 @@ fn summary(run: &RunFolder) -> Page {
             YELLOW,
         );
     }
-    if let [first, others @ ..] = &r.would_not_count[..] {
-        let more = match others.len() {
-            0 => String::new(),
-            n => format!("; {n} more in summary.json"),
-        };
-        page.styled(
-            "rules",
-            format!("would not count in a submission: {first}{more}"),
-            YELLOW,
-        );
-    }
     facts::models(&mut page, &system.accelerators);
     if let Some(l) = loadgen {
         if let Some(asked) = &l.asked_mode {

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Longest text of a cell, in characters.
-const CELL: usize = 42;
+const CELL: usize = 46;
 const BOLD: &str = "1";
 
 /// All sections with tables or facts, in lines of at most [`WIDTH`] characters.

@@ -82,9 +82,13 @@ pub fn sentence(run: &RunFolder, word: &str) -> String {
         line.split_once(": ")
             .map_or(line.as_str(), |(_, what)| what)
     });
-    let against = r.fabric_notes.first().map(|note| kind_of(note));
-    match against.or(rule.map(str::to_owned)) {
-        Some(against) => format!("{said}; not a submission: {against}"),
+    let note = r.fabric_notes.first().map(|note| kind_of(note));
+    let more = match r.would_not_count.len().max(r.fabric_notes.len()) {
+        0 | 1 => String::new(),
+        n => format!(", and {} more", n - 1),
+    };
+    match note.or(rule.map(str::to_owned)) {
+        Some(against) => format!("{said}; not a submission: {against}{more}"),
         None => said,
     }
 }

@@ -85,6 +85,9 @@ pub fn amount(unit: LimitUnit, n: f64) -> String {
 
 fn limit_row(limit: &LimitRecord) -> Vec<Cell> {
     let bound = if limit.at_most { "at most" } else { "at least" };
+    // Early stopping that is met has no number.
+    let asked = Some(limit.limit).filter(|n| *n > 0.0);
+    let asked = asked.map(|n| format!("{bound} {}", amount(limit.unit, n)));
     let (colour, word) = match limit.met {
         true => ("good", "met"),
         false => ("bad", "NOT MET"),
@@ -98,7 +101,7 @@ fn limit_row(limit: &LimitRecord) -> Vec<Cell> {
     vec![
         Cell::words(&limit.name),
         Cell::figure(or_dash(limit.was.map(|was| amount(limit.unit, was)))),
-        Cell::figure(format!("{bound} {}", amount(limit.unit, limit.limit))),
+        Cell::figure(or_dash(asked)),
         Cell::Bar(vec![(colour, drawn, of_it.clone())]),
         Cell::figure(of_it),
         Cell::words(word),
