@@ -21,8 +21,8 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     page.fact("model", tensors(model));
     page.fact("engine", &accelerator.engine);
     if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
-        let times =
-            format!("a sample of zeros took {cold_us} us cold and {warm_us} us warm, alone");
+        let [cold, warm] = [cold_us, warm_us].map(|us| report::text::time_us(us as f64));
+        let times = format!("a sample of zeros took {cold} cold and {warm} warm, alone");
         page.fact("engine", times);
     }
     if let Some((ms, sequences)) = accelerator.pipelines.sequences() {

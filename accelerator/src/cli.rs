@@ -20,7 +20,7 @@ pub struct Screen {
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 
-    /// Show more log lines: -v for debugging, -vv for everything
+    /// Show more: -v for debugging and all tables of the summary, -vv for every log line
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub verbose: u8,
 

@@ -166,7 +166,8 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
     tracing::info!("engine {}", accelerator.engine);
     if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
-        tracing::info!("engine warmed up: {cold_us} us for the first sample, {warm_us} us warm");
+        let [cold, warm] = [cold_us, warm_us].map(|us| report::text::time_us(us as f64));
+        tracing::info!("engine warmed up: {cold} for the first sample, {warm} warm");
     }
     if let Some((ms, sequences)) = accelerator.pipelines.sequences() {
         tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
@@ -176,7 +177,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {
             // The reader of a pipe may be gone.
-            let _ = write!(std::io::stdout(), "{}", report::text::served(report));
+            let _ = write!(std::io::stdout(), "{}", report::served(report));
         }
         for mismatch in &report.mismatches {
             eprintln!("error: counts do not agree: {mismatch}");

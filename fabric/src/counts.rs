@@ -1,7 +1,10 @@
 //! Counters of a connection, and the operating system's statistics of its path.
 
+use serde::{Deserialize, Serialize};
+
 /// Work of one half of a connection, counted by that half.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FabricCounts {
     /// Writes posted or arrived, without control messages.
     pub writes: u64,
@@ -39,6 +42,31 @@ pub struct FabricCounts {
     pub cq_events: u64,
     /// Calls that drove the provider's progress, from either half (`ofi`).
     pub progress: u64,
+}
+
+impl FabricCounts {
+    /// Adds the counts of another link. Saturates: a peer may report any number.
+    pub fn add(&mut self, o: &FabricCounts) {
+        let add = |sum: &mut u64, n: u64| *sum = sum.saturating_add(n);
+        add(&mut self.writes, o.writes);
+        add(&mut self.parts, o.parts);
+        add(&mut self.bytes, o.bytes);
+        add(&mut self.control, o.control);
+        add(&mut self.syscalls, o.syscalls);
+        add(&mut self.empty_syscalls, o.empty_syscalls);
+        add(&mut self.partial, o.partial);
+        add(&mut self.copies, o.copies);
+        add(&mut self.copied_bytes, o.copied_bytes);
+        add(&mut self.inline, o.inline);
+        add(&mut self.work_requests, o.work_requests);
+        add(&mut self.doorbells, o.doorbells);
+        add(&mut self.signaled, o.signaled);
+        add(&mut self.retired, o.retired);
+        add(&mut self.receives, o.receives);
+        add(&mut self.cqes, o.cqes);
+        add(&mut self.cq_events, o.cq_events);
+        add(&mut self.progress, o.progress);
+    }
 }
 
 /// A fabric's statistics of a connection at one moment, counted since the connection was opened.

@@ -370,7 +370,12 @@ fn leave(args: &Args, ended: &mut FinishedRun<'_>, left: &Manifest) -> (ExitCode
     if args.json {
         report::print_json(&summary);
     } else if !args.screen.quiet {
-        report::print(&summary, args.screen.colors(&std::io::stdout()));
+        let run = record::RunFolder {
+            manifest: Some(left.clone()),
+            ..record::RunFolder::of("", &summary, Some(ended.timeline.clone()))
+        };
+        let whole = args.screen.verbose > 0;
+        report::print(&run, whole, args.screen.colors(&std::io::stdout()));
     }
     if let Some(cause) = unwritten.filter(|cause| *cause != summary.run.exit.reason) {
         progress::say(&format!("error: {cause}"));

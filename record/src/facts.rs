@@ -98,32 +98,22 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// Ids that distinguish machines: host name, machine-id and boot-id.
-pub(crate) type MachineIds<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
-
 impl NodeFacts {
     /// Whether both nodes are on one machine; `None` if unknown.
+    ///
+    /// Two live nodes with equal boot-ids share a kernel, whatever their addresses, network
+    /// namespaces or containers. Two kernels are two machines, or guests that look like machines.
+    /// The machine-id counts only without a boot-id: copied images share it, and containers have
+    /// their own or none. Equal machine-ids mean one machine only with equal host names; different
+    /// machine-ids mean two.
     pub fn same_machine(&self, other: &NodeFacts) -> Option<bool> {
-        same_machine(self.ids(), other.ids())
-    }
-
-    fn ids(&self) -> MachineIds<'_> {
-        (&self.host, self.machine.as_deref(), self.boot.as_deref())
-    }
-}
-
-/// Whether both nodes' ids are those of one machine; `None` if unknown.
-///
-/// Two live nodes with equal boot-ids share a kernel, whatever their addresses, network namespaces
-/// or containers. Two kernels are two machines, or guests that look like machines. The machine-id
-/// counts only without a boot-id: copied images share it, and containers have their own or none.
-/// Equal machine-ids mean one machine only with equal host names; different machine-ids mean two.
-pub(crate) fn same_machine(one: MachineIds<'_>, other: MachineIds<'_>) -> Option<bool> {
-    match (one, other) {
-        ((.., Some(a)), (.., Some(b))) => Some(a == b),
-        ((_, Some(a), _), (_, Some(b), _)) if a != b => Some(false),
-        ((host, Some(_), _), (other, Some(_), _)) if host == other => Some(true),
-        _ => None,
+        let machines = (&self.machine, &other.machine);
+        match ((&self.boot, &other.boot), machines) {
+            ((Some(a), Some(b)), _) => Some(a == b),
+            (_, (Some(a), Some(b))) if a != b => Some(false),
+            (_, (Some(_), Some(_))) if self.host == other.host => Some(true),
+            _ => None,
+        }
     }
 }
 

@@ -167,11 +167,6 @@ impl RunFolder {
         hash.into_iter().collect()
     }
 
-    /// Returns a number of `summary.json` by its JSON pointer.
-    pub fn figure(&self, pointer: &str) -> Option<f64> {
-        self.raw.pointer(pointer)?.as_f64()
-    }
-
     /// Creates a run from a summary and a timeline alone: a run in progress, or one in a test.
     pub fn of(name: &str, summary: &Summary, timeline: Option<Timeline>) -> RunFolder {
         RunFolder {

@@ -6,10 +6,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    NodeFacts, PrefixCache,
-    facts::{MachineIds, same_machine},
-};
+use super::{NodeFacts, PrefixCache};
 
 /// Name of the manifest's file.
 pub const MANIFEST: &str = "run.json";
@@ -24,6 +21,8 @@ pub struct Manifest {
     pub format: u32,
     /// The frontend's command, word by word.
     pub command: Vec<String>,
+    /// The frontend's version with the commit of its build, as `--version` prints it.
+    pub built: String,
     /// The model's name in user.conf.
     pub model: String,
     /// LoadGen's name of the scenario.
@@ -71,49 +70,34 @@ pub struct FileRecord {
     pub sha256: String,
 }
 
-/// A node and its program. The fields have the names of the handshake's [`NodeFacts`].
+/// A node and the facts that it reported. In JSON the facts' keys are beside the name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeRecord {
     /// The node's name in the configuration.
     pub node: String,
-    /// The machine's host name.
-    pub host: String,
-    /// Hash of the machine's id, if known.
-    pub machine: Option<String>,
-    /// Hash of the kernel's boot id, if known.
-    pub boot: Option<String>,
-    /// The program's version.
-    pub version: String,
-    /// The commit that the program was built from, if known.
-    pub commit: Option<String>,
-    /// Whether the sources differed from that commit, if known.
-    pub dirty: Option<bool>,
-    /// SHA-256 of the program's file, if known.
-    pub program: Option<String>,
+    /// The node's facts about itself and its machine.
+    #[serde(flatten)]
+    pub facts: NodeFacts,
 }
 
-impl NodeRecord {
-    /// Takes over the facts that a node reported.
-    pub fn of(node: &str, facts: &NodeFacts) -> Self {
-        NodeRecord {
-            node: node.to_owned(),
-            host: facts.host.clone(),
-            machine: facts.machine.clone(),
-            boot: facts.boot.clone(),
-            version: facts.version.clone(),
-            commit: facts.commit.clone(),
-            dirty: facts.dirty,
-            program: facts.program.clone(),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Whether two nodes run on one machine; `None` if unknown.
-    pub fn same_machine(&self, other: &NodeRecord) -> Option<bool> {
-        same_machine(self.ids(), other.ids())
-    }
-
-    fn ids(&self) -> MachineIds<'_> {
-        (&self.host, self.machine.as_deref(), self.boot.as_deref())
+    #[test]
+    fn a_node_of_an_earlier_release_is_read_and_reads_back() {
+        let earlier = r#"{"node": "a", "host": "h", "machine": null, "version": "0.1.0"}"#;
+        let mut record: NodeRecord = serde_json::from_str(earlier).expect("a node");
+        assert_eq!(
+            (record.node.as_str(), record.facts.host.as_str()),
+            ("a", "h")
+        );
+        record.facts.commit = Some("bea8f30".to_owned());
+        let json = serde_json::to_string(&record).expect("JSON");
+        assert_eq!(
+            serde_json::from_str::<NodeRecord>(&json).expect("reads back"),
+            record
+        );
     }
 }

@@ -1,10 +1,11 @@
 //! The record of one frontend's session at an accelerator: counts of each connection, and whether
 //! the counts agree.
 
+use fabric::FabricCounts;
 use serde::Serialize;
 
 use super::{
-    BatchSizes, Places, TrafficRecord,
+    BatchSizes, Places,
     counts::{add_counts, counts_since},
     reconcile::Comparison,
 };
@@ -30,9 +31,9 @@ pub struct ServedConnection {
     /// Doorbells that left data unsent because the socket or queue pair was full.
     pub blocked: u64,
     /// Counts of the sending half: responses.
-    pub tx: TrafficRecord,
+    pub tx: FabricCounts,
     /// Counts of the receiving half: requests.
-    pub rx: TrafficRecord,
+    pub rx: FabricCounts,
     /// True if the connection was lost before the session ended.
     pub lost: bool,
 }

@@ -60,10 +60,10 @@ pub(crate) use table;
 
 table! { Stage:
     Failed "failed_attempts" "failed attempts"
-    IssueToPost "issue_to_post" "issue -> post"
-    Network "network" "network, out and back"
-    Queue "queue" "batch wait"
-    Compute "compute" "inference"
+    IssueToPost "issue_to_post" "issue to post"
+    Network "network" "network"
+    Queue "queue" "queue"
+    Compute "compute" "compute"
     Completion "completion" "completion"
     RoundTrip "round_trip" "round trip"
     Total "total" "total"

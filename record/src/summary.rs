@@ -1,11 +1,12 @@
 //! The record of one run: the data of the summary's text and JSON.
 
+use fabric::FabricCounts;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Accuracy, BatchSizes, Content, Evidence, Goodput, GpuRecord, Limits, LoadgenRecord, LossRecord,
     NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord, StageTable,
-    ThroughputReport, TokenRecord, TrafficRecord, Verified,
+    ThroughputReport, TokenRecord, Verified,
     counts::add_counts,
     timeline::{ConnectionTick, Event, NodeSide},
 };
@@ -179,9 +180,9 @@ pub struct ConnectionRecord {
     /// Network time after the warm-up, in microseconds: the median of a few samples, one at a time.
     pub warm_us: Option<u64>,
     /// Counts of the sending half, over all epochs.
-    pub tx: TrafficRecord,
+    pub tx: FabricCounts,
     /// Counts of the receiving half, over all epochs.
-    pub rx: TrafficRecord,
+    pub rx: FabricCounts,
     /// Reason of each loss; in the total, of all connections.
     pub lost: Vec<String>,
 }

@@ -105,17 +105,22 @@ pub struct SlowSample {
     pub at_s: f64,
     /// Nanoseconds from `issue_query` to the completion.
     pub total_ns: u64,
-    /// Nanoseconds of the stage `failed attempts`; the next fields are the other stages.
-    pub failed_ns: u64,
-    /// Nanoseconds of `issue -> post`.
-    pub post_ns: u64,
-    /// Nanoseconds of `network, out and back`.
+    /// Nanoseconds of the stage `failed_attempts`; the next fields are the other stages, by their
+    /// keys. The aliases are keys of earlier releases.
+    #[serde(alias = "failed_ns")]
+    pub failed_attempts_ns: u64,
+    /// Nanoseconds of the stage.
+    #[serde(alias = "post_ns")]
+    pub issue_to_post_ns: u64,
+    /// Nanoseconds of the stage.
     pub network_ns: u64,
-    /// Nanoseconds of `batch wait`.
-    pub wait_ns: u64,
-    /// Nanoseconds of `inference`.
-    pub inference_ns: u64,
-    /// Nanoseconds of `completion`.
+    /// Nanoseconds of the stage.
+    #[serde(alias = "wait_ns")]
+    pub queue_ns: u64,
+    /// Nanoseconds of the stage.
+    #[serde(alias = "inference_ns")]
+    pub compute_ns: u64,
+    /// Nanoseconds of the stage.
     pub completion_ns: u64,
     /// Index of the sample's connection in the summary's `connections`.
     pub connection: u32,

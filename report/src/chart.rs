@@ -5,8 +5,6 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::html::escape;
-
 /// Maximum number of values of a line.
 pub const POINTS: usize = 300;
 
@@ -69,7 +67,7 @@ struct EventMark {
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
     #[serde(skip)]
-    title: String,
+    pub title: String,
     style: Style,
     units: (Unit, Unit),
     #[serde(serialize_with = "rounded")]
@@ -146,32 +144,20 @@ impl Chart {
         values.all(|v| *v == 0.0 || v.is_nan())
     }
 
-    /// The chart's element with its title; empty if no line has enough values to draw.
-    pub fn html(&self) -> String {
-        let drawn = |l: &ChartLine| l.values.iter().filter(|v| v.is_finite()).count();
+    /// Whether a line has enough values to draw.
+    pub fn is_drawn(&self) -> bool {
         let least = match self.style {
             Style::Bars | Style::Scatter => 1,
             Style::Lines | Style::Log => 2,
         };
-        if self.lines.iter().all(|l| drawn(l) < least) {
-            return String::new();
-        }
-        // Serialization of plain data cannot fail.
-        let json = serde_json::to_string(self).unwrap_or_default();
-        let title = match self.title.as_str() {
-            "" => String::new(),
-            title => format!("<h4>{}</h4>", escape(title)),
-        };
-        let json = escape(&json);
-        format!(
-            "<div class=\"chart\">{title}<div class=\"plot\" data-chart=\"{json}\"></div></div>"
-        )
+        let finite = |l: &ChartLine| l.values.iter().filter(|v| v.is_finite()).count();
+        self.lines.iter().any(|l| finite(l) >= least)
     }
-}
 
-/// Places charts side by side, if there is room.
-pub fn beside(charts: &[String]) -> String {
-    format!("<div class=\"charts\">{}</div>", charts.concat())
+    /// The chart as JSON. Serialization of plain data cannot fail.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -190,11 +176,10 @@ mod tests {
             values.clone(),
         );
         chart.line("x", Some("net"), values);
-        let html = chart.html();
-        assert!(html.contains("<h4>a &lt; b</h4>"), "{html}");
-        assert_has(&html, &["[0.0,12350000.0,0.001235,-98.77,null]"]);
+        assert_has(&chart.json(), &["[0.0,12350000.0,0.001235,-98.77,null]"]);
+        assert!(chart.is_drawn());
         let mut chart = Chart::new("t", Style::Log, (Unit::Seconds, Unit::Us), vec![0.5, 1.5]);
         chart.line("x", None, [f64::NAN, 3.0]);
-        assert_eq!(chart.html(), "", "one point is no line");
+        assert!(!chart.is_drawn(), "one point is no line");
     }
 }

@@ -13,11 +13,23 @@ use record::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{html::columns, latency::Latencies};
+use crate::latency::Latencies;
 
 /// The first columns. Those of single accelerators follow, by name.
-const COLUMNS: &str = "run|time_s|length_s|issued_samples|completed_samples|in_flight_samples|\
-    completed_tokens|tokens_per_event_mean|tokens_per_event_p99|p50_us|p90_us|p99_us";
+const COLUMNS: [&str; 12] = [
+    "run",
+    "time_s",
+    "length_s",
+    "issued_samples",
+    "completed_samples",
+    "in_flight_samples",
+    "completed_tokens",
+    "tokens_per_event_mean",
+    "tokens_per_event_p99",
+    "p50_us",
+    "p90_us",
+    "p99_us",
+];
 
 /// Fields of JSON by name, or of CSV by column.
 type Row = Map<String, Value>;
@@ -47,7 +59,7 @@ fn second(run: &RunFolder, tick_ms: u64, at: usize, ticks: &[Tick]) -> Row {
         us(0.9),
         us(0.99),
     ]);
-    let names = columns(COLUMNS).into_iter().map(str::to_owned);
+    let names = COLUMNS.map(str::to_owned).into_iter();
     let mut row: Row = names
         .zip(values.as_array().cloned().unwrap_or_default())
         .collect();
@@ -119,7 +131,7 @@ fn field(value: &Value) -> String {
 /// A run has no timeline.
 pub fn csv(runs: &[RunFolder]) -> Result<String, FileError> {
     let rows = all(runs, seconds)?;
-    let mut heading = columns(COLUMNS);
+    let mut heading = COLUMNS.to_vec();
     heading.retain(|name| rows.iter().any(|row| row.contains_key(*name)));
     let names = rows.iter().flatten().map(|(name, _)| name.as_str());
     let others: BTreeSet<&str> = names.filter(|name| !heading.contains(name)).collect();

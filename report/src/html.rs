@@ -1,6 +1,8 @@
-//! Builds HTML as text: escaping, tables, bars and figures.
+//! Renders a report as HTML.
 
 use std::fmt::Write;
+
+use crate::model::{BarPart, Cell, Part, Section};
 
 /// Escapes text for HTML and XML, in content and in attributes.
 pub fn escape(text: &str) -> String {
@@ -20,67 +22,105 @@ pub fn escape(text: &str) -> String {
 }
 
 /// Escapes text, and sets parts between backticks, such as settings, as code.
-pub fn prose(text: &str) -> String {
-    let mut out = String::new();
-    for (i, part) in text.split('`').enumerate() {
-        if i % 2 == 1 {
-            let _ = write!(out, "<code>{}</code>", escape(part));
-        } else {
-            out.push_str(&escape(part));
+fn prose(text: &str) -> String {
+    let parts = text.split('`').map(escape).enumerate();
+    let code = |(i, part)| match i % 2 {
+        0 => part,
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.map(code).collect()
+}
+
+/// The sections of a page.
+pub fn sections(all: &[Section]) -> String {
+    let section = |(title, parts): &Section| {
+        let title = escape(title);
+        format!("<section><h2>{title}</h2>{}</section>\n", html(parts))
+    };
+    all.iter().map(section).collect()
+}
+
+pub fn html(parts: &[Part]) -> String {
+    parts.iter().map(part).collect()
+}
+
+fn part(part: &Part) -> String {
+    match part {
+        Part::Words("", text) => format!("<p>{}</p>", prose(text)),
+        Part::Words(class, text) => format!("<p class=\"{class}\">{}</p>", prose(text)),
+        Part::Title(title) => format!("<h4>{}</h4>", escape(title)),
+        Part::List(lines) => {
+            let line = |line: &String| format!("<li>{}</li>", prose(line));
+            format!("<ul>{}</ul>", lines.iter().map(line).collect::<String>())
+        }
+        Part::Table(heading, rows) => table(heading, rows),
+        Part::Facts(page) => {
+            let row = |(label, text): (&str, &str)| [label, text].map(Cell::words).to_vec();
+            table(&[], &page.facts().map(row).collect::<Vec<_>>())
+        }
+        Part::Bar(parts) => bar(parts),
+        Part::Chart(chart) if chart.is_drawn() => {
+            let [title, json] = [chart.title.as_str(), &chart.json()].map(escape);
+            let title = match title.as_str() {
+                "" => String::new(),
+                title => format!("<h4>{title}</h4>"),
+            };
+            let plot = format!("<div class=\"plot\" data-chart=\"{json}\"></div>");
+            format!("<div class=\"chart\">{title}{plot}</div>")
+        }
+        Part::Chart(_) => String::new(),
+        Part::Group(class, parts) => format!("<div class=\"{class}\">{}</div>", html(parts)),
+        Part::Two(left, right) => {
+            let [left, right] = [left, right].map(|parts| html(parts));
+            format!("<div class=\"two\"><div>{left}</div><div>{right}</div></div>")
+        }
+        Part::Folded(title, parts) => {
+            let (title, parts) = (escape(title), html(parts));
+            format!("<details class=\"noprint\"><summary>{title}</summary>{parts}</details>")
+        }
+        Part::Figure(id, title, parts, note) => {
+            let (title, parts, note) = (escape(title), html(parts), prose(note));
+            let note = format!("<figcaption>{note}</figcaption>");
+            format!("<figure id=\"{id}\"><h3>{title}</h3>{parts}{note}</figure>")
+        }
+        Part::Card(name, terms) => {
+            let term =
+                |(term, text): &(&str, String)| format!("<dt>{term}</dt><dd>{}</dd>", prose(text));
+            let terms: String = terms.iter().map(term).collect();
+            format!("<div class=\"card\"><h3>{name}</h3><dl>{terms}</dl></div>")
         }
     }
-    out
 }
 
-#[derive(Clone, Debug)]
-pub enum Cell {
-    /// Text, left-aligned.
-    Words(String),
-    Figure(String),
-    /// HTML, not escaped.
-    Raw(String),
-}
-
-impl Cell {
-    pub fn words(text: impl Into<String>) -> Cell {
-        Cell::Words(text.into())
+/// A table that scrolls if it is too wide.
+fn table(heading: &[String], rows: &[Vec<Cell>]) -> String {
+    let mut out = "<div class=\"scroll\"><table>".to_owned();
+    if !heading.is_empty() {
+        out.push_str("<thead><tr>");
+        for (i, name) in heading.iter().enumerate() {
+            let class = match rows.first().and_then(|row| row.get(i)) {
+                Some(Cell::Figure(_)) => " class=\"f\"",
+                _ => "",
+            };
+            let _ = write!(out, "<th{class}>{}</th>", escape(name));
+        }
+        out.push_str("</tr></thead>");
     }
-
-    pub fn figure(text: impl Into<String>) -> Cell {
-        Cell::Figure(text.into())
-    }
-}
-
-/// The cells of a row: a name, then figures.
-pub fn row(name: Cell, figures: impl IntoIterator<Item = String>) -> Vec<Cell> {
-    let figures = figures.into_iter().map(Cell::Figure);
-    std::iter::once(name).chain(figures).collect()
-}
-
-/// The headings of a table, separated by `|`.
-pub fn columns(headings: &str) -> Vec<&str> {
-    headings.split('|').collect()
-}
-
-/// A table with a heading, which scrolls if it is too wide. Headings align as the first row.
-pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
-    let mut out = "<div class=\"scroll\"><table><thead><tr>".to_owned();
-    for (i, name) in heading.iter().enumerate() {
-        let figure = rows.first().and_then(|r| r.get(i));
-        let class = match figure {
-            Some(Cell::Figure(_)) => " class=\"f\"",
-            _ => "",
-        };
-        let _ = write!(out, "<th{class}>{}</th>", escape(name));
-    }
-    out.push_str("</tr></thead><tbody>");
+    out.push_str("<tbody>");
     for row in rows {
         out.push_str("<tr>");
         for cell in row {
             let _ = match cell {
                 Cell::Words(text) => write!(out, "<td>{}</td>", prose(text)),
                 Cell::Figure(text) => write!(out, "<td class=\"f\">{}</td>", escape(text)),
-                Cell::Raw(html) => write!(out, "<td>{html}</td>"),
+                Cell::Key(colour, name) => {
+                    let name = escape(name);
+                    write!(
+                        out,
+                        "<td><i style=\"background:var(--{colour})\"></i>{name}</td>"
+                    )
+                }
+                Cell::Bar(parts) => write!(out, "<td>{}</td>", bar(parts)),
             };
         }
         out.push_str("</tr>");
@@ -89,28 +129,8 @@ pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     out
 }
 
-pub fn boxed(title: &str, html: &str) -> String {
-    format!("<div class=\"box\"><h3>{title}</h3>{html}</div>")
-}
-
-pub fn figure(id: &str, title: &str, picture: &str, note: &str) -> String {
-    format!(
-        "<figure id=\"{id}\"><h3>{}</h3>{picture}<figcaption>{}</figcaption></figure>",
-        escape(title),
-        prose(note)
-    )
-}
-
-/// A cell with a name after a patch of its colour, a variable of the style sheet.
-pub fn key(colour: &str, name: &str) -> Cell {
-    let name = escape(name);
-    Cell::Raw(format!(
-        "<i style=\"background:var(--{colour})\"></i>{name}"
-    ))
-}
-
-/// A bar of parts: colour, share of the whole bar, and text shown under the pointer.
-pub fn bar(parts: &[(&str, f64, String)]) -> String {
+/// A bar; the text of a part shows under the pointer.
+fn bar(parts: &[BarPart]) -> String {
     let parts = parts.iter().map(|(colour, share, title)| {
         let (percent, title) = (100.0 * share.clamp(0.0, 1.0), escape(title));
         format!(
@@ -118,22 +138,4 @@ pub fn bar(parts: &[(&str, f64, String)]) -> String {
         )
     });
     format!("<div class=\"bar\">{}</div>", parts.collect::<String>())
-}
-
-pub fn list<T: AsRef<str>>(lines: &[T]) -> String {
-    let mut out = "<ul>".to_owned();
-    for line in lines {
-        let _ = write!(out, "<li>{}</li>", prose(line.as_ref()));
-    }
-    out.push_str("</ul>");
-    out
-}
-
-pub fn paragraph(text: &str) -> String {
-    format!("<p>{}</p>", prose(text))
-}
-
-/// A paragraph that says what is missing.
-pub fn absent(text: &str) -> String {
-    format!("<p class=\"absent\">{}</p>", prose(text))
 }

@@ -3,10 +3,11 @@
 use record::{LoadgenRecord, RunFolder, RunRecord};
 
 use crate::{
-    chart::{Chart, Shape, Style, Unit, beside},
+    chart::{Chart, Shape, Style, Unit},
     embedded::record,
-    html::{Cell, escape, figure, table},
-    page::{self, head, section},
+    html::{self, escape},
+    model::{Cell, Part, figure, table},
+    page::{self, head},
     text,
 };
 
@@ -32,7 +33,7 @@ fn front(points: &[Point]) -> Vec<bool> {
 }
 
 /// The points by rate, named by the numbers of their runs.
-fn chart(title: &str, points: &[Point]) -> String {
+fn chart(title: &str, points: &[Point]) -> Part {
     let mut all: Vec<_> = points.iter().zip(front(points)).zip(1..).collect();
     all.sort_by(|((a, _), _), ((b, _), _)| a.0.total_cmp(&b.0));
     let x = all.iter().map(|((point, _), _)| point.0).collect();
@@ -50,7 +51,7 @@ fn chart(title: &str, points: &[Point]) -> String {
     for ((point, _), number) in &all {
         chart.mark(point.0, number.to_string(), "fg");
     }
-    chart.html()
+    Part::Chart(chart)
 }
 
 /// The page of several runs of one scenario.
@@ -102,17 +103,17 @@ pub fn page(runs: &[RunFolder]) -> Result<String, String> {
     }
     let names = measures.iter().map(|(name, _)| *name);
     let heading: Vec<&str> = ["run", unit].into_iter().chain(names).collect();
-    let heading = [&heading[..], &["LoadGen", "on the front of"]].concat();
+    let heading = heading.join("|") + "|LoadGen|on the front of";
     let note = "On the front: no other run has at least its rate in at most its time. Hollow \
                 points are dominated. Times are LoadGen's; a run without them has no point. A \
                 front does not ask whether LoadGen calls a run valid.";
-    let picture = beside(&charts) + &table(&heading, &rows);
+    let parts = vec![Part::Group("charts", charts), table(&heading, rows)];
     let sub = text::counted(runs.len() as u64, "run") + " - " + &title;
     let title = "Throughput against latency";
     let header = head::heading(title, &escape(&sub));
-    let picture = figure("pareto", "The runs", &picture, note);
+    let picture = figure("pareto", "The runs", parts, note);
     let records: String = runs.iter().map(record).collect();
-    let main = section("The Pareto front", &picture) + &records;
+    let main = html::sections(&[("The Pareto front", vec![picture])]) + &records;
     Ok(page::document(title, &header, &main))
 }
 

@@ -3,12 +3,12 @@
 use tune::{FinishedTrial, Halt, Session};
 
 use crate::{
-    chart::{Chart, Shape, Style, Unit, beside},
-    html::{Cell, boxed, figure, list, paragraph, table},
+    chart::{Chart, Shape, Style, Unit},
+    html,
+    model::{Cell, Part, boxed, figure, paragraph, table},
     page::{
         self,
         head::{Tile, banner},
-        section,
     },
     text,
 };
@@ -16,7 +16,7 @@ use crate::{
 /// A trial's place in a chart, and whether it is VALID.
 type Point = (f64, f64, bool);
 
-fn chart(title: String, unit: Unit, mut trials: Vec<Point>, bound: Option<f64>) -> String {
+fn chart(title: String, unit: Unit, mut trials: Vec<Point>, bound: Option<f64>) -> Part {
     trials.sort_by(|a, b| a.0.total_cmp(&b.0));
     let x = trials.iter().map(|(x, ..)| *x).collect();
     let mut chart = Chart::new(title, Style::Scatter, (Unit::Count, unit), x);
@@ -28,11 +28,11 @@ fn chart(title: String, unit: Unit, mut trials: Vec<Point>, bound: Option<f64>) 
         chart.shaped(name, Some(colour), shape, trials.iter().map(value));
     }
     chart.bound(bound, "bound");
-    chart.html()
+    Part::Chart(chart)
 }
 
 /// The trials of the search: their rates in order, and what binds at each rate.
-fn charts(session: &Session) -> String {
+fn charts(session: &Session) -> Part {
     let measured = |t: &&FinishedTrial| !t.setting.full && t.record.needs.is_none();
     let trials = || session.finished.iter().filter(measured);
     let rates = trials().zip(1..);
@@ -46,7 +46,8 @@ fn charts(session: &Session) -> String {
     let title = format!("Latency as a share of its bound, against {unit}");
     let parts = chart(title, Unit::Share, parts, Some(1.0));
     let title = format!("{unit} of each trial");
-    beside(&[chart(title, Unit::Count, rates.collect(), None), parts])
+    let rates = chart(title, Unit::Count, rates.collect(), None);
+    Part::Group("charts", vec![rates, parts])
 }
 
 /// A rate as the configuration has it.
@@ -57,7 +58,7 @@ fn rate(rate: f64) -> String {
     }
 }
 
-fn rates(session: &Session) -> String {
+fn rates(session: &Session) -> Part {
     let mut rows = Vec::new();
     for search in &session.searches {
         let keys = search.knobs.iter();
@@ -72,7 +73,7 @@ fn rates(session: &Session) -> String {
             ]);
         }
     }
-    table(&["changed", "rate", "decision", "VALID"], &rows)
+    table("changed|rate|decision|VALID", rows)
 }
 
 fn tiles(session: &Session) -> Vec<Tile> {
@@ -91,14 +92,14 @@ fn tiles(session: &Session) -> Vec<Tile> {
 }
 
 /// What limits the rate: the last trial that failed, and the full run.
-fn limit(session: &Session) -> String {
+fn limit(session: &Session) -> Vec<Part> {
     let mut said = session.limit();
     for full in session.finished.iter().filter(|trial| trial.setting.full) {
         let (record, at) = (&full.record, rate(full.setting.rate));
         let (why, completed) = (record.text(), text::rate(record.achieved));
         said.push(format!("The full run at {at}: {why}, {completed}/s."));
     }
-    said.iter().map(|line| paragraph(line)).collect()
+    said.into_iter().map(paragraph).collect()
 }
 
 /// The page of a session on the configuration `config`. `diff` is the change of the configuration,
@@ -114,14 +115,15 @@ pub fn tuning(session: &Session, config: &str, diff: &[String], note: &str) -> S
     let title = format!("Tuning of {config}");
     let verdict = (class, word, &session.line()[..]);
     let header = banner(&title, session.plan.kind.name(), verdict, &tiles(session));
-    let diff: Vec<String> = diff.iter().map(|line| format!("`{line}`")).collect();
-    let change = list(&diff) + &paragraph(note);
-    let change = boxed("Change of the configuration", &change);
-    let result = page::two(&change, &boxed("What limits it", &limit(session)));
-    let picture = charts(session) + &rates(session);
-    let note = "Filled points are VALID trials, hollow ones INVALID. Trials that were too short are \
-                left out.";
-    let search = figure("rates", "Every rate", &picture, note);
-    let main = section("The result", &result) + &section("The search", &search);
-    page::document(&title, &header, &main)
+    let diff = diff.iter().map(|line| format!("`{line}`"));
+    let change = [Part::List(diff.collect()), paragraph(note)];
+    let change = boxed("Change of the configuration", change);
+    let limits = boxed("What limits it", limit(session));
+    let result = Part::Two(vec![change], vec![limits]);
+    let note = "Filled points are VALID trials, hollow ones INVALID. Trials that were too short \
+                are left out.";
+    let parts = vec![charts(session), rates(session)];
+    let search = figure("rates", "Every rate", parts, note);
+    let main = [("The result", vec![result]), ("The search", vec![search])];
+    page::document(&title, &header, &html::sections(&main))
 }

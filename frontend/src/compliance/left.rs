@@ -4,7 +4,7 @@
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 use qdl::{config::FrontendConfig, run::Described};
-use record::{Manifest, NodeRecord};
+use record::{Manifest, NodeFacts, NodeRecord};
 use submission::{
     Name,
     describe::{Node, Role},
@@ -24,6 +24,7 @@ use crate::{
 pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) -> Manifest {
     Manifest {
         command: std::env::args_os().map(|word| shell_word(&word)).collect(),
+        built: accelerator::cli::version().to_owned(),
         model: config.loadgen_model().to_owned(),
         scenario: settings.test.scenario.name().to_owned(),
         local: args.local,
@@ -50,10 +51,10 @@ pub fn begin(
         fabric_notes: backend.link_notes(),
         prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
-        frontend: NodeRecord::of(&config.node, &own),
+        frontend: record_of(&config.node, own),
         accelerators: peers
             .iter()
-            .map(|(node, facts)| NodeRecord::of(node, facts))
+            .map(|(node, facts)| record_of(node, facts.clone()))
             .collect(),
         ..of_settings(args, config, settings)
     };
@@ -79,6 +80,11 @@ pub fn begin(
     });
     let sent: Vec<_> = sent.collect();
     Ok(manifest::begin(left, settings.folder(), &files, &sent)?)
+}
+
+fn record_of(node: &str, facts: NodeFacts) -> NodeRecord {
+    let node = node.to_owned();
+    NodeRecord { node, facts }
 }
 
 /// One word of the command line; a word that is not UTF-8 is quoted as for a shell, `$'caf\xe9'`.

@@ -15,12 +15,14 @@ use qdl::{
 };
 use record::{
     Accuracy, BatchSizes, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenRecord,
-    Manifest, Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunRecord, SUMMARY, SettingRecord,
-    Stage, Summary, SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets, timeline::Timeline,
+    Manifest, Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunFolder, RunRecord, SUMMARY,
+    SettingRecord, Stage, Summary, SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets,
+    timeline::Timeline,
 };
 use report::{
     causes::judge,
-    text::{self, with_events, with_losses, with_refusals},
+    screen,
+    text::{with_events, with_losses, with_refusals},
 };
 use submission::{Name, manifest};
 
@@ -506,10 +508,10 @@ impl FinishedRun<'_> {
     }
 }
 
-/// Prints the summary on standard output, with colours if `colors` is set.
-pub fn print(summary: &Summary, colors: bool) {
+/// Prints the summary on standard output, with the tables of the whole report if `whole` is set.
+pub fn print(run: &RunFolder, whole: bool, colors: bool) {
     // Ignore the error: standard output may be closed, and the files are written.
-    let _ = writeln!(io::stdout(), "{}", text::summary(summary, colors));
+    let _ = write!(io::stdout(), "{}", screen(run, whole, colors));
 }
 
 pub fn print_json(summary: &Summary) {

@@ -9,7 +9,7 @@ use qdl::{
     run::{SlotNeeds, frontend_crew},
 };
 use record::{GivenValue, SettingRecord};
-use report::text::{Page, memory};
+use report::text::{Page, counted, memory};
 
 use crate::{
     accuracy::names_the_class,
@@ -250,8 +250,10 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
     for (nic, slots) in config.nics.iter().zip(&needs.nic_slots) {
         let nic = nic.facts();
         let line = format!(
-            "{} {}: {} connections to each accelerator, {slots} slots each",
-            nic.fabric, nic.label, nic.connections
+            "{} {}: {} to each accelerator, {slots} slots each",
+            nic.fabric,
+            nic.label,
+            counted(nic.connections as u64, "connection")
         );
         page.fact("nics", line);
     }

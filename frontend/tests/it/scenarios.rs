@@ -105,8 +105,12 @@ fn check_slowest(s: &Value, t: &Timeline) {
     );
     let connections = s["connections"].as_array().map_or(0, Vec::len);
     for s in &t.slowest {
-        let parts =
-            s.failed_ns + s.post_ns + s.network_ns + s.wait_ns + s.inference_ns + s.completion_ns;
+        let parts = s.failed_attempts_ns
+            + s.issue_to_post_ns
+            + s.network_ns
+            + s.queue_ns
+            + s.compute_ns
+            + s.completion_ns;
         // An accelerator's time that is longer than the round trip leaves no network time.
         let is_cut = s.network_ns == 0 && parts >= s.total_ns;
         assert!(is_cut || parts.abs_diff(s.total_ns) <= 2_000, "{s:?}");

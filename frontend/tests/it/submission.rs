@@ -178,7 +178,7 @@ fn a_run_that_would_not_count_says_so_in_its_summary() {
     let rig = Rig::new();
     let flags = ["--scenario", "offline", "--duration-s", "1"];
     let ended = rig.run("llama3_1-8b", "out", &flags);
-    assert_has(&ended.stdout, &["would not count in a submission"]);
+    assert_has(&ended.stdout, &["; not a submission: "]);
     let summary = rig.place.summary("out");
     let all = summary["would_not_count"].to_string();
     assert_has(&all, &["run.duration", "record.machines"]);

@@ -7,12 +7,10 @@
 use std::sync::PoisonError;
 
 use super::token::SendToken;
-use crate::counters::traffic;
 use fabric::{
-    Broken, Control, Flushed, Mailbox, Post, PostError, Tx,
+    Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx,
     sync::{AtomicBool, Mutex, Ordering},
 };
-use record::TrafficRecord;
 
 pub(crate) trait WriteSource {
     /// Prepares the writes of a doorbell. Returns their maximum, at least 1.
@@ -74,7 +72,7 @@ struct Sending {
     /// The link during its goodbye.
     leaving: Option<Box<dyn Tx>>,
     counts: SendCounts,
-    past: TrafficRecord,
+    past: FabricCounts,
 }
 
 /// The sending half of a connection across its links.
@@ -109,7 +107,7 @@ impl SendHalf {
             }
             let over = s.leaving.as_mut().is_none_or(|tx| tx.finish());
             if over && let Some(tx) = s.leaving.take() {
-                s.past.add(&traffic(&tx.counts()));
+                s.past.add(&tx.counts());
             }
             over
         })
@@ -241,11 +239,11 @@ impl SendHalf {
 
     /// Fabric's counts of all links so far. Holds the token: work published meanwhile waits for the
     /// next [`Self::post`]. So call it only for a connection that is down.
-    pub(crate) fn fabric_counts(&self) -> TrafficRecord {
+    pub(crate) fn fabric_counts(&self) -> FabricCounts {
         self.token.exclusive(|s| {
             let mut counts = s.past;
             if let Some(tx) = s.link.as_ref().or(s.leaving.as_ref()) {
-                counts.add(&traffic(&tx.counts()));
+                counts.add(&tx.counts());
             }
             counts
         })

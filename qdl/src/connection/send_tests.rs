@@ -55,11 +55,11 @@ impl Tx for Wire {
     fn carried(&self) -> u64 {
         self.log.lock().expect("alive").carried
     }
-    fn counts(&self) -> fabric::FabricCounts {
+    fn counts(&self) -> FabricCounts {
         let writes = self.log.lock().expect("alive").posted.len() as u64;
-        fabric::FabricCounts {
+        FabricCounts {
             writes,
-            ..fabric::FabricCounts::default()
+            ..FabricCounts::default()
         }
     }
 }

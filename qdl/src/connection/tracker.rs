@@ -93,8 +93,10 @@ pub struct Tries {
 }
 
 impl Tries {
-    /// Largest count of losses: 13 of 16 bits of the record. Two more bits count refusals.
-    const LOSSES_MAX: u16 = (1 << 13) - 1;
+    /// Largest count of losses: 12 of 16 bits of the record. Two more bits count refusals.
+    const LOSSES_MAX: u16 = (1 << 12) - 1;
+    /// Bit of an attempt that failed, also where the sample was given back.
+    const FAILED: u64 = 1 << 12;
 
     /// Counts a lost connection, `after_ns` after the sample's issue.
     pub(crate) fn lost(&mut self, after_ns: u64) {
@@ -136,7 +138,8 @@ impl Tries {
     }
 
     fn bits(&self) -> u64 {
-        u64::from(self.losses.min(Tries::LOSSES_MAX)) | u64::from(self.refusals) << 14
+        let failed = u64::from(self.failed_us > 0) * Tries::FAILED;
+        u64::from(self.losses.min(Tries::LOSSES_MAX)) | failed | u64::from(self.refusals) << 14
     }
 }
 
@@ -158,7 +161,8 @@ struct Record {
     id: AtomicU64,
     index: AtomicU64,
     offset: AtomicU64,
-    /// From the highest bit: refusals (2 bits), options (1), losses (13), source (16), length (32).
+    /// From the highest bit: refusals (2 bits), options (1), failed (1), losses (12), source (16),
+    /// length (32).
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,

@@ -1,7 +1,7 @@
-//! Counts of a connection, as records.
+//! Readings of a connection's path, as a record.
 
-use fabric::{FabricCounts, PathReading};
-use record::{PathUse, TrafficRecord};
+use fabric::PathReading;
+use record::PathUse;
 
 /// Adds the reading `now` of a path; `before` is the reading taken `span_us` microseconds earlier.
 pub(crate) fn look(path: &mut PathUse, now: &PathReading, before: &PathReading, span_us: u64) {
@@ -15,29 +15,6 @@ pub(crate) fn look(path: &mut PathUse, now: &PathReading, before: &PathReading, 
     path.rtt_us += now.rtt_us;
     if now.min_rtt_us > 0 && (path.min_rtt_us == 0 || now.min_rtt_us < path.min_rtt_us) {
         path.min_rtt_us = now.min_rtt_us;
-    }
-}
-
-pub(crate) fn traffic(c: &FabricCounts) -> TrafficRecord {
-    TrafficRecord {
-        writes: c.writes,
-        parts: c.parts,
-        bytes: c.bytes,
-        control: c.control,
-        syscalls: c.syscalls,
-        empty_syscalls: c.empty_syscalls,
-        partial: c.partial,
-        copies: c.copies,
-        copied_bytes: c.copied_bytes,
-        inline: c.inline,
-        work_requests: c.work_requests,
-        doorbells: c.doorbells,
-        signaled: c.signaled,
-        retired: c.retired,
-        receives: c.receives,
-        cqes: c.cqes,
-        cq_events: c.cq_events,
-        progress: c.progress,
     }
 }
 

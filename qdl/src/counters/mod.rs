@@ -16,7 +16,7 @@ pub mod ticks;
 mod tokens;
 mod values;
 
-pub(crate) use connection::{look, traffic};
+pub(crate) use connection::look;
 pub use histograms::Histograms;
 pub use live::Live;
 pub use sample::{SampleTimes, TokenLimits};

@@ -15,7 +15,6 @@ use crate::{
         tracker::InFlight,
         writes_at_once,
     },
-    counters::traffic,
     dispatch::{Completer, DispatchEvent},
 };
 use fabric::{Broken, Link};
@@ -141,7 +140,7 @@ impl End for FrontendEnd {
         state.show(connection);
         {
             let record = &mut connection.figures().record;
-            record.rx.add(&traffic(&half.counts()));
+            record.rx.add(&half.counts());
             record.wakeups += half.wakeups;
             let silent_ms = state.echo.longest_silence_ns() / 1_000_000;
             record.silent_ms = record.silent_ms.max(silent_ms);

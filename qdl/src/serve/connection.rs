@@ -10,10 +10,9 @@ use std::{
 };
 
 use fabric::{
-    Broken, Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window,
-    wire::Stream,
+    Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError, SourceId,
+    Tx, Window, wire::Stream,
 };
-use record::TrafficRecord;
 
 use super::{
     answers::{AnswerQueue, BYTES_MAX, Ready},
@@ -81,7 +80,7 @@ pub struct Received {
     /// Sleeps of the thread that the connection's descriptor ended.
     pub wakeups: u64,
     /// Counts of the fabric.
-    pub fabric: TrafficRecord,
+    pub fabric: FabricCounts,
 }
 
 /// Callback for a refusal: slot and use count, full reason, whether the response cuts it short.
@@ -217,7 +216,7 @@ impl ServeConnection {
 
     /// Counts of the sending half. Call it only once the link is gone: it takes the send token, and
     /// responses queued meanwhile would not be posted.
-    pub(crate) fn sent_counts(&self) -> TrafficRecord {
+    pub(crate) fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 

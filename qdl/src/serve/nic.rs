@@ -13,7 +13,6 @@ use crate::{
         share::{End, Up, UpOf},
         writes_at_once,
     },
-    counters::traffic,
 };
 use fabric::{Broken, Link, clock::now_ns};
 
@@ -104,7 +103,7 @@ impl End for AcceleratorEnd {
             state: arrived,
         } = up;
         self.counts.connections.fetch_sub(1, Ordering::Relaxed);
-        let (sent, received) = (connection.sent_counts(), traffic(&half.counts()));
+        let (sent, received) = (connection.sent_counts(), half.counts());
         connection.put_received(Received {
             arrived,
             wakeups: half.wakeups,

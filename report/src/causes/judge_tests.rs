@@ -173,10 +173,10 @@ fn a_server_whose_own_time_is_the_answers_is_named() {
     let own = "the server: 592 ms of 592 ms are its own";
     let server = [stages(slow), none.clone(), missed()];
     names(Cause::Engine, own, &[&server[..], &[of("http")]].concat());
-    let inference = "inference is 100 % of a sample's 592 ms";
+    let compute = "compute is 100 % of a sample's 592 ms";
     names(
         Cause::Engine,
-        inference,
+        compute,
         &[&server[..], &[of("llm")]].concat(),
     );
     let offline = scenario("Offline", 100, [9e6, 400.0, 0.0, 592_000.0, 5.0]);
@@ -232,7 +232,7 @@ fn a_sample_at_a_time_is_limited_by_what_most_of_its_time_goes_to() {
     let there = json!({"accelerators": [{"used": sleeps}]});
     names(Cause::WakeUps, "0.9 there", &[single, there]);
     let slow = scenario("SingleStream", 10_000, [5.0, 80.0, 1.0, 2_000.0, 5.0]);
-    names(Cause::Engine, "inference is 96 %", &[slow]);
+    names(Cause::Engine, "compute is 96 %", &[slow]);
 }
 
 #[test]
@@ -275,6 +275,10 @@ fn a_standstill_of_the_frontend_is_named_where_it_matters() {
     names(Cause::Standstill, "10.0 s", &[stood(1.0)]);
     not(Cause::Standstill, &[missed(), stood(0.04)]);
     not(Cause::Standstill, &[stood(0.4)]);
+    // Nothing bounds a latency in Offline.
+    let offline = scenario("Offline", 10_000, CALM);
+    not(Cause::Standstill, &[offline.clone(), stood(0.4)]);
+    names(Cause::Standstill, words, &[offline, stood(1.0)]);
 }
 
 #[test]

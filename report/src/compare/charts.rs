@@ -8,18 +8,18 @@ use super::{
 };
 use crate::{
     chart::{Chart, Style, Unit},
-    html::{Cell, absent, figure, key, row, table},
-    page::two,
+    model::{Cell, Part, absent, figure, row, table},
     pictures::{
         course::{Axis, TickColumn, columns, tick_s},
         percentiles::{self, Curve},
-        stages::{Means, StageMean, stage_bar, sum},
+        stages::{Means, StageMean, bar, sum},
     },
     text,
 };
 
 /// The table of each group's figures beside the first group's.
-pub fn differences(found: &[Comparison]) -> String {
+pub fn differences(found: &[Comparison]) -> Option<Part> {
+    let (first, _) = &found.first()?.names;
     let row = |f: &Comparison, d: &Difference| {
         let said = |ratio| change(ratio, d.figure);
         let between = d.interval.map_or_else(String::new, |(low, high)| {
@@ -31,7 +31,7 @@ pub fn differences(found: &[Comparison]) -> String {
             None => "not known",
         };
         vec![
-            key(f.colour, &f.names.1),
+            Cell::key(f.colour, &f.names.1),
             Cell::words(d.figure.name),
             Cell::figure(d.figure.said(d.values.0)),
             Cell::figure(d.figure.said(d.values.1)),
@@ -42,29 +42,11 @@ pub fn differences(found: &[Comparison]) -> String {
     };
     let rows = found.iter();
     let rows = rows.flat_map(|f| f.all.iter().map(move |d| row(f, d)));
-    let rows: Vec<_> = rows.collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    let has_interval = |f: &Comparison| f.all.iter().any(|d| d.interval.is_some());
-    let note = match found.iter().any(has_interval) {
-        true => {
-            "95 % intervals of a bootstrap over blocks of ticks, and over runs where a setting was \
-             repeated. An interval around \"the same\" is noise."
-                .to_owned()
-        }
-        false => format!("There are no intervals: {}.", found[0].without),
-    };
-    let heading = [
-        "",
-        "figure",
-        &found[0].names.0,
-        "this",
-        "change",
-        "with 95 % between",
-        "noise",
-    ];
-    figure("differences", "Differences", &table(&heading, &rows), &note)
+    let heading = format!("|figure|{first}|this|change|with 95 % between|noise");
+    let note = "95 % intervals by batch means: over the runs of a repeated setting, over ten parts \
+                of a single run. An interval around \"the same\" is noise.";
+    let parts = vec![table(&heading, rows.collect())];
+    Some(figure("differences", "Differences", parts, note))
 }
 
 /// Mean stages of a group, with `scheduled -> issue` only if every run has it.
@@ -82,20 +64,20 @@ fn stages(group: &SettingGroup<'_>) -> Vec<StageMean> {
 }
 
 /// A bar for each group, then a table with a row for each stage and a column for each group.
-fn stages_table(groups: &[SettingGroup<'_>]) -> String {
+fn stages_table(groups: &[SettingGroup<'_>]) -> Vec<Part> {
     let means: Vec<Vec<StageMean>> = groups.iter().map(stages).collect();
     let top = means.iter().map(|m| sum(m)).fold(0.0, f64::max);
     let bars = groups.iter().zip(&means);
-    let mut rows: Vec<Vec<Cell>> = bars
+    let rows: Vec<Vec<Cell>> = bars
         .map(|(group, means)| {
             let whole = Cell::figure(text::time_us(sum(means)));
-            let bar = Cell::Raw(stage_bar(means, top));
-            vec![key(group.colour, &group.name), whole, bar]
+            let name = Cell::key(group.colour, &group.name);
+            vec![name, whole, Cell::Bar(bar(means, top))]
         })
         .collect();
-    let bars = table(&["", "in all", ""], &rows);
+    let bars = table("|in all|", rows);
     let most = means.iter().max_by_key(|m| m.len());
-    rows = most
+    let rows = most
         .into_iter()
         .flatten()
         .map(|(colour, name, _)| {
@@ -103,16 +85,16 @@ fn stages_table(groups: &[SettingGroup<'_>]) -> String {
                 let stage = m.iter().find(|s| s.1 == *name);
                 stage.map_or_else(|| "-".to_owned(), |s| text::time_us(s.2))
             };
-            row(key(colour, name), means.iter().map(of))
+            row(Cell::key(colour, *name), means.iter().map(of))
         })
         .collect();
     let names = groups.iter().map(|g| g.name.as_str());
     let heading: Vec<&str> = ["stage"].into_iter().chain(names).collect();
-    format!("{bars}{}", table(&heading, &rows))
+    vec![bars, table(&heading.join("|"), rows)]
 }
 
 /// The pictures of percentiles and stages.
-pub fn latency(groups: &[SettingGroup<'_>]) -> String {
+pub fn latency(groups: &[SettingGroup<'_>]) -> Part {
     let totals: Vec<_> = groups.iter().map(SettingGroup::total).collect();
     let curves = groups.iter().zip(&totals);
     let curves = curves.filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)));
@@ -122,19 +104,17 @@ pub fn latency(groups: &[SettingGroup<'_>]) -> String {
         false => figure(
             "percentiles",
             "Each percentile",
-            &percentiles::chart(&curves, groups[0].runs[0].bound_us()),
+            percentiles::with_table(&curves, groups[0].runs[0].bound_us()),
             "From issue to completion, repetitions together.",
         ),
     };
     let title = "Where the time goes, on average";
-    two(
-        &left,
-        &figure("stages", title, &stages_table(groups), "One scale for all."),
-    )
+    let right = figure("stages", title, stages_table(groups), "One scale for all.");
+    Part::Two(vec![left], vec![right])
 }
 
 /// Throughput and p99 over time, with a line for each run.
-pub fn over_time(groups: &[SettingGroup<'_>]) -> String {
+pub fn over_time(groups: &[SettingGroup<'_>]) -> Part {
     let runs = groups.iter();
     let runs = runs.flat_map(|g| g.runs.iter().map(move |r| (g, *r)));
     let kept = runs.filter_map(|(g, r)| Some((g, r, r.timeline.as_ref()?)));
@@ -154,13 +134,13 @@ pub fn over_time(groups: &[SettingGroup<'_>]) -> String {
             let values = columns.iter().map(|c| of(c, tick_s(timeline)));
             chart.line(run_name(group, run), Some(group.colour), values);
         }
-        figure(id, title, &chart.html(), "A line is a run.")
+        figure(id, title, vec![Part::Chart(chart)], "A line is a run.")
     };
     let rate = |c: &TickColumn, tick_s: f64| c.completed() / tick_s;
     let p99 = |c: &TickColumn, _: f64| c.quantile_us(0.99);
-    two(
-        &chart("rate", "Samples per second", lines, &rate),
-        &chart("p99", "p99 over time", log, &p99),
+    Part::Two(
+        vec![chart("rate", "Samples per second", lines, &rate)],
+        vec![chart("p99", "p99 over time", log, &p99)],
     )
 }
 

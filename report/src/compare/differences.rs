@@ -1,14 +1,14 @@
 //! Compares a group's figures with the first group's: does the difference exceed noise?
 
-use record::{LoadgenRecord, RunFolder, RunRecord, Stage};
+use record::{LoadgenRecord, RunFolder, RunRecord, Stage, timeline::Tick};
 
 use FigureSource::{Loadgen, Quantile, Rate};
 
 use super::{
-    bootstrap::{BootstrapDraw, draws, interval, means, why_none},
-    groups::SettingGroup,
+    groups::{SettingGroup, differing},
+    noise::{BATCHES, batches, interval},
 };
-use crate::text;
+use crate::{latency::Latencies, text};
 
 /// A compared figure, in samples per second or microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -93,12 +93,31 @@ impl ComparedFigure {
         Some(each.iter().sum::<f64>() / each.len().max(1) as f64)
     }
 
-    /// The figure of a bootstrap draw; NaN for LoadGen's figures.
-    fn of_draw(self, draw: &BootstrapDraw) -> f64 {
+    /// The figure over neighbouring ticks; NaN for LoadGen's figures.
+    fn of_ticks(self, tick_ms: u64, ticks: &[Tick]) -> f64 {
         match self.source {
-            Rate => draw.per_s,
-            Quantile(q) => draw.quantile_us(q),
+            Rate => {
+                let completed: u64 = ticks.iter().map(|t| t.completed).sum();
+                completed as f64 * 1000.0 / (ticks.len() as u64 * tick_ms) as f64
+            }
+            Quantile(q) => {
+                let mut latencies = Latencies::default();
+                ticks.iter().for_each(|t| latencies.add(&t.latency));
+                latencies.quantile_us(q).unwrap_or(f64::NAN)
+            }
             Loadgen(_) => f64::NAN,
+        }
+    }
+
+    /// The values whose spread is the noise: of each run, or of the batches of a single run.
+    fn spread(self, group: &SettingGroup<'_>) -> Option<Vec<f64>> {
+        match &group.runs[..] {
+            [one] => {
+                let tick_ms = one.timeline.as_ref()?.tick_ms.max(1);
+                let batches = batches(one)?.into_iter();
+                Some(batches.map(|ticks| self.of_ticks(tick_ms, ticks)).collect())
+            }
+            _ => self.of_each(group),
         }
     }
 
@@ -137,8 +156,8 @@ pub struct Comparison {
     pub names: (String, String),
     pub colour: &'static str,
     pub all: Vec<Difference>,
-    /// Why there are no intervals, if there are none.
-    pub without: &'static str,
+    /// The settings that differ, in words.
+    settings: String,
     /// How this group's load or scenario differs, so that neither group can be called better.
     asked_other: Option<&'static str>,
     matter: &'static [&'static str],
@@ -164,40 +183,31 @@ pub fn change(ratio: f64, figure: ComparedFigure) -> String {
     }
 }
 
-fn beside(first: &SettingGroup<'_>, other: &SettingGroup<'_>, at: usize) -> Comparison {
-    let seeds = (0, at as u64 + 1);
-    let drawn = draws(&first.runs, seeds.0).zip(draws(&other.runs, seeds.1));
+fn beside(first: &SettingGroup<'_>, other: &SettingGroup<'_>) -> Comparison {
     let one = |figure: ComparedFigure| {
         let values = (figure.of_group(first)?, figure.of_group(other)?);
         let ratio = values.1 / values.0;
-        let ratios: Option<Vec<f64>> = match figure.source {
-            Loadgen(_) => {
-                let was = means(&figure.of_each(first)?, seeds.0);
-                let is = means(&figure.of_each(other)?, seeds.1);
-                was.zip(is)
-                    .map(|(a, b)| a.iter().zip(b).map(|(a, b)| b / a).collect())
-            }
-            _ => drawn.as_ref().map(|(a, b)| {
-                let ratio = |(a, b)| figure.of_draw(b) / figure.of_draw(a);
-                a.iter().zip(b).map(ratio).collect()
-            }),
-        };
-        let interval = ratios.and_then(|ratios| {
-            let (low, middle, high) = interval(ratios)?;
-            // Buckets are coarser than histograms, so scale the interval to the exact ratio.
-            Some((ratio * low / middle, ratio * high / middle))
-        });
+        let spreads = figure.spread(first).zip(figure.spread(other));
         Some(Difference {
             figure,
             values,
             ratio,
-            interval,
+            interval: spreads.and_then(|(was, is)| interval(ratio, &was, &is)),
         })
+    };
+    let differing = differing(&[first, other]);
+    let mut settings = differing
+        .iter()
+        .map(|(name, values)| format!("`{name}` {} in place of {}", values[1], values[0]));
+    let named: Vec<String> = settings.by_ref().take(2).collect();
+    let more = match settings.count() {
+        0 => String::new(),
+        n => format!(" and {} more", text::counted(n as u64, "setting")),
     };
     Comparison {
         names: (first.name.clone(), other.name.clone()),
         colour: other.colour,
-        without: why_none(&[&first.runs[..], &other.runs[..]].concat()),
+        settings: named.join(", ") + &more,
         asked_other: other.asked_other(first),
         all: FIGURES.into_iter().filter_map(one).collect(),
         matter: that_matter(&first.runs[0].summary.run),
@@ -207,10 +217,8 @@ fn beside(first: &SettingGroup<'_>, other: &SettingGroup<'_>, at: usize) -> Comp
 
 /// Compares every other group with the first.
 pub fn all(groups: &[SettingGroup<'_>]) -> Vec<Comparison> {
-    let others = groups.iter().enumerate().skip(1);
-    others
-        .map(|(i, other)| beside(&groups[0], other, i))
-        .collect()
+    let others = groups.iter().skip(1);
+    others.map(|other| beside(&groups[0], other)).collect()
 }
 
 impl Comparison {
@@ -220,31 +228,29 @@ impl Comparison {
         let found = |name: &&str| self.all.iter().find(|d| d.figure.name == *name);
         let said = self.matter.iter().filter_map(found);
         let said: Vec<String> = said.map(|d| self.of(d)).collect();
+        let with = format!("{other} has {}.", self.settings);
         match said.is_empty() {
-            true => format!("{other} and {first} have no figure in common."),
-            false => said.join(" "),
+            true => format!("{with} It has no figure in common with {first}."),
+            false => format!("{with} {}", said.join(" ")),
         }
     }
 
     fn of(&self, d: &Difference) -> String {
-        let (first, other) = &self.names;
+        let (first, _) = &self.names;
         let (name, change_) = (d.figure.name, change(d.ratio, d.figure));
         let (was, is) = (d.figure.said(d.values.0), d.figure.said(d.values.1));
-        let head = format!("{other}: {name} is {is}, against {was} of {first}: {change_}");
-        let head = match d.figure.source {
-            Quantile(_) => format!("From issue to completion, {head}"),
-            _ => head,
+        let whose = match d.figure.source {
+            Quantile(_) => "From issue to completion, its ",
+            _ => "Its ",
         };
+        let head = format!("{whose}{name} is {is}, against {was} of {first}: {change_}");
         let Some((low, high)) = d.interval else {
-            if let Loadgen(_) = d.figure.source {
-                return format!(
-                    "{head}. LoadGen's figure alone counts, and there is one for each run: repeat \
-                     both settings to know whether that is more than noise."
-                );
-            }
+            let why = match d.figure.source {
+                Loadgen(_) => "LoadGen has one figure for each run".to_owned(),
+                _ => format!("a run has fewer than {BATCHES} ticks on its clock"),
+            };
             return format!(
-                "{head}. Whether that is more than noise cannot be said: {}.",
-                self.without
+                "{head}. Whether that is more than noise cannot be said: {why}; repeat both."
             );
         };
         let [low, high] = [low, high].map(|ratio| change(ratio, d.figure));
@@ -255,13 +261,10 @@ impl Comparison {
                 "That is more than noise, and better"
             }
             (Some(true), None) => "That is more than noise, and worse",
-            _ => "That is no more than noise",
+            _ => "No difference is shown",
         };
         let runs = match self.runs {
             1 => "; but one run of a setting does not tell how much its repetitions differ",
-            2 | 3 => {
-                "; repetitions are in that, though two or three say little of how much they differ"
-            }
             _ => "; repetitions are in that",
         };
         format!("{head}, {between}. {word}{runs}.")

@@ -110,12 +110,13 @@ pub fn of(runs: &[RunFolder]) -> Vec<SettingGroup<'_>> {
     groups
 }
 
-pub fn differing(groups: &[SettingGroup<'_>]) -> Vec<(String, Vec<String>)> {
+/// Names of the settings that differ, with each group's value.
+pub fn differing(groups: &[&SettingGroup<'_>]) -> Vec<(String, Vec<String>)> {
     let names: BTreeSet<&String> = groups.iter().flat_map(|g| g.settings.keys()).collect();
     names
         .into_iter()
         .filter_map(|name| {
-            let value = |g: &SettingGroup<'_>| g.settings.get(name).cloned();
+            let value = |g: &&SettingGroup<'_>| g.settings.get(name).cloned();
             let values: Vec<Option<String>> = groups.iter().map(value).collect();
             let same = values.windows(2).all(|w| w[0] == w[1]);
             let values = values.into_iter();
@@ -190,6 +191,7 @@ mod tests {
         let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
         assert_eq!(names, ["A one x 2", "B two"]);
         let expected = ("spin_us".to_owned(), vec!["50".to_owned(), "0".to_owned()]);
-        assert_eq!(differing(&groups), [expected]);
+        let both: Vec<_> = groups.iter().collect();
+        assert_eq!(differing(&both), [expected]);
     }
 }

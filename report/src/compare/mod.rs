@@ -3,14 +3,14 @@
 //! | file | purpose |
 //! | --- | --- |
 //! | [`groups`] | groups repetitions of one setting; finds settings that differ |
-//! | [`bootstrap`] | confidence intervals, from resampled blocks of ticks |
+//! | [`noise`] | confidence intervals, by batch means |
 //! | [`differences`] | each figure of a group beside the first group's, in sentences |
 //! | [`charts`] | tables and charts of groups side by side |
 
-mod bootstrap;
 mod charts;
 mod differences;
 mod groups;
+mod noise;
 
 use record::{LoadgenLatency, RunFolder, Stage};
 
@@ -18,16 +18,16 @@ use self::groups::SettingGroup;
 use crate::{
     causes,
     embedded::record,
-    html::{Cell, absent, boxed, columns, key, list, table},
+    html,
+    model::{Cell, Part, absent, boxed, table},
     page::{
         self,
-        head::{heading, time},
-        section,
+        head::{heading, time, verdict},
     },
     text,
 };
 
-fn runs_table(groups: &[SettingGroup<'_>]) -> String {
+fn runs_table(groups: &[SettingGroup<'_>]) -> Part {
     let mut rows = Vec::new();
     let mut all = groups.iter().flat_map(|g| &g.runs);
     let tokens = all.any(|run| run.summary.run.tokens.is_some());
@@ -37,17 +37,12 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
             let total = r.stages.get(Stage::Total).copied().unwrap_or_default();
             let loadgen = r.loadgen.as_ref();
             let theirs = |row: Option<LoadgenLatency>| time(row.map(|row| row.p99_us));
-            let word = match r.valid {
-                Some(true) => "VALID",
-                Some(false) => "INVALID",
-                None => "-",
-            };
             let limit = r.limits.findings.first();
             let limit = limit.map_or("-", |f| causes::name(f.cause));
             let mut row = vec![
-                key(group.colour, &group.name),
+                Cell::key(group.colour, &group.name),
                 Cell::words(&run.name),
-                Cell::words(word),
+                Cell::words(verdict(r).1),
             ];
             // Of a language model, its own figures come first.
             if tokens {
@@ -70,27 +65,22 @@ fn runs_table(groups: &[SettingGroup<'_>]) -> String {
     let own = tokens.then_some("|LoadGen's p99 TTFT|p99 TPOT|tokens/s");
     let heading = "|samples/s|p50|p99|LoadGen's p99|samples|limited by";
     let heading = ["|run|LoadGen", own.unwrap_or_default(), heading].concat();
-    boxed("The runs", &table(&columns(&heading), &rows))
+    boxed("The runs", [table(&heading, rows)])
 }
 
-fn settings_table(groups: &[SettingGroup<'_>]) -> String {
-    let rows = groups::differing(groups);
-    let html = if rows.is_empty() {
-        absent("None: these are repetitions of one setting.")
-    } else {
-        let mut heading = vec!["setting"];
-        heading.extend(groups.iter().map(|g| g.name.as_str()));
-        let rows: Vec<Vec<Cell>> = rows
-            .into_iter()
-            .map(|(name, values)| {
-                let values = values.into_iter().map(Cell::Words);
-                let name = Cell::words(format!("`{name}`"));
-                std::iter::once(name).chain(values).collect()
-            })
-            .collect();
-        table(&heading, &rows)
+fn settings_table(groups: &[SettingGroup<'_>]) -> Part {
+    let differing = groups::differing(&groups.iter().collect::<Vec<_>>());
+    let names = groups.iter().map(|g| g.name.as_str());
+    let heading: Vec<&str> = ["setting"].into_iter().chain(names).collect();
+    let row = |(name, values): (String, Vec<String>)| {
+        let cells = [format!("`{name}`")].into_iter().chain(values);
+        cells.map(Cell::Words).collect()
     };
-    boxed("Settings that differ", &html)
+    let part = match differing.is_empty() {
+        true => absent("None: these are repetitions of one setting."),
+        false => table(&heading.join("|"), differing.into_iter().map(row).collect()),
+    };
+    boxed("Settings that differ", [part])
 }
 
 /// A line for each run that ended early.
@@ -117,27 +107,25 @@ pub fn page(runs: &[RunFolder]) -> String {
     }
     let warnings = match warnings(runs) {
         lines if lines.is_empty() => String::new(),
-        lines => format!("<div class=\"box wrong\">{}</div>", list(&lines)),
+        lines => html::html(&[Part::Group("box wrong", vec![Part::List(lines)])]),
     };
-    let says: String = says
-        .iter()
-        .map(|s| format!("<p class=\"says\">{}</p>", crate::html::prose(s)))
-        .collect();
+    let says = says.into_iter().map(|said| Part::Words("says", said));
     let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
     let title = names.join(" and ");
     let settings = text::counted(groups.len() as u64, "setting");
     let sub = text::counted(runs.len() as u64, "run") + " of " + &settings;
     let header = heading(&title, &sub);
-    let table = charts::differences(&found);
-    let differ = format!("<div class=\"box\">{says}</div>{table}");
-    let made = settings_table(&groups) + &runs_table(&groups);
-    let main = [
-        warnings,
-        section("Is there a difference?", &differ),
-        section("Latency", &charts::latency(&groups)),
-        section("Over time", &charts::over_time(&groups)),
-        section("How they were made", &made),
-        runs.iter().map(record).collect(),
-    ];
-    page::document(&title, &header, &main.concat())
+    let mut differ = vec![Part::Group("box", says.collect())];
+    differ.extend(charts::differences(&found));
+    let sections = html::sections(&[
+        ("Is there a difference?", differ),
+        ("Latency", vec![charts::latency(&groups)]),
+        ("Over time", vec![charts::over_time(&groups)]),
+        (
+            "How they were made",
+            vec![settings_table(&groups), runs_table(&groups)],
+        ),
+    ]);
+    let records: String = runs.iter().map(record).collect();
+    page::document(&title, &header, &(warnings + &sections + &records))
 }

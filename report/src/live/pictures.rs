@@ -1,19 +1,17 @@
 //! The pictures of a run in progress, as HTML.
 
 use record::{
-    ConnectionRecord, LoadgenRecord, PathUse, RunFolder, RunRecord, Summary, TrafficRecord,
+    ConnectionRecord, FabricCounts, LoadgenRecord, PathUse, RunFolder, RunRecord, Summary,
     timeline::ConnectionTick,
 };
 
 use super::{SoFar, State};
 use crate::{
-    html::{absent, escape, figure},
-    page::{
-        head::{Tile, banner, over},
-        section,
-    },
+    html::{self, escape},
+    model::{Part, absent, figure},
+    page::head::{Tile, banner, over},
     pictures::{
-        connections, course, limits,
+        connections, course, loadgen,
         percentiles::{self, Curve},
         threads,
     },
@@ -70,13 +68,13 @@ fn page(of: &SoFar) -> String {
     }
 }
 
-fn latency(of: &SoFar) -> String {
+fn latency(of: &SoFar) -> Part {
     let all = of.latencies();
     let curves = [Curve::of_buckets("all", "issue to completion", &all)];
     figure(
         "percentiles",
         "Latency at each percentile, so far",
-        &percentiles::chart(&curves, of.bound_us()),
+        percentiles::with_table(&curves, of.bound_us()),
         "From `issue_query` to the completion, within 6 %. LoadGen counts from when a query was \
          scheduled, which is a little more where it issues late; stages and its own word come with \
          the run's end.",
@@ -88,9 +86,9 @@ fn latency(of: &SoFar) -> String {
 fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionTick) -> ConnectionRecord {
     let ticks = of.timeline.ticks.iter();
     let in_flight = ticks.filter_map(|t| Some(t.connections.get(at)?.in_flight));
-    let bytes = |bytes| TrafficRecord {
+    let bytes = |bytes| FabricCounts {
         bytes,
-        ..TrafficRecord::default()
+        ..FabricCounts::default()
     };
     ConnectionRecord {
         name: name.to_owned(),
@@ -134,17 +132,16 @@ fn as_run(of: &SoFar) -> RunFolder {
 pub fn so_far(of: &SoFar) -> String {
     let run = as_run(of);
     let sections = match of.timeline.ticks.len() {
-        0 => absent("No tick of the run is over yet."),
-        _ => [
-            section("Over time", &course::picture(&run)),
-            section(
+        0 => html::html(&[absent("No tick of the run is over yet.")]),
+        _ => html::sections(&[
+            ("Over time", vec![course::picture(&run)]),
+            (
                 "Limits and latency",
-                &(limits::picture(&run) + &latency(of)),
+                vec![loadgen::picture(&run), latency(of)],
             ),
-            section("The network", &connections::picture(&run)),
-            section("The processors of this node", &threads::picture(&run)),
-        ]
-        .concat(),
+            ("The network", vec![connections::picture(&run)]),
+            ("The processors of this node", vec![threads::picture(&run)]),
+        ]),
     };
     format!(
         "<header class=\"top\">{}</header><main>{sections}</main>",

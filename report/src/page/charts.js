@@ -68,7 +68,8 @@ const drawCharts = (() => {
     return { width, height: HEIGHT, padding: [10, 34, 0, 0],
       cursor: { sync: x === "seconds" ? { key: "seconds" } : undefined, drag: { x: true, y: false } },
       scales: { x: { time: false, range: bars ? (_, a, b) => [a - 0.5, b + 0.5]
-        : scatter ? (_, a, b) => [Math.max(0, a - apart(a, b)), b + apart(a, b)] : undefined },
+        : scatter ? (_, a, b) => [Math.max(0, a - apart(a, b)), b + apart(a, b)]
+        : x === "seconds" ? (_, a, b) => [Math.max(0, a), b] : undefined },
         y: log ? { distr: 3 } : { range: (_, low, high) => [Math.min(0, low), high > 0 ? 1.05 * high : 1] } },
       axes: [axis(x, { size: 32, incrs: bars ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined, splits: x === "nines" ? (u, of, low, high) => [0, Math.log10(2), 1, 2, 3, 4, 5, 6, 7].filter((v) => v <= high && (v > 0 || u.width > 200 * high)) : undefined }), axis(y, { size: 74 })],
       series: [{ label: "at", value: (_, v, of, at) => (v == null ? "-" : (scatter && chart.marks[at] ? chart.marks[at].text + ", " : "") + units[x](v)) }, ...series],
@@ -94,4 +95,4 @@ const drawCharts = (() => {
   };
 })();
 drawCharts();
-document.querySelectorAll("time").forEach((time) => (time.textContent = new Date(1000 * time.dataset.at).toLocaleString()));
+document.querySelectorAll("time").forEach((time) => (time.textContent = new Date(1000 * time.dataset.at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })));

@@ -1,11 +1,13 @@
-//! The head of a page: scenario, verdict, and main figures.
+//! The head of a report: a sentence with the result, and the main figures.
 
-use record::{LoadgenLatency, LoadgenRecord, Mode, RunFolder, RunRecord, Stage, TokenTime};
+use record::{
+    LoadgenLatency, LoadgenRecord, Mode, RunFolder, RunRecord, Stage, TokenTime, kind_of,
+};
 
 use crate::{
-    html::{Cell, escape},
-    pictures::percent,
-    text,
+    html::escape,
+    model::Cell,
+    text::{accuracy, date, grouped, percent, rate, three, time_us},
 };
 
 /// The title of a run: its scenario, and its mode unless performance.
@@ -30,6 +32,64 @@ pub fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
         (None, 0) if r.exit.reason.is_empty() => ("", "NOT OVER"),
         (None, 0) => ("good", "COMPLETE"),
         (None, _) => ("bad", "FAILED"),
+    }
+}
+
+/// The run and its result: `digits, Server: 4,018/s`.
+pub fn result(run: &RunFolder) -> String {
+    let r = &run.summary.run;
+    let loadgen = r.loadgen.as_ref();
+    let found = match (r.scenario.as_str(), r.mode) {
+        (_, Mode::Accuracy) => match &r.labelled {
+            Some(labelled) => format!("right answers {}", accuracy(labelled)),
+            None => format!("{} samples", grouped(r.samples)),
+        },
+        ("SingleStream" | "MultiStream", _) => {
+            let result = loadgen.and_then(|l| l.percentile.zip(l.percentile_us));
+            let result = result.map(|(p, us)| format!("p{p:.0} latency {}", time_us(us)));
+            result.unwrap_or_else(|| format!("{}/s", rate(r.per_s)))
+        }
+        _ => match (&r.tokens, loadgen.and_then(|l| l.peak_qps)) {
+            (_, Some(peak)) => format!("peak {}/s", rate(peak)),
+            (Some(tokens), _) => format!("{} tokens/s", rate(tokens.per_s)),
+            _ => format!("{}/s", rate(r.per_s)),
+        },
+    };
+    let model = run.manifest.as_ref().map_or("", |m| m.model.as_str());
+    let comma = if model.is_empty() { "" } else { ", " };
+    format!("{model}{comma}{}: {found}", title(&r.scenario, r.mode))
+}
+
+/// The result, the nearest of LoadGen's bounds, the verdict unless `word` is empty, and the first
+/// reason why the run would not count: `..., p99 latency 7.20 ms of 50.0 ms, VALID; not a
+/// submission: loopback`.
+pub fn sentence(run: &RunFolder, word: &str) -> String {
+    let r = &run.summary.run;
+    let bounds = r
+        .loadgen
+        .iter()
+        .flat_map(|l| &l.limits)
+        .filter(|l| l.at_most);
+    let bounds = bounds.filter_map(|l| Some((&l.name, l.was?, l.limit)));
+    let nearest = bounds.max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2)));
+    let nearest =
+        nearest.map(|(name, was, limit)| format!("{name} {} of {}", time_us(was), time_us(limit)));
+    let word = Some(word.to_owned()).filter(|word| !word.is_empty());
+    let said = [Some(result(run)), nearest, word].into_iter().flatten();
+    let said = said.collect::<Vec<_>>().join(", ");
+    let rule = r.would_not_count.first();
+    let rule = rule.map(|line| {
+        line.split_once(": ")
+            .map_or(line.as_str(), |(_, what)| what)
+    });
+    let note = r.fabric_notes.first().map(|note| kind_of(note));
+    let more = match r.would_not_count.len().max(r.fabric_notes.len()) {
+        0 | 1 => String::new(),
+        n => format!(", and {} more", n - 1),
+    };
+    match note.or(rule.map(str::to_owned)) {
+        Some(against) => format!("{said}; not a submission: {against}{more}"),
+        None => said,
     }
 }
 
@@ -70,7 +130,7 @@ pub fn over(fabric: &str) -> String {
 
 /// A cell with a time in microseconds, or a dash.
 pub fn time(us: Option<f64>) -> Cell {
-    Cell::Figure(us.map_or_else(|| "-".to_owned(), text::time_us))
+    Cell::Figure(us.map_or_else(|| "-".to_owned(), time_us))
 }
 
 /// Requests that failed: `3 refused, 1 repeated`.
@@ -82,7 +142,7 @@ fn failed(r: &RunRecord) -> String {
         (ledger.redispatched, "repeated"),
     ];
     let some = kinds.iter().filter(|(n, _)| *n > 0);
-    let some = some.map(|(n, word)| format!("{} {word}", text::grouped(*n)));
+    let some = some.map(|(n, word)| format!("{} {word}", grouped(*n)));
     match some.collect::<Vec<_>>() {
         none if none.is_empty() => "0".to_owned(),
         some => some.join(", "),
@@ -100,47 +160,44 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
             (TokenTime::Tpot, "p99 TPOT, LoadGen's", of(|l| l.tpot)),
         ] {
             if let Some(row) = theirs {
-                put(name, text::time_us(row.p99_us));
+                put(name, time_us(row.p99_us));
             } else if let Some(row) = tokens.times.get(&time) {
-                put(&format!("p99 {}", time.label()), text::time_us(row.p99_us));
+                put(&format!("p99 {}", time.label()), time_us(row.p99_us));
             }
         }
         if let Some(row) = &tokens.events {
-            let p99 = text::grouped(row.p99);
+            let p99 = grouped(row.p99);
             put(
                 "tokens an event (p99)",
-                format!("{} ({p99})", text::three(row.mean)),
+                format!("{} ({p99})", three(row.mean)),
             );
         }
-        put("tokens per second", text::rate(tokens.per_s));
+        put("tokens per second", rate(tokens.per_s));
         put("failed requests", failed(r));
     }
     match r.scenario.as_str() {
         "SingleStream" | "MultiStream" => {
             if let Some((p, us)) = loadgen.and_then(|l| Some((l.percentile?, l.percentile_us?))) {
-                put(&format!("p{p:.0} latency, the result"), text::time_us(us));
+                put(&format!("p{p:.0} latency, the result"), time_us(us));
             }
         }
-        _ => put("samples per second", text::rate(r.per_s)),
+        _ => put("samples per second", rate(r.per_s)),
     }
     if let Some(latency) = loadgen.and_then(|l| l.latency.as_ref()) {
-        put("p99 latency, LoadGen's", text::time_us(latency.p99_us));
+        put("p99 latency, LoadGen's", time_us(latency.p99_us));
     } else if let Some(row) = r.stages.get(Stage::Total) {
-        put(
-            "p99 latency, issue to completion",
-            text::time_us(row.p99_us),
-        );
+        put("p99 latency, issue to completion", time_us(row.p99_us));
     }
     if let Some(good) = &r.goodput {
         let most = if good.at_most { "at most " } else { "" };
         let name = format!("goodput: {most}{} of samples", percent(good.share));
-        put(&name, format!("{}/s", text::rate(good.per_s)));
+        put(&name, format!("{}/s", rate(good.per_s)));
     }
     if let Some(share) = r.accuracy {
-        put("right answers", format!("{:.2} %", share * 100.0));
+        put("right answers", percent(share));
     }
-    put("samples", text::grouped(r.samples));
-    put("duration", text::time_us(r.duration_s * 1e6));
+    put("samples", grouped(r.samples));
+    put("duration", time_us(r.duration_s * 1e6));
     tiles
 }
 
@@ -156,7 +213,7 @@ pub fn html(run: &RunFolder) -> String {
     };
     // The page's script converts the time to the reader's local time.
     let began = run.began.map_or_else(String::new, |s| {
-        format!(" - <time data-at=\"{s}\">{s:.0} s since 1970</time>")
+        format!(" - <time data-at=\"{s}\">{}</time>", date(s))
     });
     let loadgen = r.loadgen.as_ref().and_then(|l| l.version.as_deref());
     let loadgen = loadgen.map_or_else(String::new, |v| format!(" - LoadGen {v}"));
@@ -166,12 +223,7 @@ pub fn html(run: &RunFolder) -> String {
         "valid" => "",
         why => why,
     };
-    banner(
-        &title(&r.scenario, r.mode),
-        &sub,
-        (class, word, why),
-        &tiles(r),
-    )
+    banner(&sentence(run, word), &sub, (class, word, why), &tiles(r))
 }
 
 #[cfg(test)]

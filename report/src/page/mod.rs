@@ -1,18 +1,20 @@
-//! The page of one run.
+//! The report of one run, as a page and on a terminal.
 //!
 //! The page is one file with style sheet, tables, data and script; its policy forbids loading
 //! anything else. Without scripts only the charts are missing.
 
 pub mod head;
 
-use record::{DEFAULT, RunFolder};
+use record::{Cause, RunFolder};
 
 use crate::{
-    advice,
+    causes,
     embedded::record,
-    html::{Cell, boxed, escape, list, paragraph, table},
+    html::{self, escape},
+    model::{Cell, Part, Section, boxed, paragraph, table},
     pictures::{
-        connections, course, engines, ledger, limits, percentiles, slowest, stages, threads,
+        connections, course, engines, facts, ledger, loadgen, percentiles, phases, slowest, stages,
+        threads,
     },
     text,
 };
@@ -54,170 +56,180 @@ pub fn document(title: &str, header: &str, main: &str) -> String {
     )
 }
 
-/// A part of a page under its heading.
-pub fn section(title: &str, html: &str) -> String {
-    format!("<section><h2>{}</h2>{html}</section>\n", escape(title))
-}
-
-/// Places two parts side by side, if there is room.
-pub fn two(left: &str, right: &str) -> String {
-    format!("<div class=\"two\"><div>{left}</div><div>{right}</div></div>")
-}
-
 /// Why LoadGen does not call the run valid, and whether the run would count in a submission.
-fn counts(run: &RunFolder) -> String {
+fn counts(run: &RunFolder) -> Part {
     let r = &run.summary.run;
-    let mut html = String::new();
+    let mut parts = Vec::new();
+    let mut put = |title: &str, part: Part| {
+        parts.extend([Part::Title(title.to_owned()), part]);
+    };
     if !r.reasons.is_empty() {
-        html.push_str(&format!("<h3>Why it is not valid</h3>{}", list(&r.reasons)));
+        put("Why it is not valid", Part::List(r.reasons.clone()));
     }
-    let early = r.loadgen.as_ref().and_then(|l| l.early_stopping.as_ref());
-    if let Some(early) = early {
-        let met = if early.met { "met" } else { "not met" };
-        html.push_str(&format!("<h3>Early stopping: {met}</h3>"));
-        let needs = early.needs.map_or_else(String::new, |n| {
-            format!(" It needs {} queries.", text::grouped(n))
-        });
-        html.push_str(&paragraph(&format!("{}{needs}", early.text)));
-    }
-    html.push_str("<h3>Would it count in a submission?</h3>");
-    if r.would_not_count.is_empty() && r.fabric_notes.is_empty() {
-        html.push_str(&paragraph(
-            "Nothing that the run itself knows speaks against it.",
-        ));
-    } else {
-        html.push_str(&paragraph("No:"));
-        let said = r.would_not_count.iter();
-        // Omit notes on the fabric that a rule repeats.
-        let told = |note: &&String| !r.would_not_count.iter().any(|w| w.contains(note.as_str()));
-        let lines: Vec<&String> = said.chain(r.fabric_notes.iter().filter(told)).collect();
-        html.push_str(&list(&lines));
-    }
-    let refusals = r.system.refusals.iter().map(text::refusal);
-    let lines: Vec<_> = refusals
+    // Omit notes on the fabric that a rule repeats.
+    let told = |note: &&String| !r.would_not_count.iter().any(|w| w.contains(note.as_str()));
+    let notes = r.fabric_notes.iter().filter(told);
+    let against: Vec<String> = r.would_not_count.iter().chain(notes).cloned().collect();
+    let counts = match against.is_empty() {
+        true => paragraph("Nothing that the run itself knows speaks against it."),
+        false => Part::List(against),
+    };
+    put("What speaks against a submission", counts);
+    let failed = r.system.refusals.iter().map(text::refusal);
+    let failed: Vec<_> = failed
         .chain(text::with_busy(&r.system.accelerators))
         .collect();
-    if !lines.is_empty() {
-        html.push_str(&format!("<h3>Failed requests</h3>{}", list(&lines)));
+    if !failed.is_empty() {
+        put("Failed requests", Part::List(failed));
     }
     if !r.system.losses.is_empty() {
-        let lines: Vec<String> = r.system.losses.iter().map(ToString::to_string).collect();
-        html.push_str(&format!("<h3>Lost in mid-run</h3>{}", list(&lines)));
+        let lines = r.system.losses.iter().map(ToString::to_string);
+        put("Lost in mid-run", Part::List(lines.collect()));
     }
-    format!("<div class=\"box\">{html}</div>")
+    Part::Group("box", parts)
+}
+
+/// What limited the run, and the setting to change: the judge's findings, the strongest first, with
+/// the texts of the summary's last line and of `docs/tuning.md`.
+fn limited(run: &RunFolder) -> Vec<Part> {
+    let limits = &run.summary.run.limits;
+    // This version has no texts for causes of other versions, only the finding's own line.
+    let known = limits.findings.iter().filter(|f| f.cause != Cause::Other);
+    let card = |f: &record::Finding| {
+        let means = causes::means(f.cause).to_owned();
+        let terms = vec![
+            ("Seen", f.figure.clone()),
+            ("Means", means),
+            ("Turn", f.turn.clone()),
+        ];
+        Part::Card(causes::name(f.cause), terms)
+    };
+    let cards: Vec<Part> = known.map(card).collect();
+    let is_other = limits
+        .findings
+        .first()
+        .is_some_and(|f| f.cause == Cause::Other);
+    let mut parts = Vec::new();
+    if cards.is_empty() || is_other {
+        parts.push(paragraph(match limits.line.as_str() {
+            "" => "No judgement of what limited this run is on record.".to_owned(),
+            line => format!("What limited this run: {line}."),
+        }));
+    }
+    parts.push(Part::Group("cards", cards));
+    parts
 }
 
 /// The settings: changed ones first, then those left at their default.
-fn settings(run: &RunFolder) -> String {
+fn settings(run: &RunFolder) -> Part {
     let r = &run.summary.run;
     let row = |s: &record::SettingRecord| {
-        vec![
-            Cell::words(format!("`{}`", s.name)),
-            Cell::words(&s.given.value),
-            Cell::words(&s.given.from),
-        ]
+        let instead = s.overrode.first();
+        let instead = instead
+            .map(|o| format!("{} ({})", o.value, o.from))
+            .unwrap_or_default();
+        let name = format!("`{}`", s.name);
+        [name, s.given.value.clone(), s.given.from.clone(), instead]
+            .map(Cell::Words)
+            .to_vec()
     };
-    let heading = ["setting", "value", "from"];
-    let (defaults, set): (Vec<_>, Vec<_>) =
-        r.settings.iter().partition(|s| s.given.from == DEFAULT);
-    let mut html = String::new();
+    let of = |all: Vec<_>| {
+        table(
+            "setting|value|from|instead of",
+            all.into_iter().map(row).collect(),
+        )
+    };
+    let (set, others): (Vec<_>, Vec<_>) = r.settings.iter().partition(|s| s.is_set());
+    let mut parts = Vec::new();
     if !set.is_empty() {
-        let rows: Vec<_> = set.into_iter().map(row).collect();
-        html.push_str(&table(&heading, &rows));
+        parts.push(of(set));
     }
-    if !defaults.is_empty() {
-        let rows: Vec<_> = defaults.into_iter().map(row).collect();
-        let n = rows.len();
-        html.push_str(&format!(
-            "<details class=\"noprint\"><summary>{n} settings left at their default</summary>\
-             {}</details>",
-            table(&heading, &rows)
+    if !others.is_empty() {
+        let title = format!("{} at their default, or without effect", others.len());
+        parts.push(Part::Folded(title, vec![of(others)]));
+    }
+    parts.push(Part::List(r.setting_notes.clone()));
+    boxed("Settings", parts)
+}
+
+fn programs(run: &RunFolder) -> Option<Part> {
+    let row = |(node, f): (String, &record::NodeFacts)| {
+        let short = |s: &Option<String>| match s {
+            Some(text) => text.chars().take(12).collect::<String>(),
+            None => "not recorded".to_owned(),
+        };
+        let links = f
+            .links
+            .iter()
+            .map(|l| format!("nics[{}] {}", l.nic, l.name));
+        let links = links.collect::<Vec<_>>().join("; ");
+        let program = format!("`{}`", short(&f.program));
+        let cells = [
+            node,
+            f.host.clone(),
+            links,
+            f.version.clone(),
+            short(&f.commit),
+            program,
+        ];
+        cells.map(Cell::Words).to_vec()
+    };
+    let rows: Vec<_> = run.nodes().into_iter().map(row).collect();
+    let heading = "node|host|NICs|release|commit|program (SHA-256)";
+    let mut parts = Vec::new();
+    if !rows.is_empty() {
+        parts.push(table(heading, rows));
+    }
+    let manifest = run.manifest.iter();
+    for m in manifest.filter(|m| !m.command.is_empty()) {
+        let version = Some(&m.built).filter(|built| !built.is_empty());
+        parts.extend(version.map(|built| paragraph(format!("`--version`: {built}"))));
+        parts.push(Part::Words("command", format!("`{}`", m.command.join(" "))));
+    }
+    (!parts.is_empty()).then(|| boxed("Programs and command", parts))
+}
+
+/// The sections of a run's report.
+pub fn sections(run: &RunFolder) -> Vec<Section> {
+    let mut verdict = vec![loadgen::picture(run), counts(run), facts::picture(run)];
+    if !run.missing.is_empty() {
+        verdict.push(boxed(
+            "What is not there",
+            [Part::List(run.missing.clone())],
         ));
     }
-    html.push_str(&list(&r.setting_notes));
-    boxed("Settings", &html)
-}
-
-fn programs(run: &RunFolder) -> String {
-    let rows: Vec<_> = run
-        .nodes()
-        .into_iter()
-        .map(|(node, f)| {
-            let short = |s: &Option<String>| {
-                let s = s.as_deref().unwrap_or("not said");
-                s.chars().take(12).collect::<String>()
-            };
-            let links = f
-                .links
-                .iter()
-                .map(|l| format!("nics[{}] {}", l.nic, l.name));
-            vec![
-                Cell::words(node),
-                Cell::words(&f.host),
-                Cell::words(links.collect::<Vec<_>>().join("; ")),
-                Cell::words(&f.version),
-                Cell::words(short(&f.commit)),
-                Cell::words(format!("`{}`", short(&f.program))),
-            ]
-        })
-        .collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    let heading = [
-        "node",
-        "host",
-        "NICs",
-        "release",
-        "commit",
-        "program (SHA-256)",
-    ];
-    let mut html = format!("<h3>Programs</h3>{}", table(&heading, &rows));
-    let places = text::places(&run.summary.run.system.places);
-    if !places.is_empty() {
-        html.push_str(&format!("<h3>NUMA nodes</h3>{}", list(&places)));
-    }
-    let command = run.manifest.as_ref().map(|manifest| &manifest.command);
-    if let Some(words) = command.filter(|words| !words.is_empty()) {
-        let command = escape(&words.join(" "));
-        html.push_str(&format!("<h3>Command</h3><p><code>{command}</code></p>"));
-    }
-    format!("<div class=\"box\">{html}</div>")
-}
-
-fn where_time_goes(run: &RunFolder) -> String {
     // Of a language model, the times of tokens come first.
-    let left = format!("{}{}", percentiles::tokens(run), percentiles::picture(run));
-    let above = two(&left, &stages::picture(run));
-    format!("{above}{}", slowest::picture(run))
-}
-
-fn missing(run: &RunFolder) -> String {
-    if run.missing.is_empty() {
-        return String::new();
+    let latency = percentiles::tokens(run)
+        .into_iter()
+        .chain([percentiles::picture(run)]);
+    let time = vec![
+        Part::Two(latency.collect(), vec![stages::picture(run)]),
+        slowest::picture(run),
+    ];
+    let mut sections = vec![
+        ("The verdict", verdict),
+        ("What limited it, and what to turn", limited(run)),
+        ("Where the time goes", time),
+        ("Over time", vec![course::picture(run)]),
+        ("The network", vec![connections::picture(run)]),
+        ("The accelerators", vec![engines::picture(run)]),
+        ("The processors", vec![threads::picture(run)]),
+        ("The reconciliation", vec![ledger::picture(run)]),
+        (
+            "What it was made with",
+            vec![Part::Two(
+                vec![settings(run)],
+                programs(run).into_iter().collect(),
+            )],
+        ),
+    ];
+    if run.summary.run.phases.len() > 1 {
+        sections.insert(2, ("The phases", vec![phases::picture(run)]));
     }
-    boxed("What is not there", &list(&run.missing))
+    sections
 }
 
 pub fn of(run: &RunFolder) -> String {
-    let verdict = [limits::picture(run), counts(run), missing(run)].concat();
-    let made = two(&settings(run), &programs(run));
-    let main = [
-        section("The verdict", &verdict),
-        section("What limited it, and what to turn", &advice::html(run)),
-        section("Where the time goes", &where_time_goes(run)),
-        section("Over time", &course::picture(run)),
-        section("The network", &connections::picture(run)),
-        section("The accelerators", &engines::picture(run)),
-        section("The processors", &threads::picture(run)),
-        section("The reconciliation", &ledger::picture(run)),
-        section("What it was made with", &made),
-        record(run),
-    ];
-    let title = format!(
-        "{}: {}",
-        run.name,
-        head::title(&run.summary.run.scenario, run.summary.run.mode)
-    );
-    document(&title, &head::html(run), &main.concat())
+    let main = html::sections(&sections(run)) + &record(run);
+    document(&head::result(run), &head::html(run), &main)
 }

@@ -1,14 +1,14 @@
 //! The picture of a run over time: latency, throughput and samples in flight, with events.
 
 use record::{
-    RunFolder,
+    RunFolder, ThroughputReport,
     timeline::{Event, NodeSide, Timeline},
 };
 
 use crate::{
     chart::{Chart, POINTS, Style, Unit},
-    html::{Cell, absent, figure, table},
     latency::Latencies,
+    model::{Cell, Part, absent, figure, paragraph, table},
     text,
 };
 
@@ -107,9 +107,9 @@ fn colour(kind: &str) -> &'static str {
     }
 }
 
-fn listed(events: &[Event]) -> String {
+fn listed(events: &[Event]) -> Vec<Part> {
     if events.is_empty() {
-        return String::new();
+        return Vec::new();
     }
     let row = |(i, e): (usize, &Event)| {
         vec![
@@ -120,14 +120,44 @@ fn listed(events: &[Event]) -> String {
         ]
     };
     let rows: Vec<_> = events.iter().enumerate().take(LISTED).map(row).collect();
-    let more = match events.len().saturating_sub(LISTED) {
-        0 => String::new(),
-        n => format!(
-            "<p>and {} more, in the data below.</p>",
-            text::grouped(n as u64)
-        ),
-    };
-    format!("{}{more}", table(&["", "when", "what", "in words"], &rows))
+    let mut parts = vec![table("|when|what|in words", rows)];
+    if let Some(n @ 1..) = events.len().checked_sub(LISTED) {
+        parts.push(more(n));
+    }
+    parts
+}
+
+/// Says that a table is cut.
+pub fn more(n: usize) -> Part {
+    paragraph(format!(
+        "and {} more, in the page's data.",
+        text::grouped(n as u64)
+    ))
+}
+
+/// The rates of full seconds in a sentence; empty for a run without one. A steady state means
+/// nothing in fewer than five seconds, or over several phases.
+fn throughput(t: &ThroughputReport, phases: usize) -> Option<Part> {
+    let rate = |per_s: f64| format!("{}/s", text::rate(per_s));
+    let mean = rate(t.mean_per_s);
+    let mut said = format!("mean {mean}, slowest second {}", rate(t.min_per_s? as f64));
+    // Explain a mean below the minimum: the last second is incomplete.
+    if t.mean_per_s < t.min_per_s? as f64 {
+        let part = text::time_us((t.duration_s - t.per_second.len() as f64) * 1e6);
+        said += &format!(" (the last {part} had {})", text::counted(t.rest, "sample"));
+    }
+    if let (Some(steady), Some(first), 5.., 0..=1) = (
+        t.steady_per_s,
+        t.first_over_steady,
+        t.per_second.len(),
+        phases,
+    ) {
+        said += &format!(
+            ", steady {}, first second {first:.2} of steady",
+            rate(steady)
+        );
+    }
+    Some(paragraph(format!("Throughput: {said}.")))
 }
 
 fn charts(run: &RunFolder, timeline: &Timeline) -> Vec<Chart> {
@@ -174,19 +204,22 @@ fn charts(run: &RunFolder, timeline: &Timeline) -> Vec<Chart> {
     tokens.chain([latency, rate, in_flight]).collect()
 }
 
-pub fn picture(run: &RunFolder) -> String {
+pub fn picture(run: &RunFolder) -> Part {
     let Some(timeline) = run.timeline.as_ref().filter(|t| !t.ticks.is_empty()) else {
         return absent("The run kept nothing over time.");
     };
-    let charts: String = charts(run, timeline).iter().map(Chart::html).collect();
+    let mut parts: Vec<Part> = charts(run, timeline).into_iter().map(Part::Chart).collect();
+    let r = &run.summary.run;
+    parts.extend(throughput(&r.throughput, r.phases.len()));
+    parts.extend(listed(&timeline.events));
     let note = "Drag to zoom all charts over time, double-click to go back; a name in the legend \
          hides its line. Numbers are the events in the table.";
-    let html = format!("{charts}{}", listed(&timeline.events));
-    figure("course", "The run over time", &html, note)
+    figure("course", "The run over time", parts, note)
 }
 
 #[cfg(test)]
 mod tests {
+    use qdl::{counters::Throughput, testkit::assert_has};
     use record::timeline::Tick;
 
     use super::*;
@@ -216,5 +249,21 @@ mod tests {
             assert_eq!(latencies, completed);
             assert!(columns.iter().all(|c| c.completed() == 1.0));
         }
+    }
+    #[test]
+    fn a_mean_below_the_slowest_second_says_why_and_steady_takes_five_seconds() {
+        const SECOND: u64 = 1_000_000_000;
+        let said = |t: &Throughput| match throughput(&t.report(), 1) {
+            Some(Part::Words(_, text)) => text,
+            _ => String::new(),
+        };
+        let mut t = Throughput::new(0);
+        assert_eq!(said(&t), "");
+        t.sample(SECOND, 1_708);
+        t.sample(SECOND + SECOND / 2, 1_709);
+        let mean = "mean 1,139/s, slowest second 1,708/s (the last 500 ms had 1 sample).";
+        assert!(said(&t).ends_with(mean), "{}", said(&t));
+        (2..=5).for_each(|s| t.sample(s * SECOND, s * 1_800));
+        assert_has(&said(&t), &["steady 1,800/s, first second 0.95 of steady."]);
     }
 }

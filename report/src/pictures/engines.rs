@@ -5,24 +5,24 @@ use record::{
     timeline::{EngineTick, NodeSide, Timeline},
 };
 
-use super::{course::Axis, percent};
+use super::{course::Axis, or_dash};
 use crate::{
-    chart::{Chart, Style, Unit, beside},
-    html::{Cell, absent, columns, escape, figure, paragraph, row, table},
-    text,
+    chart::{Chart, Style, Unit},
+    model::{Cell, Part, absent, figure, row, table},
+    text::{bytes, grouped, percent, three, time_us},
 };
 
-fn sizes(batches: &BatchSizes) -> String {
+fn sizes(batches: &BatchSizes) -> Part {
     let each = batches.iter().map(|(size, n)| (size as f64, n as f64));
     let (x, counts): (Vec<f64>, Vec<f64>) = each.unzip();
     let title = "Batches, by samples in them";
     let mut chart = Chart::new(title, Style::Bars, (Unit::Count, Unit::Count), x);
     chart.line("batches", Some("inf"), counts);
-    chart.html()
+    Part::Chart(chart)
 }
 
 /// Charts over time: engine threads at work, and samples in a batch.
-fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] {
+fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> Vec<Part> {
     let axis = Axis::of_node(side, timeline, side.engines.len());
     let columns = EngineTick::longer(&side.engines, axis.each);
     let units = (Unit::Seconds, Unit::Count);
@@ -45,93 +45,110 @@ fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] 
     let title = "Samples in a batch, on average";
     let mut batches = Chart::new(title, Style::Lines, units, axis.x.clone());
     batches.line("samples", Some("wait"), columns.iter().map(mean));
-    let threads = match threads.is_zero() {
-        true => String::new(),
-        false => threads.html(),
-    };
-    [threads, batches.html()]
+    let threads = (!threads.is_zero()).then_some(threads);
+    threads
+        .into_iter()
+        .chain([batches])
+        .map(Part::Chart)
+        .collect()
 }
 
-fn gpus(gpus: &[GpuRecord], seconds: f64) -> String {
-    if gpus.is_empty() {
-        return String::new();
-    }
+fn gpus(a: &AcceleratorRecord, seconds: f64) -> Option<Part> {
     let of = |g: &GpuRecord| {
         let n = g.batches.batches().max(1) as f64;
-        let each = |us: u64| text::time_us(us as f64 / n);
+        let each = |us: u64| time_us(us as f64 / n);
         let figures = [
-            text::grouped(g.batches.batches()),
-            text::three(g.batches.mean()),
+            grouped(g.batches.batches()),
+            three(g.batches.mean()),
+            three(g.copies_in as f64 / n),
             each(g.copy_in_us),
             each(g.compute_us),
             each(g.copy_out_us),
-            text::bytes(g.bytes_in),
+            bytes(g.bytes_in),
             percent(g.compute_us as f64 / 1e6 / seconds.max(1e-9)),
             percent(g.graphs as f64 / n),
             percent(g.in_place as f64 / n),
         ];
         row(Cell::words(format!("{} {}", g.index, g.name)), figures)
     };
-    let rows: Vec<_> = gpus.iter().map(of).collect();
-    let heading = "GPU|batches|mean size|copy in, each|compute, each|copy out, each|bytes in|\
-        compute, of the run|as graphs|in place";
-    format!("<h5>GPUs</h5>{}", table(&columns(heading), &rows))
+    let heading = "GPU|batches|mean size|copies in, each|copy in, each|compute, each|\
+        copy out, each|bytes in|compute, of the run|as graphs|in place";
+    (!a.gpus.is_empty()).then(|| table(heading, a.gpus.iter().map(of).collect()))
 }
 
-fn words(a: &AcceleratorRecord) -> String {
-    let n = |v: Option<u64>| v.map_or_else(|| "?".to_owned(), text::grouped);
-    let used = &a.used.engine;
-    let share = match (used.workers, a.used.clock_us) {
-        (0, _) | (_, 0) => String::new(),
-        (workers, clock) => {
-            let share = percent(used.busy_us as f64 / (f64::from(workers) * clock as f64));
-            format!("; its engine threads ({workers}) computed {share} of the time")
-        }
-    };
-    let mean = text::three(a.batches.mean());
-    let in_batches = match a.batches.batches() {
-        // The engine batches by itself.
-        0 => String::new(),
-        1 => format!(" in one batch of {mean} on average"),
-        b => format!(" in {} batches of {mean} on average", text::grouped(b)),
-    };
-    let lost = match &a.lost {
-        Some(why) => format!("; lost: {why}"),
-        None => String::new(),
-    };
-    format!(
-        "Engine `{}`, {}: {} samples arrived, {} answered{in_batches}{share}{lost}.",
-        a.engine,
-        text::counted(a.connections as u64, "connection"),
-        n(a.arrived),
-        n(a.samples),
-    )
+/// Up to when the counts of a lost accelerator are complete: its last heartbeat.
+fn as_of(a: &AcceleratorRecord) -> Option<String> {
+    let last = a.lost_sessions.iter().rev().find_map(|s| s.as_of_s);
+    a.lost_sessions.last()?;
+    Some(match (a.samples, last) {
+        (Some(_), Some(s)) => format!("without what its lost session did after {s:.1} s"),
+        (Some(_), None) => "without a session lost before the first query".to_owned(),
+        (None, Some(s)) => format!("as of {s:.1} s"),
+        (None, None) => "as of before the first query".to_owned(),
+    })
 }
 
-fn one(run: &RunFolder, a: &AcceleratorRecord) -> String {
-    let mut html = format!("<h4>{}</h4>{}", escape(&a.node), paragraph(&words(a)));
+/// What each accelerator answered, in which batches. Counts include the warm-up.
+fn answered(all: &[AcceleratorRecord]) -> Part {
+    let of = |a: &AcceleratorRecord| {
+        let used = &a.used.engine;
+        let time = f64::from(used.workers) * a.used.clock_us as f64;
+        let lost = a.lost_sessions.iter();
+        let arrived = a.arrived.into_iter().chain(lost.clone().map(|s| s.arrived));
+        let lost: u64 = lost.map(|s| s.batches).sum();
+        let batches = a.batches.batches().saturating_add(lost);
+        let is_whole = lost == 0 && batches > 0;
+        let figures = [
+            grouped(a.connections as u64),
+            or_dash(arrived.reduce(u64::saturating_add).map(grouped)),
+            or_dash(a.answered().map(grouped)),
+            grouped(batches),
+            or_dash(is_whole.then(|| three(a.batches.mean()))),
+            or_dash(is_whole.then(|| grouped(a.batches.max() as u64))),
+            or_dash((time > 0.0).then(|| percent(used.busy_us as f64 / time))),
+        ];
+        let cells = [Cell::words(&a.engine)].into_iter();
+        let cells = cells.chain(figures.map(Cell::Figure));
+        let remark = a.lost.as_ref().map(|why| format!("lost: {why}"));
+        let remark = [remark, as_of(a)].into_iter().flatten().collect::<Vec<_>>();
+        let cells = cells.chain([Cell::words(remark.join("; "))]);
+        [Cell::words(&a.node)].into_iter().chain(cells).collect()
+    };
+    let heading = "accelerator|engine|connections|arrived|answered|batches|mean size|max size|\
+        engine busy|";
+    table(heading, all.iter().map(of).collect())
+}
+
+fn one(run: &RunFolder, a: &AcceleratorRecord) -> Vec<Part> {
     let mut charts = vec![sizes(&a.batches)];
     let timeline = run.timeline.as_ref();
     let side = timeline.and_then(|t| t.nodes.iter().find(|n| n.node == a.node));
     if let (Some(t), Some(side)) = (timeline, side) {
         charts.extend(over_time(side, t, a.used.engine.workers));
     }
-    html.push_str(&beside(&charts));
-    html.push_str(&gpus(&a.gpus, run.summary.run.duration_s));
-    html
+    let batching = (!a.batching.is_empty()).then(|| absent(&a.batching));
+    let mut parts = vec![Part::Title(a.node.clone()), Part::Group("charts", charts)];
+    parts.extend(
+        batching
+            .into_iter()
+            .chain(gpus(a, run.summary.run.duration_s)),
+    );
+    parts
 }
 
-pub fn picture(run: &RunFolder) -> String {
+pub fn picture(run: &RunFolder) -> Part {
     let accelerators = &run.summary.run.system.accelerators;
     if accelerators.is_empty() {
         return absent("No accelerator told of itself.");
     }
-    let all: String = accelerators.iter().map(|a| one(run, a)).collect();
+    let each = accelerators.iter().flat_map(|a| one(run, a));
+    let parts = [answered(accelerators)].into_iter().chain(each).collect();
     figure(
         "engines",
         "Accelerators: batches and computing",
-        &all,
-        "As each accelerator told it over the control connection at the run's end. An engine that \
-         computes all the time is the limit; one that does not waits for samples.",
+        parts,
+        "As each accelerator told it over the control connection at the run's end, with the \
+         warm-up's samples. An engine that computes all the time is the limit; one that does not \
+         waits for samples.",
     )
 }

@@ -3,9 +3,12 @@
 use record::{RunFolder, RunRecord};
 
 use crate::{
-    html::{Cell, bar, figure, list, table},
+    model::{Cell, Part, figure, paragraph, table},
     text,
 };
+
+/// Exit code of an interrupted run.
+const INTERRUPTED: u8 = 130;
 
 /// A step on a sample's way: the node that counts it, and the parts of its count.
 struct CountedStep {
@@ -68,7 +71,7 @@ fn row(step: &CountedStep, most: u64) -> Vec<Cell> {
             (*colour, share, said.trim_end().to_owned())
         })
         .collect();
-    let figures: Vec<&str> = parts.iter().map(|p| p.2.as_str()).collect();
+    let figures: Vec<String> = parts.iter().map(|p| p.2.clone()).collect();
     let figures = match &figures[..] {
         [] => "0".to_owned(),
         figures => figures.join(" + "),
@@ -77,13 +80,13 @@ fn row(step: &CountedStep, most: u64) -> Vec<Cell> {
     vec![
         Cell::words(step.name),
         Cell::words(step.who),
-        Cell::Raw(bar(&parts)),
+        Cell::Bar(parts),
         Cell::words(format!("{figures}{partial}")),
     ]
 }
 
 /// The picture, with the counts that do not agree.
-pub fn picture(run: &RunFolder) -> String {
+pub fn picture(run: &RunFolder) -> Part {
     let r = &run.summary.run;
     let steps = steps(r);
     let partial = steps.iter().any(|s| s.partial);
@@ -94,21 +97,33 @@ pub fn picture(run: &RunFolder) -> String {
             " * An accelerator was lost: what it did since its last heartbeat is in no count.",
         );
     }
-    let verdict = match &r.mismatches[..] {
-        [] => "<p class=\"ok\">All counts agree.</p>".to_owned(),
-        lines => format!(
-            "<div class=\"wrong\"><p>Counts do not agree:</p>{}</div>",
-            list(lines)
-        ),
-    };
     let totals = steps.iter().map(|s| s.parts.iter().map(|p| p.1).sum());
     let most = totals.max().unwrap_or(0);
-    let rows: Vec<_> = steps.iter().map(|s| row(s, most)).collect();
-    let picture = table(&["step", "counted by", "", "samples"], &rows);
-    figure(
-        "ledger",
-        "Every sample, counted at each step",
-        &format!("{picture}{verdict}"),
-        &note,
-    )
+    let rows = steps.iter().map(|s| row(s, most)).collect();
+    let mut parts = vec![table("step|counted by||samples", rows)];
+    parts.push(match &r.mismatches[..] {
+        [] => Part::Words("ok", format!("All counts agree: {}.", agreed(r))),
+        lines => {
+            let wrong = paragraph("Counts do not agree:");
+            Part::Group("wrong", vec![wrong, Part::List(lines.to_vec())])
+        }
+    });
+    figure("ledger", "Every sample, counted at each step", parts, note)
+}
+
+/// The counts that were compared.
+pub fn agreed(run: &RunRecord) -> String {
+    let system = &run.system;
+    let others = match (
+        system.connections.is_empty(),
+        system.ledger.lost_connections,
+    ) {
+        (true, _) => "",
+        _ if run.exit.code == INTERRUPTED && system.losses.is_empty() => {
+            "; an interrupted run's accelerators are not asked for theirs"
+        }
+        (_, 0) => "; posted, arrived and answered agree",
+        _ => "; lost accelerators' own counts were not compared",
+    };
+    format!("issued = completed = recorded{others}")
 }

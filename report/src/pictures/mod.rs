@@ -1,8 +1,10 @@
-//! The pictures of a run, as HTML with a heading and a note on how to read them.
+//! The pictures of a run: parts of its report with a heading and a note on how to read them.
 //!
 //! | file | picture |
 //! | --- | --- |
-//! | [`limits`] | distance to each of LoadGen's limits |
+//! | [`facts`] | what ran, and what came of it |
+//! | [`loadgen`] | LoadGen's latencies, and the distance to each of its limits |
+//! | [`phases`] | rate and latency of each phase, and its stages |
 //! | [`percentiles`] | each stage at each percentile |
 //! | [`stages`] | mean time of each stage, and their sum beside LoadGen's mean |
 //! | [`slowest`] | stages of the slowest thousandth |
@@ -15,9 +17,11 @@
 pub mod connections;
 pub mod course;
 pub mod engines;
+pub mod facts;
 pub mod ledger;
-pub mod limits;
+pub mod loadgen;
 pub mod percentiles;
+pub mod phases;
 pub mod slowest;
 pub mod stages;
 pub mod threads;
@@ -40,10 +44,7 @@ pub fn colour(stage: Stage) -> &'static str {
     }
 }
 
-pub fn percent(share: f64) -> String {
-    match share * 100.0 {
-        p if !p.is_finite() => "?".to_owned(),
-        p if p != 0.0 && p.abs() < 0.95 => format!("{p:.1} %"),
-        p => format!("{p:.0} %"),
-    }
+/// A value, or a dash.
+pub fn or_dash(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "-".to_owned())
 }

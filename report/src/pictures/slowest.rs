@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use record::{RunFolder, Stage, timeline::SlowSample};
 
 use super::{
-    colour, percent,
+    colour,
     stages::{self, named},
 };
 use crate::{
     chart::{Chart, Style, Unit},
-    html::{Cell, absent, figure, key, row, table},
-    text,
+    model::{Cell, Part, absent, figure, row, table},
+    text::{percent, time_us},
 };
 
 /// Nanoseconds of each stage of a sample, in the order of [`Stage::PARTS`].
 fn parts(s: &SlowSample) -> [u64; 6] {
     [
-        s.failed_ns,
-        s.post_ns,
+        s.failed_attempts_ns,
+        s.issue_to_post_ns,
         s.network_ns,
-        s.wait_ns,
-        s.inference_ns,
+        s.queue_ns,
+        s.compute_ns,
         s.completion_ns,
     ]
 }
@@ -96,7 +96,7 @@ fn common(run: &RunFolder, samples: &[SlowSample]) -> Vec<String> {
     said
 }
 
-pub fn picture(run: &RunFolder) -> String {
+pub fn picture(run: &RunFolder) -> Part {
     let slow = run.timeline.as_ref().map(|t| &t.slowest[..]);
     let Some(slow) = slow.filter(|s| !s.is_empty()) else {
         return absent(
@@ -106,12 +106,16 @@ pub fn picture(run: &RunFolder) -> String {
     let rows: Vec<Vec<Cell>> = named(means(slow))
         .zip(named(stages::parts(run)))
         .map(|((colour, name, slow), (.., all))| {
-            row(key(colour, name), [slow, all].map(text::time_us))
+            row(Cell::key(colour, name), [slow, all].map(time_us))
         })
         .collect();
-    let heading = ["on average", "the slowest", "all samples"];
-    let html = format!("{}{}", table(&heading, &rows), chart(slow).html());
+    let table = table("on average|the slowest|all samples", rows);
     let said = common(run, slow).join(" ");
     let title = format!("Where the time of the slowest {} samples went", slow.len());
-    figure("slowest", &title, &html, &said)
+    figure(
+        "slowest",
+        title,
+        vec![table, Part::Chart(chart(slow))],
+        said,
+    )
 }

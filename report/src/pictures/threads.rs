@@ -5,10 +5,11 @@ use record::{
     timeline::{NodeSide, ThreadSide, Timeline},
 };
 
-use super::{course::Axis, percent};
+use super::course::Axis;
 use crate::{
-    chart::{Chart, Style, Unit, beside},
-    html::{Cell, absent, escape, figure, row, table},
+    chart::{Chart, Style, Unit},
+    model::{Cell, Part, absent, figure, row, table},
+    text::percent,
 };
 
 /// Maximum number of threads drawn for a node: the busiest.
@@ -19,7 +20,7 @@ fn mean(permille: &[u16]) -> f64 {
     sum as f64 / permille.len().max(1) as f64 / 1000.0
 }
 
-fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> String {
+fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> Part {
     let ticks = threads.iter().map(|t| t.on_core.len()).max().unwrap_or(0);
     let axis = Axis::of_node(node, timeline, ticks);
     let chart = |title, of: fn(&ThreadSide) -> &[u16]| {
@@ -28,14 +29,17 @@ fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> St
         for thread in threads {
             chart.line(&thread.name, None, of(thread).chunks(axis.each).map(mean));
         }
-        chart.html()
+        Part::Chart(chart)
     };
     let on_core = chart("On a core", |t| &t.on_core);
-    beside(&[on_core, chart("Wanted a core and waited", |t| &t.waited)])
+    Part::Group(
+        "charts",
+        vec![on_core, chart("Wanted a core and waited", |t| &t.waited)],
+    )
 }
 
 /// A node's threads: shares of the whole run, and charts over time.
-fn one(node: &NodeSide, timeline: &Timeline) -> String {
+fn one(node: &NodeSide, timeline: &Timeline) -> Vec<Part> {
     let threads = &node.threads[..node.threads.len().min(MOST)];
     let of = |t: &ThreadSide| {
         let (ran, waited) = (mean(&t.on_core), mean(&t.waited));
@@ -43,28 +47,27 @@ fn one(node: &NodeSide, timeline: &Timeline) -> String {
         row(Cell::words(&t.name), shares.map(percent))
     };
     let rows: Vec<Vec<Cell>> = threads.iter().map(of).collect();
-    let heading = ["thread", "on a core", "wanted one and waited", "slept"];
-    let more = match node.threads.len().saturating_sub(MOST) {
-        0 => String::new(),
-        n => absent(&format!("and {n} threads that did less.")),
-    };
-    let (name, table) = (escape(&node.node), table(&heading, &rows));
-    let charts = over_time(node, threads, timeline);
-    format!("<h4>{name}</h4>{table}{more}{charts}")
+    let heading = "thread|on a core|wanted one and waited|slept";
+    let mut parts = vec![Part::Title(node.node.clone()), table(heading, rows)];
+    if let Some(n @ 1..) = node.threads.len().checked_sub(MOST) {
+        parts.push(absent(format!("and {n} threads that did less.")));
+    }
+    parts.push(over_time(node, threads, timeline));
+    parts
 }
 
-pub fn picture(run: &RunFolder) -> String {
+pub fn picture(run: &RunFolder) -> Part {
     let timelines = run.timeline.iter();
     let nodes = timelines.flat_map(|t| t.nodes.iter().map(move |n| (n, t)));
     let nodes = nodes.filter(|(n, _)| !n.threads.is_empty());
-    let html: String = nodes.map(|(n, t)| one(n, t)).collect();
-    if html.is_empty() {
+    let parts: Vec<Part> = nodes.flat_map(|(n, t)| one(n, t)).collect();
+    if parts.is_empty() {
         return absent("What threads ran was not kept over time.");
     }
     figure(
         "threads",
         "Threads: on a core, and waiting for one",
-        &html,
+        parts,
         "Where threads wait for a core, everything else looks slow as well: that is the scheduler \
          and not the network.",
     )

@@ -105,7 +105,9 @@ pub fn with_events(run: &RunRecord) -> Option<String> {
         let whole = text::counted(tokens.whole, "whole answer");
         format!("{whole}{cause}, of which LoadGen's TPOT means nothing")
     });
+    // Where each event brings one token, both are one time, which differs by a rank of a sample.
     let own = tokens.times.get(&TokenTime::Tpot);
+    let own = own.filter(|_| tokens.events.is_some_and(|row| row.mean >= SEVERAL));
     let both = own.filter(|own| own.count > 0).map(|own| {
         let [theirs, own] = [theirs.p99_us, own.p99_us].map(text::time_us);
         format!("p99 TPOT {theirs} by LoadGen, {own} after the first event's tokens")

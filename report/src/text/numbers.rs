@@ -1,9 +1,11 @@
-//! Formats numbers with units, tables and wrapped lines.
+//! Formats numbers with units, and wrapped lines.
+
+use record::Accuracy;
 
 /// Longest line in characters.
-pub(super) const WIDTH: usize = 100;
+pub const WIDTH: usize = 100;
 /// Column where a fact's text begins, behind its label.
-pub(super) const INDENT: usize = 13;
+pub const INDENT: usize = 13;
 
 pub use record::grouped;
 
@@ -73,76 +75,8 @@ pub fn rate(per_s: f64) -> String {
     }
 }
 
-/// Draws one bar per value, scaled to the highest. A value above 0 always shows.
-pub(super) fn bars(values: impl IntoIterator<Item = f64>) -> String {
-    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let values: Vec<f64> = values.into_iter().collect();
-    let top = values.iter().copied().fold(0.0, f64::max);
-    let bar = |v: f64| {
-        if v <= 0.0 || top <= 0.0 {
-            return '·';
-        }
-        let height = (v / top * BARS.len() as f64).ceil() as usize;
-        BARS[height.clamp(1, BARS.len()) - 1]
-    };
-    values.into_iter().map(bar).collect()
-}
-
-/// A table with columns as wide as their cells: the first left-aligned, the others right-aligned.
-#[derive(Debug)]
-pub(super) struct Table {
-    rows: Vec<Vec<String>>,
-    /// Left-aligns all columns, for words.
-    left: bool,
-}
-
-impl Table {
-    pub(super) fn new(heading: &[&str]) -> Self {
-        Table {
-            rows: vec![heading.iter().map(|&s| s.to_owned()).collect()],
-            left: false,
-        }
-    }
-
-    /// The same table with all columns left-aligned.
-    pub(super) fn left(self) -> Self {
-        Table { left: true, ..self }
-    }
-
-    /// Adds a row; missing cells stay blank.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// All rows, one per line, with two blanks between columns.
-    pub(super) fn text(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |c: usize| {
-            let cells = self.rows.iter().filter_map(|r| r.get(c));
-            cells.map(|s| s.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut out = String::new();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (c, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                if c == 0 {
-                    line.push_str(&format!("{cell:<width$}"));
-                } else if self.left {
-                    line.push_str(&format!("  {cell:<width$}"));
-                } else {
-                    line.push_str(&format!("  {cell:>width$}"));
-                }
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-        out
-    }
-}
-
 /// Wraps at blanks into lines of at most `width` characters; splits a longer word.
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split_whitespace() {
@@ -166,32 +100,53 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The first `most` characters; an ellipsis replaces the rest.
-pub fn head(text: &str, most: usize) -> String {
-    ends(text, most, 0)
-}
-
-/// The last `most` characters, which show a path's end and line; an ellipsis replaces the rest.
-pub fn tail(text: &str, most: usize) -> String {
-    ends(text, most, most - 1)
-}
-
-/// Shortens a name to `width` characters; keeps both ends, since connection names end in an index.
-pub fn cut(name: &str, width: usize) -> String {
-    ends(name, width, width / 3)
-}
-
-/// Shortens `text` to `most` characters; the last `tail` characters stay.
-fn ends(text: &str, most: usize, tail: usize) -> String {
+/// Shortens a text to `width` characters; keeps both ends, since connection names end in an index.
+pub fn cut(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= most {
+    if letters.len() <= width {
         return text.to_owned();
     }
+    let tail = width / 3;
     let (head, end) = (
-        &letters[..most - tail - 1],
+        &letters[..width - tail - 1],
         &letters[letters.len() - tail..],
     );
     head.iter().chain(&['…']).chain(end).collect()
+}
+
+/// Formats a share in percent, or as a multiple from ten times on. Only a whole is `100 %`.
+pub fn percent(share: f64) -> String {
+    match share * 100.0 {
+        p if !p.is_finite() => "-".to_owned(),
+        p if p >= 999.5 => format!("{} times", three(share)),
+        p if p > 0.0 && p < 0.01 => "< 0.01 %".to_owned(),
+        p if p > 99.0 && p < 100.0 => format!("{:.2} %", (p * 100.0).floor() / 100.0),
+        p => format!("{} %", three(p)),
+    }
+}
+
+/// Formats an accuracy: `97.778 %: 528 of 540`.
+pub fn accuracy(a: &Accuracy) -> String {
+    let [right, all] = [a.right, a.answers].map(grouped);
+    format!("{:.3} %: {right} of {all}", a.share * 100.0)
+}
+
+/// Formats seconds since 1970 as a date with its zone: `2026-11-29 08:05:12 UTC`.
+pub fn date(seconds: f64) -> String {
+    let (days, s) = (
+        (seconds / 86_400.0).floor() as i64,
+        seconds.rem_euclid(86_400.0) as u64,
+    );
+    // Years from March, in eras of 400 years: leap days are at the end of one.
+    let day = days + 719_468;
+    let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, (month + 2) % 12 + 1);
+    let year = era * 400 + year + i64::from(month <= 2);
+    let (hours, minutes, s) = (s / 3600, s / 60 % 60, s % 60);
+    format!("{year}-{month:02}-{day:02} {hours:02}:{minutes:02}:{s:02} UTC")
 }
 
 #[cfg(test)]
@@ -202,7 +157,10 @@ mod tests {
 
     proptest! {
     #[test]
-    fn wrapping_loses_no_word(words in prop::collection::vec("[a-z]{1,30}", 0..40), width in 30usize..60) {
+    fn wrapping_loses_no_word(
+        words in prop::collection::vec("[a-z]{1,30}", 0..40),
+        width in 30usize..60,
+    ) {
         let lines = wrap(&words.join(" "), width);
         prop_assert!(lines.iter().all(|l| l.chars().count() <= width));
         let back: Vec<String> = lines.join(" ").split_whitespace().map(str::to_owned).collect();
@@ -222,11 +180,16 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_where_they_say_least() {
+    fn names_shares_and_dates() {
         assert_eq!(cut("acc-a/0", 7), "acc-a/0");
         assert_eq!(cut("digest-accelerator-b/1", 17), "digest-acce…r-b/1");
-        assert_eq!(tail("/a/long/folder/user.conf:117", 14), "…user.conf:117");
-        assert_eq!(head("2085463073848966840", 8), "2085463…");
+        let shares = [0.0, 0.000_05, 0.005, 0.595, 0.999_999, 1.0, 1.9, 401.79];
+        let expected = "0.00 %, < 0.01 %, 0.50 %, 59.5 %, 99.99 %, 100 %, 190 %, 402 times";
+        assert_eq!(shares.map(percent).join(", "), expected);
+        let dates = [0.0, 951_782_400.0, 1_709_251_199.0, 1_795_969_838.5].map(date);
+        let expected = "1970-01-01 00:00:00 UTC, 2000-02-29 00:00:00 UTC, \
+                        2024-02-29 23:59:59 UTC, 2026-11-29 16:30:38 UTC";
+        assert_eq!(dates.join(", "), expected);
     }
 
     #[test]
@@ -241,12 +204,5 @@ mod tests {
                 .join(", "),
             "0 B, 999 B, 1.00 kB, 151 kB, 15.1 GB"
         );
-    }
-
-    #[test]
-    fn bars_reach_from_nothing_to_the_highest() {
-        assert_eq!(bars([0.0, 1.0, 50.0, 100.0]), "·▁▄█");
-        assert_eq!(bars([0.0, 0.0]), "··");
-        assert_eq!(bars([]), "");
     }
 }

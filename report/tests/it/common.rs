@@ -61,13 +61,13 @@ fn sample(rng: &mut Rng, made: &RunShape, slow: f64) -> SampleTimes {
 
 fn slow_sample(t: &SampleTimes, at_s: f64, connection: u32) -> SlowSample {
     SlowSample {
-        failed_ns: 0,
+        failed_attempts_ns: 0,
         at_s,
         total_ns: t.completed_ns,
-        post_ns: t.posted_ns,
+        issue_to_post_ns: t.posted_ns,
         network_ns: t.seen_ns - t.posted_ns - u64::from(t.queue_us + t.compute_us) * 1000,
-        wait_ns: u64::from(t.queue_us) * 1000,
-        inference_ns: u64::from(t.compute_us) * 1000,
+        queue_ns: u64::from(t.queue_us) * 1000,
+        compute_ns: u64::from(t.compute_us) * 1000,
         completion_ns: t.completed_ns - t.seen_ns,
         connection,
     }

@@ -29,8 +29,10 @@ fn every_picture_has_a_table_that_needs_no_script() {
     let turn = "raise <code>completion.spin_us</code>";
     assert_has(&page, &["VALID", "wake-ups", turn, "Run successful."]);
     // The strongest finding is named first.
-    let cards: Vec<&str> = page.split("<li class=\"card").skip(1).collect();
-    assert_has(cards[0], &[" first\"><h3>wake-ups</h3>"]);
+    let cards: Vec<&str> = page.split("<div class=\"card\">").skip(1).collect();
+    assert!(cards[0].starts_with("<h3>wake-ups</h3>"), "{}", cards[0]);
+    let sentence = ", VALID; not a submission: &lt;loopback&gt; (not a permitted fabric)</h1>";
+    assert_has(&page, &["<h1>Server: 1,200/s, p99 latency ", sentence]);
     // Names from a run are text, whatever is in them.
     assert!(page.contains("&lt;lost&gt; &amp; gone") && !page.contains("<lost>"));
 }

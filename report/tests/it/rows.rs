@@ -68,7 +68,7 @@ fn a_line_of_json_is_a_second_or_a_kept_sample_with_its_stages() {
     assert_eq!(of("second").count(), 2);
     assert_eq!(of("sample").count(), slowest.len());
     for (line, sample) in of("sample").zip(slowest) {
-        let stages = "failed post network wait inference completion".split(' ');
+        let stages = "failed_attempts issue_to_post network queue compute completion".split(' ');
         let stages = stages.map(|stage| line[format!("{stage}_ns")].as_u64().expect("a stage"));
         assert_eq!(stages.sum::<u64>(), sample.total_ns);
         assert_eq!(line["run"], "one");

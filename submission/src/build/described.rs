@@ -56,7 +56,10 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
         used.is_client = config.is_some_and(|c| c.engine.kind == EngineKind::Http);
         let record = of_node.map(|(_, record)| *record);
         let same = |(other, _): &&mut (Option<&NodeRecord>, UsedNode)| {
-            record.zip(*other).and_then(|(a, b)| a.same_machine(b)) == Some(true)
+            record
+                .zip(*other)
+                .and_then(|(a, b)| a.facts.same_machine(&b.facts))
+                == Some(true)
         };
         match machines.iter_mut().find(same) {
             Some((_, machine)) => machine.join(used),

@@ -206,7 +206,7 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &ResultId) -> Result<(), 
     for run in material.runs_of(place) {
         for kind in &run.kinds {
             let words: Vec<_> = run.manifest.command.iter().map(|w| quoted(w)).collect();
-            let program = &run.manifest.frontend;
+            let program = &run.manifest.frontend.facts;
             let commit = program.commit.as_deref().unwrap_or_default();
             let version = format!("{} {commit}", program.version);
             let (version, command) = (markdown(version.trim()), words.join(" "));

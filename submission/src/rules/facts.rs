@@ -124,7 +124,7 @@ fn sessions(check: &mut TreeCheck<'_>, system: &Name) {
         let Ok(node) = error::read_json::<Node>(&path) else {
             continue;
         };
-        let known = format!("{role} {} on {}", record.node, record.host);
+        let known = format!("{role} {} on {}", record.node, record.facts.host);
         let said = format!("{} {} on {}", node.role, node.node, node.host);
         if said != known {
             let what = format!("it is of {said}, the session was with {known}: another node's?");

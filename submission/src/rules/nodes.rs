@@ -133,8 +133,8 @@ impl RunCheck<'_> {
     fn machines(&mut self, manifest: &Manifest) {
         let frontend = &manifest.frontend;
         for accelerator in &manifest.accelerators {
-            let (node, host) = (&accelerator.node, &frontend.host);
-            let what = match frontend.same_machine(accelerator) {
+            let (node, host) = (&accelerator.node, &frontend.facts.host);
+            let what = match frontend.facts.same_machine(&accelerator.facts) {
                 Some(false) => continue,
                 Some(true) => format!("{node} runs on the frontend's machine, {host}"),
                 None => format!("nothing shows whether {node} is another machine"),
@@ -153,7 +153,7 @@ impl RunCheck<'_> {
                 Role::Frontend => "the frontend",
                 Role::Accelerator => &node.node,
             };
-            let (rule, what) = match (&node.commit, node.dirty) {
+            let (rule, what) = match (&node.facts.commit, node.facts.dirty) {
                 (Some(commit), _) if !is_hash(commit, COMMIT..=64) => (
                     RECORD_BUILD,
                     format!("names {commit:?}, which is no commit"),
@@ -175,9 +175,9 @@ impl RunCheck<'_> {
                 self.say_record(RECORD_BUILD, what);
             }
         };
-        compare("commits", |n| &n.commit, 0);
+        compare("commits", |n| &n.facts.commit, 0);
         // The frontend is a different program, so only the accelerators' programs are compared.
-        compare("programs", |n| &n.program, 1);
+        compare("programs", |n| &n.facts.program, 1);
     }
 }
 

@@ -42,14 +42,18 @@ fn compare(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, runs: &[Checke
         }
         for (role, node) in run.manifest.iter().flat_map(manifest::nodes) {
             let (name, kept) = (format!("{role} {}", node.node), || run.kept.clone());
-            let Some(program) = node.program.clone().filter(|p| is_hash(p, SHA256)) else {
+            let Some(program) = node.facts.program.clone().filter(|p| is_hash(p, SHA256)) else {
                 let what = format!("the program of {name} has no SHA-256");
                 check.say(RECORD_BUILD, &run.kept, what);
                 continue;
             };
-            let commit = node.commit.clone().unwrap_or_default();
+            let commit = node.facts.commit.clone().unwrap_or_default();
             // A machine that started again has another boot, and the same id.
-            let machine = node.machine.clone().unwrap_or_else(|| node.host.clone());
+            let machine = node
+                .facts
+                .machine
+                .clone()
+                .unwrap_or_else(|| node.facts.host.clone());
             facts.push((
                 RECORD_BUILD,
                 kept(),

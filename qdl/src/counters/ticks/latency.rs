@@ -231,11 +231,11 @@ fn whole(t: &SampleTimes, begin_ns: u64) -> SlowSample {
     SlowSample {
         at_s: (t.completed_ns as f64 - begin_ns as f64) / 1e9,
         total_ns: ns[Stage::Total as usize],
-        failed_ns: ns[Stage::Failed as usize],
-        post_ns: ns[Stage::IssueToPost as usize],
+        failed_attempts_ns: ns[Stage::Failed as usize],
+        issue_to_post_ns: ns[Stage::IssueToPost as usize],
         network_ns: ns[Stage::Network as usize],
-        wait_ns: ns[Stage::Queue as usize],
-        inference_ns: ns[Stage::Compute as usize],
+        queue_ns: ns[Stage::Queue as usize],
+        compute_ns: ns[Stage::Compute as usize],
         completion_ns: ns[Stage::Completion as usize],
         connection: t.connection,
     }

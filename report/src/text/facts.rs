@@ -4,24 +4,74 @@ use std::{fmt, io::Write};
 
 use super::numbers::{INDENT, WIDTH, wrap};
 
+/// ANSI escapes of a fact's text.
+pub const RED: &str = "1;31";
+pub const YELLOW: &str = "33";
+
+#[derive(Clone, Debug)]
+struct Fact {
+    label: String,
+    text: String,
+    style: &'static str,
+}
+
 /// Labelled facts in display order.
 #[derive(Clone, Debug, Default)]
-pub struct Page(Vec<(String, String)>);
+pub struct Page(Vec<Fact>);
 
 impl Page {
     /// Adds a fact. The page's text wraps long facts, and leaves a repeated label blank.
     pub fn fact(&mut self, label: impl Into<String>, text: impl Into<String>) {
-        self.0.push((label.into(), text.into()));
+        self.styled(label, text, "");
+    }
+
+    /// Adds a fact whose text has ANSI escapes on a terminal with colours.
+    pub(crate) fn styled(
+        &mut self,
+        label: impl Into<String>,
+        text: impl Into<String>,
+        style: &'static str,
+    ) {
+        let (label, text) = (label.into(), text.into());
+        self.0.push(Fact { label, text, style });
+    }
+
+    /// Adds facts with one label.
+    pub(crate) fn list<T: Into<String>>(
+        &mut self,
+        label: &str,
+        texts: impl IntoIterator<Item = T>,
+        style: &'static str,
+    ) {
+        for text in texts {
+            self.styled(label, text, style);
+        }
+    }
+
+    /// Labels, empty if repeated, and texts.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let before = self.0.iter().map(|fact| Some(&fact.label));
+        self.0
+            .iter()
+            .zip([None].into_iter().chain(before))
+            .map(|(fact, before)| {
+                let label = if before == Some(&fact.label) {
+                    ""
+                } else {
+                    &fact.label
+                };
+                (label, fact.text.as_str())
+            })
     }
 
     /// The facts as a JSON object: each label with the list of its texts.
     pub fn json(&self) -> String {
         let mut all: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
-        for (label, text) in &self.0 {
-            let list = all.entry(label.as_str());
+        for fact in &self.0 {
+            let list = all.entry(fact.label.as_str());
             let list = list.or_insert_with(|| Vec::<String>::new().into());
             if let Some(list) = list.as_array_mut() {
-                list.push(text.as_str().into());
+                list.push(fact.text.as_str().into());
             }
         }
         serde_json::Value::Object(all).to_string() + "\n"
@@ -37,20 +87,28 @@ impl Page {
         // Ignore the error: standard output may be closed.
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
+
+    /// The page as text, with ANSI escapes if `color` is set.
+    pub(crate) fn text(&self, color: bool) -> String {
+        let mut out = String::new();
+        for ((mut label, text), fact) in self.facts().zip(&self.0) {
+            for part in wrap(text, WIDTH - INDENT) {
+                let part = match fact.style {
+                    style if color && !style.is_empty() => format!("\x1b[{style}m{part}\x1b[0m"),
+                    _ => part,
+                };
+                out += format!("{label:<INDENT$}{part}").trim_end();
+                out.push('\n');
+                label = "";
+            }
+        }
+        out
+    }
 }
 
 impl fmt::Display for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut before = None;
-        for (label, text) in &self.0 {
-            let shown = if before == Some(label) { "" } else { label };
-            before = Some(label);
-            for (i, part) in wrap(text, WIDTH - INDENT).iter().enumerate() {
-                let label = if i == 0 { shown } else { "" };
-                writeln!(f, "{}", format_args!("{label:<INDENT$}{part}"))?;
-            }
-        }
-        Ok(())
+        f.write_str(&self.text(false))
     }
 }
 
@@ -78,13 +136,18 @@ mod tests {
         let mut page = Page::default();
         page.fact("model", "word ".repeat(30));
         page.fact("note", "one");
-        page.fact("note", "two");
+        page.styled("note", "two", YELLOW);
         let text = page.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert!(lines.iter().all(|l| l.len() <= WIDTH), "{text}");
         assert!(lines[1].starts_with("             word"), "{text}");
         assert_eq!(lines[2..], ["note         one", "             two"]);
+        let colored = page.text(true);
+        assert!(
+            colored.ends_with("             \x1b[33mtwo\x1b[0m\n"),
+            "{colored:?}"
+        );
     }
 
     #[test]

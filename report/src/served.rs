@@ -2,18 +2,18 @@
 
 use record::{ServedConnection, ServedReport};
 
-use super::{
-    figures::{TRAFFIC, places, traffic},
-    numbers::{self as text, Table},
+use crate::{
+    model::{Cell, row, table},
+    pictures::connections::{TRAFFIC, traffic},
+    pictures::facts::places,
+    terminal,
+    text::{grouped, short},
 };
-
-/// Longest connection name in the table, in characters.
-const NAME: usize = 17;
 
 /// Formats the session for a terminal: a headline, a row per connection, and the reconciliation.
 pub fn served(report: &ServedReport) -> String {
     let total = report.total();
-    let (n, short) = (text::grouped, text::short);
+    let n = grouped;
     let [arrived, answered] = [total.arrived, total.answered].map(n);
     let [refused, dropped] = [total.refused, total.dropped_late].map(n);
     let mut out = format!(
@@ -21,29 +21,25 @@ pub fn served(report: &ServedReport) -> String {
          without an answer\n",
         report.frontend
     );
-    let own = ["connection", "arrived", "answered"];
-    let mut table = Table::new(&[&own[..], &TRAFFIC].concat());
-    let mut row = |name: String, c: &ServedConnection| {
-        let mut row = vec![
-            name.chars().take(NAME).collect(),
-            short(c.arrived),
-            short(c.answered),
-        ];
-        row.extend(traffic(&c.tx, &c.rx, c.wakeups, c.blocked));
-        table.row(row);
+    let of = |name: String, c: &ServedConnection| {
+        let figures = [short(c.arrived), short(c.answered)].into_iter();
+        let figures = figures.chain(traffic(&c.tx, &c.rx, c.wakeups, c.blocked));
+        row(Cell::words(name), figures)
     };
-    for c in &report.connections {
+    let one = |c: &ServedConnection| {
         let lost = if c.lost { ", lost" } else { "" };
         let again = match c.epoch {
             n @ 2.. => format!(" ({n})"),
             _ => String::new(),
         };
-        row(format!("{}{again}{lost}", c.connection), c);
+        of(format!("{}{again}{lost}", c.connection), c)
+    };
+    let mut rows: Vec<_> = report.connections.iter().map(one).collect();
+    if rows.len() != 1 {
+        rows.push(of(format!("all {}", rows.len()), &total));
     }
-    if report.connections.len() != 1 {
-        row(format!("all {}", report.connections.len()), &total);
-    }
-    out.push_str(&table.text());
+    let heading = format!("connection|arrived|answered|{TRAFFIC}");
+    out.push_str(&terminal::parts(&[table(&heading, rows)]));
     let ran = match &report.sequences {
         Some(s) => format!("{} sequences of {} tokens", n(s.answered), n(s.tokens)),
         None => {
