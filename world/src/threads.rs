@@ -13,6 +13,8 @@ use crate::queue::{Queue, Task};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Awake,
+    /// It has nothing to do, and announces its sleep next.
+    Idle,
     /// It has announced its sleep, and arms next.
     Arming,
     Asleep,
@@ -89,6 +91,11 @@ impl Threads {
                     return queue.at(at, Task::Timeout { thread, sleep });
                 }
             },
+            Stage::Idle => {
+                t.turned.announce();
+                t.stage = Stage::Arming;
+                600
+            }
             Stage::Waking | Stage::Awake => {
                 if t.stage == Stage::Waking {
                     let is_event = !t.edges.is_empty() || t.turned.is_woken();
@@ -96,10 +103,10 @@ impl Threads {
                     t.turned.wake(is_event, &fds);
                 }
                 let Thread { turned, fds, .. } = t;
-                let (stage, within) = match turned.turn(&mut |fd| _ = fds.insert(fd)) {
+                let (stage, within) = match turned.turn_only(&mut |fd| _ = fds.insert(fd)) {
                     Step::End => (Stage::Ended, 0),
                     Step::Turn => (Stage::Awake, 3_000),
-                    Step::Arm => (Stage::Arming, 600),
+                    Step::Arm => (Stage::Idle, 300),
                 };
                 t.stage = stage;
                 if stage == Stage::Ended {

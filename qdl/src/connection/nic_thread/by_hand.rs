@@ -32,14 +32,25 @@ impl HandTurned {
         HandTurned { turning, handle }
     }
 
-    /// Takes one turn. Passes new descriptors to `register`.
+    /// Takes one turn, and announces the sleep after it. Passes new descriptors to `register`.
     pub fn turn(&mut self, register: &mut dyn FnMut(RawFd)) -> Step {
+        let step = self.turn_only(register);
+        if step == Step::Arm {
+            self.announce();
+        }
+        step
+    }
+
+    /// Tells other threads that this one sleeps, before [`HandTurned::arm`].
+    pub fn announce(&mut self) {
+        Turning::announce(&self.handle.0);
+    }
+
+    /// Takes one turn.
+    pub fn turn_only(&mut self, register: &mut dyn FnMut(RawFd)) -> Step {
         self.turning.yielded();
         match self.turning.turn(&self.handle.0, register) {
-            Next::Wait(Wait::Sleep) => {
-                Turning::announce(&self.handle.0);
-                Step::Arm
-            }
+            Next::Wait(Wait::Sleep) => Step::Arm,
             Next::Turn | Next::Wait(_) => Step::Turn,
             Next::End => Step::End,
         }
