@@ -1,5 +1,5 @@
-//! An entry of `nics`: the facts that follow from its keys, the checks of its keys, and the NIC that
-//! it opens.
+//! An entry of `nics`: the facts that follow from its keys, the checks of its keys, and the NIC
+//! that it opens.
 
 use std::{
     io,
