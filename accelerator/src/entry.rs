@@ -9,14 +9,12 @@ use std::{
 };
 
 use clap::{ArgMatches, Command, CommandFactory, Parser};
+use engines::pipeline::WarmUp;
+use program::cli::{self, Screen};
 use qdl::{run::Stop, topology::NodeProgram};
 use submission::{command::DescribeArgs, describe::Role};
 
-use crate::{
-    cli::{self, Screen},
-    node::Accelerator,
-    pipeline::WarmUp,
-};
+use crate::node::Accelerator;
 
 const OK: u8 = 0;
 /// The setup failed (configuration, model or port): nothing was served.
@@ -94,7 +92,8 @@ fn program() -> Command {
 
 /// Runs the program with these arguments, of which the first is its name, and ends the process.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
-    crate::begin();
+    program::begin();
+    engines::begin();
     // Block the signals before any thread starts: each thread inherits the mask, and one waits.
     let signals = block_signals();
     let program = program();

@@ -24,11 +24,11 @@ use std::{
 };
 
 use ::report::RunEnd;
-use accelerator::engine::{
+use anyhow::Context;
+use engines::{
     streaming::TOKEN_BYTES,
     tokens::{Answers, answer as pretended},
 };
-use anyhow::Context;
 use fabric::{
     clock::now_ns,
     os::{Near, available_memory},

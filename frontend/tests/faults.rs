@@ -53,7 +53,7 @@ fn model(tokens: &str) -> Workload {
 
 /// An accelerator with the engine `vllm`, whose core is a script in `folder`.
 fn scripted_cores(folder: &Path) -> Workload {
-    let script = include_str!("../../accelerator/src/engine/llm_server/vllm/tests/core.py");
+    let script = include_str!("../../engines/src/llm_server/vllm/tests/core.py");
     std::fs::write(folder.join("core.py"), script).expect("written");
     let config = r#"{"vocab_size": 32000, "eos_token_id": 2}"#;
     std::fs::write(folder.join("config.json"), config).expect("written");

@@ -39,5 +39,5 @@ targets! {
         "loadgen_conf", 3000, frontend::fuzz::loadgen_conf;
     arrays_of_any_bytes_are_read_within_their_bounds: "arrays", 3000, frontend::fuzz::arrays;
     a_server_that_sends_any_bytes_gets_an_answer_or_an_error:
-        "server_events", 3000, accelerator::fuzz_server_events;
+        "server_events", 3000, engines::fuzz_server_events;
 }

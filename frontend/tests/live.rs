@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-use accelerator::web::MOST_CONNECTIONS;
 use common::{
     LLM, PROMPTS, Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports,
     offline, one_of_digests, run, submission::files_with, words,
 };
+use program::web::MOST_CONNECTIONS;
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.

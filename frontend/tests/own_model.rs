@@ -335,7 +335,7 @@ const TENSORS: &str = "\
 
 fn model(name: &str) -> PathBuf {
     let _ = fetched("models/digits.onnx");
-    repository().join("accelerator/tests/data").join(name)
+    repository().join("engines/tests/data").join(name)
 }
 
 /// Returns the pixels of sample `i` and the class that the model computes from them.

@@ -227,7 +227,7 @@ impl FinishedRun<'_> {
                 if let Ok(most @ 1..) = usize::try_from(a.used.engine.max_batch) {
                     c.engine.max_batch = c.engine.max_batch.min(most);
                 }
-                accelerator::engine::batching(&c.engine)
+                engines::batching(&c.engine)
             });
             a.batching = batching.unwrap_or_default();
         }

@@ -22,7 +22,7 @@ use crate::{
 /// Minimum number of Server queries within the latency bound at the usual percentile of 99. Early
 /// stopping wants 99 % confidence, and ln(0.01) / ln(0.99) is 458.2 (LoadGen's
 /// `early_stopping.cc`).
-pub(crate) const SERVER_QUERIES: u64 = 459;
+pub const SERVER_QUERIES: u64 = 459;
 
 /// Opens the NICs or the engine, and prints the page. `labels` is true if the data set has labels.
 /// `uncounted` holds one line for each reason why a submission would reject the run.
@@ -242,7 +242,7 @@ fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
 }
 
 fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {
-    page.fact("model", accelerator::check::tensors(&config.model));
+    page.fact("model", program::check::tensors(&config.model));
     let others = config.model.other_outputs.len();
     if others > 0 {
         let class = names_the_class(&config.model.output);
@@ -280,7 +280,7 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
         let control = &accelerator.control;
         page.fact("accelerators", format!("{control} (not asked)"));
     }
-    page.fact("token", accelerator::check::token(config.auth()));
+    page.fact("token", program::check::token(config.auth()));
     for nic in &needs.nics {
         let line = format!(
             "{} {}: {} connections to each accelerator, {} slots each",
@@ -311,10 +311,7 @@ fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;
-    page.fact(
-        "locked",
-        accelerator::check::locked(bytes, "samples and slots"),
-    );
+    page.fact("locked", program::check::locked(bytes, "samples and slots"));
 }
 
 #[cfg(test)]

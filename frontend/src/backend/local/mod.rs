@@ -15,13 +15,12 @@ mod part_times;
 
 use std::{fmt::Display, sync::Arc};
 
-use accelerator::{
-    engine::{self, EngineParams, Hashing},
-    node::{engine_info, engine_params},
+use anyhow::{Context, Result, anyhow};
+use engines::{
+    Engine, EngineParams, Hashing, describe,
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-use anyhow::{Context, Result, anyhow};
 use fabric::{MAX_SLOTS, Region, wire::Stream};
 use qdl::{
     config::{EngineConfig, FrontendConfig},
@@ -54,7 +53,7 @@ fn engine_of(config: &FrontendConfig) -> Result<(&EngineConfig, EngineParams)> {
     let (model, file) = (&config.model, config.model_file.as_deref());
     Ok((
         engine,
-        engine_params(engine, &model.name, file, Some(model)),
+        EngineParams::of(engine, &model.name, file, Some(model)),
     ))
 }
 
@@ -67,7 +66,7 @@ pub fn check(config: &FrontendConfig) -> Result<String> {
     let (cfg, params) = engine_of(config)?;
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     check_model(config, cfg, engines[0].1.as_ref())?;
-    Ok(params.describe())
+    Ok(describe(&params))
 }
 
 /// Creates the engine, loads the model and warms up. For an engine with single tokens, `stream`
@@ -103,7 +102,7 @@ pub fn start(
     })
     .map_err(failed)?;
     // Ask after the start: the engine learns some of this information during the start.
-    let info = engine_info(engine.as_ref(), &hashed);
+    let info = hashed.info(engine.as_ref());
     if let Some(w) = pipelines.warm_up() {
         let (cold, warm) = (w.cold_us, w.warm_us);
         tracing::info!("engine warm: first sample {cold} us cold, {warm} us warm");
@@ -129,11 +128,7 @@ pub fn start(
 }
 
 /// Returns the bytes of an output, if the engine runs the configured model.
-fn check_model(
-    config: &FrontendConfig,
-    cfg: &EngineConfig,
-    engine: &dyn engine::Engine,
-) -> Result<usize> {
+fn check_model(config: &FrontendConfig, cfg: &EngineConfig, engine: &dyn Engine) -> Result<usize> {
     let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
     if !cfg.kind.takes_any_bytes() {
         config.model.check_against(engine.model()).map_err(|e| {
