@@ -3,7 +3,7 @@
 //! At this point the model is loaded and has run once, and every port and device is open. The node
 //! does not serve, so no frontend gets an answer.
 
-use engines::pipeline::WarmUp;
+use engines::{EngineConfig, pipeline::WarmUp};
 use fabric::os::available_memory;
 use program::check::{locked, tensors, token};
 use qdl::{
@@ -15,7 +15,7 @@ use report::text::{Page, memory};
 use crate::node::Accelerator;
 
 /// The facts of the check, as a page.
-pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
+pub fn page(config: &AcceleratorConfig, engine: &EngineConfig, accelerator: &Accelerator) -> Page {
     let mut page = Page::default();
     page.fact("node", &config.node);
     let model = &accelerator.model;
@@ -60,18 +60,18 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         let bytes = config.memory() as u64;
         page.fact("locked", locked(bytes, "slots (memory_mib)"));
     }
-    let engine = match accelerator.pipelines.runs_inline() {
+    let workers = match accelerator.pipelines.runs_inline() {
         true => "none of the engine, which answers on them".to_owned(),
-        false => format!("{} of the engine", config.engine.workers()),
+        false => format!("{} of the engine", engine.workers()),
     };
     page.fact(
         "threads",
         format!(
-            "{} of NICs, {engine}, 1 of the control plane",
+            "{} of NICs, {workers}, 1 of the control plane",
             accelerator_crew(config).threads()
         ),
     );
-    if let Some(warning) = config.engine.too_many_threads() {
+    if let Some(warning) = engine.too_many_threads() {
         page.fact("threads", warning);
     }
     page.fact(

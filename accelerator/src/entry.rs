@@ -130,12 +130,12 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             }
         }
     });
-    let mut config = match qdl::config::load_accelerator(&arguments.config) {
-        Ok(config) => config,
+    let (mut config, mut engine) = match engines::config::load_accelerator(&arguments.config) {
+        Ok(read) => read,
         Err(e) => return failed(e),
     };
     if arguments.check
-        && let Some(http) = &mut config.engine.http
+        && let Some(http) = &mut engine.http
         && http.command.is_empty()
     {
         // A check does not wait for a server that the user has to start.
@@ -150,12 +150,12 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
     // A frontend that asks for the configuration gets the text that the file has now.
     let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
-    let accelerator = match Accelerator::start(&config, &text, arguments.once) {
+    let accelerator = match Accelerator::start(&config, &engine, &text, arguments.once) {
         Ok(a) => a,
         Err(e) => return failed(e),
     };
     if arguments.check {
-        let page = crate::check::page(&config, &accelerator);
+        let page = crate::check::page(&config, &engine, &accelerator);
         page.print(arguments.json, arguments.screen.quiet);
         return OK;
     }

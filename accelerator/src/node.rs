@@ -7,7 +7,7 @@ use std::{
 };
 
 use engines::{
-    EngineParams, Hashing, describe as describe_engine,
+    EngineConfig, EngineKind, EngineParams, Hashing, describe as describe_engine,
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -63,19 +63,24 @@ impl Accelerator {
     ///
     /// # Errors
     /// Text: the key, file or port that is wrong.
-    pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, String> {
+    pub fn start(
+        config: &AcceleratorConfig,
+        engine: &EngineConfig,
+        text: &str,
+        once: bool,
+    ) -> Result<Self, String> {
         let loading = LoadingNode::listen(config).map_err(line)?;
         let started = Arc::default();
-        let metrics = start_metrics(config, &started)?;
+        let metrics = start_metrics(config, engine.kind, &started)?;
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
-        let mut params = EngineParams::of(&config.engine, &config.model.name, file, spec.as_ref());
+        let mut params = EngineParams::of(engine, &config.model.name, file, spec.as_ref());
         // Without sysfs the topology is empty, and threads are not bound.
         let topology = Topology::of_this_machine().unwrap_or_default();
         let mut options = Options::from(&params);
         let mut engines = Vec::new();
         let hashing = Hashing::begin(&params);
-        for gpu in config.engine.all_gpus() {
+        for gpu in engine.all_gpus() {
             let near = engine_near(gpu, &config.nics, &topology);
             // Threads that the engine starts inherit this binding.
             engines.extend(
@@ -175,12 +180,13 @@ type AddFigures = Box<dyn Fn(&mut Figures) + Send + Sync>;
 /// Starts the endpoint of the key `metrics`. `started` is set once the engine is loaded.
 fn start_metrics(
     config: &AcceleratorConfig,
+    engine: EngineKind,
     started: &Arc<OnceLock<AddFigures>>,
 ) -> Result<Option<Endpoint>, String> {
     let Some(at) = config.metrics else {
         return Ok(None);
     };
-    let (node, engine) = (config.node.clone(), config.engine.kind.as_str());
+    let (node, engine) = (config.node.clone(), engine.as_str());
     let started = started.clone();
     let read = move || {
         let mut figures = Figures::new("accelerator", &node, engine);

@@ -85,10 +85,11 @@ fn run(args: &[String]) -> anyhow::Result<()> {
         anyhow::bail!("usage: engine_alone CONFIG [SECONDS [[gpu:]SIZE[/STEP][@US]...]]");
     };
     let seconds: f64 = rest.first().map_or(Ok(5.0), |s| s.parse())?;
-    let config = qdl::config::load_accelerator(std::path::Path::new(config))?;
+    let path = std::path::Path::new(config);
+    let (config, engine) = engines::config::load_accelerator(path)?;
     let spec = config.model.spec();
     let file = config.model.file.as_deref();
-    let params = EngineParams::of(&config.engine, &config.model.name, file, spec.as_ref());
+    let params = EngineParams::of(&engine, &config.model.name, file, spec.as_ref());
     let engine = engines::create(&params)?;
     let largest = params.engine.max_batch.to_string();
     let words = rest.get(1..).filter(|words| !words.is_empty());

@@ -16,19 +16,22 @@ use std::{
 
 use fabric::Region;
 use qdl::{
-    config::{EngineConfig, EngineKind},
     model::{ForeignFormat, ModelSpec},
     rails::Score,
     serve::Arrival,
 };
 use record::{GpuRecord, PrefixCache};
 
-use crate::{batch::Batch, cuda::Gpu, error::EngineError, streaming::Streaming};
+use crate::{
+    batch::Batch,
+    config::{EngineConfig, EngineKind},
+    cuda::Gpu,
+    error::EngineError,
+    streaming::Streaming,
+};
 
 /// Largest sample, in bytes, if the engine takes any bytes and no model is configured.
 pub(crate) const ANY_INPUT: usize = 150_528;
-/// Largest batch of any engine.
-pub const MAX_BATCH: usize = 65_536;
 
 /// A loaded model that makes workers.
 pub trait Engine: Send + Sync {
@@ -243,27 +246,4 @@ pub(crate) fn open_model(path: &Path, own: &str) -> Result<File, EngineError> {
         Ok(_) => return Ok(file),
     };
     Err(EngineError::model(path, why))
-}
-
-/// Describes the batching rule in one line; `None` if the engine batches by itself.
-pub fn batching(engine: &EngineConfig) -> Option<String> {
-    if engine.kind.streams() {
-        return None;
-    }
-    let mut line = format!(
-        "up to {} samples, {} at a time, after {} us at most",
-        engine.max_batch,
-        engine.workers(),
-        engine.max_delay_us
-    );
-    if let Some(us) = engine.latency_us {
-        line += &format!(", answers due after {us} us");
-    }
-    if !engine.batch_sizes.is_empty() {
-        line += &format!(", of sizes {:?}", engine.batch_sizes);
-    }
-    if engine.begin_apart_us > 0 {
-        line += &format!(", begun {} us apart", engine.begin_apart_us);
-    }
-    Some(line)
 }

@@ -19,6 +19,7 @@ mod aoti;
 mod batch;
 mod batcher;
 mod child;
+pub mod config;
 mod content;
 mod cuda;
 mod digest;
@@ -50,16 +51,16 @@ mod samples;
 mod testkit;
 
 pub use batch::{Batch, BatchCounts, SampleRun};
+pub use config::{EngineConfig, EngineKind, MAX_BATCH};
 pub use content::{Hashed, Hashing, onnx_data_files};
 pub use digest::{Answers as DigestAnswers, Digest};
 pub(crate) use engine::{ANY_INPUT, open_model};
-pub use engine::{Engine, EngineParams, Inline, MAX_BATCH, Worker, batching};
+pub use engine::{Engine, EngineParams, Inline, Worker};
 pub use error::{EngineError, Fault};
 pub(crate) use error::{catch_panic, one_line};
 #[cfg(feature = "testkit")]
 pub use llm_server::fuzz_server_events;
 pub use llm_server::{ModelFolder, VLLM_VERSIONS};
-pub use qdl::config::EngineKind;
 pub use search::trust;
 pub use size_counts::SizeCounts;
 pub use streaming::{Sequence, SequenceOutcome, SequenceSource, Streaming};

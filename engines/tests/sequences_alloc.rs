@@ -9,6 +9,7 @@ use std::sync::{
 };
 
 use common::{eventually, start};
+use engines::config::TokensConfig;
 use engines::{EngineKind, EngineParams};
 use fabric::wire::Stream;
 use fabric::{
@@ -16,7 +17,6 @@ use fabric::{
     testkit::counting::{Counting, of_process},
 };
 use qdl::{
-    config::TokensConfig,
     model::ModelSpec,
     serve::{Arrival, Finished, Origin, Part, Service},
 };

@@ -16,7 +16,7 @@ use common::{
     Running, TestFolder, accelerator, accelerator_in, accelerator_program, assert_has, fetched,
     free_ports, netns::Star, program_beside, qdl_command, repository, run,
 };
-use qdl::config::load_accelerator;
+use engines::config::load_accelerator;
 use serde_json::Value;
 
 fn said(mut command: Command) -> String {
@@ -465,7 +465,7 @@ fn a_language_model_gets_the_engine_whose_program_is_installed() {
         let path = place.path("out/accelerator.yaml");
         let text = fs::read_to_string(&path).expect("written");
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
-        let engine = load_accelerator(&path).expect("sound").engine;
+        let engine = load_accelerator(&path).expect("sound").1;
         if let Some(core) = &engine.vllm {
             assert!(why.is_empty(), "{text}");
             assert_has(&printed, &["accelerator.yaml: vllm, of vLLM 0.24.0\n"]);

@@ -14,10 +14,9 @@ use std::{
 };
 
 use fabric::os::{sha256_of, sha256_of_file};
-use qdl::config::EngineKind;
 use record::{Content, EngineInfo, MAX_CONTENT_NAME};
 
-use super::{Engine, EngineError, EngineParams};
+use crate::{Engine, EngineError, EngineParams, config::AnswerSource};
 pub use onnx_data::files as onnx_data_files;
 
 /// A hash that a separate thread computes, or a content that needs no hash.
@@ -62,15 +61,15 @@ impl Hashing {
     /// Starts to hash the model file on a separate thread. Call before the engine is made.
     pub fn begin(params: &EngineParams) -> Hashing {
         let engine = &params.engine;
-        let content = match engine.kind {
-            EngineKind::Null | EngineKind::Digest => None,
-            EngineKind::Tokens => Some(settings(params)),
-            EngineKind::Http | EngineKind::Vllm => {
+        let content = match engine.kind.source() {
+            AnswerSource::AnyBytes => None,
+            AnswerSource::Settings => Some(settings(params)),
+            AnswerSource::Server => {
                 let named = engine.http.as_ref().and_then(|h| h.model.as_ref());
                 let name = short(named.unwrap_or(&params.model));
                 Some(Content::Server { name })
             }
-            _ => {
+            AnswerSource::File => {
                 let path = params.file.clone().unwrap_or_default();
                 let thread = thread::Builder::new().name("model-hash".to_owned());
                 let started =
@@ -160,6 +159,7 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::EngineKind;
     use std::fs;
 
     use super::onnx_data::tests::model as model_with_data;
@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn an_engine_without_a_file_names_its_settings_or_server() {
-        let of = |kind, change: &dyn Fn(&mut qdl::config::TokensConfig)| {
+        let of = |kind, change: &dyn Fn(&mut crate::config::TokensConfig)| {
             let mut params = EngineParams::new(kind);
-            let mut tokens = qdl::config::TokensConfig::default();
+            let mut tokens = crate::config::TokensConfig::default();
             change(&mut tokens);
             params.engine.tokens = Some(tokens);
             Hashing::begin(&params).end().expect("no file").content

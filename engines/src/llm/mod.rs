@@ -24,8 +24,9 @@ use std::{
     time::Duration,
 };
 
+use crate::config::Provider;
 use ort::{ep, session::Session};
-use qdl::{config::Provider, model::ModelSpec};
+use qdl::model::ModelSpec;
 
 use self::{
     decoder::Decoder,

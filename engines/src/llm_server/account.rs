@@ -2,7 +2,7 @@
 //!
 //! One invalid request ends vLLM's core with all its sequences, or makes it deaf.
 
-use qdl::config::MAX_IN_FLIGHT;
+use crate::config::MAX_IN_FLIGHT;
 
 use crate::EngineError;
 

@@ -16,7 +16,8 @@ mod spec;
 
 use std::sync::Arc;
 
-use qdl::{config::Provider, model::ModelSpec};
+use crate::config::Provider;
+use qdl::model::ModelSpec;
 
 use self::session::OnCpu;
 use super::{

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 
+use crate::config::Provider;
 use ort::{
     ep::ExecutionProviderDispatch,
     memory::MemoryInfo,
@@ -11,10 +12,7 @@ use ort::{
     },
     value::{DynTensorRef, Shape, TensorRefMut},
 };
-use qdl::{
-    config::Provider,
-    model::{DType, ModelSpec, TensorSpec},
-};
+use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use super::library;
 use crate::{

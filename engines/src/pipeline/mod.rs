@@ -40,14 +40,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::config::EngineConfig;
 use fabric::{
     Region, clock,
     os::{Near, lock},
 };
-use qdl::{
-    config::EngineConfig,
-    serve::{Arrival, Finished, Service, respond_all},
-};
+use qdl::serve::{Arrival, Finished, Service, respond_all};
 use record::EngineUse;
 
 pub use counters::Counters;
@@ -85,18 +83,13 @@ pub struct Options {
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
-        // Engines with a program of their own have deadlines with better messages, so this timeout
-        // is later.
-        let (http, vllm) = (p.engine.http.as_ref(), p.engine.vllm.as_ref());
-        let http = http.map(|http| http.ready() + 2 * http.first_token());
-        let vllm = vllm.map(|vllm| vllm.ready() + 2 * vllm.step());
-        let server = http.or(vllm).unwrap_or_default();
+        let own = p.engine.kind.start_timeout(&p.engine);
         Options {
             name: "engine".to_owned(),
             engine: p.engine.clone(),
             queue: 16_384,
             near: BTreeMap::new(),
-            start_timeout: server.max(Duration::from_secs(300)),
+            start_timeout: own.max(Duration::from_secs(300)),
         }
     }
 }

@@ -28,7 +28,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-pub use qdl::config::Precision;
+pub use crate::config::Precision;
 use qdl::model::{DType, ModelSpec};
 
 pub use build::build_if_asked;

@@ -1,6 +1,6 @@
 //! Computes an answer from the prompt alone, so that every receiver can check the answer.
 
-use qdl::config::TokensConfig;
+use crate::config::TokensConfig;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{EngineError, streaming::TOKEN_BYTES};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::config::TokensConfig;
 use fabric::clock;
-use qdl::{config::TokensConfig, connection::Spin};
+use qdl::connection::Spin;
 
 use super::Answers;
 use crate::{

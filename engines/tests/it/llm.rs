@@ -7,13 +7,13 @@ use std::{
 };
 
 use crate::common::{Samples, Started, eventually};
+use engines::config::LlmConfig;
 use engines::{
     Engine, EngineKind, EngineParams, create,
     streaming::{SequenceOutcome, TOKEN_BYTES},
 };
 use fabric::wire::Stream;
 use qdl::{
-    config::LlmConfig,
     model::{DType, ModelSpec},
     testkit::assert_has,
 };

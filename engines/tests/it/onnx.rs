@@ -7,9 +7,9 @@ use std::{
 };
 
 use crate::common::{Samples, eventually, model, ragged, start, tensor};
+use engines::config::Provider;
 use engines::{EngineKind, EngineParams, create};
 use qdl::{
-    config::Provider,
     model::{DType, ModelSpec},
     serve::Service,
     testkit::assert_has,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use crate::common::{Samples, eventually, failing, no_error, puppet_error, start};
+use engines::config::TokensConfig;
 use engines::{
     Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, create,
     pipeline::{Options, Pipeline},
@@ -19,7 +20,7 @@ use engines::{
     tokens::{Answers, answer},
 };
 use fabric::wire::Stream;
-use qdl::{config::TokensConfig, model::ModelSpec, serve::Service};
+use qdl::{model::ModelSpec, serve::Service};
 
 const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
 /// Maximum wait for any step of a test.

@@ -2,10 +2,11 @@
 //! this module opens the NICs or, with `--local`, the engine. `--check` sends nothing, so
 //! accelerators may be absent, and busy accelerators are not disturbed.
 
+use engines::EngineConfig;
 use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
-    config::{DatasetKind, EngineConfig, FrontendConfig, NicConfig, Verify},
+    config::{DatasetKind, FrontendConfig, NicConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
 use report::text::{Page, memory};
@@ -24,17 +25,30 @@ use crate::{
 /// `early_stopping.cc`).
 pub const SERVER_QUERIES: u64 = 459;
 
-/// Opens the NICs or the engine, and prints the page. `labels` is true if the data set has labels.
-/// `uncounted` holds one line for each reason why a submission would reject the run.
+/// The run that a check describes.
+pub struct PlannedCheck<'a> {
+    pub config: &'a FrontendConfig,
+    pub engine: Option<&'a EngineConfig>,
+    pub settings: &'a Settings,
+    pub plan: &'a Plan,
+    pub qsl: &'a Qsl,
+    /// True if the data set has labels.
+    pub labels: bool,
+}
+
+/// Opens the NICs or the engine, and prints the page.
 pub fn check(
     args: &Args,
-    config: &FrontendConfig,
-    settings: &Settings,
-    plan: &Plan,
-    qsl: &Qsl,
-    labels: bool,
+    planned: &PlannedCheck<'_>,
     uncounted: impl Iterator<Item = String>,
 ) -> Result<ExitCode, anyhow::Error> {
+    let PlannedCheck {
+        config,
+        settings,
+        plan,
+        qsl,
+        ..
+    } = *planned;
     let loaded = qsl.region().len() as u64;
     let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
     let mut page = Page::default();
@@ -47,11 +61,11 @@ pub fn check(
             page.fact("note", format!("would not count in a submission: {line}"));
         }
     }
-    model_and_data(&mut page, config, qsl, labels);
+    model_and_data(&mut page, config, qsl, planned.labels);
     if args.local {
-        let engine = local::check(config)?;
+        let engine = local::check(config, planned.engine)?;
         page.fact("engine", format!("--local: {engine}"));
-        let own = config.engine.as_ref();
+        let own = planned.engine;
         let most = own.map_or(0, EngineConfig::workers);
         let issuing = issuing(settings);
         page.fact("threads", format!("{most} of the engine, {issuing}"));

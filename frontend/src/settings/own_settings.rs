@@ -1,5 +1,6 @@
 //! This node's own settings in force, with the origin of each.
 
+use engines::EngineConfig;
 use fabric::os::Congestion;
 use qdl::{
     config::{Completion, FrontendConfig, NicConfig, NicFabric, QslMode, Verify, Written},
@@ -11,16 +12,18 @@ use serde_json::Value;
 use crate::settings::cli::Args;
 
 /// Returns every setting of a run. `config` holds the values in force, `file` the values of the
-/// file, `written` the file's keys, `loaded` the number of samples that LoadGen may hold.
+/// file, `engine` the engine of `--local`, `written` the file's keys, `loaded` the number of samples that LoadGen may hold.
 pub fn records(
     args: &Args,
     config: &FrontendConfig,
     file: &FrontendConfig,
+    engine: Option<&EngineConfig>,
     written: &Written,
     loaded: usize,
 ) -> Vec<SettingRecord> {
-    let now = values(config, args.local, loaded, args.seed);
-    let before = values(file, args.local, loaded, None);
+    let local = engine.filter(|_| args.local);
+    let now = values(config, local, loaded, args.seed);
+    let before = values(file, local, loaded, None);
     let record = |((key, value), (_, was)): (Own, Own)| {
         let given = |value, from: &str| GivenValue {
             value,
@@ -60,7 +63,12 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
 
 type Own = (String, String);
 
-fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> Vec<Own> {
+fn values(
+    c: &FrontendConfig,
+    local: Option<&EngineConfig>,
+    loaded: usize,
+    seed: Option<u64>,
+) -> Vec<Own> {
     let mut all: Vec<Own> = Vec::new();
     let mut put = |key: &str, value: String| all.push((key.to_owned(), value));
     put("performance_sample_count", loaded.to_string());
@@ -75,8 +83,8 @@ fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> 
     };
     put("verify", verify.to_owned());
     put("deadlines.watchdog_s", c.deadlines.watchdog_s.to_string());
-    match &c.engine {
-        Some(e) if local => {
+    match local {
+        Some(e) => {
             put("engine.max_batch", e.max_batch.to_string());
             put("engine.max_delay_us", e.max_delay_us.to_string());
             put("engine.threads", e.threads.to_string());
@@ -84,7 +92,7 @@ fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> 
             put("engine.delay_us", e.delay_us.to_string());
             put("engine.spin_us", e.spin_us.to_string());
         }
-        _ => network(c, &mut put),
+        None => network(c, &mut put),
     }
     all
 }
@@ -179,7 +187,7 @@ mod tests {
     use std::fs;
 
     use clap::Parser;
-    use qdl::config::load_frontend;
+    use engines::config::load_frontend;
 
     use super::*;
 
@@ -191,7 +199,7 @@ mod tests {
             output: {name: o, dtype: u8, shape: [8]}}\n\
             accelerators: [{control: \"127.0.0.1:1\"}]\n";
         fs::write(&path, format!("{base}{yaml}")).expect("written");
-        let file = load_frontend(&path).expect("sound");
+        let (file, engine) = load_frontend(&path, None).expect("sound");
         let written = Written::read(&path).expect("there");
         let all = ["frontend", "--config", "f.yaml"].iter().chain(flags);
         let args = Args::try_parse_from(all).expect("sound");
@@ -199,7 +207,7 @@ mod tests {
         if let Some(ms) = args.warm_up_ms {
             config.warm_up.budget_ms = ms;
         }
-        records(&args, &config, &file, &written, 40)
+        records(&args, &config, &file, engine.as_ref(), &written, 40)
     }
 
     fn find<'a>(all: &'a [SettingRecord], name: &str) -> &'a SettingRecord {

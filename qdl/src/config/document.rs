@@ -240,7 +240,8 @@ impl<'de> Deserialize<'de> for Tree {
     }
 }
 
-pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
+/// Returns the names of the fields of `T`.
+pub fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
     T::deserialize(Keys(&[])).err().map_or(&[], |keys| keys.0)
 }
 

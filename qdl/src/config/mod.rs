@@ -16,9 +16,7 @@
 //! | --- | --- |
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
 //! | [`NicConfig`] | one NIC, with the keys of its fabric ([`NicFabric`]) |
-//! | [`EngineConfig`] | engine and batcher, of an accelerator and of `--local` |
-//! | [`HttpConfig`] | the server of the engine `http` |
-//! | [`VllmConfig`] | vLLM's engine core, of the engine `vllm` |
+//! | [`Section`], [`SectionKeys`] | keys that a crate above this one reads: `engine` |
 //! | [`ConfigError`] | problems with their places |
 //! | [`Written`] | the keys that a file sets, with their lines |
 //!
@@ -26,6 +24,7 @@
 //! `docs/configuration.md`.
 
 /// Defines methods that return a key of milliseconds or seconds as a [`std::time::Duration`].
+#[macro_export]
 macro_rules! durations {
     ($($name:ident $from:ident $key:ident;)*) => {$(
         #[doc = concat!("[`Self::", stringify!($key), "`].")]
@@ -37,6 +36,7 @@ macro_rules! durations {
 
 /// Defines a struct with its [`Default`]. `= value` behind a field's type is the field's default,
 /// where it is not the type's own.
+#[macro_export]
 macro_rules! with_defaults {
     (@) => {
         Default::default()
@@ -54,7 +54,7 @@ macro_rules! with_defaults {
 
         impl Default for $name {
             fn default() -> Self {
-                $name { $($field: with_defaults!(@ $($default)?),)* }
+                $name { $($field: $crate::with_defaults!(@ $($default)?),)* }
             }
         }
     };
@@ -65,12 +65,9 @@ mod auth;
 mod dataset;
 mod deadlines;
 mod document;
-mod engine;
 mod error;
 mod frontend;
 mod health;
-mod http;
-mod llm;
 mod load;
 mod loadgen;
 mod nic;
@@ -78,7 +75,6 @@ mod nic_keys;
 mod root;
 mod rules;
 mod values;
-mod vllm;
 mod words;
 mod written;
 
@@ -89,15 +85,12 @@ pub use accelerator::{AcceleratorConfig, AcceleratorModel, ControlConfig};
 pub use auth::{Auth, AuthWord};
 pub use dataset::{DatasetConfig, DatasetKind, Dimension, LabelsConfig, SizeDistribution};
 pub use deadlines::{Deadlines, WarmUpConfig};
-pub use engine::{EngineConfig, EngineKind, Precision, Provider};
+#[cfg(feature = "testkit")]
+pub use document::keys_of;
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
-pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
-pub use llm::{LlmConfig, TokensConfig};
-pub use load::{
-    load_accelerator, load_frontend, load_frontend_from, parse_accelerator, parse_frontend,
-};
+pub use load::{load, load_accelerator, load_frontend, parse, parse_accelerator, parse_frontend};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{
     AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, IbKeys, NicConfig,
@@ -105,8 +98,11 @@ pub use nic::{
 };
 #[cfg(test)]
 pub(crate) use nic::{MAX_AUTO_SLOTS, MIN_AUTO_SLOTS};
+pub use root::{ConfigFile, Section, SectionKeys};
+pub use rules::{
+    Findings, MAX_GPU, MAX_MS, check_gpu_list, core_list, resolve, within, within_some,
+};
 pub use values::Auto;
-pub use vllm::VllmConfig;
 pub use words::nearest;
 pub use written::Written;
 

@@ -15,7 +15,8 @@ fabric record qdl report submission engines tune: program accelerator frontend
 fabric loadgen-bridge: record qdl report submission tune engines
 record: qdl report submission tune loadgen-bridge engines
 qdl: report submission tune loadgen-bridge engines
-report submission: loadgen-bridge engines
+report submission: loadgen-bridge
+report: engines program
 engines: tune loadgen-bridge report submission
 accelerator: tune loadgen-bridge frontend
 frontend: accelerator

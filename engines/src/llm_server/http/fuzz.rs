@@ -2,14 +2,12 @@
 
 use std::convert::Infallible;
 
+use crate::config::{Dialect, HttpConfig};
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use qdl::{
-    config::{Dialect, HttpConfig},
-    model::ModelSpec,
-};
+use qdl::model::ModelSpec;
 use tokio::runtime::Builder;
 
 use super::{

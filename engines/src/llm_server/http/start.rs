@@ -1,7 +1,7 @@
 //! Queries to the server before the first sample: readiness, model, context, vocabulary, prefix
 //! cache, and one short answer with the parameters of every sequence.
 
-use qdl::config::HttpConfig;
+use crate::config::HttpConfig;
 use record::{CacheState, PrefixCache, secrets};
 
 use super::{

@@ -7,8 +7,8 @@ use std::{
     os::unix::net::UnixListener,
 };
 
+use crate::config::VllmConfig;
 use disk::Temporary;
-use qdl::config::VllmConfig;
 use socket2::Socket;
 
 use super::{

@@ -23,7 +23,7 @@ mod zmtp;
 
 use std::{sync::Arc, time::Duration};
 
-use qdl::config::{MAX_IN_FLIGHT, VllmConfig};
+use crate::config::{MAX_IN_FLIGHT, VllmConfig};
 use record::{CacheState, PrefixCache};
 
 use self::{

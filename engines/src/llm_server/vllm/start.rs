@@ -12,7 +12,7 @@
 
 use std::fs;
 
-use qdl::config::VllmConfig;
+use crate::config::VllmConfig;
 
 use crate::child::Launch;
 

@@ -17,15 +17,12 @@ use std::{fmt::Display, sync::Arc};
 
 use anyhow::{Context, Result, anyhow};
 use engines::{
-    Engine, EngineParams, Hashing, describe,
+    Engine, EngineConfig, EngineParams, Hashing, describe,
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
 use fabric::{MAX_SLOTS, Region, wire::Stream};
-use qdl::{
-    config::{EngineConfig, FrontendConfig},
-    serve::Service,
-};
+use qdl::{config::FrontendConfig, serve::Service};
 
 use crate::{
     loadgen::completer::Completers,
@@ -41,12 +38,15 @@ const OUTPUT_BYTES: usize = 256 << 20;
 
 /// Number of completers, and of live counters, of a local run: one for each engine thread and one
 /// for the issuing thread.
-pub fn completers(config: &FrontendConfig) -> usize {
-    config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
+pub fn completers(engine: Option<&EngineConfig>) -> usize {
+    engine.map_or(0, EngineConfig::workers) + 1
 }
 
-fn engine_of(config: &FrontendConfig) -> Result<(&EngineConfig, EngineParams)> {
-    let engine = config.engine.as_ref().context(
+fn engine_of<'a>(
+    config: &FrontendConfig,
+    engine: Option<&'a EngineConfig>,
+) -> Result<(&'a EngineConfig, EngineParams)> {
+    let engine = engine.context(
         "--local runs the engine in this process, and the configuration has none: add `engine: \
          {kind: digest}`, or `engine: {kind: onnx}` and `model_file: PATH`",
     )?;
@@ -62,8 +62,8 @@ fn failed(error: impl Display) -> anyhow::Error {
 }
 
 /// Creates the engine and loads the model, but does not run the model. Returns a description.
-pub fn check(config: &FrontendConfig) -> Result<String> {
-    let (cfg, params) = engine_of(config)?;
+pub fn check(config: &FrontendConfig, engine: Option<&EngineConfig>) -> Result<String> {
+    let (cfg, params) = engine_of(config, engine)?;
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     check_model(config, cfg, engines[0].1.as_ref())?;
     Ok(describe(&params))
@@ -73,12 +73,14 @@ pub fn check(config: &FrontendConfig) -> Result<String> {
 /// selects the parts of an answer to deliver before the answer's end.
 pub fn start(
     config: &FrontendConfig,
+    engine: Option<&EngineConfig>,
     inputs: Arc<Region>,
     completers: &Completers,
     verdict: &Verdict,
     stream: Stream,
 ) -> Result<Arc<LocalBackend>> {
-    let (cfg, params) = engine_of(config)?;
+    let completed_by = self::completers(engine);
+    let (cfg, params) = engine_of(config, engine)?;
     let hashing = Hashing::begin(&params);
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     let hashed = hashing.end().map_err(failed)?;
@@ -121,7 +123,7 @@ pub fn start(
         output,
         stream,
         completers: completers.clone(),
-        threads: self::completers(config),
+        threads: completed_by,
         verdict: verdict.clone(),
     });
     backend.map_err(|e| anyhow!("--local, outputs: {e}"))

@@ -23,7 +23,10 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Parser;
 use disk::FolderLock;
-use engines::{EngineKind, EngineParams};
+use engines::{
+    EngineKind, EngineParams,
+    config::{load_accelerator, parse_accelerator},
+};
 use fabric::os::available_memory;
 use qdl::{
     config,
@@ -315,11 +318,11 @@ fn check(staged: &Staged, addresses: &InitAddresses) -> Result<usize> {
     for at in &addresses.accelerators {
         let path = staged.path(&at.file);
         match at.is_here {
-            true => drop(config::load_accelerator(&path)?),
+            true => drop(load_accelerator(&path)?),
             // Parse only: the paths in this configuration are for another machine.
             false => {
                 let text = fs::read_to_string(&path)?;
-                config::parse_accelerator(&text, &at.file, Path::new(""))?;
+                parse_accelerator(&text, &at.file, Path::new(""))?;
             }
         }
     }

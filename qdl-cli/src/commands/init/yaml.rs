@@ -277,10 +277,8 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use qdl::{
-        config::{parse_accelerator, parse_frontend},
-        model::DType,
-    };
+    use engines::config::parse_accelerator;
+    use qdl::{config::parse_frontend, model::DType};
 
     use super::*;
 
@@ -346,15 +344,15 @@ mod tests {
         assert_eq!(f.performance_sample_count, Some(7));
         for at in &addresses.accelerators {
             let text = accelerator(&plan, at, &addresses, folder);
-            let a = parse_accelerator(&text, &at.file, folder)
+            let (a, engine) = parse_accelerator(&text, &at.file, folder)
                 .unwrap_or_else(|e| panic!("{e}\n{text}"));
             assert_eq!(a.model.spec(), Some(model.clone()));
             assert_eq!(
                 a.model.file.as_deref(),
                 Some(Path::new("/data/a model.onnx"))
             );
-            assert_eq!((a.control.listen, a.engine.intra_threads), (at.listen, 3));
-            assert_eq!(a.engine.max_batch, 8, "the model's own");
+            assert_eq!((a.control.listen, engine.intra_threads), (at.listen, 3));
+            assert_eq!(engine.max_batch, 8, "the model's own");
         }
         assert!(text.lines().all(|l| l.len() <= 100), "{text}");
         let name = qdl::topology::allowed_name;

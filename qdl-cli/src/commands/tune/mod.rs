@@ -16,8 +16,9 @@ use std::{fs, io::Write, path::Path};
 
 use anyhow::{Context, Result, bail};
 use disk::FolderLock;
+use engines::config::load_frontend;
 use loadgen_bridge::Scenario;
-use qdl::config::{self, FrontendConfig, Written};
+use qdl::config::{FrontendConfig, Written};
 use serde_json::json;
 use tune::{Halt, Knob, RateKind, Session, SessionPlan};
 
@@ -37,7 +38,7 @@ pub fn command(args: &TuneArgs, quiet: bool) -> ExitCode {
 }
 
 fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
-    let config = config::load_frontend(&args.config)?;
+    let config = load_frontend(&args.config, None)?.0;
     let (kind, key) = kind(args, &config)?;
     let yaml = Yaml::read(&args.config)?;
     let device = config.nics.iter().any(|n| n.is_ib());

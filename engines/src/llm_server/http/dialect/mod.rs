@@ -16,11 +16,11 @@ mod tensorrt_llm;
 pub(super) mod trouble;
 mod vllm;
 
+use crate::config::{self, HttpConfig};
 use crate::{
     error::shorten,
     llm_server::account::{Finish, Limits},
 };
-use qdl::config::{self, HttpConfig};
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::SmallVec;

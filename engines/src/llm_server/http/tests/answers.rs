@@ -1,7 +1,7 @@
 //! Correct answers in every dialect: their tokens and parts.
 
+use crate::config::Dialect;
 use fabric::wire::Stream;
-use qdl::config::Dialect;
 
 use super::{
     rig::{ROOM, prompts, samples, started},

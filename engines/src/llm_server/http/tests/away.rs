@@ -5,11 +5,9 @@ use std::sync::{
     atomic::{AtomicU16, Ordering::SeqCst},
 };
 
+use crate::config::{Dialect, HttpConfig};
 use fabric::wire::Stream;
-use qdl::{
-    config::{Dialect, HttpConfig},
-    wire::Standing,
-};
+use qdl::wire::Standing;
 
 use super::{
     rig::{ROOM, Started, eventually, prompts, samples, started},

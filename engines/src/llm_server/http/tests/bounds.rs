@@ -2,8 +2,8 @@
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
+use crate::config::Dialect;
 use bytes::Bytes;
-use qdl::config::Dialect;
 
 use super::{
     rig::{eventually, run_one},

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use crate::config::Dialect;
 use fabric::wire::Stream;
-use qdl::{config::Dialect, testkit::assert_has};
+use qdl::testkit::assert_has;
 
 use super::rig::{
     eventually, params,

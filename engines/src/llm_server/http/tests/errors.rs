@@ -2,8 +2,9 @@
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
+use crate::config::{Dialect, HttpConfig};
 use fabric::wire::Stream;
-use qdl::config::{Deadlines, Dialect, HttpConfig};
+use qdl::config::Deadlines;
 use serde_json::{Value, json};
 
 use super::{

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
+use crate::config::Dialect;
 use fabric::wire::Stream;
-use qdl::config::Dialect;
 
 use super::{
     rig::{ROOM, params, prompts, samples, start, started},

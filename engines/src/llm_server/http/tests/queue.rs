@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use crate::config::Dialect;
 use fabric::wire::Stream;
-use qdl::config::Dialect;
 use tokio::sync::Semaphore;
 
 use super::{

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::config::{Dialect, HttpConfig};
 use fabric::wire::Stream;
-use qdl::{
-    config::{Dialect, HttpConfig},
-    model::ModelSpec,
-};
+use qdl::model::ModelSpec;
 
 use super::server::Server;
 use crate::{

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use qdl::config::Dialect;
+use crate::config::Dialect;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},

@@ -2,12 +2,12 @@
 
 use std::convert::Infallible;
 
+use crate::config::Dialect;
 use bytes::Bytes;
 use fabric::wire::Stream;
 use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use qdl::config::Dialect;
 use tokio::runtime::Builder;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use qdl::config::{Dialect, HttpConfig};
+use crate::config::{Dialect, HttpConfig};
 use record::CacheState;
 
 use super::{

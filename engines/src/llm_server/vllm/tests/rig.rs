@@ -2,8 +2,9 @@
 
 use std::{fs, ops::Deref, path::Path, sync::Arc};
 
+use crate::config::VllmConfig;
 use fabric::wire::Stream;
-use qdl::{config::VllmConfig, model::ModelSpec};
+use qdl::model::ModelSpec;
 
 use crate::{
     EngineError, EngineKind, EngineParams, llm_server::Vllm, samples, streaming::TOKEN_BYTES,

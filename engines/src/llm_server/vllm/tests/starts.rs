@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::process::CommandExt, process::Command};
 
+use crate::config::{MAX_IN_FLIGHT, VllmConfig};
 use fabric::wire::Stream;
-use qdl::config::{MAX_IN_FLIGHT, VllmConfig};
 
 use super::rig::{EOS, Started, answer, folder, params, processes::free_port, start};
 use crate::{EngineError, Streaming, llm_server::Vllm};

@@ -1,18 +1,49 @@
-//! Configuration of the engine and of the batcher in front of it.
+//! Keys of `engine`, the engine and the batcher in front of it, of both configuration files.
+//!
+//! | file | purpose |
+//! | --- | --- |
+//! | [`EngineConfig`] | the keys of `engine` |
+//! | [`HttpConfig`], [`VllmConfig`], [`LlmConfig`], [`TokensConfig`] | keys of single engines |
+//! | `files` | both files with their engine |
+//! | `model` | how an engine and its model go together |
+//!
+//! The table of engines says which keys an engine has.
+
+mod files;
+mod http;
+mod llm;
+mod model;
+#[cfg(test)]
+mod tests;
+mod vllm;
 
 use std::path::{Path, PathBuf};
 
 use garde::Validate;
+use qdl::{
+    config::{Findings, MAX_GPU, NicConfig, check_gpu_list, resolve, within, within_some},
+    with_defaults,
+};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    http::HttpConfig,
-    llm::{LlmConfig, TokensConfig},
-    rules::{Findings, MAX_GPU, check_gpu_list, resolve, within, within_some},
-    vllm::VllmConfig,
-};
+pub use files::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
+pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
+pub use llm::{LlmConfig, TokensConfig};
+pub use vllm::VllmConfig;
 
-const MAX_BATCH: usize = 65_536;
+/// Keys that every engine has.
+const COMMON: [&str; 3] = ["kind", "spin_us", "gpus"];
+/// Keys of an engine that gets its batches from the batcher.
+pub(crate) const BATCHING: [&str; 5] = [
+    "max_batch",
+    "max_delay_us",
+    "latency_us",
+    "begin_apart_us",
+    "threads",
+];
+
+/// Largest batch of any engine.
+pub const MAX_BATCH: usize = 65_536;
 /// Maximum simulated compute time or delay, in microseconds: one minute.
 const MAX_DELAY_US: u64 = 60_000_000;
 const MAX_THREADS: usize = 1024;
@@ -21,7 +52,6 @@ const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 /// Kind of engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum EngineKind {
     /// Answers every sample at once with zeros.
     Null,
@@ -75,52 +105,17 @@ impl std::fmt::Display for Precision {
     }
 }
 
-impl EngineKind {
-    /// Returns whether the engine accepts any bytes and needs no model file.
-    pub fn takes_any_bytes(self) -> bool {
-        matches!(self, EngineKind::Null | EngineKind::Digest)
-    }
-
-    /// Returns whether the engine runs a language model, batches itself, and answers in tokens.
-    pub fn streams(self) -> bool {
-        matches!(
-            self,
-            EngineKind::Tokens | EngineKind::Http | EngineKind::Vllm | EngineKind::Llm
-        )
-    }
-
-    /// Returns whether answers come from a model; other engines make them up.
-    pub fn runs_a_model(self) -> bool {
-        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens)
-    }
-
-    pub(super) fn reads_file(self) -> bool {
-        self.runs_a_model() && !self.has_server()
-    }
-
-    /// Returns whether a second program on this machine runs the model.
-    pub fn has_server(self) -> bool {
-        matches!(self, EngineKind::Http | EngineKind::Vllm)
-    }
-
-    pub(crate) fn on_gpu(self) -> bool {
-        matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
-    }
-
-    /// Returns the kind's name in YAML.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EngineKind::Null => "null",
-            EngineKind::Digest => "digest",
-            EngineKind::Onnx => "onnx",
-            EngineKind::Aoti => "aoti",
-            EngineKind::TensorRt => "tensorrt",
-            EngineKind::Tokens => "tokens",
-            EngineKind::Http => "http",
-            EngineKind::Vllm => "vllm",
-            EngineKind::Llm => "llm",
-        }
-    }
+/// Where an engine's answers come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerSource {
+    /// The bytes of the sample, whatever they are; no model.
+    AnyBytes,
+    /// Settings: the engine simulates a model.
+    Settings,
+    /// A model file.
+    File,
+    /// A second program on this machine, which has the model.
+    Server,
 }
 
 /// Execution provider of ONNX Runtime.
@@ -134,7 +129,31 @@ pub enum Provider {
     Cuda,
 }
 
-with_defaults! {
+/// [`with_defaults`], and a method that names the fields whose value is not the default.
+macro_rules! with_changed {
+    ($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$field_meta:meta])* pub $field:ident: $type:ty $(= $default:expr)?,)*
+    }) => {
+        with_defaults! {
+            $(#[$meta])* pub struct $name {
+                $($(#[$field_meta])* pub $field: $type $(= $default)?,)*
+            }
+        }
+
+        impl $name {
+            fn changed(&self) -> Vec<&'static str> {
+                let default = Self::default();
+                let mut changed = Vec::new();
+                $(if self.$field != default.$field {
+                    changed.push(stringify!($field));
+                })*
+                changed
+            }
+        }
+    };
+}
+
+with_changed! {
 /// Engine and batcher, of an accelerator and of a frontend's `--local`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
@@ -221,8 +240,9 @@ impl EngineConfig {
 
     /// Returns a warning if the computing threads exceed this machine's cores.
     pub fn too_many_threads(&self) -> Option<String> {
-        let is_tokens = self.kind == EngineKind::Tokens;
-        let waits = self.kind.has_server() || is_tokens || self.delay_us > 0;
+        let source = self.kind.source();
+        let waits = matches!(source, AnswerSource::Server | AnswerSource::Settings);
+        let waits = waits || self.delay_us > 0;
         if waits || self.minds_gpus() {
             return None;
         }
@@ -237,13 +257,36 @@ impl EngineConfig {
         })
     }
 
+    /// Describes the batching rule in one line; `None` if the engine batches by itself.
+    pub fn batching(&self) -> Option<String> {
+        if self.kind.streams() {
+            return None;
+        }
+        let mut line = format!(
+            "up to {} samples, {} at a time, after {} us at most",
+            self.max_batch,
+            self.workers(),
+            self.max_delay_us
+        );
+        if let Some(us) = self.latency_us {
+            line += &format!(", answers due after {us} us");
+        }
+        if !self.batch_sizes.is_empty() {
+            line += &format!(", of sizes {:?}", self.batch_sizes);
+        }
+        if self.begin_apart_us > 0 {
+            line += &format!(", begun {} us apart", self.begin_apart_us);
+        }
+        Some(line)
+    }
+
     /// Returns the number of worker threads of all pipelines.
     pub fn workers(&self) -> usize {
         self.threads.saturating_mul(self.gpus.len().max(1))
     }
 
     /// Returns whether the GPU that a sample arrives for determines the sample's pipeline.
-    pub(super) fn minds_gpus(&self) -> bool {
+    fn minds_gpus(&self) -> bool {
         !self.gpus.is_empty() || self.uses_gpu()
     }
 
@@ -253,6 +296,13 @@ impl EngineConfig {
 
     fn check_gpus(&self, out: &mut Findings<'_>) {
         let kind = self.kind.as_str();
+        if self.gpu != 0 && self.kind.has("gpu") && !self.uses_gpu() {
+            out.add_key(
+                "engine.gpu",
+                format!("engine `{kind}` uses no GPU"),
+                "remove `gpu`, or set `provider: cuda`",
+            );
+        }
         if self.gpus.is_empty() {
             return;
         }
@@ -273,7 +323,35 @@ impl EngineConfig {
         }
     }
 
-    pub(super) fn resolve(&mut self, base: &Path) {
+    /// Checks that each NIC's GPU has a pipeline and that each pipeline has a NIC.
+    fn check_nics(&self, nics: &[NicConfig], out: &mut Findings<'_>) {
+        if !self.minds_gpus() {
+            return;
+        }
+        let served = self.all_gpus();
+        let named: Vec<_> = nics.iter().map(|nic| nic.gpu).collect();
+        for (i, gpu) in named.iter().enumerate() {
+            let gpu = gpu.map(|g| g as usize);
+            if let Some(gpu) = gpu.filter(|g| !served.contains(g)) {
+                out.add(
+                    format!("nics[{i}].gpu"),
+                    format!("no engine runs on GPU {gpu}; the configuration has one on {served:?}"),
+                    "list every GPU that NICs name in `engine.gpus`, as in `gpus: [0, 1]`",
+                );
+            }
+        }
+        for gpu in served {
+            if !named.is_empty() && named.iter().all(|n| n.is_some_and(|n| n as usize != gpu)) {
+                out.add(
+                    "engine",
+                    format!("GPU {gpu} gets no samples: every entry of `nics` names another one"),
+                    format!("give an entry of `nics` the key `gpu: {gpu}`, or leave that GPU out"),
+                );
+            }
+        }
+    }
+
+    fn resolve(&mut self, base: &Path) {
         if let Some(library) = &mut self.library {
             resolve(base, library);
         }
@@ -285,49 +363,31 @@ impl EngineConfig {
         }
     }
 
-    /// Returns why this engine does not have `key`, and the remedy; `None` if it has.
-    fn lacks(&self, key: &str) -> Option<(&'static str, String)> {
-        use EngineKind::{Digest, Http, Llm, Null, Onnx, TensorRt, Tokens, Vllm};
-        let kind = self.kind;
-        let (why, other) = match (key, kind) {
-            ("threads", Http) => return None,
-            ("max_batch" | "max_delay_us" | "latency_us" | "begin_apart_us" | "threads", _) => {
-                let name = kind.as_str();
-                let help =
-                    format!("remove `{key}`; the keys below `{name}` say how many run at once");
-                return kind.streams().then_some(("makes its own batches", help));
+    /// Refuses the keys of other engines.
+    fn check_keys(&self, out: &mut Findings<'_>) {
+        let (kind, name) = (self.kind, self.kind.as_str());
+        for key in self.changed() {
+            if COMMON.contains(&key) || kind.has(key) {
+                continue;
             }
-            ("delay_us", Tokens) => {
-                let help = "remove `delay_us`, and give `tokens: {step_us: ...}`".to_owned();
-                return Some(("pretends steps, not batches", help));
-            }
-            ("provider", Onnx | Llm) | ("tokens", Tokens) => return None,
-            ("http", Http) | ("vllm", Vllm) | ("llm", Llm) => return None,
-            ("precision" | "profiles" | "optimization_level", TensorRt) => return None,
-            ("delay_us", Null | Digest) => return None,
-            ("gpu", _) if self.uses_gpu() => return None,
-            ("batch_sizes", _) if kind.on_gpu() => return None,
-            ("library" | "intra_threads", _) if kind.reads_file() => return None,
-            ("provider", _) => ("has no execution providers", "onnx"),
-            ("gpu", _) => ("uses no GPU", "aoti"),
-            ("batch_sizes", _) => ("runs batches of any size", "aoti"),
-            ("library", _) => ("uses no library", "onnx"),
-            ("intra_threads", _) => ("has no threads of its own", "onnx"),
-            ("delay_us", _) => ("pretends no compute", "digest"),
-            ("tokens", _) => ("pretends no language model", "tokens"),
-            ("http", _) => ("asks no server", "http"),
-            ("vllm", _) => ("drives no engine core", "vllm"),
-            ("llm", _) => ("runs no language model in this process", "llm"),
-            _ => ("builds no plans", "tensorrt"),
-        };
-        Some((why, format!("remove `{key}`, or set `kind: {other}`")))
+            let (what, help) = if kind.streams() && BATCHING.contains(&key) {
+                let help = format!("the keys below `{name}` say how many run at once");
+                ("makes its own batches".to_owned(), help)
+            } else {
+                let other = EngineKind::with_key(key).map_or("null", EngineKind::as_str);
+                (format!("has no `{key}`"), format!("or set `kind: {other}`"))
+            };
+            let help = format!("remove `{key}`; {help}");
+            out.add_key(
+                format!("engine.{key}"),
+                format!("engine `{name}` {what}"),
+                help,
+            );
+        }
     }
 
-    pub(super) fn check(&self, out: &mut Findings<'_>) {
-        use EngineKind::{Http, Llm, TensorRt, Tokens, Vllm};
-        let kind = self.kind;
-        let is = |other| kind == other;
-        if !out.document.has("engine.kind") {
+    fn check(&self, out: &mut Findings<'_>) {
+        if !out.has("engine.kind") {
             return out.add(
                 "engine",
                 "the key `kind` is missing",
@@ -335,68 +395,18 @@ impl EngineConfig {
             );
         }
         self.check_gpus(out);
-        let default = EngineConfig::default();
-        for (key, set) in [
-            ("max_batch", self.max_batch != default.max_batch),
-            ("max_delay_us", self.max_delay_us != default.max_delay_us),
-            ("latency_us", self.latency_us.is_some()),
-            ("begin_apart_us", self.begin_apart_us != 0),
-            ("threads", self.threads != 1),
-            ("intra_threads", self.intra_threads != 1),
-            ("library", self.library.is_some()),
-            ("delay_us", self.delay_us != 0),
-            ("provider", self.provider != Provider::Cpu),
-            ("gpu", self.gpu != 0),
-            ("batch_sizes", !self.batch_sizes.is_empty()),
-            ("precision", self.precision.is_some()),
-            ("profiles", !self.profiles.is_empty()),
-            ("optimization_level", self.optimization_level.is_some()),
-            ("tokens", self.tokens.is_some()),
-            ("http", self.http.is_some()),
-            ("vllm", self.vllm.is_some()),
-            ("llm", self.llm.is_some()),
-        ] {
-            if let Some((why, help)) = self.lacks(key).filter(|_| set) {
-                let what = format!("engine `{}` {why}", kind.as_str());
-                out.add_key(format!("engine.{key}"), what, help);
-            }
-        }
-        if is(Http) && self.http.is_none() {
-            out.add(
-                "engine",
-                "engine `http` asks a server, and none is named",
-                "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
-            );
-        }
-        if is(Vllm) && self.vllm.is_none() {
-            out.add(
-                "engine",
-                "engine `vllm` drives an engine core, and none is described",
-                "add `vllm: {model: FOLDER}`, the folder of the model's `config.json`",
-            );
-        }
-        if kind.on_gpu() {
-            self.check_sizes("batch_sizes", &self.batch_sizes, self.max_batch, out);
-        }
-        if is(TensorRt) {
-            self.check_sizes("profiles", &self.profiles, MAX_BATCH, out);
-        }
-        if let Some(http) = self.http.as_ref().filter(|_| is(Http)) {
-            http.check(out);
-        }
-        if let Some(vllm) = self.vllm.as_ref().filter(|_| is(Vllm)) {
-            vllm.check(out);
-        }
-        if let Some(llm) = self.llm.as_ref().filter(|_| is(Llm)) {
-            llm.check(out);
-        }
-        if let Some(tokens) = self.tokens.as_ref().filter(|_| is(Tokens)) {
-            tokens.check(out);
-        }
+        self.check_keys(out);
+        self.kind.check(self, out);
     }
 
     /// Checks that batch sizes ascend and that the last is from `max_batch` to `most`.
-    fn check_sizes(&self, key: &str, sizes: &[usize], most: usize, out: &mut Findings<'_>) {
+    pub(crate) fn check_sizes(
+        &self,
+        key: &str,
+        sizes: &[usize],
+        most: usize,
+        out: &mut Findings<'_>,
+    ) {
         let Some(last) = sizes.last() else { return };
         let ascend = sizes[0] > 0 && sizes.is_sorted_by(|a, b| a < b);
         if !ascend || !(self.max_batch..=most).contains(last) {

@@ -1,16 +1,14 @@
 //! Tests of the keys of the engine `http` and its server.
 
-use std::path::Path;
-
 use super::*;
 
 /// Loads an accelerator of token ids whose engine has these keys.
-fn with(keys: &str) -> Result<AcceleratorConfig, ConfigError> {
+fn with(keys: &str) -> Result<EngineConfig, ConfigError> {
     with_engine(IDS, &format!("kind: http, {keys}"))
 }
 
 /// An accelerator whose server has these keys beside its address.
-fn server(dialect: &str, keys: &str) -> Result<AcceleratorConfig, ConfigError> {
+fn server(dialect: &str, keys: &str) -> Result<EngineConfig, ConfigError> {
     with(&format!(
         "http: {{url: \"http://a:1\", dialect: {dialect}, {keys}}}"
     ))
@@ -18,12 +16,12 @@ fn server(dialect: &str, keys: &str) -> Result<AcceleratorConfig, ConfigError> {
 
 #[test]
 fn what_is_left_out_has_its_default() {
-    let c = server("vllm", "").expect("an address is enough").engine;
+    let c = server("vllm", "").expect("an address is enough");
     let mut default = HttpConfig::new("http://a:1", Dialect::Vllm);
     default.log = Path::new("/base/llm-server.log").to_owned();
     assert_eq!(c.http, Some(default));
     for dialect in Dialect::ALL {
-        let http = server(dialect.as_str(), "").expect("a dialect").engine.http;
+        let http = server(dialect.as_str(), "").expect("a dialect").http;
         assert_eq!(http.map(|h| h.dialect), Some(dialect));
     }
 }
@@ -51,7 +49,7 @@ fn what_is_wrong_is_said() {
          env_file: e => there is no `command` that would get these variables",
     );
     let started = server("vllm", "command: [x], env_file: e").expect("sound");
-    let file = started.engine.http.and_then(|http| http.env_file);
+    let file = started.http.and_then(|http| http.env_file);
     assert_eq!(file.as_deref(), Some(Path::new("/base/e")));
     assert_refused(
         |keys| server("llama_cpp", keys),
@@ -62,7 +60,7 @@ fn what_is_wrong_is_said() {
         "max_input_bytes: 4",
         "kind: digest, http: {url: \"http://a:1\", dialect: vllm}",
     );
-    assert_has(&text(other), &["engine `digest` asks no server"]);
+    assert_has(&text(other), &["engine `digest` has no `http`"]);
 }
 
 #[test]

@@ -3,18 +3,18 @@
 use super::*;
 
 /// Loads an accelerator of token ids whose engine has these keys.
-fn with(engine: &str) -> Result<AcceleratorConfig, ConfigError> {
+fn with(engine: &str) -> Result<EngineConfig, ConfigError> {
     with_engine(IDS, &format!("kind: vllm, {engine}"))
 }
 
 /// An accelerator whose core has these keys beside its model.
-fn core(keys: &str) -> Result<AcceleratorConfig, ConfigError> {
+fn core(keys: &str) -> Result<EngineConfig, ConfigError> {
     with(&format!("vllm: {{model: llama, {keys}}}"))
 }
 
 #[test]
 fn a_core_needs_its_model_alone() {
-    let vllm = core("").expect("a model is enough").engine.vllm;
+    let vllm = core("").expect("a model is enough").vllm;
     let default = VllmConfig {
         model: "/base/llama".into(),
         log: "/base/vllm.log".into(),
@@ -22,7 +22,7 @@ fn a_core_needs_its_model_alone() {
     };
     assert_eq!(vllm, Some(default));
     let all = core("env_file: e, log: /l, listen: \"[::1]:1\", gpus: [3, 1], data_parallel: 2");
-    let all = all.expect("sound").engine.vllm.expect("a core");
+    let all = all.expect("sound").vllm.expect("a core");
     assert_eq!(all.env_file.as_deref(), Some(Path::new("/base/e")));
     assert_eq!(
         (all.log.as_path(), &all.gpus[..]),
@@ -66,10 +66,10 @@ fn wrong_keys_of_a_core_are_refused_by_name() {
 #[test]
 fn only_this_engine_drives_a_core_of_token_ids() {
     let other = with_engine("max_input_bytes: 4", "kind: digest, vllm: {model: m}");
-    assert_has(&text(other), &["engine `digest` drives no engine core"]);
+    assert_has(&text(other), &["engine `digest` has no `vllm`"]);
     assert_refused(
         |keys| with(&format!("vllm: {{model: m}}, {keys}")),
-        "http: {url: \"http://a:1\", dialect: vllm} => engine `vllm` asks no server
+        "http: {url: \"http://a:1\", dialect: vllm} => engine `vllm` has no `http`
          threads: 2 => engine `vllm` makes its own batches",
     );
     let opaque = with_engine("max_input_bytes: 4", "kind: vllm, vllm: {model: m}");

@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use garde::Validate;
+use qdl::{
+    config::{Findings, MAX_MS, resolve, within, within_some},
+    durations, with_defaults,
+};
 use serde::Deserialize;
 
-use super::rules::{Findings, MAX_MS, resolve, within, within_some};
+use super::EngineConfig;
 
 /// Maximum number of sequences in flight.
 pub const MAX_IN_FLIGHT: usize = 65_536;
@@ -45,7 +49,7 @@ impl Dialect {
     ];
 
     #[cfg(test)]
-    pub(crate) fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Dialect::Vllm => "vllm",
             Dialect::VllmGenerate => "vllm_generate",
@@ -156,9 +160,21 @@ impl HttpConfig {
             .for_each(|file| resolve(base, file));
     }
 
-    pub(super) fn check(&self, out: &mut Findings<'_>) {
+    /// Checks the keys of the engine `http`.
+    pub(crate) fn check_engine(engine: &EngineConfig, out: &mut Findings<'_>) {
+        match &engine.http {
+            Some(http) => http.check(out),
+            None => out.add(
+                "engine",
+                "engine `http` asks a server, and none is named",
+                "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
+            ),
+        }
+    }
+
+    fn check(&self, out: &mut Findings<'_>) {
         for (key, example) in [("url", "http://127.0.0.1:8000"), ("dialect", "vllm")] {
-            if !out.document.has(&format!("engine.http.{key}")) {
+            if !out.has(&format!("engine.http.{key}")) {
                 out.add(
                     "engine.http",
                     format!("the key `{key}` is missing"),

@@ -2,9 +2,11 @@
 //! simulates length and timing of answers.
 
 use garde::Validate;
+use qdl::{
+    config::{Findings, within, within_some},
+    with_defaults,
+};
 use serde::Deserialize;
-
-use super::rules::{Findings, within, within_some};
 
 const MAX_SEQUENCES: usize = 1024;
 /// Maximum number of positions of a sequence.
@@ -36,7 +38,7 @@ pub struct LlmConfig {
 }
 
 impl LlmConfig {
-    pub(super) fn check(&self, out: &mut Findings<'_>) {
+    pub(crate) fn check(&self, out: &mut Findings<'_>) {
         if let Some(most) = self.max_tokens.filter(|most| *most < self.min_tokens) {
             out.add(
                 "engine.llm.min_tokens",
@@ -98,7 +100,7 @@ pub struct TokensConfig {
 }
 
 impl TokensConfig {
-    pub(super) fn check(&self, out: &mut Findings<'_>) {
+    pub(crate) fn check(&self, out: &mut Findings<'_>) {
         if self.max_tokens.is_some_and(|most| most < self.min_tokens) {
             out.add(
                 "engine.tokens.max_tokens",

@@ -6,11 +6,15 @@ use std::{
 };
 
 use garde::Validate;
+use qdl::{
+    config::{Findings, check_gpu_list, core_list, resolve, within, within_some},
+    durations, with_defaults,
+};
 use serde::Deserialize;
 
 use super::{
+    EngineConfig,
     http::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers},
-    rules::{Findings, check_gpu_list, core_list, resolve, within, within_some},
 };
 
 /// Maximum number of cores: an engine's identity on the wire has two bytes, and a node few GPUs.
@@ -115,7 +119,19 @@ impl VllmConfig {
             .for_each(|file| resolve(base, file));
     }
 
-    pub(super) fn check(&self, out: &mut Findings<'_>) {
+    /// Checks the keys of the engine `vllm`.
+    pub(crate) fn check_engine(engine: &EngineConfig, out: &mut Findings<'_>) {
+        match &engine.vllm {
+            Some(vllm) => vllm.check(out),
+            None => out.add(
+                "engine",
+                "engine `vllm` drives an engine core, and none is described",
+                "add `vllm: {model: FOLDER}`, the folder of the model's `config.json`",
+            ),
+        }
+    }
+
+    fn check(&self, out: &mut Findings<'_>) {
         if self.model.as_os_str().is_empty() {
             out.add(
                 "engine.vllm",

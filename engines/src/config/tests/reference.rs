@@ -1,8 +1,16 @@
 //! Compares `docs/configuration.md` with the parser: both of its files are valid, their defaults
 //! are the real ones, no key is missing, and none in a comment is unknown.
 
-use super::{super::document::keys_of, *};
-use crate::model::{ModelSpec, TensorSpec};
+use qdl::{
+    config::{
+        AcceleratorAddress, AcceleratorModel, AdaptiveRouting, Completion, ControlConfig,
+        DatasetConfig, Deadlines, HealthConfig, IbKeys, LoadgenConfig, NicConfig, NicFabric,
+        OfiKeys, TcpKeys, WarmUpConfig, keys_of,
+    },
+    model::{ModelSpec, TensorSpec},
+};
+
+use super::*;
 
 const TEXT: &str = include_str!("../../../../docs/configuration.md");
 
@@ -18,16 +26,16 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
     let [front, acc] = &blocks[..] else {
         panic!("{} files", blocks.len())
     };
-    let (f, a) = (good(frontend(front)), good(accelerator(acc)));
+    let ((f, _), (a, engine)) = (good(frontend(front)), good(node(acc)));
     assert_eq!((f.qsl, f.arbiter, f.verify), Default::default());
     assert_eq!((f.one_by_one, f.nic_threads), Default::default());
     assert_eq!((f.health, f.warm_up), Default::default());
-    let plain = good(accelerator(ACCELERATOR));
+    let (plain, _) = good(node(ACCELERATOR));
     assert_eq!(
         (a.nic_threads, a.memory_mib),
         (plain.nic_threads, plain.memory_mib)
     );
-    assert_eq!(a.engine, EngineConfig::default());
+    assert_eq!(engine, EngineConfig::default());
     // `connect_ms` has one default for waiting and one for a step.
     let default = Deadlines::default();
     assert_eq!(f.deadlines.connect(), default.connect());
