@@ -106,3 +106,20 @@ pub fn parse_frontend(
 ) -> Result<(FrontendConfig, Option<EngineConfig>), ConfigError> {
     config::parse(text, origin, base).map(|(config, LocalEngine { engine })| (config, engine))
 }
+
+/// Fuzz target: a configuration file of either node. Each error names its file and line.
+#[cfg(feature = "testkit")]
+pub fn fuzz_yaml(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let base = Path::new("/nowhere");
+    let errors = [
+        parse_frontend(text, "f.yaml", base).err(),
+        parse_accelerator(text, "a.yaml", base).err(),
+    ];
+    for error in errors.into_iter().flatten() {
+        let text = error.to_string();
+        assert!(text.contains(".yaml"), "no place in {text}");
+    }
+}

@@ -26,6 +26,8 @@ use qdl::{
 };
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "testkit")]
+pub use files::fuzz_yaml;
 pub use files::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
 pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
 pub use llm::{LlmConfig, TokensConfig};

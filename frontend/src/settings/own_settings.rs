@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::settings::cli::Args;
 
 /// Returns every setting of a run. `config` holds the values in force, `file` the values of the
-/// file, `engine` the engine of `--local`, `written` the file's keys, `loaded` the number of samples that LoadGen may hold.
+/// file, `engine` the engine of `--local`, `written` the file's keys, `loaded` the number of
+/// samples that LoadGen may hold.
 pub fn records(
     args: &Args,
     config: &FrontendConfig,

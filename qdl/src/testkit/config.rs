@@ -31,7 +31,7 @@ pub fn good<T>(result: Result<T, ConfigError>) -> T {
 
 /// Returns the text of the error, without trailing blanks in its lines.
 pub fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
-    let text = result.unwrap_err().to_string();
+    let text = result.expect_err("a problem").to_string();
     text.lines()
         .map(str::trim_end)
         .collect::<Vec<_>>()
@@ -69,7 +69,7 @@ pub fn changed(text: &str, change: &str) -> String {
 
 /// Returns the problems of a configuration, each as `line:column what`.
 pub fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<String> {
-    match result.unwrap_err() {
+    match result.expect_err("a problem") {
         ConfigError::Invalid { problems } => problems
             .iter()
             .map(|p| format!("{}:{} {}", p.line, p.column, p.what))
