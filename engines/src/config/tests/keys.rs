@@ -198,6 +198,21 @@ begin_apart_us, precision, profiles, optimization_level, tokens, http, vllm, llm
 }
 
 #[test]
+fn an_engine_has_a_kind() {
+    assert_eq!(
+        text(accelerator(
+            &ACCELERATOR.replace("kind: digest", "threads: 2")
+        )),
+        "\
+a.yaml:4:1: the key `kind` is missing
+  |
+4 | engine: {threads: 2}
+  | ^^^^^^
+  = add `kind: ...` here"
+    );
+}
+
+#[test]
 fn each_side_refuses_an_engine_without_its_model() {
     assert_problems(
         |keys| frontend(&format!("{FRONTEND}{REST}{keys}\n")),
