@@ -3,18 +3,19 @@
 //! At this point the model is loaded and has run once, and every port and device is open. The node
 //! does not serve, so no frontend gets an answer.
 
-use fabric::{ib::locked_memory_limit, os::available_memory};
+use engines::{EngineConfig, pipeline::WarmUp};
+use fabric::os::available_memory;
+use program::check::{locked, tensors, token};
 use qdl::{
-    config::{AcceleratorConfig, Auth, NicConfig},
-    model::{ModelSpec, TensorSpec},
+    config::{AcceleratorConfig, NicConfig},
     run::{accelerator_crew, request_stride, response_stride},
 };
 use report::text::{Page, memory};
 
-use crate::{node::Accelerator, pipeline::WarmUp};
+use crate::node::Accelerator;
 
 /// The facts of the check, as a page.
-pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
+pub fn page(config: &AcceleratorConfig, engine: &EngineConfig, accelerator: &Accelerator) -> Page {
     let mut page = Page::default();
     page.fact("node", &config.node);
     let model = &accelerator.model;
@@ -57,18 +58,18 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         let bytes = config.memory() as u64;
         page.fact("locked", locked(bytes, "slots (memory_mib)"));
     }
-    let engine = match accelerator.pipelines.runs_inline() {
+    let workers = match accelerator.pipelines.runs_inline() {
         true => "none of the engine, which answers on them".to_owned(),
-        false => format!("{} of the engine", config.engine.workers()),
+        false => format!("{} of the engine", engine.workers()),
     };
     page.fact(
         "threads",
         format!(
-            "{} of NICs, {engine}, 1 of the control plane",
+            "{} of NICs, {workers}, 1 of the control plane",
             accelerator_crew(config).threads()
         ),
     );
-    if let Some(warning) = config.engine.too_many_threads() {
+    if let Some(warning) = engine.too_many_threads() {
         page.fact("threads", warning);
     }
     page.fact(
@@ -76,37 +77,6 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         "nobody was served; without --check it waits for a frontend",
     );
     page
-}
-
-/// Names a model with its inputs and outputs.
-pub fn tensors(model: &ModelSpec) -> String {
-    let list = |tensors: &mut dyn Iterator<Item = &TensorSpec>| {
-        let all: Vec<_> = tensors.map(TensorSpec::to_string).collect();
-        all.join(", ")
-    };
-    let (inputs, outputs) = (list(&mut model.inputs.iter()), list(&mut model.outputs()));
-    format!("{}: {inputs} -> {outputs}", model.name)
-}
-
-/// Names the source of the session token.
-pub fn token(auth: Auth<'_>) -> String {
-    match auth {
-        Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
-        Auth::None => "none: `auth: none`".to_owned(),
-        Auth::Token(path) => path.display().to_string(),
-    }
-}
-
-/// Compares `bytes` of locked memory, of `what`, with the limit of this user.
-pub fn locked(bytes: u64, what: &str) -> String {
-    let limit = match locked_memory_limit() {
-        Some(limit) if limit < bytes => {
-            format!("WARNING: the limit is {}: raise `ulimit -l`", memory(limit))
-        }
-        Some(limit) => format!("the limit is {}", memory(limit)),
-        None => "there is no limit for this user".to_owned(),
-    };
-    format!("{} of {what}; {limit}", memory(bytes))
 }
 
 /// The fact about the memory budget. `slot`: bytes of a request and its response.

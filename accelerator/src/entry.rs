@@ -9,14 +9,12 @@ use std::{
 };
 
 use clap::{ArgMatches, Command, CommandFactory, Parser};
+use engines::pipeline::WarmUp;
+use program::cli::{self, Screen};
 use qdl::{run::Stop, topology::NodeProgram};
 use submission::{command::DescribeArgs, describe::Role};
 
-use crate::{
-    cli::{self, Screen},
-    node::Accelerator,
-    pipeline::WarmUp,
-};
+use crate::node::Accelerator;
 
 const OK: u8 = 0;
 /// The setup failed (configuration, model or port): nothing was served.
@@ -94,7 +92,8 @@ fn program() -> Command {
 
 /// Runs the program with these arguments, of which the first is its name, and ends the process.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
-    crate::begin();
+    program::begin();
+    engines::begin();
     // Block the signals before any thread starts: each thread inherits the mask, and one waits.
     let signals = block_signals();
     let program = program();
@@ -131,12 +130,12 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             }
         }
     });
-    let mut config = match qdl::config::load_accelerator(&arguments.config) {
-        Ok(config) => config,
+    let (mut config, mut engine) = match engines::config::load_accelerator(&arguments.config) {
+        Ok(read) => read,
         Err(e) => return failed(e),
     };
     if arguments.check
-        && let Some(http) = &mut config.engine.http
+        && let Some(http) = &mut engine.http
         && http.command.is_empty()
     {
         // A check does not wait for a server that the user has to start.
@@ -151,12 +150,12 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
     // A frontend that asks for the configuration gets the text that the file has now.
     let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
-    let accelerator = match Accelerator::start(&config, &text, arguments.once) {
+    let accelerator = match Accelerator::start(&config, &engine, &text, arguments.once) {
         Ok(a) => a,
         Err(e) => return failed(e),
     };
     if arguments.check {
-        let page = crate::check::page(&config, &accelerator);
+        let page = crate::check::page(&config, &engine, &accelerator);
         page.print(arguments.json, arguments.screen.quiet);
         return OK;
     }

@@ -2,14 +2,19 @@
 
 use std::{
     fmt::Display,
-    path::Path,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
-use fabric::os::Near;
+use engines::{
+    EngineConfig, EngineKind, EngineParams, Hashing, describe as describe_engine,
+    pipeline::Options,
+    pipelines::{self, Pipelines},
+};
+use fabric::os::{Near, lock};
+use program::metrics::{Endpoint, Family, Figures};
 use qdl::{
-    config::{AcceleratorConfig, EngineConfig, NicConfig},
+    config::{AcceleratorConfig, NicConfig},
     control::Token,
     model::ModelSpec,
     run::{Describe, LoadingNode, Node, NodeFigures, NodeParams, Stop},
@@ -19,40 +24,6 @@ use qdl::{
 };
 use record::{EngineInfo, ServedReport, secrets};
 use submission::describe::{self, Role};
-
-use crate::lock;
-use crate::{
-    engine::{Engine, EngineParams, Hashed, Hashing},
-    metrics::{Endpoint, Family, Figures},
-    pipeline::Options,
-    pipelines::{self, Pipelines},
-};
-
-/// Engine parameters from the configuration keys that the frontend and the accelerator share.
-pub fn engine_params(
-    engine: &EngineConfig,
-    model: &str,
-    file: Option<&Path>,
-    spec: Option<&ModelSpec>,
-) -> EngineParams {
-    EngineParams {
-        engine: engine.clone(),
-        model: model.to_owned(),
-        file: file.map(Into::into),
-        spec: spec.cloned(),
-    }
-}
-
-/// Description of an engine for the frontend. `at_once` is 0: [`Pipelines::at_once`] has the value.
-pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
-    EngineInfo {
-        name: engine.name().to_owned(),
-        tokens: engine.streaming().is_some(),
-        at_once: 0,
-        content: hashed.content.clone(),
-        prefix_cache: engine.prefix_cache(),
-    }
-}
 
 /// Makes the callback that describes this node and its machine at the time of a request. Values in
 /// the configuration that look like keys are masked.
@@ -92,19 +63,24 @@ impl Accelerator {
     ///
     /// # Errors
     /// Text: the key, file or port that is wrong.
-    pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, String> {
+    pub fn start(
+        config: &AcceleratorConfig,
+        engine: &EngineConfig,
+        text: &str,
+        once: bool,
+    ) -> Result<Self, String> {
         let loading = LoadingNode::listen(config).map_err(line)?;
         let started = Arc::default();
-        let metrics = start_metrics(config, &started)?;
+        let metrics = start_metrics(config, engine.kind, &started)?;
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
-        let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
+        let mut params = EngineParams::of(engine, &config.model.name, file, spec.as_ref());
         // Without sysfs the topology is empty, and threads are not bound.
         let topology = Topology::of_this_machine().unwrap_or_default();
         let mut options = Options::from(&params);
         let mut engines = Vec::new();
         let hashing = Hashing::begin(&params);
-        for gpu in config.engine.all_gpus() {
+        for gpu in engine.all_gpus() {
             let near = engine_near(gpu, &config.nics, &topology);
             // Threads that the engine starts inherit this binding.
             engines.extend(
@@ -148,7 +124,7 @@ impl Accelerator {
                 model: model.clone(),
                 engine_info: EngineInfo {
                     at_once: pipelines.at_once(),
-                    ..engine_info(engine.as_ref(), &hashed)
+                    ..hashed.info(engine.as_ref())
                 },
                 once,
                 engine: Arc::new(move || counting.totals()),
@@ -175,7 +151,7 @@ impl Accelerator {
             ready_line,
             content: hashed.line(),
             model,
-            engine: params.describe(),
+            engine: describe_engine(&params),
         })
     }
 
@@ -204,12 +180,13 @@ type AddFigures = Box<dyn Fn(&mut Figures) + Send + Sync>;
 /// Starts the endpoint of the key `metrics`. `started` is set once the engine is loaded.
 fn start_metrics(
     config: &AcceleratorConfig,
+    engine: EngineKind,
     started: &Arc<OnceLock<AddFigures>>,
 ) -> Result<Option<Endpoint>, String> {
     let Some(at) = config.metrics else {
         return Ok(None);
     };
-    let (node, engine) = (config.node.clone(), config.engine.kind.as_str());
+    let (node, engine) = (config.node.clone(), engine.as_str());
     let started = started.clone();
     let read = move || {
         let mut figures = Figures::new("accelerator", &node, engine);

@@ -2,27 +2,35 @@
 
 use std::ffi::OsString;
 
-use accelerator::cli::{arguments, parse, version};
 use clap::{Command, CommandFactory};
+use program::cli::{arguments, parse, version};
 
-use crate::{ExitCode, cli, commands};
+use crate::{ExitCode, cli};
 
 fn program() -> Command {
     cli::Args::command()
         .version(version())
         .subcommand_negates_reqs(true)
-        .subcommands(accelerator::cli::common())
+        .subcommands(program::cli::common())
 }
 
 /// Runs the program with these arguments, of which the first is its name, and ends the process.
 pub fn main(given: impl Iterator<Item = OsString>) -> ! {
-    accelerator::begin();
+    program::begin();
+    engines::begin();
     crate::run::interrupt::listen();
     let program = program();
     let matches = parse(&program, given);
     if let Some((name, matches)) = matches.subcommand() {
-        let done = accelerator::cli::run_common(&program, name, matches).unwrap_or(Ok(()));
-        std::process::exit(i32::from(commands::finish(done).code()));
+        let done = program::cli::run_common(&program, name, matches).unwrap_or(Ok(()));
+        let code = done.map_or_else(
+            |error| {
+                eprintln!("error: {error}");
+                ExitCode::Setup
+            },
+            |()| ExitCode::Good,
+        );
+        std::process::exit(i32::from(code.code()));
     }
     let args: cli::Args = arguments(&matches);
     args.screen.log(tracing::Level::WARN);

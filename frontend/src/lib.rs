@@ -3,7 +3,6 @@
 //!
 //! | room | contents |
 //! | --- | --- |
-//! | `commands` | the commands around a run, which are `qdl`'s |
 //! | [`entry`] | the program: its command line and its process |
 //! | `settings` | the command line, LoadGen's settings, and the origin of each setting |
 //! | `dataset` | samples and labels: files, arrays of NumPy, random ones |
@@ -18,7 +17,6 @@
 
 mod accuracy;
 mod backend;
-pub mod commands;
 mod compliance;
 mod dataset;
 pub mod entry;
@@ -30,6 +28,10 @@ mod outcome;
 mod run;
 mod settings;
 
+pub use accuracy::names_the_class;
+pub use compliance::describe::command as describe;
+pub use dataset::Dataset;
 pub use loadgen::exit::ExitCode;
-pub use run::{interrupt::listen, run};
-pub use settings::cli;
+pub use outcome::reasons::KEEPS_UP;
+pub use run::{check::SERVER_QUERIES, interrupt, run};
+pub use settings::{cli, scenario};

@@ -24,18 +24,19 @@ use std::{
 };
 
 use ::report::RunEnd;
-use accelerator::engine::{
+use anyhow::Context;
+use engines::{
+    EngineConfig,
     streaming::TOKEN_BYTES,
     tokens::{Answers, answer as pretended},
 };
-use anyhow::Context;
 use fabric::{
     clock::now_ns,
     os::{Near, available_memory},
 };
 use loadgen_bridge::{Plan, QuerySampleLibrary, TestMode, log_may_be_outgrown};
 use qdl::{
-    config::{self, FrontendConfig, Verify, Written},
+    config::{FrontendConfig, Verify, Written},
     counters::Live,
     run::{frontend_crew, settle_connections},
     topology::{Topology, pinning_warnings, spell_out},
@@ -80,10 +81,9 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 
 /// Runs the test, writes the results, and returns the exit code. Error: nothing was measured.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut config = match &args.relative_to {
-        Some(base) => config::load_frontend_from(&args.config, base)?,
-        None => config::load_frontend(&args.config)?,
-    };
+    let base = args.relative_to.as_deref();
+    let (mut config, engine) = engines::config::load_frontend(&args.config, base)?;
+    let engine = engine.as_ref();
     let args = &with_audit_config(args, &config)?;
     let mut written = Written::read(&args.config)?;
     if !args.local {
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let tokens = tokens::sizes(&config.model);
     let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.runs)));
     let first = tokens.as_ref().is_some_and(|t| t.first);
-    let verifier = verifier(&config, dataset.count(), first)?.map(Arc::new);
+    let verifier = verifier(&config, engine, dataset.count(), first)?.map(Arc::new);
     let qsl = Arc::new(Qsl::new(
         dataset,
         &config.model,
@@ -136,20 +136,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .check(available_memory())
         .map_err(anyhow::Error::msg)?;
     let known = left::of_settings(args, &config, &settings);
-    let mut guard = Guard::of_settings(args, &config, &settings, &qsl, known)?;
+    let mut guard = Guard::of_settings(args, &config, engine, &settings, &qsl, known)?;
     let loaded = qsl.performance_sample_count();
-    let own_settings = own_settings::records(args, &config, &file, &written, loaded);
+    let own_settings = own_settings::records(args, &config, &file, engine, &written, loaded);
     if args.check {
         // `--check` reads the labels whatever the mode.
         let mut accuracy = settings.clone();
         accuracy.runs.mode = TestMode::AccuracyOnly;
         let labels = self::labels(&config, &accuracy, qsl.total_sample_count())?.is_some();
-        let facts = check::CheckFacts {
+        let planned = check::PlannedCheck {
+            config: &config,
+            engine,
+            settings: &settings,
+            plan: &plan,
+            qsl: &qsl,
             labels,
             uncounted: guard.lines().collect(),
-            settings: [settings.records(), own_settings].concat(),
+            records: [settings.records(), own_settings].concat(),
         };
-        return check::check(args, &config, &settings, &plan, &qsl, &facts);
+        return check::check(args, &planned);
     }
     let mut action = interrupt::hold();
     let place = Arc::new(RunFolder::take(&mut settings, args.force)?);
@@ -168,7 +173,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         progress.note(&note);
     }
     let live = Arc::new(if args.local {
-        Live::new(local::completers(&config))
+        Live::new(local::completers(engine))
     } else {
         Live::new(frontend_crew(&config).nic_of.len())
     });
@@ -179,7 +184,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
-        local::start(&config, inputs, &completers, &verdict, stream)?
+        local::start(&config, engine, inputs, &completers, &verdict, stream)?
     } else {
         let screen = progress.screen.clone();
         let show_waiting = move |line: &str| screen.note(line);
@@ -334,20 +339,27 @@ fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
 }
 
 /// The verifier that the configuration requests; `first` is true if LoadGen gets first tokens.
-fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Option<Verifier>> {
+fn verifier(
+    config: &FrontendConfig,
+    engine: Option<&EngineConfig>,
+    samples: usize,
+    first: bool,
+) -> Result<Option<Verifier>> {
     match config.verify {
         Verify::None => Ok(None),
         Verify::Digest => Ok(Some(Verifier::new(samples, &config.model))),
         Verify::Tokens => {
-            let answer = answer(config)?;
+            let answer = answer(config, engine)?;
             Ok(Some(Verifier::tokens(samples, first, answer)))
         }
     }
 }
 
 /// The answer of the engine `tokens` to a prompt, under the configuration's `engine` settings.
-fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
-    let engine = config.engine.as_ref();
+fn answer(
+    config: &FrontendConfig,
+    engine: Option<&EngineConfig>,
+) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
     let settings = engine.and_then(|e| e.tokens.clone()).unwrap_or_default();
     let room = config.model.max_output_bytes().unwrap_or(0) / TOKEN_BYTES;
     let answers = Answers::new(&settings, room).context("verify: tokens")?;

@@ -332,7 +332,8 @@ fn prefix(scenario: Scenario) -> &'static str {
     }
 }
 
-pub(crate) fn scenario(s: config::Scenario) -> Scenario {
+/// The scenario of the configuration, for LoadGen.
+pub fn scenario(s: config::Scenario) -> Scenario {
     match s {
         config::Scenario::SingleStream => Scenario::SingleStream,
         config::Scenario::MultiStream => Scenario::MultiStream,

@@ -1,5 +1,5 @@
-//! Fuzz target of the entry function `accelerator::fuzz_server_events`.
+//! Fuzz target of the entry function `engines::fuzz_server_events`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| accelerator::fuzz_server_events(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| engines::fuzz_server_events(data));

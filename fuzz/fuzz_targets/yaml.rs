@@ -1,5 +1,5 @@
-//! Fuzz target of the entry function `qdl::testkit::fuzz::yaml`.
+//! Fuzz target of the entry function `engines::fuzz_yaml`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| qdl::testkit::fuzz::yaml(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| engines::fuzz_yaml(data));

@@ -1,6 +1,7 @@
 //! The program `qdl`: the commands around a run. Under the name `frontend` or `accelerator`, or
 //! with such a first argument, it is that program: a package has one file for all three.
 
+mod commands;
 mod demo;
 
 use std::{
@@ -10,12 +11,11 @@ use std::{
     process,
 };
 
-use accelerator::cli::{Screen, arguments, command, parse, version};
 use clap::{Command, Parser};
-use frontend::commands;
+use program::cli::{Screen, arguments, command, parse, version};
 
 #[global_allocator]
-static ALLOCATOR: accelerator::Allocator = accelerator::Allocator;
+static ALLOCATOR: program::Allocator = program::Allocator;
 
 /// Commands around runs of `frontend` and `accelerator`: write configurations, find the highest
 /// rate, draw pages, build a submission.
@@ -50,7 +50,8 @@ fn become_program(name: &OsStr, arguments: &[OsString]) {
 }
 
 fn main() {
-    accelerator::begin();
+    program::begin();
+    engines::begin();
     let given: Vec<OsString> = env::args_os().collect();
     if let Some(name) = given.first().and_then(|path| Path::new(path).file_name()) {
         become_program(name, &given);
@@ -58,7 +59,7 @@ fn main() {
     if let Some(name) = given.get(1) {
         become_program(name, &given[1..]);
     }
-    frontend::listen();
+    frontend::interrupt::listen();
     let program = program();
     let matches = parse(&program, given.into_iter());
     // Unreachable: clap requires a command.

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use qdl::config::{AcceleratorConfig, FrontendConfig, parse_accelerator, parse_frontend};
+use engines::{
+    EngineConfig,
+    config::{parse_accelerator, parse_frontend},
+};
+use qdl::config::{AcceleratorConfig, FrontendConfig};
 
 use crate::{
     error,
@@ -17,6 +21,10 @@ pub struct RunConfigs {
     pub frontend: Option<FrontendConfig>,
     /// The accelerators', by node.
     pub accelerators: BTreeMap<Name, AcceleratorConfig>,
+    /// The accelerators' engines, by node.
+    pub engines: BTreeMap<Name, EngineConfig>,
+    /// The engine of `--local`.
+    pub local: Option<EngineConfig>,
 }
 
 impl RunConfigs {
@@ -28,9 +36,12 @@ impl RunConfigs {
         let file = node.map_or(FRONTEND_YAML.to_owned(), accelerator_yaml);
         let base = Path::new("");
         let read = match node {
-            None => parse_frontend(text, &file, base).map(|c| self.frontend = Some(c)),
-            Some(node) => parse_accelerator(text, &file, base).map(|config| {
+            None => parse_frontend(text, &file, base).map(|(config, local)| {
+                (self.frontend, self.local) = (Some(config), local);
+            }),
+            Some(node) => parse_accelerator(text, &file, base).map(|(config, engine)| {
                 self.accelerators.insert(node.clone(), config);
+                self.engines.insert(node.clone(), engine);
             }),
         };
         read.map_err(|error| {

@@ -1,14 +1,6 @@
-//! The engines and their pipelines through the public interface, and the program `accelerator`.
+//! The program `accelerator`: processes of servers, libraries of engines.
 
-#[path = "../common/mod.rs"]
-mod common;
-
-mod aoti;
-mod llm;
-mod onnx;
-mod pipeline;
-mod pipelines;
-mod sequence;
+#[path = "../../../engines/tests/common/processes.rs"]
+mod processes;
 mod server;
-mod streaming;
 mod tensorrt;

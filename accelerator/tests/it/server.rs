@@ -9,17 +9,14 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use qdl::testkit::assert_has;
+use qdl::testkit::{assert_has, eventually};
 
-use crate::common::{
-    eventually,
-    processes::{free_port, is_running, pids, stat},
-};
+use crate::processes::{free_port, is_running, pids, stat};
 
 /// Answers like vLLM's server; see `command.rs` of the engine.
-const SERVER: &str = include_str!("../../src/engine/llm_server/http/tests/server.py");
+const SERVER: &str = include_str!("../../../engines/src/llm_server/http/tests/server.py");
 /// An engine core of vLLM: a process that starts a second one, which starts a third.
-const CORE: &str = include_str!("../../src/engine/llm_server/vllm/tests/core.py");
+const CORE: &str = include_str!("../../../engines/src/llm_server/vllm/tests/core.py");
 /// Soft limit of open files at the node's start. 512 requests at once need more, so the engine
 /// raises the limit before it starts the server.
 const OPEN_FILES: libc::rlim_t = 600;

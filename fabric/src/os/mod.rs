@@ -6,6 +6,7 @@
 //! | [`Congestion`], [`set_congestion`] | congestion control of sockets |
 //! | [`CpuList`] | lists of cores as the kernel writes them |
 //! | [`pin()`], [`affinity()`] | CPU affinity of threads |
+//! | [`lock`] | locks of mutexes |
 //! | [`Near`] | cores and NUMA nodes that belong together |
 //! | [`numa_nodes`] | number of NUMA nodes |
 //! | [`available_memory`] | bytes available without swapping |
@@ -34,5 +35,5 @@ pub(crate) use memory::{HUGE_PAGE, Mapping};
 pub use memory::{available_memory, numa_nodes};
 pub use sha256::{sha256_of, sha256_of_file};
 pub use sockets::{Congestion, cannot_listen, listen, set_congestion};
-pub use threads::{Near, affinity, pin, set_affinity, sleep_punctually};
+pub use threads::{Near, affinity, lock, pin, set_affinity, sleep_punctually};
 pub use usage::{MachineTime, ThreadTime, machine_time, process_cpu_us, thread_id, thread_times};

@@ -1,8 +1,16 @@
 //! Threads: their cores, the NUMA nodes that belong to the cores, and their timer slack.
 
-use std::io;
+use std::{
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use super::CpuList;
+
+/// Locks a mutex whose data stay valid if a thread panics while it holds the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Restricts the calling thread to these cores. An empty list changes nothing.
 ///

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use accelerator::lock;
+use fabric::os::lock;
 use qdl::{
     config::{Auth, FrontendConfig, QslMode},
     dispatch::Sample,

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use accelerator::lock;
+use fabric::os::lock;
 use fabric::{SourceId, clock::now_ns, os::thread_id};
 use loadgen_bridge::{QuerySample, SystemUnderTest};
 use qdl::{counters::Live, dispatch::Sample};

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use engines::EngineConfig;
 use loadgen_bridge::QuerySampleLibrary;
 use qdl::config::FrontendConfig;
 use record::{EngineInfo, Manifest, PrefixCache, SettingRecord};
@@ -32,6 +33,7 @@ impl Guard {
     pub fn of_settings(
         args: &Args,
         config: &FrontendConfig,
+        engine: Option<&EngineConfig>,
         settings: &Settings,
         qsl: &Qsl,
         manifest: Manifest,
@@ -44,6 +46,7 @@ impl Guard {
                 manifest,
                 configs: RunConfigs {
                     frontend: Some(config.clone()),
+                    local: engine.cloned(),
                     ..RunConfigs::default()
                 },
                 mode: settings.test.mode.name().to_owned(),

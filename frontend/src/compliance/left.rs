@@ -24,7 +24,7 @@ use crate::{
 pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) -> Manifest {
     Manifest {
         command: std::env::args_os().map(|word| shell_word(&word)).collect(),
-        built: accelerator::cli::version().to_owned(),
+        built: program::cli::version().to_owned(),
         model: config.loadgen_model().to_owned(),
         scenario: settings.test.scenario.name().to_owned(),
         local: args.local,

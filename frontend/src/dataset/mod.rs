@@ -137,6 +137,7 @@ impl Dataset {
         }
     }
 
+    /// Number of samples.
     pub fn count(&self) -> usize {
         match &self.lengths {
             Lengths::Equal { count, .. } => *count,

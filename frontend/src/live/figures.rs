@@ -5,10 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use accelerator::{
-    lock,
-    metrics::{Family, Figures},
-};
+use fabric::os::lock;
+use program::metrics::{Family, Figures};
 use qdl::counters::Live;
 use record::Ledger;
 use tokio::{sync::Notify, time::timeout};

@@ -31,9 +31,9 @@ use anyhow::Result;
 use report::{RunEnd, SoFar, State};
 use tokio::sync::{Semaphore, watch};
 
-pub use accelerator::web::FILE as KEY_FILE;
 pub use figures::RunFigures;
 pub use gather::{LiveRun, RunMoment};
+pub use program::web::FILE as KEY_FILE;
 
 /// Interval between updates.
 const EVERY: Duration = Duration::from_secs(1);

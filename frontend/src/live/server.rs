@@ -13,17 +13,18 @@ use std::{
     time::Duration,
 };
 
-use accelerator::{
-    lock, metrics,
-    web::{self, Access, Answer, Bound, respond, words},
-};
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
+use fabric::os::lock;
 use futures_util::stream::unfold;
 use http_body_util::{Full, StreamBody};
 use hyper::{
     Request, StatusCode,
     body::{Frame, Incoming},
+};
+use program::{
+    metrics,
+    web::{self, Access, Answer, Bound, respond, words},
 };
 use report::State;
 use tokio::{

@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use accelerator::lock;
 use fabric::clock::now_ns;
+use fabric::os::lock;
 use loadgen_bridge::{
     QuerySampleResponse, ResponseId, Scenario, TestSettings, complete, first_token_complete,
     outgrow_log,

@@ -24,7 +24,7 @@ use std::{
     },
 };
 
-use accelerator::lock;
+use fabric::os::lock;
 use loadgen_bridge::{Phase, PhaseKind as Logged, TestMode};
 use qdl::counters::Histograms;
 use record::{PhaseKind, PhaseRecord};

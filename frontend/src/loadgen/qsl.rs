@@ -18,8 +18,8 @@ use std::{
     },
 };
 
-use accelerator::lock;
 use anyhow::{Result, anyhow, bail};
+use fabric::os::lock;
 use fabric::{Region, os::Near};
 use loadgen_bridge::QuerySampleLibrary;
 use qdl::{

@@ -5,8 +5,9 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use accelerator::{engine::streaming::TOKEN_BYTES, lock};
 use anyhow::{Result, bail};
+use engines::streaming::TOKEN_BYTES;
+use fabric::os::lock;
 use fabric::wire::Stream;
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{

@@ -14,10 +14,8 @@ use std::{
     },
 };
 
-use accelerator::{
-    engine::{DigestAnswers, streaming::TOKEN_BYTES},
-    lock,
-};
+use engines::{DigestAnswers, streaming::TOKEN_BYTES};
+use fabric::os::lock;
 use qdl::model::ModelSpec;
 use record::Verified;
 use xxhash_rust::xxh3::xxh3_64;

@@ -9,10 +9,7 @@ use std::{
 use anyhow::anyhow;
 use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, TestMode, TestOutcome, Verdict as Word};
-use qdl::{
-    config::parse_accelerator,
-    counters::{Histograms, Throughput},
-};
+use qdl::counters::{Histograms, Throughput};
 use record::{
     Accuracy, BatchSizes, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenRecord,
     Manifest, Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunFolder, RunRecord, SUMMARY,
@@ -223,13 +220,14 @@ impl FinishedRun<'_> {
             };
             let copy = copies.join(manifest::accelerator_yaml(&node));
             let text = fs::read_to_string(&copy).unwrap_or_default();
-            let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
-            let batching = config.and_then(|mut c| {
+            let config =
+                engines::config::parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
+            let batching = config.and_then(|(_, mut engine)| {
                 // A model of fixed batch size runs no larger batch.
                 if let Ok(most @ 1..) = usize::try_from(a.used.engine.max_batch) {
-                    c.engine.max_batch = c.engine.max_batch.min(most);
+                    engine.max_batch = engine.max_batch.min(most);
                 }
-                accelerator::engine::batching(&c.engine)
+                engine.batching()
             });
             a.batching = batching.unwrap_or_default();
         }

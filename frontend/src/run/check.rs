@@ -2,10 +2,11 @@
 //! this module opens the NICs or, with `--local`, the engine. `--check` sends nothing, so
 //! accelerators may be absent, and busy accelerators are not disturbed.
 
+use engines::EngineConfig;
 use fabric::os::available_memory;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
-    config::{DatasetKind, EngineConfig, FrontendConfig, Verify},
+    config::{DatasetKind, FrontendConfig, Verify},
     run::{SlotNeeds, frontend_crew},
 };
 use record::{GivenValue, SettingRecord};
@@ -23,27 +24,32 @@ use crate::{
 /// Minimum number of Server queries within the latency bound at the usual percentile of 99. Early
 /// stopping wants 99 % confidence, and ln(0.01) / ln(0.99) is 458.2 (LoadGen's
 /// `early_stopping.cc`).
-pub(crate) const SERVER_QUERIES: u64 = 459;
+pub const SERVER_QUERIES: u64 = 459;
 
-/// Facts of the page that the run has found already.
-pub struct CheckFacts {
-    /// Whether the data set has labels.
+/// The run that a check describes.
+pub struct PlannedCheck<'a> {
+    pub config: &'a FrontendConfig,
+    pub engine: Option<&'a EngineConfig>,
+    pub settings: &'a Settings,
+    pub plan: &'a Plan,
+    pub qsl: &'a Qsl,
+    /// True if the data set has labels.
     pub labels: bool,
     /// Reasons why a submission would reject the run, one per line.
     pub uncounted: Vec<String>,
     /// All settings, with their origins.
-    pub settings: Vec<SettingRecord>,
+    pub records: Vec<SettingRecord>,
 }
 
 /// Opens the NICs or the engine, and prints the page.
-pub fn check(
-    args: &Args,
-    config: &FrontendConfig,
-    settings: &Settings,
-    plan: &Plan,
-    qsl: &Qsl,
-    facts: &CheckFacts,
-) -> Result<ExitCode, anyhow::Error> {
+pub fn check(args: &Args, planned: &PlannedCheck<'_>) -> Result<ExitCode, anyhow::Error> {
+    let PlannedCheck {
+        config,
+        settings,
+        plan,
+        qsl,
+        ..
+    } = planned;
     let loaded = qsl.region().len() as u64;
     let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
     let mut page = Page::default();
@@ -52,19 +58,19 @@ pub fn check(
         page.fact("note", note);
     }
     if settings.user_conf.is_some() || settings.runs.mode == TestMode::SubmissionRun {
-        for line in &facts.uncounted {
+        for line in &planned.uncounted {
             page.fact("note", format!("would not count in a submission: {line}"));
         }
     }
-    for setting in facts.settings.iter().filter(|s| s.is_set()) {
+    for setting in planned.records.iter().filter(|s| s.is_set()) {
         let GivenValue { value, from } = &setting.given;
         page.fact("settings", format!("{} {value} ({from})", setting.name));
     }
-    model_and_data(&mut page, config, qsl, facts.labels);
+    model_and_data(&mut page, config, qsl, planned.labels);
     if args.local {
-        let engine = local::check(config)?;
+        let engine = local::check(config, planned.engine)?;
         page.fact("engine", format!("--local: {engine}"));
-        let own = config.engine.as_ref();
+        let own = planned.engine;
         let most = own.map_or(0, EngineConfig::workers);
         let issuing = issuing(settings);
         page.fact("threads", format!("{most} of the engine, {issuing}"));
@@ -208,7 +214,7 @@ fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
 }
 
 fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {
-    page.fact("model", accelerator::check::tensors(&config.model));
+    page.fact("model", program::check::tensors(&config.model));
     let others = config.model.other_outputs.len();
     if others > 0 {
         let class = names_the_class(&config.model.output);
@@ -246,7 +252,7 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
         let control = &accelerator.control;
         page.fact("accelerators", format!("{control} (not asked)"));
     }
-    page.fact("token", accelerator::check::token(config.auth()));
+    page.fact("token", program::check::token(config.auth()));
     for (nic, slots) in config.nics.iter().zip(&needs.nic_slots) {
         let nic = nic.facts();
         let line = format!(
@@ -280,10 +286,7 @@ fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;
-    page.fact(
-        "locked",
-        accelerator::check::locked(bytes, "samples and slots"),
-    );
+    page.fact("locked", program::check::locked(bytes, "samples and slots"));
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use std::{
     time::Duration,
 };
 
-use accelerator::lock;
 use fabric::clock::now_ns;
+use fabric::os::lock;
 
 use super::progress;
 use crate::loadgen::exit::ExitCode;

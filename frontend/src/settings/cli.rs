@@ -2,12 +2,12 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use accelerator::cli::Screen;
 use clap::{
     Parser,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use loadgen_bridge::{Scenario, TestMode};
+use program::cli::Screen;
 use qdl::config::Verify;
 
 use crate::loadgen::exit::HELP;
@@ -154,9 +154,10 @@ pub struct Args {
 }
 
 /// A value of a flag, with its name and its help.
-type FlagValue<T> = (T, &'static str, &'static str);
+pub type FlagValue<T> = (T, &'static str, &'static str);
 
-pub(crate) const SCENARIOS: [FlagValue<Scenario>; 4] = [
+/// LoadGen's scenarios, as flags.
+pub const SCENARIOS: [FlagValue<Scenario>; 4] = [
     (
         Scenario::Server,
         "server",
@@ -232,7 +233,8 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("expected ADDRESS:PORT, as in {LIVE_ADDRESS}, not {text:?}"))
 }
 
-pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
+/// Parses `KEY=VALUE`.
+pub fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => {
             Ok((key.trim().to_owned(), value.trim().to_owned()))

@@ -1,6 +1,7 @@
 //! This node's own settings in force: its configuration as one document, with the origin of each
 //! value.
 
+use engines::EngineConfig;
 use qdl::{
     config::{Auto, FrontendConfig, Written},
     run::SlotNeeds,
@@ -39,16 +40,18 @@ const OF_LOCAL: [&str; 2] = ["engine.", "model_file"];
 const WATCHDOG: &str = "deadlines.watchdog_s";
 
 /// Returns every setting of a run. `config` holds the values in force, `file` the values of the
-/// file, `written` the file's keys, `loaded` the number of samples that LoadGen may hold.
+/// file, `engine` the engine of `--local`, `written` the file's keys, `loaded` the number of
+/// samples that LoadGen may hold.
 pub fn records(
     args: &Args,
     config: &FrontendConfig,
     file: &FrontendConfig,
+    engine: Option<&EngineConfig>,
     written: &Written,
     loaded: usize,
 ) -> Vec<SettingRecord> {
-    let now = values(config, loaded);
-    let before = values(file, loaded);
+    let now = values(config, engine, loaded);
+    let before = values(file, engine, loaded);
     let is_of = |key: &str, keys: &[&str]| keys.iter().any(|of| key.starts_with(of));
     let record = |(key, value): (String, String)| {
         if is_of(&key, &NO_SETTINGS) || Written::names_nic(&key) {
@@ -101,7 +104,11 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
 }
 
 /// Every value of a configuration by its key, with the values that a run chooses for `auto`.
-fn values(config: &FrontendConfig, loaded: usize) -> Vec<(String, String)> {
+fn values(
+    config: &FrontendConfig,
+    engine: Option<&EngineConfig>,
+    loaded: usize,
+) -> Vec<(String, String)> {
     let mut config = config.clone();
     config.performance_sample_count = Some(loaded);
     config.stream.get_or_insert_default();
@@ -112,7 +119,10 @@ fn values(config: &FrontendConfig, loaded: usize) -> Vec<(String, String)> {
         nic.slots = Auto::Fixed(slots);
         nic.fabric.settle();
     }
-    let document = serde_json::to_value(&config);
+    let document = serde_json::to_value(&config).and_then(|mut document| {
+        document["engine"] = serde_json::to_value(engine)?;
+        Ok(document)
+    });
     let document = document.inspect_err(|e| tracing::warn!("no table of settings: {e}"));
     record::flat(&document.unwrap_or_default())
 }
@@ -122,7 +132,7 @@ mod tests {
     use std::fs;
 
     use clap::Parser;
-    use qdl::config::load_frontend;
+    use engines::config::load_frontend;
 
     use super::*;
 
@@ -134,7 +144,7 @@ mod tests {
             output: {name: o, dtype: u8, shape: [8]}}\n\
             accelerators: [{control: \"127.0.0.1:1\"}]\n";
         fs::write(&path, format!("{base}{yaml}")).expect("written");
-        let file = load_frontend(&path).expect("sound");
+        let (file, engine) = load_frontend(&path, None).expect("sound");
         let written = Written::read(&path).expect("there");
         let all = ["frontend", "--config", "f.yaml"].iter().chain(flags);
         let args = Args::try_parse_from(all).expect("sound");
@@ -142,7 +152,7 @@ mod tests {
         if let Some(ms) = args.warm_up_ms {
             config.warm_up.budget_ms = ms;
         }
-        records(&args, &config, &file, &written, 40)
+        records(&args, &config, &file, engine.as_ref(), &written, 40)
     }
 
     fn find<'a>(all: &'a [SettingRecord], name: &str) -> &'a SettingRecord {

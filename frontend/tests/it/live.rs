@@ -16,7 +16,7 @@ use crate::common::{
     LLM, PROMPTS, Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports,
     offline, one_of_digests, run, submission::files_with, words,
 };
-use accelerator::web::MOST_CONNECTIONS;
+use program::web::MOST_CONNECTIONS;
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.

@@ -14,7 +14,7 @@ use crate::common::{
     free_ports, netns::Star, program_beside, qdl_command, repository, run,
 };
 use assert_cmd::assert::OutputAssertExt;
-use qdl::config::load_accelerator;
+use engines::config::load_accelerator;
 use serde_json::Value;
 
 fn said(mut command: Command) -> String {
@@ -333,7 +333,7 @@ const TENSORS: &str = "\
 
 fn model(name: &str) -> PathBuf {
     let _ = fetched("models/digits.onnx");
-    repository().join("accelerator/tests/data").join(name)
+    repository().join("engines/tests/data").join(name)
 }
 
 /// Returns the pixels of sample `i` and the class that the model computes from them.
@@ -463,7 +463,7 @@ fn a_language_model_gets_the_engine_whose_program_is_installed() {
         let path = place.path("out/accelerator.yaml");
         let text = fs::read_to_string(&path).expect("written");
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
-        let engine = load_accelerator(&path).expect("sound").engine;
+        let engine = load_accelerator(&path).expect("sound").1;
         if let Some(core) = &engine.vllm {
             assert!(why.is_empty(), "{text}");
             assert_has(&printed, &["accelerator.yaml: vllm, of vLLM 0.24.0\n"]);

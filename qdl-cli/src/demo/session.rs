@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use accelerator::trust;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use engines::trust;
 use launch::{Accelerator, command_line, run};
 use serde_json::Value;
 

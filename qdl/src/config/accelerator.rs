@@ -12,16 +12,15 @@ use serde::{Deserialize, Serialize};
 use super::{
     auth::{Auth, AuthWord},
     deadlines::Deadlines,
-    engine::{EngineConfig, EngineKind},
     nic::{MAX_THREADS, NicConfig},
-    root::ConfigFile,
+    root::{ConfigFile, Section},
     rules::{
         ConfigSide, Findings, MAX_SAMPLE_BYTES, auto_within, check_model, name, resolve, within,
         within_some,
     },
     values::port_or_address,
 };
-use crate::model::{DType, ModelSpec, TensorSpec};
+use crate::model::{ModelSpec, TensorSpec};
 use fabric::keys::{Auto, socket_address};
 
 /// Default length of a response in bytes, and the minimum for `digest`.
@@ -47,9 +46,9 @@ pub struct AcceleratorConfig {
     /// The model.
     #[garde(dive)]
     pub model: AcceleratorModel,
-    /// Engine and batcher.
-    #[garde(dive)]
-    pub engine: EngineConfig,
+    /// Engine and batcher, which the crate `engines` reads.
+    #[serde(skip_serializing)]
+    pub engine: Section,
     /// The NICs of this node; at least one.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
@@ -142,7 +141,6 @@ impl AcceleratorConfig {
 
     fn check_model(&self, out: &mut Findings<'_>) {
         let model = &self.model;
-        let kind = self.engine.kind.as_str();
         out.rule("model.name", &model.name, name);
         if model.inputs.is_some() != model.output.is_some() {
             out.add(
@@ -151,7 +149,6 @@ impl AcceleratorConfig {
                 "give both, or neither",
             );
         }
-        let engine = self.engine.kind;
         let others = &*model.other_outputs;
         if !others.is_empty() && model.output.is_none() {
             out.add(
@@ -160,137 +157,8 @@ impl AcceleratorConfig {
                 "give `inputs` and `output` too, or none of the three",
             );
         }
-        if !others.is_empty() && !engine.takes_any_bytes() && engine != EngineKind::Onnx {
-            out.add_key(
-                "model.other_outputs",
-                format!("engine `{kind}` gives one output"),
-                "remove `other_outputs`, or use `kind: onnx`",
-            );
-        }
         if let (Some(inputs), Some(output)) = (&model.inputs, &model.output) {
             check_model("model", &model.name, inputs, (output, others), out);
-            let one_size = !engine.streams() && engine != EngineKind::Digest;
-            if output.ragged && one_size {
-                out.add(
-                    "model.output",
-                    format!("engine `{kind}` answers with outputs of one size"),
-                    "remove `ragged` from the output",
-                );
-            }
-        }
-        for (key, present) in [
-            ("file", model.file.is_some()),
-            ("max_input_bytes", model.max_input_bytes.is_some()),
-            ("output_bytes", model.output_bytes.is_some()),
-        ] {
-            let (what, help) = match engine {
-                EngineKind::Http | EngineKind::Vllm => (
-                    format!("engine `{kind}` leaves the model to a second program"),
-                    format!("remove `{key}`, and give `inputs` and `output`"),
-                ),
-                _ if key == "file" => continue,
-                _ if engine.takes_any_bytes() && model.inputs.is_none() => continue,
-                _ if engine.takes_any_bytes() => (
-                    format!("`{key}` and `inputs` both say how large a sample is"),
-                    format!("remove `{key}`, or `inputs` and `output`"),
-                ),
-                _ if engine.streams() => (
-                    format!("engine `{kind}` counts tokens, not bytes"),
-                    format!("remove `{key}`"),
-                ),
-                _ => (
-                    format!("engine `{kind}` takes its sizes from the model file"),
-                    format!("remove `{key}`"),
-                ),
-            };
-            if present {
-                out.add_key(format!("model.{key}"), what, help);
-            }
-        }
-        let in_pairs = model.inputs.is_some() == model.output.is_some();
-        if engine.takes_any_bytes() && in_pairs && model.spec().is_none() {
-            out.add(
-                "model",
-                format!("engine `{kind}` takes any bytes and must be told how many"),
-                "add `max_input_bytes`, the size of the largest sample",
-            );
-        } else if engine == EngineKind::Tokens && model.inputs.is_none() {
-            out.add(
-                "model",
-                format!("engine `{kind}` must be told how long prompts and answers can be"),
-                "add `inputs` and `output`, each `dtype: i32` and `ragged: true`, as in \
-                 `output: {name: tokens, dtype: i32, shape: [1024], ragged: true}`",
-            );
-        } else if engine.reads_file() && model.file.is_none() {
-            out.add(
-                "model",
-                format!("engine `{kind}` needs a model file"),
-                "add `file: PATH`",
-            );
-        }
-        let answer = model.spec().and_then(|m| m.max_output_bytes());
-        if let Some(bytes) = answer.filter(|bytes| *bytes < OUTPUT_BYTES)
-            && engine == EngineKind::Digest
-        {
-            let key = model.output.as_ref().map_or("output_bytes", |_| "output");
-            out.add(
-                format!("model.{key}"),
-                format!("the output has {bytes} bytes"),
-                format!("engine `digest` answers with {OUTPUT_BYTES} bytes or more"),
-            );
-        }
-        if engine.has_server() {
-            self.check_prompts(out);
-        }
-    }
-
-    /// Checks that the tensors of a server's model are token ids.
-    fn check_prompts(&self, out: &mut Findings<'_>) {
-        let model = &self.model;
-        let ids = |tensor: &TensorSpec| tensor.dtype == DType::I32 && tensor.shape.len() == 1;
-        let inputs = model.inputs.as_deref().unwrap_or_default();
-        let output = model.output.as_ref();
-        if inputs.len() != 1
-            || !inputs.iter().all(ids)
-            || !output.is_some_and(|o| ids(o) && o.ragged)
-        {
-            out.add(
-                "model",
-                format!(
-                    "engine `{}` takes the token ids of a prompt and gives those of an answer",
-                    self.engine.kind.as_str()
-                ),
-                "give one input and a ragged output, both i32 of one dimension, as in \
-                 `inputs: [{name: prompt, dtype: i32, shape: [2048], ragged: true}]`",
-            );
-        }
-    }
-
-    /// Checks that each NIC's GPU has a pipeline and that each pipeline has a NIC.
-    fn check_gpus(&self, out: &mut Findings<'_>) {
-        if !self.engine.minds_gpus() {
-            return;
-        }
-        let served = self.engine.all_gpus();
-        let named: Vec<_> = self.nics.iter().map(|nic| nic.gpu).collect();
-        for (i, gpu) in named.iter().enumerate() {
-            let gpu = gpu.map(|g| g as usize);
-            if let Some(gpu) = gpu.filter(|g| !served.contains(g)) {
-                out.add(
-                    format!("nics[{i}].gpu"),
-                    format!("no engine runs on GPU {gpu}; the configuration has one on {served:?}"),
-                    "list every GPU that NICs name in `engine.gpus`, as in `gpus: [0, 1]`",
-                );
-            }
-        }
-        for gpu in served {
-            if !named.is_empty() && named.iter().all(|n| n.is_some_and(|n| n as usize != gpu)) {
-                out.add(
-                    "engine",
-                    format!("GPU {gpu} gets no samples: every entry of `nics` names another one"),
-                    format!("give an entry of `nics` the key `gpu: {gpu}`, or leave that GPU out"),
-                );
-            }
         }
     }
 
@@ -353,7 +221,6 @@ impl ConfigFile for AcceleratorConfig {
     const SIDE: ConfigSide = ConfigSide::Accelerator;
 
     fn resolve(&mut self, base: &Path) {
-        self.engine.resolve(base);
         for file in [
             &mut self.token_file,
             &mut self.metrics_token_file,
@@ -372,7 +239,6 @@ impl ConfigFile for AcceleratorConfig {
             ("model.file", self.model.file.as_deref()),
             ("token_file", self.token_file.as_deref()),
             ("metrics_token_file", self.metrics_token_file.as_deref()),
-            ("engine.library", self.engine.library.as_deref()),
         ]
     }
 
@@ -381,8 +247,6 @@ impl ConfigFile for AcceleratorConfig {
         self.check_metrics(out);
         self.check_model(out);
         self.check_addresses(out);
-        self.engine.check(out);
-        self.check_gpus(out);
         self.deadlines.check(Self::SIDE, out);
     }
 }

@@ -13,11 +13,10 @@ use super::{
     auth::{Auth, AuthWord},
     dataset::{DatasetConfig, MAX_SAMPLES},
     deadlines::{Deadlines, WarmUpConfig},
-    engine::EngineConfig,
     health::HealthConfig,
     loadgen::LoadgenConfig,
     nic::{MAX_THREADS, NicConfig},
-    root::ConfigFile,
+    root::{ConfigFile, Section},
     rules::{ConfigSide, Findings, auto_within, check_model, name, resolve, within_some},
 };
 use crate::{
@@ -95,9 +94,10 @@ pub struct FrontendConfig {
     /// Whether all accelerators must run the same model content; default `same`.
     #[serde(default)]
     pub model_files: ModelFiles,
-    /// Engine of `--local`, the run without a network; default none.
-    #[garde(dive)]
-    pub engine: Option<EngineConfig>,
+    /// Engine of `--local`, the run without a network, which the crate `engines` reads; default
+    /// none.
+    #[serde(skip_serializing)]
+    pub engine: Option<Section>,
     /// Model file of `engine`; required for `onnx`.
     pub model_file: Option<PathBuf>,
 }
@@ -120,8 +120,7 @@ pub enum Verify {
     /// No verification.
     #[default]
     None,
-    /// Each response must equal the answer of the engine `digest` to the sample
-    /// (`EngineKind::Digest`).
+    /// Each response must equal the answer of the engine `digest` to the sample.
     Digest,
     /// Each answer, its first token and its number of tokens must equal those of the engine
     /// `tokens` for the sample.
@@ -224,9 +223,6 @@ impl ConfigFile for FrontendConfig {
     fn resolve(&mut self, base: &Path) {
         self.dataset.resolve(base);
         self.loadgen.resolve(base);
-        if let Some(engine) = &mut self.engine {
-            engine.resolve(base);
-        }
         for file in [&mut self.token_file, &mut self.model_file] {
             file.iter_mut().for_each(|file| resolve(base, file));
         }
@@ -275,16 +271,6 @@ impl ConfigFile for FrontendConfig {
         self.check_tokens(out);
         self.deadlines.check(Self::SIDE, out);
         self.health.check(out);
-        if let Some(engine) = &self.engine {
-            engine.check(out);
-            if engine.kind.reads_file() && self.model_file.is_none() {
-                out.add(
-                    "engine.kind",
-                    format!("engine `{}` needs a model file", engine.kind.as_str()),
-                    "add `model_file: PATH`",
-                );
-            }
-        }
     }
 }
 

@@ -17,67 +17,82 @@ use super::{
     frontend::FrontendConfig,
     nic::NicConfig,
     nic_keys::{KnownKeys, check_keys, check_nics, fabric_of},
-    root::ConfigFile,
+    root::{ConfigFile, Section, SectionKeys},
     rules::Findings,
     words::{describe, is_about_value},
 };
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads and checks a frontend's file, and checks that the files it names exist.
+/// Reads and checks a file, its sections `K` too, and checks that the files it names exist. Paths
+/// are relative to the folder `base`; default: the file's folder.
 ///
 /// # Errors
 /// [`ConfigError`] names file, line and column.
-pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigError> {
-    load(path.as_ref())
+pub fn load<C: ConfigFile, K: SectionKeys<C>>(
+    path: &Path,
+    base: Option<&Path>,
+) -> Result<(C, K), ConfigError> {
+    let mut source = Source::read(path)?;
+    if let Some(base) = base {
+        source.base = base.to_owned();
+    }
+    let (config, keys) = source.parse::<C, K>()?;
+    source.check_files(&[config.files(), keys.files()].concat())?;
+    Ok((config, keys))
 }
 
-/// Like [`load_frontend`], for a file generated from another file: paths are relative to the folder
-/// `base` instead of the file's folder.
-///
-/// # Errors
-/// As [`load_frontend`].
-pub fn load_frontend_from(
-    path: impl AsRef<Path>,
-    base: impl AsRef<Path>,
-) -> Result<FrontendConfig, ConfigError> {
-    let mut source = Source::read(path.as_ref())?;
-    source.base = base.as_ref().to_owned();
-    source.load()
-}
-
-/// Reads and checks an accelerator's file, and checks that the files it names exist.
-///
-/// # Errors
-/// [`ConfigError`] names file, line and column.
-pub fn load_accelerator(path: impl AsRef<Path>) -> Result<AcceleratorConfig, ConfigError> {
-    load(path.as_ref())
-}
-
-/// Checks a frontend's YAML. `origin` names the text in errors; paths are relative to the folder
-/// `base`. Reads no file.
+/// Checks YAML, its sections `K` too. `origin` names the text in errors; paths are relative to the
+/// folder `base`. Reads no file.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] lists all problems.
+pub fn parse<C: ConfigFile, K: SectionKeys<C>>(
+    text: &str,
+    origin: &str,
+    base: &Path,
+) -> Result<(C, K), ConfigError> {
+    Source::new(text, origin, base).parse()
+}
+
+/// [`load`] without sections, for a frontend.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigError> {
+    load::<_, Section>(path.as_ref(), None).map(|(config, _)| config)
+}
+
+/// [`load`] without sections, for an accelerator.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_accelerator(path: impl AsRef<Path>) -> Result<AcceleratorConfig, ConfigError> {
+    load::<_, Section>(path.as_ref(), None).map(|(config, _)| config)
+}
+
+/// [`parse`] without sections, for a frontend.
+///
+/// # Errors
+/// As [`parse`].
 pub fn parse_frontend(
     text: &str,
     origin: &str,
     base: &Path,
 ) -> Result<FrontendConfig, ConfigError> {
-    Source::new(text, origin, base).parse()
+    parse::<_, Section>(text, origin, base).map(|(config, _)| config)
 }
 
-/// Checks an accelerator's YAML. `origin` names the text in errors; paths are relative to the
-/// folder `base`. Reads no file.
+/// [`parse`] without sections, for an accelerator.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] lists all problems.
+/// As [`parse`].
 pub fn parse_accelerator(
     text: &str,
     origin: &str,
     base: &Path,
 ) -> Result<AcceleratorConfig, ConfigError> {
-    Source::new(text, origin, base).parse()
+    parse::<_, Section>(text, origin, base).map(|(config, _)| config)
 }
 
 /// Returns the keys that have a scalar or list value, with their lines, and the file's text.
@@ -105,10 +120,6 @@ fn tab(text: &str) -> Option<TextPosition> {
         above += line.len();
     }
     None
-}
-
-fn load<C: ConfigFile>(path: &Path) -> Result<C, ConfigError> {
-    Source::read(path)?.load()
 }
 
 /// Reads the keys of all entries for one fabric after the other.
@@ -186,29 +197,32 @@ impl Source {
         Ok(Source::new(&text, &path.display().to_string(), base))
     }
 
-    fn load<C: ConfigFile>(&self) -> Result<C, ConfigError> {
-        let config: C = self.parse()?;
-        self.check_files(&config.files())?;
-        Ok(config)
+    /// Decodes the text, then checks ranges and relations of values. Reports all problems.
+    fn parse<C: ConfigFile, K: SectionKeys<C>>(&self) -> Result<(C, K), ConfigError> {
+        let mut out = self.findings();
+        let config = self.parse_own::<C>(&mut out);
+        let read = config.and_then(|config| {
+            let mut keys = self.decode::<K>(&mut out)?;
+            keys.resolve(&self.base);
+            out.ranges("", keys.validate());
+            keys.check(&config, &mut out);
+            Some((config, keys))
+        });
+        out.finish(read)
     }
 
-    /// Decodes the text, then checks ranges and relations of values. Reports all problems.
-    fn parse<C: ConfigFile>(&self) -> Result<C, ConfigError> {
-        let mut out = self.findings();
-        let read = self.decode::<C>(&mut out);
-        let config = read.and_then(|mut config| {
-            let known = KnownKeys::new();
-            for i in 0..config.nics().len() {
-                check_keys(i, C::SIDE, &known, &mut out);
-            }
-            self.read_fabrics(config.nics(), &mut out)?;
-            config.resolve(&self.base);
-            out.ranges("", config.validate());
-            check_nics(config.nics(), C::SIDE, &mut out);
-            config.check(&mut out);
-            Some(config)
-        });
-        out.finish(config)
+    fn parse_own<C: ConfigFile>(&self, out: &mut Findings<'_>) -> Option<C> {
+        let mut config = self.decode::<C>(out)?;
+        let known = KnownKeys::new();
+        for i in 0..config.nics().len() {
+            check_keys(i, C::SIDE, &known, out);
+        }
+        self.read_fabrics(config.nics(), out)?;
+        config.resolve(&self.base);
+        out.ranges("", config.validate());
+        check_nics(config.nics(), C::SIDE, out);
+        config.check(out);
+        Some(config)
     }
 
     /// Reads the keys of each entry of `nics` that belong to the entry's fabric. All keys of the

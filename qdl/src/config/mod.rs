@@ -16,9 +16,7 @@
 //! | --- | --- |
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
 //! | [`NicConfig`] | one NIC, with the keys of its fabric ([`NicFabric`], of the crate `fabric`) |
-//! | [`EngineConfig`] | engine and batcher, of an accelerator and of `--local` |
-//! | [`HttpConfig`] | the server of the engine `http` |
-//! | [`VllmConfig`] | vLLM's engine core, of the engine `vllm` |
+//! | [`Section`], [`SectionKeys`] | keys that a crate above this one reads: `engine` |
 //! | [`ConfigError`] | problems with their places |
 //! | [`Written`] | the keys that a file sets, with their lines |
 //!
@@ -26,6 +24,7 @@
 //! `docs/configuration.md`.
 
 /// Defines methods that return a key of milliseconds or seconds as a [`std::time::Duration`].
+#[macro_export]
 macro_rules! durations {
     ($($name:ident $from:ident $key:ident;)*) => {$(
         #[doc = concat!("[`Self::", stringify!($key), "`].")]
@@ -40,12 +39,9 @@ mod auth;
 mod dataset;
 mod deadlines;
 mod document;
-mod engine;
 mod error;
 mod frontend;
 mod health;
-mod http;
-mod llm;
 mod load;
 mod loadgen;
 mod nic;
@@ -53,7 +49,6 @@ mod nic_keys;
 mod root;
 mod rules;
 mod values;
-mod vllm;
 mod words;
 mod written;
 
@@ -64,20 +59,16 @@ pub use accelerator::{AcceleratorConfig, AcceleratorModel, ControlConfig};
 pub use auth::{Auth, AuthWord};
 pub use dataset::{DatasetConfig, DatasetKind, Dimension, LabelsConfig, SizeDistribution};
 pub use deadlines::{Deadlines, WarmUpConfig};
-pub use engine::{EngineConfig, EngineKind, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
-pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
-pub use llm::{LlmConfig, TokensConfig};
-pub use load::{
-    load_accelerator, load_frontend, load_frontend_from, parse_accelerator, parse_frontend,
-};
+pub use load::{load, load_accelerator, load_frontend, parse, parse_accelerator, parse_frontend};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{Completion, CompletionMode, Gpus, GroupBy, NicConfig};
 #[cfg(test)]
 pub(crate) use nic::{MAX_AUTO_SLOTS, MIN_AUTO_SLOTS};
-pub use vllm::VllmConfig;
+pub use root::{ConfigFile, Section, SectionKeys};
+pub use rules::{Findings, MAX_GPU, MAX_MS, check_gpu_list, core_list, resolve};
 pub use words::nearest;
 pub use written::Written;
 

@@ -16,19 +16,21 @@ use crate::model::TensorSpec;
 
 /// Kind of node that a file configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConfigSide {
+#[allow(missing_docs, reason = "the names say it")]
+pub enum ConfigSide {
     Frontend,
     Accelerator,
 }
 
 /// Makes a relative path relative to the folder `base`.
-pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
+pub fn resolve(base: &Path, path: &mut PathBuf) {
     if path.is_relative() && !base.as_os_str().is_empty() {
         *path = base.join(&*path);
     }
 }
 
-pub(super) struct Findings<'a> {
+/// The problems of a file, with their places.
+pub struct Findings<'a> {
     pub(super) document: &'a Document,
     text: &'a str,
     origin: &'a str,
@@ -62,19 +64,19 @@ impl<'a> Findings<'a> {
         self.problems.push(problem);
     }
 
+    /// Returns whether the file sets this key.
+    pub fn has(&self, path: &str) -> bool {
+        self.document.has(path)
+    }
+
     /// Adds a problem of the value at `path`, as in `nics[0].slots`.
-    pub(super) fn add(
-        &mut self,
-        path: impl AsRef<str>,
-        what: impl Into<String>,
-        help: impl Into<String>,
-    ) {
+    pub fn add(&mut self, path: impl AsRef<str>, what: impl Into<String>, help: impl Into<String>) {
         let place = self.document.locate(path.as_ref());
         self.at(place, what.into(), Some(help.into()));
     }
 
     /// Adds a problem of a key that does not belong here, whatever its value.
-    pub(super) fn add_key(
+    pub fn add_key(
         &mut self,
         path: impl AsRef<str>,
         what: impl Into<String>,
@@ -134,7 +136,7 @@ pub(super) fn name<S: AsRef<str> + ?Sized>(value: &S, (): &()) -> garde::Result 
 const MAX_CPUS: usize = 1024;
 
 /// Rule: a list of distinct core numbers.
-pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
+pub fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
     let Some(list) = value else { return Ok(()) };
     let distinct: BTreeSet<_> = list.iter().collect();
     if !list.is_empty() && distinct.len() == list.len() && list.iter().all(|c| *c < MAX_CPUS) {
@@ -149,11 +151,12 @@ pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
 }
 
 /// Maximum time in milliseconds: one hour.
-pub(super) const MAX_MS: u64 = 3_600_000;
-pub(super) const MAX_GPU: usize = 1023;
+pub const MAX_MS: u64 = 3_600_000;
+/// Highest index of a GPU.
+pub const MAX_GPU: usize = 1023;
 
 /// Adds a problem unless the key at `path` lists each of `gpus` once.
-pub(super) fn check_gpu_list(path: &str, gpus: &[usize], out: &mut Findings<'_>) {
+pub fn check_gpu_list(path: &str, gpus: &[usize], out: &mut Findings<'_>) {
     let once: BTreeSet<_> = gpus.iter().collect();
     if once.len() < gpus.len() || gpus.iter().any(|gpu| *gpu > MAX_GPU) {
         out.add(

@@ -7,12 +7,10 @@ use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, arrival::Arrival,
     arrival::Service, connection::Received,
 };
-use crate::{
-    connection::{
-        ReceiveHalf, SendHalf,
-        share::{End, Up, UpOf},
-        writes_at_once,
-    },
+use crate::connection::{
+    ReceiveHalf, SendHalf,
+    share::{End, Up, UpOf},
+    writes_at_once,
 };
 use fabric::{Broken, Link, clock::now_ns};
 

@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | [`config`] | texts of configurations, and what loading them says |
 //! | [`fuzz`] | entry functions of the fuzz targets |
 //! | [`lingers`] | a link with a long goodbye |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
@@ -12,6 +13,7 @@
 
 #![allow(missing_docs, reason = "the names of test helpers say enough")]
 
+pub mod config;
 pub mod fuzz;
 pub mod lingers;
 pub mod machine;

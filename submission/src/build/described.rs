@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
+use engines::EngineKind;
 use loadgen_log::{DETAIL, Detail};
-use qdl::config::EngineKind;
 use record::{Manifest, NodeRecord};
 use serde_json::{Map, Value};
 
@@ -52,8 +52,9 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
             continue;
         }
         let config = configs.accelerators.get(&*node.node);
+        let engine = configs.engines.get(&*node.node);
         let mut used = UsedNode::new(node, config.map_or(&[], |c| &c.nics), &manifest.fabric);
-        used.is_client = config.is_some_and(|c| c.engine.kind == EngineKind::Http);
+        used.is_client = engine.is_some_and(|engine| engine.kind == EngineKind::Http);
         let record = of_node.map(|(_, record)| *record);
         let same = |(other, _): &&mut (Option<&NodeRecord>, UsedNode)| {
             record
@@ -66,14 +67,11 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
             None => machines.push((record, used)),
         }
     }
-    let engines = configs.accelerators.into_iter();
     Some(DescribedSystem {
         frontend: frontend?,
         accelerators: machines.into_iter().map(|(_, machine)| machine).collect(),
         connections: manifest.connections,
-        engines: engines
-            .map(|(node, config)| (node, config.engine))
-            .collect(),
+        engines: configs.engines.into_iter().collect(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Fills in the system's JSON from the form, then from the nodes' descriptions.
 
-use qdl::config::EngineConfig;
+use engines::EngineConfig;
 use serde_json::{Map, Value};
 
 use super::{

@@ -3,9 +3,10 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
+use engines::EngineConfig;
 use qdl::config::{
-    AcceleratorConfig, DatasetKind, EngineConfig, FrontendConfig, ModelFiles, NicConfig, NicPlace,
-    QslMode, Verify,
+    AcceleratorConfig, DatasetKind, FrontendConfig, ModelFiles, NicConfig, NicPlace, QslMode,
+    Verify,
 };
 
 use super::{nodes::words, run::RunCheck, *};
@@ -30,17 +31,20 @@ impl RunCheck<'_> {
     /// Checks all configurations that are known.
     pub(crate) fn configs(&mut self, configs: &RunConfigs) {
         if let Some(frontend) = &configs.frontend {
-            self.frontend(frontend);
+            self.frontend(frontend, configs.local.as_ref());
             if let Some(manifest) = self.manifest.filter(|_| self.is_over()) {
                 self.of_record(frontend, manifest);
             }
         }
         for (node, config) in &configs.accelerators {
             self.accelerator(node, config, configs.frontend.as_ref());
+            if let Some(engine) = configs.engines.get(node) {
+                self.node_engine(node, config, engine);
+            }
         }
     }
 
-    fn frontend(&mut self, config: &FrontendConfig) {
+    fn frontend(&mut self, config: &FrontendConfig, engine: Option<&EngineConfig>) {
         let file = FRONTEND_YAML;
         let is_made_up = match config.dataset.kind {
             DatasetKind::Raw => false,
@@ -65,7 +69,7 @@ impl RunCheck<'_> {
         let control = config.accelerators.iter();
         let control = control.map(|a| ("an accelerator".to_owned(), a.control.clone()));
         self.node(file, &config.nics, control.collect());
-        if let Some(engine) = &config.engine
+        if let Some(engine) = engine
             && self.manifest.is_some_and(|manifest| manifest.local)
         {
             let output = config.model.output.shape.first().copied();
@@ -120,13 +124,6 @@ impl RunCheck<'_> {
         let control = ("control".to_owned(), config.control.listen.to_string());
         self.node(file, &config.nics, vec![control]);
         let spec = config.model.spec();
-        let output = spec.as_ref().and_then(|m| m.output.shape.first().copied());
-        self.engine(file, &config.engine, output.unwrap_or(0));
-        let cache = self.manifest.map(|m| m.prefix_caches.contains_key(&**node));
-        if config.engine.kind.has_server() && cache == Some(false) && self.is_over() {
-            let what = "nothing says whether its server keeps a prefix cache";
-            (self.say)(RECORD_CACHE, file, what.into());
-        }
         let Some(frontend) = frontend else { return };
         if let Some(spec) = spec
             && let Err(differs) = frontend.model.check_against(&spec)
@@ -139,6 +136,19 @@ impl RunCheck<'_> {
             let (own, theirs) = (list(&own), list(&theirs));
             let what = format!("its NICs are {own}, the frontend's {theirs}");
             (self.say)(RECORD_NETWORK, file, what);
+        }
+    }
+
+    /// Checks an accelerator's engine.
+    fn node_engine(&mut self, node: &Name, config: &AcceleratorConfig, engine: &EngineConfig) {
+        let file = &accelerator_yaml(node);
+        let spec = config.model.spec();
+        let output = spec.and_then(|m| m.output.shape.first().copied());
+        self.engine(file, engine, output.unwrap_or(0));
+        let cache = self.manifest.map(|m| m.prefix_caches.contains_key(&**node));
+        if engine.kind.has_server() && cache == Some(false) && self.is_over() {
+            let what = "nothing says whether its server keeps a prefix cache";
+            (self.say)(RECORD_CACHE, file, what.into());
         }
     }
 

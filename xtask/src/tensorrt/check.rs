@@ -51,7 +51,7 @@ pub fn check(root: &Path) -> Result<i32> {
     let mut stand_in = Command::new(super::compiler()?);
     stand_in
         .args(["-x", "c", "-shared", "-fPIC"])
-        .arg(root.join("accelerator/tensorrt/stand-in/nvinfer8.c"))
+        .arg(root.join("engines/tensorrt/stand-in/nvinfer8.c"))
         .arg("-o")
         .arg(&other);
     run_quietly("C compiler", &mut stand_in, TESTS)?;

@@ -60,7 +60,7 @@ fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> Resu
             );
         }
     }
-    let folder = root.join("accelerator/tensorrt");
+    let folder = root.join("engines/tensorrt");
     let stand_in = folder.join("stand-in");
     let cuda = cuda.unwrap_or(&stand_in);
     if !cuda.join("cuda_runtime_api.h").is_file() {

@@ -107,8 +107,8 @@ fn run_steps(
 }
 
 /// Tests of single structures in every order.
-const LOOM: &str = "test --package qdl --package accelerator --lib \
-                    --features qdl/loom,accelerator/loom --locked loom_";
+const LOOM: &str = "test --package qdl --package engines --lib \
+                    --features qdl/loom,engines/loom --locked loom_";
 
 fn slow_checks(root: &Path, steps: &mut Steps) {
     let doc_tests = with(root, "test --workspace --doc --locked");

@@ -10,15 +10,19 @@ use super::columns::rust_files;
 
 /// Crates, and the crates that they must not depend on. Unknown names are ignored.
 const MUST_NOT_KNOW: &str = "
-verbs ofi loadgen-log tune launch: fabric record qdl report submission accelerator frontend
-fabric loadgen-bridge: record qdl report submission tune accelerator frontend
-record: qdl report submission tune loadgen-bridge accelerator frontend
-qdl: report submission tune loadgen-bridge accelerator frontend
-report submission: loadgen-bridge accelerator frontend
+verbs ofi loadgen-log tune launch: fabric record qdl report submission engines
+fabric record qdl report submission engines tune: program accelerator frontend
+fabric loadgen-bridge: record qdl report submission tune engines
+record: qdl report submission tune loadgen-bridge engines
+qdl: report submission tune loadgen-bridge engines
+report submission: loadgen-bridge
+report: engines program
+engines: tune loadgen-bridge report submission
 accelerator: tune loadgen-bridge frontend
-world: report submission tune loadgen-bridge accelerator frontend
-fabric record qdl report submission tune accelerator frontend xtask: world
-xtask: fabric qdl submission loadgen-bridge accelerator frontend";
+frontend: accelerator
+world: report submission tune loadgen-bridge program engines accelerator frontend
+fabric record qdl report submission tune engines accelerator frontend xtask: world
+xtask: fabric qdl submission loadgen-bridge program engines accelerator frontend";
 
 /// A module's path within its crate.
 type Name = Vec<String>;

@@ -34,7 +34,7 @@ impl Sanitizer {
 pub fn tests(root: &Path, sanitizer: Sanitizer, filters: &[String]) -> Command {
     let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = super::with(root, "test --locked --no-fail-fast --lib");
-    for package in ["verbs", "qdl", "accelerator", "loadgen-bridge"] {
+    for package in ["verbs", "qdl", "engines", "loadgen-bridge"] {
         command.args(["--package", package]);
     }
     // `--target` keeps the sanitizer out of build scripts and macros, which run at build time.

@@ -12,9 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use accelerator::{lock, pipelines::Pipelines};
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
+use engines::pipelines::Pipelines;
+use fabric::os::lock;
 use fabric::{Grants, Imm, Region, RegionError, clock::now_ns, wire::Stream};
 use qdl::{
     connection::{

@@ -15,18 +15,14 @@ mod part_times;
 
 use std::{fmt::Display, sync::Arc};
 
-use accelerator::{
-    engine::{self, EngineParams, Hashing},
-    node::{engine_info, engine_params},
+use anyhow::{Context, Result, anyhow};
+use engines::{
+    Engine, EngineConfig, EngineParams, Hashing, describe,
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-use anyhow::{Context, Result, anyhow};
 use fabric::{MAX_SLOTS, Region, wire::Stream};
-use qdl::{
-    config::{EngineConfig, FrontendConfig},
-    serve::Service,
-};
+use qdl::{config::FrontendConfig, serve::Service};
 
 use crate::{
     loadgen::completer::Completers,
@@ -42,19 +38,22 @@ const OUTPUT_BYTES: usize = 256 << 20;
 
 /// Number of completers, and of live counters, of a local run: one for each engine thread and one
 /// for the issuing thread.
-pub fn completers(config: &FrontendConfig) -> usize {
-    config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
+pub fn completers(engine: Option<&EngineConfig>) -> usize {
+    engine.map_or(0, EngineConfig::workers) + 1
 }
 
-fn engine_of(config: &FrontendConfig) -> Result<(&EngineConfig, EngineParams)> {
-    let engine = config.engine.as_ref().context(
+fn engine_of<'a>(
+    config: &FrontendConfig,
+    engine: Option<&'a EngineConfig>,
+) -> Result<(&'a EngineConfig, EngineParams)> {
+    let engine = engine.context(
         "--local runs the engine in this process, and the configuration has none: add `engine: \
          {kind: digest}`, or `engine: {kind: onnx}` and `model_file: PATH`",
     )?;
     let (model, file) = (&config.model, config.model_file.as_deref());
     Ok((
         engine,
-        engine_params(engine, &model.name, file, Some(model)),
+        EngineParams::of(engine, &model.name, file, Some(model)),
     ))
 }
 
@@ -63,23 +62,25 @@ fn failed(error: impl Display) -> anyhow::Error {
 }
 
 /// Creates the engine and loads the model, but does not run the model. Returns a description.
-pub fn check(config: &FrontendConfig) -> Result<String> {
-    let (cfg, params) = engine_of(config)?;
+pub fn check(config: &FrontendConfig, engine: Option<&EngineConfig>) -> Result<String> {
+    let (cfg, params) = engine_of(config, engine)?;
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     check_model(config, cfg, engines[0].1.as_ref())?;
-    Ok(params.describe())
+    Ok(describe(&params))
 }
 
 /// Creates the engine, loads the model and warms up. For an engine with single tokens, `stream`
 /// selects the parts of an answer to deliver before the answer's end.
 pub fn start(
     config: &FrontendConfig,
+    engine: Option<&EngineConfig>,
     inputs: Arc<Region>,
     completers: &Completers,
     verdict: &Verdict,
     stream: Stream,
 ) -> Result<Arc<LocalBackend>> {
-    let (cfg, params) = engine_of(config)?;
+    let completed_by = self::completers(engine);
+    let (cfg, params) = engine_of(config, engine)?;
     let hashing = Hashing::begin(&params);
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     let hashed = hashing.end().map_err(failed)?;
@@ -103,7 +104,7 @@ pub fn start(
     })
     .map_err(failed)?;
     // Ask after the start: the engine learns some of this information during the start.
-    let info = engine_info(engine.as_ref(), &hashed);
+    let info = hashed.info(engine.as_ref());
     if let Some(w) = pipelines.warm_up() {
         let (cold, warm) = (w.cold_us, w.warm_us);
         tracing::info!("engine warm: first sample {cold} us cold, {warm} us warm");
@@ -122,18 +123,14 @@ pub fn start(
         output,
         stream,
         completers: completers.clone(),
-        threads: self::completers(config),
+        threads: completed_by,
         verdict: verdict.clone(),
     });
     backend.map_err(|e| anyhow!("--local, outputs: {e}"))
 }
 
 /// Returns the bytes of an output, if the engine runs the configured model.
-fn check_model(
-    config: &FrontendConfig,
-    cfg: &EngineConfig,
-    engine: &dyn engine::Engine,
-) -> Result<usize> {
+fn check_model(config: &FrontendConfig, cfg: &EngineConfig, engine: &dyn Engine) -> Result<usize> {
     let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
     if !cfg.kind.takes_any_bytes() {
         config.model.check_against(engine.model()).map_err(|e| {

@@ -3,36 +3,14 @@
 mod defaults;
 mod errors;
 mod files;
-mod http;
 mod models;
 mod nics;
-mod reference;
 mod relations;
-mod vllm;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::*;
-use crate::testkit::assert_has;
-
-const FRONTEND: &str = "\
-node: f
-model:
-  name: m
-  inputs: [{name: a, dtype: u8, shape: [4], ragged: true}]
-  output: {name: o, dtype: u8, shape: [8]}
-dataset: {kind: random}
-";
-const REST: &str = "accelerators: [{control: 127.0.0.1:7400}]\nnics: [{address: 127.0.0.1}]\n";
-const ACCELERATOR: &str = "\
-node: a
-control: {listen: 127.0.0.1:7400}
-model: {name: m, max_input_bytes: 4}
-engine: {kind: digest}
-nics: [{listen: 127.0.0.1:7410}]
-";
-const IDS: &str = "inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}], \
-    output: {name: tokens, dtype: i32, shape: [8], ragged: true}";
+use crate::testkit::{assert_has, config::*};
 
 fn frontend(text: &str) -> Result<FrontendConfig, ConfigError> {
     parse_frontend(text, "f.yaml", Path::new("/base"))
@@ -42,65 +20,7 @@ fn accelerator(text: &str) -> Result<AcceleratorConfig, ConfigError> {
     parse_accelerator(text, "a.yaml", Path::new("/base"))
 }
 
-fn with_engine(model: &str, engine: &str) -> Result<AcceleratorConfig, ConfigError> {
-    let text = ACCELERATOR.replace("max_input_bytes: 4", model);
-    accelerator(&text.replace("kind: digest", engine))
-}
-
-/// Returns the configuration; panics with the text of the error.
-#[track_caller]
-fn good<T>(result: Result<T, ConfigError>) -> T {
-    result.unwrap_or_else(|e| panic!("{e}"))
-}
-
-/// Returns the text of the error, without trailing blanks in its lines.
-fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
-    let text = result.unwrap_err().to_string();
-    text.lines()
-        .map(str::trim_end)
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
-/// Each line of `table` has keys and, after `=>`, words of their error.
-#[track_caller]
-fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
-    for (keys, complaint) in table.lines().filter_map(|line| line.split_once("=> ")) {
-        let all = text(load(keys.trim()));
-        assert!(all.contains(complaint), "{keys}: {all}");
-    }
-}
-
-/// Each line of `table` has keys and, after `==`, their problems with `; ` between them.
-#[track_caller]
-fn assert_problems<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
-    for (keys, expected) in table.lines().filter_map(|line| line.split_once(" == ")) {
-        assert_eq!(problems(load(keys.trim())).join("; "), expected, "{keys}");
-    }
-}
-
-fn changed(text: &str, change: &str) -> String {
-    let (from, to) = change.split_once(" -> ").expect("a change");
-    assert!(text.contains(from), "{from}");
-    text.replace(from, to)
-}
-
-/// Returns the problems of a configuration, each as `line:column what`.
-fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<String> {
-    match result.unwrap_err() {
-        ConfigError::Invalid { problems } => problems
-            .iter()
-            .map(|p| format!("{}:{} {}", p.line, p.column, p.what))
-            .collect(),
-        other => panic!("{other}"),
-    }
-}
-
 /// Returns the [`problems`] of a frontend with these lines after the head.
 fn after_head(lines: &str) -> Vec<String> {
     problems(frontend(&format!("{FRONTEND}{lines}")))
-}
-
-fn configs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
 }

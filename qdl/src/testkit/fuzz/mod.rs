@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | this file | [`control_frames`], [`yaml`], [`mutate`] |
+//! | this file | [`control_frames`], [`mutate`] |
 //! | `answers` | [`data_frames`] and [`responses`]: bytes of a data connection |
 //! | `control::fuzz` | [`handshake`] |
 //!
@@ -16,10 +16,7 @@ use bytes::BytesMut;
 use fabric::testkit::dice::Dice;
 use tokio_util::codec::{Decoder, Encoder};
 
-use crate::{
-    config::{parse_accelerator, parse_frontend},
-    control::frame::Codec,
-};
+use crate::control::frame::Codec;
 
 pub use crate::control::fuzz::handshake;
 pub use answers::{data_frames, responses};
@@ -59,22 +56,6 @@ pub fn control_frames(data: &[u8]) {
         }
     }
     let _ = codec.decode_eof(&mut buffer);
-}
-
-/// A configuration file of either node. Each error names its file and line.
-pub fn yaml(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else {
-        return;
-    };
-    let base = Path::new("/nowhere");
-    let errors = [
-        parse_frontend(text, "f.yaml", base).err(),
-        parse_accelerator(text, "a.yaml", base).err(),
-    ];
-    for error in errors.into_iter().flatten() {
-        let text = error.to_string();
-        assert!(text.contains(".yaml"), "no place in {text}");
-    }
 }
 
 /// Prints the input of an entry function that panics.

@@ -1,0 +1,75 @@
+//! Engines: from a sample in memory to the response in the output slot.
+//!
+//! ```text
+//! NIC threads ── arrived() ──> queue ──> batcher ──> engine worker ──> respond_all() ──> origins
+//! ```
+//!
+//! * [`Engine`] is one trait for all engines. Some run batches (`null`, `digest`, `onnx`, ...);
+//!   others batch by themselves and answer token by token (`tokens`, ...). Each engine has a folder
+//!   and a row in `table`.
+//! * `batcher` decides which samples run together and when: a plain data structure without a clock.
+//! * [`pipeline`] connects engine and batcher: the queue, the worker threads, the counters.
+//! * [`pipelines`] has one pipeline for each GPU.
+//! * [`trust`] says whether code that was found may run.
+//!
+//! This crate knows no network. In the program `accelerator`, NIC threads pass samples to
+//! [`pipelines::Pipelines`]; in `frontend --local`, LoadGen does, in the same process.
+
+mod aoti;
+mod batch;
+mod batcher;
+mod child;
+pub mod config;
+mod content;
+mod cuda;
+mod digest;
+mod engine;
+mod error;
+mod event_count;
+mod llm;
+mod llm_server;
+mod onnx;
+pub mod pipeline;
+pub mod pipelines;
+mod queue;
+mod search;
+mod size_counts;
+pub mod streaming;
+mod table;
+pub mod tensorrt;
+pub mod tokens;
+
+#[cfg(test)]
+#[allow(dead_code, reason = "the tests in `tests` use more of it")]
+#[path = "../tests/common/processes.rs"]
+mod processes;
+#[cfg(test)]
+#[allow(dead_code, reason = "the tests in `tests` use more of it")]
+#[path = "../tests/common/samples.rs"]
+mod samples;
+#[cfg(test)]
+mod testkit;
+
+pub use batch::{Batch, BatchCounts, SampleRun};
+pub use config::{EngineConfig, EngineKind, MAX_BATCH};
+pub use content::{Hashed, Hashing, onnx_data_files};
+pub use digest::{Answers as DigestAnswers, Digest};
+pub(crate) use engine::{ANY_INPUT, open_model};
+pub use engine::{Engine, EngineParams, Inline, Worker};
+pub use error::{EngineError, Fault};
+pub(crate) use error::{catch_panic, one_line};
+pub use llm_server::{ModelFolder, VLLM_VERSIONS};
+pub use search::trust;
+pub use size_counts::SizeCounts;
+pub use streaming::{Sequence, SequenceOutcome, SequenceSource, Streaming};
+pub use table::{create, describe};
+pub use tokens::Tokens;
+#[cfg(feature = "testkit")]
+pub use {config::fuzz_yaml, llm_server::fuzz_server_events};
+
+/// First call of each program: keeps the limit of open files for child processes. If this process
+/// is a child that builds a plan for TensorRT, builds the plan and exits.
+pub fn begin() {
+    child::keep_open_files();
+    tensorrt::build_if_asked();
+}

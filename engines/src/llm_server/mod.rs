@@ -1,0 +1,206 @@
+//! The engines `http` and `vllm`: a language model's server, over one of two transports.
+//!
+//! ```text
+//! NIC threads ── wake() ──> transport ── prompts ──> server: scheduler, GPUs
+//!      origins <── push, finish ──┘  <── token ids ───┘
+//! ```
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | [`account`] | limits of all requests; the check of each prompt and answer |
+//! | [`process`] | the server's process: start, readiness, last words, end |
+//! | [`http`] | the transport of `http`: an API over HTTP, one request for each sequence |
+//! | [`vllm`] | the transport of `vllm`: vLLM's engine core over ZeroMQ, one message a step |
+//!
+//! `docs/llm-servers.md` describes the errors and the fate of a sample.
+
+mod account;
+mod http;
+mod process;
+mod vllm;
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use qdl::{model::ModelSpec, wire::Standing};
+use record::{CacheState, PrefixCache};
+
+use super::{
+    Engine, EngineError, Streaming,
+    streaming::{OnFatal, SequenceSource},
+};
+#[cfg(feature = "testkit")]
+pub use http::fuzz_server_events;
+use process::ServerProcess;
+pub use vllm::{ModelFolder, VLLM_VERSIONS};
+
+/// The engine `http`.
+pub type Http = ServerEngine<http::HttpTransport>;
+/// The engine `vllm`.
+pub type Vllm = ServerEngine<vllm::CoreTransport>;
+
+/// How an engine talks to its server.
+pub trait Transport: Send + Sync {
+    /// The engine's name.
+    const NAME: &'static str;
+    /// Connections to a server that is ready.
+    type Connected;
+
+    /// Starts the server's program, unless the user starts the server. Waits until the server is
+    /// ready, and asks for its facts. The program's end during a run calls `fatal`.
+    /// Error text: the server cannot be started or used.
+    fn connect(
+        &self,
+        process: &ServerProcess,
+        fatal: &OnFatal,
+    ) -> Result<(ServerStart, Self::Connected), String>;
+
+    /// Requests a short answer, then starts the threads of the sequences. `left` is the rest of the
+    /// time until the server must be ready.
+    /// Error text: the server does not answer as it should.
+    fn run(
+        &self,
+        connected: Self::Connected,
+        process: &Arc<ServerProcess>,
+        left: Duration,
+        source: Arc<dyn SequenceSource>,
+        fatal: OnFatal,
+    ) -> Result<(), String>;
+
+    /// Limit of concurrent sequences of a server that works on `at_once`, and the reason.
+    fn in_flight(&self, at_once: Option<usize>) -> (usize, String);
+
+    /// See [`Streaming::wake`].
+    fn wake(&self, source: &dyn SequenceSource);
+
+    /// Drops the sequences and ends the threads, within `timeout`.
+    fn stop(&self, timeout: Duration);
+
+    /// See [`Streaming::standing`].
+    fn standing(&self) -> Standing {
+        Standing::Takes
+    }
+
+    /// See [`Streaming::server_busy`].
+    fn server_busy(&self) -> u64 {
+        0
+    }
+}
+
+/// What a start learns of the server.
+pub struct ServerStart {
+    /// Limit of concurrent sequences, and the reason.
+    in_flight: (usize, String),
+    cache: PrefixCache,
+    /// Warnings for the operator, one sentence each.
+    warnings: Vec<String>,
+}
+
+/// An engine on a language model's server.
+pub struct ServerEngine<T: Transport> {
+    model: ModelSpec,
+    transport: T,
+    process: Arc<ServerProcess>,
+    started: OnceLock<ServerStart>,
+    /// True from the beginning of the stop: errors are no longer reported.
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl<T: Transport> ServerEngine<T> {
+    fn new(model: ModelSpec, transport: T, process: ServerProcess) -> Self {
+        ServerEngine {
+            model,
+            transport,
+            process: Arc::new(process),
+            started: OnceLock::new(),
+            is_stopping: Arc::default(),
+        }
+    }
+
+    fn try_start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), String> {
+        let (began, name) = (Instant::now(), &self.process.name);
+        let (start, connected) = self.transport.connect(&self.process, &fatal)?;
+        let (in_flight, why) = &start.in_flight;
+        tracing::info!("{name}: at most {in_flight} sequences at once: {why}");
+        for warning in &start.warnings {
+            tracing::warn!("{name}: {warning}");
+        }
+        let set = self.started.set(start);
+        set.map_err(|_| "it is started already".to_owned())?;
+        let (process, left) = (&self.process, self.process.ready);
+        let left = left.saturating_sub(began.elapsed());
+        (self.transport).run(connected, process, left, source, fatal)
+    }
+}
+
+impl<T: Transport> Engine for ServerEngine<T> {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+
+    fn prefix_cache(&self) -> Option<PrefixCache> {
+        let known = self.started.get().map(|start| start.cache.clone());
+        Some(known.unwrap_or_else(|| PrefixCache {
+            state: CacheState::Unknown,
+            how: "its server has not been asked yet".to_owned(),
+        }))
+    }
+
+    fn streaming(&self) -> Option<&dyn Streaming> {
+        Some(self)
+    }
+}
+
+impl<T: Transport> Streaming for ServerEngine<T> {
+    fn start(&self, source: Arc<dyn SequenceSource>, fatal: OnFatal) -> Result<(), EngineError> {
+        let is_stopping = self.is_stopping.clone();
+        let fatal: OnFatal = Arc::new(move |error| {
+            if !is_stopping.load(SeqCst) {
+                fatal(error);
+            }
+        });
+        self.try_start(source, fatal).map_err(|reason| {
+            self.process.stop();
+            self.process.error(&reason)
+        })
+    }
+
+    fn in_flight(&self) -> usize {
+        let known = self.started.get().map(|start| start.in_flight.0);
+        known.unwrap_or_else(|| self.transport.in_flight(None).0)
+    }
+
+    fn standing(&self) -> Standing {
+        self.transport.standing()
+    }
+
+    fn server_busy(&self) -> u64 {
+        self.transport.server_busy()
+    }
+
+    fn wake(&self, source: &dyn SequenceSource) {
+        self.transport.wake(source);
+    }
+
+    /// Ends the threads within `timeout`, then the server's program within its `stop_s`.
+    fn stop(&self, timeout: Duration) {
+        self.is_stopping.store(true, SeqCst);
+        self.transport.stop(timeout);
+        self.process.stop();
+    }
+}
+
+impl<T: Transport> Drop for ServerEngine<T> {
+    fn drop(&mut self) {
+        self.process.stop();
+    }
+}

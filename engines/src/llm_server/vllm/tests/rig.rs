@@ -1,0 +1,110 @@
+//! An engine with a scripted core, and samples for it.
+
+use std::{fs, ops::Deref, path::Path, sync::Arc};
+
+use crate::config::VllmConfig;
+use fabric::wire::Stream;
+use qdl::model::ModelSpec;
+
+use crate::{
+    EngineError, EngineKind, EngineParams, llm_server::Vllm, samples, streaming::TOKEN_BYTES,
+};
+
+pub(crate) use crate::{processes, samples::Samples};
+pub use qdl::testkit::eventually;
+
+/// The scripted core; the tests of the programs use it too.
+const CORE: &str = include_str!("core.py");
+/// Limit of an answer in tokens.
+pub const ROOM: usize = 12;
+pub const VOCAB: usize = 100;
+pub const EOS: i32 = 2;
+
+/// An engine, its folder, and the error that ended it.
+pub struct Started {
+    started: samples::Started<Vllm>,
+    pub folder: tempfile::TempDir,
+}
+
+pub fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!(r#"{{"vocab_size": {VOCAB}, "eos_token_id": {EOS}}}"#);
+    fs::write(folder.path().join("config.json"), config).expect("written");
+    fs::write(folder.path().join("core.py"), CORE).expect("written");
+    folder
+}
+
+pub fn params(folder: &Path, options: &[&str]) -> EngineParams {
+    let mut params = EngineParams::new(EngineKind::Vllm);
+    params.spec = Some(ModelSpec::of_tokens("m", 300, ROOM));
+    let text = |name: &str| folder.join(name).to_str().expect("a path").to_owned();
+    let mut args: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+    args.extend(["--pids".to_owned(), text("pids")]);
+    params.engine.vllm = Some(VllmConfig {
+        model: folder.to_owned(),
+        command: vec!["python3".to_owned(), text("core.py")],
+        args,
+        log: folder.join("vllm.log"),
+        ready_s: 60,
+        stop_s: 2,
+        ..VllmConfig::default()
+    });
+    params
+}
+
+pub fn start(
+    options: &[&str],
+    change: impl FnOnce(&mut VllmConfig),
+) -> Result<Started, EngineError> {
+    let folder = folder();
+    let mut params = params(folder.path(), options);
+    change(params.engine.vllm.as_mut().expect("vllm"));
+    let vllm = Arc::new(Vllm::open(&params)?);
+    let started = samples::Started::new(vllm, ROOM * TOKEN_BYTES)?;
+    Ok(Started { started, folder })
+}
+
+impl Deref for Started {
+    type Target = samples::Started<Vllm>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.started
+    }
+}
+
+impl Started {
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("vllm.log")).unwrap_or_default()
+    }
+
+    pub fn run(&self, prompts: &[Vec<i32>], stream: Stream) -> Arc<Samples> {
+        let samples = Samples::prompts(prompts, ROOM * TOKEN_BYTES, stream);
+        self.submit(&samples, usize::MAX);
+        eventually("all samples end", || samples.ended() == samples.len());
+        samples
+    }
+}
+
+/// The answer of the scripted core: `len` tokens, the last of which may be an end of sequence.
+pub fn answer(prompt: &[i32], len: usize) -> Vec<i32> {
+    let sum: i32 = prompt.iter().sum();
+    let tokens = (0..len as i32).map(|i| (sum + 10 * i) % 97 + 3);
+    let mut tokens: Vec<i32> = tokens.collect();
+    if prompt[0] == 7 {
+        tokens.truncate(3);
+        tokens[2] = EOS;
+    }
+    tokens
+}
+
+/// Prompts of many lengths, all different. Every seventh answer ends with an end of sequence.
+pub fn prompts(n: usize) -> Vec<Vec<i32>> {
+    let id = |i: usize, k: usize| match (i % 7, k) {
+        (0, 0) => 7,
+        (_, 0) => 20,
+        _ => ((i * 31 + k * 7) % VOCAB) as i32,
+    };
+    (0..n)
+        .map(|i| (0..2 + i % 40).map(|k| id(i, k)).collect())
+        .collect()
+}

@@ -1,0 +1,23 @@
+//! What the programs share, besides runs: their command line, their HTTP server, their figures for
+//! monitoring.
+//!
+//! * [`cli`] has screen options, `topology`, completions and manual pages.
+//! * [`web`] is the HTTP server for pages and figures; [`metrics`] has the figures.
+//! * [`check`] has facts of `--check`.
+//! * [`Allocator`] is the allocator.
+
+mod allocator;
+pub mod check;
+pub mod cli;
+pub mod metrics;
+pub mod web;
+
+pub use allocator::Allocator;
+
+/// First call of each program: sets the allocator up, and makes a file above `ulimit -f` an error
+/// of the write.
+pub fn begin() {
+    allocator::keep_freed_memory();
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
