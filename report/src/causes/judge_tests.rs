@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Mean times of five consecutive stages in us: network 50, batch wait 100, inference 500.
+/// Mean times of five consecutive stages in us: network 50, queue 100, compute 500.
 const CALM: [f64; 5] = [5.0, 50.0, 100.0, 500.0, 5.0];
 
 fn stages(m: [f64; 5]) -> Value {
