@@ -60,7 +60,7 @@ fn a_failed_start_names_the_cause() {
 #[test]
 fn a_file_that_is_no_onnx_runtime_says_so() {
     let folder = env!("CARGO_MANIFEST_DIR");
-    let model = format!("{folder}/tests/data/masked_sum.onnx");
+    let model = format!("{folder}/../engines/tests/data/masked_sum.onnx");
     let text = refused(&model, &format!("onnx, library: {folder}/Cargo.toml"), &[]);
     assert_has(&text, &["Cargo.toml", "cargo xtask setup"]);
 }

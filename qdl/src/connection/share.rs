@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A [`Share`] runs the turn. Its [`End`] is the frontend's or the accelerator's part of it. All of
-//! its functions run on the NIC thread. Other threads reach the share through [`Crew::send`].
+//! its functions run on the NIC thread. Other threads reach the share through [`Inbox::send`].
 
 use std::{
     io,
