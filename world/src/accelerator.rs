@@ -15,7 +15,7 @@ use qdl::{
     topology::LinkWatch,
     wire::Description,
 };
-use record::NodeFacts;
+use record::{EngineInfo, NodeFacts};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -130,6 +130,12 @@ impl Accelerator {
         let totals = engine.clone();
         let params = NodeParams {
             sut_name: format!("acc-{server} ({name}){}", control_character(program)),
+            model: own_model,
+            engine_info: EngineInfo {
+                name: name.to_owned(),
+                ..EngineInfo::default()
+            },
+            once: false,
             engine: Arc::new(move || {
                 let engine = totals.lock().expect("no engine panics");
                 EngineTotals {
@@ -146,7 +152,6 @@ impl Accelerator {
                     config: FILE.to_owned() + control_character(program),
                 }),
             }),
-            ..NodeParams::new(name, own_model)
         };
         let service: Arc<dyn Service> = Arc::new(Door(book.clone(), server));
         let each_nic = 0..shape.nics as usize;

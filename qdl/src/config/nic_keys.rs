@@ -72,7 +72,7 @@ fn keys_of<K: Default + Serialize>() -> Vec<String> {
     }
 }
 
-/// Refuses keys of the `count` entries that an entry's fabric does not have or that have no effect on
+/// Refuses keys of the `count` entries that the fabric does not have or that have no effect on
 /// this side.
 pub(super) fn check_keys(count: usize, side: ConfigSide, out: &mut Findings<'_>) {
     let all = KnownKeys::new();
