@@ -39,6 +39,15 @@ impl NicFabric {
         each.visit("ib", NicFabric::Ib);
         each.visit("ofi", NicFabric::Ofi);
     }
+
+    /// Returns this fabric with the defaults of its keys.
+    pub fn defaults(&self) -> Self {
+        match self {
+            NicFabric::Tcp(_) => NicFabric::Tcp(TcpKeys::default()),
+            NicFabric::Ib(_) => NicFabric::Ib(IbKeys::default()),
+            NicFabric::Ofi(_) => NicFabric::Ofi(OfiKeys::default()),
+        }
+    }
 }
 
 impl Default for NicFabric {

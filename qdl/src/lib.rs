@@ -13,7 +13,8 @@
 //! structures that receive the clock's reading as an argument. Only the code around these uses
 //! sockets and threads. `docs/architecture.md` describes the structure.
 //!
-//! The library depends on neither LoadGen nor a GPU runtime.
+//! The library depends on neither LoadGen nor a GPU runtime. `qdl/examples/cluster.rs` uses both
+//! sides without a file of YAML.
 
 #[macro_use(with_defaults)]
 extern crate fabric;

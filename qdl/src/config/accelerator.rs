@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -28,7 +28,9 @@ const OUTPUT_BYTES: usize = 8;
 /// Maximum memory budget: 16 TiB.
 const MAX_MEMORY_MIB: usize = 16 << 20;
 
-/// Configuration of an accelerator node.
+with_defaults! {
+/// Configuration of an accelerator node. In code, begin with [`AcceleratorConfig::default`] and
+/// check the result with [`check`](super::check).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
@@ -38,7 +40,7 @@ pub struct AcceleratorConfig {
     #[garde(custom(name))]
     pub node: String,
     /// The control plane.
-    pub control: ControlConfig,
+    pub control: ControlConfig = ControlConfig { listen: (Ipv4Addr::LOCALHOST, 0).into() },
     /// File of the shared token that authenticates the nodes; see [`Self::auth`].
     pub token_file: Option<PathBuf>,
     /// `none` turns authentication off; see [`Self::auth`].
@@ -60,7 +62,7 @@ pub struct AcceleratorConfig {
     /// Memory budget for all slots of this node, in MiB; default 4096.
     #[serde(default = "memory_mib")]
     #[garde(custom(within(1..=MAX_MEMORY_MIB)))]
-    pub memory_mib: usize,
+    pub memory_mib: usize = memory_mib(),
     /// Address of `GET /metrics`; a bare port is one of 127.0.0.1. Default: no endpoint. Another
     /// address than loopback needs [`Self::metrics_token_file`].
     #[serde(default, deserialize_with = "port_or_address")]
@@ -71,6 +73,7 @@ pub struct AcceleratorConfig {
     #[serde(default)]
     #[garde(dive)]
     pub deadlines: Deadlines,
+}
 }
 
 fn memory_mib() -> usize {
@@ -87,7 +90,7 @@ pub struct ControlConfig {
 }
 
 /// The model of an accelerator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct AcceleratorModel {
@@ -112,6 +115,17 @@ pub struct AcceleratorModel {
 }
 
 impl AcceleratorModel {
+    /// The keys of this model.
+    pub fn of(spec: &ModelSpec) -> Self {
+        AcceleratorModel {
+            name: spec.name.clone(),
+            inputs: Some(spec.inputs.clone()),
+            output: Some(spec.output.clone()),
+            other_outputs: spec.other_outputs.clone(),
+            ..AcceleratorModel::default()
+        }
+    }
+
     /// Returns the model for the wire; `None` if the model file must be read.
     pub fn spec(&self) -> Option<ModelSpec> {
         if let (Some(inputs), Some(output)) = (&self.inputs, &self.output) {

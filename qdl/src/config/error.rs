@@ -25,14 +25,14 @@ pub enum ConfigError {
     Invalid { problems: Vec<Problem> },
 }
 
-/// One problem, with its place in the file.
+/// One problem, with its place in the file, or its field in a configuration made in code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, or another source of the text.
+    /// The file, or another source of the text; without a text, the field.
     pub origin: String,
-    /// Line, from 1.
+    /// Line, from 1; 0 without a text.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// Column in characters, from 1; 0 without a text.
     pub column: usize,
     /// Description of the error.
     pub what: String,
@@ -45,6 +45,19 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// Creates a problem of a field in a configuration made in code.
+    pub(super) fn of_field(field: &str, what: String, help: Option<String>) -> Self {
+        Problem {
+            origin: field.to_owned(),
+            line: 0,
+            column: 0,
+            what,
+            help,
+            source_line: String::new(),
+            width: 1,
+        }
+    }
+
     /// Creates a problem at `place` of `text`; the underline covers the word that begins there.
     pub(super) fn new(
         origin: &str,
@@ -110,6 +123,13 @@ impl fmt::Display for Problem {
             what,
             ..
         } = self;
+        if *line == 0 {
+            write!(f, "{origin}: {what}")?;
+            return self
+                .help
+                .iter()
+                .try_for_each(|help| write!(f, "\n   = {help}"));
+        }
         let number = line.to_string();
         let margin = " ".repeat(number.len());
         // Show only the part of a long line around the place.

@@ -25,7 +25,9 @@ use crate::{
 };
 use fabric::{keys::Auto, wire::Stream};
 
-/// Configuration of a frontend node.
+with_defaults! {
+/// Configuration of a frontend node. In code, begin with [`FrontendConfig::default`] and check the
+/// result with [`check`](super::check).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
@@ -34,7 +36,7 @@ pub struct FrontendConfig {
     #[garde(custom(name))]
     pub node: String,
     /// The model that the accelerators must run; names and sizes are compared at the start.
-    pub model: ModelSpec,
+    pub model: ModelSpec = ModelSpec::opaque("", 0, 0),
     /// The data set.
     pub dataset: DatasetConfig,
     /// Memory that samples are sent from; default `registered`.
@@ -100,6 +102,7 @@ pub struct FrontendConfig {
     pub engine: Option<Section>,
     /// Model file of `engine`; required for `onnx`.
     pub model_file: Option<PathBuf>,
+}
 }
 
 /// Memory that samples are sent from.

@@ -9,14 +9,15 @@ use std::{
 
 use fabric::kinds::{EachFabric, NicFabric};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::{
     accelerator::AcceleratorConfig,
     document::{Document, TextPosition, options},
-    error::ConfigError,
+    error::{ConfigError, Problem},
     frontend::FrontendConfig,
     nic::NicConfig,
-    nic_keys::{KnownKeys, check_keys, check_nics, fabric_of},
+    nic_keys::{check_keys, check_nics, fabric_of},
     root::{ConfigFile, Section, SectionKeys},
     rules::Findings,
     words::{describe, is_about_value},
@@ -53,6 +54,52 @@ pub fn parse<C: ConfigFile, K: SectionKeys<C>>(
     base: &Path,
 ) -> Result<(C, K), ConfigError> {
     Source::new(text, origin, base).parse()
+}
+
+/// Checks a configuration made in code as [`parse`] checks YAML, and returns it. A field counts as
+/// set if it differs from its default. Reads neither files nor sections.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] lists all problems, each with its field.
+pub fn check<C: ConfigFile>(mut config: C) -> Result<C, ConfigError> {
+    let keys = keys_set(&mut config).map_err(|error| ConfigError::Invalid {
+        problems: vec![Problem::of_field("paths", error.to_string(), None)],
+    })?;
+    let document = Document::new(&keys.to_string());
+    let mut out = Findings::new(&document, None, "");
+    check_keys(config.nics().len(), C::SIDE, &mut out);
+    check_values(&mut config, &mut out);
+    out.finish(Some(config))
+}
+
+/// Checks the values of `config`, alone and together.
+fn check_values<C: ConfigFile>(config: &mut C, out: &mut Findings<'_>) {
+    out.ranges("", config.validate());
+    check_nics(config.nics(), C::SIDE, out);
+    config.check(out);
+}
+
+/// Returns the fields that differ from their defaults, without their values.
+fn keys_set<C: ConfigFile>(config: &mut C) -> serde_json::Result<Value> {
+    let mut default = serde_json::to_value(C::default())?;
+    // A file names the kind of its data set even if it is the default.
+    default.pointer_mut("/dataset/kind").map(Value::take);
+    let mut keys = differing(&serde_json::to_value(&*config)?, &default);
+    let nics = config.nics().iter().map(|nic| {
+        let default = serde_json::to_value(NicConfig::from(nic.fabric.defaults()))?;
+        Ok(differing(&serde_json::to_value(nic)?, &default))
+    });
+    keys["nics"] = Value::Array(nics.collect::<serde_json::Result<_>>()?);
+    Ok(keys)
+}
+
+fn differing(value: &Value, default: &Value) -> Value {
+    let Value::Object(keys) = value else {
+        return Value::Null;
+    };
+    let set = keys.iter().filter(|(key, value)| default[key] != **value);
+    set.map(|(key, value)| (key.clone(), differing(value, &default[key])))
+        .collect()
 }
 
 /// [`load`] without sections, for a frontend.
@@ -213,15 +260,10 @@ impl Source {
 
     fn parse_own<C: ConfigFile>(&self, out: &mut Findings<'_>) -> Option<C> {
         let mut config = self.decode::<C>(out)?;
-        let known = KnownKeys::new();
-        for i in 0..config.nics().len() {
-            check_keys(i, C::SIDE, &known, out);
-        }
+        check_keys(config.nics().len(), C::SIDE, out);
         self.read_fabrics(config.nics(), out)?;
         config.resolve(&self.base);
-        out.ranges("", config.validate());
-        check_nics(config.nics(), C::SIDE, out);
-        config.check(out);
+        check_values(&mut config, out);
         Some(config)
     }
 
@@ -284,6 +326,6 @@ impl Source {
     }
 
     fn findings(&self) -> Findings<'_> {
-        Findings::new(&self.document, &self.text, &self.origin)
+        Findings::new(&self.document, Some(&self.text), &self.origin)
     }
 }

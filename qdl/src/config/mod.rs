@@ -12,6 +12,9 @@
 //! One struct represents each mapping of the file and names the defaults.
 //! Unknown keys are errors. Loading resolves paths relative to the file's folder.
 //!
+//! Without YAML: fill the fields of a `default()`, then [`check`] applies the same checks, as
+//! `qdl/examples/cluster.rs` shows.
+//!
 //! | file | purpose |
 //! | --- | --- |
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
@@ -62,7 +65,9 @@ pub use deadlines::{Deadlines, WarmUpConfig};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
-pub use load::{load, load_accelerator, load_frontend, parse, parse_accelerator, parse_frontend};
+pub use load::{
+    check, load, load_accelerator, load_frontend, parse, parse_accelerator, parse_frontend,
+};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{Completion, CompletionMode, Gpus, GroupBy, NicConfig};
 #[cfg(test)]

@@ -35,13 +35,13 @@ pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
 }
 
 /// Keys of each fabric, and of every NIC.
-pub(super) struct KnownKeys {
+struct KnownKeys {
     fabrics: Vec<(&'static str, Vec<String>)>,
     common: Vec<String>,
 }
 
 impl KnownKeys {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         let (fabrics, common) = (Vec::new(), keys_of::<NicConfig>());
         let mut known = KnownKeys { fabrics, common };
         NicFabric::each(&mut known);
@@ -72,8 +72,14 @@ fn keys_of<K: Default + Serialize>() -> Vec<String> {
     }
 }
 
-/// Refuses keys of entry `i` that its fabric does not have or that have no effect on this side.
-pub(super) fn check_keys(i: usize, side: ConfigSide, all: &KnownKeys, out: &mut Findings<'_>) {
+/// Refuses keys of the `count` entries that the fabric does not have or that have no effect on
+/// this side.
+pub(super) fn check_keys(count: usize, side: ConfigSide, out: &mut Findings<'_>) {
+    let all = KnownKeys::new();
+    (0..count).for_each(|i| check_entry_keys(i, side, &all, out));
+}
+
+fn check_entry_keys(i: usize, side: ConfigSide, all: &KnownKeys, out: &mut Findings<'_>) {
     let fabric = fabric_of(i, out.document);
     let own = all.fabrics.iter().filter(|(name, _)| *name == fabric);
     let own = own.flat_map(|(_, keys)| keys).chain(&all.common);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use garde::Validate;
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, IgnoredAny},
 };
 
@@ -14,7 +14,7 @@ use super::{
 };
 
 /// One of the two configuration files.
-pub trait ConfigFile: DeserializeOwned + Validate<Context = ()> {
+pub trait ConfigFile: Default + Serialize + DeserializeOwned + Validate<Context = ()> {
     /// Kind of node that the file configures.
     const SIDE: ConfigSide;
 

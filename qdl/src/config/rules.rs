@@ -29,16 +29,17 @@ pub fn resolve(base: &Path, path: &mut PathBuf) {
     }
 }
 
-/// The problems of a file, with their places.
+/// The problems of a file or of a configuration made in code, with their places.
 pub struct Findings<'a> {
     pub(super) document: &'a Document,
-    text: &'a str,
+    /// `None` for a configuration made in code.
+    text: Option<&'a str>,
     origin: &'a str,
     problems: Vec<Problem>,
 }
 
 impl<'a> Findings<'a> {
-    pub(super) fn new(document: &'a Document, text: &'a str, origin: &'a str) -> Self {
+    pub(super) fn new(document: &'a Document, text: Option<&'a str>, origin: &'a str) -> Self {
         Findings {
             document,
             text,
@@ -60,8 +61,23 @@ impl<'a> Findings<'a> {
     }
 
     pub(super) fn at(&mut self, place: Option<TextPosition>, what: String, help: Option<String>) {
-        let problem = Problem::new(self.origin, self.text, place, what, help);
+        let text = self.text.unwrap_or_default();
+        let problem = Problem::new(self.origin, text, place, what, help);
         self.problems.push(problem);
+    }
+
+    /// Adds a problem of the key at `path`, which the text has at `place`.
+    fn of_key(
+        &mut self,
+        path: &str,
+        place: Option<TextPosition>,
+        what: String,
+        help: Option<String>,
+    ) {
+        match self.text {
+            Some(_) => self.at(place, what, help),
+            None => self.problems.push(Problem::of_field(path, what, help)),
+        }
     }
 
     /// Returns whether the file sets this key.
@@ -72,7 +88,7 @@ impl<'a> Findings<'a> {
     /// Adds a problem of the value at `path`, as in `nics[0].slots`.
     pub fn add(&mut self, path: impl AsRef<str>, what: impl Into<String>, help: impl Into<String>) {
         let place = self.document.locate(path.as_ref());
-        self.at(place, what.into(), Some(help.into()));
+        self.of_key(path.as_ref(), place, what.into(), Some(help.into()));
     }
 
     /// Adds a problem of a key that does not belong here, whatever its value.
@@ -83,7 +99,7 @@ impl<'a> Findings<'a> {
         help: impl Into<String>,
     ) {
         let place = self.document.locate_key(path.as_ref());
-        self.at(place, what.into(), Some(help.into()));
+        self.of_key(path.as_ref(), place, what.into(), Some(help.into()));
     }
 
     /// Adds the error of a rule if `value` violates the rule.
@@ -113,7 +129,8 @@ impl<'a> Findings<'a> {
             None => (error.message(), None),
         };
         let key = path.rsplit('.').next().unwrap_or(path);
-        self.at(self.document.locate(path), format!("{key} {what}"), help);
+        let place = self.document.locate(path);
+        self.of_key(path, place, format!("{key} {what}"), help);
     }
 }
 

@@ -19,7 +19,6 @@ use qdl::{
     serve::Service,
     testkit::eventually_or,
 };
-use record::EngineInfo;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use qdl::testkit::rig::Digest;
@@ -94,14 +93,7 @@ impl Running {
         config.nics = setup.nics;
         let params = NodeParams {
             sut_name: format!("{} (digest)", setup.name),
-            model: setup.model,
-            engine_info: EngineInfo {
-                name: "digest".to_owned(),
-                ..EngineInfo::default()
-            },
-            once: false,
-            engine: Arc::new(Default::default),
-            describe: Arc::new(|| Err("a test has no description".to_owned())),
+            ..NodeParams::new("digest", setup.model)
         };
         let loading = LoadingNode::listen(&config).expect("a free port");
         let address = loading.control_address();

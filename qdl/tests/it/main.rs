@@ -8,3 +8,11 @@ mod harness;
 mod ib_cluster;
 mod ib_gpudirect;
 mod wire;
+
+#[path = "../../examples/cluster.rs"]
+mod cluster_example;
+
+#[test]
+fn the_example_runs_to_its_end() -> Result<(), Box<dyn std::error::Error>> {
+    cluster_example::main()
+}

@@ -60,6 +60,24 @@ pub struct NodeParams {
     pub describe: Describe,
 }
 
+impl NodeParams {
+    /// Parameters of a node whose service runs `model` and has neither totals nor a description.
+    /// The node's part of the SUT's name is that of its engine.
+    pub fn new(engine: &str, model: ModelSpec) -> Self {
+        NodeParams {
+            sut_name: engine.to_owned(),
+            model,
+            engine_info: EngineInfo {
+                name: engine.to_owned(),
+                ..EngineInfo::default()
+            },
+            once: false,
+            engine: Arc::new(EngineTotals::default),
+            describe: Arc::new(|| Err("this node has no description".to_owned())),
+        }
+    }
+}
+
 /// Type of [`NodeParams::describe`].
 pub type Describe = Arc<dyn Fn() -> Result<Description, String> + Send + Sync>;
 
