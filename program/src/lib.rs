@@ -14,10 +14,14 @@ pub mod web;
 
 pub use allocator::Allocator;
 
-/// First call of each program: sets the allocator up, and makes a file above `ulimit -f` an error
-/// of the write.
+/// First call of each program: sets the allocator up, makes a file above `ulimit -f` an error of the
+/// write, and keeps signals from a library below libfabric (`docs/ofi.md`).
 pub fn begin() {
     allocator::keep_freed_memory();
+    if std::env::var_os("IPATH_NO_BACKTRACE").is_none() {
+        // SAFETY: the program has one thread so far.
+        unsafe { std::env::set_var("IPATH_NO_BACKTRACE", "1") };
+    }
     // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

@@ -102,6 +102,8 @@ pub struct World<'p> {
     pub outcome: Outcome,
     /// Both ends stop.
     pub is_ending: bool,
+    /// The last request for descriptions.
+    asking: Option<JoinHandle<()>>,
     /// Handles of all nodes that have run.
     pub handles: Vec<NodeHandle>,
     pub streams: Streams,
@@ -212,6 +214,7 @@ impl<'p> World<'p> {
             losses: BTreeSet::new(),
             outcome: Outcome::default(),
             is_ending: false,
+            asking: None,
             streams,
             nics,
             threads,
@@ -530,6 +533,8 @@ impl<'p> World<'p> {
         match ready {
             None if is_issue => self.queue.at(self.now + BEFORE_NS, Task::Event(i)),
             Some(false) if is_issue => {}
+            // LoadGen issues nothing after its last call has returned.
+            _ if is_issue && self.is_ending => {}
             _ => self.event(event),
         }
     }
@@ -601,11 +606,13 @@ impl<'p> World<'p> {
                 self.queue.at(until, Task::Up(on as usize));
             }
             Kind::Name if n == 2 => {
-                let cluster = self.front.cluster.clone();
-                drop(tokio::spawn(
-                    async move { cluster.ask_descriptions().await },
-                ));
-                self.news();
+                // A frontend asks one at a time.
+                if self.asking.as_ref().is_none_or(JoinHandle::is_finished) {
+                    let cluster = self.front.cluster.clone();
+                    let asking = async move { drop(cluster.ask_descriptions().await) };
+                    self.asking = Some(tokio::spawn(asking));
+                    self.news();
+                }
             }
             Kind::Name => {
                 let asked = self.front.cluster.ask_names();
