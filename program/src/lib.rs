@@ -14,8 +14,8 @@ pub mod web;
 
 pub use allocator::Allocator;
 
-/// First call of each program: sets the allocator up, makes a file above `ulimit -f` an error of the
-/// write, and keeps signals from a library below libfabric (`docs/ofi.md`).
+/// First call of each program: sets the allocator up, makes a file above `ulimit -f` an error of
+/// the write, and keeps signals from a library below libfabric (`docs/ofi.md`).
 pub fn begin() {
     allocator::keep_freed_memory();
     if std::env::var_os("IPATH_NO_BACKTRACE").is_none() {
