@@ -35,7 +35,7 @@ enum Backing {
         mapping: Mapping,
         huge: bool,
     },
-    /// Host memory of this owner, who is dropped with the region.
+    /// Host memory of this owner, dropped with the region.
     Foreign(#[expect(dead_code, reason = "only its drop matters")] Box<dyn Any + Send + Sync>),
     Device(Box<dyn DeviceMemory>),
 }
@@ -145,7 +145,7 @@ impl Region {
     ///
     /// # Safety
     /// `len` bytes from `base` are mapped, readable and writable, and stay so until `owner` is
-    /// dropped. Whoever touches them keeps to the slot protocol, as for any region.
+    /// dropped. All code that touches the bytes keeps to the slot protocol, as for any region.
     pub unsafe fn of_host(
         base: NonNull<u8>,
         len: NonZeroUsize,

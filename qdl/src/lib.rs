@@ -25,7 +25,6 @@ pub mod connection;
 pub mod control;
 pub mod counters;
 pub mod dispatch;
-mod lock;
 pub mod model;
 pub mod rails;
 pub mod request;

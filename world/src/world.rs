@@ -4,12 +4,13 @@
 use std::{
     collections::BTreeSet,
     os::fd::RawFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
 use fabric::{
     Which, clock,
+    os::lock,
     testkit::{
         sim::{Call, Due, Sim},
         sim_nic::{Guest, SimNics},
@@ -81,10 +82,6 @@ pub struct Outcome {
     pub trace: Vec<String>,
     /// Answers and losses with their times, with the history.
     pub moments: Vec<Moment>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One world.

@@ -21,7 +21,7 @@ use super::{
     CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, PollOrder,
     ReceiveHalf, SendHalf, Turn, arm_all, join_all, make_crew, start,
 };
-use crate::lock::lock;
+use fabric::os::lock;
 use fabric::{Armed, Broken, Link};
 
 /// A request to the NIC thread of a share about connections `C`.

@@ -22,10 +22,10 @@ use super::{
 use crate::{
     connection::{ArrivedWrite, tracker::InFlight},
     counters::SampleTimes,
-    lock::lock,
     response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
     wire::Standing,
 };
+use fabric::os::lock;
 use fabric::{Broken, Imm, Window, clock::now_ns};
 
 /// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A

@@ -7,6 +7,7 @@ use std::sync::{
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
+use fabric::os::lock;
 use fabric::{
     Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window,
     sync::AtomicBool, wire::Stream,
@@ -19,7 +20,6 @@ use crate::{
         SendHalf,
         tracker::{Sample, Tracker},
     },
-    lock::lock,
     rails::Load,
 };
 

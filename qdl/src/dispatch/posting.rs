@@ -19,12 +19,10 @@ use super::{
     Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
     connection::{BURST, NotPosted},
 };
-use crate::{
-    connection::{
-        NicThreadHandle, SendCounts, WriteSource, not_posted, tracker::Reserved, writes_at_once,
-    },
-    lock::lock,
+use crate::connection::{
+    NicThreadHandle, SendCounts, WriteSource, not_posted, tracker::Reserved, writes_at_once,
 };
+use fabric::os::lock;
 use fabric::{
     Broken, Tx,
     clock::now_ns,

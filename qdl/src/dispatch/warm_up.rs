@@ -35,7 +35,8 @@ use tokio::{
 };
 
 use super::{Connection, DispatchState, Dispatcher, Sample};
-use crate::{connection::tracker::InFlight, lock::lock, response::ResponseHeader};
+use crate::{connection::tracker::InFlight, response::ResponseHeader};
+use fabric::os::lock;
 use fabric::{Broken, clock::now_ns};
 
 /// Id of warm-up samples; callers must not use it.

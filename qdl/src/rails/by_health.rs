@@ -22,7 +22,7 @@ use super::{
     Change, Evidence, Load, Meter, PeerCfgs, RailId, RailReport, RailsError, Score,
     peer::{Meters, PeerRails},
 };
-use crate::lock::lock;
+use fabric::os::lock;
 
 /// Peer, rail, target and NIC of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

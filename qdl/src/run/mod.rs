@@ -38,10 +38,8 @@ pub use frontend::{
 pub use life::frontend_end::RetryPauses;
 pub use usage::usage;
 
-use crate::{
-    lock::lock,
-    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES},
-};
+use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
+use fabric::os::lock;
 
 /// Bytes of a cache line; neighbouring responses share none.
 const LINE: usize = 64;

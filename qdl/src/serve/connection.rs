@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use fabric::os::lock;
 use fabric::{
     Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError, SourceId,
     Tx, Window, wire::Stream,
@@ -20,7 +21,6 @@ use super::{
 };
 use crate::{
     connection::{ArrivedWrite, NicThreadHandle, SendCounts, SendHalf, WriteSource, not_posted},
-    lock::lock,
     request::RequestOptions,
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,

@@ -12,12 +12,10 @@ use std::{
 };
 
 use fabric::os::Near;
+use fabric::os::lock;
 
 use super::{ServeConnection, Service};
-use crate::{
-    connection::{NicThreadCfgs, share},
-    lock::lock,
-};
+use crate::connection::{NicThreadCfgs, share};
 
 type Command = share::NicCommand<Arc<ServeConnection>>;
 type Inbox = share::Inbox<Arc<ServeConnection>>;

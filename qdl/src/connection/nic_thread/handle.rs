@@ -16,7 +16,7 @@ use mio::{Poll, Token, Waker};
 use record::NicUse;
 
 use super::{Placed, crew::CrewPlan};
-use crate::lock::lock;
+use fabric::os::lock;
 
 /// Token of the waker among the descriptors that the thread sleeps on.
 pub(super) const WAKER: Token = Token(usize::MAX);

@@ -36,7 +36,7 @@ use self::{
     handle::Thread,
     turning::{Turning, run},
 };
-use crate::lock::lock;
+use fabric::os::lock;
 use fabric::{
     Armed,
     os::{CpuList, Near, affinity},

@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
+use fabric::os::lock;
 use fabric::{clock::now_ns, os::listen};
 use record::EngineInfo;
 use tokio::{sync::mpsc, task::AbortHandle};
@@ -27,7 +28,6 @@ use crate::{
         lobby::{Guest, Lobby, Proof, canonical},
         message::Hex,
     },
-    lock::lock,
     model::ModelSpec,
 };
 
