@@ -54,6 +54,8 @@ const SILENCES: &[Kind] = &[
     Kind::Stop,
     Kind::Mute,
     Kind::Stick,
+    // The rest of a frame with a spoilt length never comes.
+    Kind::Spoil,
 ];
 
 impl World<'_> {

@@ -110,6 +110,36 @@ impl World<'_> {
         self.book.lock().mix(5 + u64::from(end), c as u64);
     }
 
+    /// The accelerators admit those that have come to their data ports.
+    pub fn admit_guests(&mut self) {
+        for guest in std::mem::take(&mut self.guests) {
+            let Guest {
+                node,
+                which,
+                key,
+                link,
+            } = guest;
+            let is_shown_out = self.plan.shape.ports > 1 && self.seen[0].dice.percent(3);
+            let linked = match is_shown_out {
+                true => Err("the world shows it out".to_owned()),
+                false => Ok(link),
+            };
+            let which = (which.connection, which.epoch);
+            self.back[node].handle.admit(which, key, linked);
+            for share in 0..self.back[node].companions() {
+                self.soon(
+                    0,
+                    30_000,
+                    Task::Prepare {
+                        server: node,
+                        share,
+                    },
+                );
+            }
+        }
+        self.news();
+    }
+
     /// Connection of a guest.
     pub fn connection_of(&self, guest: &Guest) -> usize {
         guest.node * self.plan.shape.each as usize + usize::from(guest.which.connection)

@@ -52,7 +52,8 @@ struct Pipe {
     is_hole: bool,
     /// The next bytes come one by one.
     is_torn: bool,
-    /// A bit of the next bytes is flipped.
+    /// One of the next bytes is inverted: it differs, whatever random keys have made of it. (One
+    /// bit of a hexadecimal digit makes another digit, the same in capitals, or none.)
     is_spoilt: bool,
     /// Writes fail.
     is_refused: bool,
@@ -161,7 +162,7 @@ impl Streams {
         pipes.iter_mut().for_each(|p| p.is_torn = true);
     }
 
-    /// Flips a bit of the next bytes of one direction.
+    /// Inverts one of the next bytes of one direction.
     pub fn spoil(&self, stream: usize, direction: usize) {
         self.state().pipes[2 * stream + direction].is_spoilt = true;
     }
@@ -250,8 +251,8 @@ impl State {
         if let Piece::Bytes(bytes) = &mut piece
             && std::mem::take(&mut p.is_spoilt)
         {
-            let bit = p.dice.below(8 * bytes.len() as u64);
-            bytes[bit as usize / 8] ^= 1 << (bit % 8);
+            let place = p.dice.below(bytes.len() as u64) as usize;
+            bytes[place] = !bytes[place];
         }
         let pieces = match piece {
             Piece::Bytes(bytes) if std::mem::take(&mut p.is_torn) => {

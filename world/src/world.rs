@@ -476,35 +476,7 @@ impl<'p> World<'p> {
                 }
                 self.news();
             }
-            Task::Guests => {
-                for guest in std::mem::take(&mut self.guests) {
-                    let Guest {
-                        node,
-                        which,
-                        key,
-                        link,
-                    } = guest;
-                    let handle = self.back[node].handle.clone();
-                    let which = (which.connection, which.epoch);
-                    let is_shown_out = self.plan.shape.ports > 1 && self.seen[0].dice.percent(3);
-                    let linked = match is_shown_out {
-                        true => Err("the world shows it out".to_owned()),
-                        false => Ok(link),
-                    };
-                    handle.admit(which, key, linked);
-                    (0..self.back[node].companions()).for_each(|share| {
-                        self.soon(
-                            0,
-                            30_000,
-                            Task::Prepare {
-                                server: node,
-                                share,
-                            },
-                        );
-                    });
-                }
-                self.news();
-            }
+            Task::Guests => self.admit_guests(),
             Task::Tick => {
                 self.queue.at(self.now + 1_000_000, Task::Tick);
                 // Jobs that were passed on without a new connection.
@@ -751,6 +723,8 @@ impl<'p> World<'p> {
         .await;
         self.effects();
         self.engine().clear();
+        // Who comes to a port behind a stop is not kept.
+        self.admit_guests();
         if !self.is_wrong() {
             self.check_stopped();
         }
