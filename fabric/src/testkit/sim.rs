@@ -268,6 +268,7 @@ impl Sim {
                 queue: VecDeque::new(),
                 posted: 0,
                 until: None,
+                has_finished: false,
                 counts: FabricCounts::default(),
             }),
         };
@@ -483,6 +484,8 @@ struct SimTx {
     posted: u64,
     /// End of the goodbye's patience.
     until: Option<u64>,
+    /// Whether [`Tx::finish`] has returned true.
+    has_finished: bool,
     counts: FabricCounts,
 }
 
@@ -592,7 +595,8 @@ impl Tx for SimTx {
         let linger = self.sim.state().pipes[self.pipe].path.linger_ns;
         let until = *self.until.get_or_insert_with(|| now_ns() + linger);
         let is_broken = self.flush().is_err();
-        is_broken || self.retired() == self.posted || now_ns() >= until
+        self.has_finished = is_broken || self.retired() == self.posted || now_ns() >= until;
+        self.has_finished
     }
 
     fn counts(&self) -> FabricCounts {
@@ -602,6 +606,10 @@ impl Tx for SimTx {
 
 impl Drop for SimTx {
     fn drop(&mut self) {
+        if self.until.is_some() && !self.has_finished {
+            let text = format!("goodbye: pipe {}: dropped before its end", self.pipe);
+            self.sim.state().violations.push(text);
+        }
         self.sim.half_dropped(self.pipe, self.back, true);
     }
 }

@@ -4,11 +4,14 @@
 //! `cargo xtask world --processes N` runs N schedules. `QDL_SCHEDULES` is their number,
 //! `QDL_SCHEDULE_SEED` the first seed, `QDL_SCHEDULES_AT_ONCE` how many run at a time, and
 //! `QDL_PLAN` a plan to run instead, with the programs' debug lines. Needs root and iproute2.
+//! With `QDL_RDMA_DEVICES`, as in the guest of `cargo xtask soft-roce`, the programs use queue
+//! pairs, and plans have the faults of processes and sessions.
 //!
 //! * `plans` - plans from seeds, and what a plan's words do to processes
 //! * `strike` - makes and ends faults
 //! * `schedule` - one schedule: programs, faults, the next frontend
 //! * `verdict` - what must hold
+//! * `wires` - cables between namespaces, or RDMA devices
 //! * `tally` - counts over all schedules
 
 #[path = "../common/mod.rs"]
@@ -18,6 +21,7 @@ mod schedule;
 mod strike;
 mod tally;
 mod verdict;
+mod wires;
 
 use std::{
     env,

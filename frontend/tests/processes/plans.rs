@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 use fabric::testkit::dice::Dice;
 use world::plan::{Event, Kind, Plan, Shape};
 
+use crate::wires::can_make;
+
 /// Times of a stage in a plan: handshake; `Name()` and warm-up; run and drain.
 const BEGIN_US: u64 = 1_000_000;
 
@@ -84,7 +86,11 @@ pub fn draw(seed: u64) -> Plan {
             true => center + d.below(600_000),
             false => draw_time(d),
         };
-        events.push(draw_fault(d, &shape, at_us));
+        let mut fault = draw_fault(d, &shape, at_us);
+        while !can_make(&fault, &shape) {
+            fault = draw_fault(d, &shape, at_us);
+        }
+        events.push(fault);
     }
     events.sort_by_key(|e| e.at_us);
     Plan {

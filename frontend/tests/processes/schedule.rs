@@ -17,14 +17,12 @@ use world::plan::{Event, Kind, Plan};
 
 use crate::{
     common::{
-        ProgramEnd, Running, TestFolder, accelerator_by, accelerator_program,
-        faults::Workload,
-        netns::{Namespace, SAFE, Star},
-        offline, words,
+        ProgramEnd, Running, TestFolder, accelerator_by, accelerator_program, offline, words,
     },
     plans,
-    strike::{CONTROL, DATA, Left, Nodes},
+    strike::{Left, Nodes},
     verdict,
+    wires::{Wires, slowness},
 };
 
 /// Limit for a frontend: the run, its longest faults and its deadlines, on a busy machine.
@@ -33,18 +31,28 @@ const END: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Each end notices a loss within 1.2 s. The run waits 2.85 s or more for a lost accelerator.
-const DEADLINES: &str = "deadlines: {connect_ms: 6000, lost_ms: 4000, echo_interval_ms: 50, \
-    echo_timeout_ms: 600, heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200, watchdog_s: 20}\n";
-const THEIR_DEADLINES: &str = "deadlines: {connect_ms: 3000, echo_timeout_ms: 600, \
-    heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
+/// Deadlines of both ends. Over TCP each end notices a loss within 1.2 s, and the run waits 2.85 s
+/// or more for a lost accelerator.
+fn deadlines(connect_ms: u32) -> String {
+    let n = slowness();
+    format!(
+        "connect_ms: {}, echo_timeout_ms: {}, heartbeat_interval_ms: {}, heartbeat_timeout_ms: {}",
+        connect_ms * n,
+        600 * n,
+        200 * n,
+        1200 * n
+    )
+}
 
 /// Time after which an accelerator has let go of a frontend whose session ended at that end alone:
-/// its `heartbeat_timeout_ms`, and a heartbeat.
-const LETS_GO: Duration = Duration::from_millis(1_500);
+/// its `heartbeat_timeout_ms`, a heartbeat, and as much again on a busy machine.
+const LETS_GO: Duration = Duration::from_millis(2_800);
 
 /// Lines of each log that a failure shows.
 const LAST_LINES: usize = 40;
+
+/// Arguments of a Server run.
+const SERVER: &str = "--scenario server --target-qps 300 --duration-s 2 --set target_latency=90000";
 
 const NAMES: [&str; 3] = ["acc-a", "acc-b", "acc-c"];
 
@@ -107,58 +115,62 @@ fn last_lines(folder: &Path) -> String {
 struct Cluster<'p> {
     plan: &'p Plan,
     place: &'p TestFolder,
-    star: &'p Star,
-    workload: Workload,
+    wires: &'p Wires,
+    /// YAML of the model and the engine: at an accelerator, and at the frontend.
+    there: String,
+    here: String,
     token: String,
 }
 
 impl<'p> Cluster<'p> {
-    fn new(plan: &'p Plan, place: &'p TestFolder, star: &'p Star) -> Self {
+    fn new(plan: &'p Plan, place: &'p TestFolder, wires: &'p Wires) -> Self {
         let token = place.write("token", "0123456789abcdef".repeat(4));
         let private = Permissions::from_mode(0o600);
         fs::set_permissions(&token, private).expect("its mode");
         let shape = &plan.shape;
         let (longest, delay_us) = (shape.longest, shape.service_ns / 1_000);
         let engine = format!("engine: {{kind: digest, max_batch: 16, delay_us: {delay_us}}}\n");
-        let workload = Workload {
-            there: format!(
-                "model: {{name: digest, max_input_bytes: {longest}}}\n{engine}{THEIR_DEADLINES}"
-            ),
-            here: format!(
-                "model: {{name: digest, inputs: [{{name: input, dtype: u8, shape: [{longest}], \
-                 ragged: true}}], output: {{name: output, dtype: u8, shape: [8]}}}}\n{engine}\
-                 verify: digest\ndataset: {{kind: random, count: 300, seed: 3}}\n"
-            ),
-            server: "--scenario server --target-qps 300 --duration-s 2 --set target_latency=90000",
-            offline: "",
-            always: "",
-        };
+        let there = format!(
+            "model: {{name: digest, max_input_bytes: {longest}}}\n{engine}\
+             deadlines: {{{}}}\n",
+            deadlines(3_000)
+        );
+        let here = format!(
+            "model: {{name: digest, inputs: [{{name: input, dtype: u8, shape: [{longest}], \
+             ragged: true}}], output: {{name: output, dtype: u8, shape: [8]}}}}\n{engine}\
+             verify: digest\ndataset: {{kind: random, count: 300, seed: 3}}\n\
+             deadlines: {{{}, lost_ms: {}, echo_interval_ms: 50, watchdog_s: {}}}\n",
+            deadlines(6_000),
+            4_000 * slowness(),
+            20 * slowness()
+        );
         Cluster {
             plan,
             place,
-            star,
-            workload,
+            wires,
+            there,
+            here,
             token: format!("token_file: {}\n", token.display()),
         }
     }
 
     fn accelerator(&self, k: usize) -> Running {
-        let at = [CONTROL, DATA].map(|port| format!("10.97.{k}.2:{port}"));
-        let at = at.each_ref().map(String::as_str);
-        let place = self.place;
-        let config = self.workload.accelerator(place, NAMES[k], at, &self.token);
-        let command = self.command(NAMES[k], &self.star.leaves[k], accelerator_program());
+        let (place, node) = (self.place, NAMES[k]);
+        let yaml = format!(
+            "node: {node}\ncontrol: {{listen: \"{}\"}}\n{}{}nics: [{}]\n",
+            self.wires.control(k),
+            self.token,
+            self.there,
+            self.wires.accelerator_nic(k)
+        );
+        let config = place.write(&format!("{node}.yaml"), yaml);
+        let command = self.command(node, Some(k), accelerator_program());
         accelerator_by(place, &config, command)
     }
 
     /// Starts a frontend of these accelerators.
     fn frontend(&self, name: &str, known: &[usize], arguments: &[&str]) -> Running {
         let shape = &self.plan.shape;
-        let nic = |address: &str| {
-            let (each, slots) = (shape.each, shape.slots);
-            format!("  - {{address: {address}, connections: {each}, slots: {slots}}}\n")
-        };
-        let nics = [SAFE, "10.97.0.1"].map(nic);
         let arbiter = [
             "least_outstanding",
             "round_robin",
@@ -166,32 +178,33 @@ impl<'p> Cluster<'p> {
             "health_best_fit",
             "{health_spray: {delta: 0.25}}",
         ];
-        let more = format!(
-            "nics:\n{}{DEADLINES}{}arbiter: {}\none_by_one: {}\nqsl: {}\n",
-            nics[..shape.nics as usize].concat(),
+        let accelerators = known
+            .iter()
+            .map(|k| format!("  - control: \"{}\"\n", self.wires.control(*k)));
+        let yaml = format!(
+            "node: front\n{}{}accelerators:\n{}{}arbiter: {}\none_by_one: {}\nqsl: {}\n",
+            self.here,
             self.token,
+            accelerators.collect::<String>(),
+            self.wires.frontend_nics(shape),
             arbiter[shape.policy as usize % arbiter.len()],
             shape.one_by_one == 1,
             ["registered", "staged"][shape.staged as usize % 2],
         );
-        let controls: Vec<_> = known
-            .iter()
-            .map(|k| format!("10.97.{k}.2:{CONTROL}"))
-            .collect();
-        let controls: Vec<_> = controls.iter().map(String::as_str).collect();
-        let config = self.workload.frontend(self.place, &controls, &more);
+        let config = self.place.write("frontend.yaml", yaml);
         let program = Path::new(env!("CARGO_BIN_EXE_frontend"));
-        let mut command = self.command(name, &self.star.hub, program);
+        let mut command = self.command(name, None, program);
         command.arg("--config").arg(config).args(arguments);
         command.arg("--output").arg(self.place.path(name));
         Running::start(self.place, name, command)
     }
 
-    /// A command in a namespace, with a folder of its own for temporary files.
-    fn command(&self, name: &str, namespace: &Namespace, program: &Path) -> Command {
+    /// A command of accelerator `k` or of the frontend, with a folder of its own for temporary
+    /// files.
+    fn command(&self, name: &str, k: Option<usize>, program: &Path) -> Command {
         let folder = self.temporary(name);
         fs::create_dir_all(&folder).expect("a folder");
-        let mut command = namespace.command(program);
+        let mut command = self.wires.command(k, program);
         command.env("TMPDIR", folder);
         if env::var_os("QDL_PLAN").is_some() {
             command.arg("-v");
@@ -219,17 +232,18 @@ impl<'p> Cluster<'p> {
 }
 
 fn attempt(plan: &Plan, place: &TestFolder) -> Result<Run> {
-    let star = Star::with_leaves(plan.shape.servers as usize);
-    star.add_safe_address();
-    if !plan.has_none(&[Kind::Hole, Kind::Silent, Kind::Busy]) {
-        star.prepare_rules();
+    let wires = Wires::new(plan.shape.servers as usize);
+    if let Wires::Cables(star) = &wires {
+        star.add_safe_address();
+        if !plan.has_none(&[Kind::Hole, Kind::Silent, Kind::Busy]) {
+            star.prepare_rules();
+        }
+        if !plan.has_none(&[Kind::Delay]) {
+            star.prepare_queues();
+        }
     }
-    if !plan.has_none(&[Kind::Delay]) {
-        star.prepare_queues();
-    }
-    let namespaces = star.leaves.iter().chain([&star.hub]);
-    let names: Vec<_> = namespaces.map(|n| n.name().to_owned()).collect();
-    let run = in_star(plan, place, &star)?;
+    let names = wires.namespaces();
+    let run = on_wires(plan, place, &wires)?;
     for name in &names {
         let pids = Command::new("ip").args(["netns", "pids", name]).output()?;
         ensure!(
@@ -237,7 +251,7 @@ fn attempt(plan: &Plan, place: &TestFolder) -> Result<Run> {
             "{name} has processes left: {pids:?}"
         );
     }
-    drop(star);
+    drop(wires);
     for name in names {
         let is_left = Path::new("/run/netns").join(&name).exists();
         ensure!(!is_left, "the namespace {name} is left");
@@ -245,21 +259,21 @@ fn attempt(plan: &Plan, place: &TestFolder) -> Result<Run> {
     Ok(run)
 }
 
-fn in_star(plan: &Plan, place: &TestFolder, star: &Star) -> Result<Run> {
-    let cluster = Cluster::new(plan, place, star);
-    let all: Vec<_> = (0..star.leaves.len()).collect();
+fn on_wires(plan: &Plan, place: &TestFolder, wires: &Wires) -> Result<Run> {
+    let cluster = Cluster::new(plan, place, wires);
+    let all: Vec<_> = (0..plan.shape.servers as usize).collect();
     let accelerators = all.iter().map(|k| (cluster.accelerator(*k), None));
     let accelerators: Vec<(Running, Left)> = accelerators.collect();
     let burst = plan.events.iter().find(|e| e.kind == Kind::Burst);
     let samples = burst.map_or_else(String::new, |e| e.n.to_string());
     let arguments = match burst {
         Some(_) => offline(&samples).to_vec(),
-        None => words(cluster.workload.server),
+        None => words(SERVER),
     };
     let began = Instant::now();
     let mut nodes = Nodes {
         plan,
-        star,
+        wires,
         frontend: cluster.frontend("out", &all, &arguments),
         accelerators,
         lasting: Default::default(),
@@ -271,7 +285,10 @@ fn in_star(plan: &Plan, place: &TestFolder, star: &Star) -> Result<Run> {
     let mut begins = [Some(began), None, None];
     let (mut mends, mut hits) = (Vec::new(), Vec::new());
     while !nodes.frontend.has_ended() {
-        ensure!(began.elapsed() < END, "the frontend does not end");
+        ensure!(
+            began.elapsed() < END * slowness(),
+            "the frontend does not end"
+        );
         let phase = cluster.phase();
         for (begin, first) in begins
             .iter_mut()
@@ -334,15 +351,15 @@ fn afterwards(cluster: &Cluster<'_>, accelerators: Vec<(Running, Left)>) -> Resu
         .filter_map(is_left)
         .collect();
     if !left.is_empty() {
-        sleep(LETS_GO);
+        sleep(LETS_GO * slowness());
         let next = cluster.frontend("next", &left, &offline("100"));
-        verdict::of_next(cluster.place, &next.end_within(END))?;
+        verdict::of_next(cluster.place, &next.end_within(END * slowness()))?;
     }
     for (k, (running, left)) in accelerators.into_iter().enumerate() {
         if left.is_none() {
             running.signal(libc::SIGTERM);
         }
-        let ProgramEnd { code, .. } = running.end_within(STOP);
+        let ProgramEnd { code, .. } = running.end_within(STOP * slowness());
         let expected = if left == Some(libc::SIGKILL) {
             None
         } else {

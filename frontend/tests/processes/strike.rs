@@ -9,12 +9,9 @@ use std::{
 use world::plan::{Event, Kind, Plan};
 
 use crate::{
-    common::{
-        Running,
-        netns::{Direction, Star},
-        sockets,
-    },
+    common::{Running, netns::Direction, sockets},
     plans::Connections,
+    wires::Wires,
 };
 
 /// Ports of each accelerator.
@@ -40,7 +37,7 @@ pub type Left = Option<i32>;
 /// What faults hit.
 pub struct Nodes<'s> {
     pub plan: &'s Plan,
-    pub star: &'s Star,
+    pub wires: &'s Wires,
     pub frontend: Running,
     pub accelerators: Vec<(Running, Left)>,
     pub lasting: BTreeSet<Lasting>,
@@ -103,9 +100,9 @@ impl Nodes<'_> {
                     Some(k) => self.accelerators[k].0.signal(signal),
                 }
             }
-            Lasting::Down(k) => self.star.set_link(k, !is_on),
-            Lasting::Refused(k, port) => self.star.set_refusal(k, port, is_on),
-            Lasting::Held(k, way) => self.star.hold(k, way, is_on),
+            Lasting::Down(k) => self.wires.star().set_link(k, !is_on),
+            Lasting::Refused(k, port) => self.wires.star().set_refusal(k, port, is_on),
+            Lasting::Held(k, way) => self.wires.star().hold(k, way, is_on),
         }
     }
 
@@ -143,7 +140,7 @@ impl Nodes<'_> {
         };
         for way in ways {
             if self.dropped.insert((k, *way, here)) {
-                self.star.drop_packets(k, *way, here, there);
+                self.wires.star().drop_packets(k, *way, here, there);
             }
         }
         match e.kind {
@@ -164,7 +161,11 @@ impl Nodes<'_> {
         if left.is_some() {
             return None;
         }
-        let port = if i == 0 { CONTROL } else { DATA };
+        let port = if i == 0 {
+            self.wires.control_port(k)
+        } else {
+            DATA
+        };
         let all = sockets::accepted(accelerator.id(), port).ok()?;
         let there = all.into_iter().nth(i.saturating_sub(1))?;
         let (peer, own) = (there.peer_addr().ok()?, there.local_addr().ok()?);
