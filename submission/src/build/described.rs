@@ -39,6 +39,9 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
     let records: Vec<(Role, &NodeRecord)> = manifest::nodes(&manifest).collect();
     let (mut frontend, mut machines): (_, Vec<(Option<&NodeRecord>, UsedNode)>) =
         (None, Vec::new());
+    let nics = configs.frontend.as_ref().map_or(&[][..], |c| &c.nics);
+    let fabric = nics.first().map(|nic| nic.fabric.clone());
+    let fabric = fabric.unwrap_or_default();
     let nodes = tree.nodes(system);
     for file in layout::files(&nodes) {
         let Ok(node) = error::read_json::<Node>(&nodes.join(file)) else {
@@ -47,13 +50,12 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
         let of_node = records.iter().find(|(_, record)| record.node == node.node);
         let role = of_node.map_or(node.role, |(role, _)| *role);
         if role == Role::Frontend {
-            let nics = configs.frontend.as_ref().map_or(&[][..], |c| &c.nics);
-            frontend = Some(UsedNode::new(node, nics, &manifest.fabric));
+            frontend = Some(UsedNode::new(node, nics, &fabric));
             continue;
         }
         let config = configs.accelerators.get(&*node.node);
         let engine = configs.engines.get(&*node.node);
-        let mut used = UsedNode::new(node, config.map_or(&[], |c| &c.nics), &manifest.fabric);
+        let mut used = UsedNode::new(node, config.map_or(&[], |c| &c.nics), &fabric);
         used.is_client = engine.is_some_and(|engine| engine.kind == EngineKind::Http);
         let record = of_node.map(|(_, record)| *record);
         let same = |(other, _): &&mut (Option<&NodeRecord>, UsedNode)| {
