@@ -83,20 +83,14 @@ pub(crate) fn rates<'a>(tree: &Tree, round: &'a Round, system: &Name) -> Vec<Rat
     let rates = results.filter_map(|id| {
         let scenario = tree.scenario(&id);
         let logs = layout::run_folder(&scenario, &RunKind::Performance);
-        let figures = [
-            "result_samples_per_second",
-            "result_completed_samples_per_sec",
-        ];
         let detail = Detail::open(&logs.join(DETAIL)).ok();
-        let rate = |log: &Detail| figures.iter().find_map(|key| log.number(key));
-        // In SingleStream and MultiStream the rate is the inverse of the mean latency.
-        let stream = |log: &Detail| Some(1e9 / log.number("result_mean_latency_ns")?.max(1.0));
+        let row = round.scenarios.get(&*id.scenario);
         let fields: Map<String, Value> =
             error::read_json(&scenario.join("measurements.json")).unwrap_or_default();
         let types = fields.get("input_data_types").and_then(Value::as_str);
         let model = round.models.get(&id.model)?;
         Some(Rate {
-            per_second: detail.and_then(|log| rate(&log).or(stream(&log))),
+            per_second: row.and_then(|row| row.rate(&detail?)),
             input_bytes: (model.ingress_bytes)
                 .or(types.and_then(element_bytes))
                 .unwrap_or(ELEMENT_BYTES),
