@@ -100,7 +100,7 @@ fn limited(run: &RunFolder) -> Vec<Part> {
         let terms = vec![
             ("Seen", f.figure.clone()),
             ("Means", means),
-            ("Turn", f.turn.clone()),
+            ("Change", f.turn.clone()),
         ];
         Part::Card(causes::name(f.cause), terms)
     };
@@ -176,7 +176,7 @@ pub fn sections(run: &RunFolder) -> Vec<Section> {
     ];
     let mut sections = vec![
         ("The verdict", verdict),
-        ("What limited it, and what to turn", limited(run)),
+        ("What limited it, and what to change", limited(run)),
         ("Where the time goes", time),
         ("Over time", vec![course::picture(run)]),
         ("The network", vec![connections::picture(run)]),
