@@ -37,6 +37,8 @@ pub struct NicFacts<'a> {
     pub label: String,
     /// Place of the NIC.
     pub place: NicPlace<'a>,
+    /// The library that posts the writes: `libibverbs`.
+    pub library: &'static str,
     /// Hardware that the NIC needs: `interface` or `RDMA device`.
     pub hardware: &'static str,
     /// Address to which peers connect; `None` if they connect to no socket of this NIC.
@@ -53,6 +55,48 @@ pub struct NicFacts<'a> {
     pub connections_usual: usize,
     /// Maximum burst that the issuing thread posts, in payload bytes.
     pub post_up_to: usize,
+}
+
+/// Layers 3 and 4 of a fabric over one link layer. A layer that only the vendor names is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricLayers {
+    /// Layer 3: `IPv4`.
+    pub network: String,
+    /// Layer 4: `TCP`.
+    pub transport: String,
+    /// All layers in one: `TCP/IPv4 over Ethernet`.
+    pub protocol: String,
+}
+
+impl FabricLayers {
+    /// `transport` on `network`, over the link layer `link`.
+    pub fn new(transport: &str, network: &str, link: &str) -> Self {
+        let upper = format!("{transport}/{network}");
+        FabricLayers {
+            network: network.to_owned(),
+            transport: transport.to_owned(),
+            protocol: format!("{} over {link}", upper.trim_end_matches('/')),
+        }
+    }
+
+    /// Reliable connections: InfiniBand's own, else those of RoCE v2.
+    pub fn reliable_connection(link: &str, ip: &str) -> Self {
+        let (network, protocol) = match link {
+            "InfiniBand" => (
+                link.to_owned(),
+                "InfiniBand reliable connection (RC) over InfiniBand".to_owned(),
+            ),
+            _ => (
+                format!("UDP and {ip}, as RoCE v2"),
+                format!("RoCE v2 (RC over UDP/{ip}) over {link}"),
+            ),
+        };
+        FabricLayers {
+            network,
+            transport: "reliable connections (RC)".to_owned(),
+            protocol,
+        }
+    }
 }
 
 /// The other keys of an entry, on which the fabric's keys depend.
@@ -125,6 +169,14 @@ pub type DataPort = (TcpListener, LinkSocket);
 pub trait NicKeys {
     /// The facts that follow from the keys.
     fn facts(&self) -> NicFacts<'_>;
+
+    /// The layers above `link`, a NIC's link layer such as `Ethernet`. `ip` is `IPv4` or `IPv6`.
+    fn layers(&self, link: &str, ip: &str) -> FabricLayers;
+
+    /// The version of the fabric's library on this machine, if the library tells it.
+    fn library_version(&self) -> Option<String> {
+        None
+    }
 
     /// The key of the number of connections, if the number may be `auto`.
     fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {

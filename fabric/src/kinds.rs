@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use crate::entry::{
-    CONNECTIONS, DataPort, FoundNic, KeyProblem, LinkSocket, NicEntry, NicFacts, NicKeys, NicPlace,
-    NicUse,
+    CONNECTIONS, DataPort, FabricLayers, FoundNic, KeyProblem, LinkSocket, NicEntry, NicFacts,
+    NicKeys, NicPlace, NicUse,
 };
 use crate::{ib::IbKeys, ofi::OfiKeys, tcp::TcpKeys};
 

@@ -51,8 +51,7 @@ fn with_model_hint(error: LoadgenError, scenario: Scenario) -> anyhow::Error {
 fn round_models() -> Vec<&'static str> {
     static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(newest()).ok());
     let models = ROUND_OF.iter().flat_map(|round| round.models.values());
-    let names = models.flat_map(|m| std::iter::once(&m.conf).chain(&m.interactive));
-    names.map(String::as_str).collect()
+    models.flat_map(|m| m.names().map(String::as_str)).collect()
 }
 
 #[derive(Clone, Debug)]

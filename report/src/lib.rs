@@ -60,6 +60,7 @@ pub use page::{
     script,
 };
 pub use pareto::page as pareto;
+pub use pictures::settings::rows as setting_rows;
 pub use screen::screen;
 pub use served::served;
 pub use tuning::tuning;

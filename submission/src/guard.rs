@@ -98,7 +98,7 @@ pub fn check(round: &Round, run: &PlannedRun) -> Vec<Refusal> {
     };
     let manifest = &run.manifest;
     let models = round.models_of(&manifest.model);
-    let Some((name, interactive)) = models.last() else {
+    let Some(name) = models.last() else {
         let (model, round) = (&manifest.model, &round.round);
         let what = format!("loadgen.model {model:?} is no datacenter model of round {round}");
         say(MODEL_KNOWN, "", what);
@@ -109,10 +109,12 @@ pub fn check(round: &Round, run: &PlannedRun) -> Vec<Refusal> {
         say(RECORD_CONF, "", "no user.conf is given".to_owned());
     }
     let model = &round.models[*name];
-    let scenario = match (interactive, manifest.scenario.as_str()) {
-        (true, "Server") => "Interactive",
-        (_, other) => other,
-    };
+    let rows = round.scenarios.values();
+    let prefix = rows.filter(|row| row.loadgen == manifest.scenario);
+    let prefix = prefix.map(|row| row.flag.replace('-', "_")).next();
+    let detail = run.detail(&prefix.unwrap_or_default());
+    let judged = detail.whole("effective_target_latency_ns");
+    let scenario = round.scenario_of(model, &manifest.model, &manifest.scenario, judged);
     if model.scenarios().all(|s| s != scenario) {
         let all: Vec<_> = model.scenarios().map(String::as_str).collect();
         let what = format!("{name} has no {scenario}; it has {}", all.join(", "));
@@ -123,8 +125,6 @@ pub fn check(round: &Round, run: &PlannedRun) -> Vec<Refusal> {
         "SubmissionRun" => vec![RunKind::Accuracy, RunKind::Performance],
         _ => vec![RunKind::Performance],
     };
-    let flag = round.scenarios.get(scenario).map_or("", |row| &row.flag);
-    let detail = run.detail(&flag.replace('-', "_"));
     for kind in &kinds {
         let mut one = RunCheck {
             round,

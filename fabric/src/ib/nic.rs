@@ -15,7 +15,8 @@ use super::{
 use crate::{
     Endpoint, Link, OpenError, Region,
     entry::{
-        DataPort, FoundNic, KeyProblem, NicEntry, NicFacts, NicKeys, NicPlace, NicUse, POST_UP_TO,
+        DataPort, FabricLayers, FoundNic, KeyProblem, NicEntry, NicFacts, NicKeys, NicPlace,
+        NicUse, POST_UP_TO,
     },
     keys::name_of,
     opening::{self, Accepted, Connecting, DeviceSlots, Half, Made, Nic, Which},
@@ -163,6 +164,7 @@ impl NicKeys for IbKeys {
             provider: None,
             label: format!("{}:{}", self.device, self.port),
             place: NicPlace::Device(&self.device, self.port),
+            library: "libibverbs",
             hardware: "RDMA device",
             listen: None,
             locks_memory: true,
@@ -172,6 +174,10 @@ impl NicKeys for IbKeys {
             connections_usual: QUEUE_PAIRS,
             post_up_to: POST_UP_TO,
         }
+    }
+
+    fn layers(&self, link: &str, ip: &str) -> FabricLayers {
+        FabricLayers::reliable_connection(link, ip)
     }
 
     fn choose(&mut self, nic: FoundNic<'_>) -> Option<String> {

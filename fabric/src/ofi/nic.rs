@@ -18,8 +18,8 @@ use super::{
 use crate::{
     Endpoint, Link, OpenError, Region,
     entry::{
-        CONNECTIONS, DataPort, FoundNic, KeyProblem, NicEntry, NicFacts, NicKeys, NicPlace, NicUse,
-        POST_UP_TO,
+        CONNECTIONS, DataPort, FabricLayers, FoundNic, KeyProblem, NicEntry, NicFacts, NicKeys,
+        NicPlace, NicUse, POST_UP_TO,
     },
     ib::check_memory,
     keys::Auto,
@@ -105,6 +105,7 @@ impl NicKeys for OfiKeys {
                 // EFA names the domain of `rdmap0s6` `rdmap0s6-rdm`.
                 None => NicPlace::Device(domain.strip_suffix("-rdm").unwrap_or(domain), 1),
             },
+            library: "libfabric",
             hardware: match self.uses_sockets() {
                 true => "interface",
                 false => "RDMA device",
@@ -120,6 +121,24 @@ impl NicKeys for OfiKeys {
                 .fixed()
                 .unwrap_or(POST_UP_TO),
         }
+    }
+
+    fn layers(&self, link: &str, ip: &str) -> FabricLayers {
+        let (transport, network) = match self.provider.split(';').next().unwrap_or_default() {
+            "verbs" => return FabricLayers::reliable_connection(link, ip),
+            "tcp" | "net" | "sockets" => ("TCP", ip),
+            "udp" => ("UDP", ip),
+            "efa" => ("SRD", "EFA"),
+            "cxi" => ("Portals", "Slingshot"),
+            "psm2" => ("PSM2", "Omni-Path"),
+            "opx" => ("OPX", "Omni-Path"),
+            other => (other, ""),
+        };
+        FabricLayers::new(transport, network, link)
+    }
+
+    fn library_version(&self) -> Option<String> {
+        super::library_version()
     }
 
     fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {

@@ -11,8 +11,8 @@ use super::{ConnectionSecret, Preamble, TcpDevice, TcpKeys, device::unreachable,
 use crate::{
     Endpoint, OpenError,
     entry::{
-        CONNECTIONS, DataPort, KeyProblem, LinkSocket, NicEntry, NicFacts, NicKeys, NicPlace,
-        NicUse, POST_UP_TO,
+        CONNECTIONS, DataPort, FabricLayers, KeyProblem, LinkSocket, NicEntry, NicFacts, NicKeys,
+        NicPlace, NicUse, POST_UP_TO,
     },
     keys::Auto,
     opening::{Accepted, Connecting, Half, Made, Nic, Which},
@@ -110,6 +110,7 @@ impl NicKeys for TcpKeys {
                 _ => at.to_string(),
             },
             place: NicPlace::Address(at.ip()),
+            library: "kernel TCP",
             hardware: "interface",
             listen: self.listen,
             locks_memory: false,
@@ -122,6 +123,10 @@ impl NicKeys for TcpKeys {
                 .fixed()
                 .unwrap_or(POST_UP_TO),
         }
+    }
+
+    fn layers(&self, link: &str, ip: &str) -> FabricLayers {
+        FabricLayers::new("TCP", ip, link)
     }
 
     fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {

@@ -62,9 +62,10 @@ pub fn check(args: &Args, planned: &PlannedCheck<'_>) -> Result<ExitCode, anyhow
             page.fact("note", format!("would not count in a submission: {line}"));
         }
     }
-    for setting in planned.records.iter().filter(|s| s.is_set()) {
+    let set = planned.records.iter().filter(|s| s.is_set());
+    for (name, setting) in report::setting_rows(set) {
         let GivenValue { value, from } = &setting.given;
-        page.fact("settings", format!("{} {value} ({from})", setting.name));
+        page.fact("settings", format!("{name} {value} ({from})"));
     }
     model_and_data(&mut page, config, qsl, planned.labels);
     if args.local {

@@ -67,7 +67,7 @@ pub fn judge(run: &RunRecord) -> Limits {
     let line = match (findings.first(), aim) {
         (Some(first), _) => line(first),
         (None, Aim::Kept(how)) => format!("nothing: {how}"),
-        (None, Aim::Unmeasured(why)) => format!("nothing is said: {why}"),
+        (None, Aim::Unmeasured(why)) => format!("not judged: {why}"),
         (None, Aim::Open) => "nothing stands out: no engine, slot, link or core was in use all \
                               the time"
             .to_owned(),
@@ -123,7 +123,7 @@ fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<Str
     if busy >= ALWAYS && waiting >= WAITING && waited >= LITTLE * seconds * 1e6 {
         let (busy, waiting) = (percent(busy), percent(waiting));
         return Some(format!(
-            "{busy} of {machine} were busy, {whose} threads waited {waiting} of the time for one"
+            "{busy} of {machine} were busy, {whose} threads waited {waiting} of the time for a core"
         ));
     }
     // Threads that share one core wait although other cores are idle.
@@ -134,7 +134,7 @@ fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<Str
             let time = seconds * 1e6 * f64::from(group.threads.max(1));
             let part = share(group.waited_us as f64, time);
             let words = format!(
-                "{whose} {called} threads waited for one {} of the run, {} of {machine} were busy",
+                "{whose} {called} threads waited for a core {} of the run, {} of {machine} were busy",
                 percent(part),
                 percent(busy)
             );
@@ -260,9 +260,9 @@ impl<'a> JudgedRun<'a> {
     /// Finds threads of the frontend's node or of an accelerator that wait for cores.
     fn cores(&self) -> Option<Finding> {
         let own = &self.run.evidence.node;
-        let own = waits(own, self.node_seconds, "this machine's", "our");
+        let own = waits(own, self.node_seconds, "this machine's cores", "our");
         let mut theirs = self.run.system.accelerators.iter().filter_map(|a| {
-            let machine = format!("those of the machine of {}", a.node);
+            let machine = format!("the cores of {}'s machine", a.node);
             waits(&a.used, self.seconds, &machine, "its")
         });
         self.found(Cause::Cores, own.or_else(|| theirs.next())?)

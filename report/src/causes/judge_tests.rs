@@ -139,7 +139,7 @@ fn what_cannot_be_judged_is_not() {
         json!({"duration_s": 0.1}),
         json!({"samples": 0}),
     ] {
-        names(None, "nothing is said: ", &[change]);
+        names(None, "not judged: ", &[change]);
     }
 }
 
@@ -248,14 +248,15 @@ fn threads_that_wait_for_cores_are_named_before_all_that_is_late_for_that() {
     ] {
         names(without, "", &changes);
         let with = |more: Value| [&changes[..], &[more]].concat();
-        let full = "cores: 100 % of this machine's were busy, our threads waited 79 % of the time";
+        let full =
+            "cores: 100 % of this machine's cores were busy, our threads waited 79 % of the time";
         names(
             Cause::Cores,
             full,
             &with(json!({"evidence": {"node": crowded(4_000)}})),
         );
         // NIC threads share one core while others are idle.
-        let shared = "our NIC threads waited for one 91 % of the run";
+        let shared = "our NIC threads waited for a core 91 % of the run";
         names(
             Cause::Cores,
             shared,
@@ -263,7 +264,7 @@ fn threads_that_wait_for_cores_are_named_before_all_that_is_late_for_that() {
         );
         // Threads of an accelerator on another machine.
         let theirs = json!({"accelerators": [{"used": crowded(4_000)}]});
-        names(Cause::Cores, "machine of acc", &with(theirs));
+        names(Cause::Cores, "the cores of acc's machine", &with(theirs));
     }
 }
 

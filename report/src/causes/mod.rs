@@ -35,7 +35,7 @@ const ROWS: [(Cause, [&str; 3]); 9] = [
         Cause::Cores,
         [
             "cores",
-            "threads fight for cores: what else looks slow or busy is late for that",
+            "threads wait for cores, so all else looks slow or busy too",
             "fewer programs and spinning threads on the machine; pin with `cpus`; another machine \
              for the frontend",
         ],

@@ -42,7 +42,7 @@ pub fn differences(found: &[Comparison]) -> Option<Part> {
     };
     let rows = found.iter();
     let rows = rows.flat_map(|f| f.all.iter().map(move |d| row(f, d)));
-    let heading = format!("|figure|{first}|this|change|with 95 % between|noise");
+    let heading = format!("|figure|{first}|this group|change|with 95 % between|within noise");
     let note = "95 % intervals by batch means: over the runs of a repeated setting, over ten parts \
                 of a single run. An interval around \"the same\" is noise.";
     let parts = vec![table(&heading, rows.collect())];

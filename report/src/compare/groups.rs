@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hdrhistogram::Histogram;
 use record::{RunFolder, Stage};
 
-use crate::text::json_name;
+use crate::{pictures::settings::joined, text::json_name};
 
 /// Settings that may differ between repetitions: seeds, and output paths.
 const PER_RUN: &[&str] = &[
@@ -113,17 +113,16 @@ pub fn of(runs: &[RunFolder]) -> Vec<SettingGroup<'_>> {
 /// Names of the settings that differ, with each group's value.
 pub fn differing(groups: &[&SettingGroup<'_>]) -> Vec<(String, Vec<String>)> {
     let names: BTreeSet<&String> = groups.iter().flat_map(|g| g.settings.keys()).collect();
-    names
-        .into_iter()
-        .filter_map(|name| {
-            let value = |g: &&SettingGroup<'_>| g.settings.get(name).cloned();
-            let values: Vec<Option<String>> = groups.iter().map(value).collect();
-            let same = values.windows(2).all(|w| w[0] == w[1]);
-            let values = values.into_iter();
-            let values = values.map(|v| v.unwrap_or_else(|| "-".to_owned()));
-            (!same).then(|| (name.clone(), values.collect()))
-        })
-        .collect()
+    let values = |name: &&String| -> Vec<String> {
+        let value = |g: &&SettingGroup<'_>| g.settings.get(*name).cloned();
+        let values = groups.iter().map(value);
+        values
+            .map(|v| v.unwrap_or_else(|| "-".to_owned()))
+            .collect()
+    };
+    let all = names.iter().map(|name| (name.as_str(), values(name)));
+    let differ = all.filter(|(_, values)| values.windows(2).any(|pair| pair[0] != pair[1]));
+    joined(differ, |a, b| a == b)
 }
 
 impl SettingGroup<'_> {

@@ -13,8 +13,8 @@ use crate::{
     html::{self, escape},
     model::{Cell, Part, Section, boxed, paragraph, table},
     pictures::{
-        connections, course, engines, facts, ledger, loadgen, percentiles, phases, slowest, stages,
-        threads,
+        connections, course, engines, facts, ledger, loadgen, percentiles, phases, settings,
+        slowest, stages, threads,
     },
     text,
 };
@@ -100,7 +100,7 @@ fn limited(run: &RunFolder) -> Vec<Part> {
         let terms = vec![
             ("Seen", f.figure.clone()),
             ("Means", means),
-            ("Turn", f.turn.clone()),
+            ("Change", f.turn.clone()),
         ];
         Part::Card(causes::name(f.cause), terms)
     };
@@ -118,38 +118,6 @@ fn limited(run: &RunFolder) -> Vec<Part> {
     }
     parts.push(Part::Group("cards", cards));
     parts
-}
-
-/// The settings: changed ones first, then those left at their default.
-fn settings(run: &RunFolder) -> Part {
-    let r = &run.summary.run;
-    let row = |s: &record::SettingRecord| {
-        let instead = s.overrode.first();
-        let instead = instead
-            .map(|o| format!("{} ({})", o.value, o.from))
-            .unwrap_or_default();
-        let name = format!("`{}`", s.name);
-        [name, s.given.value.clone(), s.given.from.clone(), instead]
-            .map(Cell::Words)
-            .to_vec()
-    };
-    let of = |all: Vec<_>| {
-        table(
-            "setting|value|from|instead of",
-            all.into_iter().map(row).collect(),
-        )
-    };
-    let (set, others): (Vec<_>, Vec<_>) = r.settings.iter().partition(|s| s.is_set());
-    let mut parts = Vec::new();
-    if !set.is_empty() {
-        parts.push(of(set));
-    }
-    if !others.is_empty() {
-        let title = format!("{} at their default, or without effect", others.len());
-        parts.push(Part::Folded(title, vec![of(others)]));
-    }
-    parts.push(Part::List(r.setting_notes.clone()));
-    boxed("Settings", parts)
 }
 
 fn programs(run: &RunFolder) -> Option<Part> {
@@ -208,7 +176,7 @@ pub fn sections(run: &RunFolder) -> Vec<Section> {
     ];
     let mut sections = vec![
         ("The verdict", verdict),
-        ("What limited it, and what to turn", limited(run)),
+        ("What limited it, and what to change", limited(run)),
         ("Where the time goes", time),
         ("Over time", vec![course::picture(run)]),
         ("The network", vec![connections::picture(run)]),
@@ -218,7 +186,7 @@ pub fn sections(run: &RunFolder) -> Vec<Section> {
         (
             "What it was made with",
             vec![Part::Two(
-                vec![settings(run)],
+                vec![settings::picture(run)],
                 programs(run).into_iter().collect(),
             )],
         ),

@@ -157,7 +157,7 @@ fn facts(run: &RunRecord) -> Part {
         format!("{} on {on}, {used} of them in use", grouped(total.slots)),
     );
     let backlog = format!(
-        "{} found no free slot, at most {} at once; {} had one and were left to a NIC thread",
+        "{} found no free slot, at most {} at once; {} found one, and a NIC thread posted them",
         counted(system.backlogged, "sample"),
         grouped(system.backlog_max),
         grouped(system.handed_over)

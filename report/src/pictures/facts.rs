@@ -138,7 +138,7 @@ pub fn picture(run: &RunFolder) -> Part {
     let asked = s.name_round_trip_us.map(time_us);
     page.list(
         "name",
-        asked.map(|took| format!("asked of every node in {took}")),
+        asked.map(|took| format!("every node answered LoadGen's Name() within {took}")),
         "",
     );
     page.list(

@@ -120,7 +120,7 @@ fn limits(l: &LoadgenRecord) -> Part {
         met: early.met,
     });
     let rows = l.limits.iter().chain(&early).map(limit_row).collect();
-    table("limit|reached|asked for||of it||set by", rows)
+    table("limit|measured|required||of the limit||setting", rows)
 }
 
 /// LoadGen's latencies. Offline has one query, and a latency for each of its samples.
@@ -239,11 +239,11 @@ mod tests {
         });
         let expected = "
 Distance to each of LoadGen's limits
-limit                 reached                asked for       of it           set by
-p99 latency           19.0 ms          at most 10.0 ms       190 %  NOT MET  a_setting
-duration                    -          at least 600 ms           -  met      a_setting
-queries         1,480 queries     at least 100 queries  14.8 times  met      a_setting
-early stopping  1,480 queries  at least 39,688 queries      3.73 %  NOT MET  min_query_count
+limit                measured                 required  of the limit           setting
+p99 latency           19.0 ms          at most 10.0 ms         190 %  NOT MET  a_setting
+duration                    -          at least 600 ms             -  met      a_setting
+queries         1,480 queries     at least 100 queries    14.8 times  met      a_setting
+early stopping  1,480 queries  at least 39,688 queries        3.73 %  NOT MET  min_query_count
 LoadGen's own              p50      p90      p99    p99.9      max     mean  queries
 latency, as scheduled  8.00 ms  15.0 ms  19.0 ms  19.5 ms  21.0 ms  9.00 ms    1,480
 Samples were issued 41.0 us or more after their scheduled time on average: LoadGen counts that.

@@ -13,6 +13,7 @@
 //! | [`engines`] | batches, computing and copying on each accelerator |
 //! | [`threads`] | each thread's time on a core and waiting for one |
 //! | [`ledger`] | samples issued, posted, arrived, answered, completed |
+//! | [`settings`] | the settings, and where each value came from |
 
 pub mod connections;
 pub mod course;
@@ -22,6 +23,7 @@ pub mod ledger;
 pub mod loadgen;
 pub mod percentiles;
 pub mod phases;
+pub mod settings;
 pub mod slowest;
 pub mod stages;
 pub mod threads;

@@ -117,12 +117,12 @@ pub fn picture(run: &RunFolder) -> Part {
         .map(|(colour, name, us)| row(Cell::key(colour, *name), *us, percent(us / whole)))
         .collect();
     if means.call > 0.0 {
-        let name = Cell::words("less: the call itself, behind LoadGen's clock");
+        let name = Cell::words("minus the completing call, after LoadGen's clock");
         rows.push(row(name, means.call, String::new()));
     }
     let note = match means.compared() {
         Some((sum, theirs, off)) => {
-            rows.push(row(Cell::words("all of them"), sum, String::new()));
+            rows.push(row(Cell::words("sum"), sum, String::new()));
             let differ = format!("{:+.2} %", off * 100.0);
             rows.push(row(Cell::words("LoadGen's mean latency"), theirs, differ));
             "Means add up, percentiles do not. LoadGen's clock stops as `QuerySamplesComplete` \

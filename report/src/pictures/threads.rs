@@ -34,7 +34,7 @@ fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> Pa
     let on_core = chart("On a core", |t| &t.on_core);
     Part::Group(
         "charts",
-        vec![on_core, chart("Wanted a core and waited", |t| &t.waited)],
+        vec![on_core, chart("Waited for a core", |t| &t.waited)],
     )
 }
 
@@ -47,7 +47,7 @@ fn one(node: &NodeSide, timeline: &Timeline) -> Vec<Part> {
         row(Cell::words(&t.name), shares.map(percent))
     };
     let rows: Vec<Vec<Cell>> = threads.iter().map(of).collect();
-    let heading = "thread|on a core|wanted one and waited|slept";
+    let heading = "thread|on a core|waited for a core|slept";
     let mut parts = vec![Part::Title(node.node.clone()), table(heading, rows)];
     if let Some(n @ 1..) = node.threads.len().checked_sub(MOST) {
         parts.push(absent(format!("and {n} threads that did less.")));

@@ -39,6 +39,9 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
     let records: Vec<(Role, &NodeRecord)> = manifest::nodes(&manifest).collect();
     let (mut frontend, mut machines): (_, Vec<(Option<&NodeRecord>, UsedNode)>) =
         (None, Vec::new());
+    let nics = configs.frontend.as_ref().map_or(&[][..], |c| &c.nics);
+    let fabric = nics.first().map(|nic| nic.fabric.clone());
+    let fabric = fabric.unwrap_or_default();
     let nodes = tree.nodes(system);
     for file in layout::files(&nodes) {
         let Ok(node) = error::read_json::<Node>(&nodes.join(file)) else {
@@ -47,13 +50,12 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
         let of_node = records.iter().find(|(_, record)| record.node == node.node);
         let role = of_node.map_or(node.role, |(role, _)| *role);
         if role == Role::Frontend {
-            let nics = configs.frontend.as_ref().map_or(&[][..], |c| &c.nics);
-            frontend = Some(UsedNode::new(node, nics, &manifest.fabric));
+            frontend = Some(UsedNode::new(node, nics, &fabric));
             continue;
         }
         let config = configs.accelerators.get(&*node.node);
         let engine = configs.engines.get(&*node.node);
-        let mut used = UsedNode::new(node, config.map_or(&[], |c| &c.nics), &manifest.fabric);
+        let mut used = UsedNode::new(node, config.map_or(&[], |c| &c.nics), &fabric);
         used.is_client = engine.is_some_and(|engine| engine.kind == EngineKind::Http);
         let record = of_node.map(|(_, record)| *record);
         let same = |(other, _): &&mut (Option<&NodeRecord>, UsedNode)| {
@@ -81,20 +83,14 @@ pub(crate) fn rates<'a>(tree: &Tree, round: &'a Round, system: &Name) -> Vec<Rat
     let rates = results.filter_map(|id| {
         let scenario = tree.scenario(&id);
         let logs = layout::run_folder(&scenario, &RunKind::Performance);
-        let figures = [
-            "result_samples_per_second",
-            "result_completed_samples_per_sec",
-        ];
         let detail = Detail::open(&logs.join(DETAIL)).ok();
-        let rate = |log: &Detail| figures.iter().find_map(|key| log.number(key));
-        // In SingleStream and MultiStream the rate is the inverse of the mean latency.
-        let stream = |log: &Detail| Some(1e9 / log.number("result_mean_latency_ns")?.max(1.0));
+        let row = round.scenarios.get(&*id.scenario);
         let fields: Map<String, Value> =
             error::read_json(&scenario.join("measurements.json")).unwrap_or_default();
         let types = fields.get("input_data_types").and_then(Value::as_str);
         let model = round.models.get(&id.model)?;
         Some(Rate {
-            per_second: detail.and_then(|log| rate(&log).or(stream(&log))),
+            per_second: row.and_then(|row| row.rate(&detail?)),
             input_bytes: (model.ingress_bytes)
                 .or(types.and_then(element_bytes))
                 .unwrap_or(ELEMENT_BYTES),

@@ -13,7 +13,7 @@ use crate::{
     error::{self, Error},
     layout::{Name, RunKind, folders},
     manifest::{self, AUDIT_CONFIG},
-    round::{NS_PER_MS, Round},
+    round::Round,
 };
 
 /// Maximum depth of a run's folder below the folder that the user names.
@@ -120,12 +120,12 @@ fn one(
     let detail = Detail::open(&folder.join(loadgen_log::DETAIL))
         .map_err(|e| format!("{}: {e}", loadgen_log::DETAIL))?;
     let models = round.models_of(&manifest.model);
-    let in_form = models.iter().filter(|(name, _)| wanted.contains(&&***name));
-    let mut models_of_run: Vec<_> = in_form.collect();
+    let in_form = models.iter().filter(|name| wanted.contains(&&****name));
+    let mut models_of_run: Vec<_> = in_form.copied().collect();
     if models_of_run.is_empty() {
         models_of_run.extend(models.last());
     }
-    let Some((model, interactive)) = models_of_run.first() else {
+    let Some(model) = models_of_run.first() else {
         return Err(format!(
             "user.conf's model is {:?}, which is no datacenter model of round {}",
             manifest.model, round.round
@@ -133,17 +133,8 @@ fn one(
     };
     let ran = detail.text("effective_scenario");
     let of_round = &round.models[*model];
-    // If a model has no name for Interactive, LoadGen's latency limit tells the scenario.
-    let limit = of_round.limits.get("Interactive");
-    let limit = limit.and_then(|l| l.latency_ms);
-    let limit = limit.filter(|_| of_round.interactive.is_none());
-    let limit = limit.unwrap_or(0);
-    let judged = detail.whole("effective_target_latency_ns").unwrap_or(0);
-    let is_tight = judged > 0 && judged <= limit.saturating_mul(NS_PER_MS);
-    let scenario = match ran.as_str() {
-        "Server" if *interactive || is_tight => "Interactive".to_owned(),
-        _ => ran,
-    };
+    let judged = detail.whole("effective_target_latency_ns");
+    let scenario = round.scenario_of(of_round, &manifest.model, &ran, judged);
     let kinds = match detail.text("effective_test_mode").as_str() {
         "AccuracyOnly" => vec![RunKind::Accuracy],
         "SubmissionRun" => vec![RunKind::Accuracy, RunKind::Performance],
@@ -159,17 +150,17 @@ fn one(
     let run = FoundRun {
         folder: folder.to_owned(),
         model: (*model).clone(),
-        scenario: Name::new(&scenario)?,
+        scenario: Name::new(scenario)?,
         nodes: nodes.map_err(|why| format!("a node of run.json: {why}"))?,
         kinds,
         manifest,
         detail,
     };
-    let of_model = |(model, _): &&(&Name, bool)| FoundRun {
-        model: (*model).clone(),
+    let of_model = |model: &Name| FoundRun {
+        model: model.clone(),
         ..run.clone()
     };
-    Ok(models_of_run.iter().map(of_model).collect())
+    Ok(models_of_run.into_iter().map(of_model).collect())
 }
 
 /// The compliance test of a run's audit.config: the test with an identical official file, else the

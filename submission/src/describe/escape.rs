@@ -2,12 +2,7 @@
 
 /// Replaces control and format characters, which show nothing or reverse what follows.
 pub(crate) fn visible(text: &str) -> String {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                           | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
-    };
-    text.replace(hidden, "\u{fffd}")
+    text.replace(record::is_unprintable, "\u{fffd}")
 }
 
 /// Escapes text for XML and HTML, between tags and in quoted attributes.

@@ -13,8 +13,9 @@ pub(crate) mod pages;
 pub(crate) mod system;
 pub(crate) mod used;
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
+use fabric::kinds::{EachFabric, NicFabric};
 use qdl::topology::{Topology, TopologyError};
 use serde::{Deserialize, Serialize};
 
@@ -40,10 +41,22 @@ pub struct Node {
     pub(crate) gpus: Vec<Gpu>,
     /// The GPUs' driver, with the newest CUDA version that it supports.
     pub(crate) gpu_driver: String,
-    /// Version of libfabric; empty without a usable one.
-    pub(crate) libfabric: String,
+    /// Versions of the fabrics' libraries, by name; without those that tell none.
+    pub(crate) libraries: BTreeMap<String, String>,
     /// The kernel's TCP settings, as `net.ipv4.tcp_rmem = …`.
     pub(crate) tcp: Vec<String>,
+}
+
+/// Collects the versions of the fabrics' libraries.
+struct Libraries<'a>(&'a mut BTreeMap<String, String>);
+
+impl EachFabric for Libraries<'_> {
+    fn visit<K: Default>(&mut self, _: &'static str, make: fn(K) -> NicFabric) {
+        let fabric = make(K::default());
+        let version = fabric.library_version();
+        let library = fabric.facts().library.to_owned();
+        self.0.extend(version.map(|version| (library, version)));
+    }
 }
 
 /// The role of a node.
@@ -182,7 +195,7 @@ impl Node {
         let mut node = Self::with(root, &Topology::of_this_machine()?, role, version);
         nics::ask(&mut node.nics);
         gpus::ask(&mut node);
-        node.libfabric = fabric::ofi::library_version().unwrap_or_default();
+        NicFabric::each(&mut Libraries(&mut node.libraries));
         Ok(node)
     }
 
@@ -236,7 +249,7 @@ impl Node {
             nics: nics::read(root, topology),
             gpus: gpus::read(topology),
             gpu_driver: String::new(),
-            libfabric: String::new(),
+            libraries: BTreeMap::new(),
             tcp: hardware::tcp(root),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use fabric::kinds::FabricLayers;
+
 use super::{
     Nic, Node,
     escape::markdown,
@@ -25,17 +27,18 @@ pub fn network(form: &Form, system: &DescribedSystem) -> String {
             it through one of its own, computes, and sends the answer back the same way, from which LoadGen reads it.\n\n";
     let all = layers(form, system);
     let rates = distinct(system.nics().flat_map(|used| used.nic.ports()).map(speed));
+    let layer = |of: fn(&FabricLayers) -> &String| {
+        let known = all.iter().map(|layers| match of(layers).as_str() {
+            "" => "a layer that only its vendor names".to_owned(),
+            layer => layer.to_owned(),
+        });
+        distinct(known)
+    };
     let rows = [
         ("1, physical", format!("{}, {rates}", media(form, system))),
         ("2, data link", network_type(form, system)),
-        (
-            "3, network",
-            distinct(all.iter().map(|l| l.network.clone())),
-        ),
-        (
-            "4, transport",
-            distinct(all.iter().map(|l| l.transport.clone())),
-        ),
+        ("3, network", layer(|l| &l.network)),
+        ("4, transport", layer(|l| &l.transport)),
     ];
     out += "## OSI layers\n\n| layer | what |\n| --- | --- |\n";
     for (layer, what) in rows {

@@ -1,12 +1,13 @@
 //! Fills in the system's JSON from the form, then from the nodes' descriptions.
 
 use engines::EngineConfig;
+use fabric::kinds::FabricLayers;
 use serde_json::{Map, Value};
 
 use super::{
     Disk, Gpu, Nic, Node,
     form::Form,
-    used::{FabricLayers, UsedNic, UsedNode},
+    used::{UsedNic, UsedNode},
 };
 use crate::{
     layout::{Division, Name},

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use fabric::ofi::OfiKeys;
 use qdl::{
     config::NicConfig,
     testkit::{assert_has, machine},
@@ -85,12 +86,25 @@ fn form_of(text: &str) -> Form {
     error::yaml(text).expect("a form")
 }
 
+/// `tcp`, `ib`, or a provider of libfabric after `ofi `.
+fn fabric_of(text: &str) -> NicFabric {
+    match text.strip_prefix("ofi ") {
+        Some(provider) => NicFabric::Ofi(OfiKeys {
+            provider: provider.to_owned(),
+            ..OfiKeys::default()
+        }),
+        None if text == "ib" => NicConfig::ib("mlx5_0").fabric,
+        None => NicFabric::default(),
+    }
+}
+
 /// A machine whose NIC `nic` carried samples.
 fn used(node: &Node, nic: usize, fabric: &str) -> UsedNode {
-    let mut used = UsedNode::new(node.clone(), &[], "");
+    let fabric = fabric_of(fabric);
+    let mut used = UsedNode::new(node.clone(), &[], &fabric);
     used.nics = vec![UsedNic {
         nic: node.nics[nic].clone(),
-        fabric: fabric.to_owned(),
+        fabric,
         is_v6: false,
     }];
     used
@@ -296,7 +310,8 @@ fn the_diagram_has_a_line_for_each_cable() {
 #[test]
 fn layers_and_library_are_those_of_each_fabric() {
     let mut rig = Rig::new();
-    rig.back.libfabric = "1.22".to_owned();
+    let libraries = &mut rig.back.libraries;
+    libraries.insert("libfabric".to_owned(), "1.22".to_owned());
     // Fabric, link layer, network layer, transport, all in one, library.
     for row in [
         "tcp | Ethernet | IPv4 | TCP | TCP/IPv4 over Ethernet | kernel TCP",
@@ -306,6 +321,8 @@ fn layers_and_library_are_those_of_each_fabric() {
          RoCE v2 (RC over UDP/IPv4) over Ethernet | libfabric 1.22 (verbs;ofi_rxm)",
         "ofi efa | Ethernet | EFA | SRD | SRD/EFA over Ethernet | libfabric 1.22 (efa)",
         "ofi tcp;ofi_rxm | Ethernet | IPv4 | TCP | TCP/IPv4 over Ethernet | libfabric 1.22",
+        "ofi new | Ethernet | a layer that only its vendor names | new | new over Ethernet | \
+         libfabric 1.22 (new)",
     ] {
         let row: Vec<_> = row.split(" | ").collect();
         let [fabric, link, network, transport, protocol, library] = row[..] else {
@@ -328,7 +345,7 @@ fn layers_and_library_are_those_of_each_fabric() {
     // A run over two fabrics states both.
     let mut both = rig.system("tcp");
     let mut second = both.accelerators[0].nics[0].clone();
-    second.fabric = "ofi efa".to_owned();
+    second.fabric = fabric_of("ofi efa");
     both.accelerators[0].nics.push(second);
     let page = pages::network(&rig.form, &both);
     assert_has(&page, &["| 4, transport | TCP; SRD |"]);
@@ -362,12 +379,26 @@ fn the_configuration_selects_nics_by_address_device_domain_and_pattern() {
         (format!("{{ofi: efa, domain: {name}-rdm}}"), name, "ofi efa"),
         (format!("{{ofi: efa, match: \"{name}\"}}"), name, "ofi efa"),
     ] {
-        let used = UsedNode::new(node.clone(), &nics(&entry), "tcp");
-        let all = used.nics.iter().map(|u| (&u.nic.name, &*u.fabric));
-        assert_eq!(all.collect::<Vec<_>>(), [(found, fabric)], "{entry}");
+        let used = UsedNode::new(node.clone(), &nics(&entry), &NicFabric::default());
+        let own = |used: &UsedNic| {
+            let facts = used.fabric.facts();
+            let words = [Some(facts.fabric), facts.provider];
+            words
+                .iter()
+                .flatten()
+                .copied()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let all = used.nics.iter().map(|u| (&u.nic.name, own(u)));
+        assert_eq!(
+            all.collect::<Vec<_>>(),
+            [(found, fabric.to_owned())],
+            "{entry}"
+        );
         assert!(used.missing.is_empty(), "{entry}");
     }
-    let used = UsedNode::new(node, &nics("{address: 192.0.2.7}"), "tcp");
+    let used = UsedNode::new(node, &nics("{address: 192.0.2.7}"), &NicFabric::default());
     assert!(used.nics.len() > 1, "all that are up: {used:?}");
     assert_eq!(used.missing, ["192.0.2.7"]);
 }

@@ -1,11 +1,9 @@
-//! The NICs of a node that carried samples, by its configuration, and the layers of their fabric.
+//! The NICs of a node that carried samples, by its configuration, and their fabrics.
 
 use std::{fmt, net::IpAddr};
 
-use qdl::{
-    config::{NicConfig, NicPlace},
-    topology,
-};
+use fabric::kinds::{FabricLayers, FoundNic, NicFabric, NicPlace};
+use qdl::{config::NicConfig, topology};
 
 use super::{Nic, Node};
 
@@ -13,8 +11,7 @@ use super::{Nic, Node};
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsedNic {
     pub nic: Nic,
-    /// `tcp`, `ib`, or libfabric's provider after `ofi `: `ofi efa`.
-    pub fabric: String,
+    pub fabric: NicFabric,
     /// Whether the connections' addresses are IPv6.
     pub is_v6: bool,
 }
@@ -32,63 +29,29 @@ pub struct UsedNode {
     pub missing: Vec<String>,
 }
 
-/// The layers of a fabric over one link layer.
-pub struct FabricLayers {
-    /// All layers in one, as `TCP/IPv4 over Ethernet`.
-    pub protocol: String,
-    pub transport: String,
-    pub network: String,
-}
-
 impl UsedNic {
     /// The layers, from `link` upwards.
     pub fn layers(&self, link: &str) -> FabricLayers {
         let ip = if self.is_v6 { "IPv6" } else { "IPv4" };
-        let roce = (
-            format!("UDP and {ip}, as RoCE v2"),
-            format!("RoCE v2 (RC over UDP/{ip}) over {link}"),
-        );
-        let infiniband = "InfiniBand reliable connection (RC) over InfiniBand";
-        let base = self.fabric.split(';').next().unwrap_or_default();
-        let (transport, network) = match base {
-            "tcp" | "ofi tcp" | "ofi net" | "ofi sockets" => ("TCP", ip),
-            "ib" | "ofi verbs" if link == "InfiniBand" => ("reliable connections (RC)", link),
-            "ib" | "ofi verbs" => ("reliable connections (RC)", &*roce.0),
-            "ofi udp" => ("UDP", ip),
-            "ofi efa" => ("SRD", "EFA"),
-            "ofi cxi" => ("Portals", "Slingshot"),
-            "ofi psm2" => ("PSM2", "Omni-Path"),
-            "ofi opx" => ("OPX", "Omni-Path"),
-            other => (other, "layers that only its vendor names"),
-        };
-        FabricLayers {
-            protocol: match (base, link) {
-                ("ib" | "ofi verbs", "InfiniBand") => infiniband.to_owned(),
-                ("ib" | "ofi verbs", _) => roce.1,
-                _ => format!("{transport}/{network} over {link}"),
-            },
-            transport: transport.to_owned(),
-            network: network.to_owned(),
-        }
+        self.fabric.layers(link, ip)
     }
 
     /// The library that posts the writes, with the node's version.
     pub fn library(&self, node: &Node) -> String {
-        match self.fabric.strip_prefix("ofi ") {
-            Some(provider) => {
-                let library = format!("libfabric {}", node.libfabric);
-                format!("{} ({provider})", library.trim_end())
-            }
-            None if self.fabric == "ib" => "libibverbs".to_owned(),
-            None => "kernel TCP".to_owned(),
+        let facts = self.fabric.facts();
+        let version = node.libraries.get(facts.library);
+        let library = format!("{} {}", facts.library, version.map_or("", String::as_str));
+        match (library.trim_end(), facts.provider) {
+            (library, Some(provider)) => format!("{library} ({provider})"),
+            (library, None) => library.to_owned(),
         }
     }
 }
 
 impl UsedNode {
     /// The NICs of `node` that a configuration's `nics` select. If they select none by name or
-    /// address, all NICs whose link is up, except loopback, with the fabric named `fabric`.
-    pub fn new(node: Node, nics: &[NicConfig], fabric: &str) -> Self {
+    /// address, all NICs whose link is up, except loopback, with the fabric `usual`.
+    pub fn new(node: Node, nics: &[NicConfig], usual: &NicFabric) -> Self {
         let mut used = UsedNode {
             names: vec![node.node.clone()],
             is_client: false,
@@ -96,9 +59,10 @@ impl UsedNode {
             missing: Vec::new(),
             node,
         };
-        for (fabric, name) in nics.iter().filter_map(selected) {
-            let found = used.node.nics.iter().filter(|nic| name.fits(nic, &fabric));
-            let found: Vec<_> = found.map(|nic| name.used(nic, &fabric)).collect();
+        for (entry, name) in nics.iter().filter_map(|nic| Some((nic, selected(nic)?))) {
+            let fabric = &entry.fabric;
+            let found = used.node.nics.iter().filter(|nic| name.fits(nic, fabric));
+            let found: Vec<_> = found.map(|nic| name.used(nic, fabric)).collect();
             if found.is_empty() {
                 used.missing.push(name.to_string());
             }
@@ -108,7 +72,7 @@ impl UsedNode {
             let up = used.node.nics.iter();
             let up = up.filter(|nic| nic.up && nic.link_layer != "loopback");
             let any = NicName::Device(String::new());
-            used.nics = up.map(|nic| any.used(nic, fabric)).collect();
+            used.nics = up.map(|nic| any.used(nic, usual)).collect();
         }
         used
     }
@@ -148,44 +112,41 @@ enum NicName {
     Pattern(String),
 }
 
-/// The fabric of an entry, as [`UsedNic`] names it, and how the entry names its NIC. `None` for an
-/// entry that listens on all addresses, where the peer chooses the NIC, or on loopback, which is
-/// none.
-fn selected(entry: &NicConfig) -> Option<(String, NicName)> {
-    let facts = entry.facts();
-    let fabric = match facts.provider {
-        Some(provider) => format!("{} {provider}", facts.fabric),
-        None => facts.fabric.to_owned(),
-    };
-    let name = match (&entry.matching, facts.place) {
-        (Some(pattern), _) => NicName::Pattern(pattern.clone()),
-        (None, NicPlace::Device(device, _)) => NicName::Device(device.to_owned()),
-        (None, NicPlace::Address(ip)) if ip.is_unspecified() || ip.is_loopback() => return None,
-        (None, NicPlace::Address(ip)) => NicName::Address(ip),
-    };
-    Some((fabric, name))
+/// How an entry names its NIC. `None` for an entry that listens on all addresses, where the peer
+/// chooses the NIC, or on loopback, which is none.
+fn selected(entry: &NicConfig) -> Option<NicName> {
+    match (&entry.matching, entry.facts().place) {
+        (Some(pattern), _) => Some(NicName::Pattern(pattern.clone())),
+        (None, NicPlace::Device(device, _)) => Some(NicName::Device(device.to_owned())),
+        (None, NicPlace::Address(ip)) if ip.is_unspecified() || ip.is_loopback() => None,
+        (None, NicPlace::Address(ip)) => Some(NicName::Address(ip)),
+    }
 }
 
 impl NicName {
-    fn fits(&self, nic: &Nic, fabric: &str) -> bool {
-        // A pattern may fit EFA's domain of `rdmap0s6`, `rdmap0s6-rdm`.
-        let domain = format!("{}-rdm", nic.name);
-        let names = [Some(&nic.name), nic.netdev.as_ref(), Some(&domain)];
-        let mut names = names.into_iter().flatten();
+    fn fits(&self, nic: &Nic, fabric: &NicFabric) -> bool {
         match self {
             NicName::Address(ip) => nic.addresses.iter().any(|own| own.parse() == Ok(*ip)),
-            NicName::Device(device) => names.any(|name| name == device),
+            NicName::Device(device) => {
+                [Some(&nic.name), nic.netdev.as_ref()].contains(&Some(device))
+            }
             NicName::Pattern(pattern) => {
-                let is_kind = nic.up && (nic.rdma || fabric != "ib");
-                is_kind && names.any(|name| topology::fits(pattern, name))
+                let chosen = fabric.clone().choose(FoundNic {
+                    name: &nic.name,
+                    port: nic.rdma.then_some(1),
+                    netdev: nic.netdev.as_deref(),
+                    address: nic.addresses.first().and_then(|own| own.parse().ok()),
+                });
+                let fits = |name: &str| topology::fits(pattern, name);
+                nic.up && chosen.is_some_and(|chosen| fits(&chosen) || fits(&nic.name))
             }
         }
     }
 
-    fn used(&self, nic: &Nic, fabric: &str) -> UsedNic {
+    fn used(&self, nic: &Nic, fabric: &NicFabric) -> UsedNic {
         UsedNic {
             nic: nic.clone(),
-            fabric: fabric.to_owned(),
+            fabric: fabric.clone(),
             is_v6: match self {
                 NicName::Address(ip) => ip.is_ipv6(),
                 _ => nic.addresses.first().is_some_and(|a| a.contains(':')),

@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use loadgen_log::Detail;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -74,6 +75,24 @@ pub(crate) struct ScenarioRow {
     pub(crate) early_stopping: bool,
     #[serde(default)]
     pub(crate) batching: bool,
+    /// Whether all samples are in one query.
+    #[serde(default)]
+    pub(crate) one_query: bool,
+    /// Whether each model must have limits on latency.
+    #[serde(default)]
+    pub(crate) limits: bool,
+    /// LoadGen's figure of samples per second; `None`: the inverse of the mean latency.
+    pub(crate) rate: Option<String>,
+}
+
+impl ScenarioRow {
+    /// Samples per second that LoadGen logged.
+    pub(crate) fn rate(&self, log: &Detail) -> Option<f64> {
+        match &self.rate {
+            Some(figure) => log.number(figure),
+            None => Some(1e9 / log.number("result_mean_latency_ns")?.max(1.0)),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -107,10 +126,9 @@ pub(crate) struct ComplianceTest {
     /// Whether a performance run's duration and counts apply, as audit.config sets neither.
     #[serde(default)]
     pub(crate) measured: bool,
-    /// Whether the test keeps answers as TEST06 does: as many tokens as the SUT reported, beginning
-    /// with the reported first token, at most one EOS.
-    #[serde(default)]
-    pub(crate) token_answers: bool,
+    /// The end-of-sequence token of a test that keeps answers of tokens: as many as the SUT
+    /// reported, beginning with the reported first token, at most one end of sequence.
+    pub(crate) eos: Option<u64>,
     /// Files that the test's folder must contain.
     pub(crate) files: Vec<Below>,
     /// How accuracy figures stand for a file's lines, where answers are not deterministic.
@@ -141,9 +159,10 @@ pub(crate) struct LoadgenRelease {
 #[serde(deny_unknown_fields)]
 pub struct Model {
     /// The model's name in user.conf.
-    pub conf: String,
-    /// The model's name in user.conf for the Interactive scenario, if different.
-    pub interactive: Option<String>,
+    pub(crate) conf: String,
+    /// Other names of the model in user.conf, by scenario.
+    #[serde(default)]
+    pub(crate) conf_in: BTreeMap<String, String>,
     /// Scenarios that a submission must have.
     pub required: Vec<String>,
     /// Scenarios of which a submission must have at least one.
@@ -161,9 +180,9 @@ pub struct Model {
     #[serde(default)]
     pub(crate) limits: BTreeMap<String, LatencyLimits>,
     pub(crate) accuracy: Vec<AccuracyFigure>,
-    /// Required figures in Interactive; if empty, as `accuracy`.
+    /// Other required figures, by scenario.
     #[serde(default)]
-    pub(crate) accuracy_interactive: Vec<AccuracyFigure>,
+    pub(crate) accuracy_in: BTreeMap<String, Vec<AccuracyFigure>>,
     /// Files that an accuracy run keeps beside its log.
     #[serde(default)]
     pub(crate) accuracy_files: Vec<Below>,
@@ -198,19 +217,20 @@ fn int32() -> String {
 }
 
 /// Counts of samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SampleCounts {
     /// Minimum number of samples that the QSL keeps loaded.
     pub performance: u64,
     pub(crate) accuracy: u64,
-    /// Number of samples in an Interactive accuracy run, if different.
-    pub accuracy_interactive: Option<u64>,
+    /// Other numbers of samples in an accuracy run, by scenario.
+    #[serde(default)]
+    pub(crate) accuracy_in: BTreeMap<String, u64>,
     /// Minimum number of samples in an Offline query.
     pub offline: u64,
 }
 
-/// Limits on latency at the 99th percentile, in milliseconds.
+/// Limits on latency at the scenario's percentile, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LatencyLimits {
@@ -231,6 +251,9 @@ pub(crate) struct AccuracyFigure {
     pub(crate) at_least: f64,
     /// Maximum, as a share of the reference.
     pub(crate) at_most: Option<f64>,
+    /// Whether the figure is the mean number of tokens, and no script prints it.
+    #[serde(default)]
+    pub(crate) counted: bool,
 }
 
 impl Round {
@@ -256,6 +279,13 @@ impl Round {
         };
         round.check()?;
         Ok(round)
+    }
+
+    /// Whether all samples of the scenario are in one query.
+    pub(crate) fn is_one_query(&self, scenario: &str) -> bool {
+        self.scenarios
+            .get(scenario)
+            .is_some_and(|row| row.one_query)
     }
 
     /// LoadGen's scenario of a scenario's folder; the folder's name if the round lacks it.
@@ -294,24 +324,48 @@ impl Round {
                     "models.{name}.limits: {odd} is none of its scenarios"
                 ));
             }
-            let timed = |s: &&&String| ["Server", "Interactive"].contains(&s.as_str());
-            let open = scenarios.iter().filter(timed);
-            if let Some(open) = open.clone().find(|s| !model.limits.contains_key(**s)) {
+            let is_open =
+                |s: &&&String| self.scenarios[**s].limits && !model.limits.contains_key(**s);
+            if let Some(open) = scenarios.iter().find(is_open) {
                 return Err(format!("models.{name}.limits: {open} has no limit"));
             }
         }
         Ok(())
     }
 
-    /// Folder names of all models named `conf` in user.conf. The flag says whether `conf` is the
-    /// name for the model's Interactive scenario.
-    pub(crate) fn models_of(&self, conf: &str) -> Vec<(&Name, bool)> {
+    /// Folder names of all models named `conf` in user.conf.
+    pub(crate) fn models_of(&self, conf: &str) -> Vec<&Name> {
         let all = self.models.iter();
-        all.filter_map(|(name, model)| {
-            let interactive = model.interactive.as_deref() == Some(conf);
-            (interactive || model.conf == conf).then_some((name, interactive))
-        })
-        .collect()
+        let named = all.filter(|(_, model)| model.names().any(|name| name == conf));
+        named.map(|(name, _)| name).collect()
+    }
+
+    /// The scenario's folder of a run of LoadGen's scenario `ran`: the scenario in which the model
+    /// is named `conf`. Without such a name, the one with the tightest limit that LoadGen judged by,
+    /// `judged_ns`.
+    pub(crate) fn scenario_of<'a>(
+        &self,
+        model: &'a Model,
+        conf: &str,
+        ran: &'a str,
+        judged_ns: Option<u64>,
+    ) -> &'a str {
+        let is_it = |s: &&String| self.loadgen_scenario(s) == ran;
+        let mut named = model.conf_in.iter().filter(|(s, _)| is_it(s));
+        if let Some((scenario, _)) = named.find(|(_, name)| *name == conf) {
+            return scenario;
+        }
+        let unnamed = model.scenarios().filter(is_it);
+        let unnamed: Vec<_> = unnamed
+            .filter(|s| !model.conf_in.contains_key(*s))
+            .collect();
+        let judged = judged_ns.filter(|ns| *ns > 0).unwrap_or(u64::MAX);
+        let limited = unnamed.iter();
+        let limited = limited.filter_map(|s| Some((model.limits.get(*s)?.latency_ms?, s.as_str())));
+        let kept = limited.filter(|(ms, _)| judged <= ms.saturating_mul(NS_PER_MS));
+        let same = || unnamed.iter().find(|s| **s == ran).or(unnamed.first());
+        let kept = kept.min().map(|(_, scenario)| scenario);
+        kept.or_else(|| same().map(|s| s.as_str())).unwrap_or(ran)
     }
 
     /// Why a tree of this round cannot keep the rule `id`; `None` if it must.
@@ -339,10 +393,19 @@ impl Model {
         }
     }
 
+    /// All names of the model in user.conf.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.conf).chain(self.conf_in.values())
+    }
+
+    /// The model's name in user.conf for a scenario.
+    pub(crate) fn conf_of(&self, scenario: &str) -> &str {
+        self.conf_in.get(scenario).unwrap_or(&self.conf)
+    }
+
     pub(crate) fn accuracy_samples(&self, scenario: &str) -> u64 {
-        let interactive = self.samples.accuracy_interactive;
-        let interactive = interactive.filter(|_| scenario == "Interactive");
-        interactive.unwrap_or(self.samples.accuracy)
+        let own = self.samples.accuracy_in.get(scenario);
+        own.copied().unwrap_or(self.samples.accuracy)
     }
 
     /// The command that writes accuracy.txt for the run in `folder`.
@@ -360,10 +423,7 @@ impl Model {
     }
 
     pub(crate) fn accuracy_of(&self, scenario: &str) -> &[AccuracyFigure] {
-        if scenario == "Interactive" && !self.accuracy_interactive.is_empty() {
-            return &self.accuracy_interactive;
-        }
-        &self.accuracy
+        self.accuracy_in.get(scenario).unwrap_or(&self.accuracy)
     }
 }
 

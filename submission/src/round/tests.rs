@@ -2,12 +2,6 @@ use std::path::Path;
 
 use super::*;
 
-fn models_of<'a>(round: &'a Round, conf: &str) -> Vec<(&'a str, bool)> {
-    let all = round.models_of(conf).into_iter();
-    all.map(|(name, interactive)| (&**name, interactive))
-        .collect()
-}
-
 fn round() -> Round {
     Round::find(newest()).expect("built in")
 }
@@ -27,11 +21,14 @@ fn the_built_in_round_is_sound_and_names_its_sources() {
 #[test]
 fn a_name_of_user_conf_leads_to_its_models() {
     let round = round();
-    assert_eq!(models_of(&round, "llama3_1-8b"), [("llama3.1-8b", false)]);
-    let expected = [("llama3.1-8b", true)];
-    assert_eq!(models_of(&round, "llama3_1-8b-interactive"), expected);
-    let unet = [("3d-unet-99", false), ("3d-unet-99.9", false)];
-    assert_eq!(models_of(&round, "3d-unet"), unet);
+    let models = |conf: &str| {
+        let names = round.models_of(conf).into_iter().map(|name| &**name);
+        names.collect::<Vec<_>>()
+    };
+    for conf in ["llama3_1-8b", "llama3_1-8b-interactive"] {
+        assert_eq!(models(conf), ["llama3.1-8b"]);
+    }
+    assert_eq!(models("3d-unet"), ["3d-unet-99", "3d-unet-99.9"]);
     assert!(round.models_of("resnet50").is_empty());
 }
 
@@ -121,6 +118,42 @@ fn a_round_that_extends_another_has_its_own_keys_and_the_others() {
     assert!(circle.contains("in a circle"), "{circle}");
 }
 
+/// A scenario that no code names: its row says all that the code asks.
+#[test]
+fn a_new_scenario_is_rows_of_a_file() {
+    let text = format!(
+        "extends: {}\nround: next\nscenarios: {{Burst: {{loadgen: Server, flag: server, targets: [], \
+         percentile: 0.999, limits: true}}, Bulk: {{loadgen: Offline, flag: offline, targets: [], \
+         one_query: true}}}}\nmodels: {{whisper: {{required: [Bulk], one_of: [Server, Burst], \
+         conf_in: {{Burst: whisper-burst}}, samples: {{accuracy_in: {{Burst: 9}}}}, \
+         limits: {{Server: {{latency_ms: 9}}, Burst: {{latency_ms: 3}}}}}}}}\n",
+        newest()
+    );
+    let round = Round::parse(&text).expect("sound");
+    let model = &round.models["whisper"];
+    for (conf, ran, scenario) in [
+        ("whisper", "Offline", "Bulk"),
+        ("whisper", "Server", "Server"),
+        ("whisper-burst", "Server", "Burst"),
+        ("whisper-burst", "Offline", "Bulk"),
+        ("whisper", "SingleStream", "SingleStream"),
+    ] {
+        assert_eq!(&**round.models_of(conf)[0], "whisper");
+        let found = round.scenario_of(model, conf, ran, None);
+        assert_eq!(found, scenario, "{conf} {ran}");
+    }
+    assert!(round.is_one_query("Bulk") && !round.is_one_query("Burst"));
+    let confs = ["Server", "Burst"].map(|scenario| model.conf_of(scenario));
+    assert_eq!(confs, ["whisper", "whisper-burst"]);
+    assert_eq!(model.accuracy_samples("Burst"), 9);
+    let refused = Round::parse(&text.replace(", Burst: {latency_ms: 3}", ""));
+    assert!(
+        refused
+            .expect_err("no limit")
+            .contains("Burst has no limit")
+    );
+}
+
 /// The round's values equal those that LoadGen embeds.
 #[test]
 fn limits_seeds_and_counts_are_those_that_loadgen_embeds() {
@@ -142,15 +175,12 @@ fn limits_seeds_and_counts_are_those_that_loadgen_embeds() {
     assert_eq!(value("*.Server.min_duration"), Some(round.min_duration_ms));
     for (name, model) in &round.models {
         for (scenario, limits) in &model.limits {
-            let conf = match scenario.as_str() {
-                "Interactive" => model.interactive.as_deref(),
-                _ => Some(model.conf.as_str()),
-            };
+            let conf = model.conf_of(scenario);
             // The file's notes explain what mlperf.conf lacks.
-            let Some(conf) = conf else {
+            if round.loadgen_scenario(scenario) != scenario && conf == model.conf {
                 assert!(model.notes.is_some(), "{name}");
                 continue;
-            };
+            }
             let of = |key: &str| value(&format!("{conf}.Server.{key}"));
             if let Some(ms) = limits.ttft_ms {
                 assert_eq!(

@@ -9,9 +9,6 @@ use crate::{
     manifest::sha256_of_file,
 };
 
-/// End-of-sequence token that the official verifier assumes by default.
-const EOS: u64 = 2;
-
 /// Checks that a tree's log is the run's log, or that log as the official script cuts it.
 pub(super) fn kept(check: &mut TreeCheck<'_>, run: &CheckedRun, log: &Path) {
     let (Some(manifest), Ok(found)) = (&run.manifest, sha256_of_file(log)) else {
@@ -32,15 +29,16 @@ pub(super) fn kept(check: &mut TreeCheck<'_>, run: &CheckedRun, log: &Path) {
     }
 }
 
-/// Checks the answers of a test as TEST06's verifier does; reports the first fault.
-pub(super) fn tokens(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, log: &Path) {
+/// Checks the answers of a test that keeps tokens, as its verifier does; reports the first fault.
+pub(super) fn tokens(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, log: &Path, eos: u64) {
     let Ok(records) = AccuracyLog::open(log) else {
         return;
     };
-    let timed = &*result.id.scenario != "Offline";
+    // LoadGen takes no first token where all samples are one query.
+    let timed = !check.round.is_one_query(&result.id.scenario);
     let bytes = element(result.model);
     let fault = |record: Result<AccuracyRecord, LogError>| match record {
-        Ok(record) => token_fault(&record, bytes, timed)
+        Ok(record) => token_fault(&record, bytes, timed, eos)
             .map(|what| format!("sample {}: {what}", record.qsl_idx)),
         Err(error) => Some(at_line(&error)),
     };
@@ -58,7 +56,7 @@ fn at_line(error: &LogError) -> String {
     format!("line {}: {}", error.line, error.why)
 }
 
-fn token_fault(record: &AccuracyRecord, bytes: usize, timed: bool) -> Option<String> {
+fn token_fault(record: &AccuracyRecord, bytes: usize, timed: bool, eos: u64) -> Option<String> {
     let data = &record.data;
     let (length, count) = (data.len(), i64::try_from(data.len() / bytes).ok());
     if length % bytes != 0 || count != record.token_count {
@@ -73,7 +71,7 @@ fn token_fault(record: &AccuracyRecord, bytes: usize, timed: bool) -> Option<Str
     }
     let value = |token: &[u8]| token.iter().rev().fold(0, |v, b| (v << 8) | u64::from(*b));
     let mut tokens = data.chunks_exact(bytes).rev().map(value);
-    (tokens.next() == Some(EOS) && tokens.next() == Some(EOS))
+    (tokens.next() == Some(eos) && tokens.next() == Some(eos))
         .then(|| "its answer ends with the end of sequence twice".to_owned())
 }
 
@@ -154,9 +152,8 @@ fn whole(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>, run: &FoundRun, 
         );
         say(RUN_ORDER, format!("{after}, {before}"));
     }
-    // Not every script prints the number of tokens, so count them here.
     let limits = result.model.accuracy_of(&result.id.scenario).iter();
-    let mut limits = limits.filter(|a| a.metric == "TOKENS_PER_SAMPLE" && a.at_least == 0.0);
+    let mut limits = limits.filter(|figure| figure.counted);
     if let Some(most) = limits.find_map(|a| a.most()) {
         let mean = (bytes / element(result.model)) as f64 / seen.len().max(1) as f64;
         if mean > most {

@@ -32,8 +32,8 @@ pub(super) fn check(check: &mut TreeCheck<'_>, result: &CheckedResult<'_>) -> Ve
         let log = folder.join("accuracy").join(loadgen_log::ACCURACY);
         if filled(&log) {
             answers::kept(check, &run, &log);
-            if test.token_answers {
-                answers::tokens(check, result, &log);
+            if let Some(eos) = test.eos {
+                answers::tokens(check, result, &log, eos);
             }
         }
         runs.push(run);

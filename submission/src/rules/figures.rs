@@ -49,7 +49,8 @@ impl RunCheck<'_> {
         let count = detail.whole("result_query_count");
         let least = detail
             .whole("effective_min_query_count")
-            .filter(|_| self.scenario != "Offline" && detail.text("result_validity") == "VALID");
+            .filter(|_| !self.round.is_one_query(self.scenario))
+            .filter(|_| detail.text("result_validity") == "VALID");
         if self.is_measured() || count.is_some() {
             let (count, least) = (count.unwrap_or(0), least.unwrap_or(1).max(1));
             if count < least {
@@ -129,7 +130,7 @@ pub(super) fn dates(check: &mut TreeCheck<'_>, runs: &[CheckedRun]) {
 }
 
 /// Compares LoadGen's summary and summary.json with the log and the record.
-pub(super) fn summaries(check: &mut TreeCheck<'_>, run: &CheckedRun) {
+pub(super) fn summaries(check: &mut TreeCheck<'_>, scenario: &str, run: &CheckedRun) {
     let detail = run.detail.as_ref();
     let verdict = detail.and_then(|d| d.get("result_validity"));
     let logs = run.logs.join(loadgen_log::SUMMARY);
@@ -163,12 +164,9 @@ pub(super) fn summaries(check: &mut TreeCheck<'_>, run: &CheckedRun) {
         let what = format!("the run says that it would not count: {line}");
         check.say(rule.unwrap_or(&RECORD_SUMMARY), &at, what);
     }
-    let rate = [
-        "result_completed_samples_per_sec",
-        "result_samples_per_second",
-    ];
-    let rate = detail.and_then(|d| rate.iter().find_map(|key| d.number(key)));
-    let rate = rate.filter(|_| run.kind == RunKind::Performance);
+    let row = check.round.scenarios.get(scenario);
+    let row = row.filter(|row| row.rate.is_some() && run.kind == RunKind::Performance);
+    let rate = row.and_then(|row| row.rate(detail?));
     let mode = match run.kind {
         RunKind::Accuracy => Mode::Accuracy,
         _ => Mode::Performance,

@@ -280,10 +280,7 @@ impl<'a> TreeCheck<'a> {
         if rule == TEST_FILES || !rule.id.starts_with("run.") && !rule.id.starts_with("test.") {
             return None;
         }
-        let conf = match (scenario, &model.interactive) {
-            ("Interactive", Some(conf)) => conf,
-            _ => &model.conf,
-        };
+        let conf = model.conf_of(scenario);
         let mode = match run {
             "accuracy" => "--mode accuracy".to_owned(),
             "performance" => "--mode performance".to_owned(),
@@ -392,7 +389,7 @@ pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<RuleFind
             files::measured(&mut check, &result, &runs);
             for run in &runs {
                 check.run(&result, run);
-                figures::summaries(&mut check, run);
+                figures::summaries(&mut check, &id.scenario, run);
             }
             accuracy::check(&mut check, &result, &runs[1]);
             record::check(&mut check, &result, &runs);

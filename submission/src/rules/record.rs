@@ -146,9 +146,9 @@ impl ManifestCheck<'_, '_> {
         let Manifest {
             model, scenario, ..
         } = manifest;
-        let is_model = match (&*result.id.scenario, &result.model.interactive) {
-            ("Interactive", Some(own)) => model == own,
-            (_, own) => *model == result.model.conf || own.as_ref() == Some(model),
+        let is_model = match result.model.conf_in.get(&*result.id.scenario) {
+            Some(own) => model == own,
+            None => result.model.names().any(|name| name == model),
         };
         if !is_model || scenario != self.check.round.loadgen_scenario(&result.id.scenario) {
             let what = format!("the record is of {model} in {scenario}");

@@ -248,7 +248,7 @@ impl<'a> RunCheck<'a> {
             _ => whole("min_sample_count").max(whole("samples_per_query")),
         };
         let (query, least) = (query.unwrap_or(0), model.samples.offline);
-        if self.scenario == "Offline" && query < least {
+        if self.round.is_one_query(self.scenario) && query < least {
             let by = self.by("min_query_count");
             let what = format!("the query has {query} samples{by}, the round's {least}");
             self.say(RUN_QUERY, what);
@@ -272,28 +272,31 @@ impl<'a> RunCheck<'a> {
         };
         // Verifiers, not latencies, judge most tests' runs.
         let measured = self.is_measured() && self.is_over();
+        let row = self.round.scenarios.get(self.scenario);
+        let flag = row.map_or(String::new(), |row| row.flag.replace('-', "_"));
+        let percent = row.and_then(|row| row.percentile).unwrap_or(0.99) * 100.0;
         for (limit, setting, result) in [
             (
                 limits.ttft_ms,
-                "server_ttft_latency",
-                "result_first_token_99.00_percentile_latency_ns",
+                format!("{flag}_ttft_latency"),
+                format!("result_first_token_{percent:.2}_percentile_latency_ns"),
             ),
             (
                 limits.tpot_ms,
-                "server_tpot_latency",
-                "result_time_per_output_token_99.00_percentile_ns",
+                format!("{flag}_tpot_latency"),
+                format!("result_time_per_output_token_{percent:.2}_percentile_ns"),
             ),
             (
                 limits.latency_ms,
-                "target_latency_ns",
-                "result_99.00_percentile_latency_ns",
+                "target_latency_ns".to_owned(),
+                format!("result_{percent:.2}_percentile_latency_ns"),
             ),
         ] {
             let Some(limit) = limit else { continue };
             let most = limit.saturating_mul(NS_PER_MS);
             let is_kept = |text: &str| text.parse().is_ok_and(|ns: u64| ns <= most);
-            self.setting(RUN_LIMITS, setting, format!("{most} ns"), is_kept);
-            let found = detail.whole(result);
+            self.setting(RUN_LIMITS, &setting, format!("{most} ns"), is_kept);
+            let found = detail.whole(&result);
             if measured && found.is_none_or(|ns| ns >= most) {
                 let found = found.map_or("not logged".to_owned(), ms);
                 let what = format!("{result} is {found}; {} allows {limit} ms", self.scenario);

@@ -1,9 +1,14 @@
 //! Checks the system's JSON and the descriptions of its nodes.
 
+use fabric::kinds::FabricLayers;
 use serde_json::{Map, Value};
 
 use super::{files::is_empty, *};
-use crate::{describe, error};
+use crate::{
+    build,
+    describe::{self, system::DescribedSystem},
+    error,
+};
 
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);
@@ -58,9 +63,16 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     }
     let protocol = text("network_protocol");
     let words = facts::words(protocol);
-    let names = |layer: &[String]| words.iter().any(|word| layer.contains(word));
+    let machines = build::described(check.tree, system);
+    let nics = machines.iter().flat_map(DescribedSystem::nics);
+    let own: Vec<_> = nics.map(|used| used.layers(&used.nic.link_layer)).collect();
+    let names = |known: &[String], of: fn(&FabricLayers) -> &String| {
+        let mut own = own.iter().map(|layers| facts::words(of(layers)));
+        words.iter().any(|word| known.contains(word))
+            || own.any(|own| !own.is_empty() && own.iter().all(|word| words.contains(word)))
+    };
     let known = facts::vocabulary();
-    let has_both = names(&known.layer_3) && names(&known.layer_4);
+    let has_both = names(&known.layer_3, |l| &l.network) && names(&known.layer_4, |l| &l.transport);
     if !protocol.is_empty() && !has_both {
         let what = format!(
             "network_protocol is {protocol:?}: name layers 3 and 4, as TCP/IPv4 over Ethernet"

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use disk::FolderLock;
 use engines::config::load_frontend;
 use loadgen_bridge::Scenario;
-use qdl::config::{FrontendConfig, Written};
+use qdl::config::{FrontendConfig, NicConfig, Written};
 use serde_json::json;
 use tune::{Halt, Knob, RateKind, Session, SessionPlan};
 
@@ -41,8 +41,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let config = load_frontend(&args.config, None)?.0;
     let (kind, key) = kind(args, &config)?;
     let yaml = Yaml::read(&args.config)?;
-    let connections = config.nics.iter().map(|n| n.facts().connections_key);
-    let plan = plan(args, kind, key, connections.max(), &yaml)?;
+    let plan = plan(args, kind, key, config.nics.first(), &yaml)?;
     let output = || format!("--output {}", args.output.display());
     let _lock = FolderLock::take(&args.output).with_context(output)?;
     // Leave the budget out: a session may continue with another budget.
@@ -113,7 +112,7 @@ fn plan(
     args: &TuneArgs,
     kind: RateKind,
     key: &str,
-    connections: Option<&str>,
+    nic: Option<&NicConfig>,
     yaml: &Yaml,
 ) -> Result<SessionPlan> {
     for value in [args.seconds, args.within, args.budget_min] {
@@ -145,44 +144,53 @@ fn plan(
         full_seconds: (full > 0.0).then_some(full),
         budget_s: args.budget_min * 60.0,
         seed: args.seed,
-        knobs: knobs(args, connections, yaml)?,
+        knobs: knobs(args, nic, yaml)?,
     })
 }
 
 /// A key of the built-in list, the key's default, and the values to try.
-type Candidate<'a> = (&'a str, &'a str, &'a str);
+type Candidate = (String, String, String);
 
-const SLOTS: Candidate<'_> = ("nics[].slots", "auto", "auto,32,128,512");
-const CONNECTIONS: Candidate<'_> = ("nics[].connections", "auto", "auto,1,2,4");
-/// Key to try for a NIC with `device`, which has queue pairs instead of connections.
-const QUEUE_PAIRS: Candidate<'_> = ("nics[].queue_pairs", "4", "1,4,8");
-const THREADS: Candidate<'_> = ("nic_threads", "auto", "auto,1,2,4");
-/// Key to try with `--local`, which runs the engine in this process.
-const BATCH: Candidate<'_> = ("engine.max_batch", "1", "1,8,32,128");
+fn candidate(key: &str, default: &str, values: &str) -> Candidate {
+    (key.to_owned(), default.to_owned(), values.to_owned())
+}
 
-fn knobs(args: &TuneArgs, connections: Option<&str>, yaml: &Yaml) -> Result<Vec<Knob>> {
-    let built_in: &[Candidate<'_>] = match (args.knobs, args.local, connections) {
-        (Knobs::None, ..) => return Ok(Vec::new()),
-        (Knobs::Listed, ..) => &[],
-        (Knobs::Auto, true, _) => &[BATCH],
-        (Knobs::Auto, false, Some("queue_pairs")) => &[SLOTS, QUEUE_PAIRS, THREADS],
-        (Knobs::Auto, false, _) => &[SLOTS, CONNECTIONS, THREADS],
+/// The number of connections, by the key and with the usual number of the NIC's fabric.
+fn connections(nic: &NicConfig) -> Candidate {
+    let (facts, mut fabric) = (nic.facts(), nic.fabric.clone());
+    let (key, usual) = (facts.connections_key, facts.connections_usual);
+    let values = format!("1,{usual},{}", 2 * usual);
+    match fabric.connections_mut() {
+        Some(_) => candidate(&format!("nics[].{key}"), "auto", &format!("auto,{values}")),
+        None => candidate(&format!("nics[].{key}"), &usual.to_string(), &values),
+    }
+}
+
+fn knobs(args: &TuneArgs, nic: Option<&NicConfig>, yaml: &Yaml) -> Result<Vec<Knob>> {
+    let built_in: Vec<Candidate> = match (args.knobs, args.local) {
+        (Knobs::None, _) => return Ok(Vec::new()),
+        (Knobs::Listed, _) => Vec::new(),
+        // The engine runs in this process.
+        (Knobs::Auto, true) => vec![candidate("engine.max_batch", "1", "1,8,32,128")],
+        (Knobs::Auto, false) => [candidate("nics[].slots", "auto", "auto,32,128,512")]
+            .into_iter()
+            .chain(nic.map(connections))
+            .chain([candidate("nic_threads", "auto", "auto,1,2,4")])
+            .collect(),
     };
     for (key, _) in &args.knob {
         // Check that the file has a place for the key.
         let set = yaml.clone().set(key, "0");
         set.with_context(|| format!("--knob {key}"))?;
     }
-    let listed = args
-        .knob
-        .iter()
-        .map(|(key, values)| (key.as_str(), "default", values.as_str()));
-    let other = |c: &&Candidate<'_>| args.knob.iter().all(|(key, _)| key != c.0);
-    let all = built_in.iter().filter(other).copied().chain(listed);
+    let listed = args.knob.iter();
+    let listed = listed.map(|(key, values)| candidate(key, "default", values));
+    let other = |c: &Candidate| args.knob.iter().all(|(key, _)| *key != c.0);
+    let all = built_in.into_iter().filter(other).chain(listed);
     Ok(all
         .map(|(key, default, values)| Knob {
-            key: key.to_owned(),
-            now: yaml.get(key).unwrap_or_else(|| default.to_owned()),
+            now: yaml.get(&key).unwrap_or(default),
+            key,
             values: values.split(',').map(|v| v.trim().to_owned()).collect(),
         })
         .collect())
