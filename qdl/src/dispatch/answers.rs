@@ -488,8 +488,7 @@ impl DispatchState {
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
         // is released only below, so the peer does not write these bytes.
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
-        let reason = String::from_utf8_lossy(reason);
-        let reason = reason.replace(record::is_unprintable, " ");
+        let reason = Refusal::reason_text(reason);
         connection.tracker.release(slot);
         let mut sample = refused.sample;
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
