@@ -13,8 +13,8 @@
 use std::{iter, sync::atomic::Ordering};
 
 use super::{
-    Completer, Connection, Contradiction, DispatchEvent, DispatchState, First, Part, RefusedSample,
-    Response, Sample, WARM_UP_ID,
+    Attempt, Completer, Connection, Contradiction, DispatchEvent, DispatchState, FirstToken, Part,
+    RefusedSample, Response, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
     progress::{AnswerProgress, Decoded},
@@ -70,8 +70,7 @@ impl Answer {
             && mine.posted_ns == theirs.posted_ns
             && mine.sample.issued_ns == theirs.sample.issued_ns
             && mine.sample.len == theirs.sample.len
-            && mine.sample.first == theirs.sample.first
-            && mine.sample.tries == theirs.sample.tries
+            && mine.history == theirs.history
             && self.header.len == other.header.len
             && self.header.queue_us == other.header.queue_us
             && self.header.compute_us == other.header.compute_us
@@ -101,7 +100,7 @@ pub(super) struct Inbound {
 pub(super) struct InvalidAnswer {
     connection: usize,
     slot: u16,
-    sample: Sample,
+    attempt: Attempt,
 }
 
 pub(super) struct RefusedAnswer {
@@ -109,7 +108,7 @@ pub(super) struct RefusedAnswer {
     pub link: usize,
     pub connection: usize,
     pub imm: Imm,
-    pub sample: Sample,
+    pub attempt: Attempt,
     /// Offset of the reason within the payload.
     pub at: u32,
     pub len: u32,
@@ -178,7 +177,7 @@ impl DispatchState {
                     inbound.invalid.push(InvalidAnswer {
                         connection: connection.index,
                         slot,
-                        sample: in_flight.sample,
+                        attempt: in_flight.attempt(),
                     });
                 }
                 return Err(match (write, &self.answering.lengths) {
@@ -207,15 +206,13 @@ impl DispatchState {
             Decoded::Part { at, len } => {
                 let token = (at == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
-                    match sample.first {
+                    match in_flight.history.first_token {
                         None => {
-                            let at_ns = now_ns();
-                            connection
-                                .tracker
-                                .first_came(slot, First::new(token, at_ns));
+                            let first = FirstToken::new(token, now_ns());
+                            connection.tracker.set_first_token(slot, first);
                         }
                         Some(_) => inbound.contradictions.extend(Contradiction::of(
-                            &sample,
+                            &in_flight,
                             Some(token),
                             connection.index,
                         )),
@@ -228,14 +225,14 @@ impl DispatchState {
                     in_flight,
                     at,
                     len,
-                    first: token.is_some() && sample.first.is_none(),
+                    first: token.is_some() && in_flight.history.first_token.is_none(),
                 });
             }
             Decoded::Refused { refusal, at, len } => inbound.refusals.push(RefusedAnswer {
                 link,
                 connection: connection.index,
                 imm,
-                sample,
+                attempt: in_flight.attempt(),
                 at,
                 len,
                 refusal,
@@ -249,10 +246,10 @@ impl DispatchState {
                 parts,
                 mean_us,
             } => {
-                if parts == 1 && sample.first.is_some() {
+                if parts == 1 && in_flight.history.first_token.is_some() {
                     let again = first(header.len);
                     inbound.contradictions.extend(Contradiction::of(
-                        &sample,
+                        &in_flight,
                         again,
                         connection.index,
                     ));
@@ -323,7 +320,7 @@ impl Inbound {
             let worn_out = link.map_or(&mut none, |l| &mut l.state.worn_out);
             let connection = &shared.connections[invalid.connection];
             connection.tracker.release(invalid.slot);
-            shared.retry(connection, invalid.sample, worn_out);
+            shared.retry(connection, invalid.attempt, worn_out);
         }
         for refused in self.refusals.drain(..) {
             let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
@@ -358,7 +355,7 @@ impl Inbound {
                 // connection.
                 payload: unsafe { payload(window, p.slot, p.at, p.len) },
                 first: p.first,
-                losses: p.in_flight.sample.tries.losses,
+                losses: p.in_flight.history.tries.losses,
             }
         };
         completer.parts(&mut parts.iter().map(part));
@@ -380,7 +377,7 @@ impl Inbound {
                 // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`). The
                 // peer may write the slot only after a new grant, which follows the release below.
                 payload: unsafe { payload(window, s.slot, 0, s.header.len) },
-                whole: s.in_flight.sample.first.is_none(),
+                whole: s.in_flight.history.first_token.is_none(),
             }
         };
         completer.complete(&mut self.answers.iter().map(response));
@@ -420,14 +417,14 @@ impl Inbound {
                 _ => AnswerProgress::of_one_part(now, residence, s.header.len),
             };
             // The first token of a retried answer may have arrived before the connection was lost.
-            let first_ns = match f.sample.first {
-                Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
+            let first_ns = match f.history.first_token {
+                Some(first) if first.arrived_ns.get() < f.posted_ns => first.arrived_ns.get(),
                 _ => progress.first_ns,
             };
             let after_us = (progress.after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
-                failed_ns: f.sample.tries.failed_ns(f.sample.issued_ns),
+                failed_ns: f.history.tries.failed_ns(f.sample.issued_ns),
                 posted_ns: f.posted_ns,
                 seen_ns: now,
                 completed_ns: done,
@@ -458,22 +455,24 @@ impl DispatchState {
     pub(super) fn retry(
         &self,
         connection: &Connection,
-        mut sample: Sample,
-        worn_out: &mut Option<Sample>,
+        mut attempt: Attempt,
+        worn_out: &mut Option<Attempt>,
     ) -> bool {
+        let sample = &attempt.sample;
         if sample.id == WARM_UP_ID {
             self.warm_up.lost_one();
             // No caller posted it, and no count of warm-ups has it.
             connection.posted.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));
-        let losses = sample.tries.losses;
-        if losses >= LOSSES && worn_out.is_none_or(|w| w.tries.losses < losses) {
-            *worn_out = Some(sample);
+        let (len, tries) = (sample.len, &mut attempt.history.tries);
+        tries.lost(now_ns().saturating_sub(sample.issued_ns));
+        let losses = tries.losses;
+        if losses >= LOSSES && worn_out.is_none_or(|w| w.history.tries.losses < losses) {
+            *worn_out = Some(attempt);
         }
-        self.choice.undo(connection, sample.len);
-        self.backlog.push(iter::once(sample));
+        self.choice.undo(connection, len);
+        self.backlog.push(iter::once(attempt));
         // After an abort, the sample is not sent again.
         let goes = !self.is_aborted();
         let retries = &self.ends.retries;
@@ -490,14 +489,16 @@ impl DispatchState {
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
         let reason = Refusal::reason_text(reason);
         connection.tracker.release(slot);
-        let mut sample = refused.sample;
+        let mut attempt = refused.attempt;
+        let (sample, tries) = (attempt.sample, &mut attempt.history.tries);
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
         let is_away = refused.refusal == Refusal::Away;
         // An accelerator whose server is away may give a sample back any number of times.
         let before = match is_away {
-            true => sample.tries.given_back(after_ns),
-            false => sample.tries.refused(after_ns),
+            true => tries.given_back(after_ns),
+            false => tries.refused(after_ns),
         };
+        let tries = *tries;
         let warms_up = sample.id == WARM_UP_ID;
         let peer = connection.cfgs.peer;
         if is_away {
@@ -509,7 +510,7 @@ impl DispatchState {
             epoch,
             imm: refused.imm,
             index: (!warms_up).then_some(sample.index),
-            tries: sample.tries,
+            tries,
             is_cut: refused.refusal == Refusal::Cut,
             is_away,
             reason: reason.clone(),
@@ -525,12 +526,13 @@ impl DispatchState {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
         self.choice.undo(connection, sample.len);
-        if sample.tries.are_over() {
+        if tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
             lock(&self.ends.refused_for_good).push(sample);
-        } else if !self.resend(&sample, |c| c.cfgs.peer != peer) && !self.resend(&sample, |_| true)
+        } else if !self.resend(&attempt, |c| c.cfgs.peer != peer)
+            && !self.resend(&attempt, |_| true)
         {
-            self.wait_for_room(sample);
+            self.wait_for_room(attempt);
         }
         if self.is_aborted() {
             self.empty_backlog();
@@ -538,12 +540,12 @@ impl DispatchState {
     }
 
     /// Sends a refused sample over a connection that `may` admits; false if none has room.
-    fn resend(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
-        let Some((connection, is_idle)) = self.place(sample, may) else {
+    fn resend(&self, attempt: &Attempt, may: impl Fn(&Connection) -> bool) -> bool {
+        let Some((connection, is_idle)) = self.place(attempt, may) else {
             return false;
         };
         let is_free = is_idle || connection.is_crowded();
-        self.post_or_leave(connection, Burst::of(sample), is_free, &mut 0);
+        self.post_or_leave(connection, Burst::of(&attempt.sample), is_free, &mut 0);
         true
     }
 }

@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use super::{Sample, Tries};
 use crate::{
-    connection::{CrewPlan, EchoCfgs, NicThreadCfgs, NicThreadCounts},
+    connection::{CrewPlan, EchoCfgs, NicThreadCfgs, NicThreadCounts, tracker::InFlight},
     counters::Recorder,
     model::Lengths,
     rails::{Change, Policy},
@@ -61,10 +61,10 @@ pub struct Contradiction {
 
 impl Contradiction {
     /// Compares a first token with the reported one; `None` where they agree or none was reported.
-    pub fn of(sample: &Sample, again: Option<u64>, connection: usize) -> Option<Self> {
-        let reported = sample.first?.token;
+    pub fn of(in_flight: &InFlight, again: Option<u64>, connection: usize) -> Option<Self> {
+        let reported = in_flight.history.first_token?.token;
         (again != Some(reported)).then(|| Contradiction {
-            index: sample.index,
+            index: in_flight.sample.index,
             reported,
             again: again.unwrap_or_default(),
             connection,

@@ -17,7 +17,7 @@ use super::{ConnectionCfgs, ConnectionCounts, DispatchCfgs};
 use crate::{
     connection::{
         SendHalf,
-        tracker::{Sample, Tracker},
+        tracker::{Attempt, Tracker},
     },
     rails::Load,
 };
@@ -62,7 +62,7 @@ pub(super) struct Connection {
     pub share: usize,
     /// Samples given to this connection and not posted yet; under a policy by health, at most as
     /// many as the connection has slots.
-    pub ring: ArrayQueue<Sample>,
+    pub ring: ArrayQueue<Attempt>,
     pub tracker: Tracker,
     pub window: Window,
     pub send: SendHalf,
@@ -218,9 +218,10 @@ impl Connection {
         link: &mut dyn Tx,
         payloads: &Payloads,
         slot: u16,
-        sample: &Sample,
+        attempt: &Attempt,
         now_ns: u64,
     ) -> Result<usize, NotPosted> {
+        let sample = &attempt.sample;
         let mut post = Post {
             source: sample.source,
             offset: sample.offset,
@@ -245,7 +246,7 @@ impl Connection {
                 }
             }
         }
-        let Some(imm) = self.tracker.begin(slot, sample, now_ns) else {
+        let Some(imm) = self.tracker.begin(slot, attempt, now_ns) else {
             self.tracker.release(slot);
             return Err(NotPosted::FULL);
         };

@@ -1,6 +1,6 @@
 //! State of a frontend's connection that is up, which only its NIC thread uses.
 
-use super::{Connection, Sample, progress::AnswerProgress};
+use super::{Attempt, Connection, progress::AnswerProgress};
 use crate::connection::{Echo, EchoCfgs, share::Up};
 use fabric::{PathReading, Rx, clock::now_ns};
 
@@ -43,7 +43,7 @@ pub(super) struct LinkState {
     /// Parts of each slot's answer so far; empty where answers come in one piece.
     pub progress: Box<[AnswerProgress]>,
     /// The worn-out sample with the most losses, if any.
-    pub worn_out: Option<Sample>,
+    pub worn_out: Option<Attempt>,
 }
 
 impl LinkState {

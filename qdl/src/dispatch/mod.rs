@@ -53,7 +53,7 @@ use crossbeam_utils::CachePadded;
 use tokio::time::{Instant, sleep};
 
 pub(crate) use crate::connection::tracker::Tries;
-pub use crate::connection::tracker::{First, Sample};
+pub use crate::connection::tracker::{Attempt, FirstToken, Sample};
 pub use api::{
     Completer, ConnectionCfgs, ConnectionCounts, Contradiction, DispatchCfgs, DispatchEvent,
     DispatchNic, Owner, Part, RefusedSample, Response,

@@ -4,7 +4,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    Connection, DispatchState,
+    Attempt, Connection, DispatchState,
     answers::Inbound,
     link::{Attachment, FrontendLink, LinkState},
 };
@@ -149,7 +149,7 @@ impl End for FrontendEnd {
         let Some(cause) = half.broken else { return };
         let mut retries = 0;
         connection.tracker.sweep(|f: InFlight| {
-            retries += usize::from(shared.retry(connection, f.sample, &mut state.worn_out));
+            retries += usize::from(shared.retry(connection, f.attempt(), &mut state.worn_out));
         });
         shared.warm_up.lost(connection.index, &cause);
         shared.empty_ring(connection);
@@ -165,10 +165,10 @@ impl End for FrontendEnd {
         }
         shared.rail_lost(connection);
         shared.report_loss(attachment, cause.clone(), retries);
-        if let Some(sample) = state.worn_out {
+        if let Some(Attempt { sample, history }) = state.worn_out {
             shared.owner.event(DispatchEvent::WornOut {
                 index: sample.index,
-                losses: sample.tries.losses,
+                losses: history.tries.losses,
                 connection: connection.index,
                 cause,
             });

@@ -16,7 +16,7 @@
 use std::{cell::Cell, iter};
 
 use super::{
-    Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
+    Attempt, Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
     connection::{BURST, NotPosted},
 };
 use crate::connection::{
@@ -75,7 +75,7 @@ impl Stay {
 thread_local! {
     static STAY: Cell<Stay> = const { Cell::new(Stay::NONE) };
     /// An empty row, reused for the backlog samples that this thread posts.
-    static ROW: Cell<Vec<Sample>> = const { Cell::new(Vec::new()) };
+    static ROW: Cell<Vec<Attempt>> = const { Cell::new(Vec::new()) };
 }
 
 /// Size of a burst: the first samples of a call that go together.
@@ -200,7 +200,7 @@ impl DispatchState {
             let next = &samples[given..given + burst.samples];
             let pushed = next
                 .iter()
-                .map_while(|s| connection.ring.push(*s).ok())
+                .map_while(|s| connection.ring.push(Attempt::from(*s)).ok())
                 .count();
             if pushed == 0 {
                 // Other threads have filled the ring since the choice.
@@ -226,13 +226,14 @@ impl DispatchState {
     /// whether it was idle; `None` if none has room.
     pub(super) fn place(
         &self,
-        sample: &Sample,
+        attempt: &Attempt,
         may: impl Fn(&Connection) -> bool,
     ) -> Option<(&Connection, bool)> {
+        let sample = &attempt.sample;
         let chosen = self.choice.pick(&self.connections, sample, may)?;
         let connection = &self.connections[chosen];
         let is_idle = connection.is_idle();
-        if connection.ring.push(*sample).is_err() {
+        if connection.ring.push(*attempt).is_err() {
             // Other threads have filled the ring since the choice.
             self.choice.undo(connection, sample.len);
             return None;
@@ -302,7 +303,7 @@ impl DispatchState {
         let before = backlog.len();
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
-        backlog.push(samples.iter().copied());
+        backlog.push(samples.iter().copied().map(Attempt::from));
         if handed_over > 0 {
             let all = &self.issuing.handed_over;
             all.fetch_add(handed_over, Ordering::Relaxed);
@@ -357,26 +358,26 @@ impl DispatchState {
             // The thread that distributes the backlog may hold one sample.
             return self.distribute();
         }
-        while let Some(sample) = self.backlog.pop() {
+        while let Some(attempt) = self.backlog.pop() {
             self.backlog.count_off(1);
-            self.complete_empty(&[sample]);
+            self.complete_empty(&[attempt.sample]);
         }
     }
 
     /// Gives a connection's ring back to the backlog.
     pub(super) fn empty_ring(&self, connection: &Connection) {
-        while let Some(sample) = connection.ring.pop() {
-            self.give_back(connection, sample);
+        while let Some(attempt) = connection.ring.pop() {
+            self.give_back(connection, attempt);
         }
     }
 
     /// Gives a sample that was not posted back to the backlog; a warm-up sample is dropped.
-    fn give_back(&self, connection: &Connection, sample: Sample) {
-        if sample.id == WARM_UP_ID {
+    fn give_back(&self, connection: &Connection, attempt: Attempt) {
+        if attempt.sample.id == WARM_UP_ID {
             return self.warm_up.not_posted(connection.index);
         }
-        self.choice.undo(connection, sample.len);
-        self.backlog.push(iter::once(sample));
+        self.choice.undo(connection, attempt.sample.len);
+        self.backlog.push(iter::once(attempt));
     }
 }
 
@@ -393,7 +394,7 @@ struct Requests<'a> {
     slots: Reserved,
     writes: usize,
     /// Samples taken from the backlog; the samples before index `next` have been posted.
-    row: Vec<Sample>,
+    row: Vec<Attempt>,
     next: usize,
     /// Backlog samples posted in this burst; the backlog's length still includes them.
     from_backlog: u64,
@@ -420,13 +421,13 @@ impl<'a> Requests<'a> {
     }
 
     /// Takes a sample from the ring; if empty, refills the row with up to `room` of the backlog.
-    fn pop_or_refill(&mut self, room: usize) -> Option<Sample> {
+    fn pop_or_refill(&mut self, room: usize) -> Option<Attempt> {
         // Check for an empty ring first, since each pop costs a fence.
         let ring = &self.connection.ring;
         if !ring.is_empty()
-            && let Some(sample) = ring.pop()
+            && let Some(attempt) = ring.pop()
         {
-            return Some(sample);
+            return Some(attempt);
         }
         if !self.is_by_health && self.shared.backlog.len() > self.from_backlog {
             if self.row.capacity() == 0 {
@@ -476,17 +477,17 @@ impl WriteSource for Requests<'_> {
             false => self.pop_or_refill(tx.room()),
         };
         // A sample of the row is posted without a copy.
-        let sample = match (&popped, self.row.get(self.next)) {
-            (Some(sample), _) => sample,
-            (None, Some(sample)) => {
+        let attempt = match (&popped, self.row.get(self.next)) {
+            (Some(attempt), _) => attempt,
+            (None, Some(attempt)) => {
                 self.next += 1;
                 self.from_backlog += 1;
-                sample
+                attempt
             }
             (None, None) => return Ok(false),
         };
         let posted = match self.slots.next() {
-            Some(slot) => connection.post(tx, &shared.payloads, slot, sample, self.now_ns),
+            Some(slot) => connection.post(tx, &shared.payloads, slot, attempt, self.now_ns),
             None => Err(NotPosted::FULL),
         };
         match posted {
@@ -498,7 +499,7 @@ impl WriteSource for Requests<'_> {
             }
             Err(NotPosted { error, is_ours }) => {
                 if is_ours {
-                    shared.give_back(connection, *sample);
+                    shared.give_back(connection, *attempt);
                 }
                 not_posted(error)
             }

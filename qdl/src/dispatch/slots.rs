@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
-use super::{DispatchState, Dispatcher, Sample};
+use super::{Attempt, DispatchState, Dispatcher};
 use crate::wire::Standing;
 use fabric::sync::Mutex;
 
@@ -111,8 +111,8 @@ impl DispatchState {
     }
 
     /// Puts a sample into the backlog, though no connection may have room.
-    pub(super) fn wait_for_room(&self, sample: Sample) {
-        self.backlog.push(std::iter::once(sample));
+    pub(super) fn wait_for_room(&self, attempt: Attempt) {
+        self.backlog.push(std::iter::once(attempt));
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
         let limits = self.limits.get().map(|limits| limits.computing.lock());
         drop(limits);

@@ -34,7 +34,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Connection, DispatchState, Dispatcher, Sample};
+use super::{Attempt, Connection, DispatchState, Dispatcher, Sample};
 use crate::{connection::tracker::InFlight, response::ResponseHeader};
 use fabric::os::lock;
 use fabric::{Broken, clock::now_ns};
@@ -445,7 +445,7 @@ impl<'a> WarmUpRound<'a> {
         for mut sample in samples.take_while(|_| !self.shared.is_away(connection)) {
             sample.issued_ns = now_ns();
             self.shared.warm_up.lock().due[connection] += 1;
-            while to.ring.push(sample).is_err() {
+            while to.ring.push(Attempt::from(sample)).is_err() {
                 self.shared.post(to);
                 if self.shared.is_away(connection) {
                     self.shared.warm_up.not_answered(connection);

@@ -2,11 +2,9 @@
 
 use std::cell::RefCell;
 
-use fabric::SourceId;
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{
     counters::{SampleTimes, TokenSizes},
-    dispatch::First,
     model::ModelSpec,
 };
 
@@ -65,23 +63,17 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
     completers.gather(&mut three, &mut first, &mut batch);
     assert_eq!(ids(&batch), [64, 128]);
     assert!(first.is_empty(), "LoadGen measures no tokens");
-    let rest = completers.unanswered(&[64, 192, 192].map(|id| sample(id, None)));
+    let rest = completers.unanswered(&[64, 192, 192].map(sample));
     assert_eq!(ids(&rest), [192]);
     assert_eq!(verifier.findings().counts.duplicates, 3);
     assert!(completers.unanswered(&[]).is_empty());
 }
 
-fn sample(id: u64, first: Option<First>) -> Sample {
+fn sample(id: u64) -> Sample {
     Sample {
         id,
-        index: 0,
-        source: SourceId(0),
-        offset: 0,
         len: 8,
-        issued_ns: 0,
-        first,
-        tries: Default::default(),
-        has_options: false,
+        ..Sample::default()
     }
 }
 
@@ -245,8 +237,7 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
         let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
         [64, 128].iter().for_each(|id| verifier.issued(*id));
         let completers = of_tokens(scenario, Some(verifier.clone()));
-        let first = First::new(7, 1);
-        completers.complete_empty(&[sample(64, None), sample(128, Some(first))]);
+        completers.complete_empty(&[64, 128].map(sample));
         let empty = match scenario {
             Scenario::Offline => vec![("all", 64, vec![], 0), ("all", 128, vec![], 0)],
             _ => vec![],
