@@ -2,10 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use fabric::{Broken, Region, testkit::dice::Dice};
+use fabric::{Broken, Region, os::lock, testkit::dice::Dice};
 use qdl::{
     counters::Recorder,
     dispatch::{Completer, Contradiction, Part as AnswerPart, Response, Sample},
@@ -211,7 +211,7 @@ pub struct Shared(Arc<Mutex<Book>>);
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

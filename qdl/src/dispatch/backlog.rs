@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     mem,
     sync::{
-        PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -15,7 +15,7 @@ use std::{
 use crossbeam_utils::CachePadded;
 
 use super::{Attempt, connection::BURST};
-use fabric::sync::{AtomicU64 as ModelledU64, Mutex, MutexGuard};
+use fabric::os::lock;
 
 /// Empty rows kept for threads that push few samples at a time.
 const SPARE: usize = 4;
@@ -52,7 +52,7 @@ impl Rows {
 pub(super) struct Backlog {
     rows: Mutex<Rows>,
     /// Samples in the rows, and taken ones until [`Self::count_off`].
-    len: CachePadded<ModelledU64>,
+    len: CachePadded<AtomicU64>,
     /// Most samples that waited at once for a free slot.
     pub max: AtomicU64,
     /// Samples that found no free slot at issue.
@@ -61,7 +61,7 @@ pub(super) struct Backlog {
 
 impl Backlog {
     fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rows)
     }
 
     /// Number of samples, those being posted included.

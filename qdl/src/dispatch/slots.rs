@@ -10,13 +10,13 @@
 //! for the arbiter, and posts nothing from the backlog.
 
 use std::sync::{
-    PoisonError,
+    Mutex,
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
 use super::{Attempt, DispatchState, Dispatcher};
 use crate::wire::Standing;
-use fabric::sync::Mutex;
+use fabric::os::lock;
 
 /// Batches in flight: one outbound, one computing, one inbound.
 const BATCHES: u64 = 3;
@@ -114,8 +114,7 @@ impl DispatchState {
     pub(super) fn wait_for_room(&self, attempt: Attempt) {
         self.backlog.push(std::iter::once(attempt));
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
-        let limits = self.limits.get().map(|limits| limits.computing.lock());
-        drop(limits);
+        drop(self.limits.get().map(|limits| lock(&limits.computing)));
         if self.free_slots(1) > 0 {
             self.wake_all();
         }
@@ -127,8 +126,7 @@ impl DispatchState {
         let Some(limits) = self.limits.get() else {
             return;
         };
-        let computing = limits.computing.lock();
-        let _computing = computing.unwrap_or_else(PoisonError::into_inner);
+        let _computing = lock(&limits.computing);
         // Under a policy by health, the connections of one NIC may carry all samples.
         let by_nic = self.choice.is_by_health();
         let place = |i: usize| {
