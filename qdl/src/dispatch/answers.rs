@@ -10,11 +10,14 @@
 //! token is not reported twice, and the new answer must begin with the same token. A refused sample
 //! is tried again, first at a different accelerator.
 
-use std::{iter, sync::atomic::Ordering};
+use std::{
+    iter,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{
-    Attempt, Completer, Connection, Contradiction, DispatchEvent, DispatchState, FirstToken, Part,
-    RefusedSample, Response, WARM_UP_ID,
+    Attempt, Completer, Connection, Contradiction, DispatchEvent, DispatchState, FirstToken,
+    KeptResponse, Part, RefusedSample, Response, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
     progress::{AnswerProgress, Decoded},
@@ -22,11 +25,11 @@ use super::{
 use crate::{
     connection::{ArrivedWrite, tracker::InFlight},
     counters::SampleTimes,
-    response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
+    response::{MAX_REASON, Refusal, ResponseHeader},
     wire::Standing,
 };
 use fabric::os::lock;
-use fabric::{Broken, Imm, Window, clock::now_ns};
+use fabric::{Broken, Imm, clock::now_ns};
 
 /// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A
 /// sample that crashes its accelerator loses every connection that carries it. Other losses are not
@@ -132,17 +135,6 @@ impl Inbound {
     }
 }
 
-/// The payload of a response, or a range of it.
-///
-/// # Safety
-/// These bytes have arrived, and the caller keeps the slot's grant closed while the slice lives.
-#[inline]
-pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &[u8] {
-    let offset = window.slot_offset(slot) + RESPONSE_HEADER_BYTES + at as usize;
-    // SAFETY: by the caller's promise, the peer does not write these bytes.
-    unsafe { window.region().bytes(offset, len as usize) }.unwrap_or_default()
-}
-
 impl DispatchState {
     /// Handles a write that arrived on a connection; `link` is its index among the links that are
     /// up. Answers to warm-up samples end here.
@@ -198,7 +190,7 @@ impl DispatchState {
         let sample = in_flight.sample;
         let warms_up = sample.id == WARM_UP_ID;
         // SAFETY: as above.
-        let first = |len| self.token(unsafe { payload(window, slot, 0, len) });
+        let first = |len| self.token(unsafe { connection.payload(slot, 0, len) });
         match write {
             Decoded::Part { .. } if warms_up => {
                 _ = self.answering.steps.fetch_add(1, Ordering::Relaxed)
@@ -294,7 +286,7 @@ impl Inbound {
     /// the slots. [`Self::record`] records the times later in the same turn.
     pub(crate) fn complete(
         &mut self,
-        shared: &DispatchState,
+        shared: &Arc<DispatchState>,
         share: usize,
         links: &mut [FrontendLink],
         completer: &mut dyn Completer,
@@ -345,7 +337,7 @@ impl Inbound {
             }
         }
         let part = |p: &AnswerPart| {
-            let window = &shared.connections[p.connection].window;
+            let connection = &shared.connections[p.connection];
             Part {
                 id: p.in_flight.sample.id,
                 index: p.in_flight.sample.index,
@@ -353,7 +345,7 @@ impl Inbound {
                 // SAFETY: these bytes have arrived (`DispatchState::arrived`). The slot is granted
                 // again only after its release, which follows the last part or the loss of the
                 // connection.
-                payload: unsafe { payload(window, p.slot, p.at, p.len) },
+                payload: unsafe { connection.payload(p.slot, p.at, p.len) },
                 first: p.first,
                 losses: p.in_flight.history.tries.losses,
             }
@@ -363,24 +355,32 @@ impl Inbound {
 
     fn complete_answers(
         &mut self,
-        shared: &DispatchState,
+        shared: &Arc<DispatchState>,
         share: usize,
         completer: &mut dyn Completer,
         now: u64,
     ) {
         let response = |s: &Answer| {
-            let window = &shared.connections[s.connection].window;
+            let connection = &shared.connections[s.connection];
             Response {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
                 connection: s.connection,
                 // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`). The
                 // peer may write the slot only after a new grant, which follows the release below.
-                payload: unsafe { payload(window, s.slot, 0, s.header.len) },
+                payload: unsafe { connection.payload(s.slot, 0, s.header.len) },
                 whole: s.in_flight.history.first_token.is_none(),
             }
         };
-        completer.complete(&mut self.answers.iter().map(response));
+        let keeps = completer.keeps();
+        if keeps {
+            let keep = |s: &Answer| KeptResponse::new(shared, s.slot, &response(s));
+            let mut kept = self.answers.iter().map(keep);
+            completer.complete_kept(&mut kept);
+            kept.for_each(drop);
+        } else {
+            completer.complete(&mut self.answers.iter().map(response));
+        }
         let done = now_ns();
         let completed = &shared.answering.completed[share];
         completed.fetch_add(self.answers.len() as u64, Ordering::Release);
@@ -390,7 +390,9 @@ impl Inbound {
             let network = round_trip.saturating_sub(residence);
             (s.connection, s.in_flight.sample.len, network)
         }));
-        for of_one in self.answers.chunk_by(|a, b| a.connection == b.connection) {
+        // The guards of kept answers free their slots.
+        let unkept = if keeps { &[] } else { &self.answers[..] };
+        for of_one in unkept.chunk_by(|a, b| a.connection == b.connection) {
             if let Some(first) = of_one.first() {
                 let tracker = &shared.connections[first.connection].tracker;
                 tracker.release_all(of_one.iter().map(|s| s.slot));
@@ -486,7 +488,7 @@ impl DispatchState {
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
         // is released only below, so the peer does not write these bytes.
-        let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
+        let reason = unsafe { connection.payload(slot, refused.at, refused.len) };
         let reason = Refusal::reason_text(reason);
         connection.tracker.release(slot);
         let mut attempt = refused.attempt;

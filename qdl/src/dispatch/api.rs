@@ -1,8 +1,14 @@
-//! Types of the dispatcher's interface: settings, callbacks, events and counts.
+//! Types of the dispatcher's interface: settings, responses, callbacks, events and counts.
 
-use std::{io, sync::Arc};
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+};
 
-use super::{Sample, Tries};
+use super::{DispatchState, Sample, Tries};
 use crate::{
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs, NicThreadCounts, tracker::InFlight},
     counters::Recorder,
@@ -26,6 +32,69 @@ pub struct Response<'a> {
     /// No part of the response was passed to [`Completer::parts`], on this or a lost connection:
     /// the first and the last token come together.
     pub whole: bool,
+}
+
+/// A response in the slot where it landed. Drop it on any thread to free the slot.
+///
+/// Until then the slot counts as in flight, so a caller that keeps every slot of a connection stops
+/// that connection. The memory stays mapped as long as the response lives, even after the dispatcher.
+pub struct KeptResponse {
+    state: Arc<DispatchState>,
+    id: u64,
+    index: u64,
+    connection: usize,
+    pub(super) slot: u16,
+    len: u32,
+    whole: bool,
+}
+
+impl KeptResponse {
+    /// Makes the only guard of a response's slot, which the caller then does not free.
+    pub(super) fn new(state: &Arc<DispatchState>, slot: u16, response: &Response<'_>) -> Self {
+        KeptResponse {
+            state: state.clone(),
+            id: response.id,
+            index: response.index,
+            connection: response.connection,
+            slot,
+            len: response.payload.len() as u32,
+            whole: response.whole,
+        }
+    }
+
+    /// The response.
+    pub fn response(&self) -> Response<'_> {
+        let connection = &self.state.connections[self.connection];
+        Response {
+            id: self.id,
+            index: self.index,
+            connection: self.connection,
+            // SAFETY: the response has closed the slot's grant. A new grant follows the slot's
+            // release, which only `drop` does: a sweep leaves closed grants alone.
+            payload: unsafe { connection.payload(self.slot, 0, self.len) },
+            whole: self.whole,
+        }
+    }
+}
+
+impl Drop for KeptResponse {
+    fn drop(&mut self) {
+        let state = &*self.state;
+        let connection = &state.connections[self.connection];
+        connection.tracker.release(self.slot);
+        // Either this thread sees a waiting sample, or the sample's thread sees the free slot.
+        fence(Ordering::SeqCst);
+        state.distribute();
+        if state.waits_for(connection) {
+            state.wake(connection);
+        }
+    }
+}
+
+impl fmt::Debug for KeptResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.response().fmt(f)
+    }
 }
 
 /// A part of an unfinished response, valid during the callback.
@@ -81,6 +150,18 @@ pub trait Completer: Send {
 
     /// Completes the samples answered in one turn. Their slots are freed once the call returns.
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
+
+    /// Whether this completer keeps its responses: the dispatcher then calls
+    /// [`Self::complete_kept`] in place of [`Self::complete`].
+    fn keeps(&self) -> bool {
+        false
+    }
+
+    /// As [`Self::complete`], but each slot is freed when its response is dropped, at any time and
+    /// on any thread. Responses that stay in the iterator are dropped after the call.
+    fn complete_kept(&mut self, responses: &mut dyn ExactSizeIterator<Item = KeptResponse>) {
+        let _ = responses;
+    }
 
     /// Takes parts of unfinished responses, before `complete` in the same turn. Parts of a sample
     /// come in order. After a retry they begin again at offset 0, and [`Part::first`] is not set a

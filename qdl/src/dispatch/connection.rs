@@ -20,6 +20,7 @@ use crate::{
         tracker::{Attempt, Tracker},
     },
     rails::Load,
+    response::RESPONSE_HEADER_BYTES,
 };
 
 /// Most samples of a burst: many enough for one system call, few enough to use all connections.
@@ -207,6 +208,18 @@ impl Connection {
     pub(crate) fn posted_for_callers(&self) -> u64 {
         let warmed = self.warmed.load(Ordering::Relaxed);
         self.posted.load(Ordering::Relaxed).saturating_sub(warmed)
+    }
+
+    /// The payload of a response, or a range of it.
+    ///
+    /// # Safety
+    /// These bytes have arrived, and the caller keeps the slot's grant closed while the slice
+    /// lives.
+    #[inline]
+    pub(crate) unsafe fn payload(&self, slot: u16, offset: u32, len: u32) -> &[u8] {
+        let offset = self.window.slot_offset(slot) + RESPONSE_HEADER_BYTES + offset as usize;
+        // SAFETY: by the caller's promise, the peer does not write these bytes.
+        unsafe { self.window.region().bytes(offset, len as usize) }.unwrap_or_default()
     }
 
     /// Posts one sample through a reserved slot. Returns the number of bytes copied to staging.

@@ -56,7 +56,7 @@ pub(crate) use crate::connection::tracker::Tries;
 pub use crate::connection::tracker::{Attempt, FirstToken, Sample};
 pub use api::{
     Completer, ConnectionCfgs, ConnectionCounts, Contradiction, DispatchCfgs, DispatchEvent,
-    DispatchNic, Owner, Part, RefusedSample, Response,
+    DispatchNic, KeptResponse, Owner, Part, RefusedSample, Response,
 };
 pub(crate) use api::{DispatchCounts, DispatchError};
 #[cfg(test)]

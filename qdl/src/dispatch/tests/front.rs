@@ -40,9 +40,14 @@ pub struct Far {
 impl Front {
     /// A dispatcher whose NIC threads sleep as soon as they have nothing to do.
     pub fn new(cfgs: RigCfgs) -> Self {
+        Front::with(cfgs, Book::keeper)
+    }
+
+    /// As [`Front::new`], with these completers.
+    pub fn with(cfgs: RigCfgs, completer: impl Fn(&Book) -> Box<dyn Completer>) -> Self {
         let cfgs = cfgs.wait(Wait::asleep());
         let book = Book::default();
-        let nics = cfgs.nics(|| book.keeper());
+        let nics = cfgs.nics(|| completer(&book));
         let owner = Arc::new(book.clone());
         let source = source();
         let made = Dispatcher::assemble(cfgs.dispatch(&source), nics, owner);
