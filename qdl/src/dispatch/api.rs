@@ -204,7 +204,7 @@ pub enum DispatchEvent {
     },
     /// Too many connections that carried a sample were lost. The dispatcher retries the sample; the
     /// owner may abort the run. Reported after this loss and each further one.
-    WornOut {
+    TooManyLosses {
         /// The sample's index, as issued.
         index: u64,
         /// Connections lost while the sample was in flight on them.
@@ -289,7 +289,7 @@ pub struct DispatchCfgs {
     /// bursts; with 0, all bursts.
     pub post_up_to: u64 = 16 << 10,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
-    pub stay_ns: u64 = 50_000,
+    pub affinity_ns: u64 = 50_000,
     /// Whether each sample has its own doorbell or system call.
     pub one_by_one: bool,
     /// Registered source regions; a sample's `source` is an index into this list.

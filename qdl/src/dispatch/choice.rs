@@ -214,11 +214,11 @@ impl DispatchState {
                 if self.is_aborted() {
                     self.backlog.count_off(1);
                     self.complete_empty(&[attempt.sample]);
-                } else if let Some((connection, _)) = self.place(&attempt, |_| true) {
+                } else if let Some((connection, _)) = self.enqueue(&attempt, |_| true) {
                     // Either this thread sees the connection down, or its NIC thread the sample.
                     fence(Ordering::SeqCst);
                     if !connection.is_open() {
-                        self.empty_ring(connection);
+                        self.requeue_ring(connection);
                     }
                     self.backlog.count_off(1);
                     gave = true;
@@ -286,7 +286,7 @@ impl DispatchState {
         for change in changes {
             if matches!(change.to, RailState::Congested) {
                 for connection in h.arbiter.connections_of(peer, change.rail) {
-                    self.empty_ring(&self.connections[connection]);
+                    self.requeue_ring(&self.connections[connection]);
                 }
             }
             self.owner.event(DispatchEvent::Rail {

@@ -1,7 +1,7 @@
 //! State of a frontend's connection that is up, which only its NIC thread uses.
 
-use super::{Attempt, Connection, progress::AnswerProgress};
-use crate::connection::{Echo, EchoCfgs, share::Up};
+use super::{Attempt, Connection, progress::ResponseProgress};
+use crate::connection::{Echo, EchoCfgs, share::LiveConnection};
 use fabric::{PathReading, Rx, clock::now_ns};
 
 /// Interval of path readings: 100 ms. Each reading costs a system call.
@@ -19,7 +19,7 @@ pub(super) struct Attachment {
 }
 
 /// A connection that is up.
-pub(super) type FrontendLink = Up<Attachment, LinkState>;
+pub(super) type FrontendLink = LiveConnection<Attachment, LinkState>;
 
 /// Answers of a link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,9 +41,9 @@ pub(super) struct LinkState {
     path: PathReading,
     path_ns: u64,
     /// Parts of each slot's answer so far; empty where answers come in one piece.
-    pub progress: Box<[AnswerProgress]>,
+    pub progress: Box<[ResponseProgress]>,
     /// The worn-out sample with the most losses, if any.
-    pub worn_out: Option<Attempt>,
+    pub too_often_lost: Option<Attempt>,
 }
 
 impl LinkState {
@@ -61,8 +61,8 @@ impl LinkState {
             answered: 0,
             path: PathReading::default(),
             path_ns: now_ns,
-            progress: vec![AnswerProgress::default(); slots_in_parts].into(),
-            worn_out: None,
+            progress: vec![ResponseProgress::default(); slots_in_parts].into(),
+            too_often_lost: None,
         }
     }
 

@@ -10,10 +10,13 @@
 //! * this file: the dispatcher, its connections and its counts
 //! * `posting`: from `issue` to a connection's writes
 //! * `nic`: the frontend's end in a NIC thread
-//! * `answers`: from an arrival to its completion, its record or its retry
+//! * `responses`: from an arrival to its completion, its record or its retry
 //! * `choice`: the policy that chooses connections
 //! * `connection`, `backlog`, `link`, `progress`: the parts that these share
 //! * `slots`, `warm_up`: `slots: auto`, the warm-up samples
+//!
+//! *Enqueue* puts a sample into a ring, *requeue* moves one that was not posted to the backlog, and
+//! *retry* sends one again after a failed attempt.
 //!
 //! All connections share one backlog. A sample is bound to a connection only once that has a slot.
 //! So a slow accelerator delays no others' samples, and no sample waits for a lost connection.
@@ -26,7 +29,6 @@
 //! The counts are plain values ([`DispatchCounts`], [`ConnectionCounts`]). `run` puts them into the
 //! run's record, of which this module knows nothing.
 
-mod answers;
 mod api;
 mod backlog;
 mod choice;
@@ -37,6 +39,7 @@ mod look;
 mod nic;
 mod posting;
 mod progress;
+mod responses;
 mod slots;
 mod warm_up;
 
@@ -90,7 +93,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 /// ```text
 ///   issuing thread   issuing -> choice -> a connection's ring -> post, or wake its NIC thread
 ///                                     \-> no room: backlog
-///   NIC thread       connection -> answering -> owner, completer -> choice -> backlog -> post
+///   NIC thread       connection -> receiving -> owner, completer -> choice -> backlog -> post
 ///   the run          ends, warm_up, limits
 /// ```
 pub(crate) struct DispatchState {
@@ -99,7 +102,7 @@ pub(crate) struct DispatchState {
     issuing: Issuing,
     choice: Choice,
     backlog: Backlog,
-    answering: Answering,
+    receiving: Receiving,
     ends: Ends,
     /// Limits of `slots: auto`; set before the first sample.
     limits: OnceLock<SlotLimits>,
@@ -116,7 +119,7 @@ struct Issuing {
     /// Largest burst that the issuing thread posts, in payload bytes.
     post_up_to: u64,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
-    stay_ns: u64,
+    affinity_ns: u64,
     one_by_one: bool,
     issued: CachePadded<AtomicU64>,
     /// Issue time of the first sample, on [`fabric::clock`]; 0 before the first sample.
@@ -125,7 +128,7 @@ struct Issuing {
 }
 
 /// What NIC threads know of answers, and their counts.
-struct Answering {
+struct Receiving {
     echo: EchoCfgs,
     token_bytes: u32,
     lengths: Option<Lengths>,
@@ -205,14 +208,14 @@ impl Dispatcher {
             issuing: Issuing {
                 number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
                 post_up_to: cfgs.post_up_to,
-                stay_ns: cfgs.stay_ns,
+                affinity_ns: cfgs.affinity_ns,
                 one_by_one: cfgs.one_by_one,
                 issued: CachePadded::default(),
                 first_ns: AtomicU64::new(0),
                 handed_over: CachePadded::default(),
             },
             backlog: Backlog::default(),
-            answering: Answering {
+            receiving: Receiving {
                 echo: cfgs.echo,
                 token_bytes: cfgs.token_bytes.clamp(1, 8),
                 lengths: cfgs.answers,
@@ -359,17 +362,17 @@ impl Dispatcher {
 
     /// Records that an accelerator's engines have worked: a sign of life, also without answers.
     pub(crate) fn note_work(&self) {
-        self.shared.answering.steps.fetch_add(1, Ordering::Relaxed);
+        self.shared.receiving.steps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Signs of work noted so far ([`Self::note_work`]), which extend the deadlines of answers.
     pub fn steps(&self) -> u64 {
-        self.shared.answering.steps.load(Ordering::Relaxed)
+        self.shared.receiving.steps.load(Ordering::Relaxed)
     }
 
     /// Parts passed to the completer, without last parts.
     pub(crate) fn parts(&self) -> u64 {
-        let parts = self.shared.answering.parts.iter();
+        let parts = self.shared.receiving.parts.iter();
         parts.map(|p| p.load(Ordering::Relaxed)).sum()
     }
 
@@ -378,7 +381,7 @@ impl Dispatcher {
         let s = &*self.shared;
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let completed_empty = s.ends.completed_empty.load(Ordering::Acquire);
-        let completed = s.answering.completed.iter();
+        let completed = s.receiving.completed.iter();
         let completed = completed.map(|c| c.load(Ordering::Acquire)).sum();
         DispatchCounts {
             completed,

@@ -9,12 +9,12 @@
 use crate::response::{RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader, ResponseTrailer};
 use fabric::Imm;
 
-/// Value of [`AnswerProgress::parts`] after an invalid part: every later part is invalid too.
+/// Value of [`ResponseProgress::parts`] after an invalid part: every later part is invalid too.
 const SPOILT: u32 = u32::MAX;
 
 /// Parts of one slot's answer so far; meaningless after the last part.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AnswerProgress {
+pub(super) struct ResponseProgress {
     payload: u32,
     parts: u32,
     queue_us: u32,
@@ -34,7 +34,8 @@ pub(super) enum Decoded {
         at: u32,
         len: u32,
     },
-    /// The end of an answer, with fields as in [`Answer`](super::answers::Answer).
+    /// The end of a response, with fields as in
+    /// [`ArrivedResponse`](super::responses::ArrivedResponse).
     End {
         header: ResponseHeader,
         parts: u32,
@@ -47,14 +48,14 @@ pub(super) enum Decoded {
     },
 }
 
-impl AnswerProgress {
+impl ResponseProgress {
     /// Returns the times of an answer of `bytes` payload bytes that arrived in one part, now.
     pub(crate) fn of_one_part(now: u64, residence_us: u32, bytes: u32) -> Self {
-        AnswerProgress {
+        ResponseProgress {
             first_residence_us: residence_us,
             first_bytes: bytes,
             first_ns: now,
-            ..AnswerProgress::default()
+            ..ResponseProgress::default()
         }
     }
 
@@ -80,13 +81,13 @@ impl AnswerProgress {
                     mean_us: residence,
                 });
             }
-            *self = AnswerProgress {
+            *self = ResponseProgress {
                 payload: header.len,
                 parts: 1,
                 queue_us: header.queue_us,
                 first_residence_us: residence,
                 first_bytes: header.len,
-                ..AnswerProgress::default()
+                ..ResponseProgress::default()
             };
             let len = header.len;
             return Some(Decoded::Part { at: 0, len });
@@ -137,7 +138,7 @@ mod tests {
             (wrong_len, wrong_parts) in (0u32..3, 0u32..3),
         ) {
             let imm = Imm::new(3, use_count);
-            let mut progress = AnswerProgress::default();
+            let mut progress = ResponseProgress::default();
             let (mut at, mut sum) = (0, 0);
             for (i, len) in sizes.iter().copied().enumerate() {
                 let mut bytes = vec![7; len as usize];

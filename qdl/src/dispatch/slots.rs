@@ -110,8 +110,8 @@ impl DispatchState {
         known.is_some_and(|known| known.load(Ordering::SeqCst) == AWAY)
     }
 
-    /// Puts a sample into the backlog, though no connection may have room.
-    pub(super) fn wait_for_room(&self, attempt: Attempt) {
+    /// Retries a refused sample from the backlog, once a connection has room.
+    pub(super) fn retry_later(&self, attempt: Attempt) {
         self.backlog.push(std::iter::once(attempt));
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
         drop(self.limits.get().map(|limits| lock(&limits.computing)));
@@ -149,7 +149,7 @@ impl DispatchState {
                 // A thread that fills the ring from here on sees the connection closed.
                 fence(Ordering::SeqCst);
                 more |= !connection.ring.is_empty();
-                self.empty_ring(connection);
+                self.requeue_ring(connection);
                 continue;
             }
             if limits.auto.get(i) != Some(&true) {

@@ -220,7 +220,7 @@ impl DispatchState {
         let round_trip = now_ns().saturating_sub(f.posted_ns);
         let network = round_trip.saturating_sub(residence * 1000);
         connection.warmed.fetch_add(1, Ordering::Relaxed);
-        self.answering.steps.fetch_add(1, Ordering::Relaxed);
+        self.receiving.steps.fetch_add(1, Ordering::Relaxed);
         let alone = self.warm_up.answer(connection.index, Some(network));
         if alone {
             self.choice
@@ -439,7 +439,7 @@ impl<'a> WarmUpRound<'a> {
         let mut silence = Silence::default();
         // A warm-up that has failed leaves no sample in the ring.
         let fail = |error| {
-            self.shared.empty_ring(to);
+            self.shared.requeue_ring(to);
             Err(self.failed(error))
         };
         for mut sample in samples.take_while(|_| !self.shared.is_away(connection)) {
@@ -500,7 +500,7 @@ impl<'a> WarmUpRound<'a> {
     /// Time left for the next sign of life, while `connection` owes an answer.
     fn time_left(&self, silence: &mut Silence, connection: usize) -> Result<Duration, WarmUpError> {
         let after = self.cfgs.deadline;
-        let signs = self.shared.answering.steps.load(Ordering::Relaxed);
+        let signs = self.shared.receiving.steps.load(Ordering::Relaxed);
         let left = after.checked_sub(silence.look(Instant::now(), signs));
         left.ok_or(WarmUpError::Silent { connection, after })
     }

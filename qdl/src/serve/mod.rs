@@ -60,11 +60,11 @@
 //! # assert_eq!(*answers.lock().unwrap(), [sum.to_le_bytes()]);
 //! ```
 
-mod answers;
 mod arrival;
 mod connection;
 mod nic;
 mod prepare;
+mod response_queue;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 

@@ -251,9 +251,9 @@ fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
 }
 
 /// The sample that is named as worn out: index, losses, and the last connection.
-fn worn_out(reports: &Reports) -> Option<(u64, u16, usize)> {
+fn too_often_lost(reports: &Reports) -> Option<(u64, u16, usize)> {
     reports.events.iter().find_map(|e| match e {
-        DispatchEvent::WornOut {
+        DispatchEvent::TooManyLosses {
             index,
             losses,
             connection,
@@ -267,7 +267,7 @@ fn worn_out(reports: &Reports) -> Option<(u64, u16, usize)> {
 fn lose(front: &Front, epochs: std::ops::Range<u32>) -> Reports {
     let mut last = Reports::default();
     for epoch in epochs {
-        assert_eq!(worn_out(&last), None, "before epoch {epoch}");
+        assert_eq!(too_often_lost(&last), None, "before epoch {epoch}");
         let mut far = front.connect(0, epoch);
         let _ = far.request();
         far.cut();
@@ -281,7 +281,7 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
     let front = streamed(2);
     front.issue(7..8);
     let reports = lose(&front, 1..65);
-    assert_eq!(worn_out(&reports), Some((107, 64, 0)));
+    assert_eq!(too_often_lost(&reports), Some((107, 64, 0)));
     // The owner may let the sample go on.
     let mut far = front.connect(1, 1);
     let imm = far.request();
@@ -299,7 +299,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
     // The sample stays in flight while the other connection is lost again and again.
     for epoch in 64..70 {
         front.connect(0, epoch).cut();
-        assert_eq!(worn_out(&front.turn()), None);
+        assert_eq!(too_often_lost(&front.turn()), None);
     }
     far.whole(imm, &[10, 11]);
     assert_eq!(front.turn().calls, [Call::Whole(7, vec![10, 11], true)]);
@@ -307,7 +307,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
     front.issue(8..9);
     let _ = far.request();
     far.cut();
-    assert_eq!(worn_out(&front.turn()), None);
+    assert_eq!(too_often_lost(&front.turn()), None);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::{
     KeptResponse, Part, RefusedSample, Response, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
-    progress::{AnswerProgress, Decoded},
+    progress::{Decoded, ResponseProgress},
 };
 use crate::{
     connection::{ArrivedWrite, tracker::InFlight},
@@ -31,14 +31,14 @@ use crate::{
 use fabric::os::lock;
 use fabric::{Broken, Imm, clock::now_ns};
 
-/// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A
-/// sample that crashes its accelerator loses every connection that carries it. Other losses are not
-/// the sample's fault. If half of the attempts fail by chance, 64 losses in a row occur once in
+/// Losses of a sample's connections after which [`DispatchEvent::TooManyLosses`] names the sample.
+/// A sample that crashes its accelerator loses every connection that carries it. Other losses are
+/// not the sample's fault. If half of the attempts fail by chance, 64 losses in a row occur once in
 /// 10^19; if nine of ten fail, once in 850.
 const LOSSES: u16 = 64;
 
 /// A part of an answer before the last part, read in this turn.
-pub(super) struct AnswerPart {
+pub(super) struct ArrivedPart {
     /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
@@ -52,7 +52,7 @@ pub(super) struct AnswerPart {
 }
 
 /// A complete response, read in this turn.
-pub(super) struct Answer {
+pub(super) struct ArrivedResponse {
     /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
@@ -65,9 +65,9 @@ pub(super) struct Answer {
     pub mean_us: u32,
 }
 
-impl Answer {
+impl ArrivedResponse {
     /// Whether two answers in one piece have equal times and lengths, and so equal records.
-    pub(crate) fn is_alike(&self, other: &Answer) -> bool {
+    pub(crate) fn is_alike(&self, other: &ArrivedResponse) -> bool {
         let (mine, theirs) = (&self.in_flight, &other.in_flight);
         self.link == other.link
             && mine.posted_ns == theirs.posted_ns
@@ -89,24 +89,24 @@ impl Answer {
 
 #[derive(Default)]
 pub(super) struct Inbound {
-    pub parts: Vec<AnswerPart>,
-    pub answers: Vec<Answer>,
+    pub parts: Vec<ArrivedPart>,
+    pub responses: Vec<ArrivedResponse>,
     pub contradictions: Vec<Contradiction>,
     /// Invalid answers, whose samples are sent again.
-    pub invalid: Vec<InvalidAnswer>,
-    pub refusals: Vec<RefusedAnswer>,
+    pub invalid: Vec<InvalidResponse>,
+    pub refusals: Vec<RefusedResponse>,
     /// Clock times at which the answers were read, and at which [`Completer::complete`] returned.
     seen_ns: u64,
     completed_ns: u64,
 }
 
-pub(super) struct InvalidAnswer {
+pub(super) struct InvalidResponse {
     connection: usize,
     slot: u16,
     attempt: Attempt,
 }
 
-pub(super) struct RefusedAnswer {
+pub(super) struct RefusedResponse {
     /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
@@ -122,14 +122,14 @@ impl Inbound {
     pub(crate) fn with_capacity(n: usize) -> Self {
         Inbound {
             parts: Vec::with_capacity(n),
-            answers: Vec::with_capacity(n),
+            responses: Vec::with_capacity(n),
             ..Inbound::default()
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
-            && self.answers.is_empty()
+            && self.responses.is_empty()
             && self.invalid.is_empty()
             && self.refusals.is_empty()
     }
@@ -142,13 +142,13 @@ impl DispatchState {
         &self,
         link: usize,
         connection: &Connection,
-        progress: &mut [AnswerProgress],
+        progress: &mut [ResponseProgress],
         ArrivedWrite { imm, at, len }: ArrivedWrite,
         inbound: &mut Inbound,
     ) -> Result<(), Broken> {
         let slot = imm.slot();
         let window = &connection.window;
-        let mut none = AnswerProgress::default();
+        let mut none = ResponseProgress::default();
         let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
         let offset = window.slot_offset(slot) + at as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
@@ -166,13 +166,13 @@ impl DispatchState {
                 progress.spoil();
                 // Where the grant is still open, the sweep of the connection finds the sample.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
-                    inbound.invalid.push(InvalidAnswer {
+                    inbound.invalid.push(InvalidResponse {
                         connection: connection.index,
                         slot,
                         attempt: in_flight.attempt(),
                     });
                 }
-                return Err(match (write, &self.answering.lengths) {
+                return Err(match (write, &self.receiving.lengths) {
                     (Some(Decoded::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
                         "an answer of {} bytes, where the model's have {lengths}",
                         header.len
@@ -193,7 +193,7 @@ impl DispatchState {
         let first = |len| self.token(unsafe { connection.payload(slot, 0, len) });
         match write {
             Decoded::Part { .. } if warms_up => {
-                _ = self.answering.steps.fetch_add(1, Ordering::Relaxed)
+                _ = self.receiving.steps.fetch_add(1, Ordering::Relaxed)
             }
             Decoded::Part { at, len } => {
                 let token = (at == 0).then(|| first(len)).flatten();
@@ -210,7 +210,7 @@ impl DispatchState {
                         )),
                     }
                 }
-                inbound.parts.push(AnswerPart {
+                inbound.parts.push(ArrivedPart {
                     link,
                     connection: connection.index,
                     slot,
@@ -220,7 +220,7 @@ impl DispatchState {
                     first: token.is_some() && in_flight.history.first_token.is_none(),
                 });
             }
-            Decoded::Refused { refusal, at, len } => inbound.refusals.push(RefusedAnswer {
+            Decoded::Refused { refusal, at, len } => inbound.refusals.push(RefusedResponse {
                 link,
                 connection: connection.index,
                 imm,
@@ -246,7 +246,7 @@ impl DispatchState {
                         connection.index,
                     ));
                 }
-                inbound.answers.push(Answer {
+                inbound.responses.push(ArrivedResponse {
                     link,
                     connection: connection.index,
                     slot,
@@ -263,9 +263,9 @@ impl DispatchState {
     /// Whether a first part holds at least one token, or an answer's length fits the model.
     fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
         match write {
-            Decoded::Part { len, .. } => at > 0 || *len >= self.answering.token_bytes,
+            Decoded::Part { len, .. } => at > 0 || *len >= self.receiving.token_bytes,
             Decoded::End { header, .. } => {
-                let lengths = self.answering.lengths.as_ref();
+                let lengths = self.receiving.lengths.as_ref();
                 lengths.is_none_or(|l| l.rows(header.len as usize).is_some())
             }
             Decoded::Refused { len, .. } => *len as usize <= MAX_REASON,
@@ -274,7 +274,7 @@ impl DispatchState {
 
     /// The first token of an answer, little-endian; `None` where the payload is shorter.
     fn token(&self, payload: &[u8]) -> Option<u64> {
-        let n = self.answering.token_bytes as usize;
+        let n = self.receiving.token_bytes as usize;
         let mut b = [0; 8];
         b.get_mut(..n)?.copy_from_slice(payload.get(..n)?);
         Some(u64::from_le_bytes(b))
@@ -297,26 +297,26 @@ impl Inbound {
         }
         if !self.parts.is_empty() {
             self.complete_parts(shared, links, completer, now);
-            let parts = &shared.answering.parts[share];
+            let parts = &shared.receiving.parts[share];
             parts.fetch_add(self.parts.len() as u64, Ordering::Relaxed);
             self.parts.clear();
         }
-        if !self.answers.is_empty() {
-            self.complete_answers(shared, share, completer, now);
+        if !self.responses.is_empty() {
+            self.complete_responses(shared, share, completer, now);
         }
         // After the call for parts, since a different thread may complete these samples.
         for invalid in self.invalid.drain(..) {
             let mut none = None;
             let mut links = links.iter_mut();
             let link = links.find(|l| l.connection.connection == invalid.connection);
-            let worn_out = link.map_or(&mut none, |l| &mut l.state.worn_out);
+            let too_often_lost = link.map_or(&mut none, |l| &mut l.state.too_often_lost);
             let connection = &shared.connections[invalid.connection];
             connection.tracker.release(invalid.slot);
-            shared.retry(connection, invalid.attempt, worn_out);
+            shared.retry_lost(connection, invalid.attempt, too_often_lost);
         }
         for refused in self.refusals.drain(..) {
             let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
-            shared.handle_refusal(epoch, &refused);
+            shared.retry_refused(epoch, &refused);
         }
     }
 
@@ -336,7 +336,7 @@ impl Inbound {
                 }
             }
         }
-        let part = |p: &AnswerPart| {
+        let part = |p: &ArrivedPart| {
             let connection = &shared.connections[p.connection];
             Part {
                 id: p.in_flight.sample.id,
@@ -353,14 +353,14 @@ impl Inbound {
         completer.parts(&mut parts.iter().map(part));
     }
 
-    fn complete_answers(
+    fn complete_responses(
         &mut self,
         shared: &Arc<DispatchState>,
         share: usize,
         completer: &mut dyn Completer,
         now: u64,
     ) {
-        let response = |s: &Answer| {
+        let response = |s: &ArrivedResponse| {
             let connection = &shared.connections[s.connection];
             Response {
                 id: s.in_flight.sample.id,
@@ -374,24 +374,24 @@ impl Inbound {
         };
         let keeps = completer.keeps();
         if keeps {
-            let keep = |s: &Answer| KeptResponse::new(shared, s.slot, &response(s));
-            let mut kept = self.answers.iter().map(keep);
+            let keep = |s: &ArrivedResponse| KeptResponse::new(shared, s.slot, &response(s));
+            let mut kept = self.responses.iter().map(keep);
             completer.complete_kept(&mut kept);
             kept.for_each(drop);
         } else {
-            completer.complete(&mut self.answers.iter().map(response));
+            completer.complete(&mut self.responses.iter().map(response));
         }
         let done = now_ns();
-        let completed = &shared.answering.completed[share];
-        completed.fetch_add(self.answers.len() as u64, Ordering::Release);
-        shared.choice.done(self.answers.iter().map(|s| {
+        let completed = &shared.receiving.completed[share];
+        completed.fetch_add(self.responses.len() as u64, Ordering::Release);
+        shared.choice.done(self.responses.iter().map(|s| {
             let round_trip = now.saturating_sub(s.in_flight.posted_ns);
             let residence = u64::from(s.residence_us()) * 1000;
             let network = round_trip.saturating_sub(residence);
             (s.connection, s.in_flight.sample.len, network)
         }));
         // The guards of kept answers free their slots.
-        let unkept = if keeps { &[] } else { &self.answers[..] };
+        let unkept = if keeps { &[] } else { &self.responses[..] };
         for of_one in unkept.chunk_by(|a, b| a.connection == b.connection) {
             if let Some(first) = of_one.first() {
                 let tracker = &shared.connections[first.connection].tracker;
@@ -403,7 +403,7 @@ impl Inbound {
 
     pub(crate) fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
         let (now, done) = (self.seen_ns, self.completed_ns);
-        for alike in self.answers.chunk_by(Answer::is_alike) {
+        for alike in self.responses.chunk_by(ArrivedResponse::is_alike) {
             let (Some(s), n) = (alike.first(), alike.len() as u64) else {
                 continue;
             };
@@ -416,7 +416,7 @@ impl Inbound {
             let progress = link.progress.get(usize::from(s.slot));
             let progress = match progress {
                 Some(several) if s.parts > 1 => *several,
-                _ => AnswerProgress::of_one_part(now, residence, s.header.len),
+                _ => ResponseProgress::of_one_part(now, residence, s.header.len),
             };
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.history.first_token {
@@ -446,19 +446,19 @@ impl Inbound {
                 recorder.record_alike(&times, n);
             }
         }
-        self.answers.clear();
+        self.responses.clear();
     }
 }
 
 impl DispatchState {
-    /// Puts a sample into the backlog again after the loss of its connection; false in warm-up or
-    /// an aborted run. Stores a sample of at least [`LOSSES`] losses in `worn_out` unless that has
-    /// more.
-    pub(super) fn retry(
+    /// Retries a sample after the loss of its connection, from the backlog; false in warm-up or an
+    /// aborted run. Stores a sample of at least [`LOSSES`] losses in `too_often_lost` unless that
+    /// has more.
+    pub(super) fn retry_lost(
         &self,
         connection: &Connection,
         mut attempt: Attempt,
-        worn_out: &mut Option<Attempt>,
+        too_often_lost: &mut Option<Attempt>,
     ) -> bool {
         let sample = &attempt.sample;
         if sample.id == WARM_UP_ID {
@@ -470,8 +470,8 @@ impl DispatchState {
         let (len, tries) = (sample.len, &mut attempt.history.tries);
         tries.lost(now_ns().saturating_sub(sample.issued_ns));
         let losses = tries.losses;
-        if losses >= LOSSES && worn_out.is_none_or(|w| w.history.tries.losses < losses) {
-            *worn_out = Some(attempt);
+        if losses >= LOSSES && too_often_lost.is_none_or(|w| w.history.tries.losses < losses) {
+            *too_often_lost = Some(attempt);
         }
         self.choice.undo(connection, len);
         self.backlog.push(iter::once(attempt));
@@ -482,8 +482,8 @@ impl DispatchState {
         goes
     }
 
-    /// Handles a refusal: tries the sample again, at a different accelerator where one has room.
-    pub(super) fn handle_refusal(&self, epoch: u32, refused: &RefusedAnswer) {
+    /// Retries a refused sample, at a different accelerator where one has room.
+    pub(super) fn retry_refused(&self, epoch: u32, refused: &RefusedResponse) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
@@ -531,19 +531,19 @@ impl DispatchState {
         if tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
             lock(&self.ends.refused_for_good).push(sample);
-        } else if !self.resend(&attempt, |c| c.cfgs.peer != peer)
-            && !self.resend(&attempt, |_| true)
+        } else if !self.retry_now(&attempt, |c| c.cfgs.peer != peer)
+            && !self.retry_now(&attempt, |_| true)
         {
-            self.wait_for_room(attempt);
+            self.retry_later(attempt);
         }
         if self.is_aborted() {
             self.empty_backlog();
         }
     }
 
-    /// Sends a refused sample over a connection that `may` admits; false if none has room.
-    fn resend(&self, attempt: &Attempt, may: impl Fn(&Connection) -> bool) -> bool {
-        let Some((connection, is_idle)) = self.place(attempt, may) else {
+    /// Retries a refused sample over a connection that `may` admits; false if none has room.
+    fn retry_now(&self, attempt: &Attempt, may: impl Fn(&Connection) -> bool) -> bool {
+        let Some((connection, is_idle)) = self.enqueue(attempt, may) else {
             return false;
         };
         let is_free = is_idle || connection.is_crowded();
