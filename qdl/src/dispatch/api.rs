@@ -99,17 +99,17 @@ impl fmt::Debug for KeptResponse {
 
 /// A part of an unfinished response, valid during the callback.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct ResponsePart<'a> {
     /// The sample's id, as issued.
     pub id: u64,
     /// The sample's index, as issued.
     pub index: u64,
     /// Bytes of the response before this part.
-    pub at: u32,
+    pub offset: u32,
     /// Bytes of this part, in the slot where the fabric stored them.
     pub payload: &'a [u8],
     /// The part holds the sample's first token, which was not reported before.
-    pub first: bool,
+    pub has_first_token: bool,
     /// Connections lost so far while the sample was in flight on them.
     pub losses: u16,
 }
@@ -123,19 +123,19 @@ pub struct Contradiction {
     /// The reported first token, little-endian.
     pub reported: u64,
     /// The first token of the retry.
-    pub again: u64,
+    pub repeated: u64,
     /// Index of the connection that delivered the retry's answer.
     pub connection: usize,
 }
 
 impl Contradiction {
     /// Compares a first token with the reported one; `None` where they agree or none was reported.
-    pub fn of(in_flight: &InFlight, again: Option<u64>, connection: usize) -> Option<Self> {
+    pub fn of(in_flight: &InFlight, repeated: Option<u64>, connection: usize) -> Option<Self> {
         let reported = in_flight.history.first_token?.token;
-        (again != Some(reported)).then(|| Contradiction {
+        (repeated != Some(reported)).then(|| Contradiction {
             index: in_flight.sample.index,
             reported,
-            again: again.unwrap_or_default(),
+            repeated: repeated.unwrap_or_default(),
             connection,
         })
     }
@@ -164,9 +164,9 @@ pub trait Completer: Send {
     }
 
     /// Takes parts of unfinished responses, before `complete` in the same turn. Parts of a sample
-    /// come in order. After a retry they begin again at offset 0, and [`Part::first`] is not set a
-    /// second time.
-    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+    /// come in order. After a retry they begin again at offset 0, and
+    /// [`ResponsePart::has_first_token`] is not set a second time.
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = ResponsePart<'_>>) {
         let _ = parts;
     }
 
@@ -200,7 +200,7 @@ pub enum DispatchEvent {
         /// Cause of the loss.
         cause: Broken,
         /// Samples that went back to the backlog.
-        again: usize,
+        retries: usize,
     },
     /// Too many connections that carried a sample were lost. The dispatcher retries the sample; the
     /// owner may abort the run. Reported after this loss and each further one.
@@ -323,7 +323,7 @@ pub struct DispatchCounts {
     /// Samples completed empty after an abort.
     pub completed_empty: u64,
     /// Samples sent again after their connection was lost.
-    pub again: u64,
+    pub retries: u64,
     /// Refusals: first, second and third of a sample.
     pub refused: [u64; 3],
     /// Requests posted, retries included.

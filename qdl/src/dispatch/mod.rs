@@ -59,7 +59,7 @@ pub(crate) use crate::connection::tracker::Tries;
 pub use crate::connection::tracker::{Attempt, FirstToken, Sample};
 pub use api::{
     Completer, ConnectionCfgs, ConnectionCounts, Contradiction, DispatchCfgs, DispatchEvent,
-    DispatchNic, KeptResponse, Owner, Part, RefusedSample, Response,
+    DispatchNic, KeptResponse, Owner, RefusedSample, Response, ResponsePart,
 };
 pub(crate) use api::{DispatchCounts, DispatchError};
 #[cfg(test)]
@@ -389,7 +389,7 @@ impl Dispatcher {
             parts: self.parts(),
             // Load `issued` after the completed counts, so that it is never less than their sum.
             issued: s.issuing.issued.load(Ordering::Acquire),
-            again: read(&s.ends.retries),
+            retries: read(&s.ends.retries),
             refused: s.ends.refusals.each_ref().map(read),
             posted: s
                 .connections

@@ -208,12 +208,12 @@ impl End for FrontendEnd {
 }
 
 impl DispatchState {
-    fn report_loss(&self, attachment: Attachment, cause: Broken, again: usize) {
+    fn report_loss(&self, attachment: Attachment, cause: Broken, retries: usize) {
         self.owner.event(DispatchEvent::ConnectionLost {
             connection: attachment.connection,
             epoch: attachment.epoch,
             cause,
-            again,
+            retries,
         });
     }
 }

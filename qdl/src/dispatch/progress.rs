@@ -29,11 +29,8 @@ pub(super) struct ResponseProgress {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    /// A part before the last: payload bytes before this part (`at`), and of this part.
-    Part {
-        at: u32,
-        len: u32,
-    },
+    /// A part before the last: payload bytes before this part, and of this part.
+    Part { offset: u32, len: u32 },
     /// The end of a response, with fields as in
     /// [`ArrivedResponse`](super::responses::ArrivedResponse).
     End {
@@ -43,7 +40,7 @@ pub(super) enum Decoded {
     },
     Refused {
         refusal: Refusal,
-        at: u32,
+        offset: u32,
         len: u32,
     },
 }
@@ -65,14 +62,18 @@ impl ResponseProgress {
     }
 
     /// Decodes a write that has arrived; `None` where it is invalid.
-    pub(crate) fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Decoded> {
+    pub(crate) fn read(&mut self, bytes: &[u8], imm: Imm, slot_offset: u32) -> Option<Decoded> {
         let arrived = u32::try_from(bytes.len()).ok()?;
-        if at == 0 {
+        if slot_offset == 0 {
             let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
             let residence = header.queue_us.saturating_add(header.compute_us);
             if let Some(refusal) = header.refusal {
-                let (at, len) = (0, header.len);
-                return (!imm.more()).then_some(Decoded::Refused { refusal, at, len });
+                let (offset, len) = (0, header.len);
+                return (!imm.more()).then_some(Decoded::Refused {
+                    refusal,
+                    offset,
+                    len,
+                });
             }
             if !imm.more() {
                 return Some(Decoded::End {
@@ -90,13 +91,16 @@ impl ResponseProgress {
                 ..ResponseProgress::default()
             };
             let len = header.len;
-            return Some(Decoded::Part { at: 0, len });
+            return Some(Decoded::Part { offset: 0, len });
         }
-        let at = self.payload;
+        let offset = self.payload;
         self.parts = self.parts.checked_add(1)?;
         if imm.more() {
             self.payload = self.payload.checked_add(arrived)?;
-            return Some(Decoded::Part { at, len: arrived });
+            return Some(Decoded::Part {
+                offset,
+                len: arrived,
+            });
         }
         let (payload, trailer) = bytes.split_last_chunk::<RESPONSE_TRAILER_BYTES>()?;
         let len = self
@@ -104,8 +108,12 @@ impl ResponseProgress {
             .checked_add(u32::try_from(payload.len()).ok()?)?;
         let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
         if let Some(refusal) = trailer.refusal {
-            let len = len - at;
-            return Some(Decoded::Refused { refusal, at, len });
+            let len = len - offset;
+            return Some(Decoded::Refused {
+                refusal,
+                offset,
+                len,
+            });
         }
         Some(Decoded::End {
             header: ResponseHeader {
@@ -148,7 +156,7 @@ mod tests {
                     bytes.splice(0..0, header.encode());
                 }
                 let write = progress.read(&bytes, imm.with_more(), at);
-                prop_assert_eq!(write, Some(Decoded::Part { at: sum, len }));
+                prop_assert_eq!(write, Some(Decoded::Part { offset: sum, len }));
                 sum += len;
                 at = sum + RESPONSE_HEADER_BYTES as u32;
             }

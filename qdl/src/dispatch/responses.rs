@@ -17,7 +17,7 @@ use std::{
 
 use super::{
     Attempt, Completer, Connection, Contradiction, DispatchEvent, DispatchState, FirstToken,
-    KeptResponse, Part, RefusedSample, Response, WARM_UP_ID,
+    KeptResponse, RefusedSample, Response, ResponsePart, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
     progress::{Decoded, ResponseProgress},
@@ -44,11 +44,11 @@ pub(super) struct ArrivedPart {
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
-    /// Payload bytes of the answer before this part (`at`), and of this part (`len`).
-    pub at: u32,
+    /// Payload bytes of the answer before this part, and of this part.
+    pub offset: u32,
     pub len: u32,
     /// The part holds the sample's first token, which has not been reported yet.
-    pub first: bool,
+    pub has_first_token: bool,
 }
 
 /// A complete response, read in this turn.
@@ -113,7 +113,7 @@ pub(super) struct RefusedResponse {
     pub imm: Imm,
     pub attempt: Attempt,
     /// Offset of the reason within the payload.
-    pub at: u32,
+    pub offset: u32,
     pub len: u32,
     pub refusal: Refusal,
 }
@@ -143,23 +143,27 @@ impl DispatchState {
         link: usize,
         connection: &Connection,
         progress: &mut [ResponseProgress],
-        ArrivedWrite { imm, at, len }: ArrivedWrite,
+        ArrivedWrite {
+            imm,
+            slot_offset,
+            len,
+        }: ArrivedWrite,
         inbound: &mut Inbound,
     ) -> Result<(), Broken> {
         let slot = imm.slot();
         let window = &connection.window;
         let mut none = ResponseProgress::default();
         let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
-        let offset = window.slot_offset(slot) + at as usize;
+        let offset = window.slot_offset(slot) + slot_offset as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
         // until the slot is granted again. Only `release` permits that grant.
         let bytes = unsafe { window.region().bytes(offset, len as usize) };
-        let write = bytes.ok().and_then(|b| progress.read(b, imm, at));
+        let write = bytes.ok().and_then(|b| progress.read(b, imm, slot_offset));
         // Either the grant is closed, or it is open and only this thread can sweep it. In both
         // cases this thread may read the record.
         let in_flight = connection.tracker.arrived(slot);
         let (write, in_flight) = match (write, in_flight) {
-            (Some(write), Some(in_flight)) if self.is_of_the_model(&write, at) => {
+            (Some(write), Some(in_flight)) if self.is_of_the_model(&write, slot_offset) => {
                 (write, in_flight)
             }
             (_, in_flight) => {
@@ -178,7 +182,7 @@ impl DispatchState {
                         header.len
                     )),
                     _ => Broken::BadFrame {
-                        what: match at {
+                        what: match slot_offset {
                             0 => "response header",
                             _ => "response trailer",
                         },
@@ -195,8 +199,8 @@ impl DispatchState {
             Decoded::Part { .. } if warms_up => {
                 _ = self.receiving.steps.fetch_add(1, Ordering::Relaxed)
             }
-            Decoded::Part { at, len } => {
-                let token = (at == 0).then(|| first(len)).flatten();
+            Decoded::Part { offset, len } => {
+                let token = (offset == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
                     match in_flight.history.first_token {
                         None => {
@@ -215,17 +219,21 @@ impl DispatchState {
                     connection: connection.index,
                     slot,
                     in_flight,
-                    at,
+                    offset,
                     len,
-                    first: token.is_some() && in_flight.history.first_token.is_none(),
+                    has_first_token: token.is_some() && in_flight.history.first_token.is_none(),
                 });
             }
-            Decoded::Refused { refusal, at, len } => inbound.refusals.push(RefusedResponse {
+            Decoded::Refused {
+                refusal,
+                offset,
+                len,
+            } => inbound.refusals.push(RefusedResponse {
                 link,
                 connection: connection.index,
                 imm,
                 attempt: in_flight.attempt(),
-                at,
+                offset,
                 len,
                 refusal,
             }),
@@ -239,10 +247,10 @@ impl DispatchState {
                 mean_us,
             } => {
                 if parts == 1 && in_flight.history.first_token.is_some() {
-                    let again = first(header.len);
+                    let repeated = first(header.len);
                     inbound.contradictions.extend(Contradiction::of(
                         &in_flight,
-                        again,
+                        repeated,
                         connection.index,
                     ));
                 }
@@ -261,9 +269,9 @@ impl DispatchState {
     }
 
     /// Whether a first part holds at least one token, or an answer's length fits the model.
-    fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
+    fn is_of_the_model(&self, write: &Decoded, slot_offset: u32) -> bool {
         match write {
-            Decoded::Part { len, .. } => at > 0 || *len >= self.receiving.token_bytes,
+            Decoded::Part { len, .. } => slot_offset > 0 || *len >= self.receiving.token_bytes,
             Decoded::End { header, .. } => {
                 let lengths = self.receiving.lengths.as_ref();
                 lengths.is_none_or(|l| l.rows(header.len as usize).is_some())
@@ -331,22 +339,22 @@ impl Inbound {
         for p in parts {
             if let Some(progress) = links[p.link].state.progress.get_mut(usize::from(p.slot)) {
                 progress.after_ns += now.saturating_sub(p.in_flight.posted_ns);
-                if p.at == 0 {
+                if p.offset == 0 {
                     progress.first_ns = now;
                 }
             }
         }
         let part = |p: &ArrivedPart| {
             let connection = &shared.connections[p.connection];
-            Part {
+            ResponsePart {
                 id: p.in_flight.sample.id,
                 index: p.in_flight.sample.index,
-                at: p.at,
+                offset: p.offset,
                 // SAFETY: these bytes have arrived (`DispatchState::arrived`). The slot is granted
                 // again only after its release, which follows the last part or the loss of the
                 // connection.
-                payload: unsafe { connection.payload(p.slot, p.at, p.len) },
-                first: p.first,
+                payload: unsafe { connection.payload(p.slot, p.offset, p.len) },
+                has_first_token: p.has_first_token,
                 losses: p.in_flight.history.tries.losses,
             }
         };
@@ -488,7 +496,7 @@ impl DispatchState {
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
         // is released only below, so the peer does not write these bytes.
-        let reason = unsafe { connection.payload(slot, refused.at, refused.len) };
+        let reason = unsafe { connection.payload(slot, refused.offset, refused.len) };
         let reason = Refusal::reason_text(reason);
         connection.tracker.release(slot);
         let mut attempt = refused.attempt;

@@ -60,7 +60,7 @@ pub(crate) struct WarmUpCfgs {
     /// The warm-up fails if answers are due, and no accelerator works for this time.
     pub deadline: Duration,
     /// A repeated warm-up: connections that are down are skipped.
-    pub again: bool,
+    pub is_repeated: bool,
 }
 
 /// Warm-up figures of one connection.
@@ -279,7 +279,7 @@ impl<'a> WarmUpRound<'a> {
         samples.sort_by_key(|s| std::cmp::Reverse(s.len));
         samples.iter_mut().for_each(|s| s.id = WARM_UP_ID);
         let shared = &*dispatcher.shared;
-        let wanted = |l: &&Connection| !cfgs.again || l.up.load(Ordering::SeqCst);
+        let wanted = |l: &&Connection| !cfgs.is_repeated || l.up.load(Ordering::SeqCst);
         WarmUpRound {
             shared,
             cfgs,

@@ -93,7 +93,7 @@ pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledg
         emptied: d.completed_empty,
         posted: d.posted,
         responses: d.completed,
-        redispatched: d.again,
+        redispatched: d.retries,
         refused: d.refused,
         lost_connections: d.connections_lost,
         warmed: warm_up.map_or(0, |w| w.samples),

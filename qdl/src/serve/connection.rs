@@ -16,7 +16,7 @@ use fabric::{
 };
 
 use super::{
-    arrival::{Arrival, Finished, Origin, Part},
+    arrival::{Arrival, Finished, Origin, OutputPart},
     response_queue::{BYTES_MAX, Ready, ResponseQueue},
 };
 use crate::{
@@ -492,7 +492,7 @@ impl Origin for ServeConnection {
         self.gone.load(Ordering::Relaxed)
     }
 
-    fn part(&self, part: &Part) {
+    fn part(&self, part: &OutputPart) {
         let imm = Imm::from_bits(part.ticket as u32);
         let Some(growing) = self.responses.growing(imm.slot()) else {
             return;

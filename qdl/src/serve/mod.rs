@@ -85,7 +85,7 @@ use crate::connection::{
     share::{Crew, MakeEnd, NicCommand, Selects},
 };
 
-pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
+pub use arrival::{Arrival, Finished, Origin, OutputPart, Sent, Service, respond_all};
 pub use connection::{ServeConnection, ServeConnectionCfgs};
 pub use prepare::Preparing;
 

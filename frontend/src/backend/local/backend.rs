@@ -26,7 +26,7 @@ use qdl::{
         self, Attempt, Completer, Contradiction, FirstToken, RefusedSample, Response, Sample,
     },
     run::{OnRefusal, Refusals, node_facts},
-    serve::{Arrival, Finished, Origin, Part, Service},
+    serve::{Arrival, Finished, Origin, OutputPart, Service},
     wire::Standing,
 };
 use record::{AcceleratorRecord, EngineInfo, Ledger, NodeUse, SystemRecord};
@@ -280,7 +280,7 @@ impl LocalBackend {
 
     /// Hands a part to the completer. The sample stays in flight meanwhile: the sweep waits for
     /// every cell, and the caller holds one.
-    fn hand_over(&self, cell: &mut CompleterCell, part: &Part) {
+    fn hand_over(&self, cell: &mut CompleterCell, part: &OutputPart) {
         let slot = Imm::from_bits(part.ticket as u32).slot();
         let Some(in_flight) = self.tracker.arrived(slot) else {
             return;
@@ -302,12 +302,12 @@ impl LocalBackend {
             self.tracker
                 .set_first_token(slot, FirstToken::new(token, now_ns()));
         }
-        let part = dispatch::Part {
+        let part = dispatch::ResponsePart {
             id: in_flight.sample.id,
             index: in_flight.sample.index,
-            at: part.from,
+            offset: part.from,
             payload,
-            first,
+            has_first_token: first,
             losses: in_flight.history.tries.losses,
         };
         cell.completer.parts(&mut std::iter::once(part));
@@ -485,7 +485,7 @@ impl Origin for LocalBackend {
         self.pump(|| None);
     }
 
-    fn part(&self, part: &Part) {
+    fn part(&self, part: &OutputPart) {
         if let Some(mut cell) = self.cell() {
             self.hand_over(&mut cell, part);
             let _ = self.cells.push(cell);

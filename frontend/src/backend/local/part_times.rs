@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 use qdl::{
     connection::tracker::InFlight,
     counters::SampleTimes,
-    serve::{Finished, Part},
+    serve::{Finished, OutputPart},
 };
 
 /// One record per slot. Parts and end of an answer arrive one after the other, so the accesses do
@@ -28,7 +28,7 @@ impl PartTimes {
     }
 
     /// Records a part. Returns true for an answer's first part.
-    pub fn record(&self, slot: u16, in_flight: &InFlight, part: &Part, now_ns: u64) -> bool {
+    pub fn record(&self, slot: u16, in_flight: &InFlight, part: &OutputPart, now_ns: u64) -> bool {
         let Some(time) = self.0.get(usize::from(slot)) else {
             return false;
         };
@@ -115,7 +115,7 @@ mod tests {
             history: History::default(),
             posted_ns: 1_000,
         };
-        let part = |from, to, compute_us| Part {
+        let part = |from, to, compute_us| OutputPart {
             ticket: 0,
             from,
             to,

@@ -120,13 +120,13 @@ fn bytes(tokens: &[i32]) -> Vec<u8> {
     tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
 }
 
-fn part(id: u64, at: u32, payload: &[u8], first: bool) -> Part<'_> {
-    Part {
+fn part(id: u64, offset: u32, payload: &[u8], has_first_token: bool) -> ResponsePart<'_> {
+    ResponsePart {
         id,
         index: id,
-        at,
+        offset,
         payload,
-        first,
+        has_first_token,
         losses: 0,
     }
 }
@@ -141,7 +141,7 @@ fn answer(id: u64, payload: &[u8], whole: bool) -> Response<'_> {
     }
 }
 
-fn take(c: &mut LoadgenCompleter, parts: &[Part<'_>], responses: &[Response<'_>]) {
+fn take(c: &mut LoadgenCompleter, parts: &[ResponsePart<'_>], responses: &[Response<'_>]) {
     c.parts(&mut parts.iter().copied());
     c.complete(&mut responses.iter().copied());
 }
@@ -186,7 +186,7 @@ fn a_sample_that_begins_again_and_again_does_not_feed_the_watchdog() {
     let mut c = completers.make(0);
     let token = bytes(&[7]);
     for losses in 0..20 {
-        let part = Part {
+        let part = ResponsePart {
             losses,
             ..part(64, 0, &token, losses == 0)
         };

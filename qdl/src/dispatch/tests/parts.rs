@@ -103,11 +103,11 @@ fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
 
 #[test]
 fn another_first_token_after_a_loss_or_a_refusal_is_a_contradiction() {
-    let other = |again, connection| {
+    let other = |repeated, connection| {
         Call::Contradicted(Contradiction {
             index: 107,
             reported: 10,
-            again,
+            repeated,
             connection,
         })
     };
@@ -121,10 +121,10 @@ fn another_first_token_after_a_loss_or_a_refusal_is_a_contradiction() {
     ];
     assert_eq!(front.turn().calls, right);
     // An answer in one piece, also one without tokens.
-    for (tokens, again) in [(vec![9, 10], 9), (vec![], 0)] {
+    for (tokens, repeated) in [(vec![9, 10], 9), (vec![], 0)] {
         let (front, mut far, imm) = lost_after_its_first_token();
         far.whole(imm, &tokens);
-        let right = [other(again, 1), Call::Whole(7, tokens, false)];
+        let right = [other(repeated, 1), Call::Whole(7, tokens, false)];
         assert_eq!(front.turn().calls, right);
     }
     // After a refusal of the rest, over the same connection.
@@ -318,7 +318,7 @@ fn parts_of_a_warm_up_reach_no_completer() {
         samples: vec![front.sample(0)],
         budget: Duration::ZERO,
         deadline: Duration::from_secs(10),
-        again: false,
+        is_repeated: false,
     };
     let play = || {
         for imm in far.requests() {

@@ -126,7 +126,7 @@ fn samples_that_go_again_do_not_count_as_waiting() {
     front.issue(0..6);
     front.dispatcher.give_up(0, 1, Broken::Closed);
     front.turn();
-    assert_eq!(front.dispatcher.counts().again, 6);
+    assert_eq!(front.dispatcher.counts().retries, 6);
     assert_eq!(front.posts(), (6, 0, 0, 0));
     // Without a connection there is no slot.
     front.issue(6..8);

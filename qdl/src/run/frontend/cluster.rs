@@ -303,7 +303,7 @@ impl Cluster {
             samples,
             budget: config.budget(),
             deadline: config.deadline(),
-            again: false,
+            is_repeated: false,
         };
         let report = match dispatcher.warm_up(&cfgs).await {
             Ok(report) => report,
@@ -352,7 +352,7 @@ impl Cluster {
             samples,
             budget: idle.max(budget / 10).min(budget),
             deadline: config.deadline(),
-            again: true,
+            is_repeated: true,
         };
         match self.state.dispatcher().warm_up(&cfgs).await {
             Ok(report) => {
