@@ -271,7 +271,7 @@ impl Library {
         format!(
             "{:?}\n{:?}\n{:?}",
             self.dispatcher.counts(),
-            self.dispatcher.connection_records(),
+            self.dispatcher.connection_totals(),
             self.server.counts()
         )
     }

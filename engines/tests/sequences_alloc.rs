@@ -18,7 +18,7 @@ use fabric::{
 };
 use qdl::{
     model::ModelSpec,
-    serve::{Arrival, Finished, Origin, Part, Service},
+    serve::{Arrival, Finished, Origin, OutputPart, Service},
 };
 
 #[global_allocator]
@@ -31,7 +31,7 @@ struct CountingOrigin {
 }
 
 impl Origin for CountingOrigin {
-    fn part(&self, _: &Part) {
+    fn part(&self, _: &OutputPart) {
         self.parts.fetch_add(1, SeqCst);
     }
     fn respond(&self, finished: &[Finished]) {

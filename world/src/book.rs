@@ -2,13 +2,13 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use fabric::{Broken, Region, testkit::dice::Dice};
+use fabric::{Broken, Region, os::lock, testkit::dice::Dice};
 use qdl::{
     counters::Recorder,
-    dispatch::{Completer, Contradiction, Part as AnswerPart, Response, Sample},
+    dispatch::{Completer, Contradiction, Response, ResponsePart, Sample},
     serve::{Arrival, Service},
 };
 use record::ServedReport;
@@ -173,28 +173,31 @@ impl Book {
         }
     }
 
-    fn part(&mut self, p: &AnswerPart<'_>) {
-        self.mix(3, p.id << 20 | u64::from(p.at));
-        self.say(|| format!("sample {} part {}..+{}", p.id, p.at, p.payload.len()));
+    fn part(&mut self, p: &ResponsePart<'_>) {
+        self.mix(3, p.id << 20 | u64::from(p.offset));
+        self.say(|| format!("sample {} part {}..+{}", p.id, p.offset, p.payload.len()));
         let most = self.most;
         let Some(fate) = self.fates.get_mut(p.id as usize) else {
             return self.wrong(format!("part of an unknown sample: {}", p.id));
         };
         let before = *fate;
-        let from = if p.at == 0 { 0 } else { before.bytes } as usize;
+        let from = if p.offset == 0 { 0 } else { before.bytes } as usize;
         fate.bytes = (from + p.payload.len()) as u32;
-        fate.first |= p.first;
+        fate.first |= p.has_first_token;
         let whole = answer(fate.digest, most);
         if before.ends > 0 {
             self.wrong(format!("part after the end: sample {}", p.id));
         }
-        if p.at as usize != from || whole.get(from..from + p.payload.len()) != Some(p.payload) {
-            self.wrong(format!("part: sample {} has wrong bytes at {}", p.id, p.at));
+        if p.offset as usize != from || whole.get(from..from + p.payload.len()) != Some(p.payload) {
+            self.wrong(format!(
+                "part: sample {} has wrong bytes at {}",
+                p.id, p.offset
+            ));
         }
-        if p.first && before.first {
+        if p.has_first_token && before.first {
             self.wrong(format!("first token twice: sample {}", p.id));
         }
-        if p.at == 0 && !p.first && !before.first {
+        if p.offset == 0 && !p.has_first_token && !before.first {
             self.wrong(format!("first token not reported: sample {}", p.id));
         }
     }
@@ -211,7 +214,7 @@ pub struct Shared(Arc<Mutex<Book>>);
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -241,7 +244,7 @@ impl Completer for Keeper {
         }
     }
 
-    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = AnswerPart<'_>>) {
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = ResponsePart<'_>>) {
         let mut book = self.0.lock();
         parts.for_each(|p| book.part(&p));
     }

@@ -195,7 +195,7 @@ impl World<'_> {
         let records = self.plan.shape.records > 0;
         require(!records || recorded == answered, "samples recorded");
         let refused = counts.refused.iter().sum::<u64>();
-        let again = counts.completed + counts.again + refused;
+        let again = counts.completed + counts.retries + refused;
         require(aborted || counts.posted == again, "samples posted");
         let shape = &self.plan.shape;
         // Pauses of 100 ms at most, and 1.5 s until the run is aborted.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use fabric::testkit::dice::Dice;
 use qdl::{
-    serve::{Arrival, Finished, Part, Sent, respond_all},
+    serve::{Arrival, Finished, OutputPart, Sent, respond_all},
     wire::Standing,
 };
 use record::BatchSizes;
@@ -234,7 +234,7 @@ impl Engine {
                 self.book.lock().wrong(text.to_owned());
             }
             if let Some(to) = job.parts.get(job.next).copied() {
-                let part = Part {
+                let part = OutputPart {
                     ticket: job.arrival.ticket(),
                     from: job.sent() as u32,
                     to,

@@ -123,7 +123,7 @@ fn dispatch_cfgs(shape: &Shape) -> DispatchCfgs {
             timeout_ns,
         },
         post_up_to: shape.up_to,
-        stay_ns: shape.stay_us * 1_000,
+        affinity_ns: shape.stay_us * 1_000,
         one_by_one: shape.one_by_one > 0,
         sources: if is_staged { vec![] } else { vec![source()] },
         staged_from: is_staged.then(source),

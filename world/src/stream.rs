@@ -7,12 +7,12 @@ use std::{
     future::poll_fn,
     io::{self, ErrorKind},
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
     time::Duration,
 };
 
-use fabric::{clock::now_ns, testkit::dice::Dice};
+use fabric::{clock::now_ns, os::lock, testkit::dice::Dice};
 use qdl::control::{Connected, Connector, ControlError, ControlStream, Reception, Visitor};
 use tokio::io::Interest;
 
@@ -98,7 +98,7 @@ impl Streams {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Address of an accelerator's control port.

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use fabric::clock;
 use fabric::wire::Stream;
-use qdl::serve::{Arrival, Finished, Part, Sent};
+use qdl::serve::{Arrival, Finished, OutputPart, Sent};
 
 use super::TOKEN_BYTES;
 use crate::SizeCounts;
@@ -192,7 +192,7 @@ impl Sequence {
     fn send_part(&mut self) {
         let (queue_us, compute_us) = self.durations();
         let Some(arrival) = &self.arrival else { return };
-        let part = Part {
+        let part = OutputPart {
             ticket: arrival.ticket(),
             from: self.sent.bytes,
             to: self.written as u32,

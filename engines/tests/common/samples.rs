@@ -14,7 +14,7 @@ use std::{
 
 use fabric::{clock, wire::Stream};
 use qdl::{
-    serve::{Arrival, Finished, Origin, Part},
+    serve::{Arrival, Finished, Origin, OutputPart},
     testkit::eventually,
 };
 
@@ -27,7 +27,7 @@ pub const BLANK: u8 = 0xEE;
 pub type Answer = fn(&[u8]) -> Vec<u8>;
 
 /// Called with each part, before the part is recorded.
-type OnPart = Box<dyn Fn(&Samples, &Part) + Send + Sync>;
+type OnPart = Box<dyn Fn(&Samples, &OutputPart) + Send + Sync>;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleRecord {
@@ -122,7 +122,7 @@ impl Samples {
         prompts: &[Vec<i32>],
         capacity: usize,
         stream: Stream,
-        on_part: impl Fn(&Samples, &Part) + Send + Sync + 'static,
+        on_part: impl Fn(&Samples, &OutputPart) + Send + Sync + 'static,
     ) -> Arc<Self> {
         let bytes = prompts.iter().flatten().flat_map(|id| id.to_le_bytes());
         let spans = spans(prompts.iter().map(|p| 4 * p.len()));
@@ -287,7 +287,7 @@ impl Origin for Samples {
         self.gpu
     }
 
-    fn part(&self, part: &Part) {
+    fn part(&self, part: &OutputPart) {
         if let Some(act) = &self.on_part {
             act(self, part);
         }

@@ -111,8 +111,6 @@ impl Sut {
                 offset,
                 len,
                 issued_ns: now,
-                first: None,
-                tries: Default::default(),
                 has_options: false,
             });
         }

@@ -14,7 +14,7 @@ use loadgen_bridge::{
 };
 use qdl::{
     counters::{Histograms, Live, Recorder, TokenLimits},
-    dispatch::{Completer, Contradiction, Part, Response, Sample},
+    dispatch::{Completer, Contradiction, Response, ResponsePart, Sample},
 };
 
 use crate::{
@@ -309,13 +309,13 @@ impl Completer for LoadgenCompleter {
         self.scratch = recycled(batch);
     }
 
-    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = ResponsePart<'_>>) {
         let mut first: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.first_scratch);
         let (mut n, mut moving) = (0, 0);
         for p in parts {
             n += 1;
             moving += u64::from(p.losses <= BEGINS_AGAIN);
-            if p.first {
+            if p.has_first_token {
                 self.shared.first(p.id, p.index, p.payload, &mut first);
             }
         }

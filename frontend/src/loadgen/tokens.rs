@@ -160,7 +160,7 @@ impl Tokens {
     /// Records a sample sent again whose first token differs: a fault if LoadGen was given the
     /// earlier token, else a note, because LoadGen gets only the second answer.
     pub fn contradicted(&self, what: Contradiction) {
-        let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
+        let [again, before] = [what.repeated, what.reported].map(|t| t as u32 as i32);
         let (index, by) = (what.index, || self.name_of(what.connection));
         let again = || format!("sample {index} was sent again, and began with token {again}");
         let mut found = self.found();
@@ -315,7 +315,7 @@ mod tests {
                 tokens.contradicted(Contradiction {
                     index: 5,
                     reported: 17,
-                    again: u64::from(-3i32 as u32),
+                    repeated: u64::from(-3i32 as u32),
                     connection: 1,
                 });
             }

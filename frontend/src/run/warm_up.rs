@@ -65,8 +65,6 @@ impl WarmLibrary {
                 offset,
                 len,
                 issued_ns: 0,
-                first: None,
-                tries: Default::default(),
                 has_options: limited.is_some(),
             };
             let kept = longest.entry(size_class(len)).or_insert(sample);

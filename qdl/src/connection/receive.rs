@@ -19,8 +19,7 @@ pub(crate) fn writes_at_once(in_flight: usize) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrivedWrite {
     pub imm: Imm,
-    /// Offset in the slot.
-    pub at: u32,
+    pub slot_offset: u32,
     /// Bytes.
     pub len: u32,
 }
@@ -67,7 +66,11 @@ impl ReceiveHalf {
         let events = self.rx.poll(events_max, &mut |event| match event {
             // Handle arrivals after an invalid write too: their grants are closed.
             Event::Arrived { imm, at, len } => {
-                if let Err(b) = arrived(ArrivedWrite { imm, at, len }) {
+                if let Err(b) = arrived(ArrivedWrite {
+                    imm,
+                    slot_offset: at,
+                    len,
+                }) {
                     broken.get_or_insert(b);
                 }
             }

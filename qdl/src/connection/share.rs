@@ -15,11 +15,10 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
-use record::NicUse;
 
 use super::{
-    CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, PollOrder,
-    ReceiveHalf, SendHalf, Turn, arm_all, join_all, make_crew, start,
+    CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadCounts, NicThreadHandle, NicWork, Placed,
+    PollOrder, ReceiveHalf, SendHalf, Turn, arm_all, join_all, make_crew, start,
 };
 use fabric::os::lock;
 use fabric::{Armed, Broken, Link};
@@ -54,13 +53,13 @@ impl<C> Inbox<C> {
 }
 
 /// A connection `C` that is up, with an end's state `S`. Only its NIC thread uses it.
-pub(crate) struct Up<C, S> {
+pub(crate) struct LiveConnection<C, S> {
     pub connection: C,
     pub half: ReceiveHalf,
     pub state: S,
 }
 
-pub(crate) type UpOf<E> = Up<<E as End>::Connection, <E as End>::State>;
+pub(crate) type LiveConnectionOf<E> = LiveConnection<<E as End>::Connection, <E as End>::State>;
 
 /// One end's part in the turns of a [`Share`].
 pub(crate) trait End: Sized + 'static {
@@ -70,17 +69,21 @@ pub(crate) trait End: Sized + 'static {
     type State;
 
     /// Attaches the link; `None` if the connection must not come up, whose link is dropped.
-    fn attach(&mut self, connection: Self::Connection, link: Link) -> Option<UpOf<Self>>;
+    fn attach(
+        &mut self,
+        connection: Self::Connection,
+        link: Link,
+    ) -> Option<LiveConnectionOf<Self>>;
 
     /// The sending half of a connection.
     fn send<'a>(&'a self, connection: &'a Self::Connection) -> &'a SendHalf;
 
     /// Polls connection `index`, keeps its arrivals for [`Self::deliver`], and returns the number
     /// of events.
-    fn poll(&mut self, index: usize, up: &mut UpOf<Self>, now_ns: u64) -> usize;
+    fn poll(&mut self, index: usize, up: &mut LiveConnectionOf<Self>, now_ns: u64) -> usize;
 
-    /// Passes the turn's arrivals on; `came` is false if no poll found an event.
-    fn deliver(&mut self, links: &mut [UpOf<Self>], came: bool, now_ns: u64);
+    /// Passes the turn's arrivals on; without `has_events`, no poll found one.
+    fn deliver(&mut self, links: &mut [LiveConnectionOf<Self>], has_events: bool, now_ns: u64);
 
     /// Whether writes wait that the connection can post now.
     fn has_writes(&self, connection: &Self::Connection) -> bool;
@@ -91,7 +94,7 @@ pub(crate) trait End: Sized + 'static {
 
     /// Records the times of what [`Self::deliver`] passed on, once. Not urgent: the peers work
     /// meanwhile.
-    fn record(&mut self, links: &mut [UpOf<Self>]) {
+    fn record(&mut self, links: &mut [LiveConnectionOf<Self>]) {
         let _ = links;
     }
 
@@ -100,10 +103,10 @@ pub(crate) trait End: Sized + 'static {
 
     /// Destroys the local side of a connection that has said goodbye: no write lands afterwards.
     /// [`ReceiveHalf::broken`] is `None` where the share stops.
-    fn lose(&mut self, up: UpOf<Self>);
+    fn lose(&mut self, up: LiveConnectionOf<Self>);
 
     /// Checks liveness and publishes figures, about every [`NicThreadCfgs::tick_ns`].
-    fn tick(&mut self, links: &mut [UpOf<Self>], now_ns: u64) {
+    fn tick(&mut self, links: &mut [LiveConnectionOf<Self>], now_ns: u64) {
         let _ = (links, now_ns);
     }
 }
@@ -112,10 +115,10 @@ pub(crate) trait End: Sized + 'static {
 struct Share<E: End> {
     end: E,
     commands: Arc<SegQueue<NicCommand<E::Connection>>>,
-    links: Vec<UpOf<E>>,
+    links: Vec<LiveConnectionOf<E>>,
     order: PollOrder,
     /// Connections during their goodbye: no thread posts on them, and their arrivals are ignored.
-    leaving: Vec<UpOf<E>>,
+    leaving: Vec<LiveConnectionOf<E>>,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -140,13 +143,13 @@ impl<E: End> Share<E> {
     }
 
     fn is_whole(&self) -> bool {
-        let is_broken = |up: &UpOf<E>| up.half.broken.is_some();
+        let is_broken = |up: &LiveConnectionOf<E>| up.half.broken.is_some();
         !self.stopping && self.leaving.is_empty() && !self.links.iter().any(is_broken)
     }
 
     /// Takes broken connections down, or all when the share stops.
     fn take_down(&mut self) {
-        let is_down = |up: &mut UpOf<E>| self.stopping || up.half.broken.is_some();
+        let is_down = |up: &mut LiveConnectionOf<E>| self.stopping || up.half.broken.is_some();
         self.leaving.extend(self.links.extract_if(.., is_down));
         let mut i = 0;
         while i < self.leaving.len() {
@@ -177,7 +180,7 @@ impl<E: End> NicWork for Share<E> {
         while let Some(command) = self.commands.pop() {
             self.execute(command);
         }
-        let (mut came, mut busy) = (false, false);
+        let (mut has_events, mut busy) = (false, false);
         if !self.stopping {
             let Share {
                 end, links, order, ..
@@ -188,11 +191,11 @@ impl<E: End> NicWork for Share<E> {
                 if up.half.owes_reply {
                     end.post(&up.connection);
                 }
-                came |= events > 0;
+                has_events |= events > 0;
                 busy |= up.half.is_busy;
                 events > 0
             });
-            end.deliver(links, came, now_ns);
+            end.deliver(links, has_events, now_ns);
         }
         if !self.is_whole() {
             // Before a connection leaves `links`, by whose indices the end records.
@@ -213,7 +216,7 @@ impl<E: End> NicWork for Share<E> {
     }
 
     fn arm(&mut self) -> Armed {
-        let has_work = |up: &UpOf<E>| {
+        let has_work = |up: &LiveConnectionOf<E>| {
             let c = &up.connection;
             up.half.is_lost() || self.end.send(c).has_failed() || self.end.has_writes(c)
         };
@@ -314,13 +317,8 @@ impl<C: Send + 'static> Crew<C> {
         NicThreadHandle::placed_by_nic(&self.handles, &self.plan)
     }
 
-    /// Number of wake-ups by other threads, and number of sleeps.
-    pub(crate) fn waits(&self) -> (u64, u64) {
-        NicThreadHandle::waits(&self.handles)
-    }
-
-    /// Busy time and sleeps of the threads so far.
-    pub(crate) fn uses(&self) -> NicUse {
-        NicThreadHandle::uses(&self.handles)
+    /// Counts of the threads so far.
+    pub(crate) fn counts(&self) -> NicThreadCounts {
+        NicThreadHandle::counts(&self.handles)
     }
 }

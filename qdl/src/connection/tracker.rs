@@ -34,27 +34,24 @@ pub(crate) use super::free_slots::Reserved;
 
 /// The first token of an answer, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct First {
+pub struct FirstToken {
     /// Bytes of the token, little-endian.
     pub token: u64,
-    /// Arrival time on [`fabric::clock`]. Never 0, so that [`Sample`] fits one cache line.
-    pub at_ns: NonZeroU64,
+    /// Arrival time on [`fabric::clock`]. Never 0, so that [`Attempt`] fits one cache line.
+    pub arrived_ns: NonZeroU64,
 }
 
-impl First {
-    /// Makes a first token that arrived at `at_ns`; 0 becomes 1.
-    pub fn new(token: u64, at_ns: u64) -> Self {
-        First {
+impl FirstToken {
+    /// Makes a first token that arrived at `arrived_ns`; 0 becomes 1.
+    pub fn new(token: u64, arrived_ns: u64) -> Self {
+        FirstToken {
             token,
-            at_ns: NonZeroU64::new(at_ns).unwrap_or(NonZeroU64::MIN),
+            arrived_ns: NonZeroU64::new(arrived_ns).unwrap_or(NonZeroU64::MIN),
         }
     }
 }
 
-#[cfg(not(feature = "loom"))]
-const _: () = assert!(size_of::<Sample>() == 64);
-
-/// A sample with all that a post or a retry needs.
+/// A sample, as the caller issues it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The caller's id (LoadGen's `ResponseId`); never leaves this node.
@@ -69,13 +66,39 @@ pub struct Sample {
     pub len: u32,
     /// Issue time on [`fabric::clock`].
     pub issued_ns: u64,
-    /// First token of the answer, if it was reported before the connection was lost. A retry does
-    /// not report a first token again.
-    pub first: Option<First>,
-    /// Failed attempts so far.
-    pub tries: Tries,
     /// The payload begins with a block of options ([`crate::request`]), which `len` includes.
     pub has_options: bool,
+}
+
+/// An attempt to get a sample answered, and what the failed attempts before it have left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempt {
+    /// The sample.
+    pub sample: Sample,
+    /// The failed attempts.
+    pub history: History,
+}
+
+/// What the failed attempts of a sample have left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// First token of the answer, if it was reported before the connection was lost. A retry does
+    /// not report a first token again.
+    pub first_token: Option<FirstToken>,
+    /// Number of failed attempts.
+    pub tries: Tries,
+}
+
+#[cfg(not(feature = "loom"))]
+const _: () = assert!(size_of::<Attempt>() == 64);
+
+impl From<Sample> for Attempt {
+    fn from(sample: Sample) -> Self {
+        Attempt {
+            sample,
+            history: History::default(),
+        }
+    }
 }
 
 /// Refusals after which a sample fails. Two bits of a record count them.
@@ -148,8 +171,20 @@ impl Tries {
 pub struct InFlight {
     /// The sample.
     pub sample: Sample,
+    /// Its failed attempts.
+    pub history: History,
     /// Time at which the write was posted, on [`fabric::clock`].
     pub posted_ns: u64,
+}
+
+impl InFlight {
+    /// The attempt, to go on with it or with a next one.
+    pub fn attempt(&self) -> Attempt {
+        Attempt {
+            sample: self.sample,
+            history: self.history,
+        }
+    }
 }
 
 /// Record of a slot, in one cache line, since every sample writes and reads a record. Cores fetch
@@ -178,18 +213,18 @@ const _: () = assert!(size_of::<Record>() == 64);
 const OPTIONS: u64 = 1 << 61;
 
 impl Record {
-    fn first(&self) -> Option<First> {
-        let at_ns = self.first_ns.load(Ordering::Relaxed);
-        NonZeroU64::new(at_ns).map(|at_ns| First {
+    fn first_token(&self) -> Option<FirstToken> {
+        let arrived_ns = self.first_ns.load(Ordering::Relaxed);
+        NonZeroU64::new(arrived_ns).map(|arrived_ns| FirstToken {
             token: self.token.load(Ordering::Relaxed),
-            at_ns,
+            arrived_ns,
         })
     }
 
-    fn set_first(&self, first: Option<First>) {
-        let (token, at_ns) = first.map_or((0, 0), |f| (f.token, f.at_ns.get()));
+    fn set_first_token(&self, first: Option<FirstToken>) {
+        let (token, arrived_ns) = first.map_or((0, 0), |f| (f.token, f.arrived_ns.get()));
         self.token.store(token, Ordering::Relaxed);
-        self.first_ns.store(at_ns, Ordering::Relaxed);
+        self.first_ns.store(arrived_ns, Ordering::Relaxed);
     }
 }
 
@@ -286,25 +321,26 @@ impl Tracker {
     /// caller then posts the write with the returned immediate.
     ///
     /// `None` if the slot does not exist or is in flight already.
-    pub fn begin(&self, slot: u16, sample: &Sample, posted_ns: u64) -> Option<Imm> {
+    pub fn begin(&self, slot: u16, attempt: &Attempt, posted_ns: u64) -> Option<Imm> {
+        let Attempt { sample, history } = attempt;
         let r = self.records.get(usize::from(slot))?;
         r.id.store(sample.id, Ordering::Relaxed);
         r.index.store(sample.index, Ordering::Relaxed);
         r.offset.store(sample.offset as u64, Ordering::Relaxed);
         r.source_len.store(
-            (sample.tries.bits() << 48)
+            (history.tries.bits() << 48)
                 | (u64::from(sample.has_options) * OPTIONS)
                 | u64::from(sample.source.0) << 32
                 | u64::from(sample.len),
             Ordering::Relaxed,
         );
-        if sample.tries.bits() != 0 {
-            let failed_us = sample.tries.failed_us;
+        if history.tries.bits() != 0 {
+            let failed_us = history.tries.failed_us;
             self.failed_us[usize::from(slot)].store(failed_us, Ordering::Relaxed);
         }
         r.issued_ns.store(sample.issued_ns, Ordering::Relaxed);
         r.posted_ns.store(posted_ns, Ordering::Relaxed);
-        r.set_first(sample.first);
+        r.set_first_token(history.first_token);
         let use_count = self.grants.open(slot)?;
         Some(Imm::new(slot, use_count))
     }
@@ -327,13 +363,15 @@ impl Tracker {
                 offset: r.offset.load(Ordering::Relaxed) as usize,
                 len: source_len as u32,
                 issued_ns: r.issued_ns.load(Ordering::Relaxed),
-                first: r.first(),
+                has_options: source_len & OPTIONS != 0,
+            },
+            history: History {
+                first_token: r.first_token(),
                 tries: Tries {
                     losses: bits & Tries::LOSSES_MAX,
                     refusals: (bits >> 14) as u8,
                     failed_us,
                 },
-                has_options: source_len & OPTIONS != 0,
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
         })
@@ -341,9 +379,9 @@ impl Tracker {
 
     /// Stores the reported first token of an answer that continues. Only the NIC thread may call
     /// it, while the grant is open: no other thread closes the grant.
-    pub fn first_came(&self, slot: u16, first: First) {
+    pub fn set_first_token(&self, slot: u16, first: FirstToken) {
         if let Some(r) = self.records.get(usize::from(slot)) {
-            r.set_first(Some(first));
+            r.set_first_token(Some(first));
         }
     }
 
@@ -381,21 +419,26 @@ mod tests {
 
     use super::*;
 
-    fn sample(id: u64) -> Sample {
-        Sample {
-            id,
-            index: id ^ 7,
-            source: SourceId(3),
-            offset: id as usize * 11,
-            len: id as u32,
-            issued_ns: id + 1,
-            first: id.is_multiple_of(3).then_some(First::new(id * 5, id + 9)),
-            tries: Tries {
-                losses: (id * 257) as u16 & Tries::LOSSES_MAX,
-                refusals: (id % 3) as u8 + 1,
-                failed_us: id as u32 + 5,
+    fn attempt(id: u64) -> Attempt {
+        let first = id.is_multiple_of(3);
+        Attempt {
+            sample: Sample {
+                id,
+                index: id ^ 7,
+                source: SourceId(3),
+                offset: id as usize * 11,
+                len: id as u32,
+                issued_ns: id + 1,
+                has_options: id.is_multiple_of(2),
             },
-            has_options: id.is_multiple_of(2),
+            history: History {
+                first_token: first.then_some(FirstToken::new(id * 5, id + 9)),
+                tries: Tries {
+                    losses: (id * 257) as u16 & Tries::LOSSES_MAX,
+                    refusals: (id % 3) as u8 + 1,
+                    failed_us: id as u32 + 5,
+                },
+            },
         }
     }
 
@@ -466,7 +509,7 @@ mod tests {
                 match step {
                     0..5 => match t.reserve() {
                         Some(slot) => {
-                            let imm = t.begin(slot, &sample(id), id + 2).expect("reserved");
+                            let imm = t.begin(slot, &attempt(id), id + 2).expect("reserved");
                             prop_assert!(model.insert(slot, (id, imm)).is_none(), "slot {} given twice", slot);
                             prop_assert!(usize::from(slot) < allowed);
                         }
@@ -480,7 +523,7 @@ mod tests {
                         let mut some = t.reserve_some(1 + pick.index(80));
                         prop_assert_eq!(some.is_empty(), model.len() >= allowed);
                         for slot in some.by_ref().take(pick.index(80)) {
-                            let imm = t.begin(slot, &sample(id), id + 2).expect("reserved");
+                            let imm = t.begin(slot, &attempt(id), id + 2).expect("reserved");
                             prop_assert!(model.insert(slot, (id, imm)).is_none(), "slot {} given twice", slot);
                             prop_assert!(usize::from(slot) < allowed);
                         }
@@ -504,7 +547,7 @@ mod tests {
                         prop_assert!(t.grants.take(imm).is_ok());
                         prop_assert!(t.grants.take(imm).is_err(), "a duplicate is refused");
                         let got = t.arrived(slot).expect("in range");
-                        prop_assert_eq!(got, InFlight { sample: sample(id), posted_ns: id + 2 });
+                        prop_assert_eq!((got.attempt(), got.posted_ns), (attempt(id), id + 2));
                         t.release(slot);
                     }
                     9 => {
@@ -528,11 +571,11 @@ mod loom_tests {
 
     use super::*;
 
-    fn sample(id: u64) -> Sample {
-        Sample {
+    fn attempt(id: u64) -> Attempt {
+        Attempt::from(Sample {
             id,
             ..Sample::default()
-        }
+        })
     }
 
     #[test]
@@ -586,7 +629,7 @@ mod loom_tests {
         loom::model(|| {
             let t = Arc::new(Tracker::new(Arc::new(Grants::new(1))));
             let slot = t.reserve().expect("free");
-            let imm = t.begin(slot, &sample(42), 0).expect("reserved");
+            let imm = t.begin(slot, &attempt(42), 0).expect("reserved");
             let poster = {
                 let t = t.clone();
                 thread::spawn(move || {

@@ -1,16 +1,22 @@
-//! Types of the dispatcher's interface: settings, callbacks, events and counts.
+//! Types of the dispatcher's interface: settings, responses, callbacks, events and counts.
 
-use std::{io, sync::Arc};
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+};
 
-use super::{Sample, Tries};
+use super::{DispatchState, Sample, Tries};
 use crate::{
-    connection::{CrewPlan, EchoCfgs, NicThreadCfgs},
+    connection::{CrewPlan, EchoCfgs, NicThreadCfgs, NicThreadCounts, tracker::InFlight},
     counters::Recorder,
     model::Lengths,
     rails::{Change, Policy},
 };
 use fabric::wire::Stream;
-use fabric::{Broken, Imm, Region, RegionError};
+use fabric::{Broken, FabricCounts, Imm, PathUse, Region, RegionError};
 
 /// One response, valid during the callback.
 #[derive(Clone, Copy, Debug)]
@@ -28,19 +34,82 @@ pub struct Response<'a> {
     pub whole: bool,
 }
 
+/// A response in the slot where it landed. Drop it on any thread to free the slot.
+///
+/// Until then the slot counts as in flight, so a caller that keeps every slot of a connection stops
+/// that connection. The memory stays mapped as long as the response lives, even after the dispatcher.
+pub struct KeptResponse {
+    state: Arc<DispatchState>,
+    id: u64,
+    index: u64,
+    connection: usize,
+    pub(super) slot: u16,
+    len: u32,
+    whole: bool,
+}
+
+impl KeptResponse {
+    /// Makes the only guard of a response's slot, which the caller then does not free.
+    pub(super) fn new(state: &Arc<DispatchState>, slot: u16, response: &Response<'_>) -> Self {
+        KeptResponse {
+            state: state.clone(),
+            id: response.id,
+            index: response.index,
+            connection: response.connection,
+            slot,
+            len: response.payload.len() as u32,
+            whole: response.whole,
+        }
+    }
+
+    /// The response.
+    pub fn response(&self) -> Response<'_> {
+        let connection = &self.state.connections[self.connection];
+        Response {
+            id: self.id,
+            index: self.index,
+            connection: self.connection,
+            // SAFETY: the response has closed the slot's grant. A new grant follows the slot's
+            // release, which only `drop` does: a sweep leaves closed grants alone.
+            payload: unsafe { connection.payload(self.slot, 0, self.len) },
+            whole: self.whole,
+        }
+    }
+}
+
+impl Drop for KeptResponse {
+    fn drop(&mut self) {
+        let state = &*self.state;
+        let connection = &state.connections[self.connection];
+        connection.tracker.release(self.slot);
+        // Either this thread sees a waiting sample, or the sample's thread sees the free slot.
+        fence(Ordering::SeqCst);
+        state.distribute();
+        if state.waits_for(connection) {
+            state.wake(connection);
+        }
+    }
+}
+
+impl fmt::Debug for KeptResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.response().fmt(f)
+    }
+}
+
 /// A part of an unfinished response, valid during the callback.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct ResponsePart<'a> {
     /// The sample's id, as issued.
     pub id: u64,
     /// The sample's index, as issued.
     pub index: u64,
     /// Bytes of the response before this part.
-    pub at: u32,
+    pub offset: u32,
     /// Bytes of this part, in the slot where the fabric stored them.
     pub payload: &'a [u8],
     /// The part holds the sample's first token, which was not reported before.
-    pub first: bool,
+    pub has_first_token: bool,
     /// Connections lost so far while the sample was in flight on them.
     pub losses: u16,
 }
@@ -54,19 +123,19 @@ pub struct Contradiction {
     /// The reported first token, little-endian.
     pub reported: u64,
     /// The first token of the retry.
-    pub again: u64,
+    pub repeated: u64,
     /// Index of the connection that delivered the retry's answer.
     pub connection: usize,
 }
 
 impl Contradiction {
     /// Compares a first token with the reported one; `None` where they agree or none was reported.
-    pub fn of(sample: &Sample, again: Option<u64>, connection: usize) -> Option<Self> {
-        let reported = sample.first?.token;
-        (again != Some(reported)).then(|| Contradiction {
-            index: sample.index,
+    pub fn of(in_flight: &InFlight, repeated: Option<u64>, connection: usize) -> Option<Self> {
+        let reported = in_flight.history.first_token?.token;
+        (repeated != Some(reported)).then(|| Contradiction {
+            index: in_flight.sample.index,
             reported,
-            again: again.unwrap_or_default(),
+            repeated: repeated.unwrap_or_default(),
             connection,
         })
     }
@@ -82,10 +151,22 @@ pub trait Completer: Send {
     /// Completes the samples answered in one turn. Their slots are freed once the call returns.
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
 
+    /// Whether this completer keeps its responses: the dispatcher then calls
+    /// [`Self::complete_kept`] in place of [`Self::complete`].
+    fn keeps(&self) -> bool {
+        false
+    }
+
+    /// As [`Self::complete`], but each slot is freed when its response is dropped, at any time and
+    /// on any thread. Responses that stay in the iterator are dropped after the call.
+    fn complete_kept(&mut self, responses: &mut dyn ExactSizeIterator<Item = KeptResponse>) {
+        let _ = responses;
+    }
+
     /// Takes parts of unfinished responses, before `complete` in the same turn. Parts of a sample
-    /// come in order. After a retry they begin again at offset 0, and [`Part::first`] is not set a
-    /// second time.
-    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+    /// come in order. After a retry they begin again at offset 0, and
+    /// [`ResponsePart::has_first_token`] is not set a second time.
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = ResponsePart<'_>>) {
         let _ = parts;
     }
 
@@ -119,11 +200,11 @@ pub enum DispatchEvent {
         /// Cause of the loss.
         cause: Broken,
         /// Samples that went back to the backlog.
-        again: usize,
+        retries: usize,
     },
     /// Too many connections that carried a sample were lost. The dispatcher retries the sample; the
     /// owner may abort the run. Reported after this loss and each further one.
-    WornOut {
+    TooManyLosses {
         /// The sample's index, as issued.
         index: u64,
         /// Connections lost while the sample was in flight on them.
@@ -208,7 +289,7 @@ pub struct DispatchCfgs {
     /// bursts; with 0, all bursts.
     pub post_up_to: u64 = 16 << 10,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
-    pub stay_ns: u64 = 50_000,
+    pub affinity_ns: u64 = 50_000,
     /// Whether each sample has its own doorbell or system call.
     pub one_by_one: bool,
     /// Registered source regions; a sample's `source` is an index into this list.
@@ -231,7 +312,7 @@ pub struct DispatchCfgs {
 }
 
 /// Totals of a dispatcher. After a drain, `issued == completed + completed_empty`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DispatchCounts {
     /// Samples handed to [`Dispatcher::issue`](super::Dispatcher::issue).
     pub issued: u64,
@@ -242,7 +323,7 @@ pub struct DispatchCounts {
     /// Samples completed empty after an abort.
     pub completed_empty: u64,
     /// Samples sent again after their connection was lost.
-    pub again: u64,
+    pub retries: u64,
     /// Refusals: first, second and third of a sample.
     pub refused: [u64; 3],
     /// Requests posted, retries included.
@@ -255,10 +336,49 @@ pub struct DispatchCounts {
     pub backlogged: u64,
     /// Samples that the issuing thread left to a NIC thread although a slot was free.
     pub handed_over: u64,
-    /// Wake-ups of NIC threads by other threads.
+    /// Counts of the NIC threads.
+    pub nic_threads: NicThreadCounts,
+}
+
+/// Counts of a connection over all epochs, without warm-up samples unless stated. A thread updates
+/// the counts of answers and of the path every 40 ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionCounts {
+    /// Samples answered.
+    pub answered: u64,
+    /// Payload bytes of the answered requests.
+    pub bytes_out: u64,
+    /// Payload bytes of the answers.
+    pub bytes_in: u64,
+    /// Requests posted, retries included.
+    pub posted: u64,
+    /// Requests that the accelerator refused.
+    pub refused: u64,
+    /// Warm-up samples answered or refused.
+    pub warmed: u64,
+    /// Slots at each end.
+    pub slots: usize,
+    /// Slots that samples may use.
+    pub allowance: usize,
+    /// Slots in use.
+    pub in_flight: usize,
+    /// Longest time in milliseconds that the peer left an echo unanswered, by links that are lost.
+    pub silent_ms: u64,
+    /// Sleeps of the NIC thread that earlier links' descriptors ended.
     pub wakeups: u64,
-    /// Sleeps of NIC threads.
-    pub sleeps: u64,
+    /// Smoothed round trip of a packet in microseconds, if the fabric measures it.
+    pub rtt_us: Option<u64>,
+    /// The fabric's readings of the path while samples were in flight.
+    pub path: PathUse,
+    /// Counts of the receiving halves of earlier links, warm-up samples included.
+    pub rx: FabricCounts,
+    /// Counts of the sending half, warm-up samples included; only in
+    /// [`Dispatcher::connection_totals`](super::Dispatcher::connection_totals), as the next two.
+    pub tx: FabricCounts,
+    /// Most slots in use at once.
+    pub in_flight_max: u64,
+    /// Doorbells that left writes behind because the socket or queue pair was full.
+    pub blocked: u64,
 }
 
 /// Error of [`Dispatcher::new`](super::Dispatcher::new).

@@ -7,31 +7,31 @@ use std::{
     collections::VecDeque,
     mem,
     sync::{
-        PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use crossbeam_utils::CachePadded;
 
-use super::{Sample, connection::BURST};
-use fabric::sync::{AtomicU64 as ModelledU64, Mutex, MutexGuard};
+use super::{Attempt, connection::BURST};
+use fabric::os::lock;
 
 /// Empty rows kept for threads that push few samples at a time.
 const SPARE: usize = 4;
 
 #[derive(Debug, Default)]
 struct Rows {
-    rows: VecDeque<Vec<Sample>>,
+    rows: VecDeque<Vec<Attempt>>,
     /// Number of samples already taken from the first row.
     taken: usize,
-    spare: Vec<Vec<Sample>>,
+    spare: Vec<Vec<Attempt>>,
 }
 
 impl Rows {
     /// Counts `n` more samples of the first row as taken. Keeps an emptied row's memory as spare,
     /// or returns it: the caller frees it without the lock.
-    fn advance(&mut self, n: usize) -> Option<Vec<Sample>> {
+    fn advance(&mut self, n: usize) -> Option<Vec<Attempt>> {
         self.taken += n;
         if self.rows.front()?.len() > self.taken {
             return None;
@@ -52,7 +52,7 @@ impl Rows {
 pub(super) struct Backlog {
     rows: Mutex<Rows>,
     /// Samples in the rows, and taken ones until [`Self::count_off`].
-    len: CachePadded<ModelledU64>,
+    len: CachePadded<AtomicU64>,
     /// Most samples that waited at once for a free slot.
     pub max: AtomicU64,
     /// Samples that found no free slot at issue.
@@ -61,7 +61,7 @@ pub(super) struct Backlog {
 
 impl Backlog {
     fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rows)
     }
 
     /// Number of samples, those being posted included.
@@ -83,7 +83,7 @@ impl Backlog {
 
     /// Appends samples, one row at a time. Other threads may take the first rows before the last
     /// are pushed.
-    pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
+    pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Attempt>) {
         // Count first, so that the length is never less than the number of samples.
         if samples.len() > 0 {
             self.len.fetch_add(samples.len() as u64, Ordering::SeqCst);
@@ -114,7 +114,7 @@ impl Backlog {
     }
 
     /// Removes the first sample.
-    pub fn pop(&self) -> Option<Sample> {
+    pub fn pop(&self) -> Option<Attempt> {
         let mut rows = self.lock();
         let sample = rows.rows.front()?.get(rows.taken).copied();
         let row = rows.advance(1);
@@ -124,7 +124,7 @@ impl Backlog {
     }
 
     /// Puts samples back at the front.
-    pub fn put_back(&self, samples: &[Sample]) {
+    pub fn put_back(&self, samples: &[Attempt]) {
         if !samples.is_empty() {
             let mut rows = self.lock();
             let taken = mem::take(&mut rows.taken);
@@ -136,7 +136,7 @@ impl Backlog {
     }
 
     /// Replaces the contents of `taken` with up to `samples_max` samples of the first row.
-    pub fn take(&self, samples_max: usize, taken: &mut Vec<Sample>) {
+    pub fn take(&self, samples_max: usize, taken: &mut Vec<Attempt>) {
         taken.clear();
         let mut rows = self.lock();
         let from = rows.taken;
@@ -161,14 +161,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::dispatch::Sample;
 
-    fn samples(ids: std::ops::Range<u64>) -> Vec<Sample> {
-        ids.map(|id| Sample {
-            id,
-            index: id,
-            len: 1,
-            issued_ns: 1,
-            ..Sample::default()
+    fn attempts(ids: std::ops::Range<u64>) -> Vec<Attempt> {
+        ids.map(|id| {
+            Attempt::from(Sample {
+                id,
+                ..Sample::default()
+            })
         })
         .collect()
     }
@@ -183,14 +183,14 @@ mod tests {
             let (mut pushed, mut came) = (0, 0);
             let mut taken = Vec::new();
             for (n, most, back) in steps {
-                backlog.push(samples(pushed..pushed + n).into_iter());
+                backlog.push(attempts(pushed..pushed + n).into_iter());
                 pushed += n;
                 backlog.take(most, &mut taken);
                 prop_assert!(taken.len() <= most.min(BURST));
                 prop_assert!(most == 0 || came == pushed || !taken.is_empty());
                 let used = taken.len().saturating_sub(back);
                 for s in &taken[..used] {
-                    prop_assert_eq!(s.id, came);
+                    prop_assert_eq!(s.sample.id, came);
                     came += 1;
                 }
                 backlog.put_back(&taken[used..]);
@@ -199,7 +199,7 @@ mod tests {
                 backlog.take(BURST, &mut taken);
                 prop_assert!(!taken.is_empty());
                 for s in &taken {
-                    prop_assert_eq!(s.id, came);
+                    prop_assert_eq!(s.sample.id, came);
                     came += 1;
                 }
             }

@@ -20,7 +20,7 @@ use std::sync::{
 use crossbeam_utils::CachePadded;
 
 use super::{
-    Connection, DispatchEvent, DispatchState, Dispatcher, Sample, connection::BURST,
+    Attempt, Connection, DispatchEvent, DispatchState, Dispatcher, Sample, connection::BURST,
     posting::samples_of_burst,
 };
 use crate::{
@@ -44,7 +44,7 @@ pub(super) struct Choice {
 pub(super) struct Health {
     arbiter: RailArbiter,
     /// Token of the thread that distributes the backlog, with the sample that found no room.
-    distributor: SendToken<Option<Sample>>,
+    distributor: SendToken<Option<Attempt>>,
     pub next_tick_ns: AtomicU64,
     tick_ns: u64,
     nic_down: Box<NicDown>,
@@ -210,20 +210,20 @@ impl DispatchState {
         let mut gave = false;
         let mut claim = h.distributor.claim();
         while let Some(mut held) = claim.next() {
-            while let Some(sample) = held.take().or_else(|| self.backlog.pop()) {
+            while let Some(attempt) = held.take().or_else(|| self.backlog.pop()) {
                 if self.is_aborted() {
                     self.backlog.count_off(1);
-                    self.complete_empty(&[sample]);
-                } else if let Some((connection, _)) = self.place(&sample, |_| true) {
+                    self.complete_empty(&[attempt.sample]);
+                } else if let Some((connection, _)) = self.enqueue(&attempt, |_| true) {
                     // Either this thread sees the connection down, or its NIC thread the sample.
                     fence(Ordering::SeqCst);
                     if !connection.is_open() {
-                        self.empty_ring(connection);
+                        self.requeue_ring(connection);
                     }
                     self.backlog.count_off(1);
                     gave = true;
                 } else {
-                    *held = Some(sample);
+                    *held = Some(attempt);
                     break;
                 }
             }
@@ -286,7 +286,7 @@ impl DispatchState {
         for change in changes {
             if matches!(change.to, RailState::Congested) {
                 for connection in h.arbiter.connections_of(peer, change.rail) {
-                    self.empty_ring(&self.connections[connection]);
+                    self.requeue_ring(&self.connections[connection]);
                 }
             }
             self.owner.event(DispatchEvent::Rail {

@@ -12,15 +12,15 @@ use fabric::{
     Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window,
     sync::AtomicBool, wire::Stream,
 };
-use record::{ConnectionRecord, timeline::ConnectionTick};
 
-use super::{ConnectionCfgs, DispatchCfgs};
+use super::{ConnectionCfgs, ConnectionCounts, DispatchCfgs};
 use crate::{
     connection::{
         SendHalf,
-        tracker::{Sample, Tracker},
+        tracker::{Attempt, Tracker},
     },
     rails::Load,
+    response::RESPONSE_HEADER_BYTES,
 };
 
 /// Most samples of a burst: many enough for one system call, few enough to use all connections.
@@ -56,15 +56,6 @@ impl NotPosted {
     };
 }
 
-/// Figures of a connection over all epochs. Its NIC thread updates them, at most every 40 ms.
-#[derive(Debug, Default)]
-pub(super) struct Figures {
-    /// Answers, bytes and path, without the rail's score.
-    pub tick: ConnectionTick,
-    /// Counts of the receiving halves of earlier links.
-    pub record: ConnectionRecord,
-}
-
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,
@@ -72,12 +63,13 @@ pub(super) struct Connection {
     pub share: usize,
     /// Samples given to this connection and not posted yet; under a policy by health, at most as
     /// many as the connection has slots.
-    pub ring: ArrayQueue<Sample>,
+    pub ring: ArrayQueue<Attempt>,
     pub tracker: Tracker,
     pub window: Window,
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
-    figures: Mutex<Figures>,
+    /// Counts that the NIC thread updates, at most every 40 ms; the other fields are 0.
+    received: Mutex<ConnectionCounts>,
     /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
@@ -112,7 +104,7 @@ impl Connection {
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(dispatch.stream),
             send: SendHalf::default(),
             up: CachePadded::default(),
-            figures: Mutex::default(),
+            received: Mutex::default(),
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -184,32 +176,31 @@ impl Connection {
         self.send.finish()
     }
 
-    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
-        lock(&self.figures)
+    pub(crate) fn received(&self) -> MutexGuard<'_, ConnectionCounts> {
+        lock(&self.received)
     }
 
-    /// Counts of the sending half, and of receiving halves of earlier links. Takes the send token.
-    pub(crate) fn totals(&self) -> ConnectionRecord {
-        let (sent, figures) = (self.send.counts(), self.figures());
-        ConnectionRecord {
-            samples: figures.tick.samples,
-            tx: self.send.fabric_counts(),
-            slots: self.cfgs.slots as u64,
-            allowed: self.tracker.allowance() as u64,
-            in_flight_max: sent.in_flight_max,
-            blocked: sent.blocked,
+    /// Counts so far, without those of the sending half.
+    pub(crate) fn counts(&self) -> ConnectionCounts {
+        ConnectionCounts {
+            slots: self.cfgs.slots,
+            allowance: self.tracker.allowance(),
+            in_flight: self.tracker.in_flight(),
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            ..figures.record.clone()
+            ..*self.received()
         }
     }
 
-    /// Live figures without the rail's score; the counts may be 40 ms old.
-    pub(crate) fn reading(&self) -> ConnectionTick {
-        ConnectionTick {
-            in_flight: self.tracker.in_flight() as u64,
-            ..self.figures().tick
+    /// All counts. Takes the send token.
+    pub(crate) fn totals(&self) -> ConnectionCounts {
+        let sent = self.send.counts();
+        ConnectionCounts {
+            tx: self.send.fabric_counts(),
+            in_flight_max: sent.in_flight_max,
+            blocked: sent.blocked,
+            ..self.counts()
         }
     }
 
@@ -217,6 +208,18 @@ impl Connection {
     pub(crate) fn posted_for_callers(&self) -> u64 {
         let warmed = self.warmed.load(Ordering::Relaxed);
         self.posted.load(Ordering::Relaxed).saturating_sub(warmed)
+    }
+
+    /// The payload of a response, or a range of it.
+    ///
+    /// # Safety
+    /// These bytes have arrived, and the caller keeps the slot's grant closed while the slice
+    /// lives.
+    #[inline]
+    pub(crate) unsafe fn payload(&self, slot: u16, offset: u32, len: u32) -> &[u8] {
+        let offset = self.window.slot_offset(slot) + RESPONSE_HEADER_BYTES + offset as usize;
+        // SAFETY: by the caller's promise, the peer does not write these bytes.
+        unsafe { self.window.region().bytes(offset, len as usize) }.unwrap_or_default()
     }
 
     /// Posts one sample through a reserved slot. Returns the number of bytes copied to staging.
@@ -228,9 +231,10 @@ impl Connection {
         link: &mut dyn Tx,
         payloads: &Payloads,
         slot: u16,
-        sample: &Sample,
+        attempt: &Attempt,
         now_ns: u64,
     ) -> Result<usize, NotPosted> {
+        let sample = &attempt.sample;
         let mut post = Post {
             source: sample.source,
             offset: sample.offset,
@@ -255,7 +259,7 @@ impl Connection {
                 }
             }
         }
-        let Some(imm) = self.tracker.begin(slot, sample, now_ns) else {
+        let Some(imm) = self.tracker.begin(slot, attempt, now_ns) else {
             self.tracker.release(slot);
             return Err(NotPosted::FULL);
         };

@@ -1,10 +1,7 @@
 //! State of a frontend's connection that is up, which only its NIC thread uses.
 
-use super::{Connection, Sample, connection::Figures, progress::AnswerProgress};
-use crate::{
-    connection::{Echo, EchoCfgs, share::Up},
-    counters::look,
-};
+use super::{Attempt, Connection, progress::ResponseProgress};
+use crate::connection::{Echo, EchoCfgs, share::LiveConnection};
 use fabric::{PathReading, Rx, clock::now_ns};
 
 /// Interval of path readings: 100 ms. Each reading costs a system call.
@@ -22,7 +19,7 @@ pub(super) struct Attachment {
 }
 
 /// A connection that is up.
-pub(super) type FrontendLink = Up<Attachment, LinkState>;
+pub(super) type FrontendLink = LiveConnection<Attachment, LinkState>;
 
 /// Answers of a link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,9 +41,9 @@ pub(super) struct LinkState {
     path: PathReading,
     path_ns: u64,
     /// Parts of each slot's answer so far; empty where answers come in one piece.
-    pub progress: Box<[AnswerProgress]>,
+    pub progress: Box<[ResponseProgress]>,
     /// The worn-out sample with the most losses, if any.
-    pub worn_out: Option<Sample>,
+    pub too_often_lost: Option<Attempt>,
 }
 
 impl LinkState {
@@ -64,18 +61,18 @@ impl LinkState {
             answered: 0,
             path: PathReading::default(),
             path_ns: now_ns,
-            progress: vec![AnswerProgress::default(); slots_in_parts].into(),
-            worn_out: None,
+            progress: vec![ResponseProgress::default(); slots_in_parts].into(),
+            too_often_lost: None,
         }
     }
 
     /// Updates the live figures.
     pub(crate) fn show(&mut self, connection: &Connection) {
         let unshown = std::mem::take(&mut self.unshown);
-        let tick = &mut connection.figures().tick;
-        tick.samples += unshown.samples;
-        tick.bytes_out += unshown.bytes_out;
-        tick.bytes_in += unshown.bytes_in;
+        let counts = &mut connection.received();
+        counts.answered += unshown.samples;
+        counts.bytes_out += unshown.bytes_out;
+        counts.bytes_in += unshown.bytes_in;
     }
 
     /// Updates the live figures when the update is due.
@@ -99,16 +96,14 @@ impl LinkState {
         let before = std::mem::replace(&mut self.path, reading);
         let answered = std::mem::take(&mut self.answered);
         let is_used = connection.tracker.in_flight() > 0;
-        let Figures { tick, record } = &mut *connection.figures();
+        let counts = &mut connection.received();
         if is_used || answered > 0 {
             // The kernel's round trip is an average, so it is valid although no sample may be in
             // flight now: few and quick samples are rarely in flight at a reading.
-            tick.rtt_us = Some(reading.rtt_us);
+            counts.rtt_us = Some(reading.rtt_us);
         }
         if is_used {
-            look(&mut record.path, &reading, &before, span_ns / 1000);
-            tick.retransmits = record.path.retransmits;
-            tick.window_limited_us = record.path.rwnd_limited_us;
+            counts.path.add_reading(&reading, &before, span_ns / 1000);
         }
     }
 }

@@ -10,10 +10,13 @@
 //! * this file: the dispatcher, its connections and its counts
 //! * `posting`: from `issue` to a connection's writes
 //! * `nic`: the frontend's end in a NIC thread
-//! * `answers`: from an arrival to its completion, its record or its retry
+//! * `responses`: from an arrival to its completion, its record or its retry
 //! * `choice`: the policy that chooses connections
 //! * `connection`, `backlog`, `link`, `progress`: the parts that these share
 //! * `slots`, `warm_up`: `slots: auto`, the warm-up samples
+//!
+//! *Enqueue* puts a sample into a ring, *requeue* moves one that was not posted to the backlog, and
+//! *retry* sends one again after a failed attempt.
 //!
 //! All connections share one backlog. A sample is bound to a connection only once that has a slot.
 //! So a slow accelerator delays no others' samples, and no sample waits for a lost connection.
@@ -22,8 +25,10 @@
 //! second connection, or empty after [`Dispatcher::abort`]. The completer gets the parts of a
 //! response as they arrive. After a retry the parts begin again at offset 0. The first token is
 //! reported once; the retry's first token must equal it.
+//!
+//! The counts are plain values ([`DispatchCounts`], [`ConnectionCounts`]). `run` puts them into the
+//! run's record, of which this module knows nothing.
 
-mod answers;
 mod api;
 mod backlog;
 mod choice;
@@ -34,6 +39,7 @@ mod look;
 mod nic;
 mod posting;
 mod progress;
+mod responses;
 mod slots;
 mod warm_up;
 
@@ -50,10 +56,10 @@ use crossbeam_utils::CachePadded;
 use tokio::time::{Instant, sleep};
 
 pub(crate) use crate::connection::tracker::Tries;
-pub use crate::connection::tracker::{First, Sample};
+pub use crate::connection::tracker::{Attempt, FirstToken, Sample};
 pub use api::{
-    Completer, ConnectionCfgs, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic, Owner,
-    Part, RefusedSample, Response,
+    Completer, ConnectionCfgs, ConnectionCounts, Contradiction, DispatchCfgs, DispatchEvent,
+    DispatchNic, KeptResponse, Owner, RefusedSample, Response, ResponsePart,
 };
 pub(crate) use api::{DispatchCounts, DispatchError};
 #[cfg(test)]
@@ -69,7 +75,6 @@ use crate::{
     model::Lengths,
 };
 use fabric::{Broken, Endpoint, Link, sync::AtomicBool};
-use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 
 use backlog::Backlog;
 use choice::Choice;
@@ -88,7 +93,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 /// ```text
 ///   issuing thread   issuing -> choice -> a connection's ring -> post, or wake its NIC thread
 ///                                     \-> no room: backlog
-///   NIC thread       connection -> answering -> owner, completer -> choice -> backlog -> post
+///   NIC thread       connection -> receiving -> owner, completer -> choice -> backlog -> post
 ///   the run          ends, warm_up, limits
 /// ```
 pub(crate) struct DispatchState {
@@ -97,7 +102,7 @@ pub(crate) struct DispatchState {
     issuing: Issuing,
     choice: Choice,
     backlog: Backlog,
-    answering: Answering,
+    receiving: Receiving,
     ends: Ends,
     /// Limits of `slots: auto`; set before the first sample.
     limits: OnceLock<SlotLimits>,
@@ -114,7 +119,7 @@ struct Issuing {
     /// Largest burst that the issuing thread posts, in payload bytes.
     post_up_to: u64,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
-    stay_ns: u64,
+    affinity_ns: u64,
     one_by_one: bool,
     issued: CachePadded<AtomicU64>,
     /// Issue time of the first sample, on [`fabric::clock`]; 0 before the first sample.
@@ -123,7 +128,7 @@ struct Issuing {
 }
 
 /// What NIC threads know of answers, and their counts.
-struct Answering {
+struct Receiving {
     echo: EchoCfgs,
     token_bytes: u32,
     lengths: Option<Lengths>,
@@ -203,14 +208,14 @@ impl Dispatcher {
             issuing: Issuing {
                 number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
                 post_up_to: cfgs.post_up_to,
-                stay_ns: cfgs.stay_ns,
+                affinity_ns: cfgs.affinity_ns,
                 one_by_one: cfgs.one_by_one,
                 issued: CachePadded::default(),
                 first_ns: AtomicU64::new(0),
                 handed_over: CachePadded::default(),
             },
             backlog: Backlog::default(),
-            answering: Answering {
+            receiving: Receiving {
                 echo: cfgs.echo,
                 token_bytes: cfgs.token_bytes.clamp(1, 8),
                 lengths: cfgs.answers,
@@ -357,27 +362,26 @@ impl Dispatcher {
 
     /// Records that an accelerator's engines have worked: a sign of life, also without answers.
     pub(crate) fn note_work(&self) {
-        self.shared.answering.steps.fetch_add(1, Ordering::Relaxed);
+        self.shared.receiving.steps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Signs of work noted so far ([`Self::note_work`]), which extend the deadlines of answers.
     pub fn steps(&self) -> u64 {
-        self.shared.answering.steps.load(Ordering::Relaxed)
+        self.shared.receiving.steps.load(Ordering::Relaxed)
     }
 
     /// Parts passed to the completer, without last parts.
     pub(crate) fn parts(&self) -> u64 {
-        let parts = self.shared.answering.parts.iter();
+        let parts = self.shared.receiving.parts.iter();
         parts.map(|p| p.load(Ordering::Relaxed)).sum()
     }
 
     /// Totals so far.
     pub fn counts(&self) -> DispatchCounts {
         let s = &*self.shared;
-        let (wakeups, sleeps) = self.crew.waits();
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let completed_empty = s.ends.completed_empty.load(Ordering::Acquire);
-        let completed = s.answering.completed.iter();
+        let completed = s.receiving.completed.iter();
         let completed = completed.map(|c| c.load(Ordering::Acquire)).sum();
         DispatchCounts {
             completed,
@@ -385,7 +389,7 @@ impl Dispatcher {
             parts: self.parts(),
             // Load `issued` after the completed counts, so that it is never less than their sum.
             issued: s.issuing.issued.load(Ordering::Acquire),
-            again: read(&s.ends.retries),
+            retries: read(&s.ends.retries),
             refused: s.ends.refusals.each_ref().map(read),
             posted: s
                 .connections
@@ -396,33 +400,22 @@ impl Dispatcher {
             backlog_max: read(&s.backlog.max),
             backlogged: read(&s.backlog.waited),
             handed_over: read(&s.issuing.handed_over),
-            wakeups,
-            sleeps,
+            nic_threads: self.crew.counts(),
         }
     }
 
-    /// Busy time and sleeps of the NIC threads so far.
-    pub(crate) fn nic_use(&self) -> NicUse {
-        self.crew.uses()
+    /// Counts of each connection so far, without those of its sending half. Reading them slows no
+    /// other thread.
+    pub fn connection_counts(&self) -> Vec<ConnectionCounts> {
+        let connections = self.shared.connections.iter();
+        connections.map(Connection::counts).collect()
     }
 
-    /// Counts of each connection, final once the dispatcher has been stopped. The caller adds the
-    /// names of the connections and the causes of their losses.
-    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
-        self.shared
-            .connections
-            .iter()
-            .map(Connection::totals)
-            .collect()
-    }
-
-    /// Live figures of each connection, without rail scores. Reading them slows no other thread.
-    pub(crate) fn readings(&self) -> Vec<ConnectionTick> {
-        self.shared
-            .connections
-            .iter()
-            .map(Connection::reading)
-            .collect()
+    /// All counts of each connection, final once the dispatcher has been stopped. Waits for the
+    /// send tokens.
+    pub fn connection_totals(&self) -> Vec<ConnectionCounts> {
+        let connections = self.shared.connections.iter();
+        connections.map(Connection::totals).collect()
     }
 
     /// Samples copied into registered memory before they were sent (`qsl: staged`), and their

@@ -4,14 +4,14 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    Connection, DispatchState,
-    answers::Inbound,
+    Attempt, Connection, DispatchState,
     link::{Attachment, FrontendLink, LinkState},
+    responses::Inbound,
 };
 use crate::{
     connection::{
         EchoAction, NicThreadHandle, ReceiveHalf, SendHalf,
-        share::{End, Up},
+        share::{End, LiveConnection},
         tracker::InFlight,
         writes_at_once,
     },
@@ -66,10 +66,10 @@ impl End for FrontendEnd {
         connection.attach(link.tx);
         self.shared.connections_changed();
         self.shared.rail_up(connection);
-        Some(Up {
+        Some(LiveConnection {
             connection: attachment,
             half: ReceiveHalf::new(link.rx),
-            state: LinkState::new(connection, self.shared.answering.echo),
+            state: LinkState::new(connection, self.shared.receiving.echo),
         })
     }
 
@@ -82,7 +82,7 @@ impl End for FrontendEnd {
             shared, inbound, ..
         } = self;
         let connection = &shared.connections[up.connection.connection];
-        let answered_before = inbound.answers.len();
+        let answered_before = inbound.responses.len();
         let progress = &mut up.state.progress;
         // Half of the writes in flight, not of the slots: half of many slots may be all responses
         // in flight, and the peer would be idle while this thread handles them.
@@ -93,19 +93,19 @@ impl End for FrontendEnd {
         if up.half.is_busy {
             up.state.echo.heard(now_ns);
         }
-        let answered = (inbound.answers.len() - answered_before) as u64;
+        let answered = (inbound.responses.len() - answered_before) as u64;
         up.state.answered += answered;
         up.state.unshown.samples += answered;
         events
     }
 
-    fn deliver(&mut self, links: &mut [FrontendLink], came: bool, now_ns: u64) {
+    fn deliver(&mut self, links: &mut [FrontendLink], has_events: bool, now_ns: u64) {
         let (shared, completer) = (&self.shared, self.completer.as_mut());
         if !self.inbound.is_empty() {
             self.inbound.complete(shared, self.share, links, completer);
             shared.fold_scores(now_ns);
         }
-        if came {
+        if has_events {
             shared.distribute();
         }
     }
@@ -129,7 +129,7 @@ impl End for FrontendEnd {
 
     /// Sends the samples again on the remaining connections, unless the share stops.
     fn lose(&mut self, up: FrontendLink) {
-        let Up {
+        let LiveConnection {
             connection: attachment,
             half,
             mut state,
@@ -139,20 +139,21 @@ impl End for FrontendEnd {
         shared.connections_changed();
         state.show(connection);
         {
-            let record = &mut connection.figures().record;
-            record.rx.add(&half.counts());
-            record.wakeups += half.wakeups;
+            let counts = &mut connection.received();
+            counts.rx.add(&half.counts());
+            counts.wakeups += half.wakeups;
             let silent_ms = state.echo.longest_silence_ns() / 1_000_000;
-            record.silent_ms = record.silent_ms.max(silent_ms);
+            counts.silent_ms = counts.silent_ms.max(silent_ms);
         }
         drop(half.rx);
         let Some(cause) = half.broken else { return };
         let mut retries = 0;
         connection.tracker.sweep(|f: InFlight| {
-            retries += usize::from(shared.retry(connection, f.sample, &mut state.worn_out));
+            retries +=
+                usize::from(shared.retry_lost(connection, f.attempt(), &mut state.too_often_lost));
         });
         shared.warm_up.lost(connection.index, &cause);
-        shared.empty_ring(connection);
+        shared.requeue_ring(connection);
         if shared.is_aborted() {
             // The connection was taken down with the run.
             shared.empty_backlog();
@@ -165,10 +166,10 @@ impl End for FrontendEnd {
         }
         shared.rail_lost(connection);
         shared.report_loss(attachment, cause.clone(), retries);
-        if let Some(sample) = state.worn_out {
-            shared.owner.event(DispatchEvent::WornOut {
+        if let Some(Attempt { sample, history }) = state.too_often_lost {
+            shared.owner.event(DispatchEvent::TooManyLosses {
                 index: sample.index,
-                losses: sample.tries.losses,
+                losses: history.tries.losses,
                 connection: connection.index,
                 cause,
             });
@@ -207,12 +208,12 @@ impl End for FrontendEnd {
 }
 
 impl DispatchState {
-    fn report_loss(&self, attachment: Attachment, cause: Broken, again: usize) {
+    fn report_loss(&self, attachment: Attachment, cause: Broken, retries: usize) {
         self.owner.event(DispatchEvent::ConnectionLost {
             connection: attachment.connection,
             epoch: attachment.epoch,
             cause,
-            again,
+            retries,
         });
     }
 }

@@ -7,16 +7,16 @@
 //! ```
 //!
 //! A burst has 1 to [`BURST`] samples, and at most [`BURST_BYTES`] unless it is one sample. It goes
-//! to the connection of the issuing thread's last burst if that burst is less than `stay_ns` old,
-//! both fit one burst together, and the connection has room. Otherwise the arbiter chooses. The
-//! accelerator's connection with the last burst has an advantage of one burst in flight, because
-//! its NIC threads are awake. The rule stands in `docs/architecture.md`, *Which thread posts*; its
-//! measurements in `bench/README.md`.
+//! to the connection of the issuing thread's last burst if that burst is younger than
+//! `affinity_ns`, both fit one burst together, and the connection has room. Otherwise the arbiter
+//! chooses. The accelerator's connection with the last burst has an advantage of one burst in
+//! flight, because its NIC threads are awake. The rule stands in `docs/architecture.md`, *Which
+//! thread posts*; its measurements in `bench/README.md`.
 
 use std::{cell::Cell, iter};
 
 use super::{
-    Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
+    Attempt, Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
     connection::{BURST, NotPosted},
 };
 use crate::connection::{
@@ -41,7 +41,7 @@ const ROUND_TRIP_NS: u64 = 4_000;
 
 /// The connection that a thread issues to, and the room left in that connection's burst.
 #[derive(Clone, Copy, Debug)]
-struct Stay {
+struct Affinity {
     /// Number of the dispatcher ([`Issuing::number`]); 0 for none.
     dispatcher: u64,
     connection: usize,
@@ -53,8 +53,8 @@ struct Stay {
     for_sleeper: u32,
 }
 
-impl Stay {
-    const NONE: Stay = Stay {
+impl Affinity {
+    const NONE: Affinity = Affinity {
         dispatcher: 0,
         connection: 0,
         issued_ns: 0,
@@ -64,18 +64,18 @@ impl Stay {
     };
 
     /// Whether the whole burst goes to the connection of the thread's last burst.
-    fn takes(&self, dispatcher: u64, burst: &Burst, now_ns: u64, stay_ns: u64) -> bool {
+    fn takes(&self, dispatcher: u64, burst: &Burst, now_ns: u64, affinity_ns: u64) -> bool {
         self.dispatcher == dispatcher
             && burst.samples <= self.samples
             && burst.bytes <= self.bytes
-            && now_ns.saturating_sub(self.issued_ns) < stay_ns
+            && now_ns.saturating_sub(self.issued_ns) < affinity_ns
     }
 }
 
 thread_local! {
-    static STAY: Cell<Stay> = const { Cell::new(Stay::NONE) };
+    static AFFINITY: Cell<Affinity> = const { Cell::new(Affinity::NONE) };
     /// An empty row, reused for the backlog samples that this thread posts.
-    static ROW: Cell<Vec<Sample>> = const { Cell::new(Vec::new()) };
+    static ROW: Cell<Vec<Attempt>> = const { Cell::new(Vec::new()) };
 }
 
 /// Size of a burst: the first samples of a call that go together.
@@ -152,7 +152,7 @@ impl Dispatcher {
             false => 0,
         };
         if given < samples.len() {
-            s.leave(&samples[given..]);
+            s.defer(&samples[given..]);
         }
         if s.is_aborted() {
             s.empty_backlog();
@@ -165,21 +165,24 @@ impl DispatchState {
     /// this thread. Returns the number of samples put; no connection has room for the rest.
     fn issue_bursts(&self, samples: &[Sample]) -> usize {
         let Issuing {
-            number, stay_ns, ..
+            number,
+            affinity_ns,
+            ..
         } = self.issuing;
         let samples_max = self.choice.samples_max();
-        let mut stay = STAY.get();
+        let mut affinity = AFFINITY.get();
         let mut given = 0;
         while let Some(first) = samples.get(given) {
             let mut burst = Burst::first(&samples[given..], samples_max);
             let mut is_crowded = false;
-            let stays = samples_max > 1 && stay.takes(number, &burst, first.issued_ns, stay_ns);
-            if !stays {
+            let is_affine =
+                samples_max > 1 && affinity.takes(number, &burst, first.issued_ns, affinity_ns);
+            if !is_affine {
                 let Some(chosen) = self.choice.pick(&self.connections, first, |_| true) else {
                     break;
                 };
                 let connection = &self.connections[chosen];
-                stay = Stay {
+                affinity = Affinity {
                     dispatcher: number,
                     connection: chosen,
                     // 0, so that the code below checks whether the connection is idle.
@@ -189,50 +192,51 @@ impl DispatchState {
                     for_sleeper: 0,
                 };
                 is_crowded = connection.is_crowded();
-                if stay.samples < burst.samples {
-                    burst = Burst::first(&samples[given..given + stay.samples], samples_max);
+                if affinity.samples < burst.samples {
+                    burst = Burst::first(&samples[given..given + affinity.samples], samples_max);
                 }
             }
-            let connection = &self.connections[stay.connection];
+            let connection = &self.connections[affinity.connection];
             // Other threads write these counters: read them only if the connection may be idle.
-            let is_recent = first.issued_ns.saturating_sub(stay.issued_ns) < ROUND_TRIP_NS;
+            let is_recent = first.issued_ns.saturating_sub(affinity.issued_ns) < ROUND_TRIP_NS;
             let is_idle = !is_recent && connection.is_idle();
             let next = &samples[given..given + burst.samples];
             let pushed = next
                 .iter()
-                .map_while(|s| connection.ring.push(*s).ok())
+                .map_while(|s| connection.ring.push(Attempt::from(*s)).ok())
                 .count();
             if pushed == 0 {
                 // Other threads have filled the ring since the choice.
                 self.choice.undo(connection, first.len);
-                stay = Stay::NONE;
+                affinity = Affinity::NONE;
                 break;
             }
             given += pushed;
-            stay.samples -= pushed;
-            stay.bytes = stay.bytes.saturating_sub(burst.bytes);
-            stay.issued_ns = first.issued_ns;
+            affinity.samples -= pushed;
+            affinity.bytes = affinity.bytes.saturating_sub(burst.bytes);
+            affinity.issued_ns = first.issued_ns;
             burst.samples = pushed;
             let is_free = is_idle || is_crowded;
-            if !self.post_or_leave(connection, burst, is_free, &mut stay.for_sleeper) {
-                stay = Stay::NONE;
+            if !self.post_or_leave(connection, burst, is_free, &mut affinity.for_sleeper) {
+                affinity = Affinity::NONE;
             }
         }
-        STAY.set(stay);
+        AFFINITY.set(affinity);
         given
     }
 
     /// Puts a sample into the ring of a connection that `may` admits. Returns the connection, and
     /// whether it was idle; `None` if none has room.
-    pub(super) fn place(
+    pub(super) fn enqueue(
         &self,
-        sample: &Sample,
+        attempt: &Attempt,
         may: impl Fn(&Connection) -> bool,
     ) -> Option<(&Connection, bool)> {
+        let sample = &attempt.sample;
         let chosen = self.choice.pick(&self.connections, sample, may)?;
         let connection = &self.connections[chosen];
         let is_idle = connection.is_idle();
-        if connection.ring.push(*sample).is_err() {
+        if connection.ring.push(*attempt).is_err() {
             // Other threads have filled the ring since the choice.
             self.choice.undo(connection, sample.len);
             return None;
@@ -266,7 +270,7 @@ impl DispatchState {
         let thread = self.nic_thread(connection);
         let sleeper = thread.filter(|t| t.is_asleep());
         if !connection.is_open() {
-            self.empty_ring(connection);
+            self.requeue_ring(connection);
             self.wake_all();
             return false;
         }
@@ -297,12 +301,12 @@ impl DispatchState {
     /// Puts a call's samples into the backlog, then posts them, or wakes the NIC threads to post
     /// them. Those for which a slot is free count as handed over, the rest as backlogged. Free
     /// slots are counted before the push, from the same loads that the arbiter reads.
-    fn leave(&self, samples: &[Sample]) {
+    fn defer(&self, samples: &[Sample]) {
         let (n, backlog) = (samples.len() as u64, &self.backlog);
         let before = backlog.len();
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
-        backlog.push(samples.iter().copied());
+        backlog.push(samples.iter().copied().map(Attempt::from));
         if handed_over > 0 {
             let all = &self.issuing.handed_over;
             all.fetch_add(handed_over, Ordering::Relaxed);
@@ -357,26 +361,26 @@ impl DispatchState {
             // The thread that distributes the backlog may hold one sample.
             return self.distribute();
         }
-        while let Some(sample) = self.backlog.pop() {
+        while let Some(attempt) = self.backlog.pop() {
             self.backlog.count_off(1);
-            self.complete_empty(&[sample]);
+            self.complete_empty(&[attempt.sample]);
         }
     }
 
-    /// Gives a connection's ring back to the backlog.
-    pub(super) fn empty_ring(&self, connection: &Connection) {
-        while let Some(sample) = connection.ring.pop() {
-            self.give_back(connection, sample);
+    /// Requeues all attempts of a connection's ring.
+    pub(super) fn requeue_ring(&self, connection: &Connection) {
+        while let Some(attempt) = connection.ring.pop() {
+            self.requeue(connection, attempt);
         }
     }
 
-    /// Gives a sample that was not posted back to the backlog; a warm-up sample is dropped.
-    fn give_back(&self, connection: &Connection, sample: Sample) {
-        if sample.id == WARM_UP_ID {
+    /// Moves an attempt that was not posted to the backlog; a warm-up sample is dropped.
+    fn requeue(&self, connection: &Connection, attempt: Attempt) {
+        if attempt.sample.id == WARM_UP_ID {
             return self.warm_up.not_posted(connection.index);
         }
-        self.choice.undo(connection, sample.len);
-        self.backlog.push(iter::once(sample));
+        self.choice.undo(connection, attempt.sample.len);
+        self.backlog.push(iter::once(attempt));
     }
 }
 
@@ -393,7 +397,7 @@ struct Requests<'a> {
     slots: Reserved,
     writes: usize,
     /// Samples taken from the backlog; the samples before index `next` have been posted.
-    row: Vec<Sample>,
+    row: Vec<Attempt>,
     next: usize,
     /// Backlog samples posted in this burst; the backlog's length still includes them.
     from_backlog: u64,
@@ -420,13 +424,13 @@ impl<'a> Requests<'a> {
     }
 
     /// Takes a sample from the ring; if empty, refills the row with up to `room` of the backlog.
-    fn pop_or_refill(&mut self, room: usize) -> Option<Sample> {
+    fn pop_or_refill(&mut self, room: usize) -> Option<Attempt> {
         // Check for an empty ring first, since each pop costs a fence.
         let ring = &self.connection.ring;
         if !ring.is_empty()
-            && let Some(sample) = ring.pop()
+            && let Some(attempt) = ring.pop()
         {
-            return Some(sample);
+            return Some(attempt);
         }
         if !self.is_by_health && self.shared.backlog.len() > self.from_backlog {
             if self.row.capacity() == 0 {
@@ -476,17 +480,17 @@ impl WriteSource for Requests<'_> {
             false => self.pop_or_refill(tx.room()),
         };
         // A sample of the row is posted without a copy.
-        let sample = match (&popped, self.row.get(self.next)) {
-            (Some(sample), _) => sample,
-            (None, Some(sample)) => {
+        let attempt = match (&popped, self.row.get(self.next)) {
+            (Some(attempt), _) => attempt,
+            (None, Some(attempt)) => {
                 self.next += 1;
                 self.from_backlog += 1;
-                sample
+                attempt
             }
             (None, None) => return Ok(false),
         };
         let posted = match self.slots.next() {
-            Some(slot) => connection.post(tx, &shared.payloads, slot, sample, self.now_ns),
+            Some(slot) => connection.post(tx, &shared.payloads, slot, attempt, self.now_ns),
             None => Err(NotPosted::FULL),
         };
         match posted {
@@ -498,7 +502,7 @@ impl WriteSource for Requests<'_> {
             }
             Err(NotPosted { error, is_ours }) => {
                 if is_ours {
-                    shared.give_back(connection, *sample);
+                    shared.requeue(connection, *attempt);
                 }
                 not_posted(error)
             }
@@ -591,8 +595,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stay_ends_with_its_time_its_room_and_its_bytes() {
-        let stay = Stay {
+    fn an_affinity_ends_with_its_time_its_room_and_its_bytes() {
+        let affinity = Affinity {
             dispatcher: 7,
             connection: 1,
             issued_ns: 1_000,
@@ -601,14 +605,17 @@ mod tests {
             for_sleeper: 0,
         };
         let burst = |samples, bytes| Burst { samples, bytes };
-        assert!(stay.takes(7, &burst(3, 100), 1_499, 500));
-        assert!(!stay.takes(7, &burst(3, 100), 1_500, 500), "too late");
-        assert!(!stay.takes(7, &burst(4, 100), 1_001, 500), "no room");
-        assert!(!stay.takes(7, &burst(3, 101), 1_001, 500), "too long");
+        assert!(affinity.takes(7, &burst(3, 100), 1_499, 500));
+        assert!(!affinity.takes(7, &burst(3, 100), 1_500, 500), "too late");
+        assert!(!affinity.takes(7, &burst(4, 100), 1_001, 500), "no room");
+        assert!(!affinity.takes(7, &burst(3, 101), 1_001, 500), "too long");
         assert!(
-            !stay.takes(8, &burst(1, 1), 1_001, 500),
+            !affinity.takes(8, &burst(1, 1), 1_001, 500),
             "another dispatcher"
         );
-        assert!(!Stay::NONE.takes(0, &burst(1, 1), 0, 500), "no stay");
+        assert!(
+            !Affinity::NONE.takes(0, &burst(1, 1), 0, 500),
+            "no affinity"
+        );
     }
 }

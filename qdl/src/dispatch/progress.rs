@@ -9,12 +9,12 @@
 use crate::response::{RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader, ResponseTrailer};
 use fabric::Imm;
 
-/// Value of [`AnswerProgress::parts`] after an invalid part: every later part is invalid too.
+/// Value of [`ResponseProgress::parts`] after an invalid part: every later part is invalid too.
 const SPOILT: u32 = u32::MAX;
 
 /// Parts of one slot's answer so far; meaningless after the last part.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AnswerProgress {
+pub(super) struct ResponseProgress {
     payload: u32,
     parts: u32,
     queue_us: u32,
@@ -29,12 +29,10 @@ pub(super) struct AnswerProgress {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    /// A part before the last: payload bytes before this part (`at`), and of this part.
-    Part {
-        at: u32,
-        len: u32,
-    },
-    /// The end of an answer, with fields as in [`Answer`](super::answers::Answer).
+    /// A part before the last: payload bytes before this part, and of this part.
+    Part { offset: u32, len: u32 },
+    /// The end of a response, with fields as in
+    /// [`ArrivedResponse`](super::responses::ArrivedResponse).
     End {
         header: ResponseHeader,
         parts: u32,
@@ -42,19 +40,19 @@ pub(super) enum Decoded {
     },
     Refused {
         refusal: Refusal,
-        at: u32,
+        offset: u32,
         len: u32,
     },
 }
 
-impl AnswerProgress {
+impl ResponseProgress {
     /// Returns the times of an answer of `bytes` payload bytes that arrived in one part, now.
     pub(crate) fn of_one_part(now: u64, residence_us: u32, bytes: u32) -> Self {
-        AnswerProgress {
+        ResponseProgress {
             first_residence_us: residence_us,
             first_bytes: bytes,
             first_ns: now,
-            ..AnswerProgress::default()
+            ..ResponseProgress::default()
         }
     }
 
@@ -64,14 +62,18 @@ impl AnswerProgress {
     }
 
     /// Decodes a write that has arrived; `None` where it is invalid.
-    pub(crate) fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Decoded> {
+    pub(crate) fn read(&mut self, bytes: &[u8], imm: Imm, slot_offset: u32) -> Option<Decoded> {
         let arrived = u32::try_from(bytes.len()).ok()?;
-        if at == 0 {
+        if slot_offset == 0 {
             let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
             let residence = header.queue_us.saturating_add(header.compute_us);
             if let Some(refusal) = header.refusal {
-                let (at, len) = (0, header.len);
-                return (!imm.more()).then_some(Decoded::Refused { refusal, at, len });
+                let (offset, len) = (0, header.len);
+                return (!imm.more()).then_some(Decoded::Refused {
+                    refusal,
+                    offset,
+                    len,
+                });
             }
             if !imm.more() {
                 return Some(Decoded::End {
@@ -80,22 +82,25 @@ impl AnswerProgress {
                     mean_us: residence,
                 });
             }
-            *self = AnswerProgress {
+            *self = ResponseProgress {
                 payload: header.len,
                 parts: 1,
                 queue_us: header.queue_us,
                 first_residence_us: residence,
                 first_bytes: header.len,
-                ..AnswerProgress::default()
+                ..ResponseProgress::default()
             };
             let len = header.len;
-            return Some(Decoded::Part { at: 0, len });
+            return Some(Decoded::Part { offset: 0, len });
         }
-        let at = self.payload;
+        let offset = self.payload;
         self.parts = self.parts.checked_add(1)?;
         if imm.more() {
             self.payload = self.payload.checked_add(arrived)?;
-            return Some(Decoded::Part { at, len: arrived });
+            return Some(Decoded::Part {
+                offset,
+                len: arrived,
+            });
         }
         let (payload, trailer) = bytes.split_last_chunk::<RESPONSE_TRAILER_BYTES>()?;
         let len = self
@@ -103,8 +108,12 @@ impl AnswerProgress {
             .checked_add(u32::try_from(payload.len()).ok()?)?;
         let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
         if let Some(refusal) = trailer.refusal {
-            let len = len - at;
-            return Some(Decoded::Refused { refusal, at, len });
+            let len = len - offset;
+            return Some(Decoded::Refused {
+                refusal,
+                offset,
+                len,
+            });
         }
         Some(Decoded::End {
             header: ResponseHeader {
@@ -137,7 +146,7 @@ mod tests {
             (wrong_len, wrong_parts) in (0u32..3, 0u32..3),
         ) {
             let imm = Imm::new(3, use_count);
-            let mut progress = AnswerProgress::default();
+            let mut progress = ResponseProgress::default();
             let (mut at, mut sum) = (0, 0);
             for (i, len) in sizes.iter().copied().enumerate() {
                 let mut bytes = vec![7; len as usize];
@@ -147,7 +156,7 @@ mod tests {
                     bytes.splice(0..0, header.encode());
                 }
                 let write = progress.read(&bytes, imm.with_more(), at);
-                prop_assert_eq!(write, Some(Decoded::Part { at: sum, len }));
+                prop_assert_eq!(write, Some(Decoded::Part { offset: sum, len }));
                 sum += len;
                 at = sum + RESPONSE_HEADER_BYTES as u32;
             }

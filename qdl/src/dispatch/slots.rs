@@ -10,13 +10,13 @@
 //! for the arbiter, and posts nothing from the backlog.
 
 use std::sync::{
-    PoisonError,
+    Mutex,
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
-use super::{DispatchState, Dispatcher, Sample};
+use super::{Attempt, DispatchState, Dispatcher};
 use crate::wire::Standing;
-use fabric::sync::Mutex;
+use fabric::os::lock;
 
 /// Batches in flight: one outbound, one computing, one inbound.
 const BATCHES: u64 = 3;
@@ -110,12 +110,11 @@ impl DispatchState {
         known.is_some_and(|known| known.load(Ordering::SeqCst) == AWAY)
     }
 
-    /// Puts a sample into the backlog, though no connection may have room.
-    pub(super) fn wait_for_room(&self, sample: Sample) {
-        self.backlog.push(std::iter::once(sample));
+    /// Retries a refused sample from the backlog, once a connection has room.
+    pub(super) fn retry_later(&self, attempt: Attempt) {
+        self.backlog.push(std::iter::once(attempt));
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
-        let limits = self.limits.get().map(|limits| limits.computing.lock());
-        drop(limits);
+        drop(self.limits.get().map(|limits| lock(&limits.computing)));
         if self.free_slots(1) > 0 {
             self.wake_all();
         }
@@ -127,8 +126,7 @@ impl DispatchState {
         let Some(limits) = self.limits.get() else {
             return;
         };
-        let computing = limits.computing.lock();
-        let _computing = computing.unwrap_or_else(PoisonError::into_inner);
+        let _computing = lock(&limits.computing);
         // Under a policy by health, the connections of one NIC may carry all samples.
         let by_nic = self.choice.is_by_health();
         let place = |i: usize| {
@@ -151,7 +149,7 @@ impl DispatchState {
                 // A thread that fills the ring from here on sees the connection closed.
                 fence(Ordering::SeqCst);
                 more |= !connection.ring.is_empty();
-                self.empty_ring(connection);
+                self.requeue_ring(connection);
                 continue;
             }
             if limits.auto.get(i) != Some(&true) {

@@ -34,7 +34,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Connection, DispatchState, Dispatcher, Sample};
+use super::{Attempt, Connection, DispatchState, Dispatcher, Sample};
 use crate::{connection::tracker::InFlight, response::ResponseHeader};
 use fabric::os::lock;
 use fabric::{Broken, clock::now_ns};
@@ -60,7 +60,7 @@ pub(crate) struct WarmUpCfgs {
     /// The warm-up fails if answers are due, and no accelerator works for this time.
     pub deadline: Duration,
     /// A repeated warm-up: connections that are down are skipped.
-    pub again: bool,
+    pub is_repeated: bool,
 }
 
 /// Warm-up figures of one connection.
@@ -220,7 +220,7 @@ impl DispatchState {
         let round_trip = now_ns().saturating_sub(f.posted_ns);
         let network = round_trip.saturating_sub(residence * 1000);
         connection.warmed.fetch_add(1, Ordering::Relaxed);
-        self.answering.steps.fetch_add(1, Ordering::Relaxed);
+        self.receiving.steps.fetch_add(1, Ordering::Relaxed);
         let alone = self.warm_up.answer(connection.index, Some(network));
         if alone {
             self.choice
@@ -279,7 +279,7 @@ impl<'a> WarmUpRound<'a> {
         samples.sort_by_key(|s| std::cmp::Reverse(s.len));
         samples.iter_mut().for_each(|s| s.id = WARM_UP_ID);
         let shared = &*dispatcher.shared;
-        let wanted = |l: &&Connection| !cfgs.again || l.up.load(Ordering::SeqCst);
+        let wanted = |l: &&Connection| !cfgs.is_repeated || l.up.load(Ordering::SeqCst);
         WarmUpRound {
             shared,
             cfgs,
@@ -439,13 +439,13 @@ impl<'a> WarmUpRound<'a> {
         let mut silence = Silence::default();
         // A warm-up that has failed leaves no sample in the ring.
         let fail = |error| {
-            self.shared.empty_ring(to);
+            self.shared.requeue_ring(to);
             Err(self.failed(error))
         };
         for mut sample in samples.take_while(|_| !self.shared.is_away(connection)) {
             sample.issued_ns = now_ns();
             self.shared.warm_up.lock().due[connection] += 1;
-            while to.ring.push(sample).is_err() {
+            while to.ring.push(Attempt::from(sample)).is_err() {
                 self.shared.post(to);
                 if self.shared.is_away(connection) {
                     self.shared.warm_up.not_answered(connection);
@@ -500,7 +500,7 @@ impl<'a> WarmUpRound<'a> {
     /// Time left for the next sign of life, while `connection` owes an answer.
     fn time_left(&self, silence: &mut Silence, connection: usize) -> Result<Duration, WarmUpError> {
         let after = self.cfgs.deadline;
-        let signs = self.shared.answering.steps.load(Ordering::Relaxed);
+        let signs = self.shared.receiving.steps.load(Ordering::Relaxed);
         let left = after.checked_sub(silence.look(Instant::now(), signs));
         left.ok_or(WarmUpError::Silent { connection, after })
     }

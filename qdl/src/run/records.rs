@@ -1,32 +1,71 @@
 //! Conversion of a run's counts to records.
 
-use record::{ConnectionRecord, Ledger, NicPlace, Places, ServedConnection, WarmUpRecord};
+use record::{
+    ConnectionRecord, Ledger, NicPlace, NicUse, Places, ServedConnection, WarmUpRecord,
+    timeline::ConnectionTick,
+};
 
 use crate::{
-    connection::Placed,
-    dispatch::{DispatchCounts, WarmUpReport},
+    connection::{NicThreadCounts, Placed},
+    dispatch::{ConnectionCounts, DispatchCounts, WarmUpReport},
     serve::ServeConnection,
 };
 use fabric::os::{Near, numa_nodes};
 
-/// Completes the dispatcher's records with the facts that the dispatcher does not know: names,
-/// causes of losses, and times of the warm-up.
+/// Records of connections: the dispatcher's counts, names, causes of losses, and times of the
+/// warm-up.
 pub(super) fn connections(
-    mut records: Vec<ConnectionRecord>,
+    counts: Vec<ConnectionCounts>,
     name: impl Fn(usize) -> String,
     lost: &[(usize, String)],
     warm_up: Option<&WarmUpReport>,
 ) -> Vec<ConnectionRecord> {
-    for (i, record) in records.iter_mut().enumerate() {
-        record.name = name(i);
-        if let Some(w) = warm_up.and_then(|w| w.connections.get(i)?.as_ref()) {
-            record.cold_us = Some(w.cold_ns.div_ceil(1000));
-            record.warm_us = w.warm_ns.map(|ns| ns.div_ceil(1000));
+    let record = |(i, c): (usize, ConnectionCounts)| {
+        let warmed = warm_up.and_then(|w| w.connections.get(i)?.as_ref());
+        let lost = lost.iter().filter(|(l, _)| *l == i);
+        ConnectionRecord {
+            name: name(i),
+            samples: c.answered,
+            refused: c.refused,
+            posted: c.posted,
+            slots: c.slots as u64,
+            allowed: c.allowance as u64,
+            in_flight_max: c.in_flight_max,
+            silent_ms: c.silent_ms,
+            path: c.path,
+            wakeups: c.wakeups,
+            blocked: c.blocked,
+            warmed: c.warmed,
+            cold_us: warmed.map(|w| w.cold_ns.div_ceil(1000)),
+            warm_us: warmed.and_then(|w| Some(w.warm_ns?.div_ceil(1000))),
+            tx: c.tx,
+            rx: c.rx,
+            lost: lost.map(|(_, why)| why.clone()).collect(),
         }
-        let of = lost.iter().filter(|(l, _)| *l == i);
-        record.lost = of.map(|(_, why)| why.clone()).collect();
+    };
+    counts.into_iter().enumerate().map(record).collect()
+}
+
+/// Live figures of a connection, without the rail's score.
+pub(super) fn reading(c: &ConnectionCounts) -> ConnectionTick {
+    ConnectionTick {
+        samples: c.answered,
+        bytes_out: c.bytes_out,
+        bytes_in: c.bytes_in,
+        in_flight: c.in_flight as u64,
+        score: None,
+        retransmits: c.path.retransmits,
+        window_limited_us: c.path.rwnd_limited_us,
+        rtt_us: c.rtt_us,
     }
-    records
+}
+
+pub(super) fn nic_use(c: &NicThreadCounts) -> NicUse {
+    NicUse {
+        threads: c.with_work,
+        worked_us: c.worked_us,
+        sleeps: c.sleeps,
+    }
 }
 
 /// Record of a connection that an accelerator served, made when the connection ends.
@@ -54,7 +93,7 @@ pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledg
         emptied: d.completed_empty,
         posted: d.posted,
         responses: d.completed,
-        redispatched: d.again,
+        redispatched: d.retries,
         refused: d.refused,
         lost_connections: d.connections_lost,
         warmed: warm_up.map_or(0, |w| w.samples),
@@ -97,8 +136,8 @@ mod tests {
 
     #[test]
     fn connections_get_their_names_losses_and_warm_up_times() {
-        let mut counts = vec![ConnectionRecord::default(); 3];
-        counts[1].samples = 7;
+        let mut counts = vec![ConnectionCounts::default(); 3];
+        counts[1].answered = 7;
         let warmed = |cold_ns, warm_ns| Some(ConnectionWarmUp { cold_ns, warm_ns });
         let report = WarmUpReport {
             connections: vec![warmed(1_001, Some(500)), warmed(2_000, None), None],

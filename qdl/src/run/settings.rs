@@ -100,7 +100,7 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
             timeout_ns: ns(d.echo_timeout_ms),
         },
         post_up_to: config.nics.iter().map(up_to).min().unwrap_or(0),
-        stay_ns: spin_us.min().unwrap_or(0).saturating_mul(1000),
+        affinity_ns: spin_us.min().unwrap_or(0).saturating_mul(1000),
         one_by_one: config.one_by_one,
         send_depth: SEND_DEPTH,
         stream: config.stream.unwrap_or_default(),

@@ -34,7 +34,7 @@ pub struct Sent {
 
 /// A part of an unfinished answer: a range of final bytes of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct OutputPart {
     /// Ticket of the sample ([`Arrival::ticket`]).
     pub ticket: u64,
     /// Offset in the output: the end of the part before, or 0.
@@ -76,9 +76,9 @@ pub trait Origin: Send + Sync {
     }
 
     /// Sends a part of an answer, but not the last part, which [`Origin::respond`] sends. From the
-    /// call on, the origin owns the output up to [`Part::to`]. Called only if [`Origin::stream`]
-    /// asks for parts, and in order for each sample.
-    fn part(&self, part: &Part) {
+    /// call on, the origin owns the output up to [`OutputPart::to`]. Called only if
+    /// [`Origin::stream`] asks for parts, and in order for each sample.
+    fn part(&self, part: &OutputPart) {
         let _ = part;
     }
 
@@ -209,12 +209,14 @@ impl Arrival {
         unsafe { std::slice::from_raw_parts_mut(self.output, self.capacity as usize) }
     }
 
-    /// The output buffer from byte `at` on; empty beyond its end. The origin may read earlier parts
-    /// ([`Origin::part`]) while the caller writes behind them.
-    pub fn output_from(&mut self, at: usize) -> &mut [u8] {
-        let at = at.min(self.capacity as usize);
-        // SAFETY: by `new`, this arrival alone accesses `capacity` bytes; `at` is at most that.
-        unsafe { std::slice::from_raw_parts_mut(self.output.add(at), self.capacity as usize - at) }
+    /// The output buffer from byte `offset` on; empty beyond its end. The origin may read earlier
+    /// parts ([`Origin::part`]) while the caller writes behind them.
+    pub fn output_from(&mut self, offset: usize) -> &mut [u8] {
+        let offset = offset.min(self.capacity as usize);
+        // SAFETY: by `new`, this arrival alone accesses `capacity` bytes; `offset` is at most that.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.output.add(offset), self.capacity as usize - offset)
+        }
     }
 
     /// Length of the output buffer in bytes.

@@ -16,8 +16,8 @@ use fabric::{
 };
 
 use super::{
-    answers::{AnswerQueue, BYTES_MAX, Ready},
-    arrival::{Arrival, Finished, Origin, Part},
+    arrival::{Arrival, Finished, Origin, OutputPart},
+    response_queue::{BYTES_MAX, Ready, ResponseQueue},
 };
 use crate::{
     connection::{ArrivedWrite, NicThreadHandle, SendCounts, SendHalf, WriteSource, not_posted},
@@ -93,8 +93,8 @@ pub struct ServeConnection {
     pub(super) window: Window,
     pub(super) output: Arc<Region>,
     pub(super) send: SendHalf,
-    pub(super) answers: AnswerQueue,
-    /// The NIC thread that polls the connection and posts `answers`.
+    pub(super) responses: ResponseQueue,
+    /// The NIC thread that polls the connection and posts `responses`.
     nic: OnceLock<NicThreadHandle>,
     /// Whether the connection is lost, so that responses can no longer be delivered.
     gone: AtomicBool,
@@ -149,7 +149,7 @@ impl ServeConnection {
                 .with_options(cfgs.takes_options),
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
             send: SendHalf::default(),
-            answers: AnswerQueue::new(cfgs.slots, cfgs.stream),
+            responses: ResponseQueue::new(cfgs.slots, cfgs.stream),
             nic: OnceLock::new(),
             gone: AtomicBool::new(false),
             reasons: OnceLock::new(),
@@ -327,10 +327,10 @@ impl ServeConnection {
     /// Posts ready responses, or leaves them to the owner of the send token. Returns whether this
     /// call did any work.
     pub(super) fn post(&self) -> bool {
-        self.post_from(&mut Responses::new(self, &[]))
+        self.post_from(&mut ResponseWrites::new(self, &[]))
     }
 
-    fn post_from(&self, responses: &mut Responses<'_>) -> bool {
+    fn post_from(&self, responses: &mut ResponseWrites<'_>) -> bool {
         let is_work = self.send.post(responses).is_work;
         if self.send.has_failed() {
             // The NIC thread takes the connection down, even if no event comes from the link.
@@ -341,14 +341,14 @@ impl ServeConnection {
 
     /// Whether responses wait and the last flush was not blocked.
     pub(super) fn has_ready(&self) -> bool {
-        !self.answers.is_empty() && !self.send.is_blocked()
+        !self.responses.is_empty() && !self.send.is_blocked()
     }
 
     /// Whether the NIC thread posts the queued parts: the thread is awake, and the queue is short
     /// enough to show that the thread has a core.
     fn leaves_parts(&self) -> bool {
         let is_awake = |nic: &NicThreadHandle| !nic.is_asleep();
-        self.nic.get().is_some_and(is_awake) && self.answers.waiting() <= CROWD
+        self.nic.get().is_some_and(is_awake) && self.responses.waiting() <= CROWD
     }
 
     /// Limits an output's length to the slot's capacity.
@@ -359,7 +359,7 @@ impl ServeConnection {
 
     /// Discards a queue entry, since the link is gone.
     pub(super) fn give_up(&self, ready: Ready) {
-        let late = u64::from(self.answers.give_up(ready));
+        let late = u64::from(self.responses.give_up(ready));
         self.late.fetch_add(late, Ordering::Relaxed);
     }
 
@@ -369,7 +369,7 @@ impl ServeConnection {
         let len = self.within(finished.len);
         let end = len + RESPONSE_HEADER_BYTES as u32;
         let (queue_us, compute_us) = (finished.queue_us, finished.compute_us);
-        match self.answers.growing(imm.slot()) {
+        match self.responses.growing(imm.slot()) {
             Some(growing) if finished.sent.parts > 0 => {
                 growing.grow(end, queue_us, compute_us, true);
                 Ready::Part(imm.slot())
@@ -393,7 +393,7 @@ impl ServeConnection {
     }
 
     pub(super) fn queue(&self, ready: Ready) {
-        if !self.answers.push(ready) {
+        if !self.responses.push(ready) {
             // Only a slot answered twice fills the queue.
             self.late.fetch_add(1, Ordering::Relaxed);
         }
@@ -420,7 +420,7 @@ impl ServeConnection {
     /// Refuses a sample, or gives it back where `is_away`.
     fn refuse_as(&self, ticket: u64, why: &str, is_away: bool) {
         let imm = Imm::from_bits(ticket as u32);
-        let growing = self.answers.growing(imm.slot()).filter(|g| g.grown() > 0);
+        let growing = self.responses.growing(imm.slot()).filter(|g| g.grown() > 0);
         let header = RESPONSE_HEADER_BYTES as u32;
         let from = growing.map_or(0, |g| g.grown() - header);
         let room = self.within(u32::MAX) - from;
@@ -492,9 +492,9 @@ impl Origin for ServeConnection {
         self.gone.load(Ordering::Relaxed)
     }
 
-    fn part(&self, part: &Part) {
+    fn part(&self, part: &OutputPart) {
         let imm = Imm::from_bits(part.ticket as u32);
-        let Some(growing) = self.answers.growing(imm.slot()) else {
+        let Some(growing) = self.responses.growing(imm.slot()) else {
             return;
         };
         let len = self.within(part.to);
@@ -511,7 +511,7 @@ impl Origin for ServeConnection {
             growing.begin(imm, end);
         }
         growing.grow(end, part.queue_us, part.compute_us, false);
-        self.answers.push(Ready::Part(imm.slot()));
+        self.responses.push(Ready::Part(imm.slot()));
         match self.cfgs.stream {
             Stream::All if part.from > 0 && self.leaves_parts() => {}
             _ => _ = self.post(),
@@ -535,7 +535,7 @@ impl Origin for ServeConnection {
     }
 
     fn respond(&self, finished: &[Finished]) {
-        let mut responses = Responses::new(self, finished);
+        let mut responses = ResponseWrites::new(self, finished);
         self.post_from(&mut responses);
         // These were not posted: a second thread holds the token, or the fabric was full.
         let left = responses.direct.as_slice();
@@ -547,7 +547,7 @@ impl Origin for ServeConnection {
 }
 
 /// Responses of one connection: first the queued ones, then the caller's own.
-struct Responses<'a> {
+struct ResponseWrites<'a> {
     connection: &'a ServeConnection,
     direct: slice::Iter<'a, Finished>,
     /// Whole answers and last parts, posted in this burst.
@@ -558,9 +558,9 @@ struct Responses<'a> {
     parts: u64,
 }
 
-impl<'a> Responses<'a> {
+impl<'a> ResponseWrites<'a> {
     fn new(connection: &'a ServeConnection, finished: &'a [Finished]) -> Self {
-        Responses {
+        ResponseWrites {
             connection,
             direct: finished.iter(),
             answered: 0,
@@ -588,7 +588,7 @@ impl<'a> Responses<'a> {
                 (imm.slot(), posted, true, refused)
             }
             Ready::Part(slot) => {
-                let (piece, residence) = c.answers.piece(slot)?;
+                let (piece, residence) = c.responses.piece(slot)?;
                 let (mut imm, mut len) = (piece.imm, piece.to - piece.from);
                 let offset = c.output_offset(slot);
                 if let Some(trailer) = &piece.trailer {
@@ -611,7 +611,7 @@ impl<'a> Responses<'a> {
                     imm,
                 });
                 if posted.is_ok() {
-                    c.answers.posted(slot, &piece, residence);
+                    c.responses.posted(slot, &piece, residence);
                 }
                 let refused = piece.trailer.is_some_and(|t| t.refusal.is_some());
                 (slot, posted, piece.trailer.is_some(), refused)
@@ -629,7 +629,7 @@ impl<'a> Responses<'a> {
                 }
                 Ok(true)
             }
-            Err(PostError::Full) if c.answers.push(ready) => Ok(false),
+            Err(PostError::Full) if c.responses.push(ready) => Ok(false),
             Err(e) => {
                 c.give_up(ready);
                 not_posted(e)
@@ -638,7 +638,7 @@ impl<'a> Responses<'a> {
     }
 }
 
-impl WriteSource for Responses<'_> {
+impl WriteSource for ResponseWrites<'_> {
     fn begin(&mut self) -> usize {
         // One doorbell for all ready responses.
         usize::MAX
@@ -646,7 +646,7 @@ impl WriteSource for Responses<'_> {
 
     fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
         let c = self.connection;
-        while let Some(ready) = c.answers.pop() {
+        while let Some(ready) = c.responses.pop() {
             if let Some(next) = self.post(ready, tx) {
                 return next;
             }
@@ -657,7 +657,7 @@ impl WriteSource for Responses<'_> {
                 Ready::Whole { .. } => self.post(ready, tx),
                 Ready::Part(_) => {
                     c.queue(ready);
-                    c.answers.pop().and_then(|ready| self.post(ready, tx))
+                    c.responses.pop().and_then(|ready| self.post(ready, tx))
                 }
             };
             if let Some(next) = next {
@@ -687,7 +687,7 @@ impl WriteSource for Responses<'_> {
     /// Discards the queue, since the link is gone.
     fn down(&mut self) {
         let c = self.connection;
-        while let Some(ready) = c.answers.pop() {
+        while let Some(ready) = c.responses.pop() {
             c.give_up(ready);
         }
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::connection::{
     ReceiveHalf, SendHalf,
-    share::{End, Up, UpOf},
+    share::{End, LiveConnection, LiveConnectionOf},
     writes_at_once,
 };
 use fabric::{Broken, Link, clock::now_ns};
@@ -41,9 +41,13 @@ impl End for AcceleratorEnd {
     /// Number of arrivals.
     type State = u64;
 
-    fn attach(&mut self, connection: Arc<ServeConnection>, link: Link) -> Option<UpOf<Self>> {
+    fn attach(
+        &mut self,
+        connection: Arc<ServeConnection>,
+        link: Link,
+    ) -> Option<LiveConnectionOf<Self>> {
         connection.send.attach(link.tx);
-        Some(Up {
+        Some(LiveConnection {
             connection,
             half: ReceiveHalf::new(link.rx),
             state: 0,
@@ -56,7 +60,7 @@ impl End for AcceleratorEnd {
 
     /// All arrivals of the poll get the clock's reading at the first one: a reading before the poll
     /// would lengthen their residence.
-    fn poll(&mut self, _: usize, up: &mut UpOf<Self>, _: u64) -> usize {
+    fn poll(&mut self, _: usize, up: &mut LiveConnectionOf<Self>, _: u64) -> usize {
         let (connection, arrivals) = (&up.connection, &mut self.arrivals);
         let arrivals_before = arrivals.len();
         let events_max = writes_at_once(connection.cfgs().slots);
@@ -72,7 +76,7 @@ impl End for AcceleratorEnd {
         events
     }
 
-    fn deliver(&mut self, _: &mut [UpOf<Self>], _: bool, _: u64) {
+    fn deliver(&mut self, _: &mut [LiveConnectionOf<Self>], _: bool, _: u64) {
         if !self.arrivals.is_empty() {
             let arrived = &self.counts.arrived;
             arrived.fetch_add(self.arrivals.len() as u64, Ordering::Relaxed);
@@ -94,8 +98,8 @@ impl End for AcceleratorEnd {
     }
 
     /// Reports the loss.
-    fn lose(&mut self, up: UpOf<Self>) {
-        let Up {
+    fn lose(&mut self, up: LiveConnectionOf<Self>) {
+        let LiveConnection {
             connection,
             half,
             state: arrived,

@@ -53,13 +53,17 @@ fn arrival(connection: &Arc<ServeConnection>, slot: u16) -> Arrival {
     let imm = Imm::new(slot, 1);
     let _ = connection.window().grants().take(imm);
     let mut arrivals = Vec::new();
-    let write = ArrivedWrite { imm, at: 0, len: 8 };
+    let write = ArrivedWrite {
+        imm,
+        slot_offset: 0,
+        len: 8,
+    };
     connection.arrive(write, 1, &mut arrivals).expect("inside");
     arrivals.pop().expect("it has arrived")
 }
 
 fn part(arrival: &Arrival, from: u32, to: u32) {
-    arrival.origin().part(&Part {
+    arrival.origin().part(&OutputPart {
         ticket: arrival.ticket(),
         from,
         to,
@@ -246,7 +250,15 @@ fn options_lie_in_front_of_the_payload_and_are_not_in_the_answers_immediate() {
     let arrive = |len| {
         let mut arrivals = Vec::new();
         let imm = imm.with_options(true);
-        connection.arrive(ArrivedWrite { imm, at: 0, len }, 1, &mut arrivals)?;
+        connection.arrive(
+            ArrivedWrite {
+                imm,
+                slot_offset: 0,
+                len,
+            },
+            1,
+            &mut arrivals,
+        )?;
         arrivals.pop()
     };
     assert!(arrive(15).is_none(), "zeros are no block");

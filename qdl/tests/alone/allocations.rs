@@ -17,7 +17,7 @@ use fabric::{
 use qdl::{
     config::HealthConfig,
     counters::{Live, Recorder, SampleTimes},
-    dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample},
+    dispatch::{Completer, DispatchEvent, Owner, Response, ResponsePart, Sample},
     rails::{ConnectionRail, Load, MAX_RAILS, PeerCfgs, Policy, RailArbiter, RailId, Score},
     serve::{self, Arrival, Finished, Sent, Service, respond_all},
     testkit::rig::{Rig, RigCfgs, Wait, finished},
@@ -170,12 +170,12 @@ impl Completer for Counter {
             self.0.ends.fetch_add(1, Ordering::Relaxed);
         }
     }
-    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = ResponsePart<'_>>) {
         for p in parts {
             self.0.parts.fetch_add(1, Ordering::Relaxed);
             self.0
                 .firsts
-                .fetch_add(u64::from(p.first), Ordering::Relaxed);
+                .fetch_add(u64::from(p.has_first_token), Ordering::Relaxed);
             let bytes = p.payload.len() as u64;
             self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -211,7 +211,7 @@ fn answer(mut arrival: Arrival, scratch: &mut Vec<Finished>) -> u64 {
         if i + 1 == TOKENS {
             break;
         }
-        origin.part(&serve::Part {
+        origin.part(&serve::OutputPart {
             ticket: arrival.ticket(),
             from: sent.bytes,
             to,

@@ -22,9 +22,11 @@ use qdl::{
         token::SendToken,
         tracker::{InFlight, Tracker},
     },
-    dispatch::{self, Completer, Contradiction, First, RefusedSample, Response, Sample},
+    dispatch::{
+        self, Attempt, Completer, Contradiction, FirstToken, RefusedSample, Response, Sample,
+    },
     run::{OnRefusal, Refusals, node_facts},
-    serve::{Arrival, Finished, Origin, Part, Service},
+    serve::{Arrival, Finished, Origin, OutputPart, Service},
     wire::Standing,
 };
 use record::{AcceleratorRecord, EngineInfo, Ledger, NodeUse, SystemRecord};
@@ -87,7 +89,7 @@ pub struct LocalBackend {
     grants: Arc<Grants>,
     tracker: Tracker,
     part_times: PartTimes,
-    backlog: SegQueue<Sample>,
+    backlog: SegQueue<Attempt>,
     /// The thread that holds this token hands arrivals to the pipeline.
     pump: SendToken<Vec<Arrival>>,
     /// One cell for each thread that can answer. Empty after the run.
@@ -149,7 +151,7 @@ impl LocalBackend {
         self.aborted.load(Ordering::SeqCst)
     }
 
-    fn next_waiting(&self) -> Option<Sample> {
+    fn next_waiting(&self) -> Option<Attempt> {
         // On an empty backlog `is_empty` is cheaper than `pop`.
         (!self.backlog.is_empty()).then(|| self.backlog.pop())?
     }
@@ -158,7 +160,7 @@ impl LocalBackend {
     ///
     /// An engine that answers inline re-enters through `respond`: the inner call does not get the
     /// token, and the outer call looks again.
-    fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
+    fn pump(&self, mut direct: impl FnMut() -> Option<Attempt>) {
         let mut claim = self.pump.claim();
         while let Some(mut arrivals) = claim.next() {
             loop {
@@ -167,16 +169,17 @@ impl LocalBackend {
                     let Some(slot) = self.tracker.reserve() else {
                         break;
                     };
-                    let Some(sample) = direct().or_else(|| self.next_waiting()) else {
+                    let Some(attempt) = direct().or_else(|| self.next_waiting()) else {
                         self.tracker.release(slot);
                         break;
                     };
-                    match self.arrival(slot, &sample, now) {
+                    match self.arrival(slot, &attempt, now) {
                         Some(arrival) => arrivals.push(arrival),
                         // Unreachable: the sample lies outside the QSL's memory, or the slot is out
                         // of range.
                         None => {
                             self.tracker.release(slot);
+                            let sample = attempt.sample;
                             let cause = format!("sample {} lies in no memory", sample.index);
                             self.parts.verdict.fail(ExitCode::Lost, cause);
                             self.complete_empty(&[sample]);
@@ -194,13 +197,14 @@ impl LocalBackend {
         }
     }
 
-    fn arrival(&self, slot: u16, sample: &Sample, now: u64) -> Option<Arrival> {
+    fn arrival(&self, slot: u16, attempt: &Attempt, now: u64) -> Option<Arrival> {
+        let sample = &attempt.sample;
         let len = sample.len as usize;
         let input = self.parts.inputs.at(sample.offset, len).ok()?;
         let at = usize::from(slot) * self.stride;
         let output = self.outputs.at(at, self.capacity as usize).ok()?;
         let me = self.me.upgrade()?;
-        let ticket = self.tracker.begin(slot, sample, now)?.bits().into();
+        let ticket = self.tracker.begin(slot, attempt, now)?.bits().into();
         // SAFETY: the parts hold the QSL's region, which LoadGen changes only while no sample is
         // outstanding. The output is this arrival's alone until its response or `finish` releases
         // the slot; `finish` comes after the last arrival.
@@ -245,14 +249,15 @@ impl LocalBackend {
                 index: in_flight.sample.index,
                 connection: 0,
                 payload: payload.unwrap_or_default(),
-                whole: f.sent.parts == 0 && in_flight.sample.first.is_none(),
+                whole: f.sent.parts == 0 && in_flight.history.first_token.is_none(),
             }
         };
-        let again =
-            |(tried, f): &&(InFlight, Finished)| tried.sample.first.is_some() && f.sent.parts == 0;
+        let again = |(tried, f): &&(InFlight, Finished)| {
+            tried.history.first_token.is_some() && f.sent.parts == 0
+        };
         for seen in seen.iter().filter(again) {
             let token = token(response(seen).payload);
-            let other = Contradiction::of(&seen.0.sample, token, 0);
+            let other = Contradiction::of(&seen.0, token, 0);
             other
                 .into_iter()
                 .for_each(|what| completer.contradicted(what));
@@ -275,7 +280,7 @@ impl LocalBackend {
 
     /// Hands a part to the completer. The sample stays in flight meanwhile: the sweep waits for
     /// every cell, and the caller holds one.
-    fn hand_over(&self, cell: &mut CompleterCell, part: &Part) {
+    fn hand_over(&self, cell: &mut CompleterCell, part: &OutputPart) {
         let slot = Imm::from_bits(part.ticket as u32).slot();
         let Some(in_flight) = self.tracker.arrived(slot) else {
             return;
@@ -286,23 +291,24 @@ impl LocalBackend {
         let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
         let begins = self.part_times.record(slot, &in_flight, part, now_ns());
         let payload = payload.unwrap_or_default();
-        let first = begins && in_flight.sample.first.is_none();
+        let first = begins && in_flight.history.first_token.is_none();
         let begun_with = token(payload).filter(|_| begins);
         if let Some(what) =
-            begun_with.and_then(|token| Contradiction::of(&in_flight.sample, Some(token), 0))
+            begun_with.and_then(|token| Contradiction::of(&in_flight, Some(token), 0))
         {
             cell.completer.contradicted(what);
         }
         if let Some(token) = begun_with.filter(|_| first) {
-            self.tracker.first_came(slot, First::new(token, now_ns()));
+            self.tracker
+                .set_first_token(slot, FirstToken::new(token, now_ns()));
         }
-        let part = dispatch::Part {
+        let part = dispatch::ResponsePart {
             id: in_flight.sample.id,
             index: in_flight.sample.index,
-            at: part.from,
+            offset: part.from,
             payload,
-            first,
-            losses: in_flight.sample.tries.losses,
+            has_first_token: first,
+            losses: in_flight.history.tries.losses,
         };
         cell.completer.parts(&mut std::iter::once(part));
     }
@@ -331,8 +337,8 @@ impl LocalBackend {
     }
 
     fn empty_backlog(&self) {
-        while let Some(sample) = self.next_waiting() {
-            self.complete_empty(&[sample]);
+        while let Some(attempt) = self.next_waiting() {
+            self.complete_empty(&[attempt.sample]);
         }
     }
 }
@@ -345,7 +351,7 @@ impl Backend for LocalBackend {
         if self.aborted() {
             return self.complete_empty(samples);
         }
-        let mut left = samples.iter().copied();
+        let mut left = samples.iter().copied().map(Attempt::from);
         if self.backlog.is_empty() {
             self.pump(|| left.next());
         }
@@ -479,7 +485,7 @@ impl Origin for LocalBackend {
         self.pump(|| None);
     }
 
-    fn part(&self, part: &Part) {
+    fn part(&self, part: &OutputPart) {
         if let Some(mut cell) = self.cell() {
             self.hand_over(&mut cell, part);
             let _ = self.cells.push(cell);
@@ -498,9 +504,10 @@ impl Origin for LocalBackend {
             self.counts.late.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let mut sample = in_flight.sample;
+        let mut attempt = in_flight.attempt();
+        let sample = attempt.sample;
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
-        let before = sample.tries.refused(after_ns);
+        let before = attempt.history.tries.refused(after_ns);
         self.counts.refused[before].fetch_add(1, Ordering::Relaxed);
         self.tracker.release(slot);
         let refused = RefusedSample {
@@ -508,7 +515,7 @@ impl Origin for LocalBackend {
             epoch: 0,
             imm,
             index: Some(sample.index),
-            tries: sample.tries,
+            tries: attempt.history.tries,
             reason: why.to_owned(),
             is_cut: false,
             is_away: false,
@@ -523,7 +530,7 @@ impl Origin for LocalBackend {
                 return self.pump(|| None);
             }
         }
-        self.backlog.push(sample);
+        self.backlog.push(attempt);
         self.pump(|| None);
         if self.aborted() {
             self.empty_backlog();

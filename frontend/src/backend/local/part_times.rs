@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 use qdl::{
     connection::tracker::InFlight,
     counters::SampleTimes,
-    serve::{Finished, Part},
+    serve::{Finished, OutputPart},
 };
 
 /// One record per slot. Parts and end of an answer arrive one after the other, so the accesses do
@@ -28,7 +28,7 @@ impl PartTimes {
     }
 
     /// Records a part. Returns true for an answer's first part.
-    pub fn record(&self, slot: u16, in_flight: &InFlight, part: &Part, now_ns: u64) -> bool {
+    pub fn record(&self, slot: u16, in_flight: &InFlight, part: &OutputPart, now_ns: u64) -> bool {
         let Some(time) = self.0.get(usize::from(slot)) else {
             return false;
         };
@@ -67,15 +67,18 @@ impl PartTimes {
                 )
             });
         // The first token of a sample sent again may have been reported before the repeat.
-        let first_ns = match in_flight.sample.first {
-            Some(first) if first.at_ns.get() < in_flight.posted_ns => first.at_ns.get(),
+        let first_ns = match in_flight.history.first_token {
+            Some(first) if first.arrived_ns.get() < in_flight.posted_ns => first.arrived_ns.get(),
             _ => first_ns,
         };
         let parts = f.sent.parts.saturating_add(1);
         let mean = |sum: u64| u32::try_from(sum / u64::from(parts)).unwrap_or(u32::MAX);
         SampleTimes {
             issued_ns: in_flight.sample.issued_ns,
-            failed_ns: in_flight.sample.tries.failed_ns(in_flight.sample.issued_ns),
+            failed_ns: in_flight
+                .history
+                .tries
+                .failed_ns(in_flight.sample.issued_ns),
             posted_ns: in_flight.posted_ns,
             seen_ns,
             completed_ns,
@@ -96,8 +99,7 @@ impl PartTimes {
 
 #[cfg(test)]
 mod tests {
-    use fabric::SourceId;
-    use qdl::{dispatch::Sample, serve::Sent};
+    use qdl::{connection::tracker::History, dispatch::Sample, serve::Sent};
 
     use super::*;
 
@@ -106,19 +108,14 @@ mod tests {
         let all = PartTimes::new(2);
         let in_flight = InFlight {
             sample: Sample {
-                id: 1,
-                index: 0,
-                source: SourceId(0),
-                offset: 0,
                 len: 12,
                 issued_ns: 500,
-                first: None,
-                tries: Default::default(),
-                has_options: false,
+                ..Sample::default()
             },
+            history: History::default(),
             posted_ns: 1_000,
         };
-        let part = |from, to, compute_us| Part {
+        let part = |from, to, compute_us| OutputPart {
             ticket: 0,
             from,
             to,

@@ -2,11 +2,9 @@
 
 use std::cell::RefCell;
 
-use fabric::SourceId;
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{
     counters::{SampleTimes, TokenSizes},
-    dispatch::First,
     model::ModelSpec,
 };
 
@@ -65,23 +63,17 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
     completers.gather(&mut three, &mut first, &mut batch);
     assert_eq!(ids(&batch), [64, 128]);
     assert!(first.is_empty(), "LoadGen measures no tokens");
-    let rest = completers.unanswered(&[64, 192, 192].map(|id| sample(id, None)));
+    let rest = completers.unanswered(&[64, 192, 192].map(sample));
     assert_eq!(ids(&rest), [192]);
     assert_eq!(verifier.findings().counts.duplicates, 3);
     assert!(completers.unanswered(&[]).is_empty());
 }
 
-fn sample(id: u64, first: Option<First>) -> Sample {
+fn sample(id: u64) -> Sample {
     Sample {
         id,
-        index: 0,
-        source: SourceId(0),
-        offset: 0,
         len: 8,
-        issued_ns: 0,
-        first,
-        tries: Default::default(),
-        has_options: false,
+        ..Sample::default()
     }
 }
 
@@ -128,13 +120,13 @@ fn bytes(tokens: &[i32]) -> Vec<u8> {
     tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
 }
 
-fn part(id: u64, at: u32, payload: &[u8], first: bool) -> Part<'_> {
-    Part {
+fn part(id: u64, offset: u32, payload: &[u8], has_first_token: bool) -> ResponsePart<'_> {
+    ResponsePart {
         id,
         index: id,
-        at,
+        offset,
         payload,
-        first,
+        has_first_token,
         losses: 0,
     }
 }
@@ -149,7 +141,7 @@ fn answer(id: u64, payload: &[u8], whole: bool) -> Response<'_> {
     }
 }
 
-fn take(c: &mut LoadgenCompleter, parts: &[Part<'_>], responses: &[Response<'_>]) {
+fn take(c: &mut LoadgenCompleter, parts: &[ResponsePart<'_>], responses: &[Response<'_>]) {
     c.parts(&mut parts.iter().copied());
     c.complete(&mut responses.iter().copied());
 }
@@ -194,7 +186,7 @@ fn a_sample_that_begins_again_and_again_does_not_feed_the_watchdog() {
     let mut c = completers.make(0);
     let token = bytes(&[7]);
     for losses in 0..20 {
-        let part = Part {
+        let part = ResponsePart {
             losses,
             ..part(64, 0, &token, losses == 0)
         };
@@ -245,8 +237,7 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
         let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
         [64, 128].iter().for_each(|id| verifier.issued(*id));
         let completers = of_tokens(scenario, Some(verifier.clone()));
-        let first = First::new(7, 1);
-        completers.complete_empty(&[sample(64, None), sample(128, Some(first))]);
+        completers.complete_empty(&[64, 128].map(sample));
         let empty = match scenario {
             Scenario::Offline => vec![("all", 64, vec![], 0), ("all", 128, vec![], 0)],
             _ => vec![],

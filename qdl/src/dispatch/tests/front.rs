@@ -40,9 +40,14 @@ pub struct Far {
 impl Front {
     /// A dispatcher whose NIC threads sleep as soon as they have nothing to do.
     pub fn new(cfgs: RigCfgs) -> Self {
+        Front::with(cfgs, Book::keeper)
+    }
+
+    /// As [`Front::new`], with these completers.
+    pub fn with(cfgs: RigCfgs, completer: impl Fn(&Book) -> Box<dyn Completer>) -> Self {
         let cfgs = cfgs.wait(Wait::asleep());
         let book = Book::default();
-        let nics = cfgs.nics(|| book.keeper());
+        let nics = cfgs.nics(|| completer(&book));
         let owner = Arc::new(book.clone());
         let source = source();
         let made = Dispatcher::assemble(cfgs.dispatch(&source), nics, owner);
@@ -142,8 +147,8 @@ impl Front {
 
     /// Posted samples of each connection.
     pub fn posted(&self) -> Vec<u64> {
-        let records = self.dispatcher.connection_records();
-        records.iter().map(|c| c.posted).collect()
+        let counts = self.dispatcher.connection_counts();
+        counts.iter().map(|c| c.posted).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod by_health;
 mod front;
+mod kept;
 mod parts;
 mod posting;
 mod refused;

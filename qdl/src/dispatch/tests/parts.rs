@@ -103,11 +103,11 @@ fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
 
 #[test]
 fn another_first_token_after_a_loss_or_a_refusal_is_a_contradiction() {
-    let other = |again, connection| {
+    let other = |repeated, connection| {
         Call::Contradicted(Contradiction {
             index: 107,
             reported: 10,
-            again,
+            repeated,
             connection,
         })
     };
@@ -121,10 +121,10 @@ fn another_first_token_after_a_loss_or_a_refusal_is_a_contradiction() {
     ];
     assert_eq!(front.turn().calls, right);
     // An answer in one piece, also one without tokens.
-    for (tokens, again) in [(vec![9, 10], 9), (vec![], 0)] {
+    for (tokens, repeated) in [(vec![9, 10], 9), (vec![], 0)] {
         let (front, mut far, imm) = lost_after_its_first_token();
         far.whole(imm, &tokens);
-        let right = [other(again, 1), Call::Whole(7, tokens, false)];
+        let right = [other(repeated, 1), Call::Whole(7, tokens, false)];
         assert_eq!(front.turn().calls, right);
     }
     // After a refusal of the rest, over the same connection.
@@ -251,9 +251,9 @@ fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
 }
 
 /// The sample that is named as worn out: index, losses, and the last connection.
-fn worn_out(reports: &Reports) -> Option<(u64, u16, usize)> {
+fn too_often_lost(reports: &Reports) -> Option<(u64, u16, usize)> {
     reports.events.iter().find_map(|e| match e {
-        DispatchEvent::WornOut {
+        DispatchEvent::TooManyLosses {
             index,
             losses,
             connection,
@@ -267,7 +267,7 @@ fn worn_out(reports: &Reports) -> Option<(u64, u16, usize)> {
 fn lose(front: &Front, epochs: std::ops::Range<u32>) -> Reports {
     let mut last = Reports::default();
     for epoch in epochs {
-        assert_eq!(worn_out(&last), None, "before epoch {epoch}");
+        assert_eq!(too_often_lost(&last), None, "before epoch {epoch}");
         let mut far = front.connect(0, epoch);
         let _ = far.request();
         far.cut();
@@ -281,7 +281,7 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
     let front = streamed(2);
     front.issue(7..8);
     let reports = lose(&front, 1..65);
-    assert_eq!(worn_out(&reports), Some((107, 64, 0)));
+    assert_eq!(too_often_lost(&reports), Some((107, 64, 0)));
     // The owner may let the sample go on.
     let mut far = front.connect(1, 1);
     let imm = far.request();
@@ -299,7 +299,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
     // The sample stays in flight while the other connection is lost again and again.
     for epoch in 64..70 {
         front.connect(0, epoch).cut();
-        assert_eq!(worn_out(&front.turn()), None);
+        assert_eq!(too_often_lost(&front.turn()), None);
     }
     far.whole(imm, &[10, 11]);
     assert_eq!(front.turn().calls, [Call::Whole(7, vec![10, 11], true)]);
@@ -307,7 +307,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
     front.issue(8..9);
     let _ = far.request();
     far.cut();
-    assert_eq!(worn_out(&front.turn()), None);
+    assert_eq!(too_often_lost(&front.turn()), None);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn parts_of_a_warm_up_reach_no_completer() {
         samples: vec![front.sample(0)],
         budget: Duration::ZERO,
         deadline: Duration::from_secs(10),
-        again: false,
+        is_repeated: false,
     };
     let play = || {
         for imm in far.requests() {

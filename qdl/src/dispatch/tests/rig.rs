@@ -57,8 +57,9 @@ impl Completer for BookKeeper {
         let whole = |r: Response<'_>| Call::Whole(r.id, tokens(r.payload), r.whole);
         self.0.lock().calls.extend(responses.map(whole));
     }
-    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
-        let part = |p: Part<'_>| Call::Part(p.id, p.at, tokens(p.payload), p.first);
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = ResponsePart<'_>>) {
+        let part =
+            |p: ResponsePart<'_>| Call::Part(p.id, p.offset, tokens(p.payload), p.has_first_token);
         self.0.lock().calls.extend(parts.map(part));
     }
     fn contradicted(&mut self, what: Contradiction) {

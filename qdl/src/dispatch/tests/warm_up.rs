@@ -18,7 +18,7 @@ fn cfgs(front: &Front, sizes: u64, budget: Duration) -> WarmUpCfgs {
         samples: (0..sizes).map(|i| front.sample(i)).collect(),
         budget,
         deadline: Duration::from_millis(500),
-        again: false,
+        is_repeated: false,
     }
 }
 
@@ -45,13 +45,13 @@ fn run(front: &Front, far: &mut [Far], n: u64) {
     assert_eq!(calls, (0..n).map(right).collect::<Vec<_>>());
 }
 
-fn sum(front: &Front, of: fn(&ConnectionRecord) -> u64) -> u64 {
-    let connections = front.dispatcher.connection_records();
+fn sum(front: &Front, of: fn(&ConnectionCounts) -> u64) -> u64 {
+    let connections = front.dispatcher.connection_totals();
     connections.iter().map(of).sum()
 }
 
 fn warmed(front: &Front) -> Vec<u64> {
-    let connections = front.dispatcher.connection_records();
+    let connections = front.dispatcher.connection_counts();
     connections.iter().map(|c| c.warmed).collect()
 }
 
@@ -122,7 +122,7 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     // The first samples were lost with their connections; the last one is not answered.
     assert_eq!(front.dispatcher.warm_up_samples(), 1);
     assert_eq!(front.dispatcher.outstanding(), 0);
-    assert_eq!(front.dispatcher.counts().again, 0);
+    assert_eq!(front.dispatcher.counts().retries, 0);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
     far.remove(1).cut();
     assert_eq!(front.turn().events.len(), 1);
     let again = WarmUpCfgs {
-        again: true,
+        is_repeated: true,
         ..cfgs(&front, 2, MINUTE)
     };
     let again = warm_up(&front, &mut far, &again);

@@ -224,7 +224,7 @@ impl Owner for EventRouter {
                 connection,
                 epoch,
                 cause,
-                again,
+                retries: again,
             } => (connection, epoch, cause, again),
             DispatchEvent::WornOut {
                 index,

@@ -45,7 +45,7 @@ nics: [{address: 127.0.0.1, post_from_issue_thread_up_to: 22, completion: {spin_
     assert_eq!((d.policy, d.stream), (Policy::RoundRobin, Stream::All));
     let echo = (d.echo.interval_ns, d.echo.timeout_ns);
     assert_eq!(echo, (11_000_000, 12_000_000));
-    let posting = (d.post_up_to, d.stay_ns, d.one_by_one);
+    let posting = (d.post_up_to, d.affinity_ns, d.one_by_one);
     assert_eq!(posting, (22, 23_000, true));
 }
 

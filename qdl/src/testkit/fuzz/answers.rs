@@ -20,7 +20,7 @@ use crate::{
     control::block_on,
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
-        Part, Response, Sample,
+        Response, ResponsePart, Sample,
     },
     request::RequestOptions,
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
@@ -241,12 +241,12 @@ impl Completer for Responses {
         }
     }
 
-    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = ResponsePart<'_>>) {
         for part in parts {
             self.0.with(part.id, |end| {
-                assert_eq!((end.ends, end.came), (0, part.at as usize));
+                assert_eq!((end.ends, end.came), (0, part.offset as usize));
                 end.came += part.payload.len();
-                end.firsts += u32::from(part.first);
+                end.firsts += u32::from(part.has_first_token);
             });
         }
     }

@@ -49,7 +49,7 @@ pub(super) struct Growing {
     reason: AtomicU32,
     /// [`LAST`], [`BYTES`], and above them the microseconds from sample's arrival to newest part.
     state: AtomicU64,
-    /// Whether the slot is in [`AnswerQueue::ready`].
+    /// Whether the slot is in [`ResponseQueue::ready`].
     queued: AtomicBool,
     posted: AtomicU32,
     parts: AtomicU32,
@@ -159,19 +159,19 @@ impl Growing {
 }
 
 #[derive(Debug)]
-pub(super) struct AnswerQueue {
+pub(super) struct ResponseQueue {
     ready: ArrayQueue<Ready>,
     /// One entry per slot; empty where every answer leaves in one piece.
     growing: Box<[CachePadded<Growing>]>,
 }
 
-impl AnswerQueue {
+impl ResponseQueue {
     pub(crate) fn new(slots: usize, stream: Stream) -> Self {
         let growing = match stream {
             Stream::None => 0,
             Stream::First | Stream::All => slots,
         };
-        AnswerQueue {
+        ResponseQueue {
             // A slot is granted again after its answer is posted, so one entry per slot suffices.
             // With parts, bytes that become final during a post need a second entry.
             ready: ArrayQueue::new((slots + growing).max(1)),
@@ -249,7 +249,7 @@ impl AnswerQueue {
 mod tests {
     use super::*;
 
-    fn pieces(answers: &AnswerQueue) -> Vec<(u32, u32, Option<ResponseTrailer>)> {
+    fn pieces(answers: &ResponseQueue) -> Vec<(u32, u32, Option<ResponseTrailer>)> {
         let mut all = Vec::new();
         while let Some(ready) = answers.pop() {
             let Ready::Part(slot) = ready else { continue };
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn waiting_parts_leave_together_but_the_first_by_itself() {
-        let answers = AnswerQueue::new(4, Stream::All);
+        let answers = ResponseQueue::new(4, Stream::All);
         let g = answers.growing(2).expect("a slot");
         g.begin(Imm::new(2, 1), 20);
         for (to, compute_us) in [(20, 10), (24, 20), (28, 30)] {
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_refusal_in_the_middle_ends_the_answer_with_its_reason() {
-        let answers = AnswerQueue::new(4, Stream::All);
+        let answers = ResponseQueue::new(4, Stream::All);
         let g = answers.growing(2).expect("a slot");
         g.begin(Imm::new(2, 1), 20);
         g.grow(24, 0, 7, false);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_given_up_is_counted_once() {
-        let answers = AnswerQueue::new(4, Stream::All);
+        let answers = ResponseQueue::new(4, Stream::All);
         let g = answers.growing(1).expect("a slot");
         g.begin(Imm::new(1, 1), 20);
         g.grow(20, 0, 1, false);
@@ -353,8 +353,8 @@ mod loom_tests {
     const SLOT: u16 = 1;
 
     /// A slot whose first part ends at 20 and is final.
-    fn begun() -> Arc<AnswerQueue> {
-        let answers = Arc::new(AnswerQueue::new(2, Stream::All));
+    fn begun() -> Arc<ResponseQueue> {
+        let answers = Arc::new(ResponseQueue::new(2, Stream::All));
         let g = answers.growing(SLOT).expect("a slot");
         g.begin(Imm::new(SLOT, 1), 20);
         g.grow(20, 0, 1, false);
@@ -363,7 +363,7 @@ mod loom_tests {
     }
 
     /// Ends the answer at 24.
-    fn end(answers: &AnswerQueue) {
+    fn end(answers: &ResponseQueue) {
         let g = answers.growing(SLOT).expect("a slot");
         g.grow(24, 0, 2, true);
         answers.push(Ready::Part(SLOT));
@@ -372,8 +372,8 @@ mod loom_tests {
     /// Hands the queue's entries to `take`, as the owner of the send token.
     fn serve<T>(
         token: &SendToken<T>,
-        answers: &AnswerQueue,
-        take: fn(&AnswerQueue, Ready, &mut T),
+        answers: &ResponseQueue,
+        take: fn(&ResponseQueue, Ready, &mut T),
     ) {
         let mut claim = token.claim();
         while let Some(mut value) = claim.next() {
@@ -385,7 +385,7 @@ mod loom_tests {
 
     #[test]
     fn loom_bytes_that_become_final_during_a_post_leave_once_and_in_order() {
-        fn post(answers: &AnswerQueue, _: Ready, all: &mut Vec<(u32, u32, bool)>) {
+        fn post(answers: &ResponseQueue, _: Ready, all: &mut Vec<(u32, u32, bool)>) {
             if let Some((piece, residence)) = answers.piece(SLOT) {
                 answers.posted(SLOT, &piece, residence);
                 all.push((piece.from, piece.to, piece.trailer.is_some()));
@@ -410,7 +410,7 @@ mod loom_tests {
 
     #[test]
     fn loom_an_answer_that_ends_during_the_teardown_is_given_up_once() {
-        fn give_up(answers: &AnswerQueue, ready: Ready, late: &mut u64) {
+        fn give_up(answers: &ResponseQueue, ready: Ready, late: &mut u64) {
             *late += u64::from(answers.give_up(ready));
         }
         loom::model(|| {

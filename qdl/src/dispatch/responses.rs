@@ -10,46 +10,49 @@
 //! token is not reported twice, and the new answer must begin with the same token. A refused sample
 //! is tried again, first at a different accelerator.
 
-use std::{iter, sync::atomic::Ordering};
+use std::{
+    iter,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{
-    Completer, Connection, Contradiction, DispatchEvent, DispatchState, First, Part, RefusedSample,
-    Response, Sample, WARM_UP_ID,
+    Attempt, Completer, Connection, Contradiction, DispatchEvent, DispatchState, FirstToken,
+    KeptResponse, RefusedSample, Response, ResponsePart, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
-    progress::{AnswerProgress, Decoded},
+    progress::{Decoded, ResponseProgress},
 };
 use crate::{
     connection::{ArrivedWrite, tracker::InFlight},
     counters::SampleTimes,
-    response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
+    response::{MAX_REASON, Refusal, ResponseHeader},
     wire::Standing,
 };
 use fabric::os::lock;
-use fabric::{Broken, Imm, Window, clock::now_ns};
+use fabric::{Broken, Imm, clock::now_ns};
 
-/// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A
-/// sample that crashes its accelerator loses every connection that carries it. Other losses are not
-/// the sample's fault. If half of the attempts fail by chance, 64 losses in a row occur once in
+/// Losses of a sample's connections after which [`DispatchEvent::TooManyLosses`] names the sample.
+/// A sample that crashes its accelerator loses every connection that carries it. Other losses are
+/// not the sample's fault. If half of the attempts fail by chance, 64 losses in a row occur once in
 /// 10^19; if nine of ten fail, once in 850.
 const LOSSES: u16 = 64;
 
 /// A part of an answer before the last part, read in this turn.
-pub(super) struct AnswerPart {
+pub(super) struct ArrivedPart {
     /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
-    /// Payload bytes of the answer before this part (`at`), and of this part (`len`).
-    pub at: u32,
+    /// Payload bytes of the answer before this part, and of this part.
+    pub offset: u32,
     pub len: u32,
     /// The part holds the sample's first token, which has not been reported yet.
-    pub first: bool,
+    pub has_first_token: bool,
 }
 
 /// A complete response, read in this turn.
-pub(super) struct Answer {
+pub(super) struct ArrivedResponse {
     /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
@@ -62,16 +65,15 @@ pub(super) struct Answer {
     pub mean_us: u32,
 }
 
-impl Answer {
+impl ArrivedResponse {
     /// Whether two answers in one piece have equal times and lengths, and so equal records.
-    pub(crate) fn is_alike(&self, other: &Answer) -> bool {
+    pub(crate) fn is_alike(&self, other: &ArrivedResponse) -> bool {
         let (mine, theirs) = (&self.in_flight, &other.in_flight);
         self.link == other.link
             && mine.posted_ns == theirs.posted_ns
             && mine.sample.issued_ns == theirs.sample.issued_ns
             && mine.sample.len == theirs.sample.len
-            && mine.sample.first == theirs.sample.first
-            && mine.sample.tries == theirs.sample.tries
+            && mine.history == theirs.history
             && self.header.len == other.header.len
             && self.header.queue_us == other.header.queue_us
             && self.header.compute_us == other.header.compute_us
@@ -87,31 +89,31 @@ impl Answer {
 
 #[derive(Default)]
 pub(super) struct Inbound {
-    pub parts: Vec<AnswerPart>,
-    pub answers: Vec<Answer>,
+    pub parts: Vec<ArrivedPart>,
+    pub responses: Vec<ArrivedResponse>,
     pub contradictions: Vec<Contradiction>,
     /// Invalid answers, whose samples are sent again.
-    pub invalid: Vec<InvalidAnswer>,
-    pub refusals: Vec<RefusedAnswer>,
+    pub invalid: Vec<InvalidResponse>,
+    pub refusals: Vec<RefusedResponse>,
     /// Clock times at which the answers were read, and at which [`Completer::complete`] returned.
     seen_ns: u64,
     completed_ns: u64,
 }
 
-pub(super) struct InvalidAnswer {
+pub(super) struct InvalidResponse {
     connection: usize,
     slot: u16,
-    sample: Sample,
+    attempt: Attempt,
 }
 
-pub(super) struct RefusedAnswer {
+pub(super) struct RefusedResponse {
     /// Index of its link in `Share::links`.
     pub link: usize,
     pub connection: usize,
     pub imm: Imm,
-    pub sample: Sample,
+    pub attempt: Attempt,
     /// Offset of the reason within the payload.
-    pub at: u32,
+    pub offset: u32,
     pub len: u32,
     pub refusal: Refusal,
 }
@@ -120,28 +122,17 @@ impl Inbound {
     pub(crate) fn with_capacity(n: usize) -> Self {
         Inbound {
             parts: Vec::with_capacity(n),
-            answers: Vec::with_capacity(n),
+            responses: Vec::with_capacity(n),
             ..Inbound::default()
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
-            && self.answers.is_empty()
+            && self.responses.is_empty()
             && self.invalid.is_empty()
             && self.refusals.is_empty()
     }
-}
-
-/// The payload of a response, or a range of it.
-///
-/// # Safety
-/// These bytes have arrived, and the caller keeps the slot's grant closed while the slice lives.
-#[inline]
-pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &[u8] {
-    let offset = window.slot_offset(slot) + RESPONSE_HEADER_BYTES + at as usize;
-    // SAFETY: by the caller's promise, the peer does not write these bytes.
-    unsafe { window.region().bytes(offset, len as usize) }.unwrap_or_default()
 }
 
 impl DispatchState {
@@ -151,43 +142,47 @@ impl DispatchState {
         &self,
         link: usize,
         connection: &Connection,
-        progress: &mut [AnswerProgress],
-        ArrivedWrite { imm, at, len }: ArrivedWrite,
+        progress: &mut [ResponseProgress],
+        ArrivedWrite {
+            imm,
+            slot_offset,
+            len,
+        }: ArrivedWrite,
         inbound: &mut Inbound,
     ) -> Result<(), Broken> {
         let slot = imm.slot();
         let window = &connection.window;
-        let mut none = AnswerProgress::default();
+        let mut none = ResponseProgress::default();
         let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
-        let offset = window.slot_offset(slot) + at as usize;
+        let offset = window.slot_offset(slot) + slot_offset as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
         // until the slot is granted again. Only `release` permits that grant.
         let bytes = unsafe { window.region().bytes(offset, len as usize) };
-        let write = bytes.ok().and_then(|b| progress.read(b, imm, at));
+        let write = bytes.ok().and_then(|b| progress.read(b, imm, slot_offset));
         // Either the grant is closed, or it is open and only this thread can sweep it. In both
         // cases this thread may read the record.
         let in_flight = connection.tracker.arrived(slot);
         let (write, in_flight) = match (write, in_flight) {
-            (Some(write), Some(in_flight)) if self.is_of_the_model(&write, at) => {
+            (Some(write), Some(in_flight)) if self.is_of_the_model(&write, slot_offset) => {
                 (write, in_flight)
             }
             (_, in_flight) => {
                 progress.spoil();
                 // Where the grant is still open, the sweep of the connection finds the sample.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
-                    inbound.invalid.push(InvalidAnswer {
+                    inbound.invalid.push(InvalidResponse {
                         connection: connection.index,
                         slot,
-                        sample: in_flight.sample,
+                        attempt: in_flight.attempt(),
                     });
                 }
-                return Err(match (write, &self.answering.lengths) {
+                return Err(match (write, &self.receiving.lengths) {
                     (Some(Decoded::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
                         "an answer of {} bytes, where the model's have {lengths}",
                         header.len
                     )),
                     _ => Broken::BadFrame {
-                        what: match at {
+                        what: match slot_offset {
                             0 => "response header",
                             _ => "response trailer",
                         },
@@ -199,44 +194,46 @@ impl DispatchState {
         let sample = in_flight.sample;
         let warms_up = sample.id == WARM_UP_ID;
         // SAFETY: as above.
-        let first = |len| self.token(unsafe { payload(window, slot, 0, len) });
+        let first = |len| self.token(unsafe { connection.payload(slot, 0, len) });
         match write {
             Decoded::Part { .. } if warms_up => {
-                _ = self.answering.steps.fetch_add(1, Ordering::Relaxed)
+                _ = self.receiving.steps.fetch_add(1, Ordering::Relaxed)
             }
-            Decoded::Part { at, len } => {
-                let token = (at == 0).then(|| first(len)).flatten();
+            Decoded::Part { offset, len } => {
+                let token = (offset == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
-                    match sample.first {
+                    match in_flight.history.first_token {
                         None => {
-                            let at_ns = now_ns();
-                            connection
-                                .tracker
-                                .first_came(slot, First::new(token, at_ns));
+                            let first = FirstToken::new(token, now_ns());
+                            connection.tracker.set_first_token(slot, first);
                         }
                         Some(_) => inbound.contradictions.extend(Contradiction::of(
-                            &sample,
+                            &in_flight,
                             Some(token),
                             connection.index,
                         )),
                     }
                 }
-                inbound.parts.push(AnswerPart {
+                inbound.parts.push(ArrivedPart {
                     link,
                     connection: connection.index,
                     slot,
                     in_flight,
-                    at,
+                    offset,
                     len,
-                    first: token.is_some() && sample.first.is_none(),
+                    has_first_token: token.is_some() && in_flight.history.first_token.is_none(),
                 });
             }
-            Decoded::Refused { refusal, at, len } => inbound.refusals.push(RefusedAnswer {
+            Decoded::Refused {
+                refusal,
+                offset,
+                len,
+            } => inbound.refusals.push(RefusedResponse {
                 link,
                 connection: connection.index,
                 imm,
-                sample,
-                at,
+                attempt: in_flight.attempt(),
+                offset,
                 len,
                 refusal,
             }),
@@ -249,15 +246,15 @@ impl DispatchState {
                 parts,
                 mean_us,
             } => {
-                if parts == 1 && sample.first.is_some() {
-                    let again = first(header.len);
+                if parts == 1 && in_flight.history.first_token.is_some() {
+                    let repeated = first(header.len);
                     inbound.contradictions.extend(Contradiction::of(
-                        &sample,
-                        again,
+                        &in_flight,
+                        repeated,
                         connection.index,
                     ));
                 }
-                inbound.answers.push(Answer {
+                inbound.responses.push(ArrivedResponse {
                     link,
                     connection: connection.index,
                     slot,
@@ -272,11 +269,11 @@ impl DispatchState {
     }
 
     /// Whether a first part holds at least one token, or an answer's length fits the model.
-    fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
+    fn is_of_the_model(&self, write: &Decoded, slot_offset: u32) -> bool {
         match write {
-            Decoded::Part { len, .. } => at > 0 || *len >= self.answering.token_bytes,
+            Decoded::Part { len, .. } => slot_offset > 0 || *len >= self.receiving.token_bytes,
             Decoded::End { header, .. } => {
-                let lengths = self.answering.lengths.as_ref();
+                let lengths = self.receiving.lengths.as_ref();
                 lengths.is_none_or(|l| l.rows(header.len as usize).is_some())
             }
             Decoded::Refused { len, .. } => *len as usize <= MAX_REASON,
@@ -285,7 +282,7 @@ impl DispatchState {
 
     /// The first token of an answer, little-endian; `None` where the payload is shorter.
     fn token(&self, payload: &[u8]) -> Option<u64> {
-        let n = self.answering.token_bytes as usize;
+        let n = self.receiving.token_bytes as usize;
         let mut b = [0; 8];
         b.get_mut(..n)?.copy_from_slice(payload.get(..n)?);
         Some(u64::from_le_bytes(b))
@@ -297,7 +294,7 @@ impl Inbound {
     /// the slots. [`Self::record`] records the times later in the same turn.
     pub(crate) fn complete(
         &mut self,
-        shared: &DispatchState,
+        shared: &Arc<DispatchState>,
         share: usize,
         links: &mut [FrontendLink],
         completer: &mut dyn Completer,
@@ -308,26 +305,26 @@ impl Inbound {
         }
         if !self.parts.is_empty() {
             self.complete_parts(shared, links, completer, now);
-            let parts = &shared.answering.parts[share];
+            let parts = &shared.receiving.parts[share];
             parts.fetch_add(self.parts.len() as u64, Ordering::Relaxed);
             self.parts.clear();
         }
-        if !self.answers.is_empty() {
-            self.complete_answers(shared, share, completer, now);
+        if !self.responses.is_empty() {
+            self.complete_responses(shared, share, completer, now);
         }
         // After the call for parts, since a different thread may complete these samples.
         for invalid in self.invalid.drain(..) {
             let mut none = None;
             let mut links = links.iter_mut();
             let link = links.find(|l| l.connection.connection == invalid.connection);
-            let worn_out = link.map_or(&mut none, |l| &mut l.state.worn_out);
+            let too_often_lost = link.map_or(&mut none, |l| &mut l.state.too_often_lost);
             let connection = &shared.connections[invalid.connection];
             connection.tracker.release(invalid.slot);
-            shared.retry(connection, invalid.sample, worn_out);
+            shared.retry_lost(connection, invalid.attempt, too_often_lost);
         }
         for refused in self.refusals.drain(..) {
             let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
-            shared.handle_refusal(epoch, &refused);
+            shared.retry_refused(epoch, &refused);
         }
     }
 
@@ -342,58 +339,68 @@ impl Inbound {
         for p in parts {
             if let Some(progress) = links[p.link].state.progress.get_mut(usize::from(p.slot)) {
                 progress.after_ns += now.saturating_sub(p.in_flight.posted_ns);
-                if p.at == 0 {
+                if p.offset == 0 {
                     progress.first_ns = now;
                 }
             }
         }
-        let part = |p: &AnswerPart| {
-            let window = &shared.connections[p.connection].window;
-            Part {
+        let part = |p: &ArrivedPart| {
+            let connection = &shared.connections[p.connection];
+            ResponsePart {
                 id: p.in_flight.sample.id,
                 index: p.in_flight.sample.index,
-                at: p.at,
+                offset: p.offset,
                 // SAFETY: these bytes have arrived (`DispatchState::arrived`). The slot is granted
                 // again only after its release, which follows the last part or the loss of the
                 // connection.
-                payload: unsafe { payload(window, p.slot, p.at, p.len) },
-                first: p.first,
-                losses: p.in_flight.sample.tries.losses,
+                payload: unsafe { connection.payload(p.slot, p.offset, p.len) },
+                has_first_token: p.has_first_token,
+                losses: p.in_flight.history.tries.losses,
             }
         };
         completer.parts(&mut parts.iter().map(part));
     }
 
-    fn complete_answers(
+    fn complete_responses(
         &mut self,
-        shared: &DispatchState,
+        shared: &Arc<DispatchState>,
         share: usize,
         completer: &mut dyn Completer,
         now: u64,
     ) {
-        let response = |s: &Answer| {
-            let window = &shared.connections[s.connection].window;
+        let response = |s: &ArrivedResponse| {
+            let connection = &shared.connections[s.connection];
             Response {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
                 connection: s.connection,
                 // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`). The
                 // peer may write the slot only after a new grant, which follows the release below.
-                payload: unsafe { payload(window, s.slot, 0, s.header.len) },
-                whole: s.in_flight.sample.first.is_none(),
+                payload: unsafe { connection.payload(s.slot, 0, s.header.len) },
+                whole: s.in_flight.history.first_token.is_none(),
             }
         };
-        completer.complete(&mut self.answers.iter().map(response));
+        let keeps = completer.keeps();
+        if keeps {
+            let keep = |s: &ArrivedResponse| KeptResponse::new(shared, s.slot, &response(s));
+            let mut kept = self.responses.iter().map(keep);
+            completer.complete_kept(&mut kept);
+            kept.for_each(drop);
+        } else {
+            completer.complete(&mut self.responses.iter().map(response));
+        }
         let done = now_ns();
-        let completed = &shared.answering.completed[share];
-        completed.fetch_add(self.answers.len() as u64, Ordering::Release);
-        shared.choice.done(self.answers.iter().map(|s| {
+        let completed = &shared.receiving.completed[share];
+        completed.fetch_add(self.responses.len() as u64, Ordering::Release);
+        shared.choice.done(self.responses.iter().map(|s| {
             let round_trip = now.saturating_sub(s.in_flight.posted_ns);
             let residence = u64::from(s.residence_us()) * 1000;
             let network = round_trip.saturating_sub(residence);
             (s.connection, s.in_flight.sample.len, network)
         }));
-        for of_one in self.answers.chunk_by(|a, b| a.connection == b.connection) {
+        // The guards of kept answers free their slots.
+        let unkept = if keeps { &[] } else { &self.responses[..] };
+        for of_one in unkept.chunk_by(|a, b| a.connection == b.connection) {
             if let Some(first) = of_one.first() {
                 let tracker = &shared.connections[first.connection].tracker;
                 tracker.release_all(of_one.iter().map(|s| s.slot));
@@ -404,7 +411,7 @@ impl Inbound {
 
     pub(crate) fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
         let (now, done) = (self.seen_ns, self.completed_ns);
-        for alike in self.answers.chunk_by(Answer::is_alike) {
+        for alike in self.responses.chunk_by(ArrivedResponse::is_alike) {
             let (Some(s), n) = (alike.first(), alike.len() as u64) else {
                 continue;
             };
@@ -417,17 +424,17 @@ impl Inbound {
             let progress = link.progress.get(usize::from(s.slot));
             let progress = match progress {
                 Some(several) if s.parts > 1 => *several,
-                _ => AnswerProgress::of_one_part(now, residence, s.header.len),
+                _ => ResponseProgress::of_one_part(now, residence, s.header.len),
             };
             // The first token of a retried answer may have arrived before the connection was lost.
-            let first_ns = match f.sample.first {
-                Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
+            let first_ns = match f.history.first_token {
+                Some(first) if first.arrived_ns.get() < f.posted_ns => first.arrived_ns.get(),
                 _ => progress.first_ns,
             };
             let after_us = (progress.after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
-                failed_ns: f.sample.tries.failed_ns(f.sample.issued_ns),
+                failed_ns: f.history.tries.failed_ns(f.sample.issued_ns),
                 posted_ns: f.posted_ns,
                 seen_ns: now,
                 completed_ns: done,
@@ -447,33 +454,35 @@ impl Inbound {
                 recorder.record_alike(&times, n);
             }
         }
-        self.answers.clear();
+        self.responses.clear();
     }
 }
 
 impl DispatchState {
-    /// Puts a sample into the backlog again after the loss of its connection; false in warm-up or
-    /// an aborted run. Stores a sample of at least [`LOSSES`] losses in `worn_out` unless that has
-    /// more.
-    pub(super) fn retry(
+    /// Retries a sample after the loss of its connection, from the backlog; false in warm-up or an
+    /// aborted run. Stores a sample of at least [`LOSSES`] losses in `too_often_lost` unless that
+    /// has more.
+    pub(super) fn retry_lost(
         &self,
         connection: &Connection,
-        mut sample: Sample,
-        worn_out: &mut Option<Sample>,
+        mut attempt: Attempt,
+        too_often_lost: &mut Option<Attempt>,
     ) -> bool {
+        let sample = &attempt.sample;
         if sample.id == WARM_UP_ID {
             self.warm_up.lost_one();
             // No caller posted it, and no count of warm-ups has it.
             connection.posted.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));
-        let losses = sample.tries.losses;
-        if losses >= LOSSES && worn_out.is_none_or(|w| w.tries.losses < losses) {
-            *worn_out = Some(sample);
+        let (len, tries) = (sample.len, &mut attempt.history.tries);
+        tries.lost(now_ns().saturating_sub(sample.issued_ns));
+        let losses = tries.losses;
+        if losses >= LOSSES && too_often_lost.is_none_or(|w| w.history.tries.losses < losses) {
+            *too_often_lost = Some(attempt);
         }
-        self.choice.undo(connection, sample.len);
-        self.backlog.push(iter::once(sample));
+        self.choice.undo(connection, len);
+        self.backlog.push(iter::once(attempt));
         // After an abort, the sample is not sent again.
         let goes = !self.is_aborted();
         let retries = &self.ends.retries;
@@ -481,24 +490,25 @@ impl DispatchState {
         goes
     }
 
-    /// Handles a refusal: tries the sample again, at a different accelerator where one has room.
-    pub(super) fn handle_refusal(&self, epoch: u32, refused: &RefusedAnswer) {
+    /// Retries a refused sample, at a different accelerator where one has room.
+    pub(super) fn retry_refused(&self, epoch: u32, refused: &RefusedResponse) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
         // is released only below, so the peer does not write these bytes.
-        let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
-        let reason = String::from_utf8_lossy(reason);
-        let reason = reason.replace(record::is_unprintable, " ");
+        let reason = unsafe { connection.payload(slot, refused.offset, refused.len) };
+        let reason = Refusal::reason_text(reason);
         connection.tracker.release(slot);
-        let mut sample = refused.sample;
+        let mut attempt = refused.attempt;
+        let (sample, tries) = (attempt.sample, &mut attempt.history.tries);
         let after_ns = now_ns().saturating_sub(sample.issued_ns);
         let is_away = refused.refusal == Refusal::Away;
         // An accelerator whose server is away may give a sample back any number of times.
         let before = match is_away {
-            true => sample.tries.given_back(after_ns),
-            false => sample.tries.refused(after_ns),
+            true => tries.given_back(after_ns),
+            false => tries.refused(after_ns),
         };
+        let tries = *tries;
         let warms_up = sample.id == WARM_UP_ID;
         let peer = connection.cfgs.peer;
         if is_away {
@@ -510,7 +520,7 @@ impl DispatchState {
             epoch,
             imm: refused.imm,
             index: (!warms_up).then_some(sample.index),
-            tries: sample.tries,
+            tries,
             is_cut: refused.refusal == Refusal::Cut,
             is_away,
             reason: reason.clone(),
@@ -526,25 +536,26 @@ impl DispatchState {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
         self.choice.undo(connection, sample.len);
-        if sample.tries.are_over() {
+        if tries.are_over() {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
             lock(&self.ends.refused_for_good).push(sample);
-        } else if !self.resend(&sample, |c| c.cfgs.peer != peer) && !self.resend(&sample, |_| true)
+        } else if !self.retry_now(&attempt, |c| c.cfgs.peer != peer)
+            && !self.retry_now(&attempt, |_| true)
         {
-            self.wait_for_room(sample);
+            self.retry_later(attempt);
         }
         if self.is_aborted() {
             self.empty_backlog();
         }
     }
 
-    /// Sends a refused sample over a connection that `may` admits; false if none has room.
-    fn resend(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
-        let Some((connection, is_idle)) = self.place(sample, may) else {
+    /// Retries a refused sample over a connection that `may` admits; false if none has room.
+    fn retry_now(&self, attempt: &Attempt, may: impl Fn(&Connection) -> bool) -> bool {
+        let Some((connection, is_idle)) = self.enqueue(attempt, may) else {
             return false;
         };
         let is_free = is_idle || connection.is_crowded();
-        self.post_or_leave(connection, Burst::of(sample), is_free, &mut 0);
+        self.post_or_leave(connection, Burst::of(&attempt.sample), is_free, &mut 0);
         true
     }
 }
