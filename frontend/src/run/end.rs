@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use frontend_config::FrontendFile;
 use loadgen_bridge::{TestMode, TestOutcome};
-use qdl::{config::FrontendConfig, counters::Recorder};
+use qdl::counters::Recorder;
 use record::{Accuracy, LossRecord, PhaseKind, SystemRecord};
 
 use super::{readings::Readings, watch::Watch};
@@ -39,7 +40,7 @@ impl Watch {
     /// and timeline.
     pub(super) fn end<'a>(
         mut self,
-        config: &'a FrontendConfig,
+        config: &'a FrontendFile,
         settings: &'a Settings,
         outcome: Option<TestOutcome>,
         started: SystemTime,
@@ -73,7 +74,7 @@ impl Watch {
         let scored = outcome.as_ref().and_then(|o| o.detail.mode());
         let scored = scored.unwrap_or(settings.runs.mode).has_accuracy();
         if self.labels.is_none() && scored {
-            accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
+            accuracy_note = Some(accuracy::no_figure(config.run.dataset.kind));
         }
         // Hide token counts unless the engines count tokens.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
@@ -104,7 +105,7 @@ impl Watch {
             }
         }
         let timeline = self.gather.end(&timeline::TimelineEnd {
-            node: &config.node,
+            node: &config.cluster.node,
             answered: system.ledger.answered,
             tokens: answered_tokens,
             system: &system,
@@ -114,7 +115,7 @@ impl Watch {
             phases: phases::starts(&gathered, logged, measured),
         });
         FinishedRun {
-            node: &config.node,
+            node: &config.cluster.node,
             settings,
             outcome,
             failure: self.verdict.failure(),

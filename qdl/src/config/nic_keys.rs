@@ -65,7 +65,7 @@ impl EachFabric for KnownKeys {
 }
 
 /// Names of a mapping's keys, in alphabetical order.
-fn keys_of<K: Default + Serialize>() -> Vec<String> {
+pub(super) fn keys_of<K: Default + Serialize>() -> Vec<String> {
     match serde_json::to_value(K::default()) {
         Ok(Value::Object(keys)) => keys.into_iter().map(|(key, _)| key).collect(),
         _ => Vec::new(),

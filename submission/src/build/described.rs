@@ -47,7 +47,10 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
         let of_node = records.iter().find(|(_, record)| record.node == node.node);
         let role = of_node.map_or(node.role, |(role, _)| *role);
         if role == Role::Frontend {
-            let nics = configs.frontend.as_ref().map_or(&[][..], |c| &c.nics);
+            let nics = configs
+                .frontend
+                .as_ref()
+                .map_or(&[][..], |c| &c.cluster.nics);
             frontend = Some(UsedNode::new(node, nics, &manifest.fabric));
             continue;
         }
