@@ -286,10 +286,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     if let Some(view) = &live_view {
-        view.figures.hold(ended.system.ledger);
+        view.figures.hold(ended.counted.system.ledger);
     }
-    ended.own_settings = own_settings;
-    ended.would_not_count = guard.lines().collect();
+    ended.counted.settings = own_settings;
+    ended.counted.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &mut ended, &left);
     let folder = place.settle(code).map_err(|error| {
         progress::say(&format!("error: {error}"));

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use frontend_config::FrontendFile;
 use loadgen_bridge::{TestMode, TestOutcome};
 use qdl::counters::Recorder;
-use record::{Accuracy, LossRecord, PhaseKind, SystemRecord};
+use record::{Accuracy, CarriedPayload, Evidence, LossRecord, PhaseKind, RunRecord, SystemRecord};
 
 use super::{readings::Readings, watch::Watch};
 use crate::{
@@ -114,30 +114,38 @@ impl Watch {
             last_ns,
             phases: phases::starts(&gathered, logged, measured),
         });
+        let duration = Duration::from_nanos(last_ns.saturating_sub(first_ns));
+        let (fabric, fabric_notes) = self.backend.fabric();
         FinishedRun {
             node: &config.cluster.node,
             settings,
             outcome,
             failure: self.verdict.failure(),
-            fabric: self.backend.fabric(),
-            system,
+            counted: RunRecord {
+                fabric,
+                fabric_notes,
+                accuracy: accuracy.map(|a| a.share),
+                labelled: accuracy,
+                accuracy_note,
+                carried: CarriedPayload::new(carried.0, carried.1, duration.as_secs_f64()),
+                evidence: Evidence {
+                    node: self.meter.used(),
+                    stood_still_s: self.clocks.stood_ns as f64 / 1e9,
+                },
+                duration_s: duration.as_secs_f64(),
+                system,
+                ..RunRecord::default()
+            },
             histograms,
             phases: gathered,
-            own_settings: Vec::new(),
-            would_not_count: Vec::new(),
-            carried,
             throughput,
             name: self.sut.name_answer(),
-            used: self.meter.used(),
-            stood_still_s: self.clocks.stood_ns as f64 / 1e9,
             clock_fault,
-            accuracy,
-            accuracy_note,
             verified: verifier.map(Verifier::findings),
             tokens,
             timeline,
             started,
-            duration: Duration::from_nanos(last_ns.saturating_sub(first_ns)),
+            duration,
         }
     }
 
