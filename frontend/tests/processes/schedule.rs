@@ -130,8 +130,6 @@ impl<'p> Cluster<'p> {
                  verify: digest\ndataset: {{kind: random, count: 300, seed: 3}}\n"
             ),
             server: "--scenario server --target-qps 300 --duration-s 2 --set target_latency=90000",
-            offline: "",
-            always: "",
         };
         Cluster {
             plan,
