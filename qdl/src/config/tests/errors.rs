@@ -139,7 +139,7 @@ f.yaml:12:16: spin_us is 1000001
     }
 }
 
-fn load_accelerator(path: impl AsRef<std::path::Path>) -> Result<AcceleratorConfig, ConfigError> {
+fn load_accelerator(path: impl AsRef<Path>) -> Result<AcceleratorConfig, ConfigError> {
     load::<_, NoSection>(path.as_ref(), None).map(|(config, _)| config)
 }
 
