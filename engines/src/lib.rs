@@ -58,14 +58,14 @@ pub(crate) use engine::{ANY_INPUT, open_model};
 pub use engine::{Engine, EngineParams, Inline, Worker};
 pub use error::{EngineError, Fault};
 pub(crate) use error::{catch_panic, one_line};
+#[cfg(feature = "testkit")]
+pub use llm_server::fuzz_server_events;
 pub use llm_server::{ModelFolder, VLLM_VERSIONS};
 pub use search::trust;
 pub use size_counts::SizeCounts;
 pub use streaming::{Sequence, SequenceOutcome, SequenceSource, Streaming};
 pub use table::{create, describe};
 pub use tokens::Tokens;
-#[cfg(feature = "testkit")]
-pub use {config::fuzz_yaml, llm_server::fuzz_server_events};
 
 /// First call of each program: keeps the limit of open files for child processes. If this process
 /// is a child that builds a plan for TensorRT, builds the plan and exits.

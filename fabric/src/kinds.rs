@@ -22,6 +22,10 @@ pub enum NicFabric {
     Ofi(OfiKeys),
 }
 
+/// Keys that make an entry one of the fabric beside them, in order of precedence. An entry without
+/// any of them is of the default fabric.
+pub const NAMING_KEYS: [(&str, &[&str]); 2] = [("ofi", &["ofi"]), ("ib", &["device", "match"])];
+
 /// Does something with each kind of fabric.
 pub trait EachFabric {
     /// `make` makes a [`NicFabric`] of the keys `K` of the fabric `name`.

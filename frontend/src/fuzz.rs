@@ -1,10 +1,12 @@
-//! Entry functions of the fuzz targets `loadgen_conf` and `arrays`: any bytes of a file.
+//! Entry functions of the fuzz targets `yaml`, `loadgen_conf` and `arrays`: any bytes of a file.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
+use engines::config::parse_accelerator;
+use frontend_config::FrontendFile;
 use loadgen_bridge::{Scenario, TestSettings, conf_values, has_byte_order_mark, ignored_lines};
 
 use crate::dataset::numpy::{self, Array, RawBytes};
@@ -16,6 +18,22 @@ fn file(data: &[u8]) -> PathBuf {
     let path = std::env::temp_dir().join(name);
     fs::write(&path, data).expect("room in the temporary folder");
     path
+}
+
+/// A configuration file of either node. Each error names its file and line.
+pub fn yaml(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let base = Path::new("/nowhere");
+    let errors = [
+        FrontendFile::parse(text, "f.yaml", base).err(),
+        parse_accelerator(text, "a.yaml", base).err(),
+    ];
+    for error in errors.into_iter().flatten() {
+        let text = error.to_string();
+        assert!(text.contains(".yaml"), "no place in {text}");
+    }
 }
 
 /// A `user.conf` or an `audit.config`. Each line that LoadGen's reader would misread is an error of

@@ -34,4 +34,4 @@ pub use dataset::Dataset;
 pub use loadgen::exit::ExitCode;
 pub use outcome::reasons::KEEPS_UP;
 pub use run::{check::SERVER_QUERIES, interrupt, run};
-pub use settings::{cli, scenario};
+pub use settings::cli;

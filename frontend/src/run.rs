@@ -26,7 +26,6 @@ use std::{
 use ::report::RunEnd;
 use anyhow::Context;
 use engines::{
-    EngineConfig,
     streaming::TOKEN_BYTES,
     tokens::{Answers, answer as pretended},
 };
@@ -34,9 +33,10 @@ use fabric::{
     clock::now_ns,
     os::{Near, available_memory},
 };
+use frontend_config::{FrontendFile, Verify};
 use loadgen_bridge::{Plan, QuerySampleLibrary, TestMode, log_may_be_outgrown};
 use qdl::{
-    config::{FrontendConfig, Verify, Written},
+    config::Written,
     counters::Live,
     run::{frontend_crew, settle_connections},
     topology::{Topology, pinning_warnings, spell_out},
@@ -82,43 +82,43 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// Runs the test, writes the results, and returns the exit code. Error: nothing was measured.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let base = args.relative_to.as_deref();
-    let (mut config, engine) = engines::config::load_frontend(&args.config, base)?;
-    let engine = engine.as_ref();
+    let mut config = FrontendFile::load(&args.config, base)?;
     let args = &with_audit_config(args, &config)?;
     let mut written = Written::read(&args.config)?;
     if !args.local {
-        let (of, nics) = spell_out(&config.nics, false)?.into_iter().unzip();
+        let (of, nics) = spell_out(&config.cluster.nics, false)?.into_iter().unzip();
         written.set_nic_entries(of);
-        config.nics = nics;
-        settle_connections(&mut config);
+        config.cluster.nics = nics;
+        settle_connections(&mut config.cluster);
     }
     let file = config.clone();
-    config.verify = args.verify.unwrap_or(config.verify);
+    config.run.verify = args.verify.unwrap_or(config.run.verify);
     if let Some(ms) = args.warm_up_ms {
-        config.warm_up.budget_ms = ms;
+        config.cluster.warm_up.budget_ms = ms;
     }
-    config.dataset.seed = args.seed.unwrap_or(config.dataset.seed);
+    config.run.dataset.seed = args.seed.unwrap_or(config.run.dataset.seed);
     if args.connect_ms.is_some() {
-        config.deadlines.connect_ms = args.connect_ms;
+        config.cluster.deadlines.connect_ms = args.connect_ms;
     }
-    for warning in pinning_warnings(&config.nics) {
+    for warning in pinning_warnings(&config.cluster.nics) {
         tracing::warn!("{warning}");
     }
-    let mut settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
-    let stream = tokens::default_stream(&config.model, &settings.runs);
-    let stream = *config.stream.get_or_insert(stream);
-    let dataset = Dataset::open(&config.dataset, &config.model)?;
+    let mut settings =
+        Settings::build(args, &config.run.loadgen, &written, config.loadgen_model())?;
+    let stream = tokens::default_stream(&config.cluster.model, &settings.runs);
+    let stream = *config.cluster.stream.get_or_insert(stream);
+    let dataset = Dataset::open(&config.run.dataset, &config.cluster.model)?;
     let labels = labels(&config, &settings, dataset.count())?;
     let origins = labels.as_ref();
     let origins = origins.map(|_| Arc::new(AnswerOrigins::new(dataset.count())));
     let verdict = Verdict::default();
-    let tokens = tokens::sizes(&config.model);
+    let tokens = tokens::sizes(&config.cluster.model);
     let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.runs)));
     let first = tokens.as_ref().is_some_and(|t| t.first);
-    let verifier = verifier(&config, engine, dataset.count(), first)?.map(Arc::new);
+    let verifier = verifier(&config, dataset.count(), first)?.map(Arc::new);
     let qsl = Arc::new(Qsl::new(
         dataset,
-        &config.model,
+        &config.cluster.model,
         loaded(&config, &settings),
         near_nics(&config, args.local),
         verifier.clone(),
@@ -136,9 +136,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .check(available_memory())
         .map_err(anyhow::Error::msg)?;
     let known = left::of_settings(args, &config, &settings);
-    let mut guard = Guard::of_settings(args, &config, engine, &settings, &qsl, known)?;
+    let mut guard = Guard::of_settings(args, &config, &settings, &qsl, known)?;
     let loaded = qsl.performance_sample_count();
-    let own_settings = own_settings::records(args, &config, &file, engine, &written, loaded);
+    let own_settings = own_settings::records(args, &config, &file, &written, loaded);
     if args.check {
         // `--check` reads the labels whatever the mode.
         let mut accuracy = settings.clone();
@@ -146,7 +146,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let labels = self::labels(&config, &accuracy, qsl.total_sample_count())?.is_some();
         let planned = check::PlannedCheck {
             config: &config,
-            engine,
             settings: &settings,
             plan: &plan,
             qsl: &qsl,
@@ -173,9 +172,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         progress.note(&note);
     }
     let live = Arc::new(if args.local {
-        Live::new(local::completers(engine))
+        Live::new(local::completers(config.run.engine.as_ref()))
     } else {
-        Live::new(frontend_crew(&config).nic_of.len())
+        Live::new(frontend_crew(&config.cluster).nic_of.len())
     });
     let limits = completer::limits(&settings.runs);
     let mut completers = Completers::new(live, verifier.clone(), tokens.clone(), limits);
@@ -184,7 +183,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
-        local::start(&config, engine, inputs, &completers, &verdict, stream)?
+        local::start(&config, inputs, &completers, &verdict, stream)?
     } else {
         let screen = progress.screen.clone();
         let show_waiting = move |line: &str| screen.note(line);
@@ -199,7 +198,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let engines = backend.engines();
     if settings.runs.use_token_latencies
-        && let Err(refused) = tokens::check(&config.model, &engines)
+        && let Err(refused) = tokens::check(&config.cluster.model, &engines)
     {
         backend.finish();
         return Err(refused);
@@ -246,7 +245,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         phases: completers.phases.clone(),
         done: AtomicBool::new(false),
     };
-    let limit_ns = config.deadlines.watchdog_s.saturating_mul(1_000_000_000);
+    let limit_ns = config
+        .cluster
+        .deadlines
+        .watchdog_s
+        .saturating_mul(1_000_000_000);
     let mut watch = Watch {
         backend,
         sut,
@@ -283,10 +286,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     if let Some(view) = &live_view {
-        view.figures.hold(ended.system.ledger);
+        view.figures.hold(ended.counted.system.ledger);
     }
-    ended.own_settings = own_settings;
-    ended.would_not_count = guard.lines().collect();
+    ended.counted.settings = own_settings;
+    ended.counted.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &mut ended, &left);
     let folder = place.settle(code).map_err(|error| {
         progress::say(&format!("error: {error}"));
@@ -315,23 +318,23 @@ fn write_page(folder: &Path) -> Option<PathBuf> {
 /// Opens the page of `--live`, before the test starts.
 fn live_view(
     args: &Args,
-    config: &FrontendConfig,
+    config: &FrontendFile,
     settings: &Settings,
 ) -> Result<Option<(LiveView, LiveRun)>> {
     let Some(address) = args.live else {
         return Ok(None);
     };
-    let known = LiveRun::new(&config.node, &settings.test, settings.target_qps());
+    let known = LiveRun::new(&config.cluster.node, &settings.test, settings.target_qps());
     let view = LiveView::open(address, settings.folder(), known.first.clone())?;
     Ok(Some((view, known)))
 }
 
 /// Fills in the checkout's path and the file of `--compliance`.
-fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
+fn with_audit_config(args: &Args, config: &FrontendFile) -> Result<Args> {
     let mut args = args.clone();
     let checkout = || std::env::var_os(CHECKOUT).map(Into::into);
     args.checker = args.checker.or_else(checkout);
-    let models = [config.model.name.as_str(), config.loadgen_model()];
+    let models = [config.cluster.model.name.as_str(), config.loadgen_model()];
     if let Some(path) = compliance::audit_config(&args, &models)? {
         args.audit_config = Some(path);
     }
@@ -339,29 +342,26 @@ fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
 }
 
 /// The verifier that the configuration requests; `first` is true if LoadGen gets first tokens.
-fn verifier(
-    config: &FrontendConfig,
-    engine: Option<&EngineConfig>,
-    samples: usize,
-    first: bool,
-) -> Result<Option<Verifier>> {
-    match config.verify {
+fn verifier(config: &FrontendFile, samples: usize, first: bool) -> Result<Option<Verifier>> {
+    match config.run.verify {
         Verify::None => Ok(None),
-        Verify::Digest => Ok(Some(Verifier::new(samples, &config.model))),
+        Verify::Digest => Ok(Some(Verifier::new(samples, &config.cluster.model))),
         Verify::Tokens => {
-            let answer = answer(config, engine)?;
+            let answer = answer(config)?;
             Ok(Some(Verifier::tokens(samples, first, answer)))
         }
     }
 }
 
 /// The answer of the engine `tokens` to a prompt, under the configuration's `engine` settings.
-fn answer(
-    config: &FrontendConfig,
-    engine: Option<&EngineConfig>,
-) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
-    let settings = engine.and_then(|e| e.tokens.clone()).unwrap_or_default();
-    let room = config.model.max_output_bytes().unwrap_or(0) / TOKEN_BYTES;
+fn answer(config: &FrontendFile) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
+    let settings = config
+        .run
+        .engine
+        .as_ref()
+        .and_then(|e| e.tokens.clone())
+        .unwrap_or_default();
+    let room = config.cluster.model.max_output_bytes().unwrap_or(0) / TOKEN_BYTES;
     let answers = Answers::new(&settings, room).context("verify: tokens")?;
     Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
@@ -406,27 +406,27 @@ fn leave(args: &Args, ended: &mut FinishedRun<'_>, left: &Manifest) -> (ExitCode
 }
 
 /// Placement of the samples' memory: near the NICs, if there are any.
-fn near_nics(config: &FrontendConfig, local: bool) -> Near {
+fn near_nics(config: &FrontendFile, local: bool) -> Near {
     if local {
         return Near::default();
     }
     // Without a topology from sysfs, memory is not bound.
     let topology = Topology::of_this_machine().unwrap_or_default();
-    topology.near_nics(&config.nics)
+    topology.near_nics(&config.cluster.nics)
 }
 
 /// Reads the labels, if configured and if the mode needs them.
-fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
+fn labels(config: &FrontendFile, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
     let wanted = settings.runs.mode.has_accuracy();
-    let labels = config.dataset.labels.as_ref().filter(|_| wanted);
-    let read = |labels| Labels::read(labels, samples, &config.model);
+    let labels = config.run.dataset.labels.as_ref().filter(|_| wanted);
+    let read = |labels| Labels::read(labels, samples, &config.cluster.model);
     labels.map(read).transpose()
 }
 
 /// Number of samples to load at a time: LoadGen's setting overrides the configuration.
-fn loaded(config: &FrontendConfig, settings: &Settings) -> Option<usize> {
+fn loaded(config: &FrontendFile, settings: &Settings) -> Option<usize> {
     match settings.runs.performance_sample_count_override {
-        0 => config.performance_sample_count,
+        0 => config.run.performance_sample_count,
         n => usize::try_from(n).ok(),
     }
 }

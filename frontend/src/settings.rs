@@ -21,10 +21,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
+use frontend_config::LoadgenConfig;
 use loadgen_bridge::{
     LoadgenError, LogSettings, Scenario, TestMode, TestSettings, conf_field, ignored_lines,
 };
-use qdl::config::{self, LoadgenConfig, Written};
+use qdl::config::{self, Written};
 use record::{DEFAULT, SettingRecord};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -86,7 +87,7 @@ impl Settings {
             enable_trace: false,
         };
         let mut provenance = Provenance::of_defaults(&both(&test, &log));
-        test.scenario = args.scenario.or(config.scenario.map(scenario)).context(
+        test.scenario = args.scenario.or(config.scenario).context(
             "no scenario: give --scenario server, offline, single-stream or multi-stream, or \
                  set loadgen.scenario in the configuration",
         )?;
@@ -123,13 +124,13 @@ impl Settings {
             Some(line) => format!("{}:{line}", written.name()),
             None => format!("loadgen.{key}"),
         };
-        let name = settings.test.scenario.name();
-        if config.scenario.is_some() {
-            let whole = config.scenario.map(scenario).map_or("", Scenario::name);
-            settings.provenance.set("scenario", whole, at("scenario"));
-        }
-        if args.scenario.is_some() {
-            settings.provenance.set("scenario", name, "--scenario");
+        for (given, from) in [
+            (config.scenario, at("scenario")),
+            (args.scenario, "--scenario".to_owned()),
+        ] {
+            if let Some(scenario) = given {
+                settings.provenance.set("scenario", scenario.name(), from);
+            }
         }
         let name = new_folder(settings.test.scenario, SystemTime::now());
         settings.log.outdir = config.output_dir().join(name);
@@ -328,16 +329,6 @@ fn prefix(scenario: Scenario) -> &'static str {
         Scenario::MultiStream => "multi_stream",
         Scenario::Server => "server",
         Scenario::Offline => "offline",
-    }
-}
-
-/// The scenario of the configuration, for LoadGen.
-pub fn scenario(s: config::Scenario) -> Scenario {
-    match s {
-        config::Scenario::SingleStream => Scenario::SingleStream,
-        config::Scenario::MultiStream => Scenario::MultiStream,
-        config::Scenario::Server => Scenario::Server,
-        config::Scenario::Offline => Scenario::Offline,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Fuzz target of the entry function `engines::fuzz_yaml`.
+//! Fuzz target of the entry function `frontend::fuzz::yaml`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| engines::fuzz_yaml(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| frontend::fuzz::yaml(data));

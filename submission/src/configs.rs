@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use engines::{
-    EngineConfig,
-    config::{parse_accelerator, parse_frontend},
-};
-use qdl::config::{AcceleratorConfig, FrontendConfig};
+use engines::{EngineConfig, config::parse_accelerator};
+use frontend_config::FrontendFile;
+use qdl::config::AcceleratorConfig;
 
 use crate::{
     error,
@@ -18,13 +16,11 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct RunConfigs {
     /// The frontend's.
-    pub frontend: Option<FrontendConfig>,
+    pub frontend: Option<FrontendFile>,
     /// The accelerators', by node.
     pub accelerators: BTreeMap<Name, AcceleratorConfig>,
     /// The accelerators' engines, by node.
     pub engines: BTreeMap<Name, EngineConfig>,
-    /// The engine of `--local`.
-    pub local: Option<EngineConfig>,
 }
 
 impl RunConfigs {
@@ -36,8 +32,8 @@ impl RunConfigs {
         let file = node.map_or(FRONTEND_YAML.to_owned(), accelerator_yaml);
         let base = Path::new("");
         let read = match node {
-            None => parse_frontend(text, &file, base).map(|(config, local)| {
-                (self.frontend, self.local) = (Some(config), local);
+            None => FrontendFile::parse(text, &file, base).map(|config| {
+                self.frontend = Some(config);
             }),
             Some(node) => parse_accelerator(text, &file, base).map(|(config, engine)| {
                 self.accelerators.insert(node.clone(), config);

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`EngineConfig`] | the keys of `engine` |
 //! | [`HttpConfig`], [`VllmConfig`], [`LlmConfig`], [`TokensConfig`] | keys of single engines |
-//! | `files` | both files with their engine |
+//! | `files` | an accelerator's file with its engine |
 //! | `model` | how an engine and its model go together |
 //!
 //! The table of engines says which keys an engine has.
@@ -27,9 +27,7 @@ use garde::Validate;
 use qdl::config::{Findings, MAX_GPU, NicConfig, check_gpu_list, resolve};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "testkit")]
-pub use files::fuzz_yaml;
-pub use files::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
+pub use files::{load_accelerator, parse_accelerator};
 pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
 pub use llm::{LlmConfig, TokensConfig};
 pub use vllm::VllmConfig;
@@ -354,7 +352,8 @@ impl EngineConfig {
         }
     }
 
-    fn resolve(&mut self, base: &Path) {
+    /// Resolves paths relative to `base`.
+    pub fn resolve(&mut self, base: &Path) {
         if let Some(library) = &mut self.library {
             resolve(base, library);
         }
@@ -389,7 +388,8 @@ impl EngineConfig {
         }
     }
 
-    fn check(&self, out: &mut Findings<'_>) {
+    /// Checks the relations between these keys.
+    pub fn check(&self, out: &mut Findings<'_>) {
         if !out.has("engine.kind") {
             return out.add(
                 "engine",

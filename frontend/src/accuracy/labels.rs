@@ -7,10 +7,8 @@
 use std::fs;
 
 use anyhow::{Result, anyhow};
-use qdl::{
-    config::LabelsConfig,
-    model::{DType, TensorSpec},
-};
+use frontend_config::LabelsConfig;
+use qdl::model::{DType, TensorSpec};
 
 use crate::dataset::{
     LABELS,

@@ -12,11 +12,9 @@ mod origins;
 use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Result, bail};
+use frontend_config::{DatasetKind, LabelsConfig};
 use loadgen_bridge::AccuracyLog;
-use qdl::{
-    config::{DatasetKind, LabelsConfig},
-    model::{ModelSpec, TensorSpec},
-};
+use qdl::model::{ModelSpec, TensorSpec};
 use record::Accuracy;
 
 pub use self::origins::{AnswerOrigins, by_accelerator};

@@ -6,8 +6,9 @@ use std::{
 };
 
 use fabric::os::lock;
+use frontend_config::{FrontendFile, QslMode};
 use qdl::{
-    config::{Auth, FrontendConfig, QslMode},
+    config::Auth,
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterEvent, Described, SampleMemory},
 };
@@ -44,7 +45,7 @@ impl Network {
     /// Connects to every accelerator of the configuration; `show_waiting` gets a line on each
     /// accelerator that is not ready yet.
     pub fn connect(
-        config: &FrontendConfig,
+        config: &FrontendFile,
         qsl: &Qsl,
         completers: &Completers,
         verdict: &Verdict,
@@ -52,7 +53,7 @@ impl Network {
         show_waiting: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, ClusterError> {
         let region = qsl.region().clone();
-        let memory = match config.qsl {
+        let memory = match config.run.qsl {
             QslMode::Registered => SampleMemory {
                 sources: vec![region],
                 staged_from: None,
@@ -77,7 +78,7 @@ impl Network {
         };
         let mut make = |share| Box::new(completers.make(share)) as _;
         let cluster = Arc::new(Cluster::connect(
-            config,
+            &config.cluster,
             memory,
             &mut make,
             Arc::new(on_event),
@@ -89,7 +90,7 @@ impl Network {
                 [cluster.link_notes(), cluster.machine_notes()].concat(),
             ),
             links: cluster.link_notes(),
-            control: match config.auth() {
+            control: match config.cluster.auth() {
                 Auth::Token(_) => "encrypted, authenticated by the token",
                 Auth::None => "encrypted, not authenticated (auth: none)",
                 Auth::LoopbackOnly => "encrypted, not authenticated (loopback alone)",

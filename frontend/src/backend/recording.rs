@@ -9,8 +9,8 @@ use std::{
 };
 
 use fabric::os::Near;
+use frontend_config::DatasetConfig;
 use qdl::{
-    config::DatasetConfig,
     dispatch::{Sample, WARM_UP_ID},
     model::ModelSpec,
 };

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use qdl::{
-    config::{FrontendConfig, load_frontend},
-    run::{Described, descriptions},
-};
+use frontend_config::FrontendFile;
+use qdl::run::{Described, descriptions};
 use submission::{
     Error,
     command::{self, DescribeArgs, NodeAnswer},
@@ -19,18 +17,18 @@ pub fn command(args: &DescribeArgs) -> Result<bool, Error> {
     command::describe(args, Role::Frontend, VERSION, Some(&all))
 }
 
-/// Returns the description of this machine, as JSON.
-pub fn own(config: &FrontendConfig) -> Result<String, String> {
-    Node::describe_as_json(Role::Frontend, VERSION, &config.node)
+/// Returns the description of this machine, the node `node`, as JSON.
+pub fn own(node: &str) -> Result<String, String> {
+    Node::describe_as_json(Role::Frontend, VERSION, node)
 }
 
 fn all(path: &Path) -> Result<Vec<NodeAnswer>, String> {
-    let config = load_frontend(path).map_err(|e| e.to_string())?;
+    let config = FrontendFile::load(path, None).map_err(|e| e.to_string())?;
     let here = NodeAnswer {
-        node: config.node.clone(),
-        said: own(&config).map(|machine| (machine, None)),
+        node: config.cluster.node.clone(),
+        said: own(&config.cluster.node).map(|machine| (machine, None)),
     };
-    let there = descriptions(&config).map_err(|e| e.to_string())?;
+    let there = descriptions(&config.cluster).map_err(|e| e.to_string())?;
     let there = there
         .into_iter()
         .map(|Described { node, description }| NodeAnswer {

@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use engines::EngineConfig;
+use frontend_config::FrontendFile;
 use loadgen_bridge::QuerySampleLibrary;
-use qdl::config::FrontendConfig;
 use record::{EngineInfo, Manifest, PrefixCache, SettingRecord};
 use submission::{
     Name,
@@ -32,13 +31,15 @@ impl Guard {
     /// refusal.
     pub fn of_settings(
         args: &Args,
-        config: &FrontendConfig,
-        engine: Option<&EngineConfig>,
+        config: &FrontendFile,
         settings: &Settings,
         qsl: &Qsl,
         manifest: Manifest,
     ) -> anyhow::Result<Self> {
-        let asked = args.submission.as_deref().or(config.submission.as_deref());
+        let asked = args
+            .submission
+            .as_deref()
+            .or(config.run.submission.as_deref());
         let records = settings.provenance.records(settings.test.scenario);
         let mut guard = Guard {
             round: Round::find(asked.unwrap_or(newest()))?,
@@ -46,7 +47,6 @@ impl Guard {
                 manifest,
                 configs: RunConfigs {
                     frontend: Some(config.clone()),
-                    local: engine.cloned(),
                     ..RunConfigs::default()
                 },
                 mode: settings.test.mode.name().to_owned(),

@@ -3,7 +3,8 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
-use qdl::{config::FrontendConfig, run::Described};
+use frontend_config::FrontendFile;
+use qdl::run::Described;
 use record::{Manifest, NodeFacts, NodeRecord};
 use submission::{
     Name,
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// The run's record, as far as its settings make it.
-pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) -> Manifest {
+pub fn of_settings(args: &Args, config: &FrontendFile, settings: &Settings) -> Manifest {
     Manifest {
         command: std::env::args_os().map(|word| shell_word(&word)).collect(),
         built: program::cli::version().to_owned(),
@@ -38,7 +39,7 @@ pub fn of_settings(args: &Args, config: &FrontendConfig, settings: &Settings) ->
 /// in between has the change.
 pub fn begin(
     args: &Args,
-    config: &FrontendConfig,
+    config: &FrontendFile,
     settings: &Settings,
     backend: &dyn Backend,
     guard: &mut Guard,
@@ -51,7 +52,7 @@ pub fn begin(
         fabric_notes: backend.link_notes(),
         prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
-        frontend: record_of(&config.node, own),
+        frontend: record_of(&config.cluster.node, own),
         accelerators: peers
             .iter()
             .map(|(node, facts)| record_of(node, facts.clone()))
@@ -97,11 +98,11 @@ fn shell_word(word: &OsStr) -> String {
 
 /// Each node's description, and an accelerator's configuration; records why a node has none.
 fn describe_all(
-    config: &FrontendConfig,
+    config: &FrontendFile,
     backend: &dyn Backend,
     left: &mut Manifest,
 ) -> Vec<(Name, String, Option<String>)> {
-    let own = describe::own(config).map(|machine| (machine, None));
+    let own = describe::own(&config.cluster.node).map(|machine| (machine, None));
     let peers = backend.describe().into_iter();
     let peers = peers.map(|Described { node, description }| {
         let own = description.and_then(|own| {
@@ -111,7 +112,7 @@ fn describe_all(
         (node, own)
     });
     let mut all = Vec::new();
-    for (node, description) in std::iter::once((config.node.clone(), own)).chain(peers) {
+    for (node, description) in std::iter::once((config.cluster.node.clone(), own)).chain(peers) {
         match Name::new(&node).and_then(|name| Ok((name, description?))) {
             Ok((name, (machine, yaml))) => all.push((name, machine, yaml)),
             Err(why) => drop(left.undescribed.insert(node, why)),
@@ -121,14 +122,15 @@ fn describe_all(
 }
 
 /// Settings that override user.conf: those of the configuration and of the command line.
-fn overrides(args: &Args, config: &FrontendConfig) -> Vec<String> {
-    let settings = config.loadgen.settings.iter();
+fn overrides(args: &Args, config: &FrontendFile) -> Vec<String> {
+    let settings = config.run.loadgen.settings.iter();
     let settings = settings.map(|(key, value)| format!("loadgen.settings.{key} = {value}"));
     let flags = [
         args.target_qps.map(|n| format!("--target-qps {n}")),
         args.duration_s.map(|s| format!("--duration-s {s}")),
         args.samples.map(|n| format!("--samples {n}")),
         config
+            .run
             .performance_sample_count
             .map(|n| format!("performance_sample_count: {n}")),
     ];
@@ -164,7 +166,7 @@ mod tests {
         let yaml = "node: f\nmodel: {name: m, inputs: [{name: i, dtype: u8, shape: [8]}], output: {name: o, dtype: u8, \
                     shape: [8]}}\ndataset: {kind: random, count: 4}\naccelerators: [{control: 127.0.0.1:1}]\n\
                     nics: [{address: 127.0.0.1}]\nloadgen: {settings: {min_query_count: 9}}\n";
-        let config = qdl::config::parse_frontend(yaml, "f.yaml", Path::new(".")).expect("sound");
+        let config = FrontendFile::parse(yaml, "f.yaml", Path::new(".")).expect("sound");
         assert_eq!(
             overrides(&args, &config),
             [

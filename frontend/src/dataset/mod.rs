@@ -23,10 +23,8 @@ use std::{
 };
 
 use anyhow::{Error, Result, anyhow};
-use qdl::{
-    config::{DatasetConfig, DatasetKind},
-    model::{DType, ModelSpec},
-};
+use frontend_config::{DatasetConfig, DatasetKind};
+use qdl::model::{DType, ModelSpec};
 
 use self::{
     arrays::InputArrays,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use fastrand::Rng;
-use qdl::config::{Dimension, SizeDistribution};
+use frontend_config::{Dimension, SizeDistribution};
 
 use super::{Dataset, Lengths, Source, empty, length};
 

@@ -259,7 +259,7 @@ impl QuerySampleLibrary for Qsl {
 
 #[cfg(test)]
 mod tests {
-    use qdl::config::DatasetConfig;
+    use frontend_config::DatasetConfig;
 
     use super::*;
 

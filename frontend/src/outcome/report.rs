@@ -11,10 +11,9 @@ use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, TestMode, TestOutcome, Verdict as Word};
 use qdl::counters::{Histograms, Throughput};
 use record::{
-    Accuracy, BatchSizes, CarriedPayload, Cause, Evidence, Goodput, Limits, LoadgenRecord,
-    Manifest, Mode, NodeUse, PhaseKind, PhaseRecord, RunExit, RunFolder, RunRecord, SUMMARY,
-    SettingRecord, Stage, Summary, SystemRecord, TIMELINE, TokenRecord, rate_per_s, secrets,
-    timeline::Timeline,
+    BatchSizes, Cause, Goodput, Limits, LoadgenRecord, Manifest, Mode, PhaseKind, PhaseRecord,
+    RunExit, RunFolder, RunRecord, SUMMARY, Stage, Summary, SystemRecord, TIMELINE, TokenRecord,
+    rate_per_s, secrets, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -52,29 +51,15 @@ pub struct FinishedRun<'a> {
     pub outcome: Option<TestOutcome>,
     /// Cause of the abort, if the run was aborted.
     pub failure: Option<Failure>,
-    /// The fabric's name, and the reasons why the Network division does not permit the fabric.
-    pub fabric: (String, Vec<String>),
-    pub system: SystemRecord,
+    /// What was counted and noted; the summary adds LoadGen's result and the verdict.
+    pub counted: RunRecord,
     /// Merged histograms of all NIC threads and phases.
     pub histograms: Histograms,
     pub phases: Vec<PhaseShare>,
-    /// Reasons why a submission would reject the run, one per line.
-    pub would_not_count: Vec<String>,
-    pub own_settings: Vec<SettingRecord>,
-    /// Bytes of the requests, and of the responses, of recorded samples.
-    pub carried: (u64, u64),
     pub throughput: Throughput,
     pub name: Option<NameAnswer>,
-    /// Resource usage of this program while LoadGen's clock ran.
-    pub used: NodeUse,
-    /// Seconds in which this program stood still.
-    pub stood_still_s: f64,
     /// The fault if LoadGen's figures are wrong because the wall clock was set.
     pub clock_fault: Option<String>,
-    /// Share of right answers, with the counts.
-    pub accuracy: Option<Accuracy>,
-    /// A note on the accuracy, or the reason why there is no accuracy.
-    pub accuracy_note: Option<String>,
     /// Findings of the verification, if enabled.
     pub verified: Option<Findings>,
     /// Token counts, if answers are tokens that their engine counts.
@@ -132,8 +117,7 @@ impl FinishedRun<'_> {
 
     fn record(&self) -> RunRecord {
         let test = &self.settings.runs;
-        let answered = self.system.ledger.answered;
-        let (fabric, fabric_notes) = &self.fabric;
+        let answered = self.counted.system.ledger.answered;
         let throughput = self.throughput.report();
         let outcome = self.outcome.as_ref();
         let seconds = self.duration.as_secs_f64();
@@ -153,9 +137,6 @@ impl FinishedRun<'_> {
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,
-            fabric: fabric.clone(),
-            fabric_notes: fabric_notes.clone(),
-            would_not_count: self.would_not_count.clone(),
             valid: match judged {
                 Word::Valid => Some(true),
                 Word::Invalid => Some(false),
@@ -169,16 +150,12 @@ impl FinishedRun<'_> {
                 .and_then(|l| l.peak_qps)
                 .or_else(|| self.settings.target_qps())
                 .filter(|_| mode != Mode::Accuracy),
-            duration_s: seconds,
-            accuracy: self.accuracy.map(|a| a.share),
-            labelled: self.accuracy,
-            accuracy_note: self.accuracy_note.clone(),
             goodput: self.goodput(&phases, loadgen.as_ref(), per_s, tokens.as_ref()),
             loadgen,
             phases,
             settings: settings
                 .into_iter()
-                .chain(self.own_settings.clone())
+                .chain(self.counted.settings.clone())
                 .collect(),
             setting_notes: self.setting_notes(),
             stages: self.histograms.table(),
@@ -186,13 +163,8 @@ impl FinishedRun<'_> {
             verified: self.verified.as_ref().map(|v| v.counts),
             tokens,
             throughput,
-            carried: CarriedPayload::new(self.carried.0, self.carried.1, seconds),
-            evidence: Evidence {
-                node: self.used.clone(),
-                stood_still_s: self.stood_still_s,
-            },
             system: self.system(),
-            ..RunRecord::default()
+            ..self.counted.clone()
         }
     }
 
@@ -212,7 +184,7 @@ impl FinishedRun<'_> {
     /// The counts of the system under test. Adds each accelerator's batching from the copy of its
     /// configuration.
     fn system(&self) -> SystemRecord {
-        let mut system = self.system.clone();
+        let mut system = self.counted.system.clone();
         let copies = self.settings.folder().join(record::COPIES);
         for a in &mut system.accelerators {
             let Ok(node) = Name::new(&a.node) else {
@@ -362,7 +334,7 @@ impl FinishedRun<'_> {
         let first = end.first_tokens.is_some() || end.stream != Stream::None;
         let record = histograms.record_of(seconds, first);
         let mut events = BatchSizes::default();
-        for a in &self.system.accelerators {
+        for a in &self.counted.system.accelerators {
             events.merge(&a.used.engine.events);
         }
         Some(TokenRecord {
@@ -432,7 +404,7 @@ impl FinishedRun<'_> {
                 let words = format!(
                     "the compliance test's own data are complete: {n} answers are logged{says}"
                 );
-                return (ExitCode::Good, self.with_losses(&words, run));
+                return (ExitCode::Good, with_doubts(&words, run));
             }
             Some(Err(why)) => {
                 let why = format!("the compliance test's own data are not complete: {why}");
@@ -454,17 +426,9 @@ impl FinishedRun<'_> {
             return (ExitCode::Invalid, format!("{n} errors of LoadGen; {first}"));
         }
         match outcome.verdict {
-            Word::Valid => (ExitCode::Good, self.with_losses("valid", run)),
-            _ => (ExitCode::Good, self.with_losses("complete", run)),
+            Word::Valid => (ExitCode::Good, with_doubts("valid", run)),
+            _ => (ExitCode::Good, with_doubts("complete", run)),
         }
-    }
-
-    /// A verdict with what speaks against it.
-    fn with_losses(&self, word: &str, run: &RunRecord) -> String {
-        let failed = with_refusals(&self.system.refusals, self.system.ledger.refused);
-        let lost = with_losses(&self.system.losses);
-        let with = lost.into_iter().chain(failed).chain(with_events(run));
-        with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
     }
 
     /// Writes all result files into the run's folder, each whole or not at all. A run that may
@@ -504,6 +468,15 @@ impl FinishedRun<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// A verdict with what speaks against it.
+fn with_doubts(word: &str, run: &RunRecord) -> String {
+    let system = &run.system;
+    let failed = with_refusals(&system.refusals, system.ledger.refused);
+    let lost = with_losses(&system.losses);
+    let with = lost.into_iter().chain(failed).chain(with_events(run));
+    with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
 }
 
 /// Prints the summary on standard output, with the tables of the whole report if `whole` is set.

@@ -4,11 +4,9 @@
 
 use engines::EngineConfig;
 use fabric::os::available_memory;
+use frontend_config::{DatasetKind, FrontendFile, Verify};
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
-use qdl::{
-    config::{DatasetKind, FrontendConfig, Verify},
-    run::{SlotNeeds, frontend_crew},
-};
+use qdl::run::{SlotNeeds, frontend_crew};
 use record::{GivenValue, SettingRecord};
 use report::text::{Page, counted, memory};
 
@@ -28,8 +26,7 @@ pub const SERVER_QUERIES: u64 = 459;
 
 /// The run that a check describes.
 pub struct PlannedCheck<'a> {
-    pub config: &'a FrontendConfig,
-    pub engine: Option<&'a EngineConfig>,
+    pub config: &'a FrontendFile,
     pub settings: &'a Settings,
     pub plan: &'a Plan,
     pub qsl: &'a Qsl,
@@ -69,9 +66,9 @@ pub fn check(args: &Args, planned: &PlannedCheck<'_>) -> Result<ExitCode, anyhow
     }
     model_and_data(&mut page, config, qsl, planned.labels);
     if args.local {
-        let engine = local::check(config, planned.engine)?;
+        let engine = local::check(config)?;
         page.fact("engine", format!("--local: {engine}"));
-        let own = planned.engine;
+        let own = config.run.engine.as_ref();
         let most = own.map_or(0, EngineConfig::workers);
         let issuing = issuing(settings);
         page.fact("threads", format!("{most} of the engine, {issuing}"));
@@ -80,10 +77,10 @@ pub fn check(args: &Args, planned: &PlannedCheck<'_>) -> Result<ExitCode, anyhow
         }
         page.fact("memory", estimate.line(0, available_memory()));
     } else {
-        let needs = SlotNeeds::of(config)?;
-        needs.check_node(config)?;
+        let needs = SlotNeeds::of(&config.cluster)?;
+        needs.check_node(&config.cluster)?;
         network(&mut page, config, &needs);
-        let nics = frontend_crew(config).threads();
+        let nics = frontend_crew(&config.cluster).threads();
         let issuing = issuing(settings);
         let threads = format!("{nics} of NICs, 1 of the control plane, {issuing}");
         page.fact("threads", threads);
@@ -214,21 +211,21 @@ fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
     String::new()
 }
 
-fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {
-    page.fact("model", program::check::tensors(&config.model));
-    let others = config.model.other_outputs.len();
+fn model_and_data(page: &mut Page, config: &FrontendFile, qsl: &Qsl, labels: bool) {
+    page.fact("model", program::check::tensors(&config.cluster.model));
+    let others = config.cluster.model.other_outputs.len();
     if others > 0 {
-        let class = names_the_class(&config.model.output);
+        let class = names_the_class(&config.cluster.model.output);
         let of = format!("{class}, which is `output`; the other outputs: {others}");
         page.fact("class", of);
     }
-    let source = match (&config.dataset.samples, config.dataset.kind) {
+    let source = match (&config.run.dataset.samples, config.run.dataset.kind) {
         (Some(path), _) => path.display().to_string(),
         (None, DatasetKind::Raw | DatasetKind::Random) => "random bytes".to_owned(),
         (None, DatasetKind::Tokens) => "random tokens".to_owned(),
     };
-    let most = config.model.max_input_bytes().unwrap_or(0);
-    let size = match config.model.fixed_size() {
+    let most = config.cluster.model.max_input_bytes().unwrap_or(0);
+    let size = match config.cluster.model.fixed_size() {
         true => format!("of {most} bytes"),
         false => format!("of up to {most} bytes"),
     };
@@ -240,7 +237,7 @@ fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: b
         false => "none: --mode accuracy writes LoadGen's log, and gives no figure",
     };
     page.fact("labels", labels);
-    let verify = match config.verify {
+    let verify = match config.run.verify {
         Verify::None => return,
         Verify::Digest => "each response is compared with its sample's digest",
         Verify::Tokens => "each answer is compared with what `tokens` makes",
@@ -248,13 +245,13 @@ fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: b
     page.fact("verify", verify);
 }
 
-fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
-    for accelerator in &config.accelerators {
+fn network(page: &mut Page, config: &FrontendFile, needs: &SlotNeeds) {
+    for accelerator in &config.cluster.accelerators {
         let control = &accelerator.control;
         page.fact("accelerators", format!("{control} (not asked)"));
     }
-    page.fact("token", program::check::token(config.auth()));
-    for (nic, slots) in config.nics.iter().zip(&needs.nic_slots) {
+    page.fact("token", program::check::token(config.cluster.auth()));
+    for (nic, slots) in config.cluster.nics.iter().zip(&needs.nic_slots) {
         let nic = nic.facts();
         let line = format!(
             "{} {}: {} to each accelerator, {slots} slots each",
@@ -282,8 +279,8 @@ fn issuing(settings: &Settings) -> String {
 }
 
 /// Reports the locked memory that NICs need, against the limit of this user.
-fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
-    if !config.nics.iter().any(|n| n.facts().locks_memory) {
+fn locked(page: &mut Page, config: &FrontendFile, qsl: &Qsl, needs: &SlotNeeds) {
+    if !config.cluster.nics.iter().any(|n| n.facts().locks_memory) {
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use frontend_config::FrontendFile;
 use loadgen_bridge::{TestMode, TestOutcome};
-use qdl::{config::FrontendConfig, counters::Recorder};
-use record::{Accuracy, LossRecord, PhaseKind, SystemRecord};
+use qdl::counters::Recorder;
+use record::{Accuracy, CarriedPayload, Evidence, LossRecord, PhaseKind, RunRecord, SystemRecord};
 
 use super::{readings::Readings, watch::Watch};
 use crate::{
@@ -39,7 +40,7 @@ impl Watch {
     /// and timeline.
     pub(super) fn end<'a>(
         mut self,
-        config: &'a FrontendConfig,
+        config: &'a FrontendFile,
         settings: &'a Settings,
         outcome: Option<TestOutcome>,
         started: SystemTime,
@@ -73,7 +74,7 @@ impl Watch {
         let scored = outcome.as_ref().and_then(|o| o.detail.mode());
         let scored = scored.unwrap_or(settings.runs.mode).has_accuracy();
         if self.labels.is_none() && scored {
-            accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
+            accuracy_note = Some(accuracy::no_figure(config.run.dataset.kind));
         }
         // Hide token counts unless the engines count tokens.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
@@ -104,7 +105,7 @@ impl Watch {
             }
         }
         let timeline = self.gather.end(&timeline::TimelineEnd {
-            node: &config.node,
+            node: &config.cluster.node,
             answered: system.ledger.answered,
             tokens: answered_tokens,
             system: &system,
@@ -113,30 +114,38 @@ impl Watch {
             last_ns,
             phases: phases::starts(&gathered, logged, measured),
         });
+        let duration = Duration::from_nanos(last_ns.saturating_sub(first_ns));
+        let (fabric, fabric_notes) = self.backend.fabric();
         FinishedRun {
-            node: &config.node,
+            node: &config.cluster.node,
             settings,
             outcome,
             failure: self.verdict.failure(),
-            fabric: self.backend.fabric(),
-            system,
+            counted: RunRecord {
+                fabric,
+                fabric_notes,
+                accuracy: accuracy.map(|a| a.share),
+                labelled: accuracy,
+                accuracy_note,
+                carried: CarriedPayload::new(carried.0, carried.1, duration.as_secs_f64()),
+                evidence: Evidence {
+                    node: self.meter.used(),
+                    stood_still_s: self.clocks.stood_ns as f64 / 1e9,
+                },
+                duration_s: duration.as_secs_f64(),
+                system,
+                ..RunRecord::default()
+            },
             histograms,
             phases: gathered,
-            own_settings: Vec::new(),
-            would_not_count: Vec::new(),
-            carried,
             throughput,
             name: self.sut.name_answer(),
-            used: self.meter.used(),
-            stood_still_s: self.clocks.stood_ns as f64 / 1e9,
             clock_fault,
-            accuracy,
-            accuracy_note,
             verified: verifier.map(Verifier::findings),
             tokens,
             timeline,
             started,
-            duration: Duration::from_nanos(last_ns.saturating_sub(first_ns)),
+            duration,
         }
     }
 

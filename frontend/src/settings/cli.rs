@@ -6,9 +6,9 @@ use clap::{
     Parser,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
+use frontend_config::Verify;
 use loadgen_bridge::{Scenario, TestMode};
 use program::cli::Screen;
-use qdl::config::Verify;
 
 use crate::loadgen::exit::HELP;
 

@@ -1,9 +1,9 @@
 //! This node's own settings in force: its configuration as one document, with the origin of each
 //! value.
 
-use engines::EngineConfig;
+use frontend_config::FrontendFile;
 use qdl::{
-    config::{Auto, FrontendConfig, Written},
+    config::{Auto, Written},
     run::SlotNeeds,
 };
 use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
@@ -40,18 +40,16 @@ const OF_LOCAL: [&str; 2] = ["engine.", "model_file"];
 const WATCHDOG: &str = "deadlines.watchdog_s";
 
 /// Returns every setting of a run. `config` holds the values in force, `file` the values of the
-/// file, `engine` the engine of `--local`, `written` the file's keys, `loaded` the number of
-/// samples that LoadGen may hold.
+/// file, `written` the file's keys, `loaded` the number of samples that LoadGen may hold.
 pub fn records(
     args: &Args,
-    config: &FrontendConfig,
-    file: &FrontendConfig,
-    engine: Option<&EngineConfig>,
+    config: &FrontendFile,
+    file: &FrontendFile,
     written: &Written,
     loaded: usize,
 ) -> Vec<SettingRecord> {
-    let now = values(config, engine, loaded);
-    let before = values(file, engine, loaded);
+    let now = values(config, loaded);
+    let before = values(file, loaded);
     let is_of = |key: &str, keys: &[&str]| keys.iter().any(|of| key.starts_with(of));
     let record = |(key, value): (String, String)| {
         if is_of(&key, &NO_SETTINGS) || Written::names_nic(&key) {
@@ -104,25 +102,18 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
 }
 
 /// Every value of a configuration by its key, with the values that a run chooses for `auto`.
-fn values(
-    config: &FrontendConfig,
-    engine: Option<&EngineConfig>,
-    loaded: usize,
-) -> Vec<(String, String)> {
+fn values(config: &FrontendFile, loaded: usize) -> Vec<(String, String)> {
     let mut config = config.clone();
-    config.performance_sample_count = Some(loaded);
-    config.stream.get_or_insert_default();
-    let connect_ms = config.deadlines.connect().as_millis() as u64;
-    config.deadlines.connect_ms = Some(connect_ms);
-    let slots = SlotNeeds::of(&config).map_or(Vec::new(), |needs| needs.nic_slots);
-    for (nic, slots) in config.nics.iter_mut().zip(slots) {
+    config.run.performance_sample_count = Some(loaded);
+    config.cluster.stream.get_or_insert_default();
+    let connect_ms = config.cluster.deadlines.connect().as_millis() as u64;
+    config.cluster.deadlines.connect_ms = Some(connect_ms);
+    let slots = SlotNeeds::of(&config.cluster).map_or(Vec::new(), |needs| needs.nic_slots);
+    for (nic, slots) in config.cluster.nics.iter_mut().zip(slots) {
         nic.slots = Auto::Fixed(slots);
         nic.fabric.settle();
     }
-    let document = serde_json::to_value(&config).and_then(|mut document| {
-        document["engine"] = serde_json::to_value(engine)?;
-        Ok(document)
-    });
+    let document = serde_json::to_value(&config);
     let document = document.inspect_err(|e| tracing::warn!("no table of settings: {e}"));
     record::flat(&document.unwrap_or_default())
 }
@@ -132,7 +123,6 @@ mod tests {
     use std::fs;
 
     use clap::Parser;
-    use engines::config::load_frontend;
 
     use super::*;
 
@@ -144,15 +134,15 @@ mod tests {
             output: {name: o, dtype: u8, shape: [8]}}\n\
             accelerators: [{control: \"127.0.0.1:1\"}]\n";
         fs::write(&path, format!("{base}{yaml}")).expect("written");
-        let (file, engine) = load_frontend(&path, None).expect("sound");
+        let file = FrontendFile::load(&path, None).expect("sound");
         let written = Written::read(&path).expect("there");
         let all = ["frontend", "--config", "f.yaml"].iter().chain(flags);
         let args = Args::try_parse_from(all).expect("sound");
         let mut config = file.clone();
         if let Some(ms) = args.warm_up_ms {
-            config.warm_up.budget_ms = ms;
+            config.cluster.warm_up.budget_ms = ms;
         }
-        records(&args, &config, &file, engine.as_ref(), &written, 40)
+        records(&args, &config, &file, &written, 40)
     }
 
     fn find<'a>(all: &'a [SettingRecord], name: &str) -> &'a SettingRecord {

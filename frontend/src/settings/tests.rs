@@ -20,7 +20,7 @@ fn error(args: &[&str]) -> String {
 #[test]
 fn flags_go_before_the_configuration_and_set_before_flags() {
     let mut config = LoadgenConfig {
-        scenario: Some(config::Scenario::Offline),
+        scenario: Some(Scenario::Offline),
         ..LoadgenConfig::default()
     };
     let settings = [
@@ -103,11 +103,20 @@ fn what_is_wrong_is_named() {
             "min_query_count=many",
             &["--set: min_query_count = many: "],
         ),
-        ("--set", "min_query_count=1.5", &["1.5"]),
-        ("--set", "server_target_qps=inf", &["inf"]),
+        (
+            "--set",
+            "min_query_count=1.5",
+            &["1.5", "it takes a whole number, 0 or more"],
+        ),
+        ("--set", "server_target_qps=fast", &["it takes a number"]),
+        ("--set", "server_target_qps=inf", &["inf", "not finite"]),
+        ("--set", "coalesce_queries=7", &["it takes true or false"]),
         ("--duration-s", "nan", &["--duration-s"]),
+        ("--target-qps", "nan", &["--target-qps"]),
     ] {
-        assert_has(&error(&["--scenario", "server", flag, value]), words);
+        let said = error(&["--scenario", "server", flag, value]);
+        assert_has(&said, words);
+        assert!(!said.contains("invalid type"), "{said}");
     }
 }
 

@@ -16,10 +16,6 @@ pub struct Workload {
     pub here: String,
     /// Arguments of a Server run.
     pub server: &'static str,
-    /// Number of samples of an Offline run, large enough that the run still goes on at the fault.
-    pub offline: &'static str,
-    /// Arguments of Server and Offline runs.
-    pub always: &'static str,
 }
 
 impl Workload {

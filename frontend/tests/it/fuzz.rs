@@ -35,7 +35,7 @@ targets! {
         "data_frames", 400, fuzz::data_frames;
     responses_of_any_bytes_complete_each_sample_once: "responses", 400, fuzz::responses;
     a_configuration_of_any_bytes_is_loaded_or_refused_with_its_place:
-        "yaml", 2000, engines::fuzz_yaml;
+        "yaml", 2000, frontend::fuzz::yaml;
     a_file_for_loadgen_of_any_bytes_is_taken_or_refused_by_name:
         "loadgen_conf", 3000, frontend::fuzz::loadgen_conf;
     arrays_of_any_bytes_are_read_within_their_bounds: "arrays", 3000, frontend::fuzz::arrays;

@@ -76,6 +76,9 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
     let place = TestFolder::new();
     let (config, _there) = one_of_digests(&place, "", "");
     let (running, at) = shown(&place, &config, &["127.0.0.1:0"]);
+    // Viewers that never read and one that sends no request hold nothing up.
+    let _deaf = [(); 3].map(|()| deaf(at));
+    let _mute = TcpStream::connect(at).expect("it listens");
     let stream = ask(at, "/events", "");
     let (status, page) = get(at, "/", "");
     assert_eq!(status, 200);
@@ -170,21 +173,6 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
         let (_, found) = files_with(&place.path("out"), secret);
         assert!(found.is_empty(), "{found:?}");
     }
-}
-
-#[test]
-fn who_never_reads_holds_nothing_up() {
-    let place = TestFolder::new();
-    let config = place.digest_frontend(&[], "");
-    let (running, at) = shown(&place, &config, &["127.0.0.1:0", "--local"]);
-    let deaf = [(); 3].map(|()| deaf(at));
-    // A viewer that sends no request at all.
-    let _mute = TcpStream::connect(at).expect("it listens");
-    let (_, text) = get(at, "/events", "");
-    running.end().judged();
-    let last = events(&text).pop().expect("an event");
-    assert_eq!(last["over"], true, "who reads hears of the end");
-    drop(deaf);
 }
 
 /// A viewer whose receive buffer is full after the first event.
@@ -371,15 +359,9 @@ fn an_accelerator_serves_figures_only_and_no_slow_client_holds_them_up() {
         let has_figures = text.contains("qdl_samples_total 0");
         assert_eq!((answered, has_figures), (status, status == 200), "{text}");
     }
-    // The oldest of those that have not asked gives its place to a newer one.
+    // Those that have not asked yet hold no scrape up.
     let slow = |_| send(at, "GET /metrics HT");
-    let all: Vec<_> = (0..2 * MOST_CONNECTIONS).map(slow).collect();
-    scrape(at);
-    for mut stream in all {
-        let mut text = String::new();
-        let _ = stream.read_to_string(&mut text);
-        assert!(!text.contains("qdl_"), "{text}");
-    }
+    let _slow: Vec<_> = (0..2 * MOST_CONNECTIONS).map(slow).collect();
     scrape(at);
 }
 

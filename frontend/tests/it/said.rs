@@ -140,57 +140,37 @@ fn a_performance_run_that_audit_config_made_is_not_called_accuracy() {
     assert_has(&s["setting_notes"].to_string(), &[note]);
 }
 
-/// The files have the keys of the official ones: TEST01 of one model, TEST04 and TEST07.
+/// The file has the keys of the official one.
 #[test]
-fn compliance_tests_run_with_their_files_as_they_are() {
+fn a_compliance_test_runs_with_its_file_as_it_is() {
     fetched("models/digits.onnx");
     let place = TestFolder::new();
-    let common = "# A comment\n\n*.*.mode = 2\n*.*.accuracy_log_rng_seed = 7203\n\n\
-                  *.*.accuracy_log_sampling_target = 100\n";
-    let once =
-        "*.*.min_query_count = 300\n*.*.min_duration = 0\n*.*.sample_concatenate_permutation = 0";
-    let same = "*.Offline.mode = 2\n*.Offline.performance_issue_unique = 0\n\
-                *.Offline.performance_issue_same = 1\n*.Offline.performance_issue_same_index = 3\n\
-                *.Server.performance_issue_same = 1\nresnet50.Offline.min_query_count = 20\n";
-    let files = [
-        ("TEST01/digits", common.to_owned(), ""),
-        (
-            "TEST04",
-            same.to_owned(),
-            "resnet50.Offline.min_query_count is passed over",
-        ),
-        (
-            "TEST07/digits",
-            format!("{common}{once}\n*.*.test07_accuracy_threshold = 60.5\n"),
-            "test07_accuracy_threshold is passed over",
-        ),
-    ];
+    let text = "# A comment\n\n*.*.mode = 2\n*.*.accuracy_log_rng_seed = 7203\n\n\
+                *.*.accuracy_log_sampling_target = 100\n*.*.min_query_count = 300\n\
+                *.*.min_duration = 0\n*.*.sample_concatenate_permutation = 0\n\
+                *.*.test07_accuracy_threshold = 60.5\n";
     let config = repository().join("configs/demo/frontend.yaml");
+    let folder = place.path("checkout/compliance/TEST07/digits");
+    fs::create_dir_all(&folder).expect("made");
+    fs::write(folder.join("audit.config"), text).expect("written");
     let checkout = place.path("checkout");
-    for (folder, text, note) in &files {
-        let folder = checkout.join("compliance").join(folder);
-        fs::create_dir_all(&folder).expect("made");
-        fs::write(folder.join("audit.config"), text).expect("written");
-        let test = folder.to_string_lossy();
-        let test = test
-            .split('/')
-            .find(|p| p.starts_with("TEST"))
-            .expect("a test");
-        let checker = checkout.to_str().expect("text");
-        let offline = words("--scenario offline --samples 300 --duration-s 0");
-        let test_of = ["--compliance", test, "--checker", checker];
-        let arguments = [&offline[..], &test_of].concat();
-        let (ended, s) = local(&place, &config, test, &arguments);
-        assert_eq!(ended.code, Some(0), "{test}: {}", ended.stderr);
-        assert_eq!(s["loadgen"]["mode"], "PerformanceOnly", "{test}");
-        let notes = s["setting_notes"].to_string();
-        assert!(notes.contains(note), "{test}: {notes}");
-        let kept = place.path(test).join("files/audit.config");
-        assert_eq!(&fs::read_to_string(kept).expect("kept"), text);
-        let seed = setting(&s, "accuracy_log_rng_seed");
-        let wanted = if test == "TEST04" { "0" } else { "7203" };
-        assert_eq!(seed["value"], wanted, "{test}");
-    }
+    let test = [
+        "--compliance",
+        "TEST07",
+        "--checker",
+        checkout.to_str().expect("text"),
+    ];
+    let offline = words("--scenario offline --samples 300 --duration-s 0");
+    let (ended, s) = local(&place, &config, "out", &[&offline[..], &test].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(s["loadgen"]["mode"], "PerformanceOnly");
+    assert_has(
+        &s["setting_notes"].to_string(),
+        &["test07_accuracy_threshold is passed over"],
+    );
+    let kept = place.path("out/files/audit.config");
+    assert_eq!(fs::read_to_string(kept).expect("kept"), text);
+    assert_eq!(setting(&s, "accuracy_log_rng_seed")["value"], "7203");
     let arguments = ["--scenario", "offline", "--compliance", "test02"];
     let ended = place.run(&config, "none", &arguments).with_code(2);
     assert_has(&ended.stderr, &["with --checker DIR"]);

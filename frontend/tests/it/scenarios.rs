@@ -82,8 +82,8 @@ fn check_ticks(s: &Value, t: &Timeline) {
         assert_eq!(Some(carried(|c| c.samples)), c["samples"].as_u64(), "{c:#}");
         let bytes = (carried(|c| c.bytes_out), carried(|c| c.bytes_in));
         assert!(c["samples"] == 0 || (bytes.0 > 0 && bytes.1 > 0), "{c:#}");
-        // Holds even if few samples are in flight at a tick. NIC threads read the path ten times a
-        // second, so the samples of the last ticks may come after the last reading.
+        // NIC threads read the path ten times a second, so the samples of the last ticks may come
+        // after the last reading.
         let has_rtt = t.ticks.iter().any(|t| t.connections[i].rtt_us.is_some());
         let mut early = t.ticks.iter().rev().skip(3);
         let is_used_early = early.any(|t| t.connections[i].samples > 0);
@@ -94,30 +94,19 @@ fn check_ticks(s: &Value, t: &Timeline) {
     assert_eq!(Some(out), s["carried"]["bytes_out"].as_u64());
 }
 
+/// The slowest samples, whose stages add up.
 fn check_slowest(s: &Value, t: &Timeline) {
     let samples = s["samples"].as_u64().expect("samples");
     assert_eq!(t.slowest.len() as u64, samples.div_ceil(1000).min(256));
     let max_us = s["stages"]["total"]["max_us"].as_f64().expect("a maximum");
-    let slowest = t.slowest.first().expect("one");
-    assert!(
-        (slowest.total_ns as f64 / 1000.0 - max_us).abs() < 0.01,
-        "{slowest:?}, {max_us}"
-    );
-    let connections = s["connections"].as_array().map_or(0, Vec::len);
+    let slowest_us = t.slowest[0].total_ns as f64 / 1000.0;
+    assert!((slowest_us - max_us).abs() < 0.01, "{slowest_us}, {max_us}");
     for s in &t.slowest {
-        let parts = s.failed_attempts_ns
-            + s.issue_to_post_ns
-            + s.network_ns
-            + s.queue_ns
-            + s.compute_ns
-            + s.completion_ns;
+        let sent = s.failed_attempts_ns + s.issue_to_post_ns + s.network_ns;
+        let parts = sent + s.queue_ns + s.compute_ns + s.completion_ns;
         // An accelerator's time that is longer than the round trip leaves no network time.
         let is_cut = s.network_ns == 0 && parts >= s.total_ns;
         assert!(is_cut || parts.abs_diff(s.total_ns) <= 2_000, "{s:?}");
-        assert!(
-            (s.connection as usize) < connections && s.at_s > 0.0,
-            "{s:?}"
-        );
     }
 }
 
@@ -152,7 +141,8 @@ fn check_nodes(s: &Value, t: &Timeline) {
     }
 }
 
-/// Each run is VALID, with the given number of samples per query.
+/// Each performance run is VALID, with the given number of samples per query. Accuracy runs send
+/// each sample once.
 #[test]
 fn every_scenario_is_valid_and_every_answer_its_own_samples() {
     let place = TestFolder::new();
@@ -194,12 +184,6 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
         assert_eq!(kinds, ["warm_up", "phase"], "{:?}", t.events);
         assert!(t.events[0].at_s < 0.0 && t.events[1].at_s < 0.5);
     }
-}
-
-#[test]
-fn the_accuracy_mode_of_every_scenario_sends_each_sample_once() {
-    let place = TestFolder::new();
-    let (config, _running) = two_of_digests(&place, "", "");
     let mut first = None;
     for scenario in ["single-stream", "multi-stream", "server", "offline"] {
         let mut arguments = vec!["--scenario", scenario, "--mode", "accuracy"];

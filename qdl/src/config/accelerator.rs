@@ -13,7 +13,7 @@ use super::{
     auth::{Auth, AuthWord},
     deadlines::Deadlines,
     nic::{MAX_THREADS, NicConfig},
-    root::{ConfigFile, Section},
+    root::ConfigFile,
     rules::{
         ConfigSide, Findings, MAX_SAMPLE_BYTES, auto_within, check_model, name, resolve, within,
         within_some,
@@ -29,10 +29,9 @@ const OUTPUT_BYTES: usize = 8;
 const MAX_MEMORY_MIB: usize = 16 << 20;
 
 with_defaults! {
-/// Configuration of an accelerator node. In code, begin with [`AcceleratorConfig::default`] and
-/// check the result with [`check`](super::check).
+/// Configuration of an accelerator node without its engine. In code, begin with
+/// [`AcceleratorConfig::default`] and check the result with [`check`](super::check).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
-#[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct AcceleratorConfig {
     /// Name of the node, unique in the system and part of the SUT's name: 1 to 64 of `A-Z a-z 0-9 .
@@ -48,9 +47,6 @@ pub struct AcceleratorConfig {
     /// The model.
     #[garde(dive)]
     pub model: AcceleratorModel,
-    /// Engine and batcher, which the crate `engines` reads.
-    #[serde(skip_serializing)]
-    pub engine: Section,
     /// The NICs of this node; at least one.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,

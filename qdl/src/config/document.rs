@@ -105,7 +105,7 @@ impl Document {
     }
 
     /// Returns the keys of the mapping at `path`.
-    pub(super) fn keys(&self, path: &str) -> impl Iterator<Item = &str> {
+    pub(super) fn keys<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let names = self.0.get(path).into_iter().flat_map(|node| &node.names);
         names.map(String::as_str)
     }

@@ -11,13 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     auth::{Auth, AuthWord},
-    dataset::{DatasetConfig, MAX_SAMPLES},
     deadlines::{Deadlines, WarmUpConfig},
     health::HealthConfig,
-    loadgen::LoadgenConfig,
     nic::{MAX_THREADS, NicConfig},
-    root::{ConfigFile, Section},
-    rules::{ConfigSide, Findings, auto_within, check_model, name, resolve, within_some},
+    root::ConfigFile,
+    rules::{ConfigSide, Findings, auto_within, check_model, name, resolve},
 };
 use crate::{
     model::{DType, ModelSpec},
@@ -26,10 +24,9 @@ use crate::{
 use fabric::{keys::Auto, wire::Stream};
 
 with_defaults! {
-/// Configuration of a frontend node. In code, begin with [`FrontendConfig::default`] and check the
+/// The keys of a frontend's network. In code, begin with [`FrontendConfig::default`] and check the
 /// result with [`check`](super::check).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Validate)]
-#[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct FrontendConfig {
     /// Name of the node, unique in the system: 1 to 64 of `A-Z a-z 0-9 . _ -`.
@@ -37,15 +34,6 @@ pub struct FrontendConfig {
     pub node: String,
     /// The model that the accelerators must run; names and sizes are compared at the start.
     pub model: ModelSpec = ModelSpec::opaque("", 0, 0),
-    /// The data set.
-    pub dataset: DatasetConfig,
-    /// Memory that samples are sent from; default `registered`.
-    #[serde(default)]
-    pub qsl: QslMode,
-    /// Maximum number of samples that LoadGen loads at a time; default: the whole data set, limited
-    /// by memory.
-    #[garde(custom(within_some(1..=MAX_SAMPLES)))]
-    pub performance_sample_count: Option<usize>,
     /// File of the shared token that authenticates the nodes; see [`Self::auth`].
     pub token_file: Option<PathBuf>,
     /// `none` turns authentication off; see [`Self::auth`].
@@ -84,50 +72,10 @@ pub struct FrontendConfig {
     #[serde(default)]
     #[garde(dive)]
     pub deadlines: Deadlines,
-    /// Whether to compare each response with its own sample; default `none`.
-    #[serde(default)]
-    pub verify: Verify,
-    /// Submission round, as `--submission`: the program refuses, before it measures, a run that
-    /// would not count in this round. Default none.
-    pub submission: Option<String>,
-    /// LoadGen's settings. The command line takes precedence.
-    #[serde(default)]
-    pub loadgen: LoadgenConfig,
     /// Whether all accelerators must run the same model content; default `same`.
     #[serde(default)]
     pub model_files: ModelFiles,
-    /// Engine of `--local`, the run without a network, which the crate `engines` reads; default
-    /// none.
-    #[serde(skip_serializing)]
-    pub engine: Option<Section>,
-    /// Model file of `engine`; required for `onnx`.
-    pub model_file: Option<PathBuf>,
 }
-}
-
-/// Memory that samples are sent from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QslMode {
-    /// Registered memory, from which the fabric sends without a copy.
-    #[default]
-    Registered,
-    /// Unregistered memory: each sample is copied before it is sent, and the copies are counted.
-    Staged,
-}
-
-/// Verification of responses against their samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verify {
-    /// No verification.
-    #[default]
-    None,
-    /// Each response must equal the answer of the engine `digest` to the sample.
-    Digest,
-    /// Each answer, its first token and its number of tokens must equal those of the engine
-    /// `tokens` for the sample.
-    Tokens,
 }
 
 /// Whether accelerators may run different models of one name.
@@ -150,17 +98,12 @@ pub struct AcceleratorAddress {
 }
 
 impl FrontendConfig {
-    /// Returns the model's name in `user.conf`.
-    pub fn loadgen_model(&self) -> &str {
-        self.loadgen.model.as_deref().unwrap_or(&self.model.name)
-    }
-
     /// Returns the authentication between the nodes.
     pub fn auth(&self) -> Auth<'_> {
         Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    fn check_tokens(&self, out: &mut Findings<'_>) {
+    fn check_stream(&self, out: &mut Findings<'_>) {
         let output = &self.model.output;
         let tokens = output.ragged && output.dtype == DType::I32;
         if let Some(stream @ (Stream::First | Stream::All)) = self.stream
@@ -172,13 +115,6 @@ impl FrontendConfig {
                     "`stream: {stream}` is for answers in tokens, the model's output is {output}"
                 ),
                 "give the output `dtype: i32` and `ragged: true`, or remove `stream`",
-            );
-        }
-        if self.verify == Verify::Tokens && !tokens {
-            out.add(
-                "verify",
-                format!("`verify: tokens` expects tokens, the model's output is {output}"),
-                "give the output `dtype: i32` and `ragged: true`, or use `verify: none`",
             );
         }
     }
@@ -224,11 +160,8 @@ impl ConfigFile for FrontendConfig {
     const SIDE: ConfigSide = ConfigSide::Frontend;
 
     fn resolve(&mut self, base: &Path) {
-        self.dataset.resolve(base);
-        self.loadgen.resolve(base);
-        for file in [&mut self.token_file, &mut self.model_file] {
-            file.iter_mut().for_each(|file| resolve(base, file));
-        }
+        let file = self.token_file.iter_mut();
+        file.for_each(|file| resolve(base, file));
     }
 
     fn nics(&mut self) -> &mut [NicConfig] {
@@ -236,15 +169,7 @@ impl ConfigFile for FrontendConfig {
     }
 
     fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
-        let (dataset, loadgen) = (&self.dataset, &self.loadgen);
-        vec![
-            ("dataset.samples", dataset.samples.as_deref()),
-            ("dataset.lengths", dataset.lengths.as_deref()),
-            ("dataset.labels", dataset.labels.as_ref().map(|l| &*l.file)),
-            ("token_file", self.token_file.as_deref()),
-            ("loadgen.user_conf", loadgen.user_conf.as_deref()),
-            ("loadgen.audit_config", loadgen.audit_config.as_deref()),
-        ]
+        vec![("token_file", self.token_file.as_deref())]
     }
 
     fn check(&self, out: &mut Findings<'_>) {
@@ -253,25 +178,7 @@ impl ConfigFile for FrontendConfig {
         check_model("model", &model.name, &model.inputs, outputs, out);
         self.auth().check(self.auth, out);
         self.check_accelerators(out);
-        self.dataset
-            .check(model, self.performance_sample_count, out);
-        if self.verify == Verify::Digest && model.max_output_bytes() < Some(8) {
-            out.add(
-                "verify",
-                format!(
-                    "`verify: digest` expects responses of 8 bytes or more, the model's output \
-                     is {}",
-                    model
-                        .outputs()
-                        .map(ToString::to_string)
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                ),
-                "use a u8[8] output and accelerators with `engine: {kind: digest}`, or \
-                 `verify: none`",
-            );
-        }
-        self.check_tokens(out);
+        self.check_stream(out);
         self.deadlines.check(Self::SIDE, out);
         self.health.check(out);
     }

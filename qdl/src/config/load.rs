@@ -17,16 +17,16 @@ use super::{
     error::{ConfigError, Problem},
     frontend::FrontendConfig,
     nic::NicConfig,
-    nic_keys::{check_keys, check_nics, fabric_of},
-    root::{ConfigFile, Section, SectionKeys},
+    nic_keys::{check_keys, check_nics, fabric_of, keys_of},
+    root::{ConfigFile, NoSection, SectionKeys},
     rules::Findings,
-    words::{describe, is_about_value},
+    words::{describe, is_about_value, keys_here},
 };
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads and checks a file, its sections `K` too, and checks that the files it names exist. Paths
-/// are relative to the folder `base`; default: the file's folder.
+/// Reads and checks a file, the keys `K` of other crates too, and checks that the files it names
+/// exist. Paths are relative to the folder `base`; default: the file's folder.
 ///
 /// # Errors
 /// [`ConfigError`] names file, line and column.
@@ -43,8 +43,8 @@ pub fn load<C: ConfigFile, K: SectionKeys<C>>(
     Ok((config, keys))
 }
 
-/// Checks YAML, its sections `K` too. `origin` names the text in errors; paths are relative to the
-/// folder `base`. Reads no file.
+/// Checks YAML, the keys `K` of other crates too. `origin` names the text in errors; paths are
+/// relative to the folder `base`. Reads no file.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] lists all problems.
@@ -57,7 +57,7 @@ pub fn parse<C: ConfigFile, K: SectionKeys<C>>(
 }
 
 /// Checks a configuration made in code as [`parse`] checks YAML, and returns it. A field counts as
-/// set if it differs from its default. Reads neither files nor sections.
+/// set if it differs from its default. Reads no file, and no key of other crates.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] lists all problems, each with its field.
@@ -81,9 +81,7 @@ fn check_values<C: ConfigFile>(config: &mut C, out: &mut Findings<'_>) {
 
 /// Returns the fields that differ from their defaults, without their values.
 fn keys_set<C: ConfigFile>(config: &mut C) -> serde_json::Result<Value> {
-    let mut default = serde_json::to_value(C::default())?;
-    // A file names the kind of its data set even if it is the default.
-    default.pointer_mut("/dataset/kind").map(Value::take);
+    let default = serde_json::to_value(C::default())?;
     let mut keys = differing(&serde_json::to_value(&*config)?, &default);
     let nics = config.nics().iter().map(|nic| {
         let default = serde_json::to_value(NicConfig::from(nic.fabric.defaults()))?;
@@ -102,23 +100,7 @@ fn differing(value: &Value, default: &Value) -> Value {
         .collect()
 }
 
-/// [`load`] without sections, for a frontend.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigError> {
-    load::<_, Section>(path.as_ref(), None).map(|(config, _)| config)
-}
-
-/// [`load`] without sections, for an accelerator.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_accelerator(path: impl AsRef<Path>) -> Result<AcceleratorConfig, ConfigError> {
-    load::<_, Section>(path.as_ref(), None).map(|(config, _)| config)
-}
-
-/// [`parse`] without sections, for a frontend.
+/// [`parse`] without the keys of other crates, for a frontend.
 ///
 /// # Errors
 /// As [`parse`].
@@ -127,10 +109,10 @@ pub fn parse_frontend(
     origin: &str,
     base: &Path,
 ) -> Result<FrontendConfig, ConfigError> {
-    parse::<_, Section>(text, origin, base).map(|(config, _)| config)
+    parse::<_, NoSection>(text, origin, base).map(|(config, _)| config)
 }
 
-/// [`parse`] without sections, for an accelerator.
+/// [`parse`] without the keys of other crates, for an accelerator.
 ///
 /// # Errors
 /// As [`parse`].
@@ -139,7 +121,7 @@ pub fn parse_accelerator(
     origin: &str,
     base: &Path,
 ) -> Result<AcceleratorConfig, ConfigError> {
-    parse::<_, Section>(text, origin, base).map(|(config, _)| config)
+    parse::<_, NoSection>(text, origin, base).map(|(config, _)| config)
 }
 
 /// Returns the keys that have a scalar or list value, with their lines, and the file's text.
@@ -247,6 +229,15 @@ impl Source {
     /// Decodes the text, then checks ranges and relations of values. Reports all problems.
     fn parse<C: ConfigFile, K: SectionKeys<C>>(&self) -> Result<(C, K), ConfigError> {
         let mut out = self.findings();
+        if !K::MORE {
+            let known = [keys_of::<C>(), keys_of::<K>()].concat();
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let unknown = self.document.keys("");
+            for key in unknown.filter(|key| !known.contains(key)) {
+                let what = format!("unknown key `{key}`");
+                out.add_key(key, what, keys_here(key, &known));
+            }
+        }
         let config = self.parse_own::<C>(&mut out);
         let read = config.and_then(|config| {
             let mut keys = self.decode::<K>(&mut out)?;

@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
 //! | [`NicConfig`] | one NIC, with the keys of its fabric ([`NicFabric`], of the crate `fabric`) |
-//! | [`Section`], [`SectionKeys`] | keys that a crate above this one reads: `engine` |
+//! | [`SectionKeys`] | keys that a crate above this one reads: `engine`, `dataset`, `loadgen` |
 //! | [`ConfigError`] | problems with their places |
 //! | [`Written`] | the keys that a file sets, with their lines |
 //!
@@ -39,14 +39,12 @@ macro_rules! durations {
 
 mod accelerator;
 mod auth;
-mod dataset;
 mod deadlines;
 mod document;
 mod error;
 mod frontend;
 mod health;
 mod load;
-mod loadgen;
 mod nic;
 mod nic_keys;
 mod root;
@@ -60,19 +58,15 @@ mod tests;
 
 pub use accelerator::{AcceleratorConfig, AcceleratorModel, ControlConfig};
 pub use auth::{Auth, AuthWord};
-pub use dataset::{DatasetConfig, DatasetKind, Dimension, LabelsConfig, SizeDistribution};
 pub use deadlines::{Deadlines, WarmUpConfig};
 pub use error::{ConfigError, Problem};
-pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
+pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles};
 pub use health::HealthConfig;
-pub use load::{
-    check, load, load_accelerator, load_frontend, parse, parse_accelerator, parse_frontend,
-};
-pub use loadgen::{LoadgenConfig, Scenario};
+pub use load::{check, load, parse, parse_accelerator, parse_frontend};
 pub use nic::{Completion, CompletionMode, Gpus, GroupBy, NicConfig};
 #[cfg(test)]
 pub(crate) use nic::{MAX_AUTO_SLOTS, MIN_AUTO_SLOTS};
-pub use root::{ConfigFile, Section, SectionKeys};
+pub use root::{ConfigFile, NoSection, SectionKeys};
 pub use rules::{Findings, MAX_GPU, MAX_MS, check_gpu_list, core_list, resolve};
 pub use words::nearest;
 pub use written::Written;

@@ -5,7 +5,7 @@
 
 use fabric::{
     keys::name_of,
-    kinds::{EachFabric, NicEntry, NicFabric},
+    kinds::{EachFabric, NAMING_KEYS, NicEntry, NicFabric},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -26,17 +26,15 @@ const FRONTEND_KEYS: &[&str] = &[
 ];
 
 pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
-    let has = |key: &str| document.has(&format!("nics[{i}].{key}"));
-    match (has("ofi"), has("device") || has("match")) {
-        (true, _) => "ofi",
-        (false, true) => "ib",
-        (false, false) => "tcp",
-    }
+    let has = |key: &&str| document.has(&format!("nics[{i}].{key}"));
+    let named = NAMING_KEYS.iter().find(|(_, keys)| keys.iter().any(has));
+    named.map_or_else(|| NicFabric::default().facts().fabric, |(fabric, _)| fabric)
 }
 
 /// Keys of each fabric, and of every NIC.
 struct KnownKeys {
-    fabrics: Vec<(&'static str, Vec<String>)>,
+    /// Name, keys, and the key that counts the connections.
+    fabrics: Vec<(&'static str, Vec<String>, &'static str)>,
     common: Vec<String>,
 }
 
@@ -46,7 +44,7 @@ impl KnownKeys {
         let mut known = KnownKeys { fabrics, common };
         NicFabric::each(&mut known);
         // A NIC without keys is one of TCP.
-        let [(_, tcp), ..] = &known.fabrics[..] else {
+        let [(_, tcp, _), ..] = &known.fabrics[..] else {
             return known;
         };
         known.common.retain(|key| !tcp.contains(key));
@@ -58,14 +56,15 @@ impl EachFabric for KnownKeys {
     fn visit<K: Default + Serialize + DeserializeOwned>(
         &mut self,
         name: &'static str,
-        _: fn(K) -> NicFabric,
+        make: fn(K) -> NicFabric,
     ) {
-        self.fabrics.push((name, keys_of::<K>()));
+        let connections_key = make(K::default()).facts().connections_key;
+        self.fabrics.push((name, keys_of::<K>(), connections_key));
     }
 }
 
 /// Names of a mapping's keys, in alphabetical order.
-fn keys_of<K: Default + Serialize>() -> Vec<String> {
+pub(super) fn keys_of<K: Default + Serialize>() -> Vec<String> {
     match serde_json::to_value(K::default()) {
         Ok(Value::Object(keys)) => keys.into_iter().map(|(key, _)| key).collect(),
         _ => Vec::new(),
@@ -81,36 +80,41 @@ pub(super) fn check_keys(count: usize, side: ConfigSide, out: &mut Findings<'_>)
 
 fn check_entry_keys(i: usize, side: ConfigSide, all: &KnownKeys, out: &mut Findings<'_>) {
     let fabric = fabric_of(i, out.document);
-    let own = all.fabrics.iter().filter(|(name, _)| *name == fabric);
-    let own = own.flat_map(|(_, keys)| keys).chain(&all.common);
-    let known: Vec<&str> = own.map(String::as_str).collect();
+    let own = all.fabrics.iter().find(|(name, ..)| *name == fabric);
+    let (own, counting) = own.map_or((&[][..], ""), |(_, keys, counting)| (keys, counting));
+    let known = own.iter().chain(&all.common);
+    let known: Vec<&str> = known.map(String::as_str).collect();
     let path = format!("nics[{i}]");
     let document = out.document;
     for key in document.keys(&path) {
-        let other = all.fabrics.iter();
-        let other = other
-            .into_iter()
-            .find(|(_, keys)| keys.iter().any(|k| k == key));
+        let mut others = all.fabrics.iter();
+        let other = others.find(|(_, keys, _)| keys.iter().any(|k| k == key));
         let (what, help) = match other {
             _ if known.contains(&key) => match useless(key, side, fabric) {
                 Some(what) => (format!("`{key}` {what}"), format!("remove `{key}`")),
                 None => continue,
             },
             None => (format!("unknown key `{key}`"), keys_here(key, &known)),
-            Some((other, _)) => (
+            Some((other, _, count)) => (
                 format!("`{key}` is a key of the fabric `{other}`, and this NIC is `{fabric}`"),
-                match (key, fabric) {
-                    ("connections", "ib") => "an `ib` NIC has `queue_pairs` instead".to_owned(),
-                    ("queue_pairs", _) => format!("`{fabric}` has `connections` instead"),
-                    _ => format!(
-                        "remove `{key}`; an entry with `ofi` is `ofi`, one with `device` or \
-                         `match` is `ib`, any other is `tcp`"
-                    ),
+                match key == *count {
+                    true => format!("`{fabric}` has `{counting}` instead"),
+                    false => format!("remove `{key}`; {}", naming_keys()),
                 },
             ),
         };
         out.add_key(format!("{path}.{key}"), what, help);
     }
+}
+
+/// Says which keys name the fabric of an entry.
+fn naming_keys() -> String {
+    let each = NAMING_KEYS.map(|(fabric, keys)| {
+        let keys = keys.join("` or `");
+        format!("an entry with `{keys}` is `{fabric}`, ")
+    });
+    let default = NicFabric::default().facts().fabric;
+    format!("{}any other is `{default}`", each.concat())
 }
 
 /// Returns why a key has no effect on this side; `None` if the key has an effect.

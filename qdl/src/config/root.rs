@@ -3,10 +3,7 @@
 use std::path::Path;
 
 use garde::Validate;
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{DeserializeOwned, IgnoredAny},
-};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     nic::NicConfig,
@@ -31,25 +28,12 @@ pub trait ConfigFile: Default + Serialize + DeserializeOwned + Validate<Context 
     fn files(&self) -> Vec<(&'static str, Option<&Path>)>;
 }
 
-/// Value of a key that a crate above this one reads ([`SectionKeys`]): any YAML.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Section;
+/// Keys of the file `C` that a crate above this one reads: a struct of them, with their defaults.
+/// Problems of all keys are reported together.
+pub trait SectionKeys<C>: Default + Serialize + DeserializeOwned + Validate<Context = ()> {
+    /// Whether the file may have keys beyond those of `C` and of this type.
+    const MORE: bool = false;
 
-impl<'de> Deserialize<'de> for Section {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| Section)
-    }
-}
-
-impl Validate for Section {
-    type Context = ();
-
-    fn validate_into(&self, (): &(), _: &mut dyn FnMut() -> garde::Path, _: &mut garde::Report) {}
-}
-
-/// Keys of the file `C` that a crate above this one reads: a struct of the root's keys with each
-/// [`Section`]. Problems of all keys are reported together.
-pub trait SectionKeys<C>: DeserializeOwned + Validate<Context = ()> {
     /// Resolves paths relative to `base`.
     fn resolve(&mut self, base: &Path);
 
@@ -60,8 +44,13 @@ pub trait SectionKeys<C>: DeserializeOwned + Validate<Context = ()> {
     fn files(&self) -> Vec<(&'static str, Option<&Path>)>;
 }
 
-/// Reads nothing: for code that needs no section.
-impl<C> SectionKeys<C> for Section {
+/// Reads nothing beyond `C`: for code that needs no keys of other crates.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, Validate)]
+pub struct NoSection {}
+
+impl<C> SectionKeys<C> for NoSection {
+    const MORE: bool = true;
+
     fn resolve(&mut self, _: &Path) {}
 
     fn check(&self, _: &C, _: &mut Findings<'_>) {}

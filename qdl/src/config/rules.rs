@@ -85,6 +85,11 @@ impl<'a> Findings<'a> {
         self.document.has(path)
     }
 
+    /// Returns the keys that the file sets in the mapping at `path`.
+    pub fn keys(&self, path: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.document.keys(path)
+    }
+
     /// Adds a problem of the value at `path`, as in `nics[0].slots`.
     pub fn add(&mut self, path: impl AsRef<str>, what: impl Into<String>, help: impl Into<String>) {
         let place = self.document.locate(path.as_ref());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    config::{Auto, NicConfig, NicFabric, NicPlace, Scenario, parse_accelerator, parse_frontend},
+    config::{Auto, NicConfig, NicFabric, NicPlace, parse_accelerator, parse_frontend},
     testkit::{assert_has, machine},
 };
 
@@ -229,8 +229,6 @@ fn the_yaml_is_a_good_configuration() {
             Some(&f.model),
             "{name}: they fit together"
         );
-        // SingleStream is the one scenario that needs no rate.
-        assert_eq!(f.loadgen.scenario, Some(Scenario::SingleStream), "{name}");
         for nics in [&f.nics, &a.nics] {
             assert_eq!(nics.len(), t.usable_nics().len(), "{name}");
             for (nic, i) in nics.iter().zip(t.usable_nics()) {

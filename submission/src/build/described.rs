@@ -39,7 +39,10 @@ pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
     let records: Vec<(Role, &NodeRecord)> = manifest::nodes(&manifest).collect();
     let (mut frontend, mut machines): (_, Vec<(Option<&NodeRecord>, UsedNode)>) =
         (None, Vec::new());
-    let nics = configs.frontend.as_ref().map_or(&[][..], |c| &c.nics);
+    let nics = configs
+        .frontend
+        .as_ref()
+        .map_or(&[][..], |c| &c.cluster.nics);
     let fabric = nics.first().map(|nic| nic.fabric.clone());
     let fabric = fabric.unwrap_or_default();
     let nodes = tree.nodes(system);

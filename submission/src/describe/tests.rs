@@ -361,7 +361,7 @@ fn nics(entry: &str) -> Vec<NicConfig> {
     };
     read.expect(entry);
     match configs.frontend {
-        Some(config) => config.nics,
+        Some(config) => config.cluster.nics,
         None => configs.accelerators.remove("acc-a").expect("it").nics,
     }
 }

@@ -4,10 +4,8 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use engines::EngineConfig;
-use qdl::config::{
-    AcceleratorConfig, DatasetKind, FrontendConfig, ModelFiles, NicConfig, NicPlace, QslMode,
-    Verify,
-};
+use frontend_config::{DatasetKind, FrontendFile, QslMode, Verify};
+use qdl::config::{AcceleratorConfig, ModelFiles, NicConfig, NicPlace};
 
 use super::{nodes::words, run::RunCheck, *};
 use crate::manifest::{FRONTEND_YAML, accelerator_yaml};
@@ -31,7 +29,7 @@ impl RunCheck<'_> {
     /// Checks all configurations that are known.
     pub(crate) fn configs(&mut self, configs: &RunConfigs) {
         if let Some(frontend) = &configs.frontend {
-            self.frontend(frontend, configs.local.as_ref());
+            self.frontend(frontend);
             if let Some(manifest) = self.manifest.filter(|_| self.is_over()) {
                 self.of_record(frontend, manifest);
             }
@@ -44,11 +42,11 @@ impl RunCheck<'_> {
         }
     }
 
-    fn frontend(&mut self, config: &FrontendConfig, engine: Option<&EngineConfig>) {
+    fn frontend(&mut self, FrontendFile { cluster, run }: &FrontendFile) {
         let file = FRONTEND_YAML;
-        let is_made_up = match config.dataset.kind {
+        let is_made_up = match run.dataset.kind {
             DatasetKind::Raw => false,
-            DatasetKind::Tokens => config.dataset.samples.is_none(),
+            DatasetKind::Tokens => run.dataset.samples.is_none(),
             _ => true,
         };
         let mut refuse = |is_wrong: bool, rule, what: &str| {
@@ -56,34 +54,35 @@ impl RunCheck<'_> {
                 (self.say)(rule, file, what.to_owned());
             }
         };
-        let is_staged = config.qsl == QslMode::Staged;
+        let is_staged = run.qsl == QslMode::Staged;
         let what = "qsl: staged copies samples before they are sent";
         refuse(is_staged, CONFIG_STAGED, what);
         let what = "the data set is made up from a seed: dataset";
         refuse(is_made_up, CONFIG_DATASET, what);
         let what = "verify compares made-up answers: remove it";
-        refuse(config.verify != Verify::None, CONFIG_ENGINE, what);
-        let is_any = config.model_files == ModelFiles::Any;
+        refuse(run.verify != Verify::None, CONFIG_ENGINE, what);
+        let is_any = cluster.model_files == ModelFiles::Any;
         let what = "model_files: any lets accelerators run different models";
         refuse(is_any, CONFIG_MODEL, what);
-        let control = config.accelerators.iter();
+        let control = cluster.accelerators.iter();
         let control = control.map(|a| ("an accelerator".to_owned(), a.control.clone()));
-        self.node(file, &config.nics, control.collect());
-        if let Some(engine) = engine
+        self.node(file, &cluster.nics, control.collect());
+        if let Some(engine) = &run.engine
             && self.manifest.is_some_and(|manifest| manifest.local)
         {
-            let output = config.model.output.shape.first().copied();
+            let output = cluster.model.output.shape.first().copied();
             self.engine(file, engine, output.unwrap_or(0));
         }
     }
 
     /// Checks the frontend's configuration against the record of the run.
-    fn of_record(&mut self, config: &FrontendConfig, manifest: &Manifest) {
+    fn of_record(&mut self, config: &FrontendFile, manifest: &Manifest) {
         let file = FRONTEND_YAML;
-        let settings = config.loadgen.settings.iter();
+        let FrontendFile { cluster, run } = config;
+        let settings = run.loadgen.settings.iter();
         let settings = settings.filter(|(key, _)| self.round.overrides(key));
         let settings = settings.map(|(key, value)| format!("loadgen.settings.{key} = {value}"));
-        let samples = config.performance_sample_count;
+        let samples = run.performance_sample_count;
         let samples = samples.map(|n| format!("performance_sample_count: {n}"));
         for setting in settings.chain(samples) {
             (self.say)(
@@ -92,20 +91,20 @@ impl RunCheck<'_> {
                 format!("{setting} goes before user.conf"),
             );
         }
-        if *self.kind == RunKind::Performance && config.loadgen.audit_config.is_some() {
+        if *self.kind == RunKind::Performance && run.loadgen.audit_config.is_some() {
             (self.say)(RUN_SAMPLED, file, "loadgen.audit_config is set".into());
         }
-        self.is_of(file, "node", &config.node, &manifest.frontend.node);
+        self.is_of(file, "node", &cluster.node, &manifest.frontend.node);
         self.is_of(file, "model", config.loadgen_model(), &manifest.model);
         if manifest.local {
             return;
         }
-        let (n, of) = (config.accelerators.len(), manifest.accelerators.len());
+        let (n, of) = (cluster.accelerators.len(), manifest.accelerators.len());
         if n != of {
             let what = format!("it names {n} accelerators, the record has {of}");
             (self.say)(RECORD_YAML, file, what);
         }
-        let (own, recorded) = (fabrics(&config.nics), words(&manifest.fabric));
+        let (own, recorded) = (fabrics(&cluster.nics), words(&manifest.fabric));
         if !recorded.iter().all(|f| own.contains(f)) {
             let (own, fabric) = (list(&own), &manifest.fabric);
             let what = format!("its NICs are {own}, the record says {fabric}");
@@ -117,7 +116,7 @@ impl RunCheck<'_> {
         &mut self,
         node: &Name,
         config: &AcceleratorConfig,
-        frontend: Option<&FrontendConfig>,
+        frontend: Option<&FrontendFile>,
     ) {
         let file = &accelerator_yaml(node);
         self.is_of(file, "node", &config.node, node);
@@ -126,12 +125,12 @@ impl RunCheck<'_> {
         let spec = config.model.spec();
         let Some(frontend) = frontend else { return };
         if let Some(spec) = spec
-            && let Err(differs) = frontend.model.check_against(&spec)
+            && let Err(differs) = frontend.cluster.model.check_against(&spec)
         {
             let what = format!("its model's {} is not the frontend's", differs.field);
             (self.say)(CONFIG_MODEL, file, what);
         }
-        let (own, theirs) = (fabrics(&config.nics), fabrics(&frontend.nics));
+        let (own, theirs) = (fabrics(&config.nics), fabrics(&frontend.cluster.nics));
         if !theirs.is_subset(&own) {
             let (own, theirs) = (list(&own), list(&theirs));
             let what = format!("its NICs are {own}, the frontend's {theirs}");

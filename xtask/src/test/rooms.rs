@@ -18,6 +18,7 @@ qdl: report submission tune loadgen-bridge engines
 report submission: loadgen-bridge
 report: engines program
 engines: tune loadgen-bridge report submission
+frontend-config: tune loadgen-bridge report submission program
 accelerator: tune loadgen-bridge frontend
 frontend: accelerator
 world: report submission tune loadgen-bridge program engines accelerator frontend

@@ -2,21 +2,16 @@
 
 mod http;
 mod keys;
-mod reference;
 mod vllm;
 
 use std::path::Path;
 
 use qdl::{
-    config::{AcceleratorConfig, ConfigError, FrontendConfig},
+    config::{AcceleratorConfig, ConfigError},
     testkit::{assert_has, config::*},
 };
 
 use super::*;
-
-fn frontend(text: &str) -> Result<(FrontendConfig, Option<EngineConfig>), ConfigError> {
-    parse_frontend(text, "f.yaml", Path::new("/base"))
-}
 
 fn node(text: &str) -> Result<(AcceleratorConfig, EngineConfig), ConfigError> {
     parse_accelerator(text, "a.yaml", Path::new("/base"))

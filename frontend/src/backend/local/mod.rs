@@ -22,7 +22,8 @@ use engines::{
     pipelines::{self, Pipelines},
 };
 use fabric::{MAX_SLOTS, Region, wire::Stream};
-use qdl::{config::FrontendConfig, serve::Service};
+use frontend_config::FrontendFile;
+use qdl::serve::Service;
 
 use crate::{
     loadgen::completer::Completers,
@@ -42,15 +43,12 @@ pub fn completers(engine: Option<&EngineConfig>) -> usize {
     engine.map_or(0, EngineConfig::workers) + 1
 }
 
-fn engine_of<'a>(
-    config: &FrontendConfig,
-    engine: Option<&'a EngineConfig>,
-) -> Result<(&'a EngineConfig, EngineParams)> {
-    let engine = engine.context(
+fn engine_of(config: &FrontendFile) -> Result<(&EngineConfig, EngineParams)> {
+    let engine = config.run.engine.as_ref().context(
         "--local runs the engine in this process, and the configuration has none: add `engine: \
          {kind: digest}`, or `engine: {kind: onnx}` and `model_file: PATH`",
     )?;
-    let (model, file) = (&config.model, config.model_file.as_deref());
+    let (model, file) = (&config.cluster.model, config.run.model_file.as_deref());
     Ok((
         engine,
         EngineParams::of(engine, &model.name, file, Some(model)),
@@ -62,8 +60,8 @@ fn failed(error: impl Display) -> anyhow::Error {
 }
 
 /// Creates the engine and loads the model, but does not run the model. Returns a description.
-pub fn check(config: &FrontendConfig, engine: Option<&EngineConfig>) -> Result<String> {
-    let (cfg, params) = engine_of(config, engine)?;
+pub fn check(config: &FrontendFile) -> Result<String> {
+    let (cfg, params) = engine_of(config)?;
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     check_model(config, cfg, engines[0].1.as_ref())?;
     Ok(describe(&params))
@@ -72,15 +70,14 @@ pub fn check(config: &FrontendConfig, engine: Option<&EngineConfig>) -> Result<S
 /// Creates the engine, loads the model and warms up. For an engine with single tokens, `stream`
 /// selects the parts of an answer to deliver before the answer's end.
 pub fn start(
-    config: &FrontendConfig,
-    engine: Option<&EngineConfig>,
+    config: &FrontendFile,
     inputs: Arc<Region>,
     completers: &Completers,
     verdict: &Verdict,
     stream: Stream,
 ) -> Result<Arc<LocalBackend>> {
-    let completed_by = self::completers(engine);
-    let (cfg, params) = engine_of(config, engine)?;
+    let completed_by = self::completers(config.run.engine.as_ref());
+    let (cfg, params) = engine_of(config)?;
     let hashing = Hashing::begin(&params);
     let engines = pipelines::create(&params, &cfg.all_gpus()).map_err(failed)?;
     let hashed = hashing.end().map_err(failed)?;
@@ -114,8 +111,8 @@ pub fn start(
     }
     pipelines.memory(&inputs);
     let backend = LocalBackend::new(LocalParts {
-        node: config.node.clone(),
-        model: config.model.name.clone(),
+        node: config.cluster.node.clone(),
+        model: config.cluster.model.name.clone(),
         info,
         pipelines,
         inputs,
@@ -130,16 +127,20 @@ pub fn start(
 }
 
 /// Returns the bytes of an output, if the engine runs the configured model.
-fn check_model(config: &FrontendConfig, cfg: &EngineConfig, engine: &dyn Engine) -> Result<usize> {
+fn check_model(config: &FrontendFile, cfg: &EngineConfig, engine: &dyn Engine) -> Result<usize> {
     let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
     if !cfg.kind.takes_any_bytes() {
-        config.model.check_against(engine.model()).map_err(|e| {
-            let owner = format!("engine `{}`", engine.name());
-            failed(e.between("the configuration", &owner))
-        })?;
+        config
+            .cluster
+            .model
+            .check_against(engine.model())
+            .map_err(|e| {
+                let owner = format!("engine `{}`", engine.name());
+                failed(e.between("the configuration", &owner))
+            })?;
         return Ok(engine_bytes);
     }
-    let model_bytes = config.model.max_output_bytes().unwrap_or(0);
+    let model_bytes = config.cluster.model.max_output_bytes().unwrap_or(0);
     if engine_bytes != model_bytes {
         return Err(failed(format!(
             "engine `{}` answers with {engine_bytes} bytes, the model's output in the \

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use loadgen_bridge::{Detail, Figure, LogSettings, Scenario, TestSettings};
 use qdl::counters::{SampleTimes, TokenLimits, TokenSizes};
-use record::{AcceleratorRecord, EngineUse, HISTOGRAMS, LOOPBACK_NOTE, Ledger, Verified};
+use record::{
+    AcceleratorRecord, CarriedPayload, EngineUse, HISTOGRAMS, LOOPBACK_NOTE, Ledger, NodeUse,
+    Verified,
+};
 
 use qdl::testkit::assert_has;
 
@@ -55,32 +58,31 @@ fn ended(settings: &Settings) -> FinishedRun<'_> {
         settings,
         outcome: Some(outcome(settings, Word::Valid)),
         failure: None,
-        fabric: ("tcp".to_owned(), vec![LOOPBACK_NOTE.to_owned()]),
-        system: SystemRecord {
-            ledger: Ledger {
-                issued: 5,
-                answered: 5,
-                posted: 5,
-                responses: 5,
-                ..Ledger::default()
+        counted: RunRecord {
+            fabric: "tcp".to_owned(),
+            fabric_notes: vec![LOOPBACK_NOTE.to_owned()],
+            carried: CarriedPayload::new(500, 40, 2.0),
+            duration_s: 2.0,
+            system: SystemRecord {
+                ledger: Ledger {
+                    issued: 5,
+                    answered: 5,
+                    posted: 5,
+                    responses: 5,
+                    ..Ledger::default()
+                },
+                ..SystemRecord::default()
             },
-            ..SystemRecord::default()
+            ..RunRecord::default()
         },
         histograms,
         phases: vec![],
-        own_settings: vec![],
-        would_not_count: Vec::new(),
-        carried: (500, 40),
         throughput,
         name: Some(NameAnswer {
             name: "Network SUT: a".to_owned(),
             round_trip: Some(Duration::from_micros(120)),
         }),
-        used: NodeUse::default(),
-        stood_still_s: 0.0,
         clock_fault: None,
-        accuracy: None,
-        accuracy_note: None,
         verified: None,
         tokens: None,
         started: SystemTime::UNIX_EPOCH,
@@ -116,7 +118,9 @@ fn each_ending_has_its_code() {
     check(ExitCode::Interrupted, |e, _| {
         e.failure = failure(ExitCode::Interrupted)
     });
-    check(ExitCode::Mismatch, |e, _| e.system.ledger.issued = 6);
+    check(ExitCode::Mismatch, |e, _| {
+        e.counted.system.ledger.issued = 6
+    });
     check(ExitCode::Lost, |e, _| e.outcome = None);
     // After an abort, unanswered samples are expected; a wrong answer is still wrong.
     for (failure, mismatches, code) in [
@@ -271,7 +275,7 @@ fn whole_answers_are_not_called_valid_without_that_line() {
         events: BatchSizes::from_counts(&[0, 0, 0, 5]),
         ..EngineUse::default()
     };
-    e.system.accelerators = vec![AcceleratorRecord {
+    e.counted.system.accelerators = vec![AcceleratorRecord {
         used: NodeUse {
             engine,
             ..NodeUse::default()

@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use engines::{ModelFolder, VLLM_VERSIONS};
+use frontend_config::{DatasetConfig, DatasetKind};
 use qdl::{
-    config::{DatasetConfig, DatasetKind},
     model::{DType, ModelSpec, TensorSpec},
     topology::allowed_name,
 };

@@ -28,8 +28,8 @@ use engines::{
     config::{load_accelerator, parse_accelerator},
 };
 use fabric::os::available_memory;
+use frontend_config::FrontendFile;
 use qdl::{
-    config,
     model::{DType, ModelSpec, TensorSpec},
     topology::allowed_name,
 };
@@ -331,8 +331,8 @@ fn check(staged: &Staged, addresses: &InitAddresses) -> Result<usize> {
     let words = words.iter().map(std::ffi::OsStr::new);
     let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
     run(&args)?;
-    let config = config::load_frontend(&frontend)?;
-    Ok(Dataset::open(&config.dataset, &config.model)?.count())
+    let config = FrontendFile::load(&frontend, None)?;
+    Ok(Dataset::open(&config.run.dataset, &config.cluster.model)?.count())
 }
 
 /// Describes which of several outputs names the class, and the flags for others; empty for one.

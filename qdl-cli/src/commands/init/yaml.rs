@@ -278,6 +278,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use clap::Parser;
     use engines::config::parse_accelerator;
+    use frontend_config::FrontendFile;
     use qdl::{config::parse_frontend, model::DType};
 
     use super::*;
@@ -333,15 +334,15 @@ mod tests {
         let addresses = InitAddresses::of(&controls).expect("loopback");
         let folder = Path::new("/nowhere");
         let text = frontend(&plan, &addresses, folder);
-        let f = parse_frontend(&text, "frontend.yaml", folder)
+        let f = FrontendFile::parse(&text, "frontend.yaml", folder)
             .unwrap_or_else(|e| panic!("{e}\n{text}"));
-        assert_eq!(f.model, model);
+        assert_eq!(f.cluster.model, model);
         assert_eq!(
-            f.dataset.samples.as_deref(),
+            f.run.dataset.samples.as_deref(),
             Some(Path::new("/data/#1: samples"))
         );
-        assert_eq!(f.accelerators.len(), 2);
-        assert_eq!(f.performance_sample_count, Some(7));
+        assert_eq!(f.cluster.accelerators.len(), 2);
+        assert_eq!(f.run.performance_sample_count, Some(7));
         for at in &addresses.accelerators {
             let text = accelerator(&plan, at, &addresses, folder);
             let (a, engine) = parse_accelerator(&text, &at.file, folder)

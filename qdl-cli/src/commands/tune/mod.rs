@@ -16,9 +16,9 @@ use std::{fs, io::Write, path::Path};
 
 use anyhow::{Context, Result, bail};
 use disk::FolderLock;
-use engines::config::load_frontend;
+use frontend_config::FrontendFile;
 use loadgen_bridge::Scenario;
-use qdl::config::{FrontendConfig, NicConfig, Written};
+use qdl::config::{NicConfig, Written};
 use serde_json::json;
 use tune::{Halt, Knob, RateKind, Session, SessionPlan};
 
@@ -38,10 +38,10 @@ pub fn command(args: &TuneArgs, quiet: bool) -> ExitCode {
 }
 
 fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
-    let config = load_frontend(&args.config, None)?.0;
+    let config = FrontendFile::load(&args.config, None)?;
     let (kind, key) = kind(args, &config)?;
     let yaml = Yaml::read(&args.config)?;
-    let plan = plan(args, kind, key, config.nics.first(), &yaml)?;
+    let plan = plan(args, kind, key, config.cluster.nics.first(), &yaml)?;
     let output = || format!("--output {}", args.output.display());
     let _lock = FolderLock::take(&args.output).with_context(output)?;
     // Leave the budget out: a session may continue with another budget.
@@ -62,7 +62,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
         kind,
         yaml: yaml.clone(),
         base,
-        patience: config.deadlines.step(),
+        patience: config.cluster.deadlines.step(),
     };
     let path = args.output.join("journal.jsonl");
     let mut journal = Journal::open(&path, &head, &mut runner, plan.budget_s)?;
@@ -95,9 +95,8 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
 }
 
 /// The kind of rate to search, and the field of LoadGen's settings that holds the rate.
-fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(RateKind, &'static str)> {
-    let written = config.loadgen.scenario.map(frontend::scenario);
-    match args.scenario.or(written) {
+fn kind(args: &TuneArgs, config: &FrontendFile) -> Result<(RateKind, &'static str)> {
+    match args.scenario.or(config.run.loadgen.scenario) {
         Some(Scenario::Server) => Ok((RateKind::Server, "server_target_qps")),
         Some(Scenario::Offline) => Ok((RateKind::Offline, "offline_expected_qps")),
         Some(other) => bail!(

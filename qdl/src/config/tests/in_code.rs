@@ -53,9 +53,6 @@ fn a_frontend_made_in_code_has_the_checks_of_yaml() {
     refused("nics[0].gpu", "nics: [{ -> nics: [{gpu: 0, ", |c| {
         c.nics[0].gpu = Some(0);
     });
-    refused("dataset.vocab", "random} -> random, vocab: 7}", |c| {
-        c.dataset.vocab = 7;
-    });
     refused("deadlines.lost_ms", "deadlines: {lost_ms: 2100}", |c| {
         c.deadlines.lost_ms = 2100;
     });

@@ -1,20 +1,11 @@
-//! Tests of a model's outputs, and of the labels for them.
+//! Tests of a model's outputs.
 
 use super::*;
-use crate::model::DType;
 
 const OUTPUT: &str = "output: {name: o, dtype: u8, shape: [8]}";
 
 fn outputs(yaml: &str) -> String {
     format!("{FRONTEND}{REST}").replace(OUTPUT, yaml)
-}
-
-/// A frontend of raw data with these labels, whose model has this output.
-fn labelled(labels: &str, output: &str) -> Result<FrontendConfig, ConfigError> {
-    let text = outputs(&format!("output: {{name: o, {output}}}"));
-    let text = text.replace(", ragged: true}]", "}]");
-    let data = format!("{{kind: raw, samples: s, labels: {labels}}}");
-    frontend(&text.replace("{kind: random}", &data))
 }
 
 #[test]
@@ -57,41 +48,4 @@ fn further_outputs_follow_an_output() {
     );
     let found = problems(accelerator(&alone));
     assert!(found[0].contains("there is none"), "{found:?}");
-}
-
-#[test]
-fn labels_are_a_path_or_say_their_type() {
-    let scores = "dtype: f32, shape: [4]";
-    let plain = good(labelled("l.bin", scores));
-    let labels = plain.dataset.labels.expect("there");
-    assert_eq!((labels.file, labels.dtype), ("/base/l.bin".into(), None));
-    let typed = good(labelled("{file: l.bin, dtype: i32}", scores));
-    let labels = typed.dataset.labels.expect("there");
-    assert_eq!(
-        (labels.file, labels.dtype),
-        ("/base/l.bin".into(), Some(DType::I32))
-    );
-    assert_refused(
-        |labels| labelled(labels, scores),
-        "{file: l.bin, type: i32} => unknown key `type`
-         {file: l.bin, type: i32} => file, dtype
-         {file: l.bin, dtype: int32} => it must be: u8, i8, i32, i64, f16, bf16, f32
-         [l.bin] => a path, or `{file: PATH, dtype: i32}`",
-    );
-}
-
-#[test]
-fn labels_need_an_output_that_names_a_class() {
-    for output in [
-        "dtype: i64, shape: []",
-        "dtype: f32, shape: [1, 1000]",
-        "dtype: f32, shape: [1000, 1, 1]",
-    ] {
-        good(labelled("l", output));
-    }
-    assert_refused(
-        |output| labelled("l", output),
-        "dtype: f32, shape: [10, 4] => neither a class nor one score
-         dtype: i32, shape: [64], ragged: true => neither a class nor one score",
-    );
 }

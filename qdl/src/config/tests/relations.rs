@@ -83,9 +83,7 @@ fn relations_between_keys() {
          echo_timeout_ms, 2000
          deadlines: {lost_ms: 2250} == 9:22 lost_ms is 2250, but losing a connection alone takes \
          echo_interval_ms + echo_timeout_ms = 2250
-         deadlines: {watchdog_s: 5} == 9:25 watchdog_s is 5 s, no longer than lost_ms, 5000 ms
-         performance_sample_count: 1025 == 9:27 performance_sample_count is 1025, the data set \
-         has 1024 samples",
+         deadlines: {watchdog_s: 5} == 9:25 watchdog_s is 5 s, no longer than lost_ms, 5000 ms",
     );
     let twice = "[{control: localhost:1}, {control: localhost:1}, {control: localhost}]";
     assert_problems(
@@ -105,47 +103,6 @@ fn relations_between_keys() {
 }
 
 #[test]
-fn a_shape_says_how_large_samples_are() {
-    let shaped = |shape: &str| {
-        let data = format!("{{kind: random, shape: {shape}}}");
-        frontend(&format!("{FRONTEND}{REST}").replace("{kind: random}", &data))
-    };
-    // The model's input has at most 4 bytes.
-    let shape = good(shaped("[[1, 2], 2]"))
-        .dataset
-        .shape
-        .expect("it is there");
-    let each: Vec<_> = shape.iter().map(|d| (d.least, d.most, d.step)).collect();
-    assert_eq!(each, [(1, 2, 1), (2, 2, 1)]);
-    assert_refused(
-        shaped,
-        "[[1, 3], 2] => the largest sample has 6 bytes
-         [[1, 3], 2] => fits no slot
-         [0] => [least, most, step]
-         [[3, 2]] => [least, most, step]
-         [[1, 3, 0]] => [least, most, step]
-         [] => [least, most, step]
-         [[1, 2, 3, 4]] => [least, most, step]
-         [x] => [least, most, step]
-         [2], max_bytes: 3 => both say how large samples are",
-    );
-}
-
-#[test]
-fn verify_digest_needs_eight_bytes_or_more() {
-    let text = format!("{FRONTEND}{REST}verify: digest\n");
-    let with = |change: &str| frontend(&changed(&text, change));
-    assert_eq!(good(frontend(&text)).verify, Verify::Digest);
-    let wide = good(with("shape: [8] -> shape: [90000]"));
-    assert_eq!(wide.verify, Verify::Digest);
-    assert_problems(
-        with,
-        "shape: [8] -> shape: [7] == 9:9 `verify: digest` expects responses of 8 bytes or more, \
-         the model's output is o: u8[7]",
-    );
-}
-
-#[test]
 fn answers_in_tokens_need_a_ragged_output() {
     let with = |keys: &str, output: &str| {
         let ragged = format!("{output}, shape: [8], ragged: true");
@@ -156,18 +113,10 @@ fn answers_in_tokens_need_a_ragged_output() {
     assert_eq!(config.stream, Some(Stream::First));
     let config = good(with("stream: none", "i32"));
     assert_eq!(config.stream, Some(Stream::None));
-    let config = good(with("verify: tokens", "i32"));
-    assert_eq!(config.verify, Verify::Tokens);
-    assert_problems(
-        |keys| with(keys, "i64"),
-        "verify: tokens == 9:9 `verify: tokens` expects tokens, the model's output is o: i64[8] \
-         ragged",
-    );
     assert_problems(
         |keys| frontend(&format!("{FRONTEND}{REST}{keys}\n")),
         "stream: first == 9:9 `stream: first` is for answers in tokens, the model's output is \
-         o: u8[8]
-         verify: tokens == 9:9 `verify: tokens` expects tokens, the model's output is o: u8[8]",
+         o: u8[8]",
     );
 }
 
@@ -184,21 +133,4 @@ fn shapes_that_cannot_be() {
          [4, 18446744073709551615] => f.yaml:4:33: u8[4, 18446744073709551615] is no shape of
          [1073741825] => f.yaml:4:33: u8[1073741825] is no shape of a sample",
     );
-}
-
-#[test]
-fn a_file_of_tokens_is_prompts_of_32_bits() {
-    let with = |input: &str, data: &str| {
-        let text = format!("{FRONTEND}{REST}");
-        let text = text.replace("dtype: u8, shape: [4], ragged: true", input);
-        frontend(&text.replace("{kind: random}", &format!("{{kind: tokens{data}}}")))
-    };
-    let prompt = "dtype: i32, shape: [64], ragged: true";
-    let samples = good(with(prompt, ", samples: a.tokens")).dataset.samples;
-    assert_eq!(samples.as_deref(), Some(Path::new("/base/a.tokens")));
-    good(with(prompt, ", vocab: 7"));
-    let both = text(with(prompt, ", samples: a.tokens, vocab: 7"));
-    assert_has(&both, &["a file of tokens has samples of its own"]);
-    let wide = text(with(&prompt.replace("i32", "i64"), ", samples: a.tokens"));
-    assert!(wide.contains("one input, a ragged row of i32"), "{wide}");
 }

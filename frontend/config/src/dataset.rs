@@ -5,15 +5,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fabric::{keys::within, with_defaults};
+use garde::Validate;
+use qdl::{
+    config::{Findings, resolve},
+    model::{DType, ModelSpec, TensorSpec},
+};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, value::MapAccessDeserializer},
 };
 
-use super::rules::{Findings, resolve, within};
-use crate::model::{DType, ModelSpec, TensorSpec};
-
-pub(super) const MAX_SAMPLES: usize = 1 << 32;
+pub(crate) const MAX_SAMPLES: usize = 1 << 32;
 
 /// Kind of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,8 +57,9 @@ impl DatasetKind {
 
 with_defaults! {
 /// Configuration of the data set. The kind determines which keys exist.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
 pub struct DatasetConfig {
     /// Kind of the data set.
     pub kind: DatasetKind = DatasetKind::Random,
@@ -68,6 +72,7 @@ pub struct DatasetConfig {
     /// `raw`: one label per sample. Only accuracy requires it.
     pub labels: Option<LabelsConfig>,
     /// Number of synthetic samples; default 1024.
+    #[garde(custom(within(1..=MAX_SAMPLES)))]
     pub count: usize = 1024,
     /// Seed of synthetic samples; default 1.
     pub seed: u64 = 1,
@@ -192,7 +197,7 @@ impl DatasetConfig {
         self.max_len.or(token_rows(model)).unwrap_or(1)
     }
 
-    pub(super) fn resolve(&mut self, base: &Path) {
+    pub(crate) fn resolve(&mut self, base: &Path) {
         let labels = self.labels.as_mut().map(|l| &mut l.file);
         let files = [self.samples.as_mut(), self.lengths.as_mut(), labels];
         for file in files.into_iter().flatten() {
@@ -201,17 +206,16 @@ impl DatasetConfig {
     }
 
     /// Checks the data set against the model and the number of samples loaded at a time.
-    pub(super) fn check(&self, model: &ModelSpec, loaded: Option<usize>, out: &mut Findings<'_>) {
+    pub(crate) fn check(&self, model: &ModelSpec, loaded: Option<usize>, out: &mut Findings<'_>) {
         let kind = self.kind.as_str();
-        let document = out.document;
-        if !document.has("dataset.kind") {
+        if !out.has("dataset.kind") {
             return out.add(
                 "dataset",
                 "the key `kind` is missing",
                 "add `kind: raw`, `kind: random` or `kind: tokens`",
             );
         }
-        for key in document.keys("dataset") {
+        for key in out.keys("dataset") {
             if !self.kind.has(key) {
                 out.add_key(
                     format!("dataset.{key}"),
@@ -233,7 +237,6 @@ impl DatasetConfig {
             DatasetKind::Tokens => self.check_tokens(model, out),
         }
         let count = self.count;
-        out.rule("dataset.count", &count, within(1..=MAX_SAMPLES));
         if let Some(loaded) = loaded.filter(|loaded| *loaded > count) {
             out.add(
                 "performance_sample_count",
@@ -275,7 +278,7 @@ impl DatasetConfig {
     fn check_shape(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         let Some(shape) = &self.shape else { return };
         for key in ["min_bytes", "max_bytes", "distribution"] {
-            if out.document.has(&format!("dataset.{key}")) {
+            if out.has(&format!("dataset.{key}")) {
                 out.add_key(
                     format!("dataset.{key}"),
                     format!("`{key}` and `shape` both say how large samples are"),
@@ -398,8 +401,7 @@ impl DatasetConfig {
 
 /// Checks a file of tokens: no other key may describe the samples, and the ids have 32 bits.
 fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
-    let document = out.document;
-    for key in document.keys("dataset") {
+    for key in out.keys("dataset") {
         if key != "kind" && key != "samples" {
             out.add_key(
                 format!("dataset.{key}"),

@@ -5,23 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
-
-use super::{rules::resolve, values::scalars};
-
-/// LoadGen's scenarios.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scenario {
-    /// One query of one sample at a time.
-    SingleStream,
-    /// One query of several samples at a time.
-    MultiStream,
-    /// Queries of one sample at random times.
-    Server,
-    /// One query of all samples.
-    Offline,
-}
+use loadgen_log::Scenario;
+use qdl::config::resolve;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// LoadGen's settings and files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,7 +36,7 @@ impl LoadgenConfig {
         self.output_dir.as_deref().unwrap_or(Path::new("results"))
     }
 
-    pub(super) fn resolve(&mut self, base: &Path) {
+    pub(crate) fn resolve(&mut self, base: &Path) {
         let paths = [
             &mut self.user_conf,
             &mut self.audit_config,
@@ -60,4 +46,33 @@ impl LoadgenConfig {
             resolve(base, path);
         }
     }
+}
+
+/// Value of a setting that is passed on to LoadGen as text.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "it must be true, false, a number or a text")]
+enum Scalar {
+    Bool(bool),
+    Int(i64),
+    /// LoadGen's seeds have 64 bits; as an `f64` they would be other seeds.
+    Seed(u64),
+    Float(f64),
+    Text(String),
+}
+
+fn scalars<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    let text = |(key, value)| {
+        let value = match value {
+            Scalar::Bool(value) => value.to_string(),
+            Scalar::Int(value) => value.to_string(),
+            Scalar::Seed(value) => value.to_string(),
+            Scalar::Float(value) => value.to_string(),
+            Scalar::Text(value) => value,
+        };
+        (key, value)
+    };
+    let all = BTreeMap::<String, Scalar>::deserialize(deserializer)?;
+    Ok(all.into_iter().map(text).collect())
 }

@@ -3,12 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use qdl::config::Deadlines;
+use engines::config::{HttpConfig, LlmConfig, TokensConfig, VllmConfig, parse_accelerator};
+use qdl::config::{AcceleratorConfig, Deadlines};
 use serde_json::Value;
 
 use super::*;
 
 const TEXT: &str = include_str!("../../../../docs/configuration.md");
+
+fn node(text: &str) -> Result<(AcceleratorConfig, EngineConfig), ConfigError> {
+    parse_accelerator(text, "a.yaml", Path::new("/base"))
+}
 
 fn blocks() -> Vec<String> {
     let parts: Vec<&str> = TEXT.split("```yaml\n").skip(1).collect();
@@ -33,18 +38,18 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
     let [front, acc] = &blocks[..] else {
         panic!("{} files", blocks.len())
     };
-    let ((f, front_engine), (a, engine)) = (good(frontend(front)), good(node(acc)));
+    let (f, (a, engine)) = (good(frontend(front)), good(node(acc)));
     let nics = "{address: 127.0.0.1}, {device: mlx5_0}, {ofi: efa, domain: rdmap0s6-rdm}, \
                 {ofi: efa, match: 'rdmap*', group_by: gpu}";
     let rest = REST.replace("{address: 127.0.0.1}", nics);
-    let (plain, _) = good(frontend(&format!("{FRONTEND}{rest}auth: none\n")));
+    let plain = good(frontend(&format!("{FRONTEND}{rest}auth: none\n")));
     let default = Deadlines::default();
-    assert_eq!(f.deadlines.connect(), default.connect());
+    assert_eq!(f.cluster.deadlines.connect(), default.connect());
     assert_eq!(a.deadlines.step(), default.step());
     assert_defaults(&f, &plain);
     let (plain, plain_engine) = good(node(ACCELERATOR));
     assert_defaults(&a, &plain);
-    for engine in [Some(engine), front_engine].into_iter().flatten() {
+    for engine in [Some(engine), f.run.engine].into_iter().flatten() {
         assert_defaults(&engine, &plain_engine);
     }
 }
