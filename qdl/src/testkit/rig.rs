@@ -3,7 +3,6 @@
 use std::{
     ops::Range,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -337,10 +336,7 @@ impl Rig {
 
     #[track_caller]
     pub fn drain(&self) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while self.dispatcher.outstanding() > 0 {
-            assert!(Instant::now() < end, "{:?}", self.dispatcher.counts());
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let counts = || format!("{:?}", self.dispatcher.counts());
+        eventually_or(counts, || self.dispatcher.outstanding() == 0);
     }
 }

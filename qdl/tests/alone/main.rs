@@ -8,9 +8,9 @@ mod allocations;
 mod harness;
 mod leftovers;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
-use fabric::testkit::counting::Counting;
+use fabric::{os::lock, testkit::counting::Counting};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -18,5 +18,5 @@ static ALLOCATOR: Counting = Counting;
 /// Held by each test, since they share a process without `cargo nextest`.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ALONE)
 }

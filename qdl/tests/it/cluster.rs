@@ -21,7 +21,7 @@ use qdl::{
 fn million() -> usize {
     // A release build takes the whole million; the suite runs a part by default.
     let given = std::env::var("QDL_DIGEST_SAMPLES").ok();
-    given.and_then(|n| n.parse().ok()).unwrap_or(100_000)
+    given.and_then(|n| n.parse().ok()).unwrap_or(20_000)
 }
 
 #[test]
