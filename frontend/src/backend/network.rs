@@ -9,7 +9,7 @@ use fabric::os::lock;
 use qdl::{
     config::{Auth, FrontendConfig, QslMode},
     dispatch::Sample,
-    run::{Cluster, ClusterError, ClusterEvent, Described, SampleMemory},
+    run::{Cluster, ClusterEvent, Described, RunError, SampleMemory},
 };
 use record::{
     EngineInfo, Ledger, LossRecord, NicUse, NodeFacts, SystemRecord, timeline::ConnectionTick,
@@ -50,7 +50,7 @@ impl Network {
         verdict: &Verdict,
         notes: Sender<String>,
         show_waiting: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<Self, ClusterError> {
+    ) -> Result<Self, RunError> {
         let region = qsl.region().clone();
         let memory = match config.qsl {
             QslMode::Registered => SampleMemory {
