@@ -5,12 +5,12 @@
 use std::{
     fmt, io,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use super::{Broken, Imm, Post, Region, RegionError};
+use super::{Broken, Imm, Post, Region, RegionError, os::lock};
 
 /// Why a NIC cannot be opened or a connection cannot be made: names the NIC, and the key, limit,
 /// verb or call.
@@ -217,7 +217,7 @@ impl<M> Sources<M> {
         register: impl FnOnce() -> Result<Arc<M>, OpenError>,
     ) -> Result<Arc<M>, OpenError> {
         let key = Arc::as_ptr(region) as usize;
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.retain(|(_, mr)| mr.strong_count() > 0);
         let mut known = all.iter().filter(|(k, _)| *k == key);
         if let Some(mr) = known.find_map(|(_, mr)| mr.upgrade()) {
@@ -230,7 +230,6 @@ impl<M> Sources<M> {
 
     /// Keeps a source registered while no connection is up.
     pub(crate) fn keep(&self, source: Arc<M>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push(source);
+        lock(&self.kept).push(source);
     }
 }

@@ -5,8 +5,6 @@ use std::{
     time::Duration,
 };
 
-use garde::Validate;
-
 use super::{ConnectionSecret, Preamble, TcpDevice, TcpKeys, device::unreachable, link};
 use crate::{
     Endpoint, OpenError,
@@ -139,10 +137,6 @@ impl NicKeys for TcpKeys {
         if let Ok(chosen) = self.congestion.choose() {
             self.congestion = chosen.map_or(Congestion::System, Congestion::Named);
         }
-    }
-
-    fn check_ranges(&self) -> Result<(), garde::Report> {
-        self.validate()
     }
 
     fn check(&self, entry: NicEntry) -> Vec<KeyProblem> {
