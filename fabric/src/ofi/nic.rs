@@ -242,10 +242,7 @@ fn poll(dialling: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), Op
 /// Connects to the peer and waits until a message has crossed both ways. The provider may block, so
 /// a second thread drives it.
 async fn dial(half: OfiConnection, peer: &OfiEnd, deadline: Duration) -> Result<Link, OpenError> {
-    let system = |source| OpenError::System {
-        what: "the thread that connects",
-        source,
-    };
+    let system = OpenError::system("the thread that connects");
     let shared = SharedDialling(Arc::new(Mutex::new(Some(half.dial(peer)?))));
     let polled = shared.0.clone();
     spawn_blocking(move || poll(&polled, deadline))
