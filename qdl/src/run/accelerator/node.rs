@@ -64,7 +64,7 @@ impl LoadingNode {
             .enable_all()
             .max_blocking_threads(2)
             .build()
-            .map_err(starting)?;
+            .map_err(|e| starting(&e))?;
         let (files, more) = more_open_files(2 * PLACES as u64);
         let places = (more / 2).max(files / 4).min(PLACES as u64) as usize;
         if config.auth() == Auth::None {
@@ -94,7 +94,7 @@ impl LoadingNode {
             let _ = runtime.block_on(is_loaded);
             runtime
         });
-        let driver = driver.map_err(starting)?;
+        let driver = driver.map_err(|e| starting(&e))?;
         Ok(LoadingNode {
             config: config.clone(),
             control,
@@ -122,8 +122,8 @@ impl LoadingNode {
             loaded,
         } = self;
         drop(loaded);
-        let panicked = |_| std::io::Error::other("the thread of the control port panicked");
-        let runtime = driver.join().map_err(panicked).map_err(starting)?;
+        let panicked = |_| RunError::new("starting: the thread of the control port panicked");
+        let runtime = driver.join().map_err(panicked)?;
         let _inside = runtime.enter();
         let (mut open, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in config.nics.iter().enumerate() {

@@ -30,7 +30,7 @@ use crate::{
 const STOPPING: Duration = Duration::from_secs(1);
 
 /// No thread or descriptor is left.
-pub(super) fn starting(e: io::Error) -> RunError {
+pub(super) fn starting(e: &io::Error) -> RunError {
     RunError::new(format!("starting: {e}"))
 }
 
@@ -160,7 +160,7 @@ impl NodeCore {
                 session.lost_here(&l);
             }
         });
-        let server = server(&lost).map_err(starting)?;
+        let server = server(&lost).map_err(|e| starting(&e))?;
         control.loaded(params.model.clone(), params.engine_info.clone());
         let state = Arc::new(NodeState {
             config,
