@@ -1,7 +1,7 @@
 //! Runs the steps, records their results, and sums up.
 //!
-//! The last line is `N passed, N failed`, with `, N skipped` if tests are skipped, whose reasons are
-//! in the lines above. A step that failed without a failed test, such as a build, counts as one
+//! The last line is `N passed, N failed`, with `, N skipped` if tests are skipped; the lines above
+//! have their reasons. A step that failed without a failed test, such as a build, counts as one
 //! failure: the last line alone must show it.
 
 use std::fmt::Write as _;
