@@ -5,7 +5,7 @@
 use std::{
     net::TcpStream,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use fabric::{
     Region,
     clock::now_ns,
-    os::Near,
+    os::{Near, lock},
     tcp::{TcpKeys, link},
 };
 use qdl::{
@@ -45,7 +45,7 @@ struct Answer {
 
 impl Service for Answer {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = lock(&self.scratch);
         let answered = arrivals.drain(..).map(|a| {
             let finished = Finished {
                 ticket: a.ticket(),
@@ -181,7 +181,7 @@ impl Library {
                     let run = run.clone();
                     Recorder::new(Arc::new(Live::new(1)), 0).observed(move |t, alike| {
                         // This lock is free: `round` takes it only while no sample is in flight.
-                        let mut meter = run.meter.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut meter = lock(&run.meter);
                         (0..alike).for_each(|_| meter.answer(t.posted_ns, t.seen_ns));
                     })
                 },
@@ -257,11 +257,7 @@ impl Library {
         }
         // The dispatcher records a sample after `complete`: wait for the last records.
         std::thread::sleep(Duration::from_millis(1));
-        let mut mine = self
-            .run
-            .meter
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut mine = lock(&self.run.meter);
         *meter = std::mem::replace(&mut *mine, Meter::new(shape.in_flight));
         Ok(())
     }

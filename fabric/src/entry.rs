@@ -6,6 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpStream},
 };
 
+use garde::Validate;
 use tokio::net::TcpListener;
 
 use crate::{Endpoint, Link, Nic, OpenError, keys::Auto, os::Near};
@@ -165,8 +166,8 @@ pub type LinkSocket = Box<dyn Fn(TcpStream, Endpoint) -> io::Result<Link> + Send
 /// A listener for data connections, and the function that links the streams that it accepts.
 pub type DataPort = (TcpListener, LinkSocket);
 
-/// The keys of an entry that belong to the entry's fabric.
-pub trait NicKeys {
+/// The keys of an entry that belong to the entry's fabric. `Validate` checks the range of each.
+pub trait NicKeys: Validate<Context = ()> {
     /// The facts that follow from the keys.
     fn facts(&self) -> NicFacts<'_>;
 
@@ -192,12 +193,6 @@ pub trait NicKeys {
         let _ = nic;
         None
     }
-
-    /// Checks the range of each key.
-    ///
-    /// # Errors
-    /// The keys out of range.
-    fn check_ranges(&self) -> Result<(), garde::Report>;
 
     /// Checks how the keys go together.
     fn check(&self, entry: NicEntry) -> Vec<KeyProblem>;

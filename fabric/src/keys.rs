@@ -122,7 +122,9 @@ numbers_or! {
 }
 
 /// Reads an IP address.
-pub fn ip_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+pub(crate) fn ip_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<IpAddr>, D::Error> {
     parse_text(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
 }
 
@@ -136,7 +138,7 @@ pub fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sock
 }
 
 /// Reads an IP address with a port, as a value that is not required.
-pub fn some_socket_address<'de, D: Deserializer<'de>>(
+pub(crate) fn some_socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
     socket_address(deserializer).map(Some)

@@ -3,48 +3,50 @@
 //! regions.
 
 use std::{
-    fmt, io,
+    fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use super::{Broken, Imm, Post, Region, RegionError};
+use super::{Broken, Imm, Post, Region, RegionError, os::lock};
 
-/// Why a NIC cannot be opened or a connection cannot be made: names the NIC, and the key, limit,
-/// verb or call.
+/// Why a NIC cannot be opened or a connection cannot be made. The line names the NIC or the peer,
+/// and the key, limit, verb or call.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what each error and field is")]
 pub enum OpenError {
-    /// libibverbs: a failed verb, an exceeded limit, a missing library or device.
-    #[error(transparent)]
-    Verbs(#[from] verbs::Error),
-    /// libfabric: a failed call, a missing library, provider or NIC.
-    #[error(transparent)]
-    Ofi(#[from] ofi::Error),
-    /// TCP: the text names the address, and the socket's error or what the peer answered.
+    /// This node lacks a library, a device, memory or room, or a key has a wrong value.
     #[error("{0}")]
-    Socket(String),
-    #[error("{nic}: {key}: {problem}")]
-    Setting {
-        nic: String,
-        key: &'static str,
-        problem: String,
-    },
-    /// The port, the peer's end, or the path to the peer does not allow a connection. The text
-    /// names the field or the cause.
+    Local(String),
+    /// The port, the peer's end, or the path to the peer does not allow a connection.
     #[error("{0}")]
     Refused(String),
-    /// Memory for small payloads and descriptor cells cannot be allocated.
-    #[error(transparent)]
-    Region(#[from] RegionError),
-    #[error("{what}: {source}")]
-    System {
-        what: &'static str,
-        source: io::Error,
-    },
 }
+
+impl OpenError {
+    /// The error for the value of a NIC's key.
+    pub(crate) fn setting(nic: impl fmt::Display, key: &str, problem: impl fmt::Display) -> Self {
+        OpenError::Local(format!("{nic}: {key}: {problem}"))
+    }
+
+    /// Makes errors of something that the system does not give.
+    pub(crate) fn system<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
+        move |cause| OpenError::Local(format!("{what}: {cause}"))
+    }
+}
+
+macro_rules! local_by {
+    ($($error:ty)*) => {$(
+        impl From<$error> for OpenError {
+            fn from(e: $error) -> Self {
+                OpenError::Local(e.to_string())
+            }
+        }
+    )*};
+}
+
+local_by!(verbs::Error ofi::Error RegionError);
 
 /// The error for a field of the peer's end that does not fit this connection.
 pub(super) fn unfit(field: &str, value: impl fmt::Display, wanted: impl fmt::Display) -> OpenError {
@@ -174,10 +176,7 @@ pub(super) fn covers(
 /// Draws a number that a peer cannot guess; `what` names the number in the error.
 pub(super) fn random(what: &'static str) -> Result<u64, OpenError> {
     let mut b = [0; 8];
-    getrandom::fill(&mut b).map_err(|e| OpenError::System {
-        what,
-        source: io::Error::other(e.to_string()),
-    })?;
+    getrandom::fill(&mut b).map_err(OpenError::system(what))?;
     Ok(u64::from_le_bytes(b))
 }
 
@@ -217,7 +216,7 @@ impl<M> Sources<M> {
         register: impl FnOnce() -> Result<Arc<M>, OpenError>,
     ) -> Result<Arc<M>, OpenError> {
         let key = Arc::as_ptr(region) as usize;
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.retain(|(_, mr)| mr.strong_count() > 0);
         let mut known = all.iter().filter(|(k, _)| *k == key);
         if let Some(mr) = known.find_map(|(_, mr)| mr.upgrade()) {
@@ -230,7 +229,6 @@ impl<M> Sources<M> {
 
     /// Keeps a source registered while no connection is up.
     pub(crate) fn keep(&self, source: Arc<M>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push(source);
+        lock(&self.kept).push(source);
     }
 }

@@ -43,7 +43,7 @@ pub trait Nic: fmt::Debug + Send + Sync {
     /// Checks that `bytes`, the slots of all connections of this node, can be had and locked.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] names the limit and the remedy.
+    /// [`OpenError::Local`] names the limit and the remedy.
     fn check_memory(&self, bytes: usize) -> Result<(), OpenError> {
         let _ = bytes;
         Ok(())

@@ -1,16 +1,11 @@
 //! Memory that fabrics move bytes to and from: reference-counted mappings, addressed by offset.
 
 use std::{
-    any::Any,
-    collections::BTreeSet,
-    fmt, io,
-    num::NonZeroUsize,
-    os::fd::OwnedFd,
-    ptr::NonNull,
-    sync::{Mutex, PoisonError},
+    any::Any, collections::BTreeSet, fmt, io, num::NonZeroUsize, os::fd::OwnedFd, ptr::NonNull,
+    sync::Mutex,
 };
 
-use crate::os::{HUGE_PAGE, Mapping};
+use crate::os::{HUGE_PAGE, Mapping, lock};
 
 /// One mapping, memory that the caller owns ([`Region::of_host`]), or a range of a device's memory
 /// ([`Region::of_device`]). A mapping is page-aligned, zero at first, and unmapped when the last
@@ -206,8 +201,7 @@ impl Region {
     /// Keeps `guard`, such as a device's registration of these addresses, while the region lives,
     /// and drops it before the memory is unmapped.
     pub fn keep(&self, guard: Box<dyn Any + Send>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push(guard);
+        lock(&self.kept).push(guard);
     }
 
     /// Allocates every page now, on the nodes of [`Region::on_nodes`] or else on this thread's
@@ -342,8 +336,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
-        kept.clear();
+        lock(&self.kept).clear();
     }
 }
 

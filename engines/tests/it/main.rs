@@ -10,3 +10,11 @@ mod pipeline;
 mod pipelines;
 mod sequence;
 mod streaming;
+
+#[path = "../../examples/own_engine.rs"]
+mod own_engine;
+
+#[test]
+fn the_example_of_an_engine_runs_to_its_end() -> Result<(), Box<dyn std::error::Error>> {
+    own_engine::main()
+}

@@ -14,7 +14,7 @@ const RECEIVE_BATCH: u32 = 64;
 /// Receives for control messages: echoes, echo replies, the goodbye.
 const CONTROL_RECEIVES: u32 = 16;
 /// Receives of a connection beyond one for each slot: control messages, and one to spare.
-pub const OWN_RECEIVES: u32 = CONTROL_RECEIVES + 1;
+pub(super) const OWN_RECEIVES: u32 = CONTROL_RECEIVES + 1;
 
 /// RNR (receiver not ready) retry count for "without end". The sender's NIC holds parts back until
 /// the receiver has polled the earlier parts; the echo detects a receiver that has stopped polling.
@@ -93,20 +93,14 @@ impl IbCfgs {
     /// Resolves `keys` for `traffic` (a number counts slots) within the device's `limits`.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] names the key and the limit; [`OpenError::Verbs`]: an invalid MTU.
+    /// [`OpenError::Local`] names the key and the limit.
     pub fn resolve(
         keys: &IbKeys,
         limits: &DeviceLimits,
         traffic: impl Into<Traffic>,
     ) -> Result<IbCfgs, OpenError> {
         let traffic = traffic.into();
-        let refuse = |key, problem| {
-            Err(OpenError::Setting {
-                nic: keys.device.clone(),
-                key,
-                problem,
-            })
-        };
+        let refuse = |key, problem: String| Err(OpenError::setting(&keys.device, key, problem));
         let slots = u32::try_from(traffic.slots).unwrap_or(u32::MAX);
         let receives = slots.saturating_mul(traffic.received.writes() as u32);
         let queue = limits.max_qp_wr.min(limits.max_cqe);

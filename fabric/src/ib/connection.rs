@@ -86,10 +86,9 @@ impl IbConnection {
         let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, caps, port.port)?;
         let receives = cfgs.receive_depth as usize;
         qp.post_recv(&mut RecvChain::new(receives), receives)
-            .map_err(|e| OpenError::Setting {
-                nic: device.name().to_owned(),
-                key: "receive_depth",
-                problem: format!("posting {receives} receives: {e}"),
+            .map_err(|e| {
+                let problem = format!("posting {receives} receives: {e}");
+                OpenError::setting(device.name(), "receive_depth", problem)
             })?;
         Ok(IbConnection {
             qp,
@@ -136,7 +135,7 @@ impl IbConnection {
     /// Connects the queue pair to its peer's end (INIT to RTR to RTS). Then both directions work.
     ///
     /// # Errors
-    /// [`OpenError::Refused`] names the field, [`OpenError::Verbs`] the verb. Everything is
+    /// [`OpenError::Refused`] names the field, [`OpenError::Local`] the verb. Everything is
     /// released.
     pub fn connect(self, peer: &IbEnd) -> Result<Link, OpenError> {
         let (e, keys) = (&self.endpoint, &self.cfgs.keys);

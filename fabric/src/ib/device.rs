@@ -47,14 +47,15 @@ impl IbDevice {
     pub fn open(keys: &IbKeys, near: &Near) -> Result<Arc<IbDevice>, OpenError> {
         let verbs = library(&keys.device)?;
         let context = near.run(|| verbs.open(&keys.device))?;
-        let system = |what| move |source| OpenError::System { what, source };
-        let stop = Arc::new(EventFd::new().map_err(system("eventfd"))?);
+        let stop = Arc::new(EventFd::new().map_err(OpenError::system("eventfd"))?);
         let watched = Arc::new(Watched::new(context, keys.port));
         let (watching, sleeper) = (watched.clone(), stop.clone());
         let watcher = thread::Builder::new()
             .name("ib-events".to_owned())
             .spawn(move || watch(&watching, &sleeper))
-            .map_err(system("starting the thread for asynchronous events"))?;
+            .map_err(OpenError::system(
+                "starting the thread for asynchronous events",
+            ))?;
         let device = IbDevice {
             watched,
             gid_index: keys.gid_index.fixed(),
@@ -123,12 +124,10 @@ impl IbDevice {
                  `ip link`"
             )));
         }
-        let empty = |index| OpenError::Setting {
-            nic: context.name().to_owned(),
-            key: "gid_index",
-            problem: format!(
-                "entry {index} of port {port} is empty; `auto` chooses one that is not"
-            ),
+        let empty = |index| {
+            let problem =
+                format!("entry {index} of port {port} is empty; `auto` chooses one that is not");
+            OpenError::setting(context.name(), "gid_index", problem)
         };
         let gid = match self.gid_index {
             None => context.auto_gid(port)?,

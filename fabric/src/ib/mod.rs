@@ -51,11 +51,11 @@ mod shared;
 mod tx;
 
 pub use crate::wire::{IbEnd, IbRegion};
-pub use cfgs::{IbCfgs, OWN_RECEIVES, Traffic};
+use cfgs::OWN_RECEIVES;
+pub use cfgs::{IbCfgs, Traffic};
 pub use connection::IbConnection;
 pub use device::IbDevice;
 pub use keys::{AdaptiveRouting, IbKeys};
-pub use nic::IbNic;
 pub use resources::{IbResources, check_memory, locked_memory_limit};
 
 /// The immediate of the goodbye, a connection's last message: control kind 2.

@@ -2,11 +2,9 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
-
-use garde::Validate;
 
 use super::{
     IbCfgs, IbConnection, IbDevice, IbEnd, IbKeys, IbResources, OWN_RECEIVES, Traffic,
@@ -20,6 +18,7 @@ use crate::{
     },
     keys::name_of,
     opening::{self, Accepted, Connecting, DeviceSlots, Half, Made, Nic, Which},
+    os::lock,
     probe,
 };
 
@@ -75,8 +74,8 @@ impl IbNic {
         Ok((a.connect(&at_b)?, b.connect(&at_a)?))
     }
 
-    fn direct(&self) -> std::sync::MutexGuard<'_, Vec<(Option<u32>, bool)>> {
-        self.direct.lock().unwrap_or_else(PoisonError::into_inner)
+    fn direct(&self) -> MutexGuard<'_, Vec<(Option<u32>, bool)>> {
+        lock(&self.direct)
     }
 }
 
@@ -188,10 +187,6 @@ impl NicKeys for IbKeys {
 
     /// The depths follow from the connection's slots, MTU and GID from the peer.
     fn settle(&mut self) {}
-
-    fn check_ranges(&self) -> Result<(), garde::Report> {
-        self.validate()
-    }
 
     fn check(&self, entry: NicEntry) -> Vec<KeyProblem> {
         let mut all = Vec::new();

@@ -27,7 +27,7 @@ impl IbResources {
     /// Allocates a protection domain on `device`.
     ///
     /// # Errors
-    /// [`OpenError::Verbs`] if the allocation fails.
+    /// [`OpenError::Local`] if the allocation fails.
     pub fn new(device: Arc<IbDevice>) -> Result<Arc<Self>, OpenError> {
         let pd = Pd::alloc(device.context())?;
         Ok(Arc::new(IbResources {
@@ -49,7 +49,7 @@ impl IbResources {
     /// Registers `region` as a send source of this device, or returns the existing registration.
     ///
     /// # Errors
-    /// [`OpenError::Verbs`] if the registration fails.
+    /// [`OpenError::Local`] if the registration fails.
     pub(crate) fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
         let register = || self.register(region, 0, region.len(), Access::LocalRead);
         self.sources.get(region, register)
@@ -59,7 +59,7 @@ impl IbResources {
     /// them.
     ///
     /// # Errors
-    /// [`OpenError::Verbs`] if a registration fails.
+    /// [`OpenError::Local`] if a registration fails.
     pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), OpenError> {
         for region in regions {
             self.sources.keep(self.source(region)?);
@@ -97,10 +97,9 @@ impl IbResources {
     ) -> Result<Arc<Mr>, OpenError> {
         let offset = window.slot_offset(0);
         let at = window.region().at(offset, bytes)?;
-        let (dma_buf, begins) = device.dma_buf().map_err(|what| OpenError::Setting {
-            nic: self.device.name().to_owned(),
-            key: "gpudirect",
-            problem: format!("{} gives no dma-buf of its memory: {what}", device.device()),
+        let (dma_buf, begins) = device.dma_buf().map_err(|what| {
+            let problem = format!("{} gives no dma-buf of its memory: {what}", device.device());
+            OpenError::setting(self.device.name(), "gpudirect", problem)
         })?;
         let mr = Mr::register_dmabuf(
             &self.pd,
@@ -142,18 +141,16 @@ impl IbResources {
 /// the limit on locked memory. Call it before any allocation.
 ///
 /// # Errors
-/// [`OpenError::Setting`] names the limit in bytes and the remedy.
+/// [`OpenError::Local`] names the limit in bytes and the remedy.
 pub fn check_memory(nic: &str, bytes: usize) -> Result<(), OpenError> {
     let refuse = |limit: u64, what: &str, remedy: &str| {
-        Err(OpenError::Setting {
-            nic: nic.to_owned(),
-            key: "slots",
-            problem: format!(
-                "the slots of all connections take {}, and {what} is {}: lower `slots` or the number of connections{remedy}",
-                size(bytes as u64),
-                size(limit)
-            ),
-        })
+        let problem = format!(
+            "the slots of all connections take {}, and {what} is {}: lower `slots` or the number \
+             of connections{remedy}",
+            size(bytes as u64),
+            size(limit)
+        );
+        Err(OpenError::setting(nic, "slots", problem))
     };
     if let Some(available) = available_memory().filter(|a| bytes as u64 > *a) {
         return refuse(available, "available memory", "");

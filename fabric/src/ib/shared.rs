@@ -5,14 +5,14 @@
 use std::{
     any::Any,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
 };
 
 use verbs::{AsyncEvent, CompChannel, Context, Cq, Mr, Notify, Qp, Rts, Wc};
 
-use crate::{Broken, nic::Cause};
+use crate::{Broken, nic::Cause, os::lock};
 
 /// Completions polled from the send queue at a time.
 const TAKE: usize = 16;
@@ -191,14 +191,12 @@ impl Watched {
     }
 
     pub(crate) fn connections(&self) -> Vec<Arc<Shared>> {
-        let all = self.connections.lock();
-        let all = all.unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.connections);
         all.iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn add(&self, connection: &Arc<Shared>) {
-        let all = self.connections.lock();
-        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.connections);
         all.retain(|c| c.strong_count() > 0);
         all.push(Arc::downgrade(connection));
     }

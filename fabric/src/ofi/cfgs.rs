@@ -37,20 +37,14 @@ impl OfiCfgs {
     /// copies payloads of up to `inline_bytes` bytes.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] names the key and the limit.
+    /// [`OpenError::Local`] names the key and the limit.
     pub fn resolve(
         device: &OfiDevice,
         endpoint: &Endpoint,
         inline_bytes: u32,
     ) -> Result<OfiCfgs, OpenError> {
         let limits = device.info().limits();
-        let refuse = |key, problem| {
-            Err(OpenError::Setting {
-                nic: device.name(),
-                key,
-                problem,
-            })
-        };
+        let refuse = |key, problem: String| Err(OpenError::setting(device.name(), key, problem));
         let streams = [endpoint.window.stream(), endpoint.peer_stream];
         if !device.keeps_order() && streams.iter().any(|s| *s != Stream::None) {
             return refuse(

@@ -87,10 +87,9 @@ impl OfiConnection {
             _ => None,
         };
         for receive in 0..cfgs.receives {
-            raw.receive(receive).map_err(|e| OpenError::Setting {
-                nic: device.name(),
-                key: "slots",
-                problem: format!("posting {} receives: {e}", cfgs.receives),
+            raw.receive(receive).map_err(|e| {
+                let problem = format!("posting {} receives: {e}", cfgs.receives);
+                OpenError::setting(device.name(), "slots", problem)
             })?;
         }
         let end = OfiEnd {
@@ -119,7 +118,7 @@ impl OfiConnection {
     /// Connects to the peer, which sends the first message. Post nothing before that message comes.
     ///
     /// # Errors
-    /// [`OpenError::Refused`] names the field, [`OpenError::Ofi`] the failed call.
+    /// [`OpenError::Refused`] names the field, [`OpenError::Local`] the failed call.
     pub fn accept(self, peer: &OfiEnd) -> Result<Link, OpenError> {
         Ok(self.dial(peer)?.link)
     }

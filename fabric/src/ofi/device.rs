@@ -40,9 +40,8 @@ impl OfiDevice {
     /// libfabric, or the file in the environment variable `QDL_LIBFABRIC`.
     ///
     /// # Errors
-    /// [`OpenError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or
-    /// the NIC lacks a capability. [`OpenError::Setting`]: the keys name no single NIC, or the
-    /// provider is `shm`, which is unsafe.
+    /// libfabric is missing or too old, the provider or NIC does not exist, the NIC lacks a
+    /// capability, the keys name no single NIC, or the provider is `shm`, which is unsafe.
     pub fn open(keys: &OfiKeys, near: &Near) -> Result<Arc<OfiDevice>, OpenError> {
         let shuffle = std::env::var(SHUFFLE).ok().and_then(|s| s.parse().ok());
         Self::shuffled(keys, near, shuffle)
@@ -59,13 +58,8 @@ impl OfiDevice {
         shuffle: Option<u64>,
     ) -> Result<Arc<OfiDevice>, OpenError> {
         let ofi = Ofi::load(std::env::var(LIBRARY).ok().as_deref())?;
-        let refused = |key, problem: &str| {
-            Err(OpenError::Setting {
-                nic: keys.facts().label,
-                key,
-                problem: problem.to_owned(),
-            })
-        };
+        let refused =
+            |key, problem: &str| Err(OpenError::setting(keys.facts().label, key, problem));
         if keys.provider == "shm" {
             return refused(
                 "ofi",
@@ -150,17 +144,14 @@ impl OfiDevice {
     /// Checks the number of connections against the provider's limits. Warns above the optimum.
     ///
     /// # Errors
-    /// [`OpenError::Setting`]: the provider has fewer endpoints than `connections`.
+    /// The provider has fewer endpoints than `connections`.
     pub fn check(&self, connections: usize) -> Result<(), OpenError> {
         let most = self.info.limits().endpoints;
         if most > 0 && connections > most {
-            return Err(OpenError::Setting {
-                nic: self.name(),
-                key: "connections",
-                problem: format!(
-                    "{connections} connections need an endpoint each, and the provider has {most}"
-                ),
-            });
+            let problem = format!(
+                "{connections} connections need an endpoint each, and the provider has {most}"
+            );
+            return Err(OpenError::setting(self.name(), "connections", problem));
         }
         // The provider reports these numbers as optimal and may support more.
         for (what, wanted, best) in [

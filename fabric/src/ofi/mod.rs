@@ -52,7 +52,6 @@ pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
 pub use device::{OfiDevice, library_version};
 pub use keys::OfiKeys;
-pub use nic::OfiNic;
 pub use resources::OfiResources;
 
 /// Messages internal to this fabric: control kinds with a 28-bit value.

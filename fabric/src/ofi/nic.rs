@@ -3,12 +3,11 @@
 use std::{
     io,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
-use garde::Validate;
 use tokio::task::spawn_blocking;
 
 use super::{
@@ -24,6 +23,7 @@ use crate::{
     ib::check_memory,
     keys::Auto,
     opening::{self, Accepted, Connecting, Half, Made, Nic, Which},
+    os::lock,
 };
 
 /// Number of polls without a pause. Later pauses double from `SHORTEST` to `LONGEST`.
@@ -168,10 +168,6 @@ impl NicKeys for OfiKeys {
         self.post_from_issue_thread_up_to = Auto::Fixed(post_up_to);
     }
 
-    fn check_ranges(&self) -> Result<(), garde::Report> {
-        self.validate()
-    }
-
     fn check(&self, entry: NicEntry) -> Vec<KeyProblem> {
         if self.domain.is_some() || self.address.is_some() || entry.is_group {
             return Vec::new();
@@ -225,7 +221,7 @@ struct SharedDialling(Arc<Mutex<Option<Dialling>>>);
 
 impl SharedDialling {
     fn take(&self) -> Option<Dialling> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.0).take()
     }
 }
 
@@ -242,7 +238,7 @@ fn poll(dialling: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), Op
     let mut pause = SHORTEST;
     for looks in 0.. {
         // Only this thread polls; an empty slot means that the caller has given up.
-        let mut slot = dialling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(dialling);
         let Some(crossed) = slot.as_mut().map(Dialling::step) else {
             break;
         };
@@ -265,10 +261,7 @@ fn poll(dialling: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), Op
 /// Connects to the peer and waits until a message has crossed both ways. The provider may block, so
 /// a second thread drives it.
 async fn dial(half: OfiConnection, peer: &OfiEnd, deadline: Duration) -> Result<Link, OpenError> {
-    let system = |source| OpenError::System {
-        what: "the thread that connects",
-        source,
-    };
+    let system = OpenError::system("the thread that connects");
     let shared = SharedDialling(Arc::new(Mutex::new(Some(half.dial(peer)?))));
     let polled = shared.0.clone();
     spawn_blocking(move || poll(&polled, deadline))

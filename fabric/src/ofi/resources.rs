@@ -25,7 +25,7 @@ impl OfiResources {
     /// Opens the NIC's domain.
     ///
     /// # Errors
-    /// [`OpenError::Ofi`] if the provider refuses.
+    /// [`OpenError::Local`] if the provider refuses.
     pub fn new(device: Arc<OfiDevice>) -> Result<Arc<Self>, OpenError> {
         let domain = device.near().run(|| Domain::open(device.info()))?;
         Ok(Arc::new(OfiResources {
@@ -47,7 +47,7 @@ impl OfiResources {
     /// Registers `region` as a send source, or returns the existing registration.
     ///
     /// # Errors
-    /// [`OpenError::Ofi`] if the registration fails.
+    /// [`OpenError::Local`] if the registration fails.
     pub(crate) fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
         let near = self.device.near();
         self.sources.get(region, || {
@@ -59,7 +59,7 @@ impl OfiResources {
     /// Keeps these sources registered while no connection is up.
     ///
     /// # Errors
-    /// [`OpenError::Ofi`] if a registration fails.
+    /// [`OpenError::Local`] if a registration fails.
     pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), OpenError> {
         for region in regions {
             self.sources.keep(self.source(region)?);

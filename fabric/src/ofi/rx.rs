@@ -44,10 +44,7 @@ impl OfiRx {
     ) -> Result<Self, OpenError> {
         let nap = match shared.endpoint.wait_fd() {
             Some(_) => None,
-            None => Some(Nap::new().map_err(|source| OpenError::System {
-                what: "timerfd",
-                source,
-            })?),
+            None => Some(Nap::new().map_err(OpenError::system("timerfd"))?),
         };
         let fd = match (&nap, shared.endpoint.wait_fd()) {
             (Some(nap), _) => nap.as_raw_fd(),

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
 };
@@ -13,7 +13,7 @@ use std::{
 use ofi::{Completion, Endpoint, Failed, Outcome, RemoteRegion, Write};
 
 use super::{OfiForm, OfiResources, OwnMessage, cfgs::EACH, shuffle::Shuffle};
-use crate::{Broken, nic::Cause};
+use crate::{Broken, nic::Cause, os::lock};
 
 /// Most polls of a closing connection's queue; each takes several entries.
 const LAST_READS: usize = 1024;
@@ -176,7 +176,7 @@ impl Shared {
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     /// The queue, unless the other half has locked it; then that half polls the provider.

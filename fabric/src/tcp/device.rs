@@ -118,7 +118,7 @@ impl ConnectionSecret {
 
 /// The error of a data connection to `peer` that cannot be opened.
 pub(super) fn unreachable(peer: SocketAddr, source: &io::Error) -> OpenError {
-    OpenError::Socket(format!("cannot open a data connection to {peer}: {source}"))
+    OpenError::Refused(format!("cannot open a data connection to {peer}: {source}"))
 }
 
 /// A local TCP address: listens for data connections and opens them.
@@ -129,9 +129,9 @@ impl TcpDevice {
     /// Listens for data connections. They use `congestion`, or the system's default for `None`.
     ///
     /// # Errors
-    /// [`OpenError::Socket`]: the node cannot listen on the address.
+    /// [`OpenError::Local`]: the node cannot listen on the address.
     pub fn listen(address: SocketAddr, congestion: Option<&str>) -> Result<TcpListener, OpenError> {
-        let failed = |e| OpenError::Socket(format!("data connections (`nics[].listen`): {e}"));
+        let failed = |e| OpenError::Local(format!("data connections (`nics[].listen`): {e}"));
         listen(address, congestion).map_err(failed)
     }
 
@@ -199,7 +199,7 @@ impl TcpDevice {
     /// `congestion`, or the system's default for `None`.
     ///
     /// # Errors
-    /// [`OpenError::Socket`] names the address at fault.
+    /// The text names the address at fault.
     pub async fn connect(
         local: IpAddr,
         peer: SocketAddr,
@@ -209,7 +209,7 @@ impl TcpDevice {
         deadline: Duration,
     ) -> Result<std::net::TcpStream, OpenError> {
         if local.is_ipv4() != peer.is_ipv4() {
-            return Err(OpenError::Socket(format!(
+            return Err(OpenError::Local(format!(
                 "cannot open a data connection from {local} to {peer}: one is IPv4, the other \
                  IPv6; name the accelerator (`accelerators[].control`) by an address of the family \
                  of `nics[].address`"
@@ -223,7 +223,7 @@ impl TcpDevice {
         }
         .map_err(failed)?;
         socket.bind(SocketAddr::new(local, 0)).map_err(|e| {
-            OpenError::Socket(format!(
+            OpenError::Local(format!(
                 "cannot use {local} as the local address of data connections: {e} \
                      (`nics[].address`)"
             ))
@@ -235,7 +235,7 @@ impl TcpDevice {
             stream.write_all(&preamble.encode()).await.map_err(failed)?;
             let refused = |what: String| {
                 let connection = preamble.connection;
-                OpenError::Socket(format!(
+                OpenError::Refused(format!(
                     "{peer} did not welcome data connection {connection}: {what}"
                 ))
             };

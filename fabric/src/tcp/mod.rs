@@ -23,7 +23,6 @@ pub use device::PREAMBLE_DEADLINE;
 pub use device::{Preamble, TcpDevice};
 pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 pub use keys::TcpKeys;
-pub use nic::TcpNic;
 
 use std::{
     io,

@@ -5,8 +5,6 @@ use std::{
     time::Duration,
 };
 
-use garde::Validate;
-
 use super::{ConnectionSecret, Preamble, TcpDevice, TcpKeys, device::unreachable, link};
 use crate::{
     Endpoint, OpenError,
@@ -60,10 +58,7 @@ impl Nic for TcpNic {
 
     fn prepare(&self, which: Which, endpoint: Endpoint) -> Result<Box<dyn Half>, OpenError> {
         let mut key = [0; 32];
-        getrandom::fill(&mut key).map_err(|e| OpenError::System {
-            what: "random key",
-            source: std::io::Error::other(e),
-        })?;
+        getrandom::fill(&mut key).map_err(OpenError::system("random key"))?;
         Ok(Box::new(TcpHalf {
             nic: self.clone(),
             which,
@@ -146,10 +141,6 @@ impl NicKeys for TcpKeys {
         }
     }
 
-    fn check_ranges(&self) -> Result<(), garde::Report> {
-        self.validate()
-    }
-
     fn check(&self, entry: NicEntry) -> Vec<KeyProblem> {
         let address = ("address", self.address.is_some(), "address: 127.0.0.1");
         let listen = ("listen", self.listen.is_some(), "listen: 127.0.0.1:7410");
@@ -178,7 +169,7 @@ impl NicKeys for TcpKeys {
     fn open(&self, purpose: NicUse<'_>) -> Result<(Box<dyn Nic>, Option<DataPort>), OpenError> {
         let congestion = self.congestion.choose().map_err(|e| {
             let name = &self.congestion;
-            OpenError::Socket(format!(
+            OpenError::Local(format!(
                 "cannot have congestion control `{name}`: {e}; `sysctl \
                  net.ipv4.tcp_available_congestion_control` lists what there is, and \
                  `net.ipv4.tcp_allowed_congestion_control` what everybody may have \

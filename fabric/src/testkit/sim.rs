@@ -10,13 +10,13 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsRawFd, RawFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use super::dice::Dice;
 use crate::{
     Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, PathReading, Post, PostError,
-    Region, Rx, Tx, Window, clock::now_ns, os::EventFd, parts::Parts,
+    Region, Rx, Tx, Window, clock::now_ns, os::EventFd, os::lock, parts::Parts,
 };
 
 /// Longest payload that `post` copies, in bytes.
@@ -195,9 +195,7 @@ impl Sim {
     }
 
     fn meanwhile_slot(&self) -> MutexGuard<'_, Option<Meanwhile>> {
-        self.meanwhile
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.meanwhile)
     }
 
     fn meanwhile(&self, call: Call) {
@@ -210,7 +208,7 @@ impl Sim {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Joins two endpoints. The pipe from `a` to `b` has the returned number, the other one more.

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     Accepted, Connecting, ConnectionSecret, Endpoint, Half, Link, Made, Nic, OpenError, Which,
+    os::lock,
 };
 
 /// Name of the fabric.
@@ -118,7 +119,7 @@ impl SimNics {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

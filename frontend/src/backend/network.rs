@@ -10,7 +10,7 @@ use frontend_config::{FrontendFile, QslMode};
 use qdl::{
     config::Auth,
     dispatch::Sample,
-    run::{Cluster, ClusterError, ClusterEvent, Described, SampleMemory},
+    run::{Cluster, ClusterEvent, Described, RunError, SampleMemory},
 };
 use record::{
     EngineInfo, Ledger, LossRecord, NicUse, NodeFacts, SystemRecord, timeline::ConnectionTick,
@@ -51,7 +51,7 @@ impl Network {
         verdict: &Verdict,
         notes: Sender<String>,
         show_waiting: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<Self, ClusterError> {
+    ) -> Result<Self, RunError> {
         let region = qsl.region().clone();
         let memory = match config.run.qsl {
             QslMode::Registered => SampleMemory {

@@ -147,7 +147,7 @@ pub(super) fn check_nics(nics: &[NicConfig], side: ConfigSide, out: &mut Finding
 impl NicConfig {
     fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
         self.check_group(path, out);
-        out.ranges(&format!("{path}."), self.fabric.check_ranges());
+        out.ranges(&format!("{path}."), self.fabric.validate());
         let entry = NicEntry {
             on_accelerator: side == ConfigSide::Accelerator,
             is_group: self.matching.is_some(),

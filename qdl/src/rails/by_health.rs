@@ -19,7 +19,7 @@ use std::{
 use crossbeam_utils::CachePadded;
 
 use super::{
-    Change, Evidence, Load, Meter, PeerCfgs, RailId, RailReport, RailsError, Score,
+    Change, Evidence, Load, Meter, PeerCfgs, RailId, RailReport, Score,
     peer::{Meters, PeerRails},
 };
 use fabric::os::lock;
@@ -79,8 +79,8 @@ impl RailArbiter {
     /// its rails and one of its targets; all connections of a rail have the same NIC.
     ///
     /// # Errors
-    /// [`RailsError`] if a peer's number of rails is invalid.
-    pub fn new(peers: &[PeerCfgs], connections: Vec<ConnectionRail>) -> Result<Self, RailsError> {
+    /// A peer's number of rails is 0 or too large.
+    pub fn new(peers: &[PeerCfgs], connections: Vec<ConnectionRail>) -> Result<Self, String> {
         let mut targets = Vec::new();
         let mut first_target = Vec::new();
         for (p, peer) in peers.iter().enumerate() {
@@ -113,7 +113,7 @@ impl RailArbiter {
                     nics: (0..c.rails).map(nic).collect(),
                 })
             })
-            .collect::<Result<_, RailsError>>()?;
+            .collect::<Result<_, String>>()?;
         Ok(RailArbiter {
             peers,
             targets: targets.into(),

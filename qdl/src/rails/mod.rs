@@ -42,7 +42,7 @@ pub(crate) use fault::Fault;
 pub(crate) use outstanding::Arbiter;
 pub use outstanding::Load;
 pub use peer::PeerCfgs;
-pub(crate) use peer::{RailReport, RailsError};
+pub(crate) use peer::RailReport;
 pub use scores::{Interior, size_class};
 pub(crate) use state::{Change, RailState};
 

@@ -28,13 +28,6 @@ pub struct PeerCfgs {
     pub targets: Vec<Vec<RailId>>,
 }
 
-/// Error of an invalid number of rails to one peer: none, or too many.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0} rails to one peer: there must be 1 to {MAX_RAILS}; leave out NICs or split the peer in two"
-)]
-pub struct RailsError(usize);
-
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct RailReport {
     pub rail: RailId,
@@ -136,11 +129,14 @@ impl PeerRails {
     /// Creates the rails, all down, with an interior of full health.
     ///
     /// # Errors
-    /// [`RailsError`] if the number of rails is invalid.
-    pub(crate) fn new(cfgs: &PeerCfgs) -> Result<Self, RailsError> {
+    /// The number of rails is 0 or too large.
+    pub(crate) fn new(cfgs: &PeerCfgs) -> Result<Self, String> {
         let n = cfgs.rails;
         if n == 0 || n > MAX_RAILS {
-            return Err(RailsError(n));
+            return Err(format!(
+                "{n} rails to one peer: there must be 1 to {MAX_RAILS}; leave out NICs or split \
+                 the peer in two"
+            ));
         }
         let all: Vec<_> = (0..n).map(|i| RailId(i as u8)).collect();
         Ok(PeerRails {

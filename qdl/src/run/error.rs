@@ -1,62 +1,41 @@
-//! Errors of bringing a run up, at either end.
+//! The error of bringing a run up, at either end.
 
-use std::error::Error;
+use std::{fmt::Display, io};
 
-use crate::{control::ControlError, dispatch::DispatchError, rails::RailsError};
+use crate::{control::ControlError, dispatch::DispatchError};
 
-/// Error of a configured NIC, or of a connection on it.
+/// A node, a run or a connection cannot begin. The line names the peer, the NIC or the key, and the
+/// cause.
 #[derive(Debug, thiserror::Error)]
-#[error("nics[{index}]: {source}")]
-pub struct NicError {
-    index: usize,
-    source: Box<dyn Error + Send + Sync>,
-}
+#[error("{0}")]
+pub struct RunError(String);
 
-impl NicError {
-    pub(super) fn of<E: Into<Box<dyn Error + Send + Sync>>>(index: usize) -> impl Fn(E) -> Self {
-        move |source| NicError {
-            index,
-            source: source.into(),
-        }
+impl RunError {
+    pub(super) fn new(line: impl Into<String>) -> Self {
+        RunError(line.into())
+    }
+
+    /// Makes errors of a configured NIC, or of connections on it.
+    pub(super) fn of_nic<E: Display>(index: usize) -> impl Fn(E) -> Self {
+        move |cause| RunError(format!("nics[{index}]: {cause}"))
     }
 }
 
-/// Error of bringing a cluster up.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// The control plane failed: a peer is unreachable or refuses, or the token is invalid.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// A NIC, or a connection on it, failed.
-    #[error(transparent)]
-    Nic(#[from] NicError),
-    /// The slots cannot be mapped, or the threads cannot be started.
-    #[error(transparent)]
-    Dispatch(#[from] DispatchError),
-    /// The rails are invalid for the arbiter.
-    #[error("arbiter: {0}")]
-    Rails(#[from] RailsError),
-    /// The control thread cannot be started, or failed.
-    #[error("control thread: {0}")]
-    Thread(#[from] std::io::Error),
-    /// A check or a step failed: the text names the peer or the key, and the cause.
-    #[error("{0}")]
-    Failed(String),
+impl From<ControlError> for RunError {
+    fn from(e: ControlError) -> Self {
+        RunError(e.to_string())
+    }
 }
 
-/// Error of starting a node.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// The control plane failed, or the token is invalid.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// A NIC or its data port failed.
-    #[error(transparent)]
-    Nic(#[from] NicError),
-    /// No thread or descriptor is left.
-    #[error("starting: {0}")]
-    Io(#[from] std::io::Error),
-    /// The model's sizes overflow.
-    #[error("model {0}: its sizes overflow")]
-    Model(String),
+impl From<DispatchError> for RunError {
+    fn from(e: DispatchError) -> Self {
+        RunError(e.to_string())
+    }
+}
+
+/// The frontend's control thread cannot be started, or failed.
+impl From<io::Error> for RunError {
+    fn from(e: io::Error) -> Self {
+        RunError(format!("control thread: {e}"))
+    }
 }

@@ -29,7 +29,7 @@ pub use accelerator::{
     NodeParts, Stop,
 };
 pub use crew::{accelerator_crew, frontend_crew, settle_connections};
-pub use error::{ClusterError, NicError, NodeError};
+pub use error::RunError;
 pub use facts::{node_facts, version};
 pub use frontend::{
     Answers, Asked, Cluster, ClusterEvent, ClusterParts, Described, OnRefusal, Refusals,

@@ -5,7 +5,7 @@ use fabric::{
     kinds::{DataPort, NicPlace, NicUse},
 };
 
-use super::error::NicError;
+use super::error::RunError;
 use crate::{
     config::{Deadlines, NicConfig},
     topology::{Nearness, Topology},
@@ -14,13 +14,13 @@ use crate::{
 /// Opens a NIC for `connections` connections that this node makes or accepts.
 ///
 /// # Errors
-/// [`NicError`] names the entry of `nics`, the key and the cause.
+/// [`RunError`] names the entry of `nics`, the key and the cause.
 pub(crate) fn open(
     index: usize,
     config: &NicConfig,
     deadlines: &Deadlines,
     connections: usize,
-) -> Result<Box<dyn Nic>, NicError> {
+) -> Result<Box<dyn Nic>, RunError> {
     open_for(index, config, deadlines, connections, false).map(|(nic, _)| nic)
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn listen(
     index: usize,
     config: &NicConfig,
     deadlines: &Deadlines,
-) -> Result<(Box<dyn Nic>, Option<DataPort>), NicError> {
+) -> Result<(Box<dyn Nic>, Option<DataPort>), RunError> {
     open_for(index, config, deadlines, 1, true)
 }
 
@@ -42,7 +42,7 @@ fn open_for(
     deadlines: &Deadlines,
     connections: usize,
     listens: bool,
-) -> Result<(Box<dyn Nic>, Option<DataPort>), NicError> {
+) -> Result<(Box<dyn Nic>, Option<DataPort>), RunError> {
     let topology = Topology::of_this_machine().unwrap_or_default();
     let label = format!("nics[{index}]");
     let opened = config.fabric.open(NicUse {
@@ -52,7 +52,7 @@ fn open_for(
         timeout_ms: deadlines.echo_timeout_ms,
         listens,
     });
-    let opened = opened.map_err(NicError::of(index))?;
+    let opened = opened.map_err(RunError::of_nic(index))?;
     if let NicPlace::Device(device, _) = config.facts().place {
         say_gpus(&topology, device, config.gpu);
     }

@@ -65,7 +65,7 @@ pub(crate) fn interface_addresses() -> io::Result<Addresses> {
 /// Parses a file of addresses: lines with an interface and its addresses, separated by commas.
 ///
 /// # Errors
-/// [`TopologyError::AddressFile`] if a line is malformed; it names the line.
+/// [`TopologyError`] if a line is malformed; it names the line.
 pub(crate) fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
     let mut all = Addresses::new();
     for (i, line) in text.lines().enumerate() {
@@ -74,9 +74,9 @@ pub(crate) fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
             continue;
         };
         let list = list.split(',').filter(|a| !a.is_empty()).map(|a| {
-            a.parse().map_err(|_| TopologyError::AddressFile {
-                line: i + 1,
-                what: format!("`{a}` is no address"),
+            a.parse().map_err(|_| {
+                let line = i + 1;
+                TopologyError(format!("addresses, line {line}: `{a}` is no address"))
             })
         });
         all.insert(name.to_owned(), list.collect::<Result<_, _>>()?);

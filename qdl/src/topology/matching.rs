@@ -16,38 +16,20 @@ use fabric::kinds::FoundNic;
 use super::{Nic, NicKind, Topology, TopologyError};
 use crate::config::{GroupBy, NicConfig, NicFabric};
 
-/// Error: an entry cannot be expanded.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what each error and field is")]
-pub enum NoSuchNics {
-    #[error(
-        "nics[{index}].match: {pattern:?} fits no {hardware} of this machine that is up; there \
-         {there}"
-    )]
-    None {
-        index: usize,
-        pattern: String,
-        hardware: &'static str,
-        there: String,
-    },
-    #[error("nics[{index}].match: {source}")]
-    Topology { index: usize, source: TopologyError },
-}
-
 /// Expands the entries of this machine's configuration, and returns each with the index of its
 /// original entry. `feeds_gpus` is true for an accelerator. Reads the topology only for a `match`.
 ///
 /// # Errors
-/// [`NoSuchNics`] if an entry matches no NIC or the topology is unreadable; it names the entry.
+/// [`TopologyError`] if an entry matches no NIC or the topology is unreadable; it names the entry.
 pub fn spell_out(
     nics: &[NicConfig],
     feeds_gpus: bool,
-) -> Result<Vec<(usize, NicConfig)>, NoSuchNics> {
+) -> Result<Vec<(usize, NicConfig)>, TopologyError> {
     let Some(index) = nics.iter().position(|n| n.matching.is_some()) else {
         return Ok(nics.iter().cloned().enumerate().collect());
     };
     let machine = Topology::of_this_machine();
-    let machine = machine.map_err(|source| NoSuchNics::Topology { index, source })?;
+    let machine = machine.map_err(|e| TopologyError(format!("nics[{index}].match: {e}")))?;
     machine.spell_out(nics, feeds_gpus)
 }
 
@@ -62,12 +44,12 @@ impl Topology {
     /// Expands entries as [`spell_out`] does, on this machine.
     ///
     /// # Errors
-    /// [`NoSuchNics::None`].
+    /// [`TopologyError`] if an entry matches no NIC; it names the entry.
     pub fn spell_out(
         &self,
         nics: &[NicConfig],
         feeds_gpus: bool,
-    ) -> Result<Vec<(usize, NicConfig)>, NoSuchNics> {
+    ) -> Result<Vec<(usize, NicConfig)>, TopologyError> {
         let mut all = Vec::new();
         for (index, entry) in nics.iter().enumerate() {
             let each = match &entry.matching {
@@ -85,7 +67,7 @@ impl Topology {
         entry: &NicConfig,
         pattern: &str,
         feeds_gpus: bool,
-    ) -> Result<Vec<NicConfig>, NoSuchNics> {
+    ) -> Result<Vec<NicConfig>, TopologyError> {
         let there = self.usable_nics_of(entry);
         let fitting = there.iter().filter(|n| {
             // Match the device's name or its domain's name.
@@ -94,15 +76,15 @@ impl Topology {
         let fitting: Vec<_> = fitting.collect();
         if fitting.is_empty() {
             let names: Vec<_> = there.iter().map(|n| n.name.as_str()).collect();
-            return Err(NoSuchNics::None {
-                index,
-                pattern: pattern.to_owned(),
-                hardware: entry.facts().hardware,
-                there: match names.is_empty() {
-                    true => "are none".to_owned(),
-                    false => format!("are {}", names.join(", ")),
-                },
-            });
+            let names = match names.is_empty() {
+                true => "none".to_owned(),
+                false => names.join(", "),
+            };
+            return Err(TopologyError(format!(
+                "nics[{index}].match: {pattern:?} fits no {} of this machine that is up; there are \
+                 {names}",
+                entry.facts().hardware
+            )));
         }
         let order = match entry.group_by {
             Some(GroupBy::Gpu) => self.by_gpu(&fitting),

@@ -32,7 +32,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-use std::{net::IpAddr, path::PathBuf};
+use std::net::IpAddr;
 
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub use fabric::os::{BadCpuList, CpuList};
 pub use link::LinkWatch;
 pub(crate) use link::links;
 pub use link::{hardware, members};
-pub use matching::{NoSuchNics, fits, spell_out};
+pub use matching::{fits, spell_out};
 pub use near::pinning_warnings;
 pub(crate) use place::Nearness;
 pub use place::{PciAddress, PciPlace};
@@ -121,17 +121,8 @@ pub struct Gpu {
     pub place: PciPlace,
 }
 
-/// Error: the topology is unreadable.
+/// The topology is unreadable, or an entry of `nics` fits no NIC. The line names the file or the
+/// entry.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what each error and field is")]
-pub enum TopologyError {
-    #[error("{path}: {source}; is sysfs mounted there, and is this the right root directory?")]
-    Sysfs {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("the addresses of this machine: {0}")]
-    Addresses(std::io::Error),
-    #[error("addresses, line {line}: {what}")]
-    AddressFile { line: usize, what: String },
-}
+#[error("{0}")]
+pub struct TopologyError(String);

@@ -35,7 +35,9 @@ impl Topology {
     /// # Errors
     /// [`TopologyError`].
     pub fn of_this_machine() -> Result<Self, TopologyError> {
-        let addresses = interface_addresses().map_err(TopologyError::Addresses)?;
+        let addresses = interface_addresses();
+        let addresses =
+            addresses.map_err(|e| TopologyError(format!("the addresses of this machine: {e}")))?;
         Self::read(Path::new("/"), &addresses)
     }
 
@@ -43,13 +45,15 @@ impl Topology {
     /// a malformed file counts as missing.
     ///
     /// # Errors
-    /// [`TopologyError::Sysfs`] if `sys/devices` is missing.
+    /// [`TopologyError`] if `sys/devices` is missing.
     pub fn read(root: &Path, addresses: &Addresses) -> Result<Self, TopologyError> {
         let sys = root.join("sys");
         let devices = sys.join("devices");
-        fs::read_dir(&devices).map_err(|source| TopologyError::Sysfs {
-            path: devices.clone(),
-            source,
+        fs::read_dir(&devices).map_err(|e| {
+            let path = devices.display();
+            TopologyError(format!(
+                "{path}: {e}; is sysfs mounted there, and is this the right root directory?"
+            ))
         })?;
         let reader = Reader {
             nodes: read_nodes(&devices),

@@ -1,9 +1,11 @@
 //! Runs the steps, records their results, and sums up.
 //!
-//! The last line is `N passed, N failed`, with `, N skipped` if tests are skipped. A step that
-//! failed without a failed test, such as a build, counts as one failure: the last line alone must
-//! show it.
+//! The last line is `N passed, N failed`, with `, N skipped` if tests are skipped; the lines above
+//! have their reasons. A step that failed without a failed test, such as a build, counts as one
+//! failure: the last line alone must show it.
 
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -52,13 +54,16 @@ pub type Excuses = &'static [(&'static str, Option<&'static str>)];
 pub struct Steps {
     rows: Vec<StepResult>,
     show: bool,
+    /// File with the output of passed tests, if cargo-nextest runs them.
+    report: PathBuf,
 }
 
 impl Steps {
-    pub fn new() -> Self {
+    pub fn new(report: PathBuf) -> Self {
         Self {
             rows: Vec::new(),
             show: true,
+            report,
         }
     }
 
@@ -97,17 +102,22 @@ impl Steps {
     ) {
         println!("\n== {step}");
         let began = Instant::now();
+        // That of an earlier step, if any.
+        let _ = std::fs::remove_file(&self.report);
         let ended = run_copying(step, &mut command, DEADLINE, self.show);
-        if let Ok((status, output)) = &ended
-            && !status.success()
-            && Counts::read(output).failed == 0
-            && let Some(why) = excuse(excuses, output)
-        {
-            println!("{step}: left out: {why}");
-            return self.leave(step, &why);
-        }
+        let report = std::fs::read_to_string(&self.report).unwrap_or_default();
         let (mut outcome, counts) = match ended {
-            Ok((status, output)) => (Outcome::of(status.success()), Counts::read(&output)),
+            Ok((status, output)) => {
+                let counts = Counts::read(&output, &report);
+                if !status.success()
+                    && counts.failed == 0
+                    && let Some(why) = excuse(excuses, &output)
+                {
+                    println!("{step}: left out: {why}");
+                    return self.leave(step, &why);
+                }
+                (Outcome::of(status.success()), counts)
+            }
             Err(error) => {
                 println!("{error:#}");
                 (Outcome::Failed, Counts::default())
@@ -116,7 +126,7 @@ impl Steps {
         if counts.failed > 0 {
             outcome = Outcome::Failed;
         }
-        if wants == Wants::Tests && counts.passed + counts.failed == 0 {
+        if wants == Wants::Tests && counts == Counts::default() {
             println!("{step}: not a single test ran");
             outcome = Outcome::Failed;
         }
@@ -151,9 +161,9 @@ impl Steps {
                 Outcome::Failed => "FAILED",
                 Outcome::Skipped(_) => "left out",
             };
-            let note = match (&row.outcome, row.counts) {
+            let note = match (&row.outcome, &row.counts) {
                 (Outcome::Skipped(why), _) => why.clone(),
-                (_, Some(counts)) => describe(counts),
+                (_, Some(counts)) => counts.to_string(),
                 (_, None) => String::new(),
             };
             println!(
@@ -175,37 +185,21 @@ impl Steps {
             .iter()
             .filter(|row| matches!(row.outcome, Outcome::Failed))
             .collect();
-        let mut total = self
-            .rows
-            .iter()
-            .filter_map(|row| row.counts)
-            .fold(Counts::default(), Counts::and);
-        total.failed += failed
-            .iter()
-            .filter(|row| row.counts.unwrap_or_default().failed == 0)
-            .count() as u64;
+        let counted = self.rows.iter().filter_map(|row| row.counts.as_ref());
+        let mut total = counted.fold(Counts::default(), Counts::and);
+        let has_none = |row: &&&StepResult| row.counts.as_ref().is_none_or(|c| c.failed == 0);
+        total.failed += failed.iter().filter(has_none).count() as u64;
         let mut lines = String::new();
         if !failed.is_empty() {
             let names: Vec<_> = failed.iter().map(|row| row.step).collect();
             lines = format!("failed steps: {}\n", names.join(", "));
         }
-        lines += &format!("{} passed, {} failed", total.passed, total.failed);
-        if total.skipped > 0 {
-            lines += &format!(", {} skipped", total.skipped);
+        for (why, number) in &total.skipped {
+            let _ = writeln!(lines, "{number} skipped: {why}");
         }
+        lines += &total.to_string();
         (lines, failed.is_empty())
     }
-}
-
-fn describe(counts: Counts) -> String {
-    let mut text = format!("{} passed", counts.passed);
-    if counts.failed > 0 {
-        text += &format!(", {} failed", counts.failed);
-    }
-    if counts.skipped > 0 {
-        text += &format!(", {} skipped", counts.skipped);
-    }
-    text
 }
 
 /// The reason to print for an output that contains an excuse.
@@ -227,8 +221,8 @@ mod tests {
     /// Steps that print nothing: the runner of these tests reads closing lines.
     fn silent() -> Steps {
         Steps {
-            rows: Vec::new(),
             show: false,
+            ..Steps::new(PathBuf::new())
         }
     }
 
@@ -267,7 +261,8 @@ mod tests {
     #[test]
     fn each_failed_step_is_in_the_last_line() {
         let mut steps = silent();
-        let tests = "echo 'test result: FAILED. 5 passed; 2 failed; 1 ignored'; false";
+        let tests = "echo 'skipped: no libfabric'; \
+                     echo 'test result: FAILED. 6 passed; 2 failed; 1 ignored'; false";
         steps.run("tests", Wants::Tests, shell(tests));
         steps.run("guest", Wants::Tests, shell("exit 1"));
         steps.run("format", Wants::Success, Command::new("no-such-program"));
@@ -276,7 +271,7 @@ mod tests {
         steps.check("columns", || Ok(Vec::new()));
         steps.leave("advisories", "no network");
         let closing = "failed steps: tests, guest, format, rooms, unreadable\n\
-                       5 passed, 6 failed, 1 skipped";
+                       1 skipped: no libfabric\n5 passed, 6 failed, 1 skipped";
         assert_eq!(steps.closing(), (closing.to_owned(), false));
     }
 

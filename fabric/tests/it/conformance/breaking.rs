@@ -37,7 +37,7 @@ pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric)
 /// before bytes land stores them itself, and is gone.
 pub fn nothing_lands_after_a_connection_is_torn_down(fabric: &dyn Fabric) {
     if fabric.looks_before_bytes_land() {
-        return;
+        return println!("skipped: the receiving half, which is gone, stores the bytes");
     }
     let (mut a, b) = granted(fabric, Shape::honest(8, 4096));
     let LinkEnd { link, window, .. } = b;

@@ -167,7 +167,7 @@ pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
 /// Order: the offset in a frame must equal the end of the slot's previous part.
 pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.looks_before_bytes_land() {
-        return;
+        return println!("skipped: offsets are not in the frame of this fabric");
     }
     for at in [0, 8, 17, 64] {
         let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));

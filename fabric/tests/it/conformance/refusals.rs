@@ -46,7 +46,7 @@ pub fn a_post_outside_its_bounds_is_refused(fabric: &dyn Fabric) {
 /// Bounds: readers of an arrival read from the beginning of the slot.
 pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.looks_before_bytes_land() {
-        return;
+        return println!("skipped: offsets are not in the frame of this fabric");
     }
     let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.fill(0, &pattern(1, 8));

@@ -1,14 +1,14 @@
 //! Links between two devices: those of `QDL_RDMA_DEVICES`, or two of the in-process provider.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use fabric::{
     Endpoint, Link,
     ib::{IbCfgs, IbConnection, IbDevice, IbKeys, IbResources, Traffic},
-    os::Near,
+    os::{Near, lock},
 };
 
 use super::cable::Disturbed;
@@ -113,7 +113,7 @@ impl conformance::Fabric for Ib {
 /// Serialises tests: some count the events of a shared device, some pull its cable.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = lock(&ALONE);
     settle();
     alone
 }

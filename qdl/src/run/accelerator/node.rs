@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{
     data_port::admit_all,
-    node_core::{NodeCore, NodeParts, Stop},
+    node_core::{NodeCore, NodeParts, Stop, starting},
     node_state::{NodeFigures, NodeParams},
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     model::ModelSpec,
     run::{
         crew::{accelerator_crew, near},
-        error::NodeError,
+        error::RunError,
         facts::node_facts,
         nics, settings,
     },
@@ -58,12 +58,13 @@ impl LoadingNode {
     /// Binds the control port.
     ///
     /// # Errors
-    /// [`NodeError`] names the port or key at fault.
-    pub fn listen(config: &AcceleratorConfig) -> Result<LoadingNode, NodeError> {
+    /// [`RunError`] names the port or key at fault.
+    pub fn listen(config: &AcceleratorConfig) -> Result<LoadingNode, RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(2)
-            .build()?;
+            .build()
+            .map_err(|e| starting(&e))?;
         let (files, more) = more_open_files(2 * PLACES as u64);
         let places = (more / 2).max(files / 4).min(PLACES as u64) as usize;
         if config.auth() == Auth::None {
@@ -92,7 +93,8 @@ impl LoadingNode {
             // The error is the sender's drop.
             let _ = runtime.block_on(is_loaded);
             runtime
-        })?;
+        });
+        let driver = driver.map_err(|e| starting(&e))?;
         Ok(LoadingNode {
             config: config.clone(),
             control,
@@ -110,8 +112,8 @@ impl LoadingNode {
     /// Binds the other ports and starts the NIC threads, which deliver to `service`.
     ///
     /// # Errors
-    /// [`NodeError`] names the port or key at fault.
-    pub fn start(self, params: NodeParams, service: &Arc<dyn Service>) -> Result<Node, NodeError> {
+    /// [`RunError`] names the port or key at fault.
+    pub fn start(self, params: NodeParams, service: &Arc<dyn Service>) -> Result<Node, RunError> {
         let LoadingNode {
             config,
             control,
@@ -120,7 +122,7 @@ impl LoadingNode {
             loaded,
         } = self;
         drop(loaded);
-        let panicked = |_| std::io::Error::other("the thread of the control port panicked");
+        let panicked = |_| RunError::new("starting: the thread of the control port panicked");
         let runtime = driver.join().map_err(panicked)?;
         let _inside = runtime.enter();
         let (mut open, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
@@ -162,7 +164,7 @@ impl Node {
         config: &AcceleratorConfig,
         params: NodeParams,
         service: &Arc<dyn Service>,
-    ) -> Result<Node, NodeError> {
+    ) -> Result<Node, RunError> {
         LoadingNode::listen(config)?.start(params, service)
     }
 

@@ -21,13 +21,18 @@ use super::{
 use crate::{
     config::AcceleratorConfig,
     control::{self, ErrorCode},
-    run::{error::NodeError, lock, request_stride, response_stride},
+    run::{error::RunError, lock, request_stride, response_stride},
     serve::{Arrival, ConnectionLost, OnConnectionLost, Server, Service},
     topology::LinkWatch,
 };
 
 /// Time limit for the frontend to take the reason of the stop.
 const STOPPING: Duration = Duration::from_secs(1);
+
+/// No thread or descriptor is left.
+pub(super) fn starting(e: &io::Error) -> RunError {
+    RunError::new(format!("starting: {e}"))
+}
 
 /// Handle that stops a node from any thread.
 #[derive(Clone, Debug)]
@@ -134,15 +139,16 @@ impl NodeCore {
     /// losses.
     ///
     /// # Errors
-    /// [`NodeError`]: the model's sizes overflow, or the server cannot be made.
+    /// [`RunError`]: the model's sizes overflow, or the server cannot be made.
     pub fn new(
         config: AcceleratorConfig,
         params: NodeParams,
         parts: NodeParts,
         control: control::Server,
         server: impl FnOnce(&Arc<OnConnectionLost>) -> io::Result<Server>,
-    ) -> Result<Self, NodeError> {
-        let overflow = || NodeError::Model(params.model.name.clone());
+    ) -> Result<Self, RunError> {
+        let name = &params.model.name;
+        let overflow = || RunError::new(format!("model {name}: its sizes overflow"));
         request_stride(&params.model).ok_or_else(overflow)?;
         response_stride(&params.model).ok_or_else(overflow)?;
         let current: Arc<CurrentSession> = Arc::new(Mutex::default());
@@ -154,7 +160,7 @@ impl NodeCore {
                 session.lost_here(&l);
             }
         });
-        let server = server(&lost)?;
+        let server = server(&lost).map_err(|e| starting(&e))?;
         control.loaded(params.model.clone(), params.engine_info.clone());
         let state = Arc::new(NodeState {
             config,

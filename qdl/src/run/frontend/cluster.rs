@@ -39,7 +39,7 @@ use crate::{
     run::{
         OPTIONS_ROOM,
         crew::{frontend_crew, near},
-        error::{ClusterError, NicError},
+        error::RunError,
         life::frontend_end::RetryPauses,
         lock, nics,
         records::{self, places},
@@ -108,16 +108,16 @@ impl Cluster {
     /// start.
     ///
     /// # Errors
-    /// [`ClusterError`] names the peer or the configuration key.
+    /// [`RunError`] names the peer or the configuration key.
     pub fn connect(
         config: &FrontendConfig,
         memory: SampleMemory,
         completer: &mut dyn FnMut(usize) -> Box<dyn Completer>,
         on_event: Arc<OnClusterEvent>,
-    ) -> Result<Cluster, ClusterError> {
+    ) -> Result<Cluster, RunError> {
         let connections = plan(config)?;
         let answers = Lengths::of_outputs(&config.model)
-            .map_err(|e| ClusterError::Failed(format!("model {}: {e}", config.model.name)))?;
+            .map_err(|e| RunError::new(format!("model {}: {e}", config.model.name)))?;
         let d = &config.deadlines;
         let slots = connections
             .iter()
@@ -133,7 +133,7 @@ impl Cluster {
             let kept = nic
                 .check_memory(slots)
                 .and_then(|()| nic.keep(&memory.sources));
-            kept.map(|()| nic).map_err(NicError::of(i))
+            kept.map(|()| nic).map_err(RunError::of_nic(i))
         });
         let nics = nics.collect::<Result<Vec<_>, _>>()?;
         let near = near(&config.nics);
@@ -203,8 +203,8 @@ impl Cluster {
         config: &FrontendConfig,
         parts: ClusterParts,
         dispatcher: impl FnOnce(Arc<dyn Owner>) -> Result<Arc<Dispatcher>, DispatchError>,
-        ready: impl FnOnce(Result<(), ClusterError>) + Send + 'static,
-    ) -> Result<(Cluster, impl Future<Output = ()> + Send + 'static), ClusterError> {
+        ready: impl FnOnce(Result<(), RunError>) + Send + 'static,
+    ) -> Result<(Cluster, impl Future<Output = ()> + Send + 'static), RunError> {
         let (losses, inboxes): (Vec<_>, Vec<_>) = config
             .accelerators
             .iter()
@@ -268,8 +268,8 @@ impl Cluster {
     /// Called before the first sample is issued. `None` where the warm-up is turned off.
     ///
     /// # Errors
-    /// [`ClusterError::Failed`] names the connection that failed.
-    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
+    /// [`RunError`] names the connection that failed.
+    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, RunError> {
         block_on(self.warm(samples))
     }
 
@@ -292,7 +292,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::warm_up`].
-    pub async fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
+    pub async fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, RunError> {
         let config = self.state.config.warm_up;
         if !config.is_on() {
             self.read_use().await;
@@ -315,7 +315,7 @@ impl Cluster {
         Ok(Some(report))
     }
 
-    async fn failed_warm_up(&self, e: &WarmUpError) -> ClusterError {
+    async fn failed_warm_up(&self, e: &WarmUpError) -> RunError {
         let connection = e.connection();
         let (peer, number) = self.state.connection_of[connection];
         let mut why = e.to_string();
@@ -325,7 +325,7 @@ impl Cluster {
             let known = self.state.peer(peer).outages.last_cause(number);
             why = known.unwrap_or(why);
         }
-        ClusterError::Failed(format!(
+        RunError::new(format!(
             "connection {} (nics[{}], accelerator at {}) failed its warm-up: {why}",
             self.state.connection_name(connection),
             self.state.dispatcher().connection(connection).nic_index,
@@ -544,10 +544,9 @@ fn connection_of(connections: &[ConnectionCfgs]) -> ConnectionOf {
 /// connection's settings.
 ///
 /// # Errors
-/// [`ClusterError::Failed`]: sizes overflow, or there are too many connections.
-pub(crate) fn plan(config: &FrontendConfig) -> Result<Vec<ConnectionCfgs>, ClusterError> {
-    let too_large =
-        || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
+/// [`RunError`]: sizes overflow, or there are too many connections.
+pub(crate) fn plan(config: &FrontendConfig) -> Result<Vec<ConnectionCfgs>, RunError> {
+    let too_large = || RunError::new(format!("model {}: its sizes overflow", config.model.name));
     let options = match config.model.answers_tokens() {
         true => OPTIONS_ROOM,
         false => 0,
@@ -556,7 +555,7 @@ pub(crate) fn plan(config: &FrontendConfig) -> Result<Vec<ConnectionCfgs>, Clust
     let request = request.ok_or_else(too_large)?;
     let response = response_stride(&config.model).ok_or_else(too_large)?;
     if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
-        return Err(ClusterError::Failed(format!(
+        return Err(RunError::new(format!(
             "model {}: {request} bytes a sample and {response} a response; both must be 1 to {}",
             config.model.name,
             u32::MAX
@@ -576,9 +575,7 @@ pub(crate) fn plan(config: &FrontendConfig) -> Result<Vec<ConnectionCfgs>, Clust
                     request_stride: request,
                 });
                 index = index.checked_add(1).ok_or_else(|| {
-                    ClusterError::Failed(
-                        "more than 65,535 connections to one accelerator".to_owned(),
-                    )
+                    RunError::new("more than 65,535 connections to one accelerator".to_owned())
                 })?;
             }
         }

@@ -19,7 +19,7 @@ use crate::{
     config::{Auto, FrontendConfig},
     control::{Blocking, ClientSession, Connector, ControlError, LocalNode},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    run::{error::ClusterError, life::frontend_end::RetryPauses, lock},
+    run::{error::RunError, life::frontend_end::RetryPauses, lock},
     topology::LinkWatch,
 };
 use fabric::{Broken, Nic, clock::now_ns};
@@ -130,7 +130,7 @@ impl ClusterState {
     }
 
     /// Under a policy by health, makes the arbiter once every connection is granted.
-    pub(crate) fn choose_by_health(&self) -> Result<(), ClusterError> {
+    pub(crate) fn choose_by_health(&self) -> Result<(), RunError> {
         let policy = self.config.arbiter;
         if !policy.is_by_health() {
             return Ok(());
@@ -149,7 +149,8 @@ impl ClusterState {
             })
             .collect();
         let health = self.config.health;
-        let (map, arbiter) = RailMap::new(&connections, self.peers.len(), policy, health)?;
+        let (map, arbiter) = RailMap::new(&connections, self.peers.len(), policy, health)
+            .map_err(|e| RunError::new(format!("arbiter: {e}")))?;
         // Set the names before the first change.
         let _ = self.rails.set(map);
         let links = self.links.clone();

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     config::ModelFiles,
     control::{ClientSession, ControlError, NotYet, check_unique_names},
-    run::error::ClusterError,
+    run::error::RunError,
     wire::Standing,
 };
 
@@ -51,7 +51,7 @@ pub(crate) struct Inboxes {
 pub(crate) async fn control(
     state: Arc<ClusterState>,
     inboxes: Inboxes,
-    ready: impl FnOnce(Result<(), ClusterError>),
+    ready: impl FnOnce(Result<(), RunError>),
 ) {
     let Inboxes {
         losses,
@@ -88,12 +88,12 @@ pub(crate) async fn control(
 }
 
 /// Waits until every connection is up, and lets the dispatcher use the accelerators' facts.
-async fn begin(state: &ClusterState) -> Result<(), ClusterError> {
+async fn begin(state: &ClusterState) -> Result<(), RunError> {
     let (dispatcher, deadline) = (state.dispatcher(), state.config.deadlines.step());
     let end = Instant::now() + deadline;
     while dispatcher.connections_up() < dispatcher.connections() {
         if Instant::now() >= end {
-            return Err(ClusterError::Failed(format!(
+            return Err(RunError::new(format!(
                 "{} of {} connections came up within {deadline:?}",
                 dispatcher.connections_up(),
                 dispatcher.connections()
@@ -110,7 +110,7 @@ async fn begin(state: &ClusterState) -> Result<(), ClusterError> {
 async fn bring_up(
     state: &Arc<ClusterState>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
-) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
+) -> Result<Vec<(PeerTask, ClientSession)>, RunError> {
     let mut connecting = JoinSet::new();
     for i in 0..state.peers.len() {
         let state = state.clone();
@@ -193,7 +193,7 @@ async fn reach(state: &ClusterState, index: usize) -> Result<ClientSession, Cont
 }
 
 /// Checks that all engines run the same model content, as far as they state it.
-fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
+fn check_contents(sessions: &[ClientSession]) -> Result<(), RunError> {
     let mut kinds: Vec<(&Content, Vec<String>)> = Vec::new();
     for s in sessions {
         let Some(content) = &s.engine.content else {
@@ -213,7 +213,7 @@ fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
         format!("{} {have} {content}", nodes.join(", "))
     });
     let kinds = each.collect::<Vec<_>>().join("; ");
-    Err(ClusterError::Failed(format!(
+    Err(RunError::new(format!(
         "the accelerators do not run the same model: {kinds}; give all of them the same, or set \
          `model_files: any`"
     )))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     config::FrontendConfig,
     control::{ClientSession, ControlError, ErrorCode, LocalNode},
-    run::{error::ClusterError, settings},
+    run::{error::RunError, settings},
     wire::Description,
 };
 
@@ -32,9 +32,9 @@ impl Described {
 /// session. Allocates no sample memory.
 ///
 /// # Errors
-/// [`ClusterError`] of the first accelerator that is unreachable or refuses this node. An
+/// [`RunError`] of the first accelerator that is unreachable or refuses this node. An
 /// accelerator that serves a different frontend refuses with `busy`.
-pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, ClusterError> {
+pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, RunError> {
     let local = settings::frontend_node(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use super::cluster::plan;
 use crate::{
     config::FrontendConfig,
-    run::{
-        error::{ClusterError, NicError},
-        nics, settings,
-    },
+    run::{error::RunError, nics, settings},
 };
 use fabric::{Endpoint, Grants, OpenError, Region, RegionError, Window, wire::Stream};
 
@@ -33,8 +30,8 @@ impl SlotNeeds {
     /// Computes the needs of a configuration.
     ///
     /// # Errors
-    /// [`ClusterError::Failed`] where the model's sizes are invalid for slots.
-    pub fn of(config: &FrontendConfig) -> Result<Self, ClusterError> {
+    /// [`RunError`] where the model's sizes are invalid for slots.
+    pub fn of(config: &FrontendConfig) -> Result<Self, RunError> {
         let connections = plan(config)?;
         let first = connections.first();
         let slots_of = |nic| connections.iter().find(|c| c.nic_index == nic);
@@ -64,8 +61,8 @@ impl SlotNeeds {
     /// can be locked. Sends nothing.
     ///
     /// # Errors
-    /// [`ClusterError`], as a run would report it.
-    pub fn check_node(&self, config: &FrontendConfig) -> Result<(), ClusterError> {
+    /// [`RunError`], as a run would report it.
+    pub fn check_node(&self, config: &FrontendConfig) -> Result<(), RunError> {
         settings::auth(config.auth())?;
         for (index, (nic, slots)) in config.nics.iter().zip(&self.nic_slots).enumerate() {
             let connections = self.accelerators * nic.facts().connections;
@@ -74,7 +71,7 @@ impl SlotNeeds {
                 nic.check_memory(self.frontend_bytes())?;
                 nic.check(self.endpoint(*slots, config.stream.unwrap_or_default())?)
             };
-            check().map_err(NicError::of(index))?;
+            check().map_err(RunError::of_nic(index))?;
         }
         Ok(())
     }

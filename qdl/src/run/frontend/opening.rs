@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::cluster_state::ClusterState;
 use crate::{
     control::{ClientHandle, ConnectionGrant, ConnectionRequest, ControlError},
-    run::error::{ClusterError, NicError},
+    run::error::RunError,
 };
 use fabric::{Half, Link, OpenError, Which, wire::End};
 
@@ -17,7 +17,7 @@ pub(crate) type DueConnection = (usize, ConnectionRequest);
 pub(crate) enum OpeningResult {
     Requested(Requested),
     /// A grant; its link or error.
-    Connected(ConnectionGrant, Result<Link, ClusterError>),
+    Connected(ConnectionGrant, Result<Link, RunError>),
 }
 
 /// Result of a request.
@@ -25,7 +25,7 @@ pub(crate) enum OpeningResult {
 pub struct Requested {
     /// Connections (number and epoch) whose local half failed, and the error of the last.
     pub failed: Vec<(u16, u32)>,
-    pub error: Option<ClusterError>,
+    pub error: Option<RunError>,
     /// The requested connections, with their local halves.
     pub prepared: Vec<((u16, u32), Box<dyn Half>)>,
     /// The accelerator's answer; `None` where nothing was requested.
@@ -52,7 +52,7 @@ fn prepare(state: &ClusterState, due: Vec<DueConnection>) -> (Requested, Vec<Con
             }
             Err(e) => {
                 // A NIC that is down delays only its own connections.
-                requested.error = Some(NicError::of(nic_index)(e).into());
+                requested.error = Some(RunError::of_nic(nic_index)(e));
                 requested.failed.push(which);
             }
         }
@@ -101,6 +101,6 @@ pub(crate) async fn connect(
             "granted a `{other}` connection"
         ))),
     };
-    let link = link.map_err(|e| NicError::of(nic_index)(format!("{node}: {e}")).into());
+    let link = link.map_err(|e| RunError::of_nic(nic_index)(format!("{node}: {e}")));
     OpeningResult::Connected(grant, link)
 }

@@ -23,7 +23,7 @@ use crate::{
         Scores,
     },
     run::{
-        error::ClusterError,
+        error::RunError,
         life::frontend_end::{EndActions, FrontendEnd, OpenAnswer, RetryBackoff},
         lock,
     },
@@ -277,10 +277,10 @@ impl PeerTask {
     }
 
     /// Opens every connection of a fresh session, then announces that all are up.
-    pub(crate) async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
+    pub(crate) async fn open_all(&mut self, session: &ClientSession) -> Result<(), RunError> {
         let free = |l: &PeerConnection| l.life.due();
         let Some(all_due) = self.connections.iter().filter_map(free).max() else {
-            return Err(ClusterError::Failed(format!(
+            return Err(RunError::new(format!(
                 "no connection to {} has been taken down yet",
                 session.peer_node
             )));
@@ -346,11 +346,7 @@ impl PeerTask {
 
     /// Handles the result of a step. Drops unwanted halves before the session's task, on the same
     /// thread, tells the accelerator that this end is reset.
-    fn on_opening(
-        &mut self,
-        handle: &ClientHandle,
-        result: OpeningResult,
-    ) -> Result<(), ClusterError> {
+    fn on_opening(&mut self, handle: &ClientHandle, result: OpeningResult) -> Result<(), RunError> {
         let (grant, link) = match result {
             OpeningResult::Requested(requested) => return self.on_answer(handle, requested),
             OpeningResult::Connected(grant, link) => (grant, link),
@@ -372,11 +368,7 @@ impl PeerTask {
         }
     }
 
-    fn on_answer(
-        &mut self,
-        handle: &ClientHandle,
-        requested: Requested,
-    ) -> Result<(), ClusterError> {
+    fn on_answer(&mut self, handle: &ClientHandle, requested: Requested) -> Result<(), RunError> {
         let Requested {
             failed,
             error,
@@ -608,14 +600,14 @@ impl PeerTask {
         }
     }
 
-    async fn try_again(&mut self) -> Result<ClientSession, ClusterError> {
+    async fn try_again(&mut self) -> Result<ClientSession, RunError> {
         let session = self.state.connect(self.index).await?;
         let (expected, engine) = {
             let peer = self.state.peer(self.index);
             (peer.node.clone(), peer.engine.clone())
         };
         if session.peer_node != expected {
-            return Err(ClusterError::Failed(format!(
+            return Err(RunError::new(format!(
                 "{} answers where {expected} was",
                 session.peer_node
             )));
@@ -626,7 +618,7 @@ impl PeerTask {
             let text = format!("{expected} came back with {other}");
             // Report it: otherwise a reachable accelerator would stay unused without a word.
             self.state.note(&text);
-            return Err(ClusterError::Failed(text));
+            return Err(RunError::new(text));
         }
         let result = self.open_all(&session).await;
         if let Err(e) = result {

@@ -7,10 +7,7 @@ use record::{RailChange, RailRecord};
 
 use crate::{
     config::HealthConfig,
-    rails::{
-        Change, ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId, RailReport, RailState,
-        RailsError,
-    },
+    rails::{Change, ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId, RailReport, RailState},
     run::lock,
 };
 use fabric::clock::now_ns;
@@ -42,7 +39,7 @@ impl RailMap {
         peers: usize,
         policy: Policy,
         health: HealthConfig,
-    ) -> Result<(Self, RailArbiter), RailsError> {
+    ) -> Result<(Self, RailArbiter), String> {
         let of_peer = |p: usize| connections.iter().filter(move |(peer, ..)| *peer == p);
         let rails: Vec<Vec<RailEnds>> = (0..peers)
             .map(|p| distinct(of_peer(p).map(|(_, nic, end)| (*nic, end.nic))))

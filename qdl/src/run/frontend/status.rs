@@ -21,7 +21,7 @@ use crate::{
     control::{ClientHandle, ControlError, block_on, limits::MAX_SIDE},
     counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
     rails::RailReport,
-    run::{error::ClusterError, lock, records},
+    run::{error::RunError, lock, records},
     wire::Standing,
 };
 
@@ -101,9 +101,9 @@ impl Cluster {
     /// name, marked as lost: the failure rules let the run go on without it.
     ///
     /// # Errors
-    /// [`ClusterError::Failed`] names the first accelerator without a name; the SUT's name must
+    /// [`RunError`] names the first accelerator without a name; the SUT's name must
     /// cover all nodes.
-    pub fn name(&self) -> Result<(String, Duration), ClusterError> {
+    pub fn name(&self) -> Result<(String, Duration), RunError> {
         let began = Instant::now();
         let most = self.state.config.deadlines.name();
         let answers = block_on(self.ask_names().within(most));
@@ -119,7 +119,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::name`].
-    pub fn name_of(&self, answers: Answers<String>) -> Result<String, ClusterError> {
+    pub fn name_of(&self, answers: Answers<String>) -> Result<String, RunError> {
         let mut parts = Vec::with_capacity(answers.len());
         for (i, answer) in answers.into_iter().enumerate() {
             let mut peer = self.state.peer(i);
@@ -143,7 +143,7 @@ impl Cluster {
                         (_, Some(outage)) => outage.cause.clone(),
                         (_, None) => "its session is over".to_owned(),
                     };
-                    return Err(ClusterError::Failed(format!(
+                    return Err(RunError::new(format!(
                         "{} ({}) did not answer Name(): {problem}",
                         peer.node, peer.address
                     )));
