@@ -267,7 +267,7 @@ impl Library {
         format!(
             "{:?}\n{:?}\n{:?}",
             self.dispatcher.counts(),
-            self.dispatcher.connection_totals(),
+            self.dispatcher.connection_records(),
             self.server.counts()
         )
     }

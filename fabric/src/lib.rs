@@ -126,7 +126,7 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
 use crate::wire::Stream;
 
-pub use counts::{FabricCounts, PathReading, PathUse};
+pub use counts::{FabricCounts, PathReading};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use nic::OpenError;

@@ -40,11 +40,6 @@ impl Refusal {
     const REFUSED: u32 = 1 << 31;
     const CUT: u32 = 1 << 30;
 
-    /// The text of a reason that has arrived, with blanks for characters that no text may print.
-    pub(crate) fn reason_text(bytes: &[u8]) -> String {
-        String::from_utf8_lossy(bytes).replace(record::is_unprintable, " ")
-    }
-
     /// Puts a refusal into the two upper bits of `word`.
     pub(crate) fn mark(word: u32, refusal: Option<Refusal>) -> u32 {
         word | match refusal {

@@ -1,5 +1,5 @@
 //! Writes and reads the files of a run's folder, as plain data. Fabrics count without this crate:
-//! the record has their [`FabricCounts`] and [`PathUse`] as they are.
+//! the record has their [`FabricCounts`] as they are.
 //!
 //! | module | file of the folder, or content of the record |
 //! | --- | --- |
@@ -52,7 +52,7 @@ pub use engine::{
     PrefixCache,
 };
 pub use error::FileError;
-pub use fabric::{FabricCounts, PathUse};
+pub use fabric::FabricCounts;
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
 pub use folder::{RunFolder, SUMMARY, TIMELINE, write_summary, write_timeline};
 pub use histograms::{HISTOGRAMS, save};
@@ -74,5 +74,5 @@ pub use summary::{
 };
 pub use timeline::Figures;
 pub use tokens::{CountRow, TokenRecord, TokenTime};
-pub use usage::{EngineUse, NicPlace, NicUse, NodeUse, Places, ThreadGroup};
+pub use usage::{EngineUse, NicPlace, NicUse, NodeUse, PathUse, Places, ThreadGroup};
 pub use words::is_unprintable;

@@ -1,10 +1,13 @@
-//! Use of a node and its engine during a run: the evidence for what limited it.
+//! Use of a node, its engine and its connections during a run: the evidence for what limited it.
 //! Counts only grow; a run's use is the difference of two readings. NUMA places of threads and
 //! memory are the effect of `numa:` and `cpus:`.
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchSizes, counts::counts_since};
+use super::{
+    BatchSizes,
+    counts::{add_counts, counts_since},
+};
 
 /// All threads of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +78,27 @@ pub struct NodeUse {
     pub engine: EngineUse,
 }
 
+/// TCP's statistics of a connection's sending side while samples were in flight: sums over readings
+/// a few times a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PathUse {
+    /// Number of readings.
+    pub looks: u64,
+    /// Microseconds between the readings.
+    pub looked_us: u64,
+    /// Of `looked_us`, the time with data to send or unacknowledged.
+    pub busy_us: u64,
+    /// Of `busy_us`, the time with the peer's window full.
+    pub rwnd_limited_us: u64,
+    /// Round trip of packets in microseconds: the sum over the readings.
+    pub rtt_us: u64,
+    /// Minimum round trip of a packet, in microseconds; 0 before the first measurement.
+    pub min_rtt_us: u64,
+    /// Retransmitted packets.
+    pub retransmits: u64,
+}
+
 impl NodeUse {
     /// Returns the use since an earlier reading of the same node.
     pub fn since(&self, before: &NodeUse) -> NodeUse {
@@ -98,6 +122,22 @@ impl NodeUse {
     /// Returns the threads of this name.
     pub fn group(&self, name: &str) -> Option<&ThreadGroup> {
         self.threads.iter().find(|g| g.name == name)
+    }
+}
+
+impl PathUse {
+    /// Adds another connection's statistics.
+    pub fn add(&mut self, o: &PathUse) {
+        add_counts!(self += o: looks looked_us busy_us rwnd_limited_us retransmits rtt_us);
+        let us = o.min_rtt_us;
+        if us > 0 && (self.min_rtt_us == 0 || us < self.min_rtt_us) {
+            self.min_rtt_us = us;
+        }
+    }
+
+    /// Returns the mean round trip of a packet, in microseconds.
+    pub fn mean_rtt_us(&self) -> f64 {
+        self.rtt_us as f64 / self.looks.max(1) as f64
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) mod share;
 
 pub use echo::EchoCfgs;
 pub(crate) use echo::{Echo, EchoAction};
-pub use nic_thread::{CrewPlan, NicThread, NicThreadCfgs, NicThreadCounts, Spin, Wait, join_all};
+pub use nic_thread::{CrewPlan, NicThread, NicThreadCfgs, Spin, Wait, join_all};
 pub(crate) use nic_thread::{
     ENDING, MakeWork, NicThreadHandle, NicWork, Placed, Turn, arm_all, make_crew, start,
 };

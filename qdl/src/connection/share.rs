@@ -15,10 +15,11 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
+use record::NicUse;
 
 use super::{
-    CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadCounts, NicThreadHandle, NicWork, Placed,
-    PollOrder, ReceiveHalf, SendHalf, Turn, arm_all, join_all, make_crew, start,
+    CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, PollOrder,
+    ReceiveHalf, SendHalf, Turn, arm_all, join_all, make_crew, start,
 };
 use fabric::os::lock;
 use fabric::{Armed, Broken, Link};
@@ -317,8 +318,13 @@ impl<C: Send + 'static> Crew<C> {
         NicThreadHandle::placed_by_nic(&self.handles, &self.plan)
     }
 
-    /// Counts of the threads so far.
-    pub(crate) fn counts(&self) -> NicThreadCounts {
-        NicThreadHandle::counts(&self.handles)
+    /// Number of wake-ups by other threads, and number of sleeps.
+    pub(crate) fn waits(&self) -> (u64, u64) {
+        NicThreadHandle::waits(&self.handles)
+    }
+
+    /// Busy time and sleeps of the threads so far.
+    pub(crate) fn uses(&self) -> NicUse {
+        NicThreadHandle::uses(&self.handles)
     }
 }

@@ -7,6 +7,7 @@
 //! Clocks of two nodes are never compared. The accelerator reports durations, the frontend measures
 //! the round trip, and the time in the network is the difference.
 
+mod connection;
 mod histograms;
 mod live;
 mod sample;
@@ -15,6 +16,7 @@ pub mod ticks;
 mod tokens;
 mod values;
 
+pub(crate) use connection::look;
 pub use histograms::Histograms;
 pub use live::Live;
 pub use sample::{SampleTimes, TokenLimits};

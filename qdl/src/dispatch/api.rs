@@ -10,13 +10,13 @@ use std::{
 
 use super::{DispatchState, Sample, Tries};
 use crate::{
-    connection::{CrewPlan, EchoCfgs, NicThreadCfgs, NicThreadCounts, tracker::InFlight},
+    connection::{CrewPlan, EchoCfgs, NicThreadCfgs, tracker::InFlight},
     counters::Recorder,
     model::Lengths,
     rails::{Change, Policy},
 };
 use fabric::wire::Stream;
-use fabric::{Broken, FabricCounts, Imm, PathUse, Region, RegionError};
+use fabric::{Broken, Imm, Region, RegionError};
 
 /// One response, valid during the callback.
 #[derive(Clone, Copy, Debug)]
@@ -312,7 +312,7 @@ pub struct DispatchCfgs {
 }
 
 /// Totals of a dispatcher. After a drain, `issued == completed + completed_empty`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DispatchCounts {
     /// Samples handed to [`Dispatcher::issue`](super::Dispatcher::issue).
     pub issued: u64,
@@ -336,49 +336,10 @@ pub struct DispatchCounts {
     pub backlogged: u64,
     /// Samples that the issuing thread left to a NIC thread although a slot was free.
     pub handed_over: u64,
-    /// Counts of the NIC threads.
-    pub nic_threads: NicThreadCounts,
-}
-
-/// Counts of a connection over all epochs, without warm-up samples unless stated. A thread updates
-/// the counts of answers and of the path every 40 ms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectionCounts {
-    /// Samples answered.
-    pub answered: u64,
-    /// Payload bytes of the answered requests.
-    pub bytes_out: u64,
-    /// Payload bytes of the answers.
-    pub bytes_in: u64,
-    /// Requests posted, retries included.
-    pub posted: u64,
-    /// Requests that the accelerator refused.
-    pub refused: u64,
-    /// Warm-up samples answered or refused.
-    pub warmed: u64,
-    /// Slots at each end.
-    pub slots: usize,
-    /// Slots that samples may use.
-    pub allowance: usize,
-    /// Slots in use.
-    pub in_flight: usize,
-    /// Longest time in milliseconds that the peer left an echo unanswered, by links that are lost.
-    pub silent_ms: u64,
-    /// Sleeps of the NIC thread that earlier links' descriptors ended.
+    /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
-    /// Smoothed round trip of a packet in microseconds, if the fabric measures it.
-    pub rtt_us: Option<u64>,
-    /// The fabric's readings of the path while samples were in flight.
-    pub path: PathUse,
-    /// Counts of the receiving halves of earlier links, warm-up samples included.
-    pub rx: FabricCounts,
-    /// Counts of the sending half, warm-up samples included; only in
-    /// [`Dispatcher::connection_totals`](super::Dispatcher::connection_totals), as the next two.
-    pub tx: FabricCounts,
-    /// Most slots in use at once.
-    pub in_flight_max: u64,
-    /// Doorbells that left writes behind because the socket or queue pair was full.
-    pub blocked: u64,
+    /// Sleeps of NIC threads.
+    pub sleeps: u64,
 }
 
 /// Error of [`Dispatcher::new`](super::Dispatcher::new).

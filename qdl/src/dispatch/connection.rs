@@ -12,8 +12,9 @@ use fabric::{
     Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window,
     sync::AtomicBool, wire::Stream,
 };
+use record::{ConnectionRecord, timeline::ConnectionTick};
 
-use super::{ConnectionCfgs, ConnectionCounts, DispatchCfgs};
+use super::{ConnectionCfgs, DispatchCfgs};
 use crate::{
     connection::{
         SendHalf,
@@ -56,6 +57,15 @@ impl NotPosted {
     };
 }
 
+/// Figures of a connection over all epochs. Its NIC thread updates them, at most every 40 ms.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    /// Answers, bytes and path, without the rail's score.
+    pub tick: ConnectionTick,
+    /// Counts of the receiving halves of earlier links.
+    pub record: ConnectionRecord,
+}
+
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,
@@ -68,8 +78,7 @@ pub(super) struct Connection {
     pub window: Window,
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
-    /// Counts that the NIC thread updates, at most every 40 ms; the other fields are 0.
-    received: Mutex<ConnectionCounts>,
+    figures: Mutex<Figures>,
     /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
@@ -104,7 +113,7 @@ impl Connection {
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(dispatch.stream),
             send: SendHalf::default(),
             up: CachePadded::default(),
-            received: Mutex::default(),
+            figures: Mutex::default(),
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -176,31 +185,32 @@ impl Connection {
         self.send.finish()
     }
 
-    pub(crate) fn received(&self) -> MutexGuard<'_, ConnectionCounts> {
-        lock(&self.received)
+    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
+        lock(&self.figures)
     }
 
-    /// Counts so far, without those of the sending half.
-    pub(crate) fn counts(&self) -> ConnectionCounts {
-        ConnectionCounts {
-            slots: self.cfgs.slots,
-            allowance: self.tracker.allowance(),
-            in_flight: self.tracker.in_flight(),
+    /// Counts of the sending half, and of receiving halves of earlier links. Takes the send token.
+    pub(crate) fn totals(&self) -> ConnectionRecord {
+        let (sent, figures) = (self.send.counts(), self.figures());
+        ConnectionRecord {
+            samples: figures.tick.samples,
+            tx: self.send.fabric_counts(),
+            slots: self.cfgs.slots as u64,
+            allowed: self.tracker.allowance() as u64,
+            in_flight_max: sent.in_flight_max,
+            blocked: sent.blocked,
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            ..*self.received()
+            ..figures.record.clone()
         }
     }
 
-    /// All counts. Takes the send token.
-    pub(crate) fn totals(&self) -> ConnectionCounts {
-        let sent = self.send.counts();
-        ConnectionCounts {
-            tx: self.send.fabric_counts(),
-            in_flight_max: sent.in_flight_max,
-            blocked: sent.blocked,
-            ..self.counts()
+    /// Live figures without the rail's score; the counts may be 40 ms old.
+    pub(crate) fn reading(&self) -> ConnectionTick {
+        ConnectionTick {
+            in_flight: self.tracker.in_flight() as u64,
+            ..self.figures().tick
         }
     }
 

@@ -1,7 +1,10 @@
 //! State of a frontend's connection that is up, which only its NIC thread uses.
 
-use super::{Attempt, Connection, progress::ResponseProgress};
-use crate::connection::{Echo, EchoCfgs, share::LiveConnection};
+use super::{Attempt, Connection, connection::Figures, progress::ResponseProgress};
+use crate::{
+    connection::{Echo, EchoCfgs, share::LiveConnection},
+    counters::look,
+};
 use fabric::{PathReading, Rx, clock::now_ns};
 
 /// Interval of path readings: 100 ms. Each reading costs a system call.
@@ -69,10 +72,10 @@ impl LinkState {
     /// Updates the live figures.
     pub(crate) fn show(&mut self, connection: &Connection) {
         let unshown = std::mem::take(&mut self.unshown);
-        let counts = &mut connection.received();
-        counts.answered += unshown.samples;
-        counts.bytes_out += unshown.bytes_out;
-        counts.bytes_in += unshown.bytes_in;
+        let tick = &mut connection.figures().tick;
+        tick.samples += unshown.samples;
+        tick.bytes_out += unshown.bytes_out;
+        tick.bytes_in += unshown.bytes_in;
     }
 
     /// Updates the live figures when the update is due.
@@ -96,14 +99,16 @@ impl LinkState {
         let before = std::mem::replace(&mut self.path, reading);
         let answered = std::mem::take(&mut self.answered);
         let is_used = connection.tracker.in_flight() > 0;
-        let counts = &mut connection.received();
+        let Figures { tick, record } = &mut *connection.figures();
         if is_used || answered > 0 {
             // The kernel's round trip is an average, so it is valid although no sample may be in
             // flight now: few and quick samples are rarely in flight at a reading.
-            counts.rtt_us = Some(reading.rtt_us);
+            tick.rtt_us = Some(reading.rtt_us);
         }
         if is_used {
-            counts.path.add_reading(&reading, &before, span_ns / 1000);
+            look(&mut record.path, &reading, &before, span_ns / 1000);
+            tick.retransmits = record.path.retransmits;
+            tick.window_limited_us = record.path.rwnd_limited_us;
         }
     }
 }

@@ -25,9 +25,6 @@
 //! second connection, or empty after [`Dispatcher::abort`]. The completer gets the parts of a
 //! response as they arrive. After a retry the parts begin again at offset 0. The first token is
 //! reported once; the retry's first token must equal it.
-//!
-//! The counts are plain values ([`DispatchCounts`], [`ConnectionCounts`]). `run` puts them into the
-//! run's record, of which this module knows nothing.
 
 mod api;
 mod backlog;
@@ -58,7 +55,7 @@ use tokio::time::{Instant, sleep};
 pub(crate) use crate::connection::tracker::Tries;
 pub use crate::connection::tracker::{Attempt, FirstToken, Sample};
 pub use api::{
-    Completer, ConnectionCfgs, ConnectionCounts, Contradiction, DispatchCfgs, DispatchEvent,
+    Completer, ConnectionCfgs, Contradiction, DispatchCfgs, DispatchEvent,
     DispatchNic, KeptResponse, Owner, RefusedSample, Response, ResponsePart,
 };
 pub(crate) use api::{DispatchCounts, DispatchError};
@@ -75,6 +72,7 @@ use crate::{
     model::Lengths,
 };
 use fabric::{Broken, Endpoint, Link, sync::AtomicBool};
+use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
 
 use backlog::Backlog;
 use choice::Choice;
@@ -379,6 +377,7 @@ impl Dispatcher {
     /// Totals so far.
     pub fn counts(&self) -> DispatchCounts {
         let s = &*self.shared;
+        let (wakeups, sleeps) = self.crew.waits();
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let completed_empty = s.ends.completed_empty.load(Ordering::Acquire);
         let completed = s.receiving.completed.iter();
@@ -400,22 +399,33 @@ impl Dispatcher {
             backlog_max: read(&s.backlog.max),
             backlogged: read(&s.backlog.waited),
             handed_over: read(&s.issuing.handed_over),
-            nic_threads: self.crew.counts(),
+            wakeups,
+            sleeps,
         }
     }
 
-    /// Counts of each connection so far, without those of its sending half. Reading them slows no
-    /// other thread.
-    pub fn connection_counts(&self) -> Vec<ConnectionCounts> {
-        let connections = self.shared.connections.iter();
-        connections.map(Connection::counts).collect()
+    /// Busy time and sleeps of the NIC threads so far.
+    pub(crate) fn nic_use(&self) -> NicUse {
+        self.crew.uses()
     }
 
-    /// All counts of each connection, final once the dispatcher has been stopped. Waits for the
-    /// send tokens.
-    pub fn connection_totals(&self) -> Vec<ConnectionCounts> {
-        let connections = self.shared.connections.iter();
-        connections.map(Connection::totals).collect()
+    /// Counts of each connection, final once the dispatcher has been stopped. The caller adds the
+    /// names of the connections and the causes of their losses.
+    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::totals)
+            .collect()
+    }
+
+    /// Live figures of each connection, without rail scores. Reading them slows no other thread.
+    pub(crate) fn readings(&self) -> Vec<ConnectionTick> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::reading)
+            .collect()
     }
 
     /// Samples copied into registered memory before they were sent (`qsl: staged`), and their

@@ -139,11 +139,11 @@ impl End for FrontendEnd {
         shared.connections_changed();
         state.show(connection);
         {
-            let counts = &mut connection.received();
-            counts.rx.add(&half.counts());
-            counts.wakeups += half.wakeups;
+            let record = &mut connection.figures().record;
+            record.rx.add(&half.counts());
+            record.wakeups += half.wakeups;
             let silent_ms = state.echo.longest_silence_ns() / 1_000_000;
-            counts.silent_ms = counts.silent_ms.max(silent_ms);
+            record.silent_ms = record.silent_ms.max(silent_ms);
         }
         drop(half.rx);
         let Some(cause) = half.broken else { return };

@@ -1,71 +1,32 @@
 //! Conversion of a run's counts to records.
 
-use record::{
-    ConnectionRecord, Ledger, NicPlace, NicUse, Places, ServedConnection, WarmUpRecord,
-    timeline::ConnectionTick,
-};
+use record::{ConnectionRecord, Ledger, NicPlace, Places, ServedConnection, WarmUpRecord};
 
 use crate::{
-    connection::{NicThreadCounts, Placed},
-    dispatch::{ConnectionCounts, DispatchCounts, WarmUpReport},
+    connection::Placed,
+    dispatch::{DispatchCounts, WarmUpReport},
     serve::ServeConnection,
 };
 use fabric::os::{Near, numa_nodes};
 
-/// Records of connections: the dispatcher's counts, names, causes of losses, and times of the
-/// warm-up.
+/// Completes the dispatcher's records with the facts that the dispatcher does not know: names,
+/// causes of losses, and times of the warm-up.
 pub(super) fn connections(
-    counts: Vec<ConnectionCounts>,
+    mut records: Vec<ConnectionRecord>,
     name: impl Fn(usize) -> String,
     lost: &[(usize, String)],
     warm_up: Option<&WarmUpReport>,
 ) -> Vec<ConnectionRecord> {
-    let record = |(i, c): (usize, ConnectionCounts)| {
-        let warmed = warm_up.and_then(|w| w.connections.get(i)?.as_ref());
-        let lost = lost.iter().filter(|(l, _)| *l == i);
-        ConnectionRecord {
-            name: name(i),
-            samples: c.answered,
-            refused: c.refused,
-            posted: c.posted,
-            slots: c.slots as u64,
-            allowed: c.allowance as u64,
-            in_flight_max: c.in_flight_max,
-            silent_ms: c.silent_ms,
-            path: c.path,
-            wakeups: c.wakeups,
-            blocked: c.blocked,
-            warmed: c.warmed,
-            cold_us: warmed.map(|w| w.cold_ns.div_ceil(1000)),
-            warm_us: warmed.and_then(|w| Some(w.warm_ns?.div_ceil(1000))),
-            tx: c.tx,
-            rx: c.rx,
-            lost: lost.map(|(_, why)| why.clone()).collect(),
+    for (i, record) in records.iter_mut().enumerate() {
+        record.name = name(i);
+        if let Some(w) = warm_up.and_then(|w| w.connections.get(i)?.as_ref()) {
+            record.cold_us = Some(w.cold_ns.div_ceil(1000));
+            record.warm_us = w.warm_ns.map(|ns| ns.div_ceil(1000));
         }
-    };
-    counts.into_iter().enumerate().map(record).collect()
-}
-
-/// Live figures of a connection, without the rail's score.
-pub(super) fn reading(c: &ConnectionCounts) -> ConnectionTick {
-    ConnectionTick {
-        samples: c.answered,
-        bytes_out: c.bytes_out,
-        bytes_in: c.bytes_in,
-        in_flight: c.in_flight as u64,
-        score: None,
-        retransmits: c.path.retransmits,
-        window_limited_us: c.path.rwnd_limited_us,
-        rtt_us: c.rtt_us,
+        let of = lost.iter().filter(|(l, _)| *l == i);
+        record.lost = of.map(|(_, why)| why.clone()).collect();
     }
-}
-
-pub(super) fn nic_use(c: &NicThreadCounts) -> NicUse {
-    NicUse {
-        threads: c.with_work,
-        worked_us: c.worked_us,
-        sleeps: c.sleeps,
-    }
+    records
 }
 
 /// Record of a connection that an accelerator served, made when the connection ends.
@@ -136,8 +97,8 @@ mod tests {
 
     #[test]
     fn connections_get_their_names_losses_and_warm_up_times() {
-        let mut counts = vec![ConnectionCounts::default(); 3];
-        counts[1].answered = 7;
+        let mut counts = vec![ConnectionRecord::default(); 3];
+        counts[1].samples = 7;
         let warmed = |cold_ns, warm_ns| Some(ConnectionWarmUp { cold_ns, warm_ns });
         let report = WarmUpReport {
             connections: vec![warmed(1_001, Some(500)), warmed(2_000, None), None],

@@ -10,8 +10,6 @@
 //! writes the response into the memory that the fabric sends. An engine that produces an answer
 //! step by step passes final bytes to [`Origin::part`] and writes on behind them.
 //!
-//! The counts are plain values ([`ServeCounts`]), which `run` puts into the record.
-//!
 //! A service that answers each sample with the sum of its bytes:
 //!
 //! ```
@@ -79,9 +77,10 @@ use std::{
 use fabric::{Broken, Link};
 use nic::AcceleratorEnd;
 use prepare::Preparer;
+use record::NicUse;
 
 use crate::connection::{
-    CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadCounts, Placed, join_all,
+    CrewPlan, ENDING, NicThread, NicThreadCfgs, Placed, join_all,
     share::{Crew, MakeEnd, NicCommand, Selects},
 };
 
@@ -117,8 +116,10 @@ pub(crate) struct NicCounts {
 pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
-    /// Counts of the NIC threads.
-    pub nic_threads: NicThreadCounts,
+    /// Wake-ups of NIC threads by other threads.
+    pub wakeups: u64,
+    /// Sleeps of NIC threads.
+    pub sleeps: u64,
 }
 
 /// The accelerator's server: its NIC threads and their connections.
@@ -232,10 +233,17 @@ impl Server {
             .counts
             .iter()
             .map(|c| c.arrived.load(Ordering::Relaxed));
+        let (wakeups, sleeps) = self.crew.waits();
         ServeCounts {
             arrived: arrived.sum(),
-            nic_threads: self.crew.counts(),
+            wakeups,
+            sleeps,
         }
+    }
+
+    /// Busy time and sleeps of the NIC threads so far.
+    pub(crate) fn nic_use(&self) -> NicUse {
+        self.crew.uses()
     }
 
     /// Stops the NIC threads and takes every connection down. Detaches threads beyond the limit.

@@ -13,6 +13,7 @@ use fabric::{
     sync::{AtomicU8, Ordering, fence},
 };
 use mio::{Poll, Token, Waker};
+use record::NicUse;
 
 use super::{Placed, crew::CrewPlan};
 use fabric::os::lock;
@@ -67,19 +68,6 @@ impl Thread {
     }
 }
 
-/// Counts of several NIC threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NicThreadCounts {
-    /// Threads that have had work. A thread that never had any is no idle capacity.
-    pub with_work: u32,
-    /// Microseconds in turns that found work. Includes waits for a core, not idle spinning.
-    pub worked_us: u64,
-    /// Wake-ups by other threads.
-    pub wakeups: u64,
-    /// Sleeps.
-    pub sleeps: u64,
-}
-
 /// Handle of the thread that polls a share of a NIC's connections.
 #[derive(Clone, Debug)]
 pub struct NicThreadHandle(pub(super) Arc<Thread>);
@@ -115,18 +103,26 @@ impl NicThreadHandle {
         all.map(|(_, h)| &*h.0)
     }
 
-    /// Counts of the threads of these shares so far.
-    pub(crate) fn counts(shares: &[NicThreadHandle]) -> NicThreadCounts {
-        let mut counts = NicThreadCounts::default();
-        for t in Self::threads(shares) {
-            let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
-            let worked_ns = read(&t.worked_ns);
-            counts.with_work += u32::from(worked_ns > 0);
-            counts.worked_us += worked_ns / 1000;
-            counts.wakeups += read(&t.wakeups);
-            counts.sleeps += read(&t.sleeps);
+    /// Number of wake-ups by other threads, and number of sleeps, of the threads of these shares.
+    pub(crate) fn waits(shares: &[NicThreadHandle]) -> (u64, u64) {
+        Self::threads(shares).fold((0, 0), |(wakeups, sleeps), t| {
+            let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
+            (wakeups + count(&t.wakeups), sleeps + count(&t.sleeps))
+        })
+    }
+
+    /// Busy time and sleeps of these shares' threads so far.
+    pub(crate) fn uses(shares: &[NicThreadHandle]) -> NicUse {
+        let threads = Self::threads(shares);
+        let worked: Vec<_> = threads
+            .map(|t| t.worked_ns.load(Ordering::Relaxed))
+            .collect();
+        NicUse {
+            // A thread that never had work does not count as idle capacity.
+            threads: worked.iter().filter(|ns| **ns > 0).count() as u32,
+            worked_us: worked.iter().map(|ns| ns / 1000).sum(),
+            sleeps: Self::waits(shares).1,
         }
-        counts
     }
 
     /// CPUs of the thread, and NUMA nodes of the memory of the thread's connections.

@@ -43,7 +43,7 @@ use fabric::{
 };
 
 pub use crew::CrewPlan;
-pub use handle::{NicThreadCounts, NicThreadHandle};
+pub use handle::NicThreadHandle;
 pub use spin::{Spin, Wait};
 
 /// Settings of a NIC thread.

@@ -94,7 +94,7 @@ fn a_wake_reaches_each_share_of_a_thread() {
             }
         }
     }
-    assert_eq!(NicThreadHandle::counts(&handles).with_work, 2, "each once");
+    assert_eq!(NicThreadHandle::uses(&handles).threads, 2, "each once");
     stop.store(true, Ordering::SeqCst);
     handles.iter().for_each(NicThreadHandle::wake);
     for thread in threads {

@@ -12,7 +12,7 @@ fn a_call_rings_once_for_its_samples_of_a_connection() {
     // The NIC thread sleeps: the issuing thread posts.
     for calls in 1..4 {
         front.issue(calls * 16..(calls + 1) * 16);
-        let tx = front.dispatcher.connection_totals()[0].tx;
+        let tx = front.dispatcher.connection_records()[0].tx;
         assert_eq!((tx.writes, tx.syscalls), (16 * calls, calls));
     }
 }

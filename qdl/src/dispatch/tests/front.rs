@@ -147,8 +147,8 @@ impl Front {
 
     /// Posted samples of each connection.
     pub fn posted(&self) -> Vec<u64> {
-        let counts = self.dispatcher.connection_counts();
-        counts.iter().map(|c| c.posted).collect()
+        let records = self.dispatcher.connection_records();
+        records.iter().map(|c| c.posted).collect()
     }
 }
 

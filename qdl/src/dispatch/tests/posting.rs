@@ -47,7 +47,7 @@ fn the_issuing_thread_posts_four_bursts_for_a_sleeper_and_wakes_it_with_the_fift
     let (front, _far) = up(RigCfgs::new(1, 1024).up_to(DEFAULT));
     (0..5).for_each(|id| issue_at(&front, id, 1_000_000 + id));
     assert_eq!(front.posts(), (4, 1, 0, 0));
-    assert_eq!(front.dispatcher.counts().nic_threads.wakeups, 1);
+    assert_eq!(front.dispatcher.counts().wakeups, 1);
     front.turn();
     assert_eq!(front.posts(), (5, 1, 0, 0));
 }

@@ -20,8 +20,8 @@ fn stuck(connections: usize, auto: &[bool]) -> (Front, Vec<Far>) {
 }
 
 fn allowed(front: &Front) -> Vec<u64> {
-    let counts = front.dispatcher.connection_counts();
-    counts.iter().map(|c| c.allowance as u64).collect()
+    let records = front.dispatcher.connection_records();
+    records.iter().map(|c| c.allowed).collect()
 }
 
 #[test]

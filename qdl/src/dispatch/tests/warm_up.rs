@@ -45,13 +45,13 @@ fn run(front: &Front, far: &mut [Far], n: u64) {
     assert_eq!(calls, (0..n).map(right).collect::<Vec<_>>());
 }
 
-fn sum(front: &Front, of: fn(&ConnectionCounts) -> u64) -> u64 {
-    let connections = front.dispatcher.connection_totals();
+fn sum(front: &Front, of: fn(&ConnectionRecord) -> u64) -> u64 {
+    let connections = front.dispatcher.connection_records();
     connections.iter().map(of).sum()
 }
 
 fn warmed(front: &Front) -> Vec<u64> {
-    let connections = front.dispatcher.connection_counts();
+    let connections = front.dispatcher.connection_records();
     connections.iter().map(|c| c.warmed).collect()
 }
 

@@ -240,8 +240,8 @@ impl Session {
                 .sequences
                 .map(|s| s.since(&engine_before.sequences.unwrap_or_default())),
             engine_copies: engine.copies.saturating_sub(engine_before.copies),
-            sleeps: counts.nic_threads.sleeps - counts_before.nic_threads.sleeps,
-            woken: counts.nic_threads.wakeups - counts_before.nic_threads.wakeups,
+            sleeps: counts.sleeps - counts_before.sleeps,
+            woken: counts.wakeups - counts_before.wakeups,
             places: places(nics.zip(&self.node.near), self.node.server.placed()),
             ..ServedReport::default()
         };
@@ -421,11 +421,7 @@ impl SessionHandler for Session {
     fn used(&self) -> NodeUse {
         NodeUse {
             engine: (self.node.params.engine)().used,
-            ..usage(
-                &(self.node.thread_times)(),
-                &[],
-                records::nic_use(&self.node.server.counts().nic_threads),
-            )
+            ..usage(&(self.node.thread_times)(), &[], self.node.server.nic_use())
         }
     }
 

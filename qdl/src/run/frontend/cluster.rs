@@ -285,7 +285,7 @@ impl Cluster {
 
     /// Work of this node's NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
-        records::nic_use(&self.state.dispatcher().counts().nic_threads)
+        self.state.dispatcher().nic_use()
     }
 
     /// As [`Cluster::warm_up`], on a task.
@@ -441,7 +441,7 @@ impl Cluster {
     /// The record of the run, once the dispatcher and the control task have ended.
     pub fn record(&self, sides: Vec<NodeSide>) -> SystemRecord {
         let state = &self.state;
-        let counts = state.dispatcher().connection_totals();
+        let counts = state.dispatcher().connection_records();
         let (events, _) = self.happened();
         let warm_up = lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
@@ -503,8 +503,8 @@ impl Cluster {
             sides,
             readings: self.readings(),
             nic_threads: state.dispatcher().nic_threads() as u64,
-            sleeps: counts.nic_threads.sleeps,
-            woken: counts.nic_threads.wakeups,
+            sleeps: counts.sleeps,
+            woken: counts.wakeups,
             places: Places {
                 samples: state.dispatcher().sample_nodes().into_iter().collect(),
                 ..places(nics.zip(&self.near), state.dispatcher().placed())

@@ -42,8 +42,7 @@ impl Cluster {
 
     /// Live figures of each connection, by index, with the scores of rails.
     pub fn readings(&self) -> Vec<ConnectionTick> {
-        let counts = self.state.dispatcher().connection_counts();
-        let mut all: Vec<_> = counts.iter().map(records::reading).collect();
+        let mut all = self.state.dispatcher().readings();
         if let Some(rails) = self.state.rails.get() {
             for peer in 0..self.state.peers.len() {
                 let report = self.state.dispatcher().rail_report(peer);
