@@ -47,7 +47,7 @@ pub fn served(report: &ServedReport) -> String {
             format!("{batches} batches, {copies} inputs copied for them")
         }
     };
-    let (slept, woken) = (n(report.sleeps), n(report.woken));
+    let (slept, woken) = (n(report.waits.sleeps), n(report.waits.woken));
     out.push_str(&format!(
         "NIC threads slept {slept} times and were woken {woken} times by another thread; {ran}\n"
     ));

@@ -308,8 +308,6 @@ impl Inbound {
         }
         if !self.parts.is_empty() {
             self.complete_parts(shared, links, completer, now);
-            let parts = &shared.answering.parts[share];
-            parts.fetch_add(self.parts.len() as u64, Ordering::Relaxed);
             self.parts.clear();
         }
         if !self.answers.is_empty() {

@@ -158,9 +158,9 @@ fn facts(run: &RunRecord) -> Part {
     );
     let backlog = format!(
         "{} found no free slot, at most {} at once; {} had one and were left to a NIC thread",
-        counted(system.backlogged, "sample"),
-        grouped(system.backlog_max),
-        grouped(system.handed_over)
+        counted(system.queued.backlogged, "sample"),
+        grouped(system.queued.backlog_max),
+        grouped(system.queued.handed_over)
     );
     page.fact("backlog", backlog);
     let (staged, bytes) = (
@@ -190,9 +190,9 @@ fn facts(run: &RunRecord) -> Part {
     let threads = format!(
         "{} slept {}; connections woke them {}, other threads {}",
         counted(system.nic_threads, "NIC thread"),
-        counted(system.sleeps, "time"),
+        counted(system.waits.sleeps, "time"),
         counted(total.wakeups, "time"),
-        grouped(system.woken)
+        grouped(system.waits.woken)
     );
     page.fact("threads", threads);
     Part::Facts(page)
