@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use machine::{Node, Role};
 use qdl::{
     config::{FrontendConfig, load_frontend},
     run::{Described, descriptions},
@@ -9,14 +10,13 @@ use qdl::{
 use submission::{
     Error,
     command::{self, DescribeArgs, NodeAnswer},
-    describe::{Node, Role},
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs `qdl describe`.
 pub fn command(args: &DescribeArgs) -> Result<bool, Error> {
-    command::describe(args, Role::Frontend, VERSION, Some(&all))
+    command::describe(args, VERSION, &all)
 }
 
 /// Returns the description of this machine, as JSON.

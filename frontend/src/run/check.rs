@@ -10,7 +10,7 @@ use qdl::{
     run::{SlotNeeds, frontend_crew},
 };
 use record::{GivenValue, SettingRecord};
-use report::text::{Page, counted, memory};
+use view::{Page, counted, memory};
 
 use crate::{
     accuracy::names_the_class,

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use machine::{Nic, Node};
+
 use super::{
-    Nic, Node,
     escape::markdown,
     form::Form,
     system::{DescribedSystem, distinct, layers, media, network_type, protocol, speed},

@@ -1,10 +1,10 @@
 //! Fills in the system's JSON from the form, then from the nodes' descriptions.
 
 use engines::EngineConfig;
+use machine::{Disk, Gpu, Nic, Node};
 use serde_json::{Map, Value};
 
 use super::{
-    Disk, Gpu, Nic, Node,
     form::Form,
     used::{FabricLayers, UsedNic, UsedNode},
 };

@@ -1,5 +1,9 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
+use ::machine::Node;
 use qdl::{
     config::NicConfig,
     testkit::{assert_has, machine},

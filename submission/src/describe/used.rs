@@ -7,7 +7,7 @@ use qdl::{
     topology,
 };
 
-use super::{Nic, Node};
+use machine::{Nic, Node};
 
 /// A NIC that carried samples.
 #[derive(Clone, Debug, PartialEq)]

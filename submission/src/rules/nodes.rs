@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ::record::{CacheState, MANIFEST, NodeRecord};
 
 use super::{run::RunCheck, *};
-use crate::describe::Role;
+use machine::Role;
 
 /// Fabrics that carry samples over a network.
 const FABRICS: [&str; 3] = ["tcp", "ib", "ofi"];

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{files::is_empty, *};
-use crate::{describe, error};
+use crate::error;
 
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);
@@ -103,7 +103,7 @@ fn ecc(check: &mut TreeCheck<'_>, system: &Name) {
     let folder = check.tree.nodes(system);
     for file in layout::files(&folder) {
         let path = folder.join(&file);
-        match error::read_json::<describe::Node>(&path) {
+        match error::read_json::<machine::Node>(&path) {
             Err(error) => check.say(SYSTEM_ECC, &path, error.to_string()),
             Ok(node) => {
                 for what in node.without_ecc() {

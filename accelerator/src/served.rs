@@ -2,12 +2,11 @@
 
 use record::{ServedConnection, ServedReport};
 
-use crate::{
+use view::{
+    grouped,
     model::{Cell, row, table},
-    pictures::connections::{TRAFFIC, traffic},
-    pictures::facts::places,
-    terminal,
-    text::{grouped, short},
+    node::{TRAFFIC, places, traffic},
+    short, terminal,
 };
 
 /// Formats the session for a terminal: a headline, a row per connection, and the reconciliation.
